@@ -1,0 +1,303 @@
+"""The compiled function: signatures, static arguments and the cache of traces; what runs is the executable's business."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import sys
+import threading
+import types
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jitgrad import pytree
+from jitgrad.errors import layout
+from jitgrad.graph import Tensor, default_graph, source_text, user_source
+from jitgrad.running import Runner
+from jitgrad.scopes import jit_scope
+from jitgrad.spec import TensorSpec
+from jitgrad.trace import (
+    LeafKey, Results, Static, Traced, as_name, describe, detach, graph_in, is_tracing, leaf_names,
+    parameter_names, read_leaf, trace,
+)  # fmt: skip
+
+max_traces = 64
+
+
+@dataclass(frozen=True)
+class CacheInfo:
+    """What a compiled function has done: calls traced, kernels in use, kernels compiled, kernels read from disk."""
+
+    traces: int
+    kernels: int
+    compiles: int
+    disk_hits: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Entry:
+    runner: Runner
+    results: Results
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """A call taken apart: its place in the cache, its arrays, and what tracing it needs."""
+
+    key: tuple[Any, ...]
+    arrays: list[Any]
+    structure: Any
+    leaves: tuple[LeafKey, ...]
+    statics: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a function is compiled. ``scoped`` is False for a transform of a compiled function, which brings its own scope."""
+
+    separate_compiled_gradients: bool = False
+    static_argnums: int | tuple[int, ...] = ()
+    static_argnames: str | tuple[str, ...] = ()
+    name: str | None = None
+    scoped: bool = True
+
+
+class Compiled:
+    """A function that is traced once per dtypes, shapes and static values of its arguments, and runs fused.
+
+    An argument that the function assigns to (``x[0] = 1``) keeps its value in the caller.
+    """
+
+    def __init__(self, fn: Callable[..., Any], options: Options) -> None:
+        self.__name__ = self.__qualname__ = type(fn).__name__
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+        self.options = options
+        self._parameters = parameter_names(fn)
+        self._static_positions, self._static_names = _static_arguments(fn, self._parameters, options)
+        self._entries: OrderedDict[tuple[Any, ...], _Entry] = OrderedDict()
+        self._latest: _Call | None = None
+        self._derived: dict[Any, Compiled] = {}
+        self._traces = 0
+        self._lock = threading.RLock()
+
+    # -- calling ---------------------------------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if is_tracing():
+            return self._inline(args, kwargs)
+        call = self._take_apart(args, kwargs)
+        if call is None:
+            return self._inline(args, kwargs)
+        entry = self._entry(call)
+        return entry.results.build(entry.runner.run(call.arrays))
+
+    def interpret(self, *args: Any, **kwargs: Any) -> Any:
+        """The result of the same program, run op by op in NumPy."""
+        call = self._concrete_call(args, kwargs)
+        entry = self._entry(call)
+        return entry.results.build(entry.runner.interpret(call.arrays))
+
+    def explain(self, *args: Any, **kwargs: Any) -> Any:
+        """What happens to a call with these arguments: ``.text``, and one text per stage of the compiler."""
+        call = self._concrete_call(args, kwargs)
+        return self._entry(call).runner.explain(call.arrays)
+
+    def cache_info(self) -> CacheInfo:
+        """Counts of traces, kernels, compilations and kernels found on disk."""
+        with self._lock:
+            stats = [made.stats for entry in self._entries.values() for made in entry.runner.executables()]
+        kernels, compiles, disk_hits = (
+            sum(getattr(s, name) for s in stats) for name in ("kernels", "compiles", "disk_hits")
+        )
+        return CacheInfo(self._traces, kernels, compiles, disk_hits)
+
+    def derive(self, key: Any, transform: Callable[..., Any], own_arguments: bool = True) -> Compiled:
+        """A transform of this function, cached as this one is; ``key`` tells transforms apart.
+
+        ``own_arguments`` says that the transform takes this function's arguments, static ones among them.
+        """
+        with self._lock:
+            if key not in self._derived:
+                if own_arguments:
+                    options = replace(self.options, name=None, scoped=False)
+                    self._derived[key] = Compiled(functools.wraps(self.fn)(transform), options)
+                else:
+                    self._derived[key] = Compiled(transform, Options(scoped=False))
+            return self._derived[key]
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __reduce__(self) -> Any:
+        found: Any = sys.modules.get(self.__module__)
+        for part in self.__qualname__.split("."):
+            found = getattr(found, part, None)
+        return self.__qualname__ if found is self else (Compiled, (self.fn, self.options))
+
+    def __repr__(self) -> str:
+        return f"<compiled {describe(self.fn)}>"
+
+    # -- inside another trace ----------------------------------------------------------------------------------------
+
+    def _inline(self, args: Any, kwargs: Any) -> Any:
+        graph = graph_in((args, kwargs))
+        with (default_graph() if graph is None else graph).as_default(), self._scope():
+            args, kwargs = detach((args, kwargs))
+            return self.fn(*args, **kwargs)
+
+    def _scope(self) -> Any:
+        if not self.options.scoped:
+            return default_graph().attr_scope()
+        return jit_scope(separate_compiled_gradients=self.options.separate_compiled_gradients or None)
+
+    # -- the cache of traces -----------------------------------------------------------------------------------------
+
+    def _take_apart(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
+        """The call's arrays and key; None when a traced value is among its arguments."""
+        statics: tuple[Any, ...] = ()
+        if self._static_positions or self._static_names:
+            statics = self._statics(args, kwargs)
+            args = tuple(None if i in self._static_positions else x for i, x in enumerate(args))
+            kwargs = {name: x for name, x in kwargs.items() if name not in self._static_names}
+        leaves, structure = pytree.flatten((args, kwargs))
+        keys, arrays = [], []
+        for leaf in leaves:
+            if isinstance(leaf, Tensor):
+                return None
+            key, array = read_leaf(leaf)
+            keys.append(key)
+            if array is not None:
+                arrays.append(array)
+        signature = tuple(keys)
+        return _Call((structure, signature, statics), arrays, structure, signature, statics)
+
+    def _concrete_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+        call = self._take_apart(args, kwargs)
+        if call is None:
+            raise TypeError(f"{self.__name__}: interpret and explain take arrays, not traced values")
+        return call
+
+    def _statics(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        given = [(i, args[i]) for i in self._static_positions if i < len(args)]
+        given_by_name = [(name, kwargs[name]) for name in self._static_names if name in kwargs]
+        return tuple((where, type(value), self._hashable(where, value)) for where, value in (*given, *given_by_name))
+
+    def _hashable(self, where: int | str, value: Any) -> Any:
+        try:
+            hash(value)
+        except TypeError:
+            raise TypeError(
+                layout(
+                    f"static argument {self._argument_name(where)!r} of {self.__name__} is not hashable",
+                    got=f"{value!r} of type {type(value).__name__}",
+                    needed=f"at {source_text(user_source())}",
+                    hint="pass a tuple in place of a list, or pass it as an argument that is not static",
+                )
+            ) from None
+        return value
+
+    def _argument_name(self, where: int | str) -> str:
+        if isinstance(where, str):
+            return where
+        return self._parameters[where] if where < len(self._parameters) else f"args[{where}]"
+
+    def _entry(self, call: _Call) -> _Entry:
+        entry = self._entries.get(call.key)
+        if entry is None:
+            return self._traced_entry(call)
+        with contextlib.suppress(KeyError):  # another thread may just have dropped it
+            self._entries.move_to_end(call.key)
+        return entry
+
+    def _traced_entry(self, call: _Call) -> _Entry:
+        with self._lock:
+            if call.key not in self._entries:
+                self._say_why(call)
+                traced = self._trace(call)
+                name = as_name(self.options.name or self.__name__)
+                entry = _Entry(Runner(traced.outputs, traced.feeds, name=name), traced.results)
+                self._entries[call.key] = entry
+                self._latest = call
+                self._traces += 1
+                while len(self._entries) > max_traces:
+                    self._entries.popitem(last=False)
+            return self._entries[call.key]
+
+    def _trace(self, call: _Call) -> Traced:
+        def rebuild(args: Any, kwargs: Any) -> tuple[Any, Any]:
+            values = {where: value for where, _, value in call.statics}
+            args = tuple(values.get(i, x) for i, x in enumerate(args))
+            return args, {**kwargs, **{name: value for name, value in values.items() if isinstance(name, str)}}
+
+        names = [as_name(name) for name in self._leaf_names(call)]
+        return trace(self.fn, call.structure, call.leaves, names, rebuild, self._scope)
+
+    def _leaf_names(self, call: _Call) -> list[str]:
+        return leaf_names(self._parameters, *pytree.unflatten(call.structure, range(len(call.leaves))))
+
+    # -- why a call was traced again -----------------------------------------------------------------------------------
+
+    def _say_why(self, call: _Call) -> None:
+        if self._latest is None or "recompile" not in os.environ.get("JITGRAD_LOG", "").split(","):
+            return
+        print(f"jitgrad: recompile {describe(self.fn)}: {self._difference(self._latest, call)}", file=sys.stderr)
+
+    def _difference(self, old: _Call, new: _Call) -> str:
+        if old.structure != new.structure:
+            return "the structure of the arguments changed"
+        changes = [
+            f"argument {name} changed from {_key_text(a)} to {_key_text(b)}"
+            for name, a, b in zip(self._leaf_names(new), old.leaves, new.leaves, strict=True)
+            if a != b
+        ]
+        changes += [
+            f"static argument {self._argument_name(b[0])} changed from {a[2]!r} to {b[2]!r}"
+            for a, b in zip(old.statics, new.statics, strict=False)
+            if a != b
+        ]
+        return ", ".join(changes[:3]) if changes else f"an older trace was dropped (at most {max_traces} are kept)"
+
+
+def _key_text(key: LeafKey) -> str:
+    if isinstance(key, Static):
+        return repr(key.value)
+    return key.__name__ if isinstance(key, type) else str(TensorSpec(key[1], key[0]))
+
+
+def _static_arguments(
+    fn: Callable[..., Any], parameters: Sequence[str], options: Options
+) -> tuple[frozenset[int], frozenset[str]]:
+    """Positions and names of the static arguments: each given way implies the other where the signature tells."""
+    numbers = _as_tuple(options.static_argnums)
+    names = _as_tuple(options.static_argnames)
+    signature = f"{getattr(fn, '__name__', fn)}({', '.join(parameters)})"
+    for number in numbers:
+        if parameters and not -len(parameters) <= number < len(parameters) and not _takes_more(fn):
+            raise ValueError(f"static_argnums has {number}, but {signature} has {len(parameters)} positional parameters")
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"static_argnames takes names, got {name!r}")
+        if parameters and name not in parameters and not _takes_name(fn, name):
+            raise ValueError(f"static_argnames has {name!r}, which is no parameter of {signature}")
+    positions = {number % len(parameters) if number < 0 else number for number in numbers}
+    positions |= {parameters.index(name) for name in names if name in parameters}
+    by_position = {parameters[number] for number in positions if number < len(parameters)}
+    return frozenset(positions), frozenset(by_position | set(names))
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+
+
+def _takes_more(fn: Callable[..., Any]) -> bool:
+    return any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(fn).parameters.values())
+
+
+def _takes_name(fn: Callable[..., Any], name: str) -> bool:
+    parameters = inspect.signature(fn).parameters
+    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())

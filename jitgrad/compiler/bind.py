@@ -1,0 +1,218 @@
+"""Binding: a cluster's kernels and products become step records, with numbers for extents, chunks and table slots."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from jitgrad.compiler import blas
+from jitgrad.compiler.buffers import ArenaPlan, Lifetime, aligned, plan_arena
+from jitgrad.compiler.clusters import Cluster
+from jitgrad.compiler.extents import ONE
+from jitgrad.compiler.fusion import Group, Plan
+from jitgrad.compiler.lower import Lowered
+from jitgrad.compiler.machine import load_kernels
+from jitgrad.compiler.nodes import Product
+from jitgrad.compiler.runtime import MAX_WORKERS, StepRecord, pack_steps
+from jitgrad.config import available_cpus, get_num_threads
+from jitgrad.program import Program
+
+# A chunk should take some microseconds, so that sharing it out costs little; the count depends on the work alone,
+# never on the number of threads, because the order of partial sums follows it.
+CHUNK_NANOSECONDS = 8_000
+MOST_CHUNKS = 64
+NANOSECONDS_PER_NODE = 0.08  # one element of one node, vectorised, in cache
+
+
+@dataclass(frozen=True)
+class BoundCluster:
+    """What a call of a cluster needs: step records, the table's layout, the arena, and what its outputs look like.
+
+    Slots 0.. of the table are the cluster's inputs, then its outputs, then temporaries at ``offsets`` of the arena.
+    ``copied`` are outputs that share memory with another value and are copied from it after the run.
+    """
+
+    steps: npt.NDArray[np.int64]
+    blocks: tuple[npt.NDArray[np.int64], ...]
+    names: tuple[str, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    copied: tuple[tuple[int, int], ...]
+    temporaries: tuple[tuple[int, int], ...]
+    arena: ArenaPlan
+    nslots: int
+    workers: int
+
+
+def bind_cluster(
+    program: Program, cluster: Cluster, plan: Plan, lowered: Sequence[Lowered | Product]
+) -> BoundCluster:
+    """Step records of a cluster for the shapes of ``program``."""
+    return _Binder(program, cluster, plan, lowered).bind()
+
+
+class _Binder:
+    def __init__(self, program: Program, cluster: Cluster, plan: Plan, lowered: Sequence[Lowered | Product]) -> None:
+        self.program = program
+        self.cluster = cluster
+        self.plan = plan
+        self.lowered = lowered
+        self.workers = min(MAX_WORKERS, max(available_cpus(), get_num_threads()))
+        self.chunks = [chunk_count(item.group) if isinstance(item, Lowered) else 1 for item in lowered]
+        self.extents = self._class_extents()
+        self.slots: dict[object, int] = {}
+
+    def bind(self) -> BoundCluster:
+        inputs = self.cluster.inputs
+        self.slots |= {v: slot for slot, v in enumerate(inputs)}
+        direct, copied = self._split_outputs()
+        self.slots |= {root: len(inputs) + position for position, (_, root) in enumerate(direct)}
+        lifetimes = self._lifetimes()
+        arena = plan_arena(lifetimes)
+        first = len(inputs) + len(direct)
+        self.slots |= {item.key: first + position for position, item in enumerate(lifetimes)}
+        records, blocks, names = self._records()
+        return BoundCluster(
+            pack_steps(records), tuple(blocks), tuple(names), inputs, tuple(v for v, _ in direct), tuple(copied),
+            tuple((first + p, arena.offsets[item.key]) for p, item in enumerate(lifetimes)), arena, first + len(lifetimes),
+            self.workers,
+        )  # fmt: skip
+
+    def _root(self, v: int) -> int:
+        return self.plan.aliases.get(v, v)
+
+    def _split_outputs(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Outputs with memory of their own as (value, root), and those to be copied from another value."""
+        direct: list[tuple[int, int]] = []
+        copied: list[tuple[int, int]] = []
+        taken: dict[int, int] = {}
+        inside = set(self.cluster.inputs)
+        for v in sorted(self.cluster.outputs, key=lambda v: v in self.plan.aliases):
+            root = self._root(v)
+            if root in inside or root in taken:
+                copied.append((v, taken.get(root, root)))
+            else:
+                taken[root] = v
+                direct.append((v, root))
+        return direct, copied
+
+    def _class_extents(self) -> dict[int, int]:
+        extents: dict[int, int] = {}
+        for v, classes in self.plan.classes.items():
+            if v not in self.plan.chunked:
+                extents |= {c: n for c, n in zip(classes, self.plan.specs[v].known_shape, strict=True) if c != ONE}
+        for step in self.plan.steps:
+            if isinstance(step, Group):
+                extents |= {c: n for c, n in zip(step.axes, step.extents, strict=True) if c not in extents}
+        for partial, number in self.plan.chunked.items():
+            extents[self.plan.classes[partial][0]] = self.chunks[number]
+        return extents
+
+    def _nbytes(self, v: int) -> int:
+        shape = math.prod(self.extents[c] for c in self.plan.classes[v] if c != ONE)
+        return shape * self.plan.specs[v].dtype.itemsize
+
+    def _lifetimes(self) -> list[Lifetime]:
+        spans: dict[object, tuple[int, int, int]] = {}
+        for number, item in enumerate(self.lowered):
+            for key, nbytes in self._touched(number, item):
+                if key not in self.slots:
+                    first = spans[key][1] if key in spans else number
+                    spans[key] = (nbytes, first, number)
+        return [Lifetime(key, nbytes, first, last) for key, (nbytes, first, last) in spans.items()]
+
+    def _touched(self, number: int, item: Lowered | Product) -> list[tuple[object, int]]:
+        if isinstance(item, Product):
+            values = [self._root(v) for v in (item.a, item.b, item.value)]
+            return [(v, self._nbytes(v)) for v in values]
+        touched: list[tuple[object, int]] = []
+        numbers = dict(zip(item.kernel.ints, self._ints(item), strict=True))
+        for buffer, v in zip(item.kernel.buffers, item.values, strict=True):
+            if v is None:
+                assert buffer.extent is not None
+                part = aligned(numbers[buffer.extent] * buffer.dtype.itemsize)
+                touched.append(((number, buffer.name), part * self.workers))
+            else:
+                touched.append((self._root(v), self._nbytes(v)))
+        return touched
+
+    def _ints(self, item: Lowered) -> list[int]:
+        return [quantity.value(self.extents) for quantity in item.ints]
+
+    def _records(self) -> tuple[list[StepRecord], list[npt.NDArray[np.int64]], list[str]]:
+        kernels = [item.kernel for item in self.lowered if isinstance(item, Lowered)]
+        addresses = iter(load_kernels(kernels))
+        records: list[StepRecord] = []
+        blocks: list[npt.NDArray[np.int64]] = []
+        names: list[str] = []
+        for number, item in enumerate(self.lowered):
+            if isinstance(item, Product):
+                step = self._product(item)
+                if step is None:
+                    continue
+                address, words, extent, nchunks = step.address, list(step.block), step.extent, step.nchunks
+                names.append(step.name)
+            else:
+                address, extent, nchunks = next(addresses), item.extent.value(self.extents), self.chunks[number]
+                keys = [
+                    (number, b.name) if v is None else self._root(v)
+                    for b, v in zip(item.kernel.buffers, item.values, strict=True)
+                ]
+                words = [self.slots[key] for key in keys] + self._ints(item)
+                names.append(f"kernel_{number}")
+            block = np.array(words, np.int64)
+            blocks.append(block)
+            records.append(StepRecord(address, block.ctypes.data, extent, nchunks))
+        return self._guarded(records, blocks, names)
+
+    def _guarded(
+        self, records: list[StepRecord], blocks: list[npt.NDArray[np.int64]], names: list[str]
+    ) -> tuple[list[StepRecord], list[npt.NDArray[np.int64]], list[str]]:
+        """The records with BLAS kept to one thread from the first product to the last."""
+        products = [k for k, name in enumerate(names) if not name.startswith("kernel_")]
+        guards = blas.guard_steps() if products else None
+        if guards is None:
+            return records, blocks, names
+        for position, guard in ((products[-1] + 1, guards[1]), (products[0], guards[0])):
+            block = np.array(guard.block, np.int64)
+            blocks.append(block)
+            records.insert(position, StepRecord(guard.address, block.ctypes.data, guard.extent, guard.nchunks))
+            names.insert(position, guard.name)
+        return records, blocks, names
+
+    def _product(self, item: Product) -> blas.BlasStep | None:
+        a, b, c = (self.program.specs[v].known_shape for v in (item.a, item.b, item.value))
+        m, n = c[-2:]
+        k = a[-2] if item.transpose_a else a[-1]
+        batch = math.prod(c[:-2])
+        operands = [
+            blas.Operand(self.slots[self._root(v)], shape[-1], (shape[-1] * shape[-2],), transposed)
+            for v, shape, transposed in (
+                (item.a, a, item.transpose_a), (item.b, b, item.transpose_b), (item.value, c, False)
+            )
+        ]  # fmt: skip
+        dtype = self.program.specs[item.value].dtype
+        return blas.matmul_step(dtype, (m, n, k), operands[0], operands[1], operands[2], (batch,))
+
+
+def chunk_count(group: Group) -> int:
+    """In how many chunks the parallel axis of a group is cut."""
+    if group.is_serial or not group.extents:
+        return 1
+    work = sum(math.prod(placed.node.shape) * _weight(placed.node.op) for placed in group.nodes)
+    wanted = int(work * NANOSECONDS_PER_NODE / CHUNK_NANOSECONDS)
+    return 1 if wanted < 2 else min(wanted, MOST_CHUNKS, max(1, group.extents[0]))
+
+
+def _weight(op: str) -> int:
+    return 1 if op in _LIGHT else 5
+
+
+_LIGHT = {
+    "add", "subtract", "multiply", "negative", "square", "identity", "cast", "where", "relu", "maximum", "minimum", "absolute",
+    "less", "greater", "equal", "not_equal", "less_equal", "greater_equal",
+}  # fmt: skip

@@ -1,0 +1,259 @@
+"""Matrix products as steps: BLAS calls behind the kernel ABI. It plans one product; when a product is BLAS is decided elsewhere.
+
+`matmul_step` describes  C[b] = op(A[b]) op(B[b])  (or C[b] += ...) over row-major matrices as a `BlasStep`: the name of a
+stub, the words of its block, the extent and the number of chunks. The parallel extent of a step counts *cells*: a batch
+index and a tile of C. Each cell is one BLAS call with one thread, so our own threads share the work, and the bits do not
+depend on how many there are. Row-major products are column-major ones with the operands swapped: C' = B' A'.
+
+Addresses of BLAS functions come from SciPy's C interface (`scipy.linalg.cython_blas`, 32-bit integers by reference), are
+looked up in each process, and lie in the block, never in code. A vector on one side makes it a gemv. Two rules differ
+from BLAS: k = 0 gives zeros, and what C held before never shows through, NaN included, unless it is added to.
+
+`guard_steps` puts OpenBLAS on one thread before the first product of a list of steps and back after the last one (5 ns). Without it
+its threads and ours fight: both spin after their work. 2 cores, sgemm 256x256x256, then a parallel kernel of 8 us:
+
+    OpenBLAS with 2 threads, then the kernel   254 us (186 + 8 if they did not disturb each other)
+    gemm in 6 cells by our threads, then it    %(fill)s
+
+Other BLAS libraries keep their own threads, and a product is one cell. Sizes, one thread: 20x32 @ 32x32 float32 takes
+%(small)s
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from jitgrad.compiler import native
+from jitgrad.compiler.blas_ir import BLOCK, GUARD_STUBS, MATMUL_STUBS, blas_ir
+
+INT32_MAX = 2**31 - 1
+_CHUNK_FLOPS = 2_000_000  # of float32, about 20 us
+_CHUNK_ELEMENTS = 200_000  # of a matrix that is read once, for a vector
+_PAGE_ELEMENTS = 1024
+_MAX_CHUNKS = 64
+_TILE_MULTIPLE = 16
+_UNPACKED = 1_000_000
+_SHORT_SUM = 480
+_LETTERS = {"float32": "s", "float64": "d"}
+
+
+@dataclass(frozen=True, slots=True)
+class BlasStep:
+    """A step for the driver: the stub's name and address, the words of its block, and how it is cut."""
+
+    name: str
+    address: int
+    block: tuple[int, ...]
+    extent: int
+    nchunks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A batch of row-major matrices: table slot, offset and strides in elements. `transposed`: stored the other way round.
+
+    `row_stride` is the distance of the stored rows, `batch_strides` one stride per batch axis (0 where broadcast).
+    """
+
+    slot: int
+    row_stride: int
+    batch_strides: tuple[int, ...] = ()
+    transposed: bool = False
+    offset: int = 0
+
+
+def matmul_step(
+    dtype: np.dtype[Any],
+    sizes: tuple[int, int, int],
+    a: Operand,
+    b: Operand,
+    c: Operand,
+    batch: tuple[int, ...] = (),
+    accumulate: bool = False,
+) -> BlasStep | None:
+    """The step for C = op(A) op(B), or C += with `accumulate`; `sizes` is (m, n, k). None if there is nothing to do.
+
+    A is stored (m, k), or (k, m) when transposed; B is (k, n) or (n, k); C is (m, n). Raises ValueError for a dtype other
+    than float32 and float64, and for sizes or strides beyond 32 bits.
+    """
+    m, n, k = sizes
+    if min((m, n, *batch)) == 0 or (k == 0 and accumulate):
+        return None
+    _check(dtype, (*sizes, a.row_stride, b.row_stride, c.row_stride), c)
+    rows, columns = _tile(m, n, k, math.prod(batch), (a.transposed, b.transposed))
+    cells = math.prod(batch) * -(-m // rows) * -(-n // columns)
+    chunks = _chunks(cells, m, n, m * n * k * math.prod(batch) * dtype.itemsize // 4)
+    letter = _LETTERS[dtype.name]
+    words = {
+        "gemm": blas_address(letter + "gemm"),
+        "gemv": blas_address(letter + "gemv"),
+        "m": m, "n": n, "k": k, "rows": rows, "columns": columns,
+        "accumulate": int(accumulate), "nbatch": len(batch),
+    }  # fmt: skip
+    for name, operand in (("a", a), ("b", b), ("c", c)):
+        words |= {f"{name}_slot": operand.slot, f"{name}_stride": max(1, operand.row_stride),
+                  f"{name}_offset": operand.offset, f"{name}_transposed": int(operand.transposed)}  # fmt: skip
+    block = [words[name] for name in BLOCK]
+    for axis, extent in enumerate(batch):
+        block += [extent, a.batch_strides[axis], b.batch_strides[axis], c.batch_strides[axis]]
+    stub = MATMUL_STUBS[dtype.name]
+    return BlasStep(stub, stub_address(stub), tuple(block), cells, chunks)
+
+
+def _check(dtype: np.dtype[Any], numbers: Sequence[int], c: Operand) -> None:
+    if dtype.name not in _LETTERS:
+        raise ValueError(f"BLAS products are float32 or float64, not {dtype}")
+    if max(numbers) > INT32_MAX:
+        raise ValueError(f"BLAS takes sizes below 2**31, got {max(numbers)}")
+    if c.transposed:
+        raise ValueError("the result of a product is stored untransposed")
+
+
+def _tile(m: int, n: int, k: int, batch: int, transposed: tuple[bool, bool]) -> tuple[int, int]:
+    """Rows and columns of C per cell, for one thread each. Depends on the sizes only, so the bits do not change.
+
+    OpenBLAS multiplies without packing its operands while m n k <= 1e6, 10 to 20 % faster: tiles for short sums stay
+    below that. Long sums get large tiles, because every cell packs its share of A and B again.
+    """
+    if not set_threads_address() or (batch >= _MAX_CHUNKS and m * n * k <= _UNPACKED):
+        return m, n
+    if min(m, n) == 1:
+        return _vector_tile(m, n, k, transposed)
+    if m * n * k <= _UNPACKED:
+        return m, n
+    if k <= _SHORT_SUM:
+        rows, columns = min(m, 32), min(n, 32 if transposed[1] else 64)
+        return rows, min(n, columns * (32 // rows))
+    return _large_tile(m, n, 2 * m * n * k // _CHUNK_FLOPS)
+
+
+def _vector_tile(m: int, n: int, k: int, transposed: tuple[bool, bool]) -> tuple[int, int]:
+    """Pieces of the result; where the matrix is walked across its rows they stay wide enough to read whole pages."""
+    across = transposed[0] if n == 1 else not transposed[1]
+    pieces = min(_MAX_CHUNKS, m * n * k // _CHUNK_ELEMENTS, max(m, n) // _PAGE_ELEMENTS if across else _MAX_CHUNKS) or 1
+    return (m, _side(n, pieces)) if m == 1 else (_side(m, pieces), n)
+
+
+def _large_tile(m: int, n: int, pieces: int) -> tuple[int, int]:
+    """Tiles of 256, of 512 for large results; smaller ones only until there are four."""
+    side = 512 if m * n > 512 * 512 else 256
+    rows, columns = min(m, side), min(n, side)
+    while -(-m // rows) * -(-n // columns) < min(4, pieces) and max(rows, columns) >= 64:
+        rows, columns = (_side(rows, 2), columns) if rows >= 2 * columns else (rows, _side(columns, 2))
+    return rows, columns
+
+
+def _side(extent: int, pieces: int) -> int:
+    """The extent cut in pieces, rounded up to whole vectors."""
+    return extent if pieces == 1 else min(extent, -(-extent // (pieces * _TILE_MULTIPLE)) * _TILE_MULTIPLE)
+
+
+def _chunks(cells: int, m: int, n: int, products: int) -> int:
+    if not set_threads_address():
+        return 1
+    wanted = products // _CHUNK_ELEMENTS if min(m, n) == 1 else 2 * products // _CHUNK_FLOPS
+    return max(1, min(cells, _MAX_CHUNKS, wanted))
+
+
+def guard_steps() -> tuple[BlasStep, BlasStep] | None:
+    """Steps to run before the first and after the last product of a list; None where the library cannot be told."""
+    setter, getter = set_threads_address(), get_threads_address()
+    if not setter or not getter:
+        return None
+    enter, leave = (BlasStep(stub, stub_address(stub), (getter, setter), 1, 1) for stub in GUARD_STUBS)
+    return enter, leave
+
+
+@lru_cache(maxsize=1)
+def _stubs() -> native.NativeCode:
+    return native.compile_module(blas_ir(), (*MATMUL_STUBS.values(), *GUARD_STUBS))
+
+
+def stub_address(name: str) -> int:
+    """The address of a stub; all are compiled together, or taken from the cache, at the first use."""
+    return _stubs()[name]
+
+
+@lru_cache(maxsize=None)
+def blas_address(name: str) -> int:
+    """The address of a BLAS function of SciPy's C interface, such as `sgemm`, in this process."""
+    return capsule_address(_cython_blas().__pyx_capi__[name])
+
+
+def capsule_address(capsule: Any) -> int:
+    """The pointer that a PyCapsule holds, whatever its name."""
+    get_name = ctypes.pythonapi.PyCapsule_GetName
+    get_name.argtypes, get_name.restype = [ctypes.py_object], ctypes.c_char_p
+    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    get_pointer.argtypes, get_pointer.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
+    return int(get_pointer(capsule, get_name(capsule)))
+
+
+@lru_cache(maxsize=1)
+def _cython_blas() -> Any:
+    """SciPy's module of BLAS pointers, without importing the package around it (2 ms instead of 115) if that works."""
+    if "scipy.linalg" not in sys.modules:
+        module = _load_alone("scipy.linalg.cython_blas")
+        if module is not None:
+            return module
+    return importlib.import_module("scipy.linalg.cython_blas")
+
+
+def _load_alone(name: str) -> ModuleType | None:
+    """The extension module `name` by its file. The import system is left as if it had never been loaded."""
+    package = importlib.util.find_spec("scipy")
+    folders = list(package.submodule_search_locations or ()) if package else []
+    stem = name.rpartition(".")[2]
+    for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+        for file in (Path(folder, "linalg", stem + suffix) for folder in folders):
+            if file.exists():
+                return _execute(name, file)
+    return None
+
+
+def _execute(name: str, file: Path) -> ModuleType | None:
+    import scipy  # noqa: F401  (its libraries have to be found first)
+
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        return None
+    try:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except ImportError:
+        return None
+    finally:
+        sys.modules.pop(name, None)  # a later import gives the same module, and sets it in its package
+    return module
+
+
+@lru_cache(maxsize=None)
+def _openblas_function(stem: str) -> int:
+    """The address of an OpenBLAS function in the library that SciPy's BLAS is linked to; 0 if that is another library."""
+    library = ctypes.CDLL(_cython_blas().__file__)
+    for name in (f"scipy_{stem}", stem, f"scipy_{stem}64_", f"{stem}64_"):
+        function = getattr(library, name, None)
+        if function is not None:
+            return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
+    return 0
+
+
+def set_threads_address() -> int:
+    """`void openblas_set_num_threads(int)` of SciPy's BLAS, or 0."""
+    return _openblas_function("openblas_set_num_threads")
+
+
+def get_threads_address() -> int:
+    """`int openblas_get_num_threads(void)` of SciPy's BLAS, or 0."""
+    return _openblas_function("openblas_get_num_threads")

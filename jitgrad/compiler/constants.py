@@ -1,0 +1,43 @@
+"""Constants of a program as the compiler sees them: splats, which hold one number whatever their shape; nothing is folded here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from jitgrad.opdef import Fill
+from jitgrad.program import Instruction
+from jitgrad.spec import DType
+
+Array = npt.NDArray[Any]
+
+
+def constant_value(ins: Instruction) -> Array | None:
+    """The array of a constant; None for any other instruction."""
+    kind = ins.op.kind
+    if ins.inputs or not isinstance(kind, Fill) or kind.scalar != "constant":
+        return None
+    value = ins.params.get("value")
+    return value if isinstance(value, np.ndarray) else None
+
+
+def is_splat(array: Array) -> bool:
+    """Whether an array is known, without reading it, to hold one number everywhere (an empty one holds none)."""
+    return array.size == 1 or (
+        array.size > 0
+        and all(not stride or n == 1 for stride, n in zip(array.strides, array.shape, strict=True))
+    )
+
+
+def splat_number(array: Array) -> Array:
+    """The number that a splat holds, as an array of rank 0."""
+    return np.asarray(array[(0,) * array.ndim])
+
+
+def splat(number: Any, shape: tuple[int, ...], dtype: DType) -> Array:
+    """A read-only array of one number that takes no memory."""
+    array = np.broadcast_to(np.asarray(number, dtype=dtype), shape)
+    array.flags.writeable = False
+    return array

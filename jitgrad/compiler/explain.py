@@ -1,0 +1,62 @@
+"""What became of a program: one text per stage, and a summary that names what was not fused and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jitgrad.compiler.fusion import Group
+from jitgrad.compiler.lower import Lowered
+from jitgrad.compiler.machine import kernel_module
+
+if TYPE_CHECKING:
+    from jitgrad.compiler import Compiled, CompiledCluster
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What became of a program, one text per stage."""
+
+    program: str
+    clusters: str
+    fusion: str
+    kernels: str
+    llvm: str
+
+    @property
+    def text(self) -> str:
+        """All stages but the machine's."""
+        return "\n".join((self.program, self.clusters, self.fusion, self.kernels))
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def explain(compiled: Compiled) -> Explanation:
+    """The texts of all stages."""
+    clusters = [step for step in compiled.steps if not isinstance(step, int)]
+    kernels = list(dict.fromkeys(item.kernel for c in clusters for item in c.lowered if isinstance(item, Lowered)))
+    return Explanation(
+        compiled.program.text,
+        compiled.clustering.text,
+        "\n".join(line for c in clusters for line in _fusion_lines(c)),
+        "\n".join(kernel.text for kernel in kernels),
+        "\n".join(str(kernel_module(kernel)) for kernel in kernels),
+    )
+
+
+def _fusion_lines(compiled: CompiledCluster) -> Iterator[str]:
+    products = sum(1 for step in compiled.plan.steps if not isinstance(step, Group))
+    kernels = len(compiled.plan.steps) - products
+    yield f"cluster {compiled.cluster.number}: {kernels} kernels, {products} matrix products"
+    for number, step in enumerate(compiled.plan.steps):
+        if isinstance(step, Group):
+            kind = "serial" if step.is_serial else "parallel"
+            ops = " ".join(placed.node.op if placed.node.form == "map" else placed.node.combine or placed.node.form for placed in step.nodes)
+            stored = ", ".join(f"%{v}" for v in sorted(step.stored | set(step.partials)))
+            yield f"  kernel {number} ({kind}, {len(step.axes)} axes): {ops} -> {stored}"
+        else:
+            yield f"  product {number}: %{step.a}{'.T' if step.transpose_a else ''} @ %{step.b}{'.T' if step.transpose_b else ''} -> %{step.value}"
+    for refusal in compiled.plan.refusals:
+        yield f"  not fused: {refusal}"

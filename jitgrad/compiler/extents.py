@@ -1,0 +1,160 @@
+"""Extent classes: which dimensions of a program are one and the same extent, whatever its number is.
+
+Kernels are keyed by structure, so two extents may only be treated as one when the program says that they are (an
+elementwise op of the two, a kept axis of a reduction), never because their numbers happen to agree today. Dimensions
+of extent 1 have no class: broadcasting makes them structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from jitgrad.opdef import (
+    AxisIndex, Contract, Elementwise, Gather, IndexMap, Reduce, Reindex, Scan, Scatter, View,
+)  # fmt: skip
+from jitgrad.program import Instruction, Program
+from jitgrad.spec import normalize_axes, normalize_axis
+
+ONE = -1
+Dim = tuple[int, int]
+
+
+class ExtentClasses:
+    """``classes[value]`` gives one class number per dimension; ONE for an extent of 1."""
+
+    def __init__(self, program: Program, numbers: Iterable[int]) -> None:
+        self._program = program
+        self._parent: dict[Dim, Dim] = {}
+        self._count = len(program.specs)
+        self._numbers: dict[Dim, int] = {}
+        for number in numbers:
+            for a, b in equal_dims(program, program.instructions[number]):
+                if self._extent(a) == self._extent(b) != 1:
+                    self._parent[self._root(a)] = self._root(b)
+
+    def _extent(self, dim: Dim) -> int:
+        return self._program.specs[dim[0]].known_shape[dim[1]]
+
+    def _root(self, dim: Dim) -> Dim:
+        parent = self._parent
+        while (above := parent.get(dim, dim)) != dim:
+            parent[dim] = parent.get(above, above)
+            dim = above
+        return dim
+
+    def of(self, value: int) -> tuple[int, ...]:
+        """The classes of the dimensions of a value."""
+        shape = self._program.specs[value].known_shape
+        return tuple(
+            ONE if n == 1 else self._numbers.setdefault(self._root((value, d)), len(self._numbers))
+            for d, n in enumerate(shape)
+        )
+
+    def fresh(self) -> int:
+        """A class of its own: the number of chunks of a kernel."""
+        self._count += 1
+        return self._numbers.setdefault((self._count, 0), len(self._numbers))
+
+
+def equal_dims(program: Program, ins: Instruction) -> Iterator[tuple[Dim, Dim]]:
+    """Pairs of dimensions that an instruction makes equal."""
+    out = ins.outputs[0]
+    match ins.op.kind:
+        case Elementwise():
+            for x in ins.inputs:
+                for d in range(len(program.specs[out].known_shape)):
+                    yield (x, d), (out, d)
+        case Reindex(maps):
+            specs = tuple(program.specs[v] for v in ins.inputs)
+            for v, per_input in zip(ins.outputs, maps(specs, ins.params), strict=True):
+                for x, index_map in zip(ins.inputs, per_input, strict=True):
+                    if index_map is not None:
+                        yield from _through_map(program, x, v, index_map)
+        case Reduce():
+            yield from _kept(program, ins.inputs[0], out, ins)
+        case Scan():
+            for d in range(len(program.specs[out].known_shape)):
+                yield (ins.inputs[0], d), (out, d)
+        case View():
+            yield from _through_view(program, ins.inputs[0], out)
+        case Contract():
+            yield from _through_contract(program, ins)
+        case Gather(form):
+            yield from _through_gather(program, ins.inputs[0], ins.inputs[1], out, ins, form)
+        case Scatter(form):
+            for d in range(len(program.specs[out].known_shape)):
+                yield (ins.inputs[0], d), (out, d)
+            yield from _through_gather(program, ins.inputs[0], ins.inputs[2], ins.inputs[1], ins, form)
+        case _:
+            return
+
+
+def _through_map(program: Program, x: int, out: int, index_map: IndexMap) -> Iterator[tuple[Dim, Dim]]:
+    for d, index in enumerate(index_map.dims):
+        if index.axis is not None and index.scale in (1, -1) and covers(program, x, d, out, index):
+            yield (x, d), (out, index.axis)
+
+
+def covers(program: Program, x: int, d: int, out: int, index: AxisIndex) -> bool:
+    """Whether an index runs over the whole of dimension ``d`` of ``x``, in either direction."""
+    if index.axis is None:
+        return False
+    n = program.specs[x].known_shape[d]
+    start = 0 if index.scale == 1 else n - 1
+    return index.offset == start and program.specs[out].known_shape[index.axis] == n
+
+
+def _kept(program: Program, x: int, out: int, ins: Instruction) -> Iterator[tuple[Dim, Dim]]:
+    rank = len(program.specs[x].known_shape)
+    axes = normalize_axes(ins.params["axis"], rank)
+    kept = [d for d in range(rank) if d not in axes]
+    keepdims = ins.params.get("keepdims", False)
+    for position, d in enumerate(kept):
+        yield (x, d), (out, d if keepdims else position)
+
+
+def _through_view(program: Program, x: int, out: int) -> Iterator[tuple[Dim, Dim]]:
+    """Leading and trailing dimensions that a reshape leaves alone."""
+    a, b = program.specs[x].known_shape, program.specs[out].known_shape
+    for d, (m, n) in enumerate(zip(a, b, strict=False)):
+        if m != n:
+            break
+        yield (x, d), (out, d)
+    for d, (m, n) in enumerate(zip(a[::-1], b[::-1], strict=False), start=1):
+        if m != n:
+            break
+        yield (x, len(a) - d), (out, len(b) - d)
+
+
+def _through_contract(program: Program, ins: Instruction) -> Iterator[tuple[Dim, Dim]]:
+    (a, b), out = ins.inputs, ins.outputs[0]
+    rank = len(program.specs[out].known_shape)
+    ta, tb = ins.params.get("transpose_a", False), ins.params.get("transpose_b", False)
+    for d in range(rank - 2):
+        yield (a, d), (out, d)
+        yield (b, d), (out, d)
+    m, k = (rank - 1, rank - 2) if ta else (rank - 2, rank - 1)
+    k2, n = (rank - 1, rank - 2) if tb else (rank - 2, rank - 1)
+    yield (a, m), (out, rank - 2)
+    yield (b, n), (out, rank - 1)
+    yield (a, k), (b, k2)
+
+
+def _through_gather(
+    program: Program, x: int, index: int, out: int, ins: Instruction, form: str
+) -> Iterator[tuple[Dim, Dim]]:
+    x_rank = len(program.specs[x].known_shape)
+    index_rank = len(program.specs[index].known_shape)
+    if form == "take_along":
+        axis = normalize_axis(ins.params["axis"], x_rank)
+        for d in range(x_rank):
+            yield (index, d), (out, d)
+            if d != axis:
+                yield (x, d), (out, d)
+        return
+    axes = [normalize_axis(ins.params["axis"], x_rank)] if form == "take" else list(ins.params["axes"])
+    for d in range(index_rank):
+        yield (index, d), (out, axes[0] + d)
+    for d in range(x_rank):
+        if d not in axes:
+            yield (x, d), (out, d if d < axes[0] else d - len(axes) + index_rank)

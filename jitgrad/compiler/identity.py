@@ -1,0 +1,80 @@
+"""When two instructions compute the same: keys that are equal only for the same op, inputs, params and scope."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jitgrad.compiler.constants import is_splat, splat_number
+from jitgrad.opdef import Elementwise
+from jitgrad.program import Instruction
+
+# x ∘ y = y ∘ x to the last bit (NaN payloads aside). maximum and minimum are not here: they may give either zero.
+COMMUTATIVE = frozenset(
+    ("add", "multiply", "equal", "not_equal", "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or",
+     "bitwise_xor", "hypot", "logaddexp", "logaddexp2")
+)  # fmt: skip
+
+_SMALL = 1024
+_plain = frozenset((int, str, bytes, bool, type(None)))
+
+
+def instruction_key(ins: Instruction) -> Any:
+    """A hashable key; instructions with equal keys compute the same values in the same scope."""
+    inputs = ins.inputs
+    kind = ins.op.kind
+    if (
+        len(inputs) == 2
+        and inputs[0] > inputs[1]
+        and isinstance(kind, Elementwise)
+        and kind.scalar in COMMUTATIVE
+    ):
+        inputs = inputs[::-1]
+    if not ins.params:
+        return ins.op, inputs, ins.origin.scope
+    return (
+        ins.op,
+        inputs,
+        ins.origin.scope,
+        tuple([(key, frozen(value)) for key, value in ins.params.items()]),
+    )
+
+
+def frozen(value: Any) -> Any:
+    """A hashable stand-in for a param: equal stand-ins mean equal params, types and the sign of zero included."""
+    kind = type(value)
+    if kind in _plain:
+        return (kind, value)
+    if kind is tuple or kind is list:
+        return (kind, tuple([frozen(item) for item in value]))
+    if kind is float:
+        return (kind, value.hex())
+    if isinstance(value, np.ndarray):
+        return _frozen_array(value)
+    if kind is dict:
+        return (kind, tuple([(key, frozen(item)) for key, item in value.items()]))
+    if kind is slice:
+        return (kind, frozen((value.start, value.stop, value.step)))
+    if isinstance(value, np.generic):
+        return (kind, value.dtype, value.tobytes())
+    return (kind, value if _is_hashable(value) else id(value))
+
+
+def _frozen_array(value: np.ndarray[Any, Any]) -> Any:
+    """The bytes of a small array or of a splat's number; the identity of any other, which its program keeps alive."""
+    if value.dtype.hasobject:
+        return (np.ndarray, id(value))
+    if is_splat(value):
+        return (np.ndarray, value.dtype, value.shape, splat_number(value).tobytes())
+    if value.nbytes <= _SMALL:
+        return (np.ndarray, value.dtype, value.shape, None, value.tobytes())
+    return (np.ndarray, id(value))
+
+
+def _is_hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True

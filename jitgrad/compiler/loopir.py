@@ -1,0 +1,258 @@
+"""The loop IR: kernels as nests of counted loops over flat buffers; it knows neither ops nor tensors.
+
+    kernel    ::= "def" NAME "(" buffer* int* ")" ":" statement*
+    statement ::= "for" VAR "in" KIND "(" extent ")" ":" statement*      KIND: parallel, parallel_vector, serial, vector
+                | NAME "=" BUFFER "[" index "]" ["if" guard* "else" literal]
+                | NAME "=" OP "(" argument* ")"                          a scalar op, see scalar_ops
+                | ACC "=" literal                                        an accumulator comes to life
+                | ACC "=" COMBINE "(" ACC "," argument ")"
+                | BUFFER "[" index "]" "=" argument
+    index     ::= (VAR | NAME) ["*" stride] ("+" ...)* ["+" OFFSET]
+    argument  ::= NAME | VAR | INT | literal
+
+The printed text is Python: ``run_in_python`` executes it, one element at a time, as the oracle of the machine code.
+Two kernels with the same text are the same kernel; extents, strides and offsets are run-time integers.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jitgrad.compiler.scalar_ops import python_namespace
+from jitgrad.spec import DType, dtype_text
+
+PARALLEL, PARALLEL_VECTOR, SERIAL, VECTOR = "parallel", "parallel_vector", "serial", "vector"
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A constant of a dtype."""
+
+    value: Any
+    dtype: DType
+
+    def __str__(self) -> str:
+        return f"{dtype_text(self.dtype)}({literal_text(self.value)})"
+
+
+def literal_text(value: Any) -> str:
+    """A Python literal that reads back as the same number; nan and inf by name."""
+    return repr(value.item() if hasattr(value, "item") else value)
+
+
+Argument = str | Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """``var * stride``; the stride is the literal 1 or -1, or the name of an int."""
+
+    var: str
+    stride: str | int = 1
+
+    def __str__(self) -> str:
+        return self.var if self.stride == 1 else f"{self.var}*{self.stride}"
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The sum of terms and an offset (the name of an int): a place in a flat buffer."""
+
+    terms: tuple[Term, ...]
+    offset: str | None = None
+
+    def __str__(self) -> str:
+        parts = [str(term) for term in self.terms] + ([self.offset] if self.offset else [])
+        return " + ".join(parts) or "0"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """``lo <= var < hi``, where lo and hi are names of ints (None: no bound on that side)."""
+
+    var: str
+    lo: str | None
+    hi: str | None
+
+    def __str__(self) -> str:
+        return f"{self.lo + ' <= ' if self.lo else ''}{self.var}{' < ' + self.hi if self.hi else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Read a buffer; where a bound fails the value is ``fill`` and memory is not touched."""
+
+    name: str
+    dtype: DType
+    buffer: str
+    index: Index
+    bounds: tuple[Bound, ...] = ()
+    fill: Literal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """A scalar op on arguments."""
+
+    name: str
+    dtype: DType
+    op: str
+    args: tuple[Argument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulator:
+    """An accumulator with its initial value; argmax and argmin carry the index too, as ``name_at``."""
+
+    name: str
+    dtype: DType
+    combine: str
+    init: Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Combine a value into an accumulator; ``at`` is the loop variable that argmax and argmin remember."""
+
+    acc: str
+    dtype: DType
+    combine: str
+    value: Argument
+    at: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Write a buffer."""
+
+    buffer: str
+    index: Index
+    value: Argument
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """``var`` runs from 0 to ``extent``; a parallel loop runs over its chunk's part of it.
+
+    The kinds "vector" and "parallel_vector" say that iterations do not depend on one another but through
+    accumulators, so that many run at once.
+    """
+
+    var: str
+    extent: str
+    kind: str
+    body: tuple[Statement, ...]
+
+
+Statement = Load | Let | Accumulator | Update | Store | Loop
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A flat array. role: "in", "out", "scratch" (one part of ``extent`` elements per worker), "partial" (one per chunk)."""
+
+    name: str
+    dtype: DType
+    role: str
+    extent: str | None = None
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Buffers, ints and a body."""
+
+    buffers: tuple[Buffer, ...]
+    ints: tuple[str, ...]
+    body: tuple[Statement, ...]
+
+    @functools.cached_property
+    def text(self) -> str:
+        """The kernel as runnable Python."""
+        return "\n".join(_kernel_lines(self)) + "\n"
+
+    @functools.cached_property
+    def size(self) -> int:
+        """Number of statements, nested ones included."""
+        return sum(1 for _ in statements(self.body))
+
+
+def statements(body: Sequence[Statement]) -> Iterator[Statement]:
+    """All statements of a body, nested ones included, in order."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, Loop):
+            yield from statements(statement.body)
+
+
+def _kernel_lines(kernel: Kernel) -> Iterator[str]:
+    buffers = [f"{b.name}: {_annotation(b)!r}" for b in kernel.buffers]
+    yield f"def kernel({', '.join([*buffers, *kernel.ints])}):"
+    yield from _body_lines(kernel.body, "    ")
+
+
+def _annotation(buffer: Buffer) -> str:
+    extent = f"[{buffer.extent}]" if buffer.extent else ""
+    return f"{buffer.role} {dtype_text(buffer.dtype)}{extent}"
+
+
+def _body_lines(body: Sequence[Statement], indent: str) -> Iterator[str]:
+    for statement in body:
+        if isinstance(statement, Loop):
+            yield f"{indent}for {statement.var} in {statement.kind}({statement.extent}):"
+            yield from _body_lines(statement.body, indent + "    ")
+        else:
+            yield from (indent + line for line in _statement_lines(statement))
+    if not body:
+        yield indent + "pass"
+
+
+def _statement_lines(s: Statement) -> Iterator[str]:
+    match s:
+        case Load(name, _, buffer, index, (), _):
+            yield f"{name} = {buffer}[{index}]"
+        case Load(name, _, buffer, index, bounds, fill):
+            yield f"{name} = {buffer}[{index}] if {' and '.join(map(str, bounds))} else {fill}"
+        case Let(name, dtype, op, args):
+            yield f"{name} = {dtype_text(dtype)}({op}({', '.join(map(str, args))}))"
+        case Accumulator(name, _, combine, init):
+            yield f"{name} = {init}"
+            if combine.startswith("arg"):
+                yield f"{name}_at = i64(0)"
+        case Update(acc, _, combine, value, None):
+            yield f"{acc} = {combine}({acc}, {value})"
+        case Update(acc, _, combine, value, at):
+            yield f"{acc}, {acc}_at = {combine}({acc}, {acc}_at, {value}, {at})"
+        case Store(buffer, index, value, _):
+            yield f"{buffer}[{index}] = {value}"
+
+
+def run_in_python(
+    kernel: Kernel, buffers: Mapping[str, np.ndarray[Any, Any]], ints: Mapping[str, int], nchunks: int = 1
+) -> None:
+    """Run a kernel in plain Python on flat arrays, chunk after chunk; outputs and partials are written in place.
+
+    A partial buffer holds ``nchunks`` parts; scratch buffers are made here.
+    """
+    namespace = python_namespace()
+    exec(compile(kernel.text, "<kernel>", "exec"), namespace)
+    for chunk in range(nchunks):
+        namespace["parallel"] = namespace["parallel_vector"] = functools.partial(_chunk_range, chunk, nchunks)
+        arguments = dict(buffers)
+        for b in kernel.buffers:
+            part = ints[b.extent] if b.extent else 1
+            if b.role == "scratch":
+                arguments[b.name] = np.zeros(part, b.dtype)
+            elif b.role == "partial":
+                arguments[b.name] = buffers[b.name][chunk * part : (chunk + 1) * part]
+        with np.errstate(all="ignore"):
+            namespace["kernel"](**arguments, **ints)
+
+
+def _chunk_range(chunk: int, nchunks: int, extent: int) -> range:
+    return range(extent * chunk // nchunks, extent * (chunk + 1) // nchunks)

@@ -1,0 +1,83 @@
+"""Machine code of kernels, found by content: in this process, else in the cache on disk, else compiled."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from jitgrad.compiler import native
+from jitgrad.compiler.cache import kernel_cache
+from jitgrad.compiler.emit import emit_kernel
+from jitgrad.compiler.loopir import Kernel
+
+EMITTER_VERSION = "1"
+
+_lock = threading.RLock()
+_addresses: dict[str, int] = {}
+
+
+@dataclass(slots=True)
+class MachineStatistics:
+    """Since the process began: kernels in use, how many were compiled here, how many came from disk."""
+
+    kernels: int = 0
+    compiles: int = 0
+    disk_hits: int = 0
+
+
+statistics = MachineStatistics()
+
+
+@functools.cache
+def vector_bytes() -> int:
+    """Width of the machine's vector registers in bytes."""
+    features = set(native.target_description().replace(",", " ").split())
+    if "+avx512f" in features:
+        return 64
+    return 32 if "+avx" in features else 16
+
+
+def kernel_key(kernel: Kernel) -> str:
+    """What identifies the machine code of a kernel on this kind of machine."""
+    content = "\n".join((EMITTER_VERSION, native.target_description(), str(vector_bytes()), kernel.text))
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def load_kernels(kernels: Sequence[Kernel]) -> list[int]:
+    """Addresses of the functions of kernels; those met for the first time are loaded or compiled."""
+    keys = [kernel_key(kernel) for kernel in kernels]
+    with _lock:
+        for key, kernel in zip(keys, kernels, strict=True):
+            if key not in _addresses:
+                _addresses[key] = _obtain(key, kernel)
+                statistics.kernels += 1
+    return [_addresses[key] for key in keys]
+
+
+def function_name(key: str) -> str:
+    """The symbol of a kernel: from its content, so that it is the same in every process."""
+    return f"jitgrad_{key[:32]}"
+
+
+def _obtain(key: str, kernel: Kernel) -> int:
+    name = function_name(key)
+    stored = kernel_cache().get(key, [name])
+    if stored is not None:
+        statistics.disk_hits += 1
+        return stored[name]
+    code = native.compile_module(kernel_module(kernel, name), [name])
+    statistics.compiles += 1
+    kernel_cache().put(key, code)
+    return code[name]
+
+
+def kernel_module(kernel: Kernel, name: str = "kernel") -> ir.Module:
+    """The LLVM module of a kernel."""
+    module = ir.Module(name)
+    emit_kernel(module, kernel, name, vector_bytes())
+    return module

@@ -1,0 +1,260 @@
+"""Nodes: a cluster's computing instructions in one common form, ready to be fused; moves of elements have become operands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from jitgrad.compiler.accesses import Accesses, Leaf, Operand, is_move, splat_literal
+from jitgrad.compiler.extents import ONE, ExtentClasses
+from jitgrad.opdef import (
+    AxisIndex, Contract, Elementwise, Fill, Gather, Reduce, Scan, Scatter, View,
+)  # fmt: skip
+from jitgrad.program import Instruction, Program
+from jitgrad.spec import DType, normalize_axes, normalize_axis
+
+MAP, REDUCE, SCAN, GATHER, SCATTER = "map", "reduce", "scan", "gather", "scatter"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """``value[out_dims] = form(op(operands))`` over an iteration domain.
+
+    ``shape`` and ``classes`` describe the domain, ``out_dims`` gives the domain's dimension of each output dimension
+    (None for an extent of 1). ``along`` are the domain dimensions that a reduction combines or a scan runs along.
+    A gather reads ``table`` at ``table_dims``: per dimension an AxisIndex, or the position of an index operand.
+    A scatter adds its first operand to its value at ``table_dims``.
+    """
+
+    value: int
+    form: str
+    op: str
+    operands: tuple[Operand, ...]
+    shape: tuple[int, ...]
+    classes: tuple[int, ...]
+    out_dims: tuple[int | None, ...]
+    dtype: DType
+    along: tuple[int, ...] = ()
+    combine: str = ""
+    table: int | None = None
+    table_dims: tuple[AxisIndex | int, ...] = ()
+    is_serial: bool = False
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """All values that it reads, each once."""
+        table = () if self.table is None or self.form == SCATTER else (self.table,)
+        return tuple(dict.fromkeys([v for operand in self.operands for v in operand.values] + list(table)))
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A matrix product left to BLAS."""
+
+    value: int
+    a: int
+    b: int
+    transpose_a: bool
+    transpose_b: bool
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Its two operands."""
+        return (self.a, self.b)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNodes:
+    """Nodes and products in order; ``aliases`` are values that share the storage of another; ``kept`` must be in memory."""
+
+    items: tuple[Node | Product, ...]
+    aliases: dict[int, int]
+    kept: frozenset[int]
+
+
+def build_nodes(
+    program: Program, members: Sequence[int], outputs: Sequence[int], classes: ExtentClasses
+) -> ClusterNodes:
+    """The nodes of a cluster whose values ``outputs`` are needed outside."""
+    accesses = Accesses(program, set(members))
+    return _Builder(program, accesses, classes).build(members, outputs)
+
+
+class _Builder:
+    def __init__(self, program: Program, accesses: Accesses, classes: ExtentClasses) -> None:
+        self.program = program
+        self.accesses = accesses
+        self.classes = classes
+        self.aliases: dict[int, int] = {}
+        self.kept: set[int] = set()
+
+    def build(self, members: Sequence[int], outputs: Sequence[int]) -> ClusterNodes:
+        instructions = [self.program.instructions[number] for number in members]
+        wanted = set(outputs)
+        for ins in instructions:
+            wanted.update(self._read_from_memory(ins))
+        items: list[Node | Product] = []
+        for ins in instructions:
+            if self._is_view(ins):
+                self.aliases[ins.outputs[0]] = self.aliases.get(ins.inputs[0], ins.inputs[0])
+            elif is_move(self.program, ins) or isinstance(ins.op.kind, Fill) and ins.op.kind.scalar == "constant":
+                items += [self._copy(v) for v in ins.outputs if v in wanted and self._needs_copy(ins)]
+            else:
+                items.append(self._node(ins))
+        self.kept = {self.aliases.get(v, v) for v in wanted}
+        return ClusterNodes(tuple(items), self.aliases, frozenset(self.kept))
+
+    def _needs_copy(self, ins: Instruction) -> bool:
+        return not isinstance(ins.op.kind, Fill) or splat_literal(ins) is not None
+
+    def _is_view(self, ins: Instruction) -> bool:
+        return isinstance(ins.op.kind, View) and not is_move(self.program, ins)
+
+    def _read_from_memory(self, ins: Instruction) -> Iterator[int]:
+        """Inputs that an instruction reads by address, not by element."""
+        match ins.op.kind:
+            case View() if not is_move(self.program, ins):
+                yield ins.inputs[0]
+            case Contract() if self._is_blas(ins):
+                yield from ins.inputs
+            case Gather():
+                yield ins.inputs[0]
+
+    def _is_blas(self, ins: Instruction) -> bool:
+        return self.program.specs[ins.outputs[0]].dtype.kind == "f"
+
+    def _copy(self, v: int) -> Node:
+        return self._map(v, "identity", (self.accesses.operand(v),))
+
+    def _map(self, v: int, op: str, operands: tuple[Operand, ...], form: str = MAP) -> Node:
+        spec = self.program.specs[v]
+        classes = self.classes.of(v)
+        return Node(v, form, op, operands, spec.known_shape, classes, _sized(classes), spec.dtype)
+
+    def _operands(self, ins: Instruction) -> tuple[Operand, ...]:
+        return tuple(self.accesses.operand(x) for x in ins.inputs)
+
+    def _node(self, ins: Instruction) -> Node | Product:
+        out = ins.outputs[0]
+        match ins.op.kind:
+            case Elementwise(scalar):
+                return self._map(out, scalar, self._operands(ins))
+            case Fill():
+                axis = normalize_axis(ins.params.get("axis", 0), len(self.program.specs[out].known_shape))
+                return self._map(out, f"iota{axis}", ())
+            case Reduce(combine):
+                return self._reduce(ins, combine)
+            case Scan(combine):
+                return self._scan(ins, combine)
+            case Contract():
+                return self._product(ins)
+            case Gather(form):
+                return self._gather(ins, form)
+            case Scatter(form):
+                return self._scatter(ins, form)
+        raise AssertionError(f"{ins.op.name} has a kind that is not compiled: {ins.op.kind}")
+
+    def _reduce(self, ins: Instruction, combine: str) -> Node:
+        x, out = ins.inputs[0], ins.outputs[0]
+        shape, classes = self.program.specs[x].known_shape, self.classes.of(x)
+        axes = normalize_axes(ins.params["axis"], len(shape))
+        kept = [d for d in range(len(shape)) if d not in axes]
+        if ins.params.get("keepdims", False):
+            out_dims = tuple(d if d in kept and classes[d] != ONE else None for d in range(len(shape)))
+        else:
+            out_dims = tuple(d if classes[d] != ONE else None for d in kept)
+        dtype = self.program.specs[out].dtype
+        return Node(out, REDUCE, "identity", (self.accesses.operand(x),), shape, classes, out_dims, dtype, axes, combine)
+
+    def _scan(self, ins: Instruction, combine: str) -> Node:
+        x, out = ins.inputs[0], ins.outputs[0]
+        shape, classes = self.program.specs[x].known_shape, self.classes.of(x)
+        axis = normalize_axis(ins.params["axis"], len(shape))
+        return Node(
+            out, SCAN, "identity", (self.accesses.operand(x),), shape, classes, _sized(classes),
+            self.program.specs[out].dtype, (axis,), combine,
+        )  # fmt: skip
+
+    def _product(self, ins: Instruction) -> Node | Product:
+        (a, b), out = ins.inputs, ins.outputs[0]
+        ta, tb = bool(ins.params.get("transpose_a", False)), bool(ins.params.get("transpose_b", False))
+        if self._is_blas(ins):
+            return Product(out, a, b, ta, tb)
+        return self._loop_product(a, b, out, ta, tb)
+
+    def _loop_product(self, a: int, b: int, out: int, ta: bool, tb: bool) -> Node:
+        """A product as a reduction over the domain (batch..., m, k, n)."""
+        spec, a_spec = self.program.specs[out], self.program.specs[a]
+        rank = len(spec.known_shape)
+        k_dim = rank - 2 if ta else rank - 1
+        batch = tuple(range(rank - 2))
+        m, k, n = rank - 2, rank - 1, rank
+        shape = (*spec.known_shape[:-1], a_spec.known_shape[k_dim], spec.known_shape[-1])
+        out_classes = self.classes.of(out)
+        classes = (*out_classes[:-1], self.classes.of(a)[k_dim], out_classes[-1])
+        left = self._permuted(a, (*batch, *((k, m) if ta else (m, k))), classes)
+        right = self._permuted(b, (*batch, *((n, k) if tb else (k, n))), classes)
+        out_dims = tuple(d if classes[d] != ONE else None for d in (*batch, m, n))
+        return Node(out, REDUCE, "multiply", (left, right), shape, classes, out_dims, spec.dtype, (k,), "add")
+
+    def _permuted(self, v: int, axes: tuple[int, ...], classes: tuple[int, ...]) -> Operand:
+        return Operand((Leaf(v, tuple(AxisIndex(a if classes[a] != ONE else None) for a in axes)),))
+
+    def _gather(self, ins: Instruction, form: str) -> Node:
+        table, out = ins.inputs[0], ins.outputs[0]
+        spec, classes = self.program.specs[out], self.classes.of(out)
+        indices, table_dims = self._indices(ins.inputs[1:], table, classes, form, ins)
+        return Node(
+            out, GATHER, "gather", indices, spec.known_shape, classes, _sized(classes), spec.dtype,
+            table=table, table_dims=table_dims,
+        )  # fmt: skip
+
+    def _scatter(self, ins: Instruction, form: str) -> Node:
+        like, updates, *index_values = ins.inputs
+        spec = self.program.specs[updates]
+        classes = self.classes.of(updates)
+        indices, table_dims = self._indices(tuple(index_values), like, classes, form, ins)
+        return Node(
+            ins.outputs[0], SCATTER, "scatter", (self.accesses.operand(updates), *indices), spec.known_shape, classes,
+            (), self.program.specs[ins.outputs[0]].dtype, table=ins.outputs[0], table_dims=table_dims, is_serial=True,
+        )  # fmt: skip
+
+    def _indices(
+        self, indices: tuple[int, ...], table: int, classes: tuple[int, ...], form: str, ins: Instruction
+    ) -> tuple[tuple[Operand, ...], tuple[AxisIndex | int, ...]]:
+        """Index operands over the domain of the gathered elements, and how each dimension of the table is indexed."""
+        rank = len(self.program.specs[table].known_shape)
+        index_rank = len(self.program.specs[indices[0]].known_shape)
+        if form == "take_along":
+            axis = normalize_axis(ins.params["axis"], rank)
+            dims: list[AxisIndex | int] = [0 if d == axis else _axis(d, classes) for d in range(rank)]
+            return (self.accesses.operand(indices[0]),), tuple(dims)
+        axes = [normalize_axis(ins.params["axis"], rank)] if form == "take" else list(ins.params["axes"])
+        first = axes[0]
+        dims = []
+        for d in range(rank):
+            if d in axes:
+                dims.append(axes.index(d))
+            else:
+                dims.append(_axis(d if d < first else d - len(axes) + index_rank, classes))
+        return tuple(self._shifted(self.accesses.operand(x), first) for x in indices), tuple(dims)
+
+    def _shifted(self, operand: Operand, by: int) -> Operand:
+        """An operand over index axes, as one over the domain in which they begin at dimension ``by``."""
+        leaves = tuple(
+            Leaf(
+                leaf.source,
+                tuple(AxisIndex(None if i.axis is None else i.axis + by, i.scale, i.offset) for i in leaf.dims),
+                tuple(type(g)(g.axis + by, g.lo, g.hi) for g in leaf.guards),
+            )
+            for leaf in operand.leaves
+        )
+        return Operand(leaves, operand.fill)
+
+
+def _axis(d: int, classes: tuple[int, ...]) -> AxisIndex:
+    return AxisIndex(d if classes[d] != ONE else None)
+
+
+def _sized(classes: tuple[int, ...]) -> tuple[int | None, ...]:
+    return tuple(d if c != ONE else None for d, c in enumerate(classes))

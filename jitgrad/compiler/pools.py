@@ -1,0 +1,189 @@
+"""Memory for outputs, used again when the user has dropped the array, and for temporaries; not the plan of who uses what.
+
+Fresh memory costs a page fault every 4 KiB (or every 2 MiB), more than most kernels need to fill it, and the C library
+gives memory back sooner than one thinks. An output of at least `SMALL_BYTES` is therefore laid in a block that the pool
+knows. The block is the base of the array and of all its views, so its reference count says whether anybody still uses
+it: no finaliser, nothing to run when an array dies. The pool knows blocks up to a fixed number of bytes; beyond that the
+block used longest ago is forgotten, and goes back to the system with its array.
+
+Figures (Zen 4, one thread, the array is written once). 40 MB dropped at once: np.empty 4.0 ms, from this pool 0.95 ms, as
+fast as one kept array; without huge pages 26 ms (NumPy asks for them by itself). Eight outputs a call, replacing those of the
+call before, us per array, np.empty / this pool: 64 KiB 1.7 to 11 (as the heap happens to lie) / 4.0, 256 KiB 49 / 7.6,
+1 MiB 201 / 22, 4 MiB 617 / 119. Finding a block takes 1.0 us, np.empty of a small array 0.13 us.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from sys import getrefcount
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+ALIGNMENT = 64
+SMALL_BYTES = 64 * 1024
+_PAGE_BYTES = 4096
+_MAX_KNOWN_BYTES = 1 << 30
+_CLASSES_PER_OCTAVE = 8
+_IDLE_REFERENCES = 2  # the block, and the argument of getrefcount
+_LOOKS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatistics:
+    """Blocks and bytes the pool knows, how many of them nobody uses, and takes served by old blocks (hits) or new ones."""
+
+    blocks: int
+    nbytes: int
+    idle_bytes: int
+    hits: int
+    misses: int
+
+
+class _Block(NamedTuple):
+    """An array that owns its memory, which NumPy therefore makes the base of every view; where aligned use begins."""
+
+    memory: NDArray[np.uint8]
+    offset: int
+
+
+class OutputPool:
+    """Blocks of memory in size classes, at most `max_bytes` of them known. Safe for several threads."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._classes: OrderedDict[int, list[_Block]] = OrderedDict()  # least recently used class first
+        self._nbytes = self._hits = self._misses = 0
+        self._lock = threading.Lock()
+
+    def take(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """An uninitialised array: writable, C-contiguous, 64-byte aligned from `SMALL_BYTES` on."""
+        return self.taker(shape, np.dtype(dtype))()
+
+    def taker(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], NDArray[Any]]:
+        """`take` for one shape and dtype, made once and called often: 1.0 us instead of 1.9, small arrays 0.13 us."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        if nbytes < SMALL_BYTES:
+            return partial(np.empty, shape, dtype)
+        return partial(self._lay, shape, dtype, block_bytes(nbytes))
+
+    def _lay(self, shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> NDArray[Any]:
+        with self._lock:
+            memory, offset = self._find(size)
+            return np.ndarray(shape, dtype, memory, offset)
+
+    def statistics(self) -> PoolStatistics:
+        """Figures of this moment."""
+        with self._lock:
+            blocks = sum(len(known) for known in self._classes.values())
+            idle = sum(size * sum(map(_is_idle, known)) for size, known in self._classes.items())
+            return PoolStatistics(blocks, self._nbytes, idle, self._hits, self._misses)
+
+    def release(self) -> None:
+        """Forget all blocks; the idle ones go back to the system at once."""
+        with self._lock:
+            self._classes.clear()
+            self._nbytes = 0
+
+    def _find(self, size: int) -> _Block:
+        """An idle block of the class, the one used last (its lines may still be in cache), or a new one."""
+        classes = self._classes
+        known = classes.get(size)
+        if known is None:
+            known = classes[size] = []
+        classes.move_to_end(size)
+        k = len(known)
+        for block in known[: -_LOOKS - 1 : -1]:
+            k -= 1
+            if getrefcount(block[0]) <= _IDLE_REFERENCES:
+                self._hits += 1
+                if k < len(known) - 1:
+                    known.append(known.pop(k))
+                return block
+        self._misses += 1
+        block = _new_block(size)
+        known.append(block)
+        self._nbytes += size
+        self._forget_oldest()
+        return block
+
+    def _forget_oldest(self) -> None:
+        while self._nbytes > self._max_bytes:
+            size, known = next(iter(self._classes.items()))
+            if known:
+                del known[0]
+                self._nbytes -= size
+            if not known:
+                del self._classes[size]
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.Lock()
+
+
+def _is_idle(block: _Block) -> bool:
+    return getrefcount(block[0]) <= _IDLE_REFERENCES
+
+
+def block_bytes(nbytes: int) -> int:
+    """The size class of a request: whole pages, at most 12.5 % more than asked for."""
+    step = max(_PAGE_BYTES, (1 << (nbytes - 1).bit_length()) // (2 * _CLASSES_PER_OCTAVE))
+    return -(-nbytes // step) * step
+
+
+def _new_block(size: int) -> _Block:
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    return _Block(memory, -memory.ctypes.data % ALIGNMENT)
+
+
+def _known_limit() -> int:
+    """A quarter of the machine's memory, at most 1 GiB."""
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return _MAX_KNOWN_BYTES // 4
+    return min(_MAX_KNOWN_BYTES, memory // 4)
+
+
+outputs = OutputPool(_known_limit())
+"""The pool of the process."""
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=outputs._renew_lock)
+
+
+class Arena:
+    """The temporaries of one running call: `nbytes` of 64-byte aligned memory at `address`, contents undefined."""
+
+    __slots__ = ("address", "nbytes", "_memory")
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self._memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+        self.address = -(-int(self._memory.ctypes.data) // ALIGNMENT) * ALIGNMENT
+
+
+class ArenaStack:
+    """The arenas of one executable: as many as calls run at the same time, each used by one call at a time."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
+        self._free: list[Arena] = []
+
+    def acquire(self) -> Arena:
+        """An arena that no running call uses; to be given back with `release`."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return Arena(self._nbytes)
+
+    def release(self, arena: Arena) -> None:
+        """Make the arena available to the next call."""
+        self._free.append(arena)

@@ -1,0 +1,70 @@
+"""The table of simplification rules: op or kernel kind → rules, tried in order; each rule is one line of mathematics."""
+
+from __future__ import annotations
+
+import functools
+
+from jitgrad.compiler.rewriter import Rule
+from jitgrad.compiler.rules import algebra, folding, logic, moves, products, signs, sums
+from jitgrad.opdef import Elementwise, Interpreted, OpDef, Reduce, Scatter, Shaped, View
+
+BY_OP: dict[str, tuple[Rule, ...]] = {
+    "add": (algebra.plus_zero, signs.plus_negative),
+    "subtract": (algebra.minus_zero, signs.minus_negative),
+    "multiply": (algebra.times_one, signs.times_minus_one, signs.product_of_negatives, signs.sign_out_of_product),
+    "divide": (
+        algebra.over_one, signs.over_minus_one, signs.product_of_negatives, algebra.over_power_of_two,
+        signs.sign_out_of_product,
+    ),
+    "negative": (signs.double_negative, signs.negative_of_scaled),
+    "square": (signs.even_of_negative, signs.square_of_absolute),
+    "absolute": (signs.even_of_negative, algebra.idempotent),
+    "power": (algebra.power_of_integer,),
+    "maximum": (algebra.extreme_of_same,),
+    "minimum": (algebra.extreme_of_same,),
+    "fmax": (algebra.extreme_of_same,),
+    "fmin": (algebra.extreme_of_same,),
+    "logical_and": (logic.of_same,),
+    "logical_or": (logic.of_same,),
+    "bitwise_and": (logic.of_same,),
+    "bitwise_or": (logic.of_same,),
+    "logical_not": (logic.double_not, logic.not_of_comparison),
+    "where": (logic.choice_of_same, logic.choice_by_constant, logic.choice_by_negation, logic.choice_within_choice),
+    "add_n": (algebra.short_sum,),
+    "astype": (algebra.same_dtype, algebra.cast_of_cast),
+    "broadcast_to": (moves.same_shape, moves.broadcast_of_broadcast, moves.broadcast_adds_units, moves.broadcast_of_units),
+    "transpose": (moves.same_order, moves.transpose_of_transpose, moves.transpose_moves_units, products.transposed_product),
+    "expand_dims": (moves.units_only,),
+    "squeeze": (moves.units_only,),
+    "flip": (moves.flip_nothing, moves.flip_of_flip),
+    "getslice": (moves.slice_all,),
+    "pad": (moves.pad_nothing,),
+    "unslice": (moves.window_of_known_shape,),
+    "concatenate": (moves.single_part,),
+    "matmul": (products.transposed_factor,),
+}  # fmt: skip
+
+BY_KIND: dict[type, tuple[Rule, ...]] = {
+    View: (moves.same_shape, moves.view_of_view, moves.view_as_reshape, moves.view_of_reduction),
+    Reduce: (sums.reduce_nothing, sums.reduce_of_broadcast, sums.reduce_of_reduce),
+    Scatter: (moves.scatter_into_constant,),
+    Shaped: (moves.shape_made_explicit,),
+    Elementwise: (moves.broadcast_after_computing,),
+}
+
+
+@functools.lru_cache(maxsize=4096)
+def rules_of(op: OpDef) -> tuple[Rule, ...]:
+    """The rules for an op, in the order in which they are tried; none for ops with state.
+
+    Constants are folded first, but for reductions: the sum of a splat is a splat, not a small array.
+    """
+    if op.stateful or isinstance(op.kind, Interpreted):
+        return ()
+    if isinstance(op.kind, Elementwise) and op.kind.scalar == "identity":
+        return (algebra.identity,)
+    rules = (*BY_OP.get(op.name, ()), *BY_KIND.get(type(op.kind), ()))
+    return (*rules, *folding.RULES) if isinstance(op.kind, Reduce) else (*folding.RULES, *rules)
+
+
+__all__ = ["BY_KIND", "BY_OP", "rules_of"]

@@ -1,0 +1,79 @@
+"""Rules that compute with constants: small results are computed, splats stay splats; nothing large is made."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from jitgrad.compiler.constants import Array, splat
+from jitgrad.compiler.rewriter import Rewriter, Rule
+from jitgrad.opdef import Elementwise, Library, Reindex, View
+from jitgrad.program import Instruction
+
+SMALL = 1024
+_LARGEST_INPUT = 65536
+
+
+def fold_splats(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """f(splat(a), splat(b)) = splat(f(a, b)); moved(splat(a)) = splat(a) where every element is read."""
+    numbers = rw.numbers
+    for v in ins.inputs:
+        if v not in numbers:
+            return None
+    if not ins.inputs or len(ins.outputs) != 1:
+        return None
+    kind, spec = ins.op.kind, rw.specs[ins.outputs[0]]
+    match kind:
+        case View():
+            return rw.constant(ins, splat(numbers[ins.inputs[0]], spec.known_shape, spec.dtype))
+        case Reindex(maps) if len(ins.inputs) == 1:
+            ((index_map,),) = maps((rw.specs[ins.inputs[0]],), ins.params)
+            if index_map is not None and not index_map.guards:
+                return rw.constant(ins, splat(numbers[ins.inputs[0]], spec.known_shape, spec.dtype))
+        case Elementwise():
+            scalars = [np.asarray(numbers[v], rw.dtype(v)) for v in ins.inputs]
+            number = _computed(ins, scalars)
+            if number is not None and number.shape == () and number.dtype == spec.dtype:
+                return rw.constant(ins, splat(number, spec.known_shape, spec.dtype))
+    return None
+
+
+def fold_small(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """f(constants) is a constant, when it has few elements."""
+    constants = rw.constants
+    for v in ins.inputs:
+        if v not in constants:
+            return None
+    if not ins.inputs or len(ins.outputs) != 1 or isinstance(ins.op.kind, Library):
+        return None
+    spec = rw.specs[ins.outputs[0]]
+    if spec.size > SMALL or math.fsum(constants[v].size for v in ins.inputs) > _LARGEST_INPUT:
+        return None
+    array = _computed(ins, [constants[v] for v in ins.inputs])
+    if array is None or array.shape != spec.shape or array.dtype != spec.dtype:
+        return None
+    return rw.constant(ins, _compact(array))
+
+
+def _compact(array: Array) -> Array:
+    """A read-only copy; a splat where all elements have the same bytes."""
+    first = array.reshape(-1)[:1]
+    if array.size > 1 and array.tobytes() == first.tobytes() * array.size:
+        return splat(first[0], array.shape, array.dtype)
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+def _computed(ins: Instruction, arrays: list[Array]) -> Array | None:
+    """What the interpreter would compute; None when the op raises, which is then left to happen when it runs."""
+    try:
+        result: Any = ins.op.impl(*arrays, **ins.params)
+    except (ArithmeticError, ValueError, TypeError):
+        return None
+    return np.asarray(result)
+
+
+RULES: tuple[Rule, ...] = (fold_splats, fold_small)

@@ -1,0 +1,223 @@
+"""Rules for ops that move elements: they vanish, compose, become reshapes, or happen after computing on fewer elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jitgrad.compiler.constants import splat
+from jitgrad.compiler.rewriter import Rewriter
+from jitgrad.opdef import Reduce, Shaped, View
+from jitgrad.program import Instruction
+from jitgrad.spec import normalize_axes, reduced_shape
+
+
+def same_shape(rw: Rewriter, ins: Instruction) -> int | None:
+    """reshape(x, shape of x) = x, broadcast(x, shape of x) = x"""
+    return rw.same(ins, ins.inputs[0])
+
+
+# -- reshape -------------------------------------------------------------------------------------------------
+
+
+def _reshape(rw: Rewriter, ins: Instruction, x: int) -> int | Instruction:
+    """``x`` in the shape of the instruction's value."""
+    shape = rw.shape(ins.outputs[0])
+    return x if rw.shape(x) == shape else rw.replace(ins, "reshape", x, shape=shape)
+
+
+def view_of_view(rw: Rewriter, ins: Instruction) -> int | Instruction | None:
+    """reshape(reshape(x)) = reshape(x)"""
+    inner = rw.maker(ins.inputs[0])
+    return (
+        _reshape(rw, ins, inner.inputs[0]) if inner is not None and isinstance(inner.op.kind, View) else None
+    )
+
+
+def view_as_reshape(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """Every view is a reshape to a known shape"""
+    shape = rw.shape(ins.outputs[0])
+    if ins.op.name == "reshape" and ins.params["shape"] == shape:
+        return None
+    return rw.replace(ins, "reshape", ins.inputs[0], shape=shape)
+
+
+def view_of_reduction(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """reshape(sum(x, keepdims)) = sum(x, not keepdims), when the shape says so"""
+    inner = rw.maker(ins.inputs[0])
+    if inner is None or not isinstance(inner.op.kind, Reduce) or not rw.is_read_once(ins.inputs[0]):
+        return None
+    x, keepdims = inner.inputs[0], not inner.params["keepdims"]
+    axes = normalize_axes(inner.params["axis"], len(rw.shape(x)))
+    if reduced_shape(rw.shape(x), axes, keepdims) != rw.shape(ins.outputs[0]):
+        return None
+    return rw.replace(ins, inner.op.name, x, **{**inner.params, "keepdims": keepdims})
+
+
+def units_only(rw: Rewriter, ins: Instruction) -> int | Instruction:
+    """Adding and dropping axes of extent 1 is a reshape"""
+    return _reshape(rw, ins, ins.inputs[0])
+
+
+# -- broadcasting --------------------------------------------------------------------------------------------
+
+
+def broadcast_of_broadcast(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """broadcast(broadcast(x)) = broadcast(x)"""
+    inner = rw.producer(ins.inputs[0], "broadcast_to")
+    return None if inner is None else rw.replace(ins, "broadcast_to", inner.inputs[0], **ins.params)
+
+
+def broadcast_adds_units(rw: Rewriter, ins: Instruction) -> int | Instruction | None:
+    """A broadcast that repeats nothing is a reshape"""
+    x, out = rw.specs[ins.inputs[0]], rw.specs[ins.outputs[0]]
+    return _reshape(rw, ins, ins.inputs[0]) if x.size == out.size else None
+
+
+def broadcast_of_units(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """broadcast(reshape(x)) = broadcast(x), when the reshape only adds or drops leading axes of extent 1"""
+    inner = rw.producer(ins.inputs[0], "reshape")
+    if inner is None:
+        return None
+    x, out = inner.inputs[0], rw.shape(ins.outputs[0])
+    if len(rw.shape(x)) > len(out) or _without_leading_units(rw.shape(x)) != _without_leading_units(
+        rw.shape(ins.inputs[0])
+    ):
+        return None
+    return rw.replace(ins, "broadcast_to", x, **ins.params)
+
+
+def _without_leading_units(shape: tuple[int, ...]) -> tuple[int, ...]:
+    start = next((axis for axis, n in enumerate(shape) if n != 1), len(shape))
+    return shape[start:]
+
+
+def broadcast_after_computing(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """f(broadcast(x), broadcast(y), c) = broadcast(f(x, y, c)), when x and y have the same smaller shape"""
+    shape: tuple[int, ...] | None = None
+    for v in ins.inputs:
+        if v in rw.numbers:
+            continue
+        inner = rw.producer(v, "broadcast_to")
+        if inner is None or (shape is not None and rw.shape(inner.inputs[0]) != shape):
+            return None
+        shape = rw.shape(inner.inputs[0])
+    if shape is None or len(ins.outputs) != 1:
+        return None
+    small = tuple(_before_broadcast(rw, ins, v, shape) for v in ins.inputs)
+    out = rw.emit_op(ins.origin, ins.op, small, ins.params)
+    return rw.replace(ins, "broadcast_to", out, shape=rw.shape(ins.outputs[0]))
+
+
+def _before_broadcast(rw: Rewriter, ins: Instruction, v: int, shape: tuple[int, ...]) -> int:
+    inner = rw.producer(v, "broadcast_to")
+    if inner is not None:
+        return inner.inputs[0]
+    return rw.emit(ins.origin, "constant", value=splat(rw.numbers[v], shape, rw.dtype(v)))
+
+
+# -- transposes and other orders -----------------------------------------------------------------------------
+
+
+def same_order(rw: Rewriter, ins: Instruction) -> int | None:
+    """transpose(x, axes in order) = x"""
+    axes = ins.params["axes"]
+    return ins.inputs[0] if list(axes) == list(range(len(axes))) else None
+
+
+def transpose_of_transpose(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """transpose(transpose(x, p), q) = transpose(x, p[q])"""
+    inner = rw.producer(ins.inputs[0], "transpose")
+    if inner is None:
+        return None
+    p, q = inner.params["axes"], ins.params["axes"]
+    return rw.replace(ins, "transpose", inner.inputs[0], axes=tuple(p[axis] for axis in q))
+
+
+def transpose_moves_units(rw: Rewriter, ins: Instruction) -> int | Instruction | None:
+    """A transpose that moves only axes of extent 1 is a reshape"""
+    shape = rw.shape(ins.inputs[0])
+    moved = [axis for axis in ins.params["axes"] if shape[axis] != 1]
+    return _reshape(rw, ins, ins.inputs[0]) if moved == sorted(moved) else None
+
+
+def flip_nothing(rw: Rewriter, ins: Instruction) -> int | None:
+    """flip(x, no axes of more than one element) = x"""
+    return ins.inputs[0] if all(rw.shape(ins.inputs[0])[axis] <= 1 for axis in ins.params["axes"]) else None
+
+
+def flip_of_flip(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """flip(flip(x, p), q) = flip(x, axes in one of p and q)"""
+    inner = rw.producer(ins.inputs[0], "flip")
+    if inner is None:
+        return None
+    axes = set(inner.params["axes"]) ^ set(ins.params["axes"])
+    return rw.replace(ins, "flip", inner.inputs[0], axes=tuple(sorted(axes)))
+
+
+# -- slices, windows, parts ----------------------------------------------------------------------------------
+
+
+def slice_all(rw: Rewriter, ins: Instruction) -> int | Instruction | None:
+    """x[:, ..., :] = x; dropping an axis of extent 1 is a reshape"""
+    if rw.specs[ins.inputs[0]].size != rw.specs[ins.outputs[0]].size or any(
+        step != 1 for step in ins.params["step"]
+    ):
+        return None
+    return _reshape(rw, ins, ins.inputs[0])
+
+
+def pad_nothing(rw: Rewriter, ins: Instruction) -> int | None:
+    """pad(x, widths of 0) = x"""
+    return rw.same(ins, ins.inputs[0])
+
+
+def single_part(rw: Rewriter, ins: Instruction) -> int | None:
+    """concatenate(x) = x"""
+    return rw.same(ins, ins.inputs[0]) if len(ins.inputs) == 1 else None
+
+
+def window_of_known_shape(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """A window in zeros like y needs only the shape of y"""
+    if len(ins.inputs) == 1:
+        return None
+    return rw.replace(ins, ins.op.name, ins.inputs[0], **{**ins.params, "shape": rw.shape(ins.outputs[0])})
+
+
+def scatter_into_constant(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """A scatter into zeros like y needs only the shape of y"""
+    like, *others = ins.inputs
+    if like in rw.constants:
+        return None
+    return rw.replace(ins, ins.op.name, rw.emit_splat(ins.origin, 0, rw.specs[like]), *others, **ins.params)
+
+
+# -- shapes from operands ------------------------------------------------------------------------------------
+
+
+def shape_made_explicit(rw: Rewriter, ins: Instruction) -> int | Instruction:
+    """broadcast, sum or reshape to the shape of another value, which is known here; the number of elements of it"""
+    assert isinstance(ins.op.kind, Shaped)
+    x, shape, form = ins.inputs[0], rw.shape(ins.outputs[0]), ins.op.kind.form
+    if form == "size":
+        number = ins.op.impl(*(splat(0, rw.shape(v), rw.dtype(v)) for v in ins.inputs), **ins.params)
+        return rw.constant(ins, splat(number, shape, rw.dtype(ins.outputs[0])))
+    if rw.shape(x) == shape:
+        return x
+    if form == "sum":
+        return _sum_to(rw, ins, x, shape)
+    return rw.replace(ins, "broadcast_to" if form == "broadcast" else "reshape", x, shape=shape)
+
+
+def _sum_to(rw: Rewriter, ins: Instruction, x: int, shape: tuple[int, ...]) -> Instruction:
+    """The sum over the axes along which ``shape`` was broadcast."""
+    axes = broadcast_axes(shape, rw.shape(x))
+    total = rw.emit(ins.origin, "sum", x, axis=axes, keepdims=False)
+    if rw.dtype(total) != rw.dtype(x):
+        total = rw.emit(ins.origin, "astype", total, dtype=rw.dtype(x))
+    return rw.replace(ins, "reshape", total, shape=shape)
+
+
+def broadcast_axes(inner: Sequence[int], outer: Sequence[int]) -> tuple[int, ...]:
+    """The axes of ``outer`` that a value of shape ``inner`` is repeated along, when it is broadcast to ``outer``."""
+    grown = len(outer) - len(inner)
+    return tuple(axis for axis, n in enumerate(outer) if axis < grown or inner[axis - grown] != n)

@@ -1,0 +1,74 @@
+"""The scalar ops of the loop IR and their meaning in Python: the oracle that emitted code is held against."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jitgrad.spec import type_names
+
+# Ops whose meaning is the NumPy ufunc of the same name.
+UFUNCS = (
+    "add", "subtract", "multiply", "divide", "floor_divide", "remainder", "fmod", "power", "float_power", "negative",
+    "positive", "absolute", "fabs", "sign", "reciprocal", "square", "sqrt", "cbrt", "exp", "exp2", "expm1", "log", "log2",
+    "log10", "log1p", "sin", "cos", "tan", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "arcsinh", "arccosh",
+    "arctanh", "arctan2", "hypot", "logaddexp", "logaddexp2", "maximum", "minimum", "fmax", "fmin", "floor", "ceil",
+    "trunc", "rint", "isnan", "isinf", "isfinite", "signbit", "copysign", "heaviside", "deg2rad", "rad2deg",
+    "degrees", "radians", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and",
+    "logical_or", "logical_xor", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor", "invert", "left_shift",
+    "right_shift",
+)  # fmt: skip
+
+SPECIAL = {
+    "erf": "erf", "erfc": "erfc", "erfinv": "erfinv", "gammaln": "gammaln", "digamma": "psi", "sigmoid": "expit",
+    "log_sigmoid": "log_expit",
+}  # fmt: skip
+
+
+def _extreme(better: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def update(best: Any, best_at: Any, value: Any, at: Any) -> Any:
+        wins = (best == best) and (better(value, best) or value != value)
+        return (value, np.int64(at)) if wins else (best, best_at)
+
+    return update
+
+
+def _wrap_index(i: Any, n: Any) -> Any:
+    """An index counted from either end, kept inside [0, n)."""
+    return np.clip(np.int64(i) + (n if i < 0 else 0), 0, max(n - 1, 0))
+
+
+def _softplus(x: Any) -> Any:
+    return np.logaddexp(x, type(x)(0))
+
+
+@functools.cache
+def oracle() -> dict[str, Callable[..., Any]]:
+    """Name of a scalar op or of a combination → its meaning on NumPy scalars."""
+    from scipy import special
+
+    table: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in UFUNCS}
+    table |= {name: getattr(special, theirs) for name, theirs in SPECIAL.items()}
+    table |= {
+        "identity": lambda x: x,
+        "cast": lambda x: x,
+        "where": lambda c, x, y: x if c else y,
+        "clip": lambda x, lo, hi: np.minimum(np.maximum(x, lo), hi),
+        "relu": lambda x: np.maximum(x, type(x)(0)),
+        "softplus": _softplus,
+        "add_n": lambda *xs: functools.reduce(np.add, xs),
+        "polygamma1": lambda x: special.polygamma(1, x),
+        "wrap_index": _wrap_index,
+        "argmax": _extreme(lambda a, b: a > b),
+        "argmin": _extreme(lambda a, b: a < b),
+    }
+    return table
+
+
+def python_namespace() -> dict[str, Any]:
+    """Names that the text of a kernel uses when it runs as Python."""
+    dtypes = {short: np.dtype(name).type for name, short in type_names.items()}
+    return {**oracle(), **dtypes, "serial": range, "vector": range, "nan": np.nan, "inf": np.inf}

@@ -1,0 +1,101 @@
+"""simplify(): the same function as a smaller program; which rules there are is said in rules/, how they are applied in rewriter.py.
+
+Equal to the program given, to rounding, with NaN, infinities and the sign of zero kept. Instructions with control
+edges, or named by one, stay as they are: their place in the order is what they are for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from jitgrad.compiler.rewriter import Rewriter, errors_ignored
+from jitgrad.compiler.rules import rules_of
+from jitgrad.program import Instruction, Program
+
+SWEEPS = 8
+
+
+def simplify(program: Program) -> Program:
+    """The program simplified: shapes made explicit, constants folded, algebra, equal instructions merged, dead ones gone.
+
+    The same object when nothing changes. Linear in the instructions.
+    """
+    return simplify_with_log(program)[0]
+
+
+def simplify_with_log(program: Program) -> tuple[Program, Mapping[str, int]]:
+    """As `simplify`, with the names of the rules that fired and how often."""
+    fired: Counter[str] = Counter()
+    with errors_ignored():
+        for _ in range(SWEEPS):
+            program, counts, is_open = _sweep(program)
+            fired += counts
+            if not counts or not is_open:
+                break
+    return program, dict(fired)
+
+
+def _sweep(program: Program) -> tuple[Program, Counter[str], bool]:
+    """Every instruction once, in order: the program (itself when no rule fired), the count, whether more may be found."""
+    rewriter = Rewriter(program, rules_of)
+    fixed = _fixed_instructions(program)
+    place: dict[int, int] = {}
+    for number, ins in enumerate(program.instructions):
+        ins = rewriter.renew(ins)
+        if number in fixed:
+            place[number] = len(rewriter.instructions)
+            rewriter.keep(ins)
+        else:
+            rewriter.add(ins)
+    outputs = tuple(rewriter.renamed.get(v, v) for v in program.outputs)
+    live = _live_instructions(rewriter.instructions, outputs, place)
+    dead = len(live) - sum(live)
+    if dead:
+        rewriter.fired["dead_code"] += dead
+    if not rewriter.fired:
+        return program, rewriter.fired, False
+    instructions = _renumbered(rewriter.instructions, live, place)
+    specs = tuple(rewriter.specs)
+    result = replace(program, instructions=instructions, outputs=outputs, specs=specs, _cache={})
+    return result, rewriter.fired, rewriter.is_open
+
+
+def _fixed_instructions(program: Program) -> set[int]:
+    """Instructions whose place in the order matters: with state, with a control edge, or named by one."""
+    fixed = set()
+    for number, ins in enumerate(program.instructions):
+        if ins.after or ins.op.stateful:
+            fixed.add(number)
+            fixed.update(ins.after)
+    return fixed
+
+
+def _live_instructions(
+    instructions: list[Instruction], outputs: tuple[int, ...], place: Mapping[int, int]
+) -> list[bool]:
+    """Which instructions are needed: for an output, for their state, or to run before one that is needed."""
+    live = [False] * len(instructions)
+    wanted = set(outputs)
+    for number in range(len(instructions) - 1, -1, -1):
+        ins = instructions[number]
+        if live[number] or ins.op.stateful or not wanted.isdisjoint(ins.outputs):
+            live[number] = True
+            wanted.update(ins.inputs)
+            for before in ins.after:
+                live[place[before]] = True
+    return live
+
+
+def _renumbered(
+    instructions: list[Instruction], live: list[bool], place: Mapping[int, int]
+) -> tuple[Instruction, ...]:
+    """The live instructions, with ``after`` in their new numbers."""
+    number: dict[int, int] = {}
+    kept: list[Instruction] = []
+    for index, ins in enumerate(instructions):
+        if live[index]:
+            number[index] = len(kept)
+            kept.append(replace(ins, after=tuple(number[place[n]] for n in ins.after)) if ins.after else ins)
+    return tuple(kept)

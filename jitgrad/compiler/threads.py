@@ -1,0 +1,82 @@
+"""The life of the worker threads: started when first wanted, gone after a fork, stopped at exit; not what they run.
+
+A worker is a Python daemon thread inside one ctypes call, which never holds the GIL. Nothing is started while one
+thread is asked for. A forked child has none of its parent's workers: its pool is reset and starts again when used.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import sys
+import threading
+
+from jitgrad.compiler.driver import ENSURE, MAX_WORKERS, PROCESSORS, REGIONS, RUNNING, THREAD_IDS
+from jitgrad.compiler.native import NativeCode
+
+_EXIT_WAIT_SECONDS = 1.0
+
+
+class ThreadPool:
+    """The workers of one driver module. `ensure` may be called from any thread; the rest belongs to the process."""
+
+    def __init__(self, code: NativeCode) -> None:
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._worker = ctypes.CFUNCTYPE(None, ctypes.c_int64)(code["jitgrad_worker"])
+        self._stop = ctypes.CFUNCTYPE(None)(code["jitgrad_stop"])
+        self._reset = ctypes.CFUNCTYPE(None)(code["jitgrad_reset"])
+        pool = self._pool = int(ctypes.CFUNCTYPE(ctypes.c_int64)(code["jitgrad_pool"])())
+        self._running = ctypes.c_int32.from_address(pool + RUNNING)
+        self._regions = ctypes.c_int64.from_address(pool + REGIONS)
+        self._reset()
+        self._hook = self.ensure  # the driver keeps a bare pointer to this bound method
+        ctypes.c_void_p.from_address(pool + ENSURE).value = id(self._hook)
+        if sys.platform != "win32":
+            os.register_at_fork(after_in_child=self._forget)
+        atexit.register(self.stop)
+
+    @property
+    def running(self) -> int:
+        """How many workers there are, the calling thread not counted."""
+        return int(self._running.value)
+
+    @property
+    def regions(self) -> int:
+        """How many parallel regions have been run so far."""
+        return int(self._regions.value)
+
+    def ensure(self, threads: int) -> None:
+        """Start workers until `threads` threads, the caller included, can share a region."""
+        if sys.platform == "win32":
+            return
+        with self._lock:
+            for number in range(len(self._threads) + 1, min(threads, MAX_WORKERS)):
+                thread = threading.Thread(target=self._worker, args=(number,), name=f"jitgrad-{number}", daemon=True)
+                thread.start()
+                self._threads.append(thread)
+                ctypes.c_int32.from_address(self._pool + THREAD_IDS + 4 * (number - 1)).value = thread.native_id or 0
+            self._note_processors()
+            self._running.value = len(self._threads)
+
+    def _note_processors(self) -> None:
+        """Tell the driver where this process may run, as a set of bits."""
+        if hasattr(os, "sched_getaffinity"):
+            bits = sum(1 << cpu for cpu in os.sched_getaffinity(0) if cpu < 1024)
+            ctypes.memmove(self._pool + PROCESSORS, bits.to_bytes(128, sys.byteorder), 128)
+
+    def stop(self) -> None:
+        """End all workers; the next parallel step starts them again."""
+        with self._lock:
+            self._running.value = 0
+            self._stop()
+            for thread in self._threads:
+                thread.join(_EXIT_WAIT_SECONDS)
+            self._threads.clear()
+            self._reset()
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._threads.clear()
+        self._reset()

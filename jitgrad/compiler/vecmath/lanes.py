@@ -1,0 +1,333 @@
+"""Arithmetic on scalars and vectors of LLVM IR, written with Python's operators; it knows no function of analysis.
+
+A `Real` is a float, double, <N x float> or <N x double> with the builder that makes its instructions; `Bits` is the
+integer of the same shape, `Mask` the comparison result. Python numbers next to a Real become constants of its type, so
+that a formula reads as in a textbook: `p = poly(r * r, TABLE); return fma(r, p, r)`. One operator is one LLVM
+instruction, without fast-math flags: LLVM neither reassociates nor contracts, and rounding is what is written.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from llvmlite import ir
+
+Number: TypeAlias = int | float
+Operand: TypeAlias = "Real | int | float"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A constant, or coefficients from the lowest power up, for float32 and for float64."""
+
+    single: tuple[float, ...]
+    double: tuple[float, ...]
+
+    def of(self, x: Real) -> tuple[float, ...]:
+        """The entries for the precision of x."""
+        return self.double if x.lanes.is_double else self.single
+
+
+class Lanes:
+    """A floating type, scalar or vector, and the place where its instructions go."""
+
+    def __init__(self, builder: ir.IRBuilder, type_: ir.Type) -> None:
+        self.builder = builder
+        self.type = type_
+        self.count = type_.count if isinstance(type_, ir.VectorType) else 0
+        self.element = type_.element if self.count else type_
+        self.is_double = isinstance(self.element, ir.DoubleType)
+        self.width = 64 if self.is_double else 32
+        self.fraction_bits = 52 if self.is_double else 23
+        self.bias = 1023 if self.is_double else 127
+        self.bits_type = self.shaped(ir.IntType(self.width))
+        self.suffix = (f"v{self.count}" if self.count else "") + f"f{self.width}"
+
+    def shaped(self, element: ir.Type) -> ir.Type:
+        """The type with this element in as many lanes."""
+        return ir.VectorType(element, self.count) if self.count else element
+
+    def constant(self, value: Number) -> Real:
+        """The number, rounded to this precision, in all lanes."""
+        packed = struct.pack("d" if self.is_double else "f", value)
+        widened = value if self.is_double else struct.unpack("f", packed)[0]
+        text = f"0x{struct.unpack('Q', struct.pack('d', widened))[0]:016x}"
+        return Real(self, self._splat(self.element, text))
+
+    def bits(self, value: int) -> Bits:
+        """The integer in all lanes."""
+        return Bits(self, self._splat(ir.IntType(self.width), str(value)))
+
+    def _splat(self, element: ir.Type, text: str) -> ir.Value:
+        # LLVM's short form "splat (...)": spelling out every lane makes the text several times longer to parse.
+        if not self.count:
+            return ir.values.FormattedConstant(element, text)
+        constant = ir.values.FormattedConstant(element, f"splat ({element} {text})")
+        constant.type = ir.VectorType(element, self.count)
+        return constant
+
+    def call(self, intrinsic: str, *args: ir.Value) -> ir.Value:
+        """Call llvm.<intrinsic> on values of this type."""
+        name = f"llvm.{intrinsic}.{self.suffix}"
+        signature = ir.FunctionType(self.type, [self.type] * len(args))
+        return self.builder.call(declare(self.builder.module, name, signature), args)
+
+
+def declare(module: ir.Module, name: str, signature: ir.FunctionType) -> ir.Function:
+    """The function of that name in the module, declared if it is new."""
+    known = module.globals.get(name)
+    return known if known is not None else ir.Function(module, signature, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Real:
+    """Floating lanes."""
+
+    lanes: Lanes
+    value: ir.Value
+
+    def like(self, other: Operand) -> Real:
+        """The operand as lanes of this type."""
+        return other if isinstance(other, Real) else self.lanes.constant(other)
+
+    def __add__(self, other: Operand) -> Real:
+        return Real(self.lanes, self.lanes.builder.fadd(self.value, self.like(other).value))
+
+    def __radd__(self, other: Number) -> Real:
+        return self + other
+
+    def __sub__(self, other: Operand) -> Real:
+        return Real(self.lanes, self.lanes.builder.fsub(self.value, self.like(other).value))
+
+    def __rsub__(self, other: Number) -> Real:
+        return self.like(other) - self
+
+    def __mul__(self, other: Operand) -> Real:
+        return Real(self.lanes, self.lanes.builder.fmul(self.value, self.like(other).value))
+
+    def __rmul__(self, other: Number) -> Real:
+        return self * other
+
+    def __truediv__(self, other: Operand) -> Real:
+        return Real(self.lanes, self.lanes.builder.fdiv(self.value, self.like(other).value))
+
+    def __rtruediv__(self, other: Number) -> Real:
+        return self.like(other) / self
+
+    def __neg__(self) -> Real:
+        return Real(self.lanes, self.lanes.builder.fneg(self.value))
+
+    def __abs__(self) -> Real:
+        return Real(self.lanes, self.lanes.call("fabs", self.value))
+
+    def __lt__(self, other: Operand) -> Mask:
+        return self._compare("<", other)
+
+    def __le__(self, other: Operand) -> Mask:
+        return self._compare("<=", other)
+
+    def __gt__(self, other: Operand) -> Mask:
+        return self._compare(">", other)
+
+    def __ge__(self, other: Operand) -> Mask:
+        return self._compare(">=", other)
+
+    def equals(self, other: Operand) -> Mask:
+        """Lanes equal to the other's; a NaN equals nothing."""
+        return self._compare("==", other)
+
+    def _compare(self, relation: str, other: Operand) -> Mask:
+        return Mask(self.lanes, self.lanes.builder.fcmp_ordered(relation, self.value, self.like(other).value))
+
+    def is_nan(self) -> Mask:
+        """Lanes that hold NaN."""
+        return Mask(self.lanes, self.lanes.builder.fcmp_unordered("uno", self.value, self.value))
+
+    def is_unordered(self, other: Real) -> Mask:
+        """Lanes where either is NaN."""
+        return Mask(self.lanes, self.lanes.builder.fcmp_unordered("uno", self.value, other.value))
+
+    def bits(self) -> Bits:
+        """The IEEE 754 encoding."""
+        return Bits(self.lanes, self.lanes.builder.bitcast(self.value, self.lanes.bits_type))
+
+
+@dataclass(frozen=True, slots=True)
+class Bits:
+    """Integer lanes as wide as the reals; arithmetic modulo 2**width."""
+
+    lanes: Lanes
+    value: ir.Value
+
+    def like(self, other: Bits | int) -> Bits:
+        """The operand as integer lanes."""
+        return other if isinstance(other, Bits) else self.lanes.bits(other)
+
+    def __add__(self, other: Bits | int) -> Bits:
+        return Bits(self.lanes, self.lanes.builder.add(self.value, self.like(other).value))
+
+    def __sub__(self, other: Bits | int) -> Bits:
+        return Bits(self.lanes, self.lanes.builder.sub(self.value, self.like(other).value))
+
+    def __rsub__(self, other: int) -> Bits:
+        return self.like(other) - self
+
+    def __and__(self, other: Bits | int) -> Bits:
+        return Bits(self.lanes, self.lanes.builder.and_(self.value, self.like(other).value))
+
+    def __or__(self, other: Bits | int) -> Bits:
+        return Bits(self.lanes, self.lanes.builder.or_(self.value, self.like(other).value))
+
+    def __xor__(self, other: Bits | int) -> Bits:
+        return Bits(self.lanes, self.lanes.builder.xor(self.value, self.like(other).value))
+
+    def __lshift__(self, count: int) -> Bits:
+        return Bits(self.lanes, self.lanes.builder.shl(self.value, self.like(count).value))
+
+    def __rshift__(self, count: int) -> Bits:
+        """Shift right, filling with zeros."""
+        return Bits(self.lanes, self.lanes.builder.lshr(self.value, self.like(count).value))
+
+    def at_most(self, bound: int) -> Bits:
+        """The smaller of the two as unsigned integers."""
+        return Bits(self.lanes, self.lanes.builder.select(self.is_below(bound).value, self.value, self.like(bound).value))
+
+    def is_below(self, other: Bits | int) -> Mask:
+        """Unsigned less-than."""
+        return Mask(self.lanes, self.lanes.builder.icmp_unsigned("<", self.value, self.like(other).value))
+
+    def equals(self, other: Bits | int) -> Mask:
+        """Lanes with the same integer."""
+        return Mask(self.lanes, self.lanes.builder.icmp_unsigned("==", self.value, self.like(other).value))
+
+    def real(self) -> Real:
+        """The number with this IEEE 754 encoding."""
+        return Real(self.lanes, self.lanes.builder.bitcast(self.value, self.lanes.type))
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """Boolean lanes."""
+
+    lanes: Lanes
+    value: ir.Value
+
+    def __and__(self, other: Mask) -> Mask:
+        return Mask(self.lanes, self.lanes.builder.and_(self.value, other.value))
+
+    def __or__(self, other: Mask) -> Mask:
+        return Mask(self.lanes, self.lanes.builder.or_(self.value, other.value))
+
+    def __xor__(self, other: Mask) -> Mask:
+        return Mask(self.lanes, self.lanes.builder.xor(self.value, other.value))
+
+    def __invert__(self) -> Mask:
+        return Mask(self.lanes, self.lanes.builder.not_(self.value))
+
+    def any(self) -> ir.Value:
+        """One i1: does any lane hold?"""
+        if not self.lanes.count:
+            return self.value
+        packed = self.lanes.builder.bitcast(self.value, ir.IntType(self.lanes.count))
+        return self.lanes.builder.icmp_unsigned("!=", packed, ir.Constant(packed.type, 0))
+
+
+def fma(x: Real, y: Operand, z: Operand) -> Real:
+    """x*y + z, rounded once."""
+    return Real(x.lanes, x.lanes.call("fma", x.value, x.like(y).value, x.like(z).value))
+
+
+def sqrt(x: Real) -> Real:
+    """The square root, correctly rounded."""
+    return Real(x.lanes, x.lanes.call("sqrt", x.value))
+
+
+def rint(x: Real) -> Real:
+    """The nearest integer, ties to even."""
+    return Real(x.lanes, x.lanes.call("rint", x.value))
+
+
+def floor(x: Real) -> Real:
+    """The largest integer not above x."""
+    return Real(x.lanes, x.lanes.call("floor", x.value))
+
+
+def copysign(size: Real, sign: Real) -> Real:
+    """|size| with the sign of `sign`."""
+    return Real(size.lanes, size.lanes.call("copysign", size.value, sign.value))
+
+
+def select(mask: Mask, yes: Operand, no: Operand) -> Real:
+    """`yes` in the lanes of the mask, `no` elsewhere."""
+    lanes = mask.lanes
+    chosen = [side.value if isinstance(side, Real) else lanes.constant(side).value for side in (yes, no)]
+    return Real(lanes, lanes.builder.select(mask.value, *chosen))
+
+
+def lower_bound(x: Real, bound: Operand) -> Real:
+    """max(x, bound), but NaN where x is."""
+    bound = x.like(bound)
+    return select(bound > x, bound, x)
+
+
+def upper_bound(x: Real, bound: Operand) -> Real:
+    """min(x, bound), but NaN where x is."""
+    bound = x.like(bound)
+    return select(bound < x, bound, x)
+
+
+def poly(x: Real, coefficients: Table | Sequence[Operand]) -> Real:
+    """c0 + c1*x + c2*x**2 + ... by Horner's rule; long ones with even and odd powers apart, for shorter latency.
+
+    The last two steps are Horner's in any case, so that where |x| is small the error is that of c0 + c1*x.
+    """
+    terms = list(coefficients.of(x) if isinstance(coefficients, Table) else coefficients)
+    if len(terms) <= 8:
+        return _horner(x, terms)
+    square = x * x
+    tail = fma(_horner(square, terms[3::2]), x, _horner(square, terms[2::2]))
+    return _horner(x, [*terms[:2], tail])
+
+
+def _horner(x: Real, terms: Sequence[Operand]) -> Real:
+    value = x.like(terms[-1])
+    for term in reversed(terms[:-1]):
+        value = fma(value, x, term)
+    return value
+
+
+def two_sum(x: Real, y: Operand) -> tuple[Real, Real]:
+    """x + y as a rounded sum and its exact error (Knuth)."""
+    y = x.like(y)
+    total = x + y
+    part = total - x
+    return total, (x - (total - part)) + (y - part)
+
+
+def fast_two_sum(x: Real, y: Operand) -> tuple[Real, Real]:
+    """x + y as a rounded sum and its exact error, where |x| >= |y| or x = 0 (Dekker)."""
+    y = x.like(y)
+    total = x + y
+    return total, y - (total - x)
+
+
+def two_product(x: Real, y: Operand) -> tuple[Real, Real]:
+    """x * y as a rounded product and its exact error."""
+    product = x * y
+    return product, fma(x, y, -product)
+
+
+def power_of_two(biased: Bits) -> Real:
+    """2**(b - bias) for the low bits b of the integers, 0 < b < 2*bias + 1; higher bits fall out."""
+    return (biased << biased.lanes.fraction_bits).real()
+
+
+@contextmanager
+def unlikely(mask: Mask) -> Iterator[None]:
+    """Code that runs only when a lane of the mask holds, which is rare."""
+    with mask.lanes.builder.if_then(mask.any(), likely=False):
+        yield

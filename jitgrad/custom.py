@@ -1,0 +1,222 @@
+"""Gradients given by the user: rules for op types, custom_gradient, prevent_gradient, and Python functions as ops."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jitgrad import pytree
+from jitgrad.errors import GradientError, layout
+from jitgrad.gradients import registered_rules
+from jitgrad.graph import Operation, Tensor, apply, operation_text
+from jitgrad.opdef import AxisIndex, Elementwise, IndexMap, Interpreted, Params, Reindex, Specs, define
+from jitgrad.ops.common import as_tensor, same_spec
+from jitgrad.spec import DType, TensorSpec, is_inexact
+from jitgrad.trace import graph_in, same
+
+Rule = Callable[..., Any]
+
+# -- rules for op types ----------------------------------------------------------------------------------------------
+
+
+def register_gradient(op_type: str) -> Callable[[Rule], Rule]:
+    """Decorator: ``fn(op, *grads)`` is the gradient rule of the operations of that type.
+
+    It gives one tensor or None per input, bare for a single input. KeyError when the type has a rule of this kind already.
+    """
+
+    def register(rule: Rule) -> Rule:
+        if op_type in registered_rules:
+            raise KeyError(f"a gradient of op {op_type!r} is registered already")
+        registered_rules[op_type] = rule
+        return rule
+
+    return register
+
+
+def not_differentiable(op_type: str) -> None:
+    """Operations of that type pass no gradient back. KeyError when the type has a registered rule already."""
+    register_gradient(op_type)(lambda op, *grads: (None,) * len(op.inputs))
+
+
+def _prevented(g: Tensor, out: Tensor, x: Tensor, *, message: str) -> Any:
+    raise GradientError(
+        layout(
+            f"a gradient was asked for where prevent_gradient forbids it: {message}",
+            op=operation_text(out.op),
+            hint="leave this value out of what is differentiated, or wrap it in stop_gradient(...)",
+        )
+    )
+
+
+prevent_gradient_op = define(
+    "prevent_gradient", infer=same_spec, impl=lambda x, message: x, vjp=_prevented, kind=Elementwise("identity")
+)
+
+
+def prevent_gradient(x: Any, message: str = "", name: str | None = None) -> Tensor:
+    """``x``; a gradient that reaches it raises GradientError with the message."""
+    return apply(prevent_gradient_op, as_tensor(x), name=name, message=message)  # type: ignore[no-any-return]
+
+
+# -- custom_gradient -------------------------------------------------------------------------------------------------
+
+
+def _first(specs: Specs, params: Params) -> Specs:
+    return specs[: params["count"]]
+
+
+def _pass_through(specs: Specs, params: Params) -> tuple[tuple[IndexMap | None, ...], ...]:
+    """Output i is input i, element by element; no other input is read."""
+
+    def whole(spec: TensorSpec) -> IndexMap:
+        return IndexMap(tuple(AxisIndex(axis) for axis in range(len(spec.known_shape))))
+
+    return tuple(
+        tuple(whole(spec) if number == output else None for number, spec in enumerate(specs))
+        for output in range(params["count"])
+    )
+
+
+def _values(*arrays: Any, count: int, rule: Rule) -> Any:
+    return arrays[0] if count == 1 else arrays[:count]
+
+
+def _by_rule(g: Any, out: Any, *inputs: Tensor, count: int, rule: Rule) -> tuple[Any, ...]:
+    cotangents = (g,) if count == 1 else g
+    return (*(None,) * count, *rule(cotangents, inputs[count:]))
+
+
+# Inputs: the values, then the arguments. The values pass no gradient on, so the operations that computed them are not
+# differentiated for the rule's sake; what the rule itself uses of them is, when the gradient is differentiated again.
+custom_gradient_op = define(
+    "custom_gradient", infer=_first, impl=_values, vjp=_by_rule, kind=Reindex(_pass_through)
+)
+
+
+def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: ``fn(*args)`` returns ``(value, vjp)``, and the gradient of the value is what ``vjp`` says.
+
+    ``vjp`` takes the cotangent of the value, in its structure (or one argument per entry of a tuple), and returns a tuple of
+    gradients, one per positional argument, each in the argument's structure, or None; bare for a single argument. It is made of ops,
+    so it can be differentiated again. Keyword arguments, and what ``fn`` closes over, get no gradient.
+    """
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        graph = graph_in((args, kwargs))
+        if graph is None:
+            return _value_and_rule(fn, fn(*args, **kwargs))[0]
+        with graph.as_default():
+            return _traced_custom(fn, args, kwargs)
+
+    return call
+
+
+def _value_and_rule(fn: Callable[..., Any], result: Any) -> tuple[Any, Rule]:
+    if not isinstance(result, tuple) or len(result) != 2 or not callable(result[1]):
+        raise TypeError(f"{fn.__name__}, decorated with custom_gradient, must return (value, vjp)")
+    return result
+
+
+def _traced_custom(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    leaves, arg_structure = pytree.flatten(args)
+    inputs = [leaf if isinstance(leaf, Tensor) else None for leaf in leaves]
+    handed = [leaf if x is None else same(x) for leaf, x in zip(leaves, inputs, strict=True)]
+    value, vjp = _value_and_rule(fn, fn(*pytree.unflatten(arg_structure, handed), **kwargs))
+    value_leaves, structure = pytree.flatten(value)
+    values = [as_tensor(leaf) for leaf in value_leaves]
+    traced = [x for x in inputs if x is not None]
+
+    def rule(cotangents: Sequence[Tensor], primals: Sequence[Tensor]) -> list[Tensor | None]:
+        grads = _call_rule(vjp, pytree.unflatten(structure, list(cotangents)))
+        flat = _per_leaf(fn, grads, args)
+        return [_as_gradient(g) for g, x in zip(flat, inputs, strict=True) if x is not None]
+
+    outputs = apply(custom_gradient_op, *values, *traced, name=fn.__name__, count=len(values), rule=rule)
+    return pytree.unflatten(structure, list(outputs) if len(values) != 1 else [outputs])
+
+
+def _call_rule(vjp: Rule, cotangent: Any) -> Any:
+    """One argument in the structure of the value, unless the rule wants one per entry of a tuple."""
+    if not isinstance(cotangent, tuple | list) or len(cotangent) == 1:
+        return vjp(cotangent)
+    kinds = [p.kind for p in inspect.signature(vjp).parameters.values() if p.default is p.empty]
+    takes_each = inspect.Parameter.VAR_POSITIONAL in kinds or len(kinds) == len(cotangent)
+    return vjp(*cotangent) if takes_each else vjp(cotangent)
+
+
+def _per_leaf(fn: Callable[..., Any], grads: Any, args: tuple[Any, ...]) -> list[Any]:
+    """The rule's gradients, one per leaf of the arguments; None for all leaves of an argument whose gradient is None."""
+    given = grads if isinstance(grads, tuple | list) and (len(args) != 1 or len(grads) == 1) else (grads,)
+    if len(given) != len(args):
+        raise ValueError(f"the rule of {fn.__name__} gave {len(given)} gradients for {len(args)} arguments")
+    found: list[Any] = []
+    for g, arg in zip(given, args, strict=True):
+        count = len(pytree.flatten(arg)[0])
+        flat = [None] * count if g is None else pytree.flatten_up_to(arg, g)
+        found += flat
+    return found
+
+
+def _as_gradient(g: Any) -> Tensor | None:
+    if g is None:
+        return None
+    tensor = as_tensor(g)
+    return tensor if is_inexact(tensor.dtype) else None
+
+
+# -- Python functions ------------------------------------------------------------------------------------------------
+
+
+def _infer_py_func(specs: Specs, params: Params) -> Specs:
+    return tuple(TensorSpec(shape, dtype) for shape, dtype in zip(params["shapes"], params["dtypes"], strict=True))
+
+
+def _call_python(*arrays: Any, fn: Callable[..., Any], dtypes: tuple[DType, ...], shapes: Any) -> Any:
+    result = fn(*[_writable(array) for array in arrays])
+    results = result if isinstance(result, tuple | list) and len(dtypes) != 1 else (result,)
+    if len(results) != len(dtypes):
+        raise ValueError(f"py_func {_name(fn)} gave {len(results)} results for {len(dtypes)} dtypes")
+    made = tuple(np.asarray(value, dtype) for value, dtype in zip(results, dtypes, strict=True))
+    return made if len(made) != 1 else made[0]
+
+
+def _writable(array: Any) -> Any:
+    return np.array(array)
+
+
+def _name(fn: Callable[..., Any]) -> str:
+    return getattr(fn, "__name__", type(fn).__name__)
+
+
+py_func_op = define(
+    "py_func", infer=_infer_py_func, impl=_call_python, kind=Interpreted("py_func calls Python"), stateful=True
+)
+
+
+def py_func(fn: Callable[..., Any], inputs: Any, dtypes: Any, name: str | None = None) -> Any:
+    """``fn`` called on the arrays of ``inputs`` when the graph runs: any Python, never compiled, no gradient.
+
+    ``dtypes`` is one dtype, which gives one tensor, or a sequence of them, which gives a list of tensors. Shapes are not known
+    before it runs. A gradient can be given to all such ops with ``register_gradient("py_func")``, or to this one with
+    ``custom_gradient`` around it.
+    """
+    is_single = isinstance(dtypes, str | type | np.dtype)
+    types = tuple(np.dtype(dtype) for dtype in ([dtypes] if is_single else dtypes))
+    values = inputs if isinstance(inputs, list | tuple) else [inputs]
+    graph = graph_in(list(values))
+    tensors = [as_tensor(value, graph=graph) for value in values]
+    outputs = apply(py_func_op, *tensors, name=name, fn=fn, dtypes=types, shapes=(None,) * len(types))
+    if len(types) != 1:
+        return list(outputs)
+    return outputs if is_single else [outputs]
+
+
+__all__ = [
+    "Operation", "custom_gradient", "not_differentiable", "prevent_gradient", "py_func", "register_gradient",
+]  # fmt: skip

@@ -1,0 +1,305 @@
+"""The transforms inside a graph: functions of tensors differentiated by adding operations; nothing is traced or run here."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jitgrad import pytree
+from jitgrad.errors import DTypeError, ShapeError, layout
+from jitgrad.gradients import gradients
+from jitgrad.graph import Operation, Tensor, operation_text, source_text, user_source
+from jitgrad.operators import call
+from jitgrad.ops.common import as_tensor
+from jitgrad.spec import is_inexact, shape_text
+from jitgrad.trace import detach, leaf_names, parameter_names, same, weak_types
+
+Fn = Callable[..., Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """Where a function is differentiated: its arguments, the chosen ones replaced by tensors of their own.
+
+    The tensors are fresh identities, so that the derivative of an outer transform with respect to the same value is not
+    mistaken for this one. They are kept as operations, because an assignment in the function (``x[0] = 1``) gives the
+    tensor it was handed another value.
+    """
+
+    args: tuple[Any, ...]
+    argnums: int | tuple[int, ...]
+    structures: tuple[Any, ...]
+    operations: tuple[tuple[Operation, ...], ...]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All differentiated tensors, argument by argument."""
+        return [op.outputs[0] for ops in self.operations for op in ops]
+
+    def arrange(self, leaves: Sequence[Any]) -> Any:
+        """One value per differentiated tensor, in the structure of the arguments; bare when argnums is an int."""
+        pending = iter(leaves)
+        trees = tuple(
+            pytree.unflatten(structure, [next(pending) for _ in ops])
+            for structure, ops in zip(self.structures, self.operations, strict=True)
+        )
+        return trees[0] if isinstance(self.argnums, int) else trees
+
+
+def point_of(fn: Fn, args: tuple[Any, ...], argnums: int | Sequence[int]) -> Point:
+    """The point at ``args``. ValueError for argnums out of range, DTypeError for an argument that has no derivative."""
+    chosen = _checked_argnums(fn, len(args), argnums)
+    numbers = (chosen,) if isinstance(chosen, int) else chosen
+    fresh = [detach(arg) if index not in numbers else arg for index, arg in enumerate(args)]
+    structures, operations = [], []
+    for number in numbers:
+        leaves, structure = pytree.flatten(args[number])
+        tensors = [_source(leaf, index, fn, args, number) for index, leaf in enumerate(leaves)]
+        structures.append(structure)
+        operations.append(tuple(t.op for t in tensors))
+        fresh[number] = pytree.unflatten(structure, tensors)
+    return Point(tuple(fresh), chosen, tuple(structures), tuple(operations))
+
+
+def _checked_argnums(fn: Fn, count: int, argnums: int | Sequence[int]) -> int | tuple[int, ...]:
+    numbers = [argnums] if isinstance(argnums, int | np.integer) else list(argnums)
+    for number in numbers:
+        if isinstance(number, bool) or not isinstance(number, int | np.integer):
+            raise TypeError(f"argnums must be an int or a tuple of ints, got {argnums!r}")
+        if not -count <= number < count:
+            raise ValueError(
+                layout(
+                    f"argnums={argnums!r} is out of range: {signature_text(fn)} was called with {count} positional arguments",
+                    needed=f"at {source_text(user_source())}",
+                    hint="pass the argument that is differentiated by position, and count from 0",
+                )
+            )
+    normal = tuple(int(number) % count for number in numbers)
+    if len(set(normal)) != len(normal):
+        raise ValueError(f"argnums={argnums!r} names an argument twice")
+    return normal[0] if isinstance(argnums, int | np.integer) else normal
+
+
+def signature_text(fn: Fn) -> str:
+    """``loss(params, x)``."""
+    name = getattr(fn, "__name__", type(fn).__name__)
+    try:
+        return f"{name}{inspect.signature(fn)}"
+    except (TypeError, ValueError):
+        return f"{name}(...)"
+
+
+def _source(leaf: Any, index: int, fn: Fn, args: tuple[Any, ...], number: int) -> Tensor:
+    if isinstance(leaf, str | bytes) or callable(leaf):
+        raise DTypeError(f"{_path(fn, args, number, index)} of {signature_text(fn)} is {leaf!r}, which has no derivative")
+    tensor = same(as_tensor(leaf))
+    tensor.is_weak = leaf.is_weak if isinstance(leaf, Tensor) else type(leaf) in weak_types
+    if not is_inexact(tensor.dtype):
+        raise DTypeError(
+            layout(
+                f"argument {_path(fn, args, number, index)} of {signature_text(fn)} is of dtype {tensor.dtype.name}, "
+                "which has no derivative",
+                needed=f"at {source_text(user_source())}",
+                hint="pass a float (2.0 in place of 2, x.astype(float)), or choose other arguments with argnums",
+            )
+        )
+    return tensor
+
+
+def _path(fn: Fn, args: tuple[Any, ...], number: int, index: int) -> str:
+    before = sum(len(pytree.flatten(arg)[0]) for arg in args[:number])
+    return leaf_names(parameter_names(fn), args, {})[before + index]
+
+
+# -- reverse ---------------------------------------------------------------------------------------------------------
+
+
+def value_and_gradients(
+    fn: Fn, argnums: int | Sequence[int], has_aux: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, Any, Any]:
+    """``(value, aux, gradients)`` of a scalar function at ``args``; aux is None without ``has_aux``."""
+    point = point_of(fn, args, argnums)
+    result = fn(*point.args, **detach(kwargs))
+    value, aux = _value_and_aux(fn, result) if has_aux else (result, None)
+    return value, aux, point.arrange(dense_gradients([_loss(fn, value)], point.tensors))
+
+
+def _value_and_aux(fn: Fn, result: Any) -> tuple[Any, Any]:
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise TypeError(f"with has_aux=True, {signature_text(fn)} must return (value, aux), got {type(result).__name__}")
+    return result
+
+
+def _loss(fn: Fn, value: Any) -> Tensor:
+    leaves, _ = pytree.flatten(value)
+    if len(leaves) != 1 or leaves[0] is not value:
+        raise TypeError(
+            layout(
+                f"{signature_text(fn)} must return one scalar to have a gradient, got {type(value).__name__}",
+                needed=f"at {source_text(user_source())}",
+                hint="return (value, aux) and say has_aux=True, or use jg.jacobian" if value is not None else "return the loss",
+            )
+        )
+    loss = as_tensor(value)
+    if loss.shape != ():
+        raise ShapeError(
+            layout(
+                f"{signature_text(fn)} must return a scalar to have a gradient, got shape {shape_text(loss.spec.shape)}",
+                op=operation_text(loss.op),
+                hint="sum it (np.sum), or use jg.jacobian(fn)",
+            )
+        )
+    if loss.dtype.kind != "f":
+        raise DTypeError(
+            layout(
+                f"{signature_text(fn)} must return a float to have a gradient, got {loss.dtype.name}",
+                op=operation_text(loss.op),
+                hint="take .real or np.abs of it" if loss.dtype.kind == "c" else "convert it with astype(float)",
+            )
+        )
+    return loss
+
+
+def dense_gradients(ys: Sequence[Tensor], xs: Sequence[Tensor], grad_ys: Sequence[Any] | None = None) -> list[Tensor]:
+    """``gradients(ys, xs, grad_ys)`` with zeros where ys do not depend on x."""
+    found = gradients(list(ys), list(xs), None if grad_ys is None else list(grad_ys)) if ys else [None] * len(xs)
+    return [call("zeros_like", x) if g is None else g for g, x in zip(found, xs, strict=True)]
+
+
+def pull_back(fn: Fn, primals: tuple[Any, ...]) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+    """The value of ``fn`` at ``primals``, and the function from a cotangent of the value to those of the primals."""
+    point = point_of(fn, primals, tuple(range(len(primals))))
+    out = fn(*point.args)
+    leaves, structure = pytree.flatten(out)
+    ys = [as_tensor(leaf) for leaf in leaves]
+
+    def pull(cotangent: Any) -> tuple[Any, ...]:
+        given, given_structure = pytree.flatten(cotangent)
+        if given_structure != structure:
+            raise TypeError(f"the cotangent of {signature_text(fn)} must have the structure of its value")
+        pairs = [(y, _fitting("cotangent", g, y)) for y, g in zip(ys, given, strict=True) if is_inexact(y.dtype)]
+        grads = dense_gradients([y for y, _ in pairs], point.tensors, [g for _, g in pairs])
+        return point.arrange(grads)  # type: ignore[no-any-return]
+
+    return out, pull
+
+
+def _fitting(what: str, value: Any, like: Tensor) -> Tensor:
+    tensor = as_tensor(value)
+    if tensor.shape != like.shape:
+        raise ShapeError(layout(f"a {what} has the wrong shape", expected=like.spec, got=tensor.spec))
+    if not is_inexact(tensor.dtype) and tensor.dtype.kind not in "biu":
+        raise DTypeError(layout(f"a {what} has the wrong dtype", expected=like.spec, got=tensor.spec))
+    return as_tensor(tensor, like.dtype)
+
+
+# -- forward ---------------------------------------------------------------------------------------------------------
+
+
+def push_forward(fn: Fn, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Value and directional derivative: the transpose of the transpose.
+
+    The gradient of ``sum(u * y)`` is linear in the stand-in u, so its own gradient with respect to u, weighted with the
+    tangents, is the derivative along them. Nothing of u's value is left in it.
+    """
+    point = point_of(fn, primals, tuple(range(len(primals))))
+    out = fn(*point.args)
+    leaves, structure = pytree.flatten(out)
+    moving = _tangents(fn, point, tangents)
+    ys = [as_tensor(leaf) for leaf in leaves]
+    return out, pytree.unflatten(structure, along(ys, point.tensors, moving))
+
+
+def _tangents(fn: Fn, point: Point, tangents: tuple[Any, ...]) -> list[Tensor]:
+    given, structure = pytree.flatten(tuple(tangents))
+    expected = pytree.flatten(point.arrange(point.tensors))[1]
+    if structure != expected:
+        raise TypeError(f"the tangents of {signature_text(fn)} must have the structure of the primals")
+    return [_fitting("tangent", t, x) for t, x in zip(given, point.tensors, strict=True)]
+
+
+def along(ys: Sequence[Tensor], xs: Sequence[Tensor], tangents: Sequence[Tensor]) -> list[Tensor]:
+    """Derivatives of each of ``ys`` along the tangents of ``xs``; zeros for those that carry no gradient."""
+    smooth = [y for y in ys if is_inexact(y.dtype)]
+    stand_ins = [same(call("zeros_like", y)) for y in smooth]
+    transposed = gradients(smooth, list(xs), list(stand_ins)) if smooth else []
+    pairs = [(g, t) for g, t in zip(transposed, tangents, strict=False) if g is not None]
+    found = iter(dense_gradients([g for g, _ in pairs], stand_ins, [t for _, t in pairs]))
+    return [next(found) if is_inexact(y.dtype) else call("zeros_like", y) for y in ys]
+
+
+def hessian_times(fn: Fn, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The Hessian of a scalar function times the tangents: the gradient of the gradient along them."""
+    point = point_of(fn, primals, tuple(range(len(primals))))
+    loss = _loss(fn, fn(*point.args))
+    moving = _tangents(fn, point, tangents)
+    pairs = [(g, t) for g, t in zip(gradients([loss], point.tensors), moving, strict=True) if g is not None]
+    products = dense_gradients([g for g, _ in pairs], point.tensors, [t for _, t in pairs])
+    return point.arrange(products)  # type: ignore[no-any-return]
+
+
+# -- Jacobians -------------------------------------------------------------------------------------------------------
+
+
+def jacobian_of(
+    fn: Fn, argnums: int | Sequence[int], forward: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Derivatives of every output with respect to every element of the chosen arguments.
+
+    In the structure of the value, per leaf in that of the arguments, arrays of shape ``y.shape + x.shape``.
+    """
+    point = point_of(fn, args, argnums)
+    leaves, structure = pytree.flatten(fn(*point.args, **detach(kwargs)))
+    ys = [as_tensor(leaf) for leaf in leaves]
+    for y in ys:
+        if not is_inexact(y.dtype):
+            raise DTypeError(
+                layout(f"{signature_text(fn)} returns {y.dtype.name}, which has no derivative", op=operation_text(y.op))
+            )
+    blocks = (_columns if forward else _rows)(ys, point.tensors)
+    return pytree.unflatten(structure, [point.arrange(row) for row in blocks])
+
+
+def _rows(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Per y and x the block of derivatives, a reverse walk per element of y."""
+    return [[_block(grads, y, x) for grads, x in zip(_row_gradients(y, xs), xs, strict=True)] for y in ys]
+
+
+def _row_gradients(y: Tensor, xs: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
+    flat = call("reshape", y, (-1,))
+    rows = [dense_gradients([flat[i]], xs) for i in range(y.size)]
+    return list(zip(*rows, strict=True)) if rows else [()] * len(xs)
+
+
+def _block(rows: Sequence[Tensor], y: Tensor, x: Tensor) -> Tensor:
+    shape = (*y.spec.known_shape, *x.spec.known_shape)
+    if not rows:
+        return as_tensor(np.zeros(shape, x.dtype))
+    return call("reshape", call("stack", list(rows)), shape)  # type: ignore[no-any-return]
+
+
+def _columns(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Per y and x the block of derivatives, a forward derivative per element of x."""
+    table: list[list[Tensor]] = [[] for _ in ys]
+    for number, x in enumerate(xs):
+        columns = [along(ys, [x], [_unit(x, index)]) for index in np.ndindex(x.spec.known_shape)]
+        for row, y, parts in zip(table, ys, zip(*columns, strict=True) if columns else [()] * len(ys), strict=True):
+            row.append(_transposed_block(parts, y, x))
+    return table
+
+
+def _unit(x: Tensor, index: tuple[int, ...]) -> Tensor:
+    basis = np.zeros(x.spec.known_shape, x.dtype)
+    basis[index] = 1
+    return as_tensor(basis)
+
+
+def _transposed_block(columns: Sequence[Tensor], y: Tensor, x: Tensor) -> Tensor:
+    shape = (*y.spec.known_shape, *x.spec.known_shape)
+    if not columns:
+        return as_tensor(np.zeros(shape, y.dtype))
+    return call("reshape", call("stack", list(columns), axis=-1), shape)  # type: ignore[no-any-return]

@@ -1,0 +1,226 @@
+"""NumPy's dispatch protocols: ufuncs and functions called on tensors become ops of the table; no op is defined here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from jitgrad.errors import DTypeError, TracedValueError, UnsupportedOpError, layout
+from jitgrad.operators import functions
+
+# ufunc name -> the name in the table, where the two differ (SciPy's names for functions that others call differently).
+aliases = {
+    "psi": "digamma", "expit": "sigmoid", "gammaln": "lgamma", "loggamma": "lgamma", "true_divide": "divide",
+    "log_expit": "log_sigmoid", "amax": "max", "amin": "min",
+}  # fmt: skip
+
+# What reducing or accumulating with a ufunc is called in the table.
+reductions = {
+    "add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "logical_and": "all", "logical_or": "any",
+    "logaddexp": "logsumexp",
+}  # fmt: skip
+accumulations = {"add": "cumsum", "multiply": "cumprod", "maximum": "cummax", "minimum": "cummin"}
+
+
+class NumpyProtocols:
+    """Mixin: makes NumPy call jitgrad when a traced value is among the arguments."""
+
+    __slots__ = ()
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return call_ufunc(ufunc, method, inputs, kwargs)
+
+    def __array_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        return call_function(func, args, kwargs)
+
+
+def unsupported(what: str, hint: str | None = None) -> UnsupportedOpError:
+    """The error for something of NumPy or SciPy that has no op: ``what`` names it in full."""
+    from jitgrad.graph import source_text, user_source
+
+    return UnsupportedOpError(
+        layout(
+            f"{what} cannot be traced",
+            needed=f"at {source_text(user_source())}",
+            hint=hint or "wrap the code in jg.py_func(fn, inputs, dtypes), which runs it as it is, without a gradient",
+        )
+    )
+
+
+# -- ufuncs ----------------------------------------------------------------------------------------------------------
+
+
+def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A ufunc, or one of its methods, on traced values. UnsupportedOpError where there is no op for it."""
+    if method == "__call__":
+        return _call(ufunc, inputs, kwargs) if kwargs else _function_of(ufunc)(*inputs)
+    methods = {"reduce": _reduce, "accumulate": _accumulate, "outer": _outer, "at": _at}
+    if method not in methods:
+        raise unsupported(f"{full_name(ufunc)}.{method}")
+    return methods[method](ufunc, inputs, kwargs)
+
+
+def full_name(func: Any) -> str:
+    """``numpy.linalg.norm``, ``scipy.special.gammaln``: how the user would write it."""
+    if isinstance(func, np.ufunc):
+        return ("numpy." if getattr(np, func.__name__, None) is func else "scipy.special.") + func.__name__
+    return f"{getattr(func, '__module__', 'numpy')}.{func.__name__}"
+
+
+def _function_of(ufunc: np.ufunc) -> Callable[..., Any]:
+    name = ufunc.__name__
+    found = functions.get(name) or functions.get(aliases.get(name, name))
+    if found is None:
+        raise unsupported(full_name(ufunc))
+    return found
+
+
+def _call(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    options = dict(kwargs)
+    out = options.pop("out", None)
+    where = options.pop("where", True)
+    dtype = options.pop("dtype", None)
+    _refuse_options(ufunc, options)
+    if dtype is not None:
+        inputs = tuple(functions["astype"](_tensor(x), dtype) for x in inputs)
+    result = _function_of(ufunc)(*inputs)
+    if where is not True:
+        if out is None:
+            raise unsupported(f"{full_name(ufunc)} with where= and without out=", "use np.where(condition, result, otherwise)")
+        result = functions["where"](where, result, out[0])
+    return result if out is None else _store(ufunc, result, out)
+
+
+def _refuse_options(ufunc: np.ufunc, options: Mapping[str, Any]) -> None:
+    """Options that do not change the result pass; the others are refused by name."""
+    harmless = {"order": "KCA", "subok": (True, False), "casting": ("same_kind", "unsafe"), "axes": (None,), "axis": (None,)}
+    for name, value in options.items():
+        if value not in harmless.get(name, ()):
+            raise unsupported(f"{full_name(ufunc)} with {name}={value!r}")
+
+
+def _store(ufunc: np.ufunc, result: Any, out: tuple[Any, ...]) -> Any:
+    """Write the result (or results) to the tensors given as ``out=`` as an assignment does, and give them back."""
+    results = result if isinstance(result, tuple) else (result,)
+    for value, target in zip(results, out, strict=True):
+        if target is None:
+            continue
+        if isinstance(target, np.ndarray):
+            raise _written_array(ufunc)
+        if not np.can_cast(value.dtype, target.dtype, "same_kind"):
+            raise DTypeError(f"{full_name(ufunc)} with out=: {value.dtype.name} cannot be stored as {target.dtype.name}")
+        functions["setitem"](target, ..., value)
+    stored = tuple(value if target is None else target for value, target in zip(results, out, strict=True))
+    return stored if isinstance(result, tuple) else stored[0]
+
+
+def _written_array(ufunc: np.ufunc) -> TracedValueError:
+    from jitgrad.graph import source_text, user_source
+
+    return TracedValueError(
+        layout(
+            f"{full_name(ufunc)} would write a traced value into a NumPy array",
+            needed=f"at {source_text(user_source())}",
+            hint="write a = a + b instead of a += b, or make the array with np.zeros_like(x) or jitgrad.numpy.zeros",
+        )
+    )
+
+
+def _reduce(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    name = reductions.get(ufunc.__name__)
+    if name not in functions:
+        raise unsupported(f"{full_name(ufunc)}.reduce")
+    x, *rest = inputs
+    options = dict(zip(("axis", "dtype", "out", "keepdims"), rest, strict=False)) | kwargs
+    options.setdefault("axis", 0)
+    out = options.pop("out", None)
+    result = functions[name](x, **{key: value for key, value in options.items() if key == "axis" or value is not None})
+    return result if _is_absent(out) else _store(ufunc, result, out if isinstance(out, tuple) else (out,))
+
+
+def _is_absent(out: Any) -> bool:
+    return out is None or (isinstance(out, tuple) and all(target is None for target in out))
+
+
+def _accumulate(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    name = accumulations.get(ufunc.__name__)
+    if name not in functions:
+        raise unsupported(f"{full_name(ufunc)}.accumulate")
+    x, *rest = inputs
+    options = dict(zip(("axis", "dtype", "out"), rest, strict=False)) | kwargs
+    if not _is_absent(options.pop("out", None)):
+        raise unsupported(f"{full_name(ufunc)}.accumulate with out=")
+    options.setdefault("axis", 0)
+    return functions[name](x, **{key: value for key, value in options.items() if value is not None})
+
+
+def _outer(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    a, b = map(_tensor, inputs)
+    column = functions["reshape"](a, (*a.shape, *(1,) * b.ndim))
+    return call_ufunc(ufunc, "__call__", (column, b), kwargs)
+
+
+def _at(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    found = functions.get(f"{ufunc.__name__}.at")
+    if found is None:
+        raise unsupported(f"{full_name(ufunc)}.at")
+    found(*inputs)
+
+
+def _tensor(x: Any) -> Any:
+    from jitgrad.ops.common import as_tensor
+
+    return as_tensor(x)
+
+
+# -- functions -------------------------------------------------------------------------------------------------------
+
+
+def table_name(func: Callable[..., Any]) -> str:
+    """The name of a NumPy function in the table: ``sum``, ``linalg.norm``, ``fft.fft``."""
+    module = getattr(func, "__module__", "numpy") or "numpy"
+    parts = [part for part in module.split(".")[1:] if not part.startswith("_")]
+    return ".".join([*parts, func.__name__])
+
+
+def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """A NumPy function on arguments among which are traced values. UnsupportedOpError where there is no op for it."""
+    name = table_name(func)
+    known = functions.get(name) or functions.get(aliases.get(name, name)) or questions.get(name)
+    if known is None:
+        raise unsupported(full_name(func))
+    return known(*args, **kwargs)
+
+
+def _shape(a: Any) -> Any:
+    return _tensor(a).shape
+
+
+def _size(a: Any, axis: Any = None) -> int:
+    shape = _tensor(a).spec.known_shape
+    return math.prod(shape if axis is None else (shape[i] for i in np.atleast_1d(axis)))
+
+
+def _result_type(*values: Any) -> Any:
+    from jitgrad.ops.common import common_dtype
+
+    return common_dtype(*values)
+
+
+# NumPy functions whose answer is known while tracing: no op is made for them.
+questions: dict[str, Callable[..., Any]] = {
+    "shape": _shape,
+    "ndim": lambda a: _tensor(a).ndim,
+    "size": _size,
+    "result_type": _result_type,
+    "iscomplexobj": lambda x: _tensor(x).dtype.kind == "c",
+    "isrealobj": lambda x: _tensor(x).dtype.kind != "c",
+    "may_share_memory": lambda a, b, max_work=None: False,
+    "shares_memory": lambda a, b, max_work=None: False,
+    "common_type": lambda *values: np.result_type(np.float16, *(_tensor(value).dtype for value in values)).type,
+}

@@ -1,0 +1,50 @@
+"""The exception classes, and the one function that lays out a message; it knows nothing of graphs beyond their text."""
+
+from __future__ import annotations
+
+
+class JitgradError(Exception):
+    """Root of every error that jitgrad raises on purpose."""
+
+
+class ShapeError(JitgradError, ValueError):
+    """Shapes do not fit together."""
+
+
+class DTypeError(JitgradError, TypeError):
+    """A dtype is not accepted where it stands."""
+
+
+class GradientError(JitgradError, LookupError):
+    """A gradient was asked for that does not exist."""
+
+
+class TracedValueError(JitgradError, TypeError):
+    """The value of a traced tensor was needed while only its shape and dtype are known."""
+
+
+class LeakedTracerError(JitgradError, RuntimeError):
+    """A traced tensor was used outside the call that made it, or a tensor met another graph."""
+
+
+class UnsupportedOpError(JitgradError, NotImplementedError):
+    """A NumPy function (or an option of one) that jitgrad cannot trace."""
+
+
+class CompileError(JitgradError, RuntimeError):
+    """The compiler broke one of its own rules, or the code generator refused its output."""
+
+
+class NonFiniteError(JitgradError, FloatingPointError):
+    """A NaN or an infinity appeared while it was being looked for."""
+
+
+def layout(what: str, **fields: object) -> str:
+    """One sentence, then a line per field, aligned: ``layout("...", op=..., expected=..., got=..., hint=...)``.
+
+    Fields whose value is None are left out.
+    """
+    shown = {name: str(value) for name, value in fields.items() if value is not None}
+    width = max((len(name) for name in shown), default=0) + 1
+    lines = [f"  {name + ':':<{width}} {value}" for name, value in shown.items()]
+    return "\n".join([what, *lines])

@@ -1,0 +1,177 @@
+"""Executable: a compiled program bound to memory and machine code; the path that every call takes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from jitgrad.compiler import CompiledCluster, compile_program, machine
+from jitgrad.compiler.explain import Explanation, explain
+from jitgrad.compiler.pools import Arena, ArenaStack, outputs
+from jitgrad.compiler.runtime import runtime
+from jitgrad.compiler.unbox import ArrayArgument, pack_arguments, unboxer
+from jitgrad.config import get_num_threads
+from jitgrad.program import Program
+
+# Below this many steps times chunks a run takes some microseconds at most: giving up the GIL would cost more.
+_SHORT_RUN = 2
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Kernels in use, how many of them were compiled here, and how many came from disk."""
+
+    kernels: int = 0
+    compiles: int = 0
+    disk_hits: int = 0
+
+
+@dataclass(eq=False)
+class _Frame:
+    """The memory of one running call of a cluster: the table of addresses and the arena that it points into."""
+
+    table: npt.NDArray[np.int64]
+    address: int
+    arena: Arena
+
+
+class _ClusterCall:
+    """Calls a compiled cluster: arrays in, new arrays out."""
+
+    def __init__(self, program: Program, compiled: CompiledCluster) -> None:
+        bound = compiled.bound
+        self.bound = bound
+        self.inputs = bound.inputs
+        self.outputs = bound.outputs + tuple(v for v, _ in bound.copied)
+        self._workers = bound.workers
+        self._in_specs = [program.specs[v] for v in bound.inputs]
+        self._takers = [outputs.taker(program.specs[v].known_shape, program.specs[v].dtype) for v in bound.outputs]
+        arguments = [
+            ArrayArgument(slot, program.specs[v].dtype, program.specs[v].known_shape)
+            for slot, v in enumerate((*bound.inputs, *bound.outputs))
+        ]
+        self._arguments = pack_arguments(arguments)
+        self._arguments_address = self._arguments.ctypes.data
+        self._copied = [
+            (bound.outputs.index(root) if root in bound.outputs else ~bound.inputs.index(root), program.specs[v].known_shape)
+            for v, root in bound.copied
+        ]
+        self._steps_address = bound.steps.ctypes.data
+        self._nsteps = len(bound.steps)
+        self._release = int(self._nsteps > _SHORT_RUN or bool((bound.steps[:, 3] > 1).any()))
+        self._arenas = ArenaStack(bound.arena.nbytes)
+        self._frames: list[_Frame] = []
+        self._unbox = unboxer()
+        self._run = runtime().run_steps
+        self._pool = runtime().pool
+
+    def __call__(self, arrays: Sequence[Any]) -> list[Any]:
+        made = [take() for take in self._takers]
+        frame = self._frames.pop() if self._frames else self._new_frame()
+        if not self._unbox(self._arguments_address, frame.address, *arrays, *made):
+            arrays = [self._fitting(array, spec) for array, spec in zip(arrays, self._in_specs, strict=True)]
+            for slot, array in enumerate((*arrays, *made)):
+                frame.table[slot] = array.ctypes.data
+        self.run(frame)
+        self._frames.append(frame)
+        if self._copied:
+            made += [
+                (made[place] if place >= 0 else arrays[~place]).reshape(shape).copy() for place, shape in self._copied
+            ]
+        return made
+
+    def run(self, frame: _Frame, times: int = 0) -> None:
+        """Run the steps on a frame whose table is filled; ``times`` is the address of room for stamps, or 0."""
+        threads = min(get_num_threads(), self._workers)
+        if threads > 1:
+            self._pool.ensure(threads)
+        self._run(frame.address, self._steps_address, self._nsteps, times, threads, self._release)
+
+    def _new_frame(self) -> _Frame:
+        table = np.zeros(max(1, self.bound.nslots), np.int64)
+        arena = self._arenas.acquire()
+        for slot, offset in self.bound.temporaries:
+            table[slot] = arena.address + offset
+        return _Frame(table, table.ctypes.data, arena)
+
+    def _fitting(self, array: Any, spec: Any) -> npt.NDArray[Any]:
+        return np.require(array, spec.dtype, ["C", "A"]).reshape(spec.known_shape)
+
+
+class Executable:
+    """Calls with arrays of the program's inputs; gives new arrays of its outputs."""
+
+    def __init__(self, program: Program) -> None:
+        before = (machine.statistics.compiles, machine.statistics.disk_hits)
+        self.compiled = compile_program(program)
+        self.program = self.compiled.program
+        self._steps = [self._step(step) for step in self.compiled.steps]
+        kernels = sum(len(step.lowered) for step in self.compiled.steps if isinstance(step, CompiledCluster))
+        self.stats = Stats(kernels, machine.statistics.compiles - before[0], machine.statistics.disk_hits - before[1])
+        self._dead = self._last_uses()
+
+    @functools.cached_property
+    def explanation(self) -> Explanation:
+        """What became of the program, one text per stage."""
+        return explain(self.compiled)
+
+    def __call__(self, arrays: Sequence[Any]) -> list[Any]:
+        values: list[Any] = [None] * len(self.program.specs)
+        for v, array in zip(self.program.inputs, arrays, strict=True):
+            values[v] = array
+        for (inputs, outs, call), dead in zip(self._steps, self._dead, strict=True):
+            results = call([values[v] for v in inputs])
+            for v, result in zip(outs, results, strict=True):
+                values[v] = result
+            for v in dead:
+                values[v] = None
+        return self._separate([values[v] for v in self.program.outputs], arrays)
+
+    def _step(self, step: CompiledCluster | int) -> tuple[tuple[int, ...], tuple[int, ...], Callable[..., list[Any]]]:
+        if isinstance(step, CompiledCluster):
+            call = _ClusterCall(self.program, step)
+            return call.inputs, call.outputs, call
+        ins = self.program.instructions[step]
+
+        def interpreted(arrays: Sequence[Any]) -> list[Any]:
+            with np.errstate(all="ignore"):
+                result = ins.op.impl(*arrays, **ins.params)
+            return [result] if len(ins.outputs) == 1 else list(result)
+
+        return ins.inputs, ins.outputs, interpreted
+
+    def _last_uses(self) -> list[list[int]]:
+        """Per step, the values that nothing reads after it."""
+        last: dict[int, int] = {}
+        for number, (inputs, outs, _) in enumerate(self._steps):
+            last |= dict.fromkeys((*inputs, *outs), number)
+        dead: list[list[int]] = [[] for _ in self._steps]
+        for v, number in last.items():
+            if v not in self.program.outputs:
+                dead[number].append(v)
+        return dead
+
+    def _separate(self, results: list[Any], arrays: Sequence[Any]) -> list[Any]:
+        """Outputs as writable C-contiguous arrays that share memory neither with one another nor with the inputs."""
+        taken = {id(array) for array in arrays}
+        for position, result in enumerate(results):
+            if not self._is_own[position] or id(result) in taken:
+                results[position] = result = np.array(result, order="C")
+            taken.add(id(result))
+        return results
+
+    @functools.cached_property
+    def _is_own(self) -> list[bool]:
+        """Whether each output is made by a cluster, which gives it memory of its own."""
+        made = {v for inputs, outs, call in self._steps if isinstance(call, _ClusterCall) for v in outs}
+        return [v in made for v in self.program.outputs]
+
+
+def make_executable(program: Program) -> Executable:
+    """Compile a program and bind it; ``interpret(program, feeds)`` is what it means."""
+    return Executable(program)

@@ -1,0 +1,244 @@
+"""gradients(): the reverse walk over a graph that adds the gradient operations, their scopes and their sums."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+
+from jitgrad import operators
+from jitgrad.errors import DTypeError, GradientError, JitgradError, layout
+from jitgrad.graph import Graph, Operation, Tensor, apply, graph_of, operation_text
+from jitgrad.opdef import OpDef, find
+from jitgrad.scopes import common_attrs, gradient_attrs
+from jitgrad.spec import is_compatible, is_inexact
+
+
+# Op type -> fn(op, *grads), for all graphs; a graph's own gradient_rules come first.
+registered_rules: dict[str, Callable[..., Any]] = {}
+
+
+def gradients(
+    ys: Any, xs: Any, grad_ys: Any = None, name: str = "gradients", *, stop_gradients: Any = None
+) -> list[Tensor | None]:
+    """Derivatives of the sum of all ``ys`` with respect to each of ``xs``, as tensors of the same graph.
+
+    ``ys``, ``xs``, ``grad_ys`` and ``stop_gradients`` are a tensor or a sequence of tensors. None stands where ``ys`` do not
+    depend on that x. ``grad_ys`` are the cotangents of ``ys`` (None: ones). Tensors in ``stop_gradients`` are constants.
+    Linear in the operations between xs and ys. GradientError for an op without a rule, DTypeError for a loss
+    that carries no gradient, ValueError for grad_ys that do not fit.
+    """
+    targets, sources = _as_tensors(ys), _as_tensors(xs)
+    stopped = set(_as_tensors(stop_gradients)) if stop_gradients is not None else set()
+    graph = graph_of([*targets, *sources])
+    for t in (*targets, *sources, *stopped):
+        graph.as_graph_element(t)
+    with graph.name_scope(name) as scope:
+        walk = _Walk(graph, scope, sources, stopped)
+        walk.seed(targets, grad_ys)
+        walk.run(targets)
+        return [walk.gradient_of(x) for x in sources]
+
+
+def _as_tensors(value: Any) -> list[Tensor]:
+    items = [value] if isinstance(value, Tensor) or hasattr(value, "as_graph_element") else list(value)
+    return [item.as_graph_element() if hasattr(item, "as_graph_element") else item for item in items]
+
+
+class _Walk:
+    """One reverse walk: the addends that each tensor's gradient has so far, and the rules that are applied."""
+
+    def __init__(self, graph: Graph, scope: str, sources: Sequence[Tensor], stopped: set[Tensor]) -> None:
+        self.graph = graph
+        self.scope = scope
+        self.sources = set(sources)
+        self.stopped = stopped
+        self.addends: dict[Tensor, list[Tensor]] = {}
+        self.summed: dict[Tensor, Tensor] = {}
+
+    def seed(self, targets: Sequence[Tensor], grad_ys: Any) -> None:
+        cotangents = [None] * len(targets) if grad_ys is None else list(
+            grad_ys if isinstance(grad_ys, list | tuple) else [grad_ys]
+        )
+        if len(cotangents) != len(targets):
+            raise ValueError(f"grad_ys has {len(cotangents)} entries for {len(targets)} ys")
+        for y, g in zip(targets, cotangents, strict=True):
+            with self._scopes_of(y.op):
+                self.addends.setdefault(y, []).append(_seed(y, g))
+
+    def run(self, targets: Sequence[Tensor]) -> None:
+        between = operations_between(tuple(self.sources), targets, self.stopped)
+        pending = sorted(between, key=lambda op: op.id, reverse=True)
+        for op in pending:
+            cotangents = [self.gradient_of(t) for t in op.outputs]
+            if any(g is not None for g in cotangents):
+                self._propagate(op, cotangents, between)
+
+    def _propagate(self, op: Operation, cotangents: list[Tensor | None], between: set[Operation]) -> None:
+        with self._scopes_of(op), self.graph.name_scope(f"{self.scope}{op.name}_grad/"):
+            wanted = [x for x in op.inputs if self._carries(x, between)]
+            if not wanted:
+                return
+            filled = [g if g is not None else _missing(t) for g, t in zip(cotangents, op.outputs, strict=True)]
+            for x, g in zip(op.inputs, _checked(op, apply_rule(op, filled, wanted)), strict=True):
+                if g is not None and self._carries(x, between):
+                    self.addends.setdefault(x, []).append(g)
+
+    def _carries(self, x: Tensor, between: set[Operation]) -> bool:
+        reached = x in self.sources or (x.op in between and x not in self.stopped)
+        return reached and is_inexact(x.dtype)
+
+    def gradient_of(self, t: Tensor) -> Tensor | None:
+        """The sum of the addends of ``t``, in the order of its consumers."""
+        addends = self.addends.get(t)
+        if addends is None:
+            return None
+        if len(addends) == 1:
+            return addends[0]
+        if t not in self.summed:
+            self.summed[t] = self._sum(addends[::-1])
+        return self.summed[t]
+
+    def _sum(self, addends: list[Tensor]) -> Tensor:
+        attrs = common_attrs([g.op for g in addends])
+        with self.graph.only_attrs(attrs), self.graph.name_scope(self.scope):
+            return apply(find("add_n"), *addends)  # type: ignore[no-any-return]
+
+    @contextlib.contextmanager
+    def _scopes_of(self, op: Operation) -> Iterator[None]:
+        attrs = gradient_attrs(op, self.scope.rstrip("/"))
+        with self.graph.only_attrs(attrs), self.graph.derived_from(op):
+            yield
+
+
+def operations_between(
+    sources: Sequence[Tensor], targets: Sequence[Tensor], stopped: Iterable[Tensor] = ()
+) -> set[Operation]:
+    """Operations on a path from a source to a target.
+
+    Two walks, forward from the sources and backward from the targets, take turns; when one has seen all it can
+    reach, the other is not needed any more: the cost is twice the smaller of the two, whatever else the graph holds.
+    """
+    sources_set, blocked = set(sources), set(stopped)
+    last = max((t.op.id for t in targets), default=-1)
+    first = min((x.op.id for x in sources), default=0)
+
+    def down(op: Operation) -> Iterator[Operation]:
+        return (c for t in op.outputs if t not in blocked for c in t._consumers if c.id <= last)
+
+    def up(op: Operation) -> Iterator[Operation]:
+        return (x.op for x in op.inputs if x.op.id > first and x not in blocked)
+
+    forward = _Reach([c for x in sources for c in x._consumers if c.id <= last], down)
+    ends = {t.op for t in targets if t not in blocked}
+    backward = _Reach((op for op in ends if op.id > first), up)
+    while forward.step() and backward.step():
+        pass
+    if forward.is_done:
+        return _restrict(forward.seen, lambda op, kept: op in ends or any(
+            c in kept for t in op.outputs if t not in blocked for c in t._consumers
+        ), reverse=True)
+    return _restrict(backward.seen, lambda op, kept: any(
+        x in sources_set or (x.op in kept and x not in blocked) for x in op.inputs
+    ), reverse=False)
+
+
+class _Reach:
+    """The operations reachable in one direction, found one per step."""
+
+    def __init__(self, start: Iterable[Operation], neighbours: Any) -> None:
+        self.seen: set[Operation] = set(start)
+        self.pending = list(self.seen)
+        self.neighbours = neighbours
+
+    @property
+    def is_done(self) -> bool:
+        return not self.pending
+
+    def step(self) -> bool:
+        """Visit one operation; False when all have been visited."""
+        if self.pending:
+            for other in self.neighbours(self.pending.pop()):
+                if other not in self.seen:
+                    self.seen.add(other)
+                    self.pending.append(other)
+        return bool(self.pending)
+
+
+def _restrict(ops: set[Operation], keep: Any, *, reverse: bool) -> set[Operation]:
+    kept: set[Operation] = set()
+    for op in sorted(ops, key=lambda op: op.id, reverse=reverse):
+        if keep(op, kept):
+            kept.add(op)
+    return kept
+
+
+def _seed(y: Tensor, g: Any) -> Tensor:
+    if not is_inexact(y.dtype):
+        raise DTypeError(
+            layout(f"{y.name!r} of dtype {y.dtype.name} carries no gradient", op=operation_text(y.op),
+                   hint="convert it to a float dtype, or leave it out")
+        )  # fmt: skip
+    if g is None:
+        if y.dtype.kind == "c":
+            raise DTypeError(layout(f"{y.name!r} is {y.dtype.name}: gradients of complex ys need grad_ys",
+                                    op=operation_text(y.op), hint="give grad_ys, or take .real of it"))  # fmt: skip
+        return operators.call("ones_like", y)  # type: ignore[no-any-return]
+    tensor = g if isinstance(g, Tensor) else operators.call("constant", g, graph=y.graph)
+    if tensor.dtype.kind not in ("fc" if y.dtype.kind == "c" else "f") or not is_compatible(tensor.shape, y.shape):
+        raise DTypeError(
+            layout(f"grad_ys of {y.name!r} does not fit", expected=y.spec, got=tensor.spec, op=operation_text(y.op))
+        )
+    return tensor if tensor.dtype == y.dtype else operators.call("astype", tensor, y.dtype)  # type: ignore[no-any-return]
+
+
+def _missing(t: Tensor) -> Tensor | None:
+    """Zeros for an output that no y depends on; None when its dtype carries no gradient."""
+    return operators.call("zeros_like", t) if is_inexact(t.dtype) else None
+
+
+def apply_rule(op: Operation, cotangents: Sequence[Tensor | None], wanted: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    """The cotangents of an operation's inputs by its gradient rule; GradientError when it has none."""
+    override = op.graph.gradient_rules.get(op.type) or registered_rules.get(op.type)
+    if override is not None:
+        result = override(op, *cotangents)
+        return result if isinstance(result, list | tuple) else (result,)
+    opdef: OpDef = op.opdef
+    if opdef.vjp is None:
+        if opdef.differentiable:
+            raise _no_rule(op, wanted)
+        return (None,) * len(op.inputs)
+    single = len(op.outputs) == 1
+    out = op.outputs[0] if single else op.outputs
+    result = opdef.vjp(cotangents[0] if single else tuple(cotangents), out, *op.inputs, **op.params)
+    return result if isinstance(result, list | tuple) else (result,)
+
+
+def _no_rule(op: Operation, wanted: Sequence[Tensor]) -> GradientError:
+    return GradientError(
+        layout(
+            f"op {op.type!r} has no gradient rule",
+            op=operation_text(op),
+            needed=f"gradients with respect to {', '.join(x.op.name for x in wanted)}",
+            hint=f"wrap it in stop_gradient(...), or give it a rule with register_gradient({op.type!r})",
+        )
+    )
+
+
+class RuleError(JitgradError, ValueError):
+    """A gradient rule gave the wrong number of gradients, or one of the wrong shape."""
+
+
+def _checked(op: Operation, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    if len(grads) != len(op.inputs):
+        raise RuleError(layout(f"the gradient rule of {op.type!r} gave {len(grads)} gradients for {len(op.inputs)} inputs",
+                               op=operation_text(op)))  # fmt: skip
+    for index, (g, x) in enumerate(zip(grads, op.inputs, strict=True)):
+        if g is not None and not is_compatible(g.shape, x.shape):
+            raise RuleError(layout(f"the gradient rule of {op.type!r} gave a wrong shape for input {index}",
+                                   op=operation_text(op), expected=x.spec, got=g.spec))  # fmt: skip
+    return grads
+
+
+__all__ = ["gradients", "apply_rule", "operations_between", "RuleError"]

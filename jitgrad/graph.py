@@ -1,0 +1,432 @@
+"""Graph, Operation and Tensor: what the user builds, append-only, with names, scopes and source lines; it runs nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import itertools
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jitgrad.dispatch import NumpyProtocols
+from jitgrad.errors import LeakedTracerError, ShapeError, layout
+from jitgrad.opdef import OpDef, Specs
+from jitgrad.operators import Operators
+from jitgrad.spec import DType, Shape, TensorSpec
+
+# Frames in these folders are not the user's: this package, and the Python parts of NumPy and SciPy that call it.
+_libraries = os.path.dirname(os.path.dirname(os.path.abspath(np.__file__)))
+_not_the_users = (
+    os.path.dirname(os.path.abspath(__file__)) + os.sep,
+    *(os.path.join(_libraries, name) + os.sep for name in ("numpy", "scipy")),
+)
+Source = tuple[str, int]
+
+
+def user_source() -> Source:
+    """File and line of the innermost frame outside this package, NumPy and SciPy."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(_not_the_users) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def source_text(source: Source | None) -> str:
+    """``classify.py:41``."""
+    return "an unknown place" if source is None else f"{os.path.basename(source[0])}:{source[1]}"
+
+
+class Tensor(Operators, NumpyProtocols):
+    """One output of an operation: a value that does not exist yet, with a dtype and a shape, perhaps partly unknown."""
+
+    __slots__ = ("__weakref__", "_consumers", "is_weak", "op", "shaped_like", "spec", "value_index")
+
+    op: Operation
+
+    def __init__(self, op: Operation, value_index: int, spec: TensorSpec) -> None:
+        self.op = op
+        self.value_index = value_index
+        self.spec = spec
+        self.is_weak = False
+        self.shaped_like: Tensor | None = None  # a tensor known to have the same shape, where the extents are not
+        self._consumers: list[Operation] = []
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that the tensor belongs to."""
+        return self.op.graph
+
+    @property
+    def name(self) -> str:
+        """``op_name:index``."""
+        return f"{self.op.name}:{self.value_index}"
+
+    @property
+    def dtype(self) -> DType:
+        """NumPy dtype."""
+        return self.spec.dtype
+
+    @property
+    def shape(self) -> Any:
+        """Tuple of extents, None for an unknown one; None when the rank is unknown."""
+        return self.spec.shape
+
+    def consumers(self) -> list[Operation]:
+        """The operations that take this tensor as an input, in the order in which they were made."""
+        return list(self._consumers)
+
+    def __repr__(self) -> str:
+        return f"<Tensor {self.name!r} {self.spec}>"
+
+
+class Operation:
+    """A node of a graph: an op applied to tensors, with params (what is computed) and attrs (annotations)."""
+
+    __slots__ = (
+        "__weakref__", "_colocation", "attrs", "control_inputs", "device", "graph", "id", "inputs", "name", "opdef",
+        "original_op", "outputs", "params", "source",
+    )  # fmt: skip
+
+    outputs: tuple[Tensor, ...]
+
+    def __init__(self, graph: Graph, opdef: OpDef, inputs: tuple[Tensor, ...], params: Mapping[str, Any]) -> None:
+        self.graph = graph
+        self.opdef = opdef
+        self.inputs = inputs
+        self.params = params
+        self.attrs: dict[str, Any] = {}
+        self.control_inputs: tuple[Operation, ...] = ()
+        self.device = ""
+        self._colocation: tuple[str, ...] = ()
+        self.original_op: Operation | None = None
+        self.source: Source | None = None
+        self.id = -1
+        self.name = ""
+        self.outputs = ()
+
+    @property
+    def type(self) -> str:
+        """Name of the op: ``"matmul"``."""
+        return self.opdef.name
+
+    @property
+    def colocation_groups(self) -> list[str]:
+        """``["loc:@name"]`` of the operations that this one is placed with; its own when none was asked for."""
+        return list(self._colocation) or [f"loc:@{self.name}"]
+
+    def get_attr(self, key: str) -> Any:
+        """The attr or param of that name; LookupError when there is none."""
+        for table in (self.attrs, self.params):
+            if key in table:
+                return table[key]
+        raise LookupError(f"operation {self.name!r} has no attribute {key!r}")
+
+    def __repr__(self) -> str:
+        return f"<Operation {self.name!r} type={self.type}>"
+
+
+class Graph:
+    """An append-only list of operations with unique names and the scopes that new operations get."""
+
+    def __init__(self) -> None:
+        self._operations: list[Operation] = []
+        self._by_name: dict[str, Operation] = {}
+        self._names: dict[str, int] = {}
+        self._name_scope = ""
+        self._attr_scope: dict[str, Any] = {}
+        self._control: tuple[Operation, ...] = ()
+        self._device = ""
+        self._colocation: tuple[str, ...] = ()
+        self._original_op: Operation | None = None
+        self._source: Source | None = None
+        self.scope_counter = itertools.count()
+        self.gradient_rules: dict[str, Any] = {}
+        self.seed: int | None = None
+        self.functions: dict[str, Any] = {}
+        self.variables: dict[Any, Tensor] = {}
+        self.closed_by: str | None = None
+
+    # -- looking up ------------------------------------------------------------------------------------------------
+
+    @property
+    def operations(self) -> list[Operation]:
+        """All operations, in the order in which they were made."""
+        return list(self._operations)
+
+    def __len__(self) -> int:
+        return len(self._operations)
+
+    def get_operation_by_name(self, name: str) -> Operation:
+        """The operation of that name; KeyError when there is none."""
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise KeyError(f"the graph has no operation {name!r}") from None
+
+    def as_graph_element(self, obj: Any) -> Tensor | Operation:
+        """The tensor or operation that a name (``"op"``, ``"op:0"``) or an object stands for, checked to be of this graph."""
+        if isinstance(obj, str):
+            name, colon, index = obj.partition(":")
+            op = self.get_operation_by_name(name)
+            return op.outputs[int(index)] if colon else op
+        element = obj.as_graph_element() if hasattr(obj, "as_graph_element") else obj
+        if not isinstance(element, Tensor | Operation):
+            raise TypeError(f"{obj!r} is neither a tensor nor an operation, nor the name of one")
+        if element.graph is not self:
+            raise LeakedTracerError(foreign_message(element, self))
+        return element
+
+    # -- scopes ----------------------------------------------------------------------------------------------------
+
+    def unique_name(self, name: str) -> str:
+        """``name`` in the current name scope, with ``_1``, ``_2``, ... appended when it is taken."""
+        full = self._name_scope + name
+        count = self._names.get(full)
+        if count is None:
+            self._names[full] = 1
+            return full
+        while True:
+            candidate = f"{full}_{count}"
+            count += 1
+            if candidate not in self._names:
+                self._names[full] = count
+                self._names[candidate] = 1
+                return candidate
+
+    @contextlib.contextmanager
+    def name_scope(self, name: str | None) -> Iterator[str]:
+        """Operations made inside are named ``name/...``; a name that ends in "/" is entered again as it is; "" is the root."""
+        before = self._name_scope
+        if not name:
+            scope = ""
+        elif name.endswith("/"):
+            scope = name
+        else:
+            scope = self.unique_name(name) + "/"
+        with self._restoring(_name_scope=scope):
+            yield scope
+        assert self._name_scope == before
+
+    @contextlib.contextmanager
+    def _restoring(self, **state: Any) -> Iterator[None]:
+        before = {key: getattr(self, key) for key in state}
+        for key, value in state.items():
+            setattr(self, key, value)
+        try:
+            yield
+        finally:
+            for key, value in before.items():
+                setattr(self, key, value)
+
+    def attr_scope(self, **attrs: Any) -> contextlib.AbstractContextManager[None]:
+        """Operations made inside get these attrs; a callable value is asked with each operation."""
+        return self._restoring(_attr_scope={**self._attr_scope, **attrs})
+
+    def only_attrs(self, attrs: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+        """Operations made inside get exactly these attrs, whatever scope is active."""
+        return self._restoring(_attr_scope=dict(attrs))
+
+    def current_attr(self, key: str) -> Any:
+        """What the active attr scope gives for ``key``; None when it gives nothing."""
+        return self._attr_scope.get(key)
+
+    def control_dependencies(self, ops: Sequence[Any] | None) -> contextlib.AbstractContextManager[None]:
+        """Operations made inside run after ``ops``; None drops the dependencies of the enclosing scopes."""
+        if ops is None:
+            return self._restoring(_control=())
+        elements = [self.as_graph_element(op) for op in ops]
+        wanted = [element.op if isinstance(element, Tensor) else element for element in elements]
+        return self._restoring(_control=tuple(dict.fromkeys((*self._control, *wanted))))
+
+    def device(self, name: str | None) -> contextlib.AbstractContextManager[None]:
+        """Operations made inside carry this device string."""
+        return self._restoring(_device=name or "")
+
+    def colocate_with(self, op: Any) -> contextlib.AbstractContextManager[None]:
+        """Operations made inside carry the device and the colocation groups of ``op``."""
+        element = self.as_graph_element(op)
+        target = element.op if isinstance(element, Tensor) else element
+        groups = tuple(dict.fromkeys((*self._colocation, *target.colocation_groups)))
+        return self._restoring(_colocation=groups, _device=target.device or self._device)
+
+    def derived_from(self, op: Operation) -> contextlib.AbstractContextManager[None]:
+        """Operations made inside have ``op`` as their ``original_op`` and its source line."""
+        return self._restoring(_original_op=op, _source=op.source)
+
+    @contextlib.contextmanager
+    def as_default(self) -> Iterator[Graph]:
+        """This graph takes the operations that are made inside without a tensor that says which."""
+        token = _default.set(self)
+        try:
+            yield self
+        finally:
+            _default.reset(token)
+
+    # -- building --------------------------------------------------------------------------------------------------
+
+    def add(
+        self, opdef: OpDef, inputs: tuple[Tensor, ...], params: Mapping[str, Any], specs: Specs, name: str | None = None
+    ) -> Operation:
+        """Append an operation with outputs of these specs."""
+        if self.closed_by is not None:
+            raise LeakedTracerError(closed_message(self, inputs))
+        for x in inputs:
+            if x.op.graph is not self:
+                raise LeakedTracerError(foreign_message(x, self))
+        op = Operation(self, opdef, inputs, params)
+        op.name = self.unique_name(name or opdef.name)
+        op.outputs = tuple(Tensor(op, index, spec) for index, spec in enumerate(specs))
+        op.source = self._source or user_source()
+        op.original_op = self._original_op
+        op.device = self._device
+        op._colocation = self._colocation
+        if self._control:
+            op.control_inputs = tuple(c for c in self._control if all(x.op is not c for x in inputs))
+        op.id = len(self._operations)
+        self._operations.append(op)
+        self._by_name[op.name] = op
+        for x in inputs:
+            x._consumers.append(op)
+        for key, value in self._attr_scope.items():
+            op.attrs[key] = value(op) if callable(value) else value
+        return op
+
+
+_default: contextvars.ContextVar[Graph | None] = contextvars.ContextVar("jitgrad_default_graph", default=None)
+_process_graph = Graph()
+
+
+def default_graph() -> Graph:
+    """The innermost graph made default with ``as_default``, else one per process."""
+    graph = _default.get()
+    return _process_graph if graph is None else graph
+
+
+def foreign_message(element: Tensor | Operation, graph: Graph) -> str:
+    """The text for an element that is not of ``graph``."""
+    op = element.op if isinstance(element, Tensor) else element
+    if op.graph.closed_by is not None:
+        return closed_message(op.graph, (op.outputs[0],) if op.outputs else ())
+    return layout(
+        f"{'tensor' if isinstance(element, Tensor) else 'operation'} {element.name!r} belongs to another graph",
+        op=operation_text(op),
+        hint="build the whole computation in one graph, or pass the value in as an argument or a feed",
+    )
+
+
+def closed_message(graph: Graph, inputs: Sequence[Tensor]) -> str:
+    """The text for a traced tensor that outlived its trace."""
+    name = inputs[0].name if inputs else "a tensor"
+    return layout(
+        f"traced tensor {name!r} was used after the call that traced it had ended",
+        op=operation_text(inputs[0].op) if inputs else None,
+        traced=graph.closed_by,
+        hint="return the value from the function instead of keeping it in a global, an attribute or a closure",
+    )
+
+
+def operation_text(op: Operation) -> str:
+    """``argmax_1 = argmax(logits, axis=1) : i64[32]    made at classify.py:41``."""
+    args = [x.op.name for x in op.inputs] + [f"{key}={param_text(value)}" for key, value in op.params.items()]
+    specs = ", ".join(str(t.spec) for t in op.outputs)
+    return f"{op.name} = {op.type}({', '.join(args)}) : {specs}    made at {source_text(op.source)}"
+
+
+def param_text(value: Any) -> str:
+    """A param in one short word: scalars and tuples as they are, arrays by their spec."""
+    if isinstance(value, np.ndarray):
+        return repr(value.flat[0].item()) if value.size and not any(value.strides) else f"<array {list(value.shape)}>"
+    if isinstance(value, np.dtype):
+        return value.name
+    if callable(value):
+        return getattr(value, "__name__", type(value).__name__)
+    return repr(value)
+
+
+# Unknown extents are replaced by each of two large extents that have all small divisors, so that sizes divide as they may
+# when the program runs, and by 0, where that is possible: output extents that differ between the inferences depend on
+# the unknown ones (``x[:5]`` of an unknown extent is not 5), the others do not.
+_probes = (12_252_240, 24_504_480)
+
+
+def infer_specs(opdef: OpDef, specs: Specs, params: Mapping[str, Any]) -> Specs:
+    """Output specs of an op, as far as the input specs tell."""
+    if opdef.infers_partial or all(spec.is_known for spec in specs):
+        return opdef.infer(specs, params)
+    found = [_probe(opdef, specs, params, extent) for extent in _probes]
+    with contextlib.suppress(ShapeError):
+        found.append(_probe(opdef, specs, params, 0))
+    return tuple(
+        TensorSpec(functools.reduce(_agreement, [spec.shape for spec in outs]), outs[0].dtype)
+        for outs in zip(*found, strict=True)
+    )
+
+
+def _probe(opdef: OpDef, specs: Specs, params: Mapping[str, Any], extent: int) -> Specs:
+    error: ShapeError | None = None
+    if any(spec.shape is None for spec in specs):
+        for rank in range(5):
+            filled = tuple(_fill(spec, extent, rank) for spec in specs)
+            try:
+                return tuple(TensorSpec(None, spec.dtype) for spec in opdef.infer(filled, params))
+            except ShapeError as refused:
+                error = refused
+        assert error is not None
+        raise error
+    return opdef.infer(tuple(_fill(spec, extent, 0) for spec in specs), params)
+
+
+def _fill(spec: TensorSpec, extent: int, rank: int) -> TensorSpec:
+    shape = (extent,) * rank if spec.shape is None else tuple(extent if n is None else n for n in spec.shape)
+    return TensorSpec(shape, spec.dtype)
+
+
+def _agreement(a: Shape | None, b: Shape | None) -> Shape | None:
+    if a is None or b is None or len(a) != len(b):
+        return None
+    return tuple(m if m == n else None for m, n in zip(a, b, strict=True))
+
+
+def graph_of(inputs: Sequence[Any]) -> Graph:
+    """The graph of the first tensor among ``inputs``, else the default graph."""
+    for x in inputs:
+        if isinstance(x, Tensor):
+            if x.op.graph.closed_by is not None:
+                raise LeakedTracerError(closed_message(x.op.graph, (x,)))
+            return x.op.graph
+    return default_graph()
+
+
+def apply(opdef: OpDef, *inputs: Tensor, name: str | None = None, **params: Any) -> Any:
+    """Add an operation on tensors of one graph; gives its output tensor, or a tuple of them.
+
+    ShapeError and DTypeError of the op's inference get the op, its inputs and the user's line.
+    """
+    graph = graph_of(inputs)
+    specs = tuple(x.spec for x in inputs)
+    try:
+        out_specs = infer_specs(opdef, specs, params)
+    except (ShapeError, TypeError) as error:
+        raise type(error)(_refusal(opdef, inputs, params, str(error))) from None
+    outputs = graph.add(opdef, inputs, params, out_specs, name).outputs
+    return outputs[0] if len(outputs) == 1 else outputs
+
+
+def apply_one(opdef: OpDef, *inputs: Tensor, **params: Any) -> Tensor:
+    """As ``apply``, for an op with one output."""
+    out: Tensor = apply(opdef, *inputs, **params)
+    return out
+
+
+def _refusal(opdef: OpDef, inputs: Sequence[Tensor], params: Mapping[str, Any], reason: str) -> str:
+    args = [f"{x.op.name}: {x.spec}" for x in inputs] + [f"{key}={param_text(v)}" for key, v in params.items()]
+    return layout(
+        f"op {opdef.name!r}: {reason}",
+        op=f"{opdef.name}({', '.join(args)})    made at {source_text(user_source())}",
+        inputs="; ".join(dict.fromkeys(operation_text(x.op) for x in inputs)) or None,
+    )

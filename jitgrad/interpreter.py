@@ -1,0 +1,46 @@
+"""interpret(): the meaning of a program, op by op in NumPy; the oracle that all compiled code is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jitgrad.program import Program
+
+
+def interpret(program: Program, feeds: Sequence[Any]) -> list[Any]:
+    """Values of the program's outputs for arrays of its inputs, each value dropped after its last use."""
+    values: list[Any] = [None] * len(program.specs)
+    for v, array in zip(program.inputs, feeds, strict=True):
+        values[v] = array
+    dead = last_uses(program)
+    with np.errstate(all="ignore"):
+        for number, ins in enumerate(program.instructions):
+            result = ins.op.impl(*[values[v] for v in ins.inputs], **ins.params)
+            if len(ins.outputs) == 1:
+                values[ins.outputs[0]] = result
+            else:
+                for v, array in zip(ins.outputs, result, strict=True):
+                    values[v] = array
+            for v in dead.get(number, ()):
+                values[v] = None
+    return [values[v] for v in program.outputs]
+
+
+def last_uses(program: Program) -> dict[int, list[int]]:
+    """Instruction number → the values that nothing reads after it."""
+    found: dict[str, Any] = program._cache
+    if "last_uses" not in found:
+        last: dict[int, int] = {}
+        for number, ins in enumerate(program.instructions):
+            last.update(dict.fromkeys(ins.outputs, number))
+            last.update(dict.fromkeys(ins.inputs, number))
+        for v in program.outputs:
+            last.pop(v, None)
+        table: dict[int, list[int]] = {}
+        for v, number in last.items():
+            table.setdefault(number, []).append(v)
+        found["last_uses"] = table
+    return found["last_uses"]  # type: ignore[no-any-return]

@@ -1,0 +1,79 @@
+"""NumPy's names, for what NumPy's own dispatch cannot reach: arrays made of traced values, and made anew while tracing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as _np
+
+from jitgrad import pytree as _pytree
+from jitgrad.graph import Tensor as _Tensor
+from jitgrad.operators import functions as _functions
+from jitgrad.ops import common as _common
+from jitgrad.trace import graph_in as _graph_in
+
+# Functions that make an array of nothing but numbers: tensors while a function is traced, so that they can be
+# assigned to.
+_makers = ("zeros", "ones", "empty", "full", "arange", "linspace", "logspace", "eye", "identity", "tri")
+
+
+def array(object: Any, dtype: Any = None, *, copy: bool | None = True, ndmin: int = 0) -> Any:
+    """As numpy.array, of nested lists and tuples in which some values are traced; a tensor while a function is traced."""
+    graph = _graph_in(object)
+    if graph is None:
+        return _np.array(object, dtype=dtype, copy=copy, ndmin=ndmin)
+    with graph.as_default():
+        made = _build(object)
+        made = made if dtype is None else _functions["astype"](made, _np.dtype(dtype))
+        return made if made.ndim >= ndmin else _functions["reshape"](made, (1,) * (ndmin - made.ndim) + tuple(made.shape))
+
+
+def asarray(a: Any, dtype: Any = None) -> Any:
+    """As numpy.asarray; a tensor is given back as it is."""
+    if isinstance(a, _Tensor) and dtype is None:
+        return a
+    return array(a, dtype, copy=None)
+
+
+def _build(value: Any) -> _Tensor:
+    """Nested sequences as one tensor: what is all concrete is handed to NumPy, the rest is stacked."""
+    if not isinstance(value, list | tuple) or not _holds_tensor(value):
+        return _common.as_tensor(value)
+    parts = [_build(item) for item in value]
+    dtype = _common.common_dtype(*(item if _is_scalar(item) else part for item, part in zip(value, parts, strict=True)))
+    return _functions["stack"]([_common.as_tensor(part, dtype) for part in parts])  # type: ignore[no-any-return]
+
+
+def _is_scalar(item: Any) -> bool:
+    return type(item) in _common.PYTHON_SCALARS
+
+
+def _holds_tensor(value: Any) -> bool:
+    return any(isinstance(leaf, _Tensor) or hasattr(leaf, "as_graph_element") for leaf in _pytree.flatten(value)[0])
+
+
+def _maker(name: str) -> Callable[..., Any]:
+    def make(*args: Any, **kwargs: Any) -> Any:
+        graph = _graph_in((args, kwargs))
+        if graph is None:
+            return getattr(_np, name)(*args, **kwargs)
+        with graph.as_default():
+            return _common.as_tensor(_functions[name](*args, **kwargs))
+
+    make.__name__ = name
+    make.__doc__ = f"As numpy.{name}; a tensor while a function is traced."
+    return make
+
+
+_made = {name: _maker(name) for name in _makers}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _made:
+        return _made[name]
+    return getattr(_np, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*dir(_np), *_made, "array", "asarray"})

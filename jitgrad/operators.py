@@ -1,0 +1,200 @@
+"""The table of functions by NumPy name, and Python's operators and NumPy's methods in terms of it; no op is defined here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from jitgrad.errors import TracedValueError, layout
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# NumPy name ("add", "sum", "linalg.norm") -> a function that builds ops from tensors. The op families fill it;
+# operators, methods, NumPy's dispatch and jitgrad.numpy all read it.
+functions: dict[str, Callable[..., Any]] = {}
+
+
+def function(*names: str) -> Callable[[F], F]:
+    """Decorator: enter a function in the table under these NumPy names."""
+
+    def enter(fn: F) -> F:
+        for name in names:
+            functions[name] = fn
+        return fn
+
+    return enter
+
+
+def call(name: str, *args: Any, **kwargs: Any) -> Any:
+    """Call the function of that NumPy name."""
+    return functions[name](*args, **kwargs)
+
+
+def _binary(name: str) -> Callable[[Any, Any], Any]:
+    def operator(self: Any, other: Any) -> Any:
+        return functions[name](self, other) if is_operand(other) else NotImplemented
+
+    return operator
+
+
+def _reflected(name: str) -> Callable[[Any, Any], Any]:
+    def operator(self: Any, other: Any) -> Any:
+        return functions[name](other, self) if is_operand(other) else NotImplemented
+
+    return operator
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return functions[name](self, *args, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
+def _needs_value(what: str, hint: str) -> Callable[..., Any]:
+    def refuse(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise traced_value_error(self, what, hint)
+
+    return refuse
+
+
+def is_operand(x: Any) -> bool:
+    """Whether an operator accepts ``x`` beside a tensor: everything but strings, None and containers of objects."""
+    return not isinstance(x, str | bytes | dict | set | type(None))
+
+
+def traced_value_error(x: Any, what: str, hint: str) -> TracedValueError:
+    """The error for code that needs the value of a traced tensor."""
+    from jitgrad.graph import operation_text, source_text, user_source
+
+    return TracedValueError(
+        layout(
+            f"{what} needs the value of {x.name!r}, which is not known while the function is traced",
+            op=operation_text(x.op),
+            needed=f"at {source_text(user_source())}",
+            hint=hint,
+        )
+    )
+
+
+_branch_hint = "use np.where(condition, a, b), or jitgrad.cond and jitgrad.while_loop for branches and loops"
+_scalar_hint = "keep the value as an array, return it from the function, or make the argument static (static_argnames)"
+
+
+class Operators:
+    """Mixin: Python's operators and NumPy's array methods, each a look-up in the table of functions."""
+
+    __slots__ = ()
+    __array_priority__ = 1000.0
+
+    __add__, __radd__ = _binary("add"), _reflected("add")
+    __sub__, __rsub__ = _binary("subtract"), _reflected("subtract")
+    __mul__, __rmul__ = _binary("multiply"), _reflected("multiply")
+    __truediv__, __rtruediv__ = _binary("divide"), _reflected("divide")
+    __floordiv__, __rfloordiv__ = _binary("floor_divide"), _reflected("floor_divide")
+    __mod__, __rmod__ = _binary("remainder"), _reflected("remainder")
+    __pow__, __rpow__ = _binary("operator_power"), _reflected("operator_power")
+    __matmul__, __rmatmul__ = _binary("matmul"), _reflected("matmul")
+    __and__, __rand__ = _binary("bitwise_and"), _reflected("bitwise_and")
+    __or__, __ror__ = _binary("bitwise_or"), _reflected("bitwise_or")
+    __xor__, __rxor__ = _binary("bitwise_xor"), _reflected("bitwise_xor")
+    __lshift__, __rlshift__ = _binary("left_shift"), _reflected("left_shift")
+    __rshift__, __rrshift__ = _binary("right_shift"), _reflected("right_shift")
+    __divmod__, __rdivmod__ = _binary("divmod"), _reflected("divmod")
+    __lt__, __le__ = _binary("less"), _binary("less_equal")
+    __gt__, __ge__ = _binary("greater"), _binary("greater_equal")
+    __eq__, __ne__ = _binary("equal"), _binary("not_equal")  # type: ignore[assignment]
+    __hash__ = object.__hash__
+    __neg__, __pos__ = _method("negative"), _method("positive")
+    __abs__, __invert__ = _method("absolute"), _method("invert")
+    __round__ = _method("round")
+    __getitem__ = _method("getitem")
+
+    __bool__ = _needs_value("a condition (if, while, and, or, not)", _branch_hint)
+    __float__ = _needs_value("float()", _scalar_hint)
+    __int__ = _needs_value("int()", _scalar_hint)
+    __complex__ = _needs_value("complex()", _scalar_hint)
+    __index__ = _needs_value("an index or a count", "use np.take, or make the argument static (static_argnames)")
+    __array__ = _needs_value("conversion to an array", "use jitgrad.numpy, which has the same names, or jg.py_func")
+    item, tolist = _needs_value("item()", _scalar_hint), _needs_value("tolist()", _scalar_hint)
+
+    sum, prod, mean, std, var = map(_method, ("sum", "prod", "mean", "std", "var"))
+    max, min, any, all = map(_method, ("max", "min", "any", "all"))
+    argmax, argmin, argsort, sort = map(_method, ("argmax", "argmin", "argsort", "sort"))
+    cumsum, cumprod, clip, round = map(_method, ("cumsum", "cumprod", "clip", "round"))
+    swapaxes, squeeze, ravel, flatten = map(_method, ("swapaxes", "squeeze", "ravel", "ravel"))
+    repeat, take, dot, trace, diagonal = map(_method, ("repeat", "take", "dot", "trace", "diagonal"))
+    conj, conjugate, copy, nonzero = map(_method, ("conjugate", "conjugate", "copy", "nonzero"))
+
+    spec: Any
+
+    def __len__(self) -> int:
+        return self._leading_extent("len()")
+
+    def __iter__(self) -> Iterator[Any]:
+        return (functions["getitem"](self, i) for i in range(self._leading_extent("iteration")))
+
+    def _leading_extent(self, what: str) -> int:
+        shape = self.spec.shape
+        if shape == ():
+            raise TypeError(f"{what} of a 0-d tensor")
+        if shape is None or shape[0] is None:
+            raise traced_value_error(self, f"{what} over an unknown length", "use jitgrad.scan, or give the shape")
+        return int(shape[0])
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        functions["setitem"](self, index, value)
+
+    def reshape(self, *shape: Any, order: str = "C") -> Any:
+        """As numpy.ndarray.reshape: the shape as a tuple or as several integers."""
+        return functions["reshape"](self, shape[0] if len(shape) == 1 else shape, order=order)
+
+    def transpose(self, *axes: Any) -> Any:
+        """As numpy.ndarray.transpose: no axes, a tuple, or several integers."""
+        return functions["transpose"](self, axes[0] if len(axes) == 1 else (axes or None))
+
+    def astype(self, dtype: Any, copy: bool = True) -> Any:
+        """Converted to ``dtype``; float to integer truncates as NumPy does."""
+        return functions["astype"](self, dtype)
+
+    @property
+    def T(self) -> Any:
+        """The transpose: all axes reversed."""
+        return functions["transpose"](self)
+
+    @property
+    def mT(self) -> Any:
+        """The last two axes swapped."""
+        return functions["matrix_transpose"](self)
+
+    @property
+    def real(self) -> Any:
+        """Real part."""
+        return functions["real"](self)
+
+    @property
+    def imag(self) -> Any:
+        """Imaginary part."""
+        return functions["imag"](self)
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions; ShapeError when the rank is unknown."""
+        return len(self.spec.known_shape) if self.spec.shape is None else len(self.spec.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements; ShapeError when it is unknown."""
+        return math.prod(self.spec.known_shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the value; ShapeError when the size is unknown."""
+        return int(self.spec.nbytes)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return int(self.spec.dtype.itemsize)

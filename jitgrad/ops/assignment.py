@@ -1,0 +1,332 @@
+"""``x[index] = value`` as a function of the old ``x``: a new tensor in which the user's object then stands for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jitgrad.graph import Tensor, apply_one
+from jitgrad.opdef import Interpreted, Params, Specs, define, find
+from jitgrad.operators import function, traced_value_error
+from jitgrad.ops.common import as_tensor, build, unsupported
+from jitgrad.ops.gathering import INDEX, as_index
+from jitgrad.ops.indexing import MASK_HINT, Plan, consumed, plan_index, view
+from jitgrad.ops.slicing import unslice
+from jitgrad.spec import TensorSpec
+
+
+def rebind(x: Tensor, new: Tensor) -> None:
+    """Let the object ``x`` stand for the value ``new``, while every operation made so far keeps the value it was given.
+
+    ``new`` must be the output of an operation made for this purpose, that nobody holds. A fresh tensor takes the place
+    of ``x`` in the graph, and ``x`` takes that of ``new``. Code that keeps a list of tensors over a call of user code
+    (inputs of a trace) must keep their operations instead.
+    """
+    old = Tensor(x.op, x.value_index, x.spec)
+    old.is_weak = x.is_weak
+    old._consumers = x._consumers
+    for op in dict.fromkeys(old._consumers):
+        op.inputs = tuple(old if t is x else t for t in op.inputs)
+    _put_output(old)
+    x.op, x.value_index, x.spec, x.is_weak, x._consumers = (
+        new.op,
+        new.value_index,
+        new.spec,
+        new.is_weak,
+        new._consumers,
+    )
+    for op in dict.fromkeys(x._consumers):
+        op.inputs = tuple(x if t is new else t for t in op.inputs)
+    _put_output(x)
+
+
+def _put_output(t: Tensor) -> None:
+    outputs = list(t.op.outputs)
+    outputs[t.value_index] = t
+    t.op.outputs = tuple(outputs)
+
+
+@function("setitem")
+def setitem(x: Tensor, index: Any, value: Any) -> None:
+    """``x[index] = value``: every index that ``getitem`` takes, and traced boolean masks for values that broadcast.
+
+    The value is converted to the dtype of ``x``; of several values for one element the last stays, as in NumPy. Unlike in
+    NumPy, other tensors never change: slices of ``x`` taken before are values, not views.
+    """
+    new = _assigned(x, index, as_tensor(value, x.dtype, x.graph))
+    if new is not x:
+        rebind(x, new)
+
+
+def _assigned(x: Tensor, index: Any, value: Tensor) -> Tensor:
+    """A new tensor, or ``x`` itself where nothing is assigned."""
+    items = index if isinstance(index, tuple) else (index,)
+    if any(isinstance(item, Tensor) and item.dtype.kind == "b" for item in items):
+        return _masked(x, items, value)
+    plan = plan_index(x, index)
+    if plan.positions:
+        part = view(x, plan)
+        filled = _gathered_window(part, plan, value)
+        return x if filled is part else _with_window(x, plan, filled)
+    if x.spec.is_known:
+        wide = _fitted(value, _view_shape(x.spec.known_shape, plan))
+    else:
+        wide = apply_one(find("broadcast_like"), value, view(x, plan))
+    return build("identity_tensor", _with_window(x, plan, wide))
+
+
+def _fitted(value: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """``value`` broadcast to ``shape``; leading extents of 1 too many are dropped, as NumPy does."""
+    extra = value.ndim - len(shape)
+    if extra > 0 and all(n == 1 for n in value.shape[:extra]):
+        value = build("squeeze", value, tuple(range(extra)))
+    return value if value.shape == shape else build("broadcast_to", value, shape)
+
+
+def _view_shape(shape: tuple[int, ...], plan: Plan) -> tuple[int, ...]:
+    """The shape that ``view`` gives."""
+    extents = [
+        len(range(n)[s])
+        for k, (n, s) in enumerate(zip(shape, plan.slices, strict=True))
+        if k not in plan.drop
+    ]
+    for place in plan.new:
+        extents.insert(place, 1)
+    return tuple(extents[k] for k in plan.order or range(len(extents)))
+
+
+def _selected_shape(part: Tensor, plan: Plan) -> tuple[int, ...]:
+    """The shape that ``gather`` gives."""
+    shape = part.spec.known_shape
+    return (*shape[: plan.axes[0]], *plan.positions[0].shape, *shape[plan.axes[-1] + 1 :])
+
+
+def _with_window(x: Tensor, plan: Plan, part: Tensor) -> Tensor:
+    """``x`` with the planned view of it replaced by ``part``, which has the view's shape."""
+    if plan.order is not None:
+        part = build("transpose", part, tuple(np.argsort(plan.order).tolist()))
+    part = build("squeeze", part, plan.new) if plan.new else part
+    if not plan.is_sliced:
+        return part
+    inside = unslice(_true_like(part), x, plan.slices, plan.drop)
+    return build("where", inside, unslice(part, x, plan.slices, plan.drop), x)
+
+
+def _true_like(x: Tensor) -> Tensor:
+    if x.spec.is_known:
+        return build("constant", np.broadcast_to(np.True_, x.spec.known_shape), graph=x.graph)
+    return apply_one(find("broadcast_like"), as_tensor(True, graph=x.graph), x)
+
+
+# -- positions -----------------------------------------------------------------------------------------------
+
+
+def _last_writer(*index: Any, extents: tuple[int, ...]) -> Any:
+    for positions, n in zip(index, extents, strict=True):
+        outside = positions[(positions < -n) | (positions >= n)]
+        if outside.size:
+            raise IndexError(f"index {outside.flat[0]} is out of bounds for an axis of size {n}")
+    writer = np.full(extents, -1, dtype=INDEX)
+    writer[index] = np.arange(index[0].size, dtype=INDEX).reshape(index[0].shape)
+    return writer
+
+
+def _infer_last_writer(specs: Specs, params: Params) -> Specs:
+    return (TensorSpec(params["extents"], INDEX),)
+
+
+last_writer_op = define(
+    "last_writer",
+    infer=_infer_last_writer,
+    impl=_last_writer,
+    differentiable=False,
+    kind=Interpreted(
+        "which of several assignments to one element is the last depends on the values of the positions"
+    ),
+)
+
+
+def _writer(x: Tensor, index: tuple[Any, ...], extents: tuple[int, ...]) -> Tensor:
+    """For each element of the gathered axes, the number of the last assignment to it, or -1."""
+    if any(isinstance(i, Tensor) for i in index):
+        return apply_one(last_writer_op, *(as_index(i, x) for i in index), extents=extents)
+    return as_tensor(_last_writer(*index, extents=extents), graph=x.graph)
+
+
+def _gathered_window(part: Tensor, plan: Plan, value: Tensor) -> Tensor:
+    """``part`` with ``value`` at the planned positions."""
+    first, count = plan.axes[0], len(plan.axes)
+    wide = _fitted(value, _selected_shape(part, plan))
+    extents = part.spec.known_shape[first : first + count]
+    if isinstance(plan.positions[0], Tensor) and plan.positions[0].shape == ():
+        return _at_scalar(part, plan, wide)
+    if 0 in plan.positions[0].shape:
+        return part
+    spread = (*range(first), *range(first + count, part.ndim))
+    writer = _writer(part, plan.positions, extents)
+    rows = _merged(wide, first, plan.positions[0].ndim)
+    written = build("take", rows, build("maximum", writer, 0), first)
+    mask = build("greater_equal", writer, 0)
+    return build("where", _aligned(mask, spread), written, part)
+
+
+def _merged(wide: Tensor, first: int, count: int) -> Tensor:
+    shape = wide.spec.known_shape
+    if count == 1:
+        return wide
+    return build("reshape", wide, (*shape[:first], -1, *shape[first + count :]))
+
+
+def _aligned(mask: Tensor, axes: tuple[int, ...]) -> Tensor:
+    return build("expand_dims", mask, axes) if axes else mask
+
+
+def _at_scalar(part: Tensor, plan: Plan, value: Tensor) -> Tensor:
+    """One traced position per axis: a comparison with the running index, which compiles; nothing outside the range."""
+    wide = build("expand_dims", value, plan.axes)
+    hit: Any = None
+    for axis, position in zip(plan.axes, plan.positions, strict=True):
+        n = part.spec.known_shape[axis]
+        index = as_index(position, part)
+        ruler = np.arange(n).reshape([n if k == axis else 1 for k in range(part.ndim)])
+        here = build("equal", build("where", build("less", index, 0), index + n, index), ruler)
+        hit = here if hit is None else build("logical_and", hit, here)
+    return build("where", hit, wide, part)
+
+
+# -- masks ---------------------------------------------------------------------------------------------------
+
+
+def _masked(x: Tensor, items: tuple[Any, ...], value: Tensor) -> Tensor:
+    """``x[..., mask, ...] = value`` with one traced mask beside slices and integers."""
+    masks = [item for item in items if isinstance(item, Tensor) and item.dtype.kind == "b"]
+    others = [item for item in items if not any(item is mask for mask in masks)]
+    if len(masks) > 1 or not all(
+        item is Ellipsis or isinstance(item, slice | int | np.integer) for item in others
+    ):
+        raise traced_value_error(
+            masks[0], "assignment through a mask beside other arrays", "use np.where with one mask"
+        )
+    mask = masks[0]
+    where = next(k for k, item in enumerate(items) if item is mask)
+    plan = plan_index(x, (*items[:where], *[slice(None)] * mask.ndim, *items[where + 1 :]))
+    part = view(x, plan)
+    after = part.ndim - _axis_of_mask(x, items, where) - mask.ndim
+    wide = build(
+        "where",
+        _aligned(mask, tuple(range(mask.ndim, mask.ndim + after))),
+        _for_mask(value, mask, after),
+        part,
+    )
+    return _with_window(x, plan, wide)
+
+
+def _axis_of_mask(x: Tensor, items: tuple[Any, ...], where: int) -> int:
+    """The axis of the view at which the mask begins: integers in front of it are gone."""
+    before = items[:where]
+    hidden = x.ndim - sum(
+        consumed(item) if isinstance(item, Tensor) else item is not Ellipsis for item in items
+    )
+    return sum(hidden if item is Ellipsis else isinstance(item, slice) for item in before)
+
+
+def _for_mask(value: Tensor, mask: Tensor, after: int) -> Tensor:
+    """``value`` aligned with the mask's axes: its axis for the chosen elements must have extent 1."""
+    if value.ndim <= after:
+        return value
+    if value.shape[value.ndim - after - 1] != 1:
+        raise traced_value_error(mask, "assigning as many values as a boolean mask has True", MASK_HINT)
+    at = value.ndim - after
+    return build("expand_dims", value, tuple(range(at, at + mask.ndim - 1))) if mask.ndim > 1 else value
+
+
+# -- NumPy's functions that write ----------------------------------------------------------------------------
+
+
+def _target(name: str, x: Any) -> Tensor:
+    if not isinstance(x, Tensor):
+        raise unsupported(name, " of traced values into an array that is not traced")
+    return x
+
+
+@function("put_along_axis")
+def put_along_axis(arr: Any, indices: Any, values: Any, axis: Any) -> None:
+    """``arr[i, indices[i, k], ...] = values[i, k, ...]`` for the user's object ``arr``; the last of several values stays."""
+    x = _target("put_along_axis", arr)
+    if axis is None:
+        return put(x, indices, values)
+    index = as_index(indices, x) if isinstance(indices, Tensor) else np.asarray(indices)
+    axis = axis % x.ndim
+    shape = list(x.spec.known_shape)
+    shape[axis] = index.shape[axis]
+    grid: list[Any] = list(np.indices(tuple(shape), sparse=True))
+    grid[axis] = index
+    setitem(x, tuple(grid), values)
+    return None
+
+
+@function("put")
+def put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
+    """``a.flat[ind] = v`` for the user's object ``a``; a value shorter than ``ind`` is repeated."""
+    x = _target("put", a)
+    if mode != "raise":
+        raise unsupported("put", f" with mode={mode!r}")
+    index = build("ravel", ind) if isinstance(ind, Tensor) else np.ravel(ind)
+    values = build("ravel", as_tensor(v, x.dtype, x.graph))
+    if values.size != index.size:
+        values = build("take", values, np.arange(index.size) % values.size, 0)
+    if index.size:
+        flat = _assigned(build("ravel", x), index, values)
+        rebind(x, build("reshape", flat, x.spec.known_shape))
+
+
+@function("copyto")
+def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
+    """``dst[...] = src`` where the mask ``where`` holds."""
+    x = _target("copyto", dst)
+    if where is True:
+        return setitem(x, ..., src)
+    rebind(x, build("where", where, _fitted(as_tensor(src, x.dtype, x.graph), x.spec.known_shape), x))
+    return None
+
+
+@function("putmask", "place")
+def putmask(a: Any, mask: Any, values: Any) -> None:
+    """``a[mask] = values`` for values of extent 1 or of the shape of ``a``."""
+    x = _target("putmask", a)
+    source = as_tensor(values, x.dtype, x.graph)
+    if source.size != 1 and source.shape != x.shape:
+        raise unsupported("putmask", " with values of another shape than the array")
+    rebind(x, build("where", mask, _fitted(source, x.spec.known_shape), x))
+
+
+@function("fill_diagonal")
+def fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
+    """``a[i, i] = val`` for the user's matrix ``a``, a scalar or one value per row."""
+    x = _target("fill_diagonal", a)
+    if x.ndim != 2 or wrap:
+        raise unsupported("fill_diagonal", " beyond a plain matrix")
+    position = np.arange(min(x.spec.known_shape))
+    setitem(x, (position, position), val)
+
+
+@function("add.at")
+def add_at(a: Any, indices: Any, b: Any) -> None:
+    """``a[indices] += b`` where values for the same element add up, for the user's object ``a``."""
+    x = _target("add.at", a)
+    plan = plan_index(x, indices)
+    value = as_tensor(b, x.dtype, x.graph)
+    if not plan.positions:
+        return setitem(x, indices, build("add", build("getitem", x, indices), value))
+    part = view(x, plan)
+    index = [as_index(i, x) for i in plan.positions]
+    sums = _scattered(part, _fitted(value, _selected_shape(part, plan)), index, plan.axes)
+    rebind(x, _with_window(x, plan, build("add", part, sums)))
+    return None
+
+
+def _scattered(part: Tensor, updates: Tensor, index: list[Tensor], axes: tuple[int, ...]) -> Tensor:
+    if len(index) == 1:
+        return apply_one(find("scatter_take"), part, updates, index[0], axis=axes[0])
+    return apply_one(find("scatter_index"), part, updates, *index, axes=axes)

@@ -1,0 +1,102 @@
+"""What reductions share: axes, the dtypes that sums have, the way back of a gradient, define_reduction; no op of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jitgrad.errors import ShapeError
+from jitgrad.graph import Tensor, apply_one
+from jitgrad.opdef import OpDef, Params, Reduce, Specs, Vjp, define, find
+from jitgrad.operators import call
+from jitgrad.ops.common import as_tensor, shaped_like, where
+from jitgrad.spec import DType, Shape, TensorSpec, normalize_axes, normalize_axis
+
+Axes = tuple[int, ...] | None
+
+
+def axes_of(x: Tensor, axis: Any) -> Axes:
+    """Axes counted from the front where the rank is known; None stands for all axes of an unknown rank."""
+    if x.spec.rank is not None:
+        return normalize_axes(axis, x.spec.rank)
+    return None if axis is None else tuple(np.atleast_1d(np.asarray(axis, np.int64)).tolist())
+
+
+def axis_of(x: Tensor, axis: int) -> int:
+    """One axis counted from the front where the rank is known."""
+    return int(axis) if x.spec.rank is None else normalize_axis(int(axis), x.spec.rank)
+
+
+def sum_dtype(dtype: DType) -> DType:
+    """What NumPy adds up in: integers and bools in at least 64 bits."""
+    if dtype.kind in "bi":
+        return np.promote_types(dtype, np.int64)
+    return np.promote_types(dtype, np.uint64) if dtype.kind == "u" else dtype
+
+
+def _reduced(shape: Shape | None, axis: Any, keepdims: bool) -> Shape | None:
+    """The shape without the axes (None: all), or with extent 1 in their place."""
+    if shape is None:
+        return () if axis is None and not keepdims else None
+    axes = normalize_axes(axis, len(shape))
+    kept = (1 if i in axes else n for i, n in enumerate(shape) if keepdims or i not in axes)
+    return tuple(kept)
+
+
+def spread(g: Tensor, x: Tensor, axis: Any, keepdims: bool) -> Tensor:
+    """``g`` repeated along the axes that a reduction of ``x`` took away."""
+    if not keepdims and axis is not None and g.spec.rank != 0:
+        g = call("expand_dims", g, axis)
+    if x.spec.is_known:
+        return call("broadcast_to", g, x.shape)  # type: ignore[no-any-return]
+    return shaped_like(apply_one(find("broadcast_like"), g, x), x)
+
+
+def define_reduction(
+    name: str,
+    impl: Callable[..., Any],
+    combine: str,
+    out_dtype: Callable[[DType], DType],
+    vjp: Vjp | None = None,
+    *,
+    has_identity: bool = True,
+) -> OpDef:
+    """Define a reduction over params axis (a tuple; an int for argmax; None: all axes) and keepdims."""
+
+    def infer(specs: Specs, params: Params) -> Specs:
+        (x,) = specs
+        shape = _reduced(x.shape, params["axis"], params["keepdims"])
+        if not has_identity and x.shape is not None and is_void(x.shape, params["axis"]):
+            raise ShapeError(
+                f"{name} of no elements has no value: {x} along axis {params['axis']}; give initial="
+            )
+        return (TensorSpec(shape, out_dtype(x.dtype)),)
+
+    return define(
+        name,
+        infer=infer,
+        impl=impl,
+        vjp=vjp,
+        kind=Reduce(combine),
+        differentiable=vjp is not None,
+        infers_partial=True,
+    )
+
+
+def is_void(shape: Shape, axis: Any) -> bool:
+    """Whether some result would be made of no elements at all."""
+    axes = normalize_axes(axis, len(shape))
+    return 0 in [shape[i] for i in axes] and 0 not in [n for i, n in enumerate(shape) if i not in axes]
+
+
+def masked(x: Tensor, mask: Any, neutral: Any) -> Tensor:
+    """``x`` with ``neutral`` where the argument where= of a reduction does not hold."""
+    return x if mask is True else where(mask, x, neutral)
+
+
+def widened(a: Any, dtype: Any) -> Tensor:
+    """``a`` in the dtype given, else in the one that NumPy adds up in."""
+    x = as_tensor(a)
+    return call("astype", x, sum_dtype(x.dtype) if dtype is None else dtype)  # type: ignore[no-any-return]

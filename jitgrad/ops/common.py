@@ -1,0 +1,225 @@
+"""What the op families share: values to tensors, common dtypes, explicit broadcasting; it defines no op of its own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from jitgrad import operators
+from jitgrad.errors import DTypeError, ShapeError, UnsupportedOpError, layout
+from jitgrad.graph import Graph, Tensor, apply, graph_of, operation_text, source_text, user_source
+from jitgrad.opdef import OpDef, Params, Specs, find
+from jitgrad.spec import DType, Shape, TensorSpec, broadcast_shapes
+
+PYTHON_SCALARS = (bool, int, float, complex)
+_weak_types = {"i": int, "u": int, "f": float, "c": complex}
+
+
+def unwrap(value: Any) -> Any:
+    """The tensor that ``value`` stands for (a Variable, say), else ``value`` itself."""
+    return value.as_graph_element() if hasattr(value, "as_graph_element") else value
+
+
+def as_tensor(value: Any, dtype: DType | None = None, graph: Graph | None = None) -> Tensor:
+    """``value`` itself when it is a tensor (or stands for one), else a constant; converted to ``dtype`` when given."""
+    value = unwrap(value)
+    if isinstance(value, Tensor):
+        return value if dtype is None or value.dtype == dtype else operators.call("astype", value, dtype)  # type: ignore[no-any-return]
+    return operators.call("constant", value, dtype, graph=graph)  # type: ignore[no-any-return]
+
+
+def build(name: str, *args: Any, **kwargs: Any) -> Tensor:
+    """Call the function of that NumPy name, one that gives a single tensor."""
+    out: Tensor = operators.call(name, *args, **kwargs)
+    return out
+
+
+def as_tensors(*values: Any) -> tuple[Tensor, ...]:
+    """All values as tensors of the graph of the first tensor among them."""
+    unwrapped = tuple(map(unwrap, values))
+    graph = graph_of(unwrapped)
+    return tuple(as_tensor(value, graph=graph) for value in unwrapped)
+
+
+# -- dtypes ------------------------------------------------------------------------------------------------------------
+
+
+def type_key(value: Any) -> Any:
+    """What NumPy's promotion looks at: a dtype, or the Python type of a scalar that gives way (NEP 50)."""
+    value = unwrap(value)
+    if isinstance(value, Tensor):
+        return _weak_types.get(value.dtype.kind, value.dtype) if value.is_weak else value.dtype
+    if type(value) in PYTHON_SCALARS:
+        return np.dtype(bool) if type(value) is bool else type(value)
+    return np.asarray(value).dtype
+
+
+def is_weak_key(key: Any) -> bool:
+    """Whether ``type_key`` gave the type of a Python scalar."""
+    return isinstance(key, type)
+
+
+def common_dtype(*values: Any) -> DType:
+    """NumPy's result type of tensors, arrays and Python scalars."""
+    return joint_dtype(*map(type_key, values))
+
+
+def joint_dtype(*keys: Any) -> DType:
+    """NumPy's result type of what ``type_key`` gave; DTypeError when there is none."""
+    try:
+        return np.result_type(*(key(0) if is_weak_key(key) else key for key in keys))
+    except TypeError as error:
+        names = " and ".join(getattr(key, "name", getattr(key, "__name__", str(key))) for key in keys)
+        raise DTypeError(layout(f"no common dtype for {names}", hint="convert one with astype")) from error
+
+
+def require_float(name: str, dtype: DType) -> None:
+    """DTypeError unless ``dtype`` is a float or complex one."""
+    if dtype.kind not in "fc":
+        raise DTypeError(f"{name} needs a float tensor, got {dtype.name}")
+
+
+# -- shapes ------------------------------------------------------------------------------------------------------------
+
+
+def _pattern(x: Tensor) -> Tensor:
+    return x if x.shaped_like is None else x.shaped_like
+
+
+def has_shape_of(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors are known to have the same shape, even where extents are not known."""
+    return _pattern(x) is _pattern(y) or (x.spec.is_known and x.spec.shape == y.spec.shape)
+
+
+def shaped_like(x: Tensor, y: Tensor) -> Tensor:
+    """``x``, remembered to have the shape of ``y`` where its own extents are not known."""
+    if not x.spec.is_known and x is not y:
+        x.shaped_like = _pattern(y)
+    return x
+
+
+def broadcast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors broadcast against each other by explicit ops: the only place where elementwise inputs are broadcast."""
+    if all(has_shape_of(x, tensors[0]) for x in tensors[1:]):
+        return tensors
+    shapes = [x.spec.shape for x in tensors]
+    try:
+        out = broadcast_shapes(*shapes)
+    except ShapeError as error:
+        raise ShapeError(
+            layout(
+                str(error),
+                inputs="; ".join(operation_text(x.op) for x in tensors),
+                needed=f"at {source_text(user_source())}",
+            )
+        ) from None
+    grown = tuple(_broadcast_one(x, out, tensors) for x in tensors)
+    return tuple(shaped_like(x, grown[0]) for x in grown)
+
+
+def _broadcast_one(x: Tensor, out: Shape | None, tensors: Sequence[Tensor]) -> Tensor:
+    if out is not None and None not in out:
+        if x.spec.shape == out:
+            return x
+        if x.op.type == "constant" and not x.spec.shape:
+            return operators.call("constant", np.broadcast_to(x.op.params["value"], out), graph=x.graph)  # type: ignore[no-any-return,arg-type]
+        if x.spec.is_known:
+            return operators.call("broadcast_to", x, out)  # type: ignore[no-any-return]
+    others = [t for t in tensors if t is not x]
+    return apply(find("broadcast_like"), x, *others) if others else x
+
+
+def filled_like(x: Tensor, value: Any, dtype: DType) -> Tensor:
+    """A tensor of the shape of ``x`` that holds ``value`` everywhere: a constant where the shape is known."""
+    if x.spec.is_known:
+        return operators.call("constant", filled(x.spec.known_shape, value, dtype), graph=x.graph)  # type: ignore[no-any-return]
+    return shaped_like(apply(find("broadcast_like"), as_tensor(value, dtype, x.graph), x), x)
+
+
+def filled(shape: tuple[int, ...], value: Any, dtype: DType | None = None) -> npt.NDArray[Any]:
+    """A read-only array that holds ``value`` everywhere, in the memory of one element."""
+    number = np.array(value, dtype=dtype)
+    number.flags.writeable = False
+    return np.broadcast_to(number, shape)
+
+
+def same_shape(specs: Specs) -> Shape | None:
+    """The shape that all elementwise inputs have, as far as it is known; ShapeError when they differ."""
+    try:
+        return functools.reduce(_merged, (spec.shape for spec in specs))
+    except ShapeError:
+        raise ShapeError(f"inputs of different shapes: {', '.join(map(str, specs))}") from None
+
+
+def _merged(a: Shape | None, b: Shape | None) -> Shape | None:
+    if a == b or b is None:
+        return a
+    if a is None:
+        return b
+    if len(a) != len(b) or any(m != n and None not in (m, n) for m, n in zip(a, b, strict=True)):
+        raise ShapeError("different shapes")
+    return tuple(n if m is None else m for m, n in zip(a, b, strict=True))
+
+
+def same_spec(specs: Specs, params: Params) -> Specs:
+    """Inference of ops whose output looks like their first input."""
+    return (TensorSpec(same_shape(specs), specs[0].dtype),)
+
+
+# -- building ----------------------------------------------------------------------------------------------------------
+
+
+def elementwise(opdef: OpDef, *values: Any, dtypes: Sequence[DType], **params: Any) -> Any:
+    """Apply an elementwise op to values converted to ``dtypes`` and broadcast; weak when all the values are.
+
+    Python numbers become constants of the broadcast shape.
+    """
+    inputs = _broadcast_values(tuple(map(unwrap, values)), dtypes)
+    outputs = apply(opdef, *inputs, **params)
+    is_weak = all(is_weak_key(type_key(value)) for value in values)
+    for out in outputs if isinstance(outputs, tuple) else (outputs,):
+        shaped_like(out, inputs[0]).is_weak = is_weak
+    return outputs
+
+
+def _broadcast_values(values: Sequence[Any], dtypes: Sequence[DType]) -> list[Tensor]:
+    graph = graph_of(values)
+    is_number = [type(value) in PYTHON_SCALARS for value in values]
+    pairs = list(zip(values, dtypes, is_number, strict=True))
+    arrays = broadcast(*(as_tensor(value, dtype, graph) for value, dtype, number in pairs if not number))
+    if not arrays:
+        return [as_tensor(value, dtype, graph) for value, dtype in zip(values, dtypes, strict=True)]
+    pending = iter(arrays)
+    return [filled_like(arrays[0], value, dtype) if number else next(pending) for value, dtype, number in pairs]
+
+
+def where(condition: Any, x: Any, y: Any) -> Tensor:
+    """``numpy.where``, for gradient rules: what is not taken passes neither values nor NaN."""
+    return operators.call("where", condition, x, y)  # type: ignore[no-any-return]
+
+
+def ratio(x: Any, y: Any) -> Any:
+    """``x / y``, with 0 for 0/0."""
+    return x / where((x == 0) & (y == 0), 1, y)
+
+
+def unsupported(name: str, detail: str = "") -> UnsupportedOpError:
+    """The error for a NumPy function, or an option of one, that cannot be traced."""
+    return UnsupportedOpError(
+        layout(
+            f"numpy.{name}{detail} cannot be traced",
+            needed=f"at {source_text(user_source())}",
+            hint="wrap the code in jg.py_func(fn, inputs, dtypes), which runs it as it is (without a gradient)",
+        )
+    )
+
+
+def refuse_options(name: str, **options: Any) -> None:
+    """UnsupportedOpError for the first option that is not None (or "K", NumPy's default order)."""
+    for key, value in options.items():
+        if value is not None and not (key == "order" and value == "K"):
+            raise unsupported(name, f" with {key}={value!r}")

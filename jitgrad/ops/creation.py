@@ -1,0 +1,108 @@
+"""Ops that hold or pass on values as they are: constants, placeholders, identity, stop_gradient; nothing is computed here."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from jitgrad.errors import DTypeError
+from jitgrad.graph import Graph, Tensor, apply, default_graph
+from jitgrad.opdef import Elementwise, Fill, Interpreted, Params, Specs, define
+from jitgrad.operators import function
+from jitgrad.ops.common import as_tensor, same_spec
+from jitgrad.spec import TensorSpec, spec_of
+
+
+def _infer_value(specs: Specs, params: Params) -> Specs:
+    return (spec_of(params["value"]),)
+
+
+constant_op = define(
+    "constant",
+    infer=_infer_value,
+    impl=lambda value: value,
+    kind=Fill("constant"),
+)
+
+
+@function("constant")
+def constant(value: Any, dtype: Any = None, name: str | None = None, *, graph: Graph | None = None) -> Tensor:
+    """A tensor that holds ``value``; Python numbers as np.asarray types them unless ``dtype`` is given.
+
+    The array is copied unless no one can write to its memory, so that changing it later does not change the graph.
+    """
+    array = np.asarray(value, dtype=dtype)
+    if array.dtype.kind in "OUSV":
+        raise DTypeError(f"a constant cannot hold values of dtype {array.dtype}")
+    if not _is_frozen(array):
+        array = array.copy()
+        array.flags.writeable = False
+    with (default_graph() if graph is None else graph).as_default():
+        return apply(constant_op, name=name, value=array)  # type: ignore[no-any-return]
+
+
+def _is_frozen(array: Any) -> bool:
+    while isinstance(array, np.ndarray):
+        if array.flags.writeable:
+            return False
+        array = array.base
+    return array is None
+
+
+placeholder_op = define(
+    "placeholder",
+    infer=lambda specs, params: (TensorSpec(params["shape"], params["dtype"]),),
+    impl=lambda shape, dtype: _unfed(shape, dtype),
+    kind=Interpreted("a placeholder only stands for a fed value"),
+)
+
+
+def _unfed(shape: Any, dtype: Any) -> Any:
+    raise ValueError("a placeholder was not fed")
+
+
+@function("placeholder")
+def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tensor:
+    """A tensor to be fed; ``shape`` None, or None in a dimension, is not known until then."""
+    entries = shape if isinstance(shape, list | tuple) else (shape,)
+    fixed = None if shape is None else tuple(None if n is None else operator.index(n) for n in entries)
+    return apply(placeholder_op, name=name, shape=fixed, dtype=np.dtype(dtype))  # type: ignore[no-any-return]
+
+
+identity_op = define(
+    "identity",
+    infer=same_spec,
+    impl=lambda x: x,
+    vjp=lambda g, out, x: g,
+    kind=Elementwise("identity"),
+    infers_partial=True,
+)
+
+stop_gradient_op = define(
+    "stop_gradient",
+    infer=same_spec,
+    impl=lambda x: x,
+    kind=Elementwise("identity"),
+    infers_partial=True,
+    differentiable=False,
+)
+
+
+@function("identity_tensor")
+def identity(x: Any, name: str | None = None) -> Tensor:
+    """A tensor equal to ``x``, made by an operation of its own."""
+    return apply(identity_op, as_tensor(x), name=name)  # type: ignore[no-any-return]
+
+
+@function("stop_gradient")
+def stop_gradient(x: Any, name: str | None = None) -> Tensor:
+    """``x``, treated as a constant by every gradient."""
+    return apply(stop_gradient_op, as_tensor(x), name=name)  # type: ignore[no-any-return]
+
+
+@function("copy")
+def copy(a: Any, order: str = "K", subok: bool = False) -> Tensor:
+    """As numpy.copy: equal values in a tensor of its own."""
+    return identity(a)

@@ -1,0 +1,250 @@
+"""``x[index]`` with NumPy's whole grammar, planned as a slice, new axes and a gather; assignment is in assignment."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jitgrad.errors import ShapeError
+from jitgrad.graph import Tensor, apply_one
+from jitgrad.operators import function, traced_value_error
+from jitgrad.ops.common import as_tensor, build
+from jitgrad.ops.gathering import as_index, checked_positions, index_op, positions_of, take_op
+from jitgrad.ops.slicing import getslice
+
+MASK_HINT = "use np.where(mask, x, other), or multiply by the mask: the result of x[mask] has as many elements as mask has True"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An index taken apart: first slices (which drop the axes of integers), then new axes, then tensors of positions.
+
+    ``slices`` and ``drop`` speak of the axes of x, ``new`` of the axes after that; ``order`` is the transpose that
+    brings the axes in ``axes`` together (None: they are adjacent), ``axes`` and ``positions`` are what is gathered.
+    """
+
+    slices: tuple[slice, ...]
+    drop: tuple[int, ...]
+    new: tuple[int, ...]
+    order: tuple[int, ...] | None
+    axes: tuple[int, ...]
+    positions: tuple[Any, ...]
+
+    @property
+    def is_sliced(self) -> bool:
+        """Whether the slices leave anything out."""
+        return bool(self.drop) or any(s != slice(None) for s in self.slices)
+
+
+@function("getitem")
+def getitem(x: Tensor, index: Any) -> Tensor:
+    """``x[index]``: integers, slices, Ellipsis, None, integer arrays and tensors, concrete boolean arrays.
+
+    IndexError for too many indices and for concrete positions out of range; TracedValueError for a traced mask, since
+    the shape would depend on its values. Traced positions out of range: see gathering.
+    """
+    plan = plan_index(x, index)
+    out = view(x, plan)
+    if plan.positions:
+        return gather(out, plan)
+    return build("identity_tensor", x) if out is x else out
+
+
+def view(x: Tensor, plan: Plan) -> Tensor:
+    """The part of ``x`` from which positions are gathered: sliced, with new axes, in order."""
+    out = getslice(x, plan.slices, plan.drop) if plan.is_sliced else x
+    out = build("expand_dims", out, plan.new) if plan.new else out
+    return out if plan.order is None else build("transpose", out, plan.order)
+
+
+def gather(x: Tensor, plan: Plan) -> Tensor:
+    """The planned positions of a view."""
+    index = [as_index(i, x) for i in plan.positions]
+    if len(index) == 1:
+        return apply_one(take_op, x, index[0], axis=plan.axes[0])
+    return apply_one(index_op, x, *index, axes=plan.axes)
+
+
+# -- planning ------------------------------------------------------------------------------------------------
+
+# An entry of an index: a slice, None (a new axis), an int, or an array or tensor of positions.
+Entry = Any
+
+
+def plan_index(x: Tensor, index: Any) -> Plan:
+    """The plan of ``x[index]``."""
+    entries = _expanded(x, index)
+    slices: list[slice] = []
+    drop, new, axes = list[int](), list[int](), list[int]()
+    positions: list[Any] = []
+    axis = place = 0
+    for entry in entries:
+        if entry is None:
+            new.append(place)
+            place += 1
+            continue
+        extent = x.shape[axis]
+        if isinstance(entry, int):
+            slices.append(_one(entry, extent, axis))
+            drop.append(axis)
+        else:
+            slices.append(entry if isinstance(entry, slice) else slice(None))
+            if not isinstance(entry, slice):
+                checked_positions(entry, extent, axis)
+                axes.append(place)
+                positions.append(entry)
+            place += 1
+        axis += 1
+    order, axes = _placed(entries, axes, place) if axes else (None, axes)
+    return Plan(
+        tuple(slices),
+        tuple(drop),
+        tuple(new),
+        order,
+        tuple(axes),
+        tuple(positions_of(positions) if positions else ()),
+    )
+
+
+def _placed(entries: Sequence[Entry], axes: list[int], rank: int) -> tuple[tuple[int, ...] | None, list[int]]:
+    """The transpose that brings gathered axes together, and where they are then.
+
+    NumPy: the axes of the positions stand where the first of them was when all of them (integers count) are next to each
+    other in the index, else in front.
+    """
+    advanced = [number for number, e in enumerate(entries) if isinstance(e, int) or _is_positions(e)]
+    together = advanced[-1] - advanced[0] == len(advanced) - 1
+    first = sum(not isinstance(e, int) for e in entries[: advanced[0]]) if together else 0
+    rest = [axis for axis in range(rank) if axis not in axes]
+    order = (*rest[:first], *axes, *rest[first:])
+    return (None if order == tuple(range(rank)) else order), list(range(first, first + len(axes)))
+
+
+def _is_positions(entry: Entry) -> bool:
+    return isinstance(entry, Tensor | np.ndarray)
+
+
+def _one(position: int, extent: int | None, axis: int) -> slice:
+    checked_positions(np.asarray(position), extent, axis)
+    return slice(position, position + 1 if position != -1 else None, 1)
+
+
+def _expanded(x: Tensor, index: Any) -> list[Entry]:
+    """The index as one entry per axis of ``x`` and per new axis: no Ellipsis, no masks, slices with plain ints."""
+    items = [_plain(item) for item in (index if isinstance(index, tuple) else (index,))]
+    ellipses = [k for k, item in enumerate(items) if item is Ellipsis]
+    if len(ellipses) > 1:
+        raise IndexError("an index can only have a single ellipsis ('...')")
+    taken = sum(consumed(item) for item in items)
+    rank = x.ndim
+    if taken > rank:
+        raise IndexError(f"too many indices for array: array is {rank}-dimensional, but {taken} were indexed")
+    fill = [slice(None)] * (rank - taken)
+    where = ellipses[0] if ellipses else len(items)
+    items[where : where + 1] = fill
+    return _without_masks(x, items)
+
+
+def consumed(item: Entry) -> int:
+    """How many axes an entry stands for."""
+    if item is None or item is Ellipsis:
+        return 0
+    return int(item.ndim) if _is_positions(item) and item.dtype.kind == "b" else 1
+
+
+def _plain(item: Any) -> Entry:
+    if item is None or item is Ellipsis:
+        return item
+    if isinstance(item, slice):
+        bounds = [
+            None if bound is None else operator.index(bound) for bound in (item.start, item.stop, item.step)
+        ]
+        if bounds[2] == 0:
+            raise ValueError("slice step cannot be zero")
+        return slice(*bounds)
+    if isinstance(item, Tensor):
+        return as_tensor(item)
+    if isinstance(item, bool | np.bool_):
+        return np.asarray(item)
+    if isinstance(item, int | np.integer):
+        return int(item)
+    return _array(item)
+
+
+def _array(item: Any) -> Entry:
+    if hasattr(item, "as_graph_element"):
+        return as_tensor(item)
+    if isinstance(item, list | tuple) and any(isinstance(element, Tensor) for element in item):
+        return build("stack", item)
+    if not isinstance(item, np.ndarray) and hasattr(item, "__index__"):
+        return operator.index(item)
+    array = np.asarray(item)
+    if array.size == 0 and not isinstance(item, np.ndarray):
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iub":
+        raise IndexError(
+            "only integers, slices (`:`), ellipsis (`...`), None and integer or boolean arrays are valid indices, "
+            f"got {type(item).__name__} of dtype {array.dtype.name}"
+        )
+    return array
+
+
+def _without_masks(x: Tensor, items: list[Entry]) -> list[Entry]:
+    entries: list[Entry] = []
+    axis = 0
+    for item in items:
+        if _is_positions(item) and item.dtype.kind == "b":
+            entries += _mask_entries(x, item, axis)
+        else:
+            entries.append(item)
+        axis += consumed(item)
+    return entries
+
+
+def _mask_entries(x: Tensor, mask: Any, axis: int) -> list[Entry]:
+    if isinstance(mask, Tensor):
+        raise traced_value_error(mask, "indexing with a boolean mask", MASK_HINT)
+    if mask.ndim == 0:
+        raise ShapeError("an index True or False is not supported: use x[None] or an empty slice")
+    for k, n in enumerate(mask.shape):
+        extent = x.shape[axis + k]
+        if extent is not None and extent != n:
+            raise IndexError(
+                f"boolean index did not match indexed array along axis {axis + k}; size of axis is {extent} but size of "
+                f"corresponding boolean axis is {n}"
+            )
+    return list(np.nonzero(mask))
+
+
+@function("compress")
+def compress(condition: Any, a: Any, axis: Any = None) -> Tensor:
+    """Slices of ``a`` along ``axis`` (None: flattened) where the concrete ``condition`` holds."""
+    x = as_tensor(a)
+    if isinstance(condition, Tensor):
+        raise traced_value_error(condition, "np.compress", MASK_HINT)
+    x, axis = (build("ravel", x), 0) if axis is None else (x, axis)
+    return build("take", x, np.flatnonzero(np.asarray(condition)), axis)
+
+
+@function("extract")
+def extract(condition: Any, arr: Any) -> Tensor:
+    """Elements of ``arr`` where the concrete ``condition`` holds."""
+    condition = condition if isinstance(condition, Tensor) else np.ravel(condition)
+    return compress(condition, arr)
+
+
+def _refuse_values(name: str) -> None:
+    def refuse(x: Any, *args: Any, **kwargs: Any) -> Any:
+        raise traced_value_error(
+            as_tensor(x), f"np.{name}", "the shape of its result depends on the values; " + MASK_HINT
+        )
+
+    function(name)(refuse)
+
+
+for _name in ("nonzero", "flatnonzero", "argwhere"):
+    _refuse_values(_name)

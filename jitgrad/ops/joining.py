@@ -1,0 +1,376 @@
+"""Ops that put tensors together, take them apart or repeat them: concatenate, stack, split, tile, roll and their kin."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jitgrad.errors import ShapeError
+from jitgrad.graph import Tensor, apply, apply_one
+from jitgrad.opdef import AxisIndex, Guard, IndexMap, Params, Reindex, Specs, define
+from jitgrad.operators import function
+from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype, unsupported
+from jitgrad.ops.slicing import getslice, select_runs, slice_axis, unslice
+from jitgrad.spec import TensorSpec, is_compatible, normalize_axis
+
+Maps = tuple[tuple[IndexMap | None, ...], ...]
+
+
+# -- concatenate ---------------------------------------------------------------------------------------------
+
+
+def _infer_concatenate(specs: Specs, params: Params) -> Specs:
+    axis = params["axis"]
+    ranks = {spec.rank for spec in specs if spec.shape is not None}
+    if len(ranks) != 1:
+        return (_unranked(specs, ranks),)
+    shapes = [spec.shape if spec.shape is not None else (None,) * ranks.copy().pop() for spec in specs]
+    frames = [(*shape[:axis], *shape[axis + 1 :]) for shape in shapes]
+    if not all(is_compatible(a, b) for a, b in itertools.combinations(frames, 2)):
+        raise ShapeError(f"inputs must agree in all axes but {axis}, got {', '.join(map(str, specs))}")
+    frame = [next((n for n in extents if n is not None), None) for extents in zip(*frames, strict=True)]
+    along = [shape[axis] for shape in shapes]
+    frame.insert(axis, None if None in along else sum(along))  # type: ignore[arg-type]
+    return (TensorSpec(tuple(frame), specs[0].dtype),)
+
+
+def _unranked(specs: Specs, ranks: set[int | None]) -> TensorSpec:
+    if ranks:
+        raise ShapeError(f"inputs have different numbers of dimensions: {', '.join(map(str, specs))}")
+    return TensorSpec(None, specs[0].dtype)
+
+
+def _concatenate_maps(specs: Specs, params: Params) -> Maps:
+    return (tuple(_piece_maps([spec.known_shape for spec in specs], params["axis"])),)
+
+
+def _piece_maps(shapes: Sequence[tuple[int, ...]], axis: int) -> list[IndexMap]:
+    """Where, in the concatenation of arrays of these shapes, each of them stands."""
+    maps, offset = [], 0
+    for shape in shapes:
+        dims = [AxisIndex(k, 1, -offset if k == axis else 0) for k in range(len(shape))]
+        maps.append(IndexMap(tuple(dims), (Guard(axis, offset, offset + shape[axis]),)))
+        offset += shape[axis]
+    return maps
+
+
+def _concatenate_vjp(g: Tensor, out: Tensor, *xs: Tensor, axis: int) -> Sequence[Tensor | None]:
+    extents = [None if x.spec.shape is None else x.spec.shape[axis] for x in xs]
+    if None in extents:
+        parts = apply(split_like_op, g, *xs, axis=axis)
+        return (parts,) if len(xs) == 1 else parts
+    ends = [0, *itertools.accumulate(n for n in extents if n is not None)]
+    return [slice_axis(g, axis, start, stop) for start, stop in itertools.pairwise(ends)]
+
+
+concatenate_op = define(
+    "concatenate",
+    infer=_infer_concatenate,
+    impl=lambda *xs, axis: np.concatenate(xs, axis),
+    vjp=_concatenate_vjp,
+    kind=Reindex(_concatenate_maps),
+    infers_partial=True,
+)
+
+
+def _infer_split_like(specs: Specs, params: Params) -> Specs:
+    return tuple(TensorSpec(spec.shape, specs[0].dtype) for spec in specs[1:])
+
+
+def _split_like_impl(x: Any, *likes: Any, axis: int) -> Any:
+    parts = np.split(x, np.cumsum([like.shape[axis] for like in likes])[:-1], axis)
+    return tuple(parts) if len(parts) > 1 else parts[0]
+
+
+def _split_like_maps(specs: Specs, params: Params) -> Maps:
+    none = (None,) * (len(specs) - 1)
+    return tuple(
+        (piece, *none) for piece in _slice_maps([spec.known_shape for spec in specs[1:]], params["axis"])
+    )
+
+
+def _slice_maps(shapes: Sequence[tuple[int, ...]], axis: int) -> list[IndexMap]:
+    """How arrays of these shapes read their concatenation."""
+    maps, offset = [], 0
+    for shape in shapes:
+        maps.append(IndexMap(tuple(AxisIndex(k, 1, offset if k == axis else 0) for k in range(len(shape)))))
+        offset += shape[axis]
+    return maps
+
+
+def _joined(gs: Any, axis: int) -> Tensor:
+    parts = gs if isinstance(gs, tuple) else (gs,)
+    return apply_one(concatenate_op, *parts, axis=axis)
+
+
+split_like_op = define(
+    "split_like",
+    infer=_infer_split_like,
+    impl=_split_like_impl,
+    vjp=lambda gs, outs, x, *likes, axis: (_joined(gs, axis), *[None] * len(likes)),
+    kind=Reindex(_split_like_maps),
+    infers_partial=True,
+)
+
+
+@function("concatenate", "concat")
+def concatenate(
+    arrays: Any, /, axis: Any = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind"
+) -> Tensor:
+    """The arrays one behind the other along ``axis`` (None: flattened first), in their common dtype."""
+    if out is not None:
+        raise unsupported("concatenate", " with out=")
+    xs = _common(arrays, dtype)
+    if axis is None:
+        xs, axis = [build("ravel", x) for x in xs], 0
+    ranks = [x.spec.rank for x in xs if x.spec.rank is not None]
+    if 0 in ranks:
+        raise ShapeError("zero-dimensional arrays cannot be concatenated")
+    if axis < 0 and not ranks:
+        raise ShapeError("concatenate along an axis counted from the end needs a known number of dimensions")
+    return apply_one(concatenate_op, *xs, axis=normalize_axis(axis, ranks[0]) if ranks else axis)
+
+
+def _common(arrays: Any, dtype: Any = None) -> list[Tensor]:
+    """Tensors of one dtype from a sequence, or from the rows of a tensor."""
+    values = list(arrays)
+    if not values:
+        raise ShapeError("need at least one array")
+    wanted = common_dtype(*values) if dtype is None else np.dtype(dtype)
+    return [as_tensor(x, wanted) for x in as_tensors(*values)]
+
+
+# -- stack ---------------------------------------------------------------------------------------------------
+
+
+def _infer_stack(specs: Specs, params: Params) -> Specs:
+    shape = specs[0].known_shape
+    if any(spec.shape != shape for spec in specs):
+        raise ShapeError(f"all inputs must have the same shape, got {', '.join(map(str, specs))}")
+    return (TensorSpec((*shape[: params["axis"]], len(specs), *shape[params["axis"] :]), specs[0].dtype),)
+
+
+def _stack_maps(specs: Specs, params: Params) -> Maps:
+    axis = params["axis"]
+    dims = tuple(AxisIndex(k) for k in range(len(specs[0].known_shape) + 1) if k != axis)
+    return (tuple(IndexMap(dims, (Guard(axis, k, k + 1),)) for k in range(len(specs))),)
+
+
+def _stack_vjp(g: Tensor, out: Tensor, *xs: Tensor, axis: int) -> list[Tensor]:
+    return [
+        getslice(g, [slice(k, k + 1) if a == axis else slice(None) for a in range(g.ndim)], (axis,))
+        for k in range(len(xs))
+    ]
+
+
+stack_op = define(
+    "stack",
+    infer=_infer_stack,
+    impl=lambda *xs, axis: np.stack(xs, axis),
+    vjp=_stack_vjp,
+    kind=Reindex(_stack_maps),
+)
+
+
+@function("stack")
+def stack(
+    arrays: Any, axis: int = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind"
+) -> Tensor:
+    """Arrays of one shape along a new axis, in their common dtype."""
+    if out is not None:
+        raise unsupported("stack", " with out=")
+    xs = _common(arrays, dtype)
+    return apply_one(stack_op, *xs, axis=normalize_axis(axis, xs[0].ndim + 1))
+
+
+@function("vstack", "row_stack")
+def vstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Tensor:
+    """Rows (or arrays of two and more dimensions) one below the other."""
+    return concatenate([build("atleast_2d", x) for x in as_tensors(*tup)], 0, dtype=dtype)
+
+
+@function("hstack")
+def hstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Tensor:
+    """Joined along the second axis; one-dimensional arrays along the first."""
+    xs = [build("atleast_1d", x) for x in as_tensors(*tup)]
+    return concatenate(xs, 0 if xs[0].ndim == 1 else 1, dtype=dtype)
+
+
+@function("dstack")
+def dstack(tup: Any) -> Tensor:
+    """Joined along the third axis."""
+    return concatenate([build("atleast_3d", x) for x in as_tensors(*tup)], 2)
+
+
+@function("column_stack")
+def column_stack(tup: Any) -> Tensor:
+    """One-dimensional arrays as columns, beside two-dimensional ones."""
+    return concatenate([x if x.ndim > 1 else build("reshape", x, (-1, 1)) for x in as_tensors(*tup)], 1)
+
+
+@function("append")
+def append(arr: Any, values: Any, axis: Any = None) -> Tensor:
+    """``values`` behind ``arr`` along ``axis`` (None: both flattened)."""
+    return concatenate(as_tensors(arr, values), axis)
+
+
+# -- split ---------------------------------------------------------------------------------------------------
+
+
+def _part_shapes(specs: Specs, params: Params) -> list[tuple[int, ...]]:
+    shape, axis = specs[0].known_shape, params["axis"]
+    selected = [range(shape[axis])[slice(*bound)] for bound in itertools.pairwise((0, *params["at"], None))]
+    return [(*shape[:axis], len(r), *shape[axis + 1 :]) for r in selected]
+
+
+def _split_maps(specs: Specs, params: Params) -> Maps:
+    axis = params["axis"]
+    shape = specs[0].known_shape
+    starts = [range(shape[axis])[slice(start, None)].start for start in (0, *params["at"])]
+    return tuple(
+        (IndexMap(tuple(AxisIndex(k, 1, start if k == axis else 0) for k in range(len(shape)))),)
+        for start in starts
+    )
+
+
+def _split_vjp(gs: Any, outs: Any, x: Tensor, *, axis: int, at: tuple[int, ...]) -> Tensor:
+    bounds = list(itertools.pairwise((0, *at, None)))
+    parts = gs if isinstance(gs, tuple) else (gs,)
+    if list(at) == sorted(at) and all(n >= 0 for n in at):
+        return apply_one(concatenate_op, *parts, axis=axis)
+    frame = [slice(None)] * x.ndim
+    windows = [
+        unslice(g, x, [*frame[:axis], slice(*bound), *frame[axis + 1 :]])
+        for g, bound in zip(parts, bounds, strict=True)
+    ]
+    return sum(windows[1:], start=windows[0])
+
+
+split_op = define(
+    "split",
+    infer=lambda specs, params: tuple(
+        TensorSpec(shape, specs[0].dtype) for shape in _part_shapes(specs, params)
+    ),
+    impl=lambda x, axis, at: tuple(np.split(x, at, axis)) if at else x,
+    vjp=_split_vjp,
+    kind=Reindex(_split_maps),
+)
+
+
+@function("array_split")
+def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
+    """Parts along ``axis``: so many of nearly equal extent, or cut at the given positions. One op with several outputs."""
+    x = as_tensor(ary)
+    axis = normalize_axis(axis, x.ndim)
+    if np.ndim(indices_or_sections) == 0:
+        at = _section_ends(x.spec.shape[axis] if x.spec.shape else None, operator.index(indices_or_sections))
+    else:
+        at = tuple(operator.index(n) for n in indices_or_sections)
+    parts = apply(split_op, x, axis=axis, at=at)
+    return list(parts) if at else [parts]
+
+
+def _section_ends(extent: int | None, sections: int) -> tuple[int, ...]:
+    if sections < 1:
+        raise ShapeError(f"the number of parts must be positive, got {sections}")
+    if extent is None:
+        raise ShapeError("cannot split an axis of unknown extent into equal parts: give the positions")
+    each, extra = divmod(extent, sections)
+    return tuple(itertools.accumulate([each + 1] * extra + [each] * (sections - extra)))[:-1]
+
+
+@function("split")
+def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
+    """As ``array_split``, but a number of parts must divide the extent: ShapeError otherwise."""
+    x = as_tensor(ary)
+    if np.ndim(indices_or_sections) == 0:
+        extent = x.spec.shape[normalize_axis(axis, x.ndim)] if x.spec.shape else None
+        if extent is not None and extent % operator.index(indices_or_sections):
+            raise ShapeError(
+                f"array split does not result in an equal division: {extent} into {indices_or_sections}"
+            )
+    return array_split(x, indices_or_sections, axis)
+
+
+@function("vsplit")
+def vsplit(ary: Any, indices_or_sections: Any) -> list[Tensor]:
+    """Split along the first axis."""
+    return split(ary, indices_or_sections, 0)
+
+
+@function("hsplit")
+def hsplit(ary: Any, indices_or_sections: Any) -> list[Tensor]:
+    """Split along the second axis, a one-dimensional array along its only one."""
+    x = as_tensor(ary)
+    return split(x, indices_or_sections, 0 if x.ndim == 1 else 1)
+
+
+@function("dsplit")
+def dsplit(ary: Any, indices_or_sections: Any) -> list[Tensor]:
+    """Split along the third axis."""
+    return split(ary, indices_or_sections, 2)
+
+
+@function("unstack")
+def unstack(x: Any, /, *, axis: int = 0) -> tuple[Tensor, ...]:
+    """The slices along ``axis``, without it."""
+    t = as_tensor(x)
+    n = t.spec.known_shape[normalize_axis(axis, t.ndim)]
+    parts = split(t, n, axis) if n else []
+    return tuple(build("squeeze", part, axis) for part in parts)
+
+
+# -- repetition and rotation ---------------------------------------------------------------------------------
+
+
+@function("tile")
+def tile(A: Any, reps: Any) -> Tensor:
+    """``A`` laid side by side ``reps`` times along each axis, missing axes counted as new leading ones."""
+    x = as_tensor(A)
+    counts = [operator.index(n) for n in (reps if isinstance(reps, list | tuple | np.ndarray) else (reps,))]
+    counts = [1] * (x.ndim - len(counts)) + counts
+    shape = (1,) * (len(counts) - x.ndim) + x.spec.known_shape
+    apart = build("reshape", x, tuple(itertools.chain.from_iterable((1, n) for n in shape)))
+    wide = build("broadcast_to", apart, tuple(itertools.chain.from_iterable(zip(counts, shape, strict=True))))
+    return build("reshape", wide, tuple(c * n for c, n in zip(counts, shape, strict=True)))
+
+
+@function("repeat")
+def repeat(a: Any, repeats: Any, axis: Any = None) -> Tensor:
+    """Each element ``repeats`` times along ``axis`` (None: flattened); one number, or one per element."""
+    x = as_tensor(a)
+    if axis is None:
+        x, axis = build("ravel", x), 0
+    axis = normalize_axis(axis, x.ndim)
+    if isinstance(repeats, Tensor):
+        raise unsupported("repeat", " with traced repeats, on which the shape of the result depends,")
+    counts = np.asarray(repeats)
+    if counts.size == 1:
+        return _repeat_each(x, int(counts.reshape(())), axis)
+    positions = np.repeat(np.arange(x.spec.known_shape[axis]), counts)
+    return build("take", x, positions, axis)
+
+
+def _repeat_each(x: Tensor, count: int, axis: int) -> Tensor:
+    shape = x.spec.known_shape
+    apart = build("expand_dims", x, axis + 1)
+    wide = build("broadcast_to", apart, (*shape[: axis + 1], count, *shape[axis + 1 :]))
+    return build("reshape", wide, (*shape[:axis], shape[axis] * count, *shape[axis + 1 :]))
+
+
+@function("roll")
+def roll(a: Any, shift: Any, axis: Any = None) -> Tensor:
+    """Elements moved ``shift`` places along ``axis`` (None: flattened), those beyond the end back at the start."""
+    x = as_tensor(a)
+    if axis is None:
+        return build("reshape", roll(build("ravel", x), shift, 0), x.spec.known_shape)
+    shifts, axes = np.broadcast_arrays(np.atleast_1d(shift), np.atleast_1d(axis))
+    for places, along in zip(shifts.tolist(), axes.tolist(), strict=True):
+        k = normalize_axis(along, x.ndim)
+        n = x.spec.known_shape[k]
+        x = select_runs(x, k, np.roll(np.arange(n), places)) if n else x
+    return x

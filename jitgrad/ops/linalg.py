@@ -1,0 +1,350 @@
+"""Factorizations, solutions and determinants of matrices on the last two axes; products are in contraction.
+
+Matrix functions of a symmetric argument (cholesky, eigh) read one triangle, as NumPy does, and give the gradient of the
+symmetric problem: a symmetric matrix. Formulas: M. Giles, "Collected matrix derivative results for forward and reverse
+mode algorithmic differentiation", 2008; for the QR factorization S. Walter and L. Lehmann, 2012.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jitgrad.errors import ShapeError
+from jitgrad.graph import Tensor, apply, apply_one
+from jitgrad.opdef import Library, Params, Specs, define
+from jitgrad.operators import function
+from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype, unsupported
+from jitgrad.spec import TensorSpec, shape_text
+
+
+def _turned(x: Tensor) -> Tensor:
+    return build("matrix_transpose", x)
+
+
+def _square(specs: Specs, params: Params) -> Specs:
+    shape = specs[0].known_shape
+    if len(shape) < 2 or shape[-1] != shape[-2]:
+        raise ShapeError(f"square matrices are needed, got {specs[0]}")
+    return (specs[0],)
+
+
+def _float(x: Any) -> Tensor:
+    """A float or complex tensor: what NumPy's linear algebra makes of integers is float64."""
+    t = as_tensor(x)
+    return t if t.dtype.kind in "fc" else as_tensor(t, np.dtype(np.float64))
+
+
+# -- inverse and solutions -----------------------------------------------------------------------------------
+
+
+def _inv_vjp(g: Tensor, out: Tensor, a: Tensor) -> Any:
+    return -(_turned(out) @ g @ _turned(out))
+
+
+inv_op = define("inv", infer=_square, impl=np.linalg.inv, vjp=_inv_vjp, kind=Library("inv"))
+
+
+@function("linalg.inv")
+def inv(a: Any) -> Tensor:
+    """The inverse; LinAlgError when a matrix is singular."""
+    return apply_one(inv_op, _float(a))
+
+
+def _infer_solve(specs: Specs, params: Params) -> Specs:
+    a, b = _square(specs, params)[0].known_shape, specs[1].known_shape
+    if a[:-1] != b[:-1]:
+        raise ShapeError(
+            f"cannot solve with matrices of shape {shape_text(a)} and right sides of shape {shape_text(b)}"
+        )
+    return (TensorSpec(b, specs[1].dtype),)
+
+
+def _solve_vjp(g: Tensor, out: Tensor, a: Tensor, b: Tensor) -> tuple[Any, Any]:
+    gb = apply_one(solve_op, _turned(a), g)
+    return -(gb @ _turned(out)), gb
+
+
+solve_op = define("solve", infer=_infer_solve, impl=np.linalg.solve, vjp=_solve_vjp, kind=Library("solve"))
+
+
+def _triangular(a: Any, lower: bool) -> Any:
+    return np.tril(a) if lower else np.triu(a)
+
+
+def _solve_triangular_vjp(g: Tensor, out: Tensor, a: Tensor, b: Tensor, *, lower: bool) -> tuple[Any, Any]:
+    gb = apply_one(solve_triangular_op, _turned(a), g, lower=not lower)
+    return build("tril" if lower else "triu", -(gb @ _turned(out))), gb
+
+
+solve_triangular_op = define(
+    "solve_triangular",
+    infer=_infer_solve,
+    impl=lambda a, b, lower: np.linalg.solve(_triangular(a, lower), b),
+    vjp=_solve_triangular_vjp,
+    kind=Library("solve_triangular"),
+)
+
+
+def _with_columns(a: Any, b: Any, build: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """``build`` of matrices with equal leading axes; a vector ``b`` is one column."""
+    dtype = common_dtype(a, b)
+    dtype = dtype if dtype.kind in "fc" else np.dtype(np.float64)
+    x, y = (as_tensor(t, dtype) for t in as_tensors(a, b))
+    if y.ndim == 1:
+        return _with_columns(x, build("expand_dims", y, 1), build)[..., 0]
+    batch = np.broadcast_shapes(x.spec.known_shape[:-2], y.spec.known_shape[:-2])
+    return build(
+        *(t if t.shape[:-2] == batch else build("broadcast_to", t, (*batch, *t.shape[-2:])) for t in (x, y))
+    )
+
+
+@function("linalg.solve")
+def solve(a: Any, b: Any) -> Tensor:
+    """``x`` with ``a @ x == b``; only a ``b`` of one dimension is a vector. LinAlgError when a matrix is singular."""
+    return _with_columns(a, b, lambda x, y: apply_one(solve_op, x, y))
+
+
+@function("linalg.solve_triangular")
+def solve_triangular(a: Any, b: Any, *, lower: bool = False) -> Tensor:
+    """As ``solve`` for triangular matrices; the other triangle is not read."""
+    return _with_columns(a, b, lambda x, y: apply_one(solve_triangular_op, x, y, lower=lower))
+
+
+# -- determinants --------------------------------------------------------------------------------------------
+
+
+def _infer_det(specs: Specs, params: Params) -> Specs:
+    return (TensorSpec(_square(specs, params)[0].known_shape[:-2], specs[0].dtype),)
+
+
+def _scaled(g: Tensor, matrix: Tensor) -> Any:
+    return build("expand_dims", g, (-2, -1)) * matrix
+
+
+det_op = define(
+    "det",
+    infer=_infer_det,
+    impl=lambda a: np.asarray(np.linalg.det(a)),
+    vjp=lambda g, out, a: _scaled(g * out, _turned(inv(a))),
+    kind=Library("det"),
+)
+
+
+@function("linalg.det")
+def det(a: Any) -> Tensor:
+    """The determinant. Its gradient needs the inverse: LinAlgError for a singular matrix."""
+    return apply_one(det_op, _float(a))
+
+
+def _infer_slogdet(specs: Specs, params: Params) -> Specs:
+    shape = _infer_det(specs, params)[0].shape
+    dtype = specs[0].dtype
+    return TensorSpec(shape, dtype), TensorSpec(shape, np.empty(0, dtype).real.dtype)
+
+
+slogdet_op = define(
+    "slogdet",
+    infer=_infer_slogdet,
+    impl=lambda a: tuple(map(np.asarray, np.linalg.slogdet(a))),
+    vjp=lambda gs, outs, a: _scaled(gs[1], _turned(inv(a))),
+    kind=Library("slogdet"),
+)
+
+
+@function("linalg.slogdet")
+def slogdet(a: Any) -> Any:
+    """Sign and logarithm of the absolute value of the determinant."""
+    x = _real("linalg.slogdet", a)
+    return _named("slogdet", apply(slogdet_op, x))
+
+
+def _named(name: str, values: Any) -> Any:
+    """NumPy's named tuple of results."""
+    probe = getattr(np.linalg, name)(np.eye(1))
+    return type(probe)(*values)
+
+
+def _real(name: str, a: Any) -> Tensor:
+    x = _float(a)
+    if x.dtype.kind == "c":
+        raise unsupported(name, " of complex matrices")
+    return x
+
+
+# -- factorizations ------------------------------------------------------------------------------------------
+
+
+def _symmetric(x: Tensor) -> Any:
+    return (x + _turned(x)) * 0.5
+
+
+def _lower_half(x: Tensor) -> Any:
+    """The lower triangle with half the diagonal: what makes a symmetric matrix together with its transpose."""
+    return (build("tril", x) + build("tril", x, -1)) * 0.5
+
+
+def _cholesky_vjp(g: Tensor, out: Tensor, a: Tensor) -> Any:
+    upper = _turned(out)
+    inner = _lower_half(upper @ g)
+    left = solve_triangular(upper, inner)
+    return _symmetric(_turned(solve_triangular(upper, _turned(left))))
+
+
+cholesky_op = define(
+    "cholesky", infer=_square, impl=np.linalg.cholesky, vjp=_cholesky_vjp, kind=Library("cholesky")
+)
+
+
+@function("linalg.cholesky")
+def cholesky(a: Any, /, *, upper: bool = False) -> Tensor:
+    """The lower (or upper) triangular factor; LinAlgError unless positive definite. Reads one triangle, see the module."""
+    x = _real("linalg.cholesky", a)
+    return _turned(apply_one(cholesky_op, _turned(x))) if upper else apply_one(cholesky_op, x)
+
+
+def _infer_eigh(specs: Specs, params: Params) -> Specs:
+    spec = _square(specs, params)[0]
+    return TensorSpec(spec.known_shape[:-1], spec.dtype), spec
+
+
+def _eigh_vjp(gs: Any, outs: Any, a: Tensor, *, UPLO: str) -> Any:
+    (gw, gv), (w, v) = gs, outs
+    gaps = build("expand_dims", w, -2) - build("expand_dims", w, -1)
+    inner = (_turned(v) @ gv) * _reciprocal_off_diagonal(gaps)
+    return _symmetric(v @ (inner + _diagonal_matrix(gw)) @ _turned(v))
+
+
+def _reciprocal_off_diagonal(gaps: Tensor) -> Any:
+    """``1 / gaps``, and 0 on the diagonal and between equal values."""
+    equal = build("equal", gaps, 0)
+    return build(
+        "where", equal, np.zeros((), gaps.dtype), 1 / build("where", equal, np.ones((), gaps.dtype), gaps)
+    )
+
+
+def _diagonal_matrix(v: Tensor) -> Any:
+    eye = np.eye(v.spec.known_shape[-1], dtype=v.dtype)
+    return build("expand_dims", v, -1) * eye
+
+
+eigh_op = define(
+    "eigh",
+    infer=_infer_eigh,
+    impl=lambda a, UPLO: tuple(np.linalg.eigh(a, UPLO)),
+    vjp=_eigh_vjp,
+    kind=Library("eigh"),
+)
+
+
+@function("linalg.eigh")
+def eigh(a: Any, UPLO: str = "L") -> Any:
+    """Eigenvalues in rising order and eigenvectors of symmetric matrices. Gradients of vectors need distinct values."""
+    return _named("eigh", apply(eigh_op, _real("linalg.eigh", a), UPLO=UPLO))
+
+
+@function("linalg.eigvalsh")
+def eigvalsh(a: Any, UPLO: str = "L") -> Tensor:
+    """Eigenvalues of symmetric matrices, in rising order."""
+    return eigh(a, UPLO)[0]
+
+
+def _infer_svd(specs: Specs, params: Params) -> Specs:
+    *batch, m, n = specs[0].known_shape
+    k, dtype = min(m, n), specs[0].dtype
+    return (
+        TensorSpec((*batch, m, k), dtype),
+        TensorSpec((*batch, k), dtype),
+        TensorSpec((*batch, k, n), dtype),
+    )
+
+
+def _svd_vjp(gs: Any, outs: Any, a: Tensor) -> Any:
+    (gu, gs_, gvh), (u, s, vh) = gs, outs
+    ut = _turned(u)
+    row, column = build("expand_dims", s, -2), build("expand_dims", s, -1)
+    gaps = _reciprocal_off_diagonal((row - column) * (row + column))
+    inner_u, inner_v = ut @ gu, vh @ _turned(gvh)
+    middle = gaps * (inner_u - _turned(inner_u)) * row + column * (gaps * (inner_v - _turned(inner_v)))
+    result = u @ (middle + _diagonal_matrix(gs_)) @ vh
+    m, n = a.spec.known_shape[-2:]
+    if m > n:
+        result = result + ((gu - u @ inner_u) / row) @ vh
+    if n > m:
+        result = result + (u / row) @ (gvh - _turned(inner_v) @ vh)
+    return result
+
+
+svd_op = define(
+    "svd",
+    infer=_infer_svd,
+    impl=lambda a: tuple(np.linalg.svd(a, full_matrices=False)),
+    vjp=_svd_vjp,
+    kind=Library("svd"),
+)
+
+
+@function("linalg.svd")
+def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
+    """Singular values and vectors, ``full_matrices=False`` unless the matrix is square. Gradients need distinct values."""
+    x = _real("linalg.svd", a)
+    m, n = x.spec.known_shape[-2:]
+    if hermitian or (compute_uv and full_matrices and m != n):
+        raise unsupported(
+            "linalg.svd", " with hermitian=True, or full_matrices=True of a matrix that is not square,"
+        )
+    result = apply(svd_op, x)
+    return _named("svd", result) if compute_uv else result[1]
+
+
+@function("linalg.svdvals")
+def svdvals(x: Any, /) -> Tensor:
+    """Singular values in falling order."""
+    return svd(x, compute_uv=False)
+
+
+def _infer_qr(specs: Specs, params: Params) -> Specs:
+    *batch, m, n = specs[0].known_shape
+    k, dtype = min(m, n), specs[0].dtype
+    return TensorSpec((*batch, m, k), dtype), TensorSpec((*batch, k, n), dtype)
+
+
+def _qr_vjp(gs: Any, outs: Any, a: Tensor) -> Any:
+    (gq, gr), (q, r) = gs, outs
+    if a.shape[-2] < a.shape[-1]:
+        raise unsupported("linalg.qr", ": the gradient for a matrix with more columns than rows")
+    inner = r @ _turned(gr) - _turned(gq) @ q
+    lower = build("tril", inner, -1)
+    both = gq + q @ (build("tril", inner) + _turned(lower))
+    return _turned(solve_triangular(r, _turned(both)))
+
+
+qr_op = define(
+    "qr",
+    infer=_infer_qr,
+    impl=lambda a: tuple(np.linalg.qr(a)),
+    vjp=_qr_vjp,
+    kind=Library("qr"),
+)
+
+
+@function("linalg.qr")
+def qr(a: Any, mode: str = "reduced") -> Any:
+    """The reduced QR factorization, or only R; the gradient needs full rank and no more columns than rows."""
+    if mode not in ("reduced", "r"):
+        raise unsupported("linalg.qr", f" with mode={mode!r}")
+    result = apply(qr_op, _real("linalg.qr", a))
+    return _named("qr", result) if mode == "reduced" else result[1]
+
+
+@function("linalg.pinv")
+def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None) -> Tensor:
+    """The pseudo-inverse of matrices of full rank, from the normal equations' smaller side; singular values are not cut."""
+    x = _real("linalg.pinv", a)
+    if rcond is not None or rtol is not None or hermitian:
+        raise unsupported("linalg.pinv", " with a cutoff of singular values")
+    xt = _turned(x)
+    m, n = x.spec.known_shape[-2:]
+    return solve(xt @ x, xt) if m >= n else _turned(solve(x @ xt, x))  # type: ignore[operator]

@@ -1,0 +1,141 @@
+"""Products along axes, prod and cumprod, whose gradients are right where elements are 0: they never divide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jitgrad.graph import Tensor, apply_one
+from jitgrad.opdef import Interpreted, Params, Scan, Specs, define
+from jitgrad.operators import call, function
+from jitgrad.ops.axes import Axes, axes_of, axis_of, define_reduction, masked, spread, sum_dtype, widened
+from jitgrad.ops.common import filled_like, refuse_options, same_shape
+from jitgrad.spec import TensorSpec
+
+# -- prod --------------------------------------------------------------------------------------------------------------
+
+
+def _prod_vjp(g: Tensor, out: Tensor, x: Tensor, *, axis: Axes, keepdims: bool) -> Any:
+    axes = tuple(range(x.ndim)) if axis is None else axis
+    return spread(g, x, axis, keepdims) * _product_of_others(x, axes)
+
+
+def _product_of_others(x: Tensor, axes: tuple[int, ...]) -> Any:
+    """For each element the product of all others along ``axes``."""
+    if not axes:
+        return call("ones_like", x)
+    first, *rest = axes
+    others = _product_before(x, first) * call("flip", _product_before(call("flip", x, first), first), first)
+    if not rest:
+        return others
+    lines = apply_one(prod_op, x, axis=(first,), keepdims=True)
+    return others * spread(_product_of_others(lines, tuple(rest)), x, (first,), True)
+
+
+def _product_before(x: Tensor, axis: int) -> Any:
+    """For each element the product of those before it along ``axis``."""
+    return call("cumprod", _shifted(x, axis, 1), axis)
+
+
+def _shifted(x: Tensor, axis: int, first: Any) -> Any:
+    """``x`` moved one place up along ``axis``, behind ``first``."""
+    place = (slice(None),) * axis
+    head = filled_like(x[(*place, slice(0, 1))], first, x.dtype)
+    return call("concatenate", [head, x[(*place, slice(0, -1))]], axis)
+
+
+prod_op = define_reduction("prod", np.prod, "multiply", sum_dtype, _prod_vjp)
+
+
+@function("prod")
+def prod(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    keepdims: bool = False,
+    initial: Any = None,
+    where: Any = True,
+) -> Any:
+    """As numpy.prod: integers and bools multiply in int64."""
+    refuse_options("prod", out=out)
+    x = masked(widened(a, dtype), where, 1)
+    product = apply_one(prod_op, x, axis=axes_of(x, axis), keepdims=bool(keepdims))
+    return product if initial is None else product * initial
+
+
+# -- cumprod -----------------------------------------------------------------------------------------------------------
+
+
+def _recur(x: Any, factor: Any, axis: int) -> Any:
+    terms, factors = np.moveaxis(x, axis, 0), np.moveaxis(factor, axis, 0)
+    out = terms.copy()
+    for i in range(1, len(out)):
+        out[i] = terms[i] + factors[i] * out[i - 1]
+    return np.moveaxis(out, 0, axis)
+
+
+def _recurrence_vjp(g: Tensor, out: Tensor, x: Tensor, factor: Tensor, *, axis: int) -> tuple[Any, Any]:
+    adjoint = _recurrence_back(g, factor, axis)
+    return adjoint, adjoint * _shifted(out, axis, 0)
+
+
+def _recurrence_back(g: Tensor, factor: Tensor, axis: int) -> Any:
+    """``r[i] = g[i] + factor[i+1] r[i+1]``: the same recurrence, from the end."""
+    backwards = apply_one(
+        recurrence_op, call("flip", g, axis), _shifted(call("flip", factor, axis), axis, 0), axis=axis
+    )
+    return call("flip", backwards, axis)
+
+
+recurrence_op = define(
+    "linear_recurrence",
+    infer=lambda specs, params: (TensorSpec(same_shape(specs), specs[0].dtype),),
+    impl=_recur,
+    vjp=_recurrence_vjp,
+    kind=Interpreted("a linear recurrence has no loop form"),
+    infers_partial=True,
+)
+
+
+@function("linear_recurrence")
+def linear_recurrence(x: Tensor, factor: Tensor, axis: int) -> Tensor:
+    """``out[i] = x[i] + factor[i] out[i-1]`` along ``axis``, from ``out[0] = x[0]``; both of one shape and dtype."""
+    return apply_one(recurrence_op, x, factor, axis=axis_of(x, axis))
+
+
+def _cumprod_vjp(g: Tensor, out: Tensor, x: Tensor, *, axis: int) -> Any:
+    """Sum over ``k >= i`` of ``g[k]`` times the product up to k without ``x[i]``: those before i, those between."""
+    return _product_before(x, axis) * _recurrence_back(g, x, axis)
+
+
+def _infer_cumprod(specs: Specs, params: Params) -> Specs:
+    return (TensorSpec(specs[0].shape, sum_dtype(specs[0].dtype)),)
+
+
+cumprod_op = define(
+    "cumprod",
+    infer=_infer_cumprod,
+    impl=lambda x, axis: np.cumprod(x, axis),
+    vjp=_cumprod_vjp,
+    kind=Scan("multiply"),
+    infers_partial=True,
+)
+
+
+@function("cumprod")
+def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: Any = None) -> Tensor:
+    """As numpy.cumprod: the flattened array for axis None."""
+    refuse_options("cumprod", out=out)
+    x = call("ravel", widened(a, dtype)) if axis is None else widened(a, dtype)
+    return apply_one(cumprod_op, x, axis=axis_of(x, 0 if axis is None else axis))
+
+
+@function("cumulative_prod")
+def cumulative_prod(
+    x: Any, /, *, axis: int | None = None, dtype: Any = None, out: Any = None, include_initial: bool = False
+) -> Tensor:
+    """As numpy.cumulative_prod without the initial 1."""
+    refuse_options("cumulative_prod", out=out, include_initial=include_initial or None)
+    return cumprod(x, axis, dtype)

@@ -1,0 +1,186 @@
+"""Elementwise ops that choose between values: where, clip, and what follows from them; also the n-ary sum."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jitgrad.errors import DTypeError
+from jitgrad.graph import Tensor, apply
+from jitgrad.opdef import Elementwise, Params, Specs, define
+from jitgrad.operators import call, function
+from jitgrad.ops.common import (
+    as_tensor,
+    as_tensors,
+    elementwise,
+    joint_dtype,
+    refuse_options,
+    same_shape,
+    same_spec,
+    type_key,
+    unsupported,
+)
+from jitgrad.spec import DType, TensorSpec, promote
+
+# -- where -------------------------------------------------------------------------------------------------------------
+
+
+def _infer_where(specs: Specs, params: Params) -> Specs:
+    if specs[0].dtype != np.dtype(bool):
+        raise DTypeError(f"the condition must be bool, got {specs[0].dtype.name}")
+    return (TensorSpec(same_shape(specs), promote(specs[1].dtype, specs[2].dtype)),)
+
+
+where_op = define(
+    "where",
+    infer=_infer_where,
+    impl=np.where,
+    vjp=lambda g, out, c, x, y: (None, where(c, g, 0), where(c, 0, g)),
+    kind=Elementwise("where"),
+    infers_partial=True,
+)
+
+
+@function("where")
+def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
+    """As numpy.where with three arguments. The side not taken gets the gradient 0, never NaN.
+
+    A NaN that the gradient of the other side's own formula makes (0 times an infinite slope) is out of reach here: mask
+    the argument too, ``where(x > 0, log(where(x > 0, x, 1)), 0)``. With one argument the result's shape depends on
+    values: UnsupportedOpError.
+    """
+    if x is None or y is None:
+        raise unsupported("where", " with one argument, whose result has a shape that depends on values,")
+    dtype = joint_dtype(type_key(x), type_key(y))
+    return elementwise(where_op, condition, x, y, dtypes=(np.dtype(bool), dtype, dtype))
+
+
+# -- clip --------------------------------------------------------------------------------------------------------------
+
+
+def _clip_vjp(g: Tensor, out: Tensor, x: Tensor, lo: Tensor, hi: Tensor) -> tuple[Any, ...]:
+    is_inside, is_ordered = (lo <= x) & (x <= hi), lo <= hi
+    return where(is_inside, g, 0), where((x < lo) & is_ordered, g, 0), where(is_ordered & (x <= hi), 0, g)
+
+
+clip_op = define(
+    "clip",
+    infer=lambda specs, params: (TensorSpec(same_shape(specs), promote(*(spec.dtype for spec in specs))),),
+    impl=np.clip,
+    vjp=_clip_vjp,
+    kind=Elementwise("clip"),
+    infers_partial=True,
+)
+
+
+@function("clip")
+def clip(
+    a: Any,
+    a_min: Any = None,
+    a_max: Any = None,
+    out: Any = None,
+    *,
+    min: Any = None,
+    max: Any = None,
+    dtype: Any = None,
+) -> Any:
+    """As numpy.clip. The gradient passes inside the bounds and on them; outside, the bound takes it."""
+    refuse_options("clip", out=out, dtype=dtype)
+    lo, hi = (min if a_min is None else a_min), (max if a_max is None else a_max)
+    joint = joint_dtype(*(type_key(value) for value in (a, lo, hi) if value is not None))
+    lowest, highest = _extremes(joint)
+    bounds = (lowest if lo is None else lo, highest if hi is None else hi)
+    return elementwise(clip_op, a, *bounds, dtypes=(joint, joint, joint))
+
+
+def _extremes(dtype: DType) -> tuple[Any, Any]:
+    if dtype.kind in "iu":
+        return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    return (False, True) if dtype.kind == "b" else (-np.inf, np.inf)
+
+
+# -- functions made of them --------------------------------------------------------------------------------------------
+
+
+@function("nan_to_num")
+def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+    """As numpy.nan_to_num; what is replaced gets the gradient 0."""
+    t = as_tensor(x)
+    if t.dtype.kind not in "fc":
+        return call("copy", t)
+    if t.dtype.kind == "c":
+        raise unsupported("nan_to_num", " of complex values")
+    largest = float(np.finfo(t.dtype).max)
+    finite = where(t == np.inf, largest if posinf is None else posinf, t)
+    finite = where(t == -np.inf, -largest if neginf is None else neginf, finite)
+    return where(t != t, nan, finite)
+
+
+@function("round", "around")
+def round_(a: Any, decimals: int = 0, out: Any = None) -> Any:
+    """As numpy.round: half to even after scaling by a power of ten. It passes no gradient."""
+    refuse_options("round", out=out)
+    x = as_tensor(a)
+    if x.dtype.kind in "iu" and decimals >= 0:
+        return call("copy", x)
+    if x.dtype.kind not in "fc":
+        raise unsupported("round", f" of {x.dtype.name} values with decimals={decimals}")
+    if decimals == 0:
+        return call("rint", x)
+    scale = 10.0 ** abs(decimals)
+    return call("rint", x * scale) / scale if decimals > 0 else call("rint", x / scale) * scale
+
+
+@function("fix")
+def fix(x: Any, out: Any = None) -> Any:
+    """As numpy.fix: towards zero."""
+    refuse_options("fix", out=out)
+    return call("trunc", x)
+
+
+@function("isclose")
+def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
+    """As numpy.isclose."""
+    x, y = as_tensors(a, b)
+    near = (abs(x - y) <= atol + rtol * abs(y)) & call("isfinite", y) | (x == y)
+    return near | ((x != x) & (y != y)) if equal_nan else near
+
+
+@function("allclose")
+def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
+    """As numpy.allclose, as a bool tensor."""
+    return call("all", isclose(a, b, rtol, atol, equal_nan))
+
+
+@function("select")
+def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
+    """As numpy.select: the choice of the first condition that holds."""
+    if len(condlist) != len(choicelist):
+        raise ValueError("select needs as many conditions as choices")
+    pairs = list(zip(condlist, choicelist, strict=True))
+    return functools.reduce(lambda rest, pair: where(pair[0], pair[1], rest), reversed(pairs), default)
+
+
+# -- n-ary sum ---------------------------------------------------------------------------------------------------------
+
+add_n_op = define(
+    "add_n",
+    infer=same_spec,
+    impl=lambda *xs: functools.reduce(np.add, xs),
+    vjp=lambda g, out, *xs: (g,) * len(xs),
+    kind=Elementwise("add_n"),
+    infers_partial=True,
+)
+
+
+@function("add_n")
+def add_n(xs: Sequence[Any], name: str | None = None) -> Tensor:
+    """The sum of tensors of one shape and dtype, from the first to the last. ValueError when there is none."""
+    if not xs:
+        raise ValueError("add_n needs at least one tensor")
+    tensors = as_tensors(*xs)
+    dtype = joint_dtype(*(x.dtype for x in tensors))
+    return apply(add_n_op, *(as_tensor(x, dtype) for x in tensors), name=name)  # type: ignore[no-any-return]

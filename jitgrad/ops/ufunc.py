@@ -1,0 +1,67 @@
+"""How a NumPy ufunc becomes an op and a function of tensors, with NumPy's own choice of dtypes; it defines no op itself."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from jitgrad.errors import DTypeError, layout
+from jitgrad.opdef import Elementwise, Interpreted, OpDef, Params, Specs, Vjp, define
+from jitgrad.operators import functions
+from jitgrad.ops.common import elementwise, same_shape, type_key
+from jitgrad.spec import DType, TensorSpec
+
+
+@functools.lru_cache(maxsize=4096)
+def resolve(ufunc: np.ufunc, keys: tuple[Any, ...]) -> tuple[DType, ...]:
+    """NumPy's own loop for these dtypes and Python scalar types: the dtypes of the inputs, then of the outputs."""
+    try:
+        found = tuple(ufunc.resolve_dtypes((*keys, *(None,) * ufunc.nout)))
+    except TypeError as error:
+        names = ", ".join(getattr(key, "name", getattr(key, "__name__", str(key))) for key in keys)
+        raise DTypeError(
+            layout(f"{ufunc.__name__} does not take {names}", hint="convert with astype")
+        ) from error
+    return found
+
+
+def from_ufunc(
+    ufunc: np.ufunc,
+    vjp: Vjp | None = None,
+    *,
+    differentiable: bool | None = None,
+    interpreted: str | None = None,
+) -> OpDef:
+    """Define the op of a NumPy ufunc and enter its function under the ufunc's name.
+
+    Without a ``vjp`` the op is piecewise constant: it passes no gradient, unless ``differentiable=True`` says that
+    a rule is missing. ``interpreted`` is the reason why there is no scalar op of the loop IR for it.
+    """
+
+    def infer(specs: Specs, params: Params) -> Specs:
+        shape = same_shape(specs)
+        dtypes = resolve(ufunc, tuple(spec.dtype for spec in specs))
+        return tuple(TensorSpec(shape, dtype) for dtype in dtypes[ufunc.nin :])
+
+    op = define(
+        ufunc.__name__,
+        infer=infer,
+        impl=ufunc,
+        vjp=vjp,
+        kind=Elementwise(ufunc.__name__) if interpreted is None else Interpreted(interpreted),
+        differentiable=vjp is not None if differentiable is None else differentiable,
+        infers_partial=True,
+    )
+
+    def build(*values: Any) -> Any:
+        if len(values) != ufunc.nin:
+            raise TypeError(f"{ufunc.__name__} takes {ufunc.nin} arrays, got {len(values)}")
+        keys = tuple(map(type_key, values))
+        return elementwise(op, *values, dtypes=resolve(ufunc, keys)[: ufunc.nin])
+
+    build.__name__ = build.__qualname__ = ufunc.__name__
+    build.__doc__ = f"As numpy.{ufunc.__name__}."
+    functions[ufunc.__name__] = build
+    return op

@@ -1,0 +1,204 @@
+"""Program: a slice of a graph for given fetches, with all shapes known; frozen, verified and printable.
+
+    program     ::= "program" NAME "(" input ("," input)* ")" "{" instruction* "return" value ("," value)* "}"
+    input       ::= value ":" spec
+    instruction ::= value ("," value)* "=" OP "(" argument ("," argument)* ")" ":" spec ("," spec)*  "# " SOURCE [" @" SCOPE]
+    argument    ::= value | PARAM "=" WORD
+    value       ::= "%" NUMBER
+    spec        ::= DTYPE "[" extent ("," extent)* "]"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from jitgrad.errors import CompileError, ShapeError, layout
+from jitgrad.graph import Operation, Source, Tensor, operation_text, param_text, source_text
+from jitgrad.opdef import OpDef
+from jitgrad.scopes import cluster_scope
+from jitgrad.spec import TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an instruction comes from: the operation's name, the user's line, the scope that compiles it (None: no one)."""
+
+    name: str
+    source: Source | None
+    scope: str | None
+
+    def __str__(self) -> str:
+        return source_text(self.source) + (f" @{self.scope}" if self.scope is not None else "")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Instruction:
+    """An op applied to values; ``after`` are the numbers of instructions that must run before."""
+
+    op: OpDef
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    params: Mapping[str, Any]
+    origin: Origin
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Instructions in an order in which they can run; values are numbers that index ``specs``."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    instructions: tuple[Instruction, ...]
+    specs: tuple[TensorSpec, ...]
+    name: str = "main"
+    _cache: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def producers(self) -> dict[int, int]:
+        """Value number → number of the instruction that makes it."""
+        found = self._cache.get("producers")
+        if found is None:
+            found = {v: number for number, ins in enumerate(self.instructions) for v in ins.outputs}
+            self._cache["producers"] = found
+        return found  # type: ignore[no-any-return]
+
+    def uses(self) -> dict[int, list[int]]:
+        """Value number → numbers of the instructions that read it, in order."""
+        found = self._cache.get("uses")
+        if found is None:
+            found = {}
+            for number, ins in enumerate(self.instructions):
+                for v in dict.fromkeys(ins.inputs):
+                    found.setdefault(v, []).append(number)
+            self._cache["uses"] = found
+        return found  # type: ignore[no-any-return]
+
+    def with_instructions(self, instructions: Iterable[Instruction]) -> Program:
+        """The same program with other instructions."""
+        return replace(self, instructions=tuple(instructions), _cache={})
+
+    @property
+    def text(self) -> str:
+        """The program in the grammar above."""
+        return "\n".join(_lines(self)) + "\n"
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _lines(program: Program) -> Iterable[str]:
+    inputs = ", ".join(f"%{v}: {program.specs[v]}" for v in program.inputs)
+    yield f"program {program.name}({inputs}) {{"
+    for ins in program.instructions:
+        yield "  " + instruction_text(program, ins)
+    yield f"  return {', '.join(f'%{v}' for v in program.outputs)}"
+    yield "}"
+
+
+def instruction_text(program: Program, ins: Instruction) -> str:
+    """One instruction, as printed in ``Program.text``."""
+    arguments = [f"%{v}" for v in ins.inputs] + [f"{key}={param_text(value)}" for key, value in ins.params.items()]
+    specs = ", ".join(str(program.specs[v]) for v in ins.outputs)
+    left = ", ".join(f"%{v}" for v in ins.outputs)
+    line = f"{left} = {ins.op.name}({', '.join(arguments)}) : {specs}"
+    return f"{line:<60}  # {ins.origin}"
+
+
+def verify(program: Program, stage: str = "program") -> Program:
+    """The program itself, when it is well formed; CompileError with the stage and the line otherwise.
+
+    Checked: each value made once and before its use, all shapes known, the specs those that inference gives.
+    """
+    made = set(program.inputs)
+    if len(made) != len(program.inputs):
+        raise CompileError(f"{stage}: an input is listed twice in\n{program.text}")
+    for number, ins in enumerate(program.instructions):
+        missing = [v for v in ins.inputs if v not in made]
+        twice = [v for v in ins.outputs if v in made]
+        late = [n for n in ins.after if n >= number]
+        specs = tuple(program.specs[v] for v in ins.outputs)
+        inferred = ins.op.infer(tuple(program.specs[v] for v in ins.inputs), ins.params)
+        if missing or twice or late or specs != inferred:
+            raise CompileError(
+                layout(
+                    f"{stage}: malformed instruction {number}",
+                    line=instruction_text(program, ins),
+                    undefined=missing or None,
+                    redefined=twice or None,
+                    order=late or None,
+                    inferred=", ".join(map(str, inferred)) if specs != inferred else None,
+                )
+            )
+        made.update(ins.outputs)
+    undefined = [v for v in program.outputs if v not in made]
+    if undefined:
+        raise CompileError(f"{stage}: outputs {undefined} are never made in\n{program.text}")
+    return program
+
+
+def slice_graph(
+    fetches: Sequence[Tensor],
+    feeds: Mapping[Tensor, TensorSpec],
+    targets: Sequence[Operation] = (),
+    name: str = "main",
+    done: Collection[Operation] = (),
+) -> Program:
+    """The program that computes ``fetches`` (and runs ``targets``) from ``feeds``, in the order of the graph.
+
+    Operations in ``done`` have run before: nothing waits for them. Feeds become the inputs, in the given order.
+    ShapeError when a shape is not known even with the feeds; ValueError naming an unfed placeholder is the
+    caller's to raise.
+    """
+    needed = needed_operations(fetches, targets, feeds, done)
+    specs: list[TensorSpec] = list(feeds.values())
+    number: dict[Tensor, int] = {t: v for v, t in enumerate(feeds)}
+    place: dict[Operation, int] = {}
+    instructions: list[Instruction] = []
+    for op in needed:
+        inputs = tuple(number[x] for x in op.inputs)
+        outputs = tuple(range(len(specs), len(specs) + len(op.outputs)))
+        specs += _known_specs(op, tuple(specs[v] for v in inputs))
+        for v, t in zip(outputs, op.outputs, strict=True):
+            number.setdefault(t, v)  # a fed output keeps its fed value
+        after = tuple(place[c] for c in op.control_inputs if c in place)
+        origin = Origin(op.name, op.source, cluster_scope(op.attrs))
+        place[op] = len(instructions)
+        instructions.append(Instruction(op.opdef, inputs, outputs, op.params, origin, after))
+    return Program(
+        tuple(range(len(feeds))), tuple(number[t] for t in fetches), tuple(instructions), tuple(specs), name
+    )
+
+
+def needed_operations(
+    fetches: Sequence[Tensor],
+    targets: Sequence[Operation],
+    feeds: Collection[Tensor],
+    done: Collection[Operation] = (),
+) -> list[Operation]:
+    """The operations that computing ``fetches`` and running ``targets`` from ``feeds`` takes, in the order of the graph."""
+    fed = set(feeds)
+    pending = [t.op for t in fetches if t not in fed] + list(targets)
+    seen: set[Operation] = set()
+    while pending:
+        op = pending.pop()
+        if op in seen:
+            continue
+        seen.add(op)
+        pending += [x.op for x in op.inputs if x not in fed]
+        pending += [c for c in op.control_inputs if c not in done]
+    return sorted(seen, key=lambda op: op.id)
+
+
+def _known_specs(op: Operation, inputs: tuple[TensorSpec, ...]) -> Sequence[TensorSpec]:
+    if all(t.spec.is_known for t in op.outputs):
+        return tuple(t.spec for t in op.outputs)
+    try:
+        specs = op.opdef.infer(inputs, op.params)
+    except ShapeError as error:
+        raise ShapeError(layout(f"op {op.type!r}: {error}", op=operation_text(op))) from None
+    unknown = [spec for spec in specs if not spec.is_known]
+    if unknown:
+        raise ShapeError(layout(f"the shape of {op.name!r} is not known when it runs", op=operation_text(op)))
+    return specs

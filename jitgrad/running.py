@@ -1,0 +1,222 @@
+"""Running part of a graph: programs and executables per shapes of the feeds; sessions and compiled functions share it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jitgrad.errors import ShapeError
+from jitgrad.graph import Operation, Tensor
+from jitgrad.interpreter import interpret
+from jitgrad.opdef import Interpreted
+from jitgrad.program import Program, needed_operations, slice_graph
+from jitgrad.spec import TensorSpec, spec_of
+
+
+class Stage:
+    """Computes ``fetches`` (and runs ``targets``) from ``feeds`` by one program per shapes of the feeds.
+
+    ``done`` are operations that earlier stages have run.
+    """
+
+    def __init__(
+        self,
+        fetches: Sequence[Tensor],
+        feeds: Sequence[Tensor],
+        targets: Sequence[Operation] = (),
+        done: Collection[Operation] = (),
+        name: str = "main",
+    ) -> None:
+        self.fetches = tuple(fetches)
+        self.feeds = tuple(feeds)
+        self.targets = tuple(targets)
+        self.done = frozenset(done)
+        self.name = name
+        self._programs: dict[tuple[TensorSpec, ...], Program] = {}
+        self._executables: dict[tuple[TensorSpec, ...], Any] = {}
+
+    def program(self, specs: Sequence[TensorSpec]) -> Program:
+        """The program for feeds of these specs."""
+        key = tuple(specs)
+        if key not in self._programs:
+            feeds = dict(zip(self.feeds, key, strict=True))
+            self._programs[key] = slice_graph(self.fetches, feeds, self.targets, self.name, self.done)
+        return self._programs[key]
+
+    def executable(self, arrays: Sequence[Any]) -> Any:
+        """The executable for feeds like these arrays."""
+        key = tuple(map(spec_of, arrays))
+        if key not in self._executables:
+            from jitgrad.executable import make_executable
+
+            self._executables[key] = make_executable(self.program(key))
+        return self._executables[key]
+
+    def executables(self) -> list[Any]:
+        """All executables made so far."""
+        return list(self._executables.values())
+
+    def run(self, arrays: Sequence[Any]) -> list[Any]:
+        """Arrays of the fetches, computed by the executable."""
+        return list(self.executable(arrays)(arrays))
+
+    def interpret(self, arrays: Sequence[Any]) -> list[Any]:
+        """Arrays of the fetches, computed op by op in NumPy."""
+        return interpret_fresh(self.program([spec_of(array) for array in arrays]), arrays)
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """A stage, and the operations after it whose output shapes are only known once they have run."""
+
+    stage: Stage
+    dynamic: tuple[Operation, ...]
+
+
+class Runner:
+    """Computes ``fetches`` (and runs ``targets``) of a graph from arrays of ``feeds``.
+
+    A program knows all its shapes, so the graph is cut at operations that do not tell theirs beforehand (py_func): what does
+    not depend on them is one program, then they are run, then the rest is a program for the shapes that they gave.
+    """
+
+    def __init__(
+        self, fetches: Sequence[Tensor], feeds: Sequence[Tensor], targets: Sequence[Operation] = (), name: str = "main"
+    ) -> None:
+        self.fetches = tuple(fetches)
+        self.feeds = tuple(feeds)
+        self.operations = tuple(needed_operations(fetches, targets, feeds))
+        self._steps = _plan_steps(self.fetches, self.feeds, tuple(targets), self.operations, name)
+        first = self._steps[0]
+        self._only = first.stage if len(self._steps) == 1 and not first.dynamic else None
+
+    def run(self, arrays: Sequence[Any]) -> list[Any]:
+        """Arrays of the fetches, computed by executables."""
+        return self._only.run(arrays) if self._only is not None else self._run_steps(arrays, Stage.run)
+
+    def interpret(self, arrays: Sequence[Any]) -> list[Any]:
+        """Arrays of the fetches, computed op by op in NumPy."""
+        return self._only.interpret(arrays) if self._only is not None else self._run_steps(arrays, Stage.interpret)
+
+    def explain(self, arrays: Sequence[Any]) -> Any:
+        """What becomes of a run with such arrays. Where it takes several programs, it runs them to know their shapes."""
+        found: list[Any] = []
+
+        def run(stage: Stage, values: Sequence[Any]) -> list[Any]:
+            found.append(stage.executable(values).explanation)
+            return stage.run(values)
+
+        if self._only is not None:
+            return self._only.executable(arrays).explanation
+        self._run_steps(arrays, run)
+        return _joined(found)
+
+    def executables(self) -> list[Any]:
+        """All executables made so far."""
+        return [made for step in self._steps for made in step.stage.executables()]
+
+    def _run_steps(self, arrays: Sequence[Any], run: Callable[[Stage, Sequence[Any]], list[Any]]) -> list[Any]:
+        values: dict[Tensor, Any] = dict(zip(self.feeds, arrays, strict=True))
+        for step in self._steps:
+            results = run(step.stage, [values[t] for t in step.stage.feeds])
+            values.update(zip(step.stage.fetches, results, strict=True))
+            for op in step.dynamic:
+                _run_operation(op, values)
+        return _separate([values[t] for t in self.fetches], arrays)
+
+
+def _run_operation(op: Operation, values: dict[Tensor, Any]) -> None:
+    result = op.opdef.impl(*[values[x] for x in op.inputs], **op.params)
+    values.update(zip(op.outputs, (result,) if len(op.outputs) == 1 else result, strict=True))
+
+
+def _joined(explanations: Sequence[Any]) -> Any:
+    texts = {
+        field.name: "\n".join(getattr(e, field.name) for e in explanations) for field in dataclasses.fields(explanations[0])
+    }
+    return type(explanations[0])(**texts)
+
+
+# -- cutting into steps ----------------------------------------------------------------------------------------------
+
+
+def _plan_steps(
+    fetches: tuple[Tensor, ...],
+    feeds: tuple[Tensor, ...],
+    targets: tuple[Operation, ...],
+    operations: Sequence[Operation],
+    name: str,
+) -> tuple[_Step, ...]:
+    fed, fetched = set(feeds), set(fetches)
+    dynamic = {op for op in operations if is_dynamic(op)}
+    if not dynamic:
+        return (_Step(Stage(fetches, feeds, targets, name=name), ()),)
+    level = _levels(operations, dynamic, fed)
+    read_late = {x for op in operations for x in op.inputs if _crosses(x, op, level, dynamic, fed)}
+    awaited = {c for op in operations for c in op.control_inputs if level[c] < level[op] or op in dynamic}
+    steps = []
+    for depth in range(max(level.values()) + 1):
+        ops = [op for op in operations if level[op] == depth and op not in dynamic]
+        made = [t for op in ops for t in op.outputs if t not in fed and (t in read_late or t in fetched)]
+        here = set(ops)
+        inputs = dict.fromkeys(x for op in ops for x in op.inputs if x in fed or x.op not in here)
+        wanted = [op for op in ops if op in targets or op in awaited]
+        done = [op for op in operations if op not in here and level[op] <= depth]
+        late = tuple(op for op in operations if level[op] == depth and op in dynamic)
+        steps.append(_Step(Stage(made, tuple(inputs), wanted, done, f"{name}_{depth}"), late))
+    return tuple(steps)
+
+
+def is_dynamic(op: Operation) -> bool:
+    """Whether the output shapes stay unknown however much is known of the inputs."""
+    if not isinstance(op.opdef.kind, Interpreted) or all(t.spec.is_known for t in op.outputs):
+        return False
+    try:
+        return any(not spec.is_known for spec in op.opdef.infer(tuple(_some_spec(x.spec) for x in op.inputs), op.params))
+    except ShapeError:
+        return False
+
+
+def _some_spec(spec: TensorSpec) -> TensorSpec:
+    return TensorSpec(tuple(1 if n is None else n for n in spec.shape or ()), spec.dtype)
+
+
+def _levels(operations: Sequence[Operation], dynamic: set[Operation], fed: set[Tensor]) -> dict[Operation, int]:
+    """How many dynamic operations lie one behind the other before each operation."""
+    level: dict[Operation, int] = {}
+    for op in operations:
+        before = [x.op for x in op.inputs if x not in fed] + list(op.control_inputs)
+        level[op] = max((level[b] + (b in dynamic) for b in before), default=0)
+    return level
+
+
+def _crosses(
+    x: Tensor, op: Operation, level: Mapping[Operation, int], dynamic: set[Operation], fed: set[Tensor]
+) -> bool:
+    return x not in fed and (level[x.op] < level[op] or op in dynamic)
+
+
+# -- outputs ---------------------------------------------------------------------------------------------------------
+
+
+def interpret_fresh(program: Program, arrays: Sequence[Any]) -> list[Any]:
+    """Interpret a program; each output is a writable, C-contiguous array that shares memory with nothing else."""
+    return _separate(interpret(program, arrays), arrays)
+
+
+def _separate(values: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
+    taken = {id(array) for array in inputs}
+    return [_fresh(value, taken) for value in values]
+
+
+def _fresh(value: Any, taken: set[int]) -> Any:
+    array = np.asarray(value)
+    flags = array.flags
+    if id(array) in taken or not (flags.owndata and flags.c_contiguous and flags.writeable):
+        array = np.array(array, order="C")
+    taken.add(id(array))
+    return array

@@ -1,0 +1,136 @@
+"""Session: runs parts of a graph for fetches and feeds; which arrays come back is decided here, how they are made is not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jitgrad import pytree
+from jitgrad.errors import DTypeError, JitgradError, ShapeError, layout
+from jitgrad.graph import Graph, Operation, Tensor, default_graph, operation_text
+from jitgrad.running import Runner
+from jitgrad.spec import is_compatible, shape_text
+
+
+class FeedError(JitgradError, ValueError):
+    """A placeholder that is needed was not fed, or something was fed that cannot be."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Fetched:
+    """Where each fetch finds its array; None for an operation, which is run and gives None."""
+
+    structure: Any
+    slots: tuple[int | None, ...]
+
+
+class Session:
+    """Runs a graph, the default one if none is given. It may be used in a ``with`` statement, and holds nothing to close."""
+
+    def __init__(self, graph: Graph | None = None) -> None:
+        self.graph = default_graph() if graph is None else graph
+        self._runners: dict[Any, tuple[Runner, _Fetched]] = {}
+        self._lock = threading.Lock()
+
+    def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
+        """Values of ``fetches``, in their structure: arrays for tensors, None for operations.
+
+        Fetches are tensors, operations, Variables, their names ("op", "op:0"), nested in lists, tuples and dicts.
+        ``feed_dict`` gives values to placeholders or to any other tensor. FeedError names a placeholder that is needed and not fed;
+        ShapeError, DTypeError for a value that does not fit.
+        """
+        feeds = {self._tensor(key): value for key, value in (feed_dict or {}).items()}
+        arrays = [_fed_array(t, value) for t, value in feeds.items()]
+        runner, fetched = self._runner(fetches, tuple(feeds))
+        values = runner.run(arrays)
+        found = [None if slot is None else _result(values[slot]) for slot in fetched.slots]
+        return pytree.unflatten(fetched.structure, found)
+
+    def close(self) -> None:
+        """Forget the programs that were made."""
+        self._runners.clear()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _tensor(self, key: Any) -> Tensor:
+        element = self.graph.as_graph_element(key)
+        if isinstance(element, Operation):
+            if len(element.outputs) != 1:
+                raise FeedError(f"operation {element.name!r} has {len(element.outputs)} outputs: feed one of its tensors")
+            return element.outputs[0]
+        return element
+
+    def _runner(self, fetches: Any, feeds: tuple[Tensor, ...]) -> tuple[Runner, _Fetched]:
+        leaves, structure = pytree.flatten(fetches)
+        with self.graph.as_default():
+            elements = [self.graph.as_graph_element(leaf) for leaf in leaves]
+        key = (structure, tuple(elements), feeds)
+        with self._lock:
+            if key not in self._runners:
+                self._runners[key] = self._make_runner(structure, elements, feeds)
+            return self._runners[key]
+
+    def _make_runner(
+        self, structure: Any, elements: Sequence[Tensor | Operation], feeds: tuple[Tensor, ...]
+    ) -> tuple[Runner, _Fetched]:
+        tensors = list(dict.fromkeys(element for element in elements if isinstance(element, Tensor)))
+        place = {t: number for number, t in enumerate(tensors)}
+        targets = [element for element in elements if isinstance(element, Operation)]
+        runner = Runner(tensors, feeds, targets, name="session")
+        _refuse_unfed(runner)
+        slots = tuple(place[e] if isinstance(e, Tensor) else None for e in elements)
+        return runner, _Fetched(structure, slots)
+
+
+def _result(array: Any) -> Any:
+    return array[()] if isinstance(array, np.ndarray) and array.ndim == 0 else array
+
+
+def _fed_array(t: Tensor, value: Any) -> Any:
+    if isinstance(value, Tensor):
+        raise FeedError(layout(f"{t.name!r} is fed with a tensor", hint="feed the array that session.run gives for it"))
+    array = np.asarray(value)
+    if array.dtype != t.dtype:
+        if not isinstance(value, np.ndarray | np.generic) or np.can_cast(array.dtype, t.dtype, "same_kind"):
+            array = _converted(array, t)
+        else:
+            raise DTypeError(layout(f"the value fed for {t.name!r} does not fit", expected=t.spec, got=array.dtype.name))
+    if not is_compatible(array.shape, t.shape):
+        raise ShapeError(
+            layout(
+                f"the value fed for {t.name!r} does not fit",
+                op=operation_text(t.op),
+                expected=shape_text(t.spec.shape),
+                got=shape_text(array.shape),
+            )
+        )
+    return np.asarray(array, order="C")
+
+
+def _converted(array: Any, t: Tensor) -> Any:
+    try:
+        return array.astype(t.dtype)
+    except (TypeError, ValueError):
+        got = array.dtype.name
+        raise DTypeError(layout(f"the value fed for {t.name!r} does not fit", expected=t.spec, got=got)) from None
+
+
+def _refuse_unfed(runner: Runner) -> None:
+    for op in runner.operations:
+        if op.type == "placeholder":
+            raise FeedError(
+                layout(
+                    f"placeholder {op.name!r} must be fed",
+                    op=operation_text(op),
+                    needed=f"to compute {', '.join(repr(t.name) for t in runner.fetches[:3])}" if runner.fetches else None,
+                    hint=f"add it to feed_dict: session.run(fetches, {{{op.name}: value}})",
+                )
+            )

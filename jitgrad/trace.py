@@ -1,0 +1,255 @@
+"""Tracing: a Python function called on tensors in place of its arrays, its operations kept as a graph; it runs nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jitgrad import pytree
+from jitgrad.errors import DTypeError, layout
+from jitgrad.graph import Graph, Operation, Tensor, default_graph
+from jitgrad.ops.creation import identity, placeholder
+from jitgrad.spec import DType
+
+# A leaf as the cache of traces sees it: (dtype, shape) of an array, the type of a Python number, or a Static.
+LeafKey = Any
+weak_types: dict[type, DType] = {kind: np.asarray(kind()).dtype for kind in (bool, int, float, complex)}
+
+
+class Trace(Graph):
+    """A graph into which the call of a function is traced."""
+
+
+def is_tracing() -> bool:
+    """Whether a function is being traced here."""
+    return isinstance(default_graph(), Trace)
+
+
+@dataclass(frozen=True, slots=True)
+class Static:
+    """A leaf that is no array: part of the structure, compared by type and value."""
+
+    kind: type
+    value: Any
+
+
+def read_leaf(leaf: Any) -> tuple[LeafKey, Any]:
+    """The key of a leaf and its array, C-contiguous and of native byte order; None in place of a static leaf's array.
+
+    DTypeError for arrays of objects, text and dates; TypeError for an unhashable object.
+    """
+    kind = type(leaf)
+    if kind is not np.ndarray:
+        if kind in weak_types:
+            return kind, _weak_array(leaf)
+        if not _is_arraylike(leaf):
+            return _static(leaf), None
+        leaf = _as_array(leaf)
+    if leaf.dtype.kind not in "fiubc":
+        raise DTypeError(layout(f"arrays of dtype {leaf.dtype} cannot be traced", hint="convert it with astype"))
+    if not leaf.dtype.isnative:
+        leaf = leaf.astype(leaf.dtype.newbyteorder("="))
+    if not leaf.flags.c_contiguous:
+        leaf = np.array(leaf, order="C")
+    return (leaf.dtype, leaf.shape), leaf
+
+
+def _weak_array(value: Any) -> Any:
+    array = np.asarray(value)
+    if array.dtype != weak_types[type(value)]:
+        raise DTypeError(f"the integer {value} does not fit in int64")
+    return array
+
+
+def _is_arraylike(leaf: Any) -> bool:
+    if isinstance(leaf, str | bytes | type | np.dtype) or callable(leaf):
+        return False
+    return hasattr(leaf, "__array__") or hasattr(leaf, "__array_interface__") or isinstance(leaf, memoryview | bytearray)
+
+
+def _as_array(leaf: Any) -> Any:
+    if isinstance(leaf, np.ma.MaskedArray):
+        raise DTypeError(layout("masked arrays cannot be traced", hint="pass .data and .mask, and use np.where"))
+    return np.asarray(leaf)
+
+
+def _static(leaf: Any) -> Static:
+    try:
+        hash(leaf)
+    except TypeError:
+        raise TypeError(
+            layout(
+                f"{leaf!r} of type {type(leaf).__name__} is neither an array nor hashable",
+                hint="pass arrays in lists, tuples, dicts or dataclasses, and make other arguments hashable",
+            )
+        ) from None
+    return Static(type(leaf), leaf)
+
+
+# -- results ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """How a function's results are put together: per leaf, the number of an output, or a fixed value."""
+
+    structure: Any
+    slots: tuple[int | None, ...]
+    fixed: tuple[Any, ...]
+
+    def build(self, arrays: Sequence[Any]) -> Any:
+        """The results for the arrays of the outputs; 0-d arrays become NumPy scalars, fixed arrays are copied."""
+        leaves = [
+            _copied(value) if slot is None else (arrays[slot] if arrays[slot].ndim else arrays[slot][()])
+            for slot, value in zip(self.slots, self.fixed, strict=True)
+        ]
+        return pytree.unflatten(self.structure, leaves)
+
+
+def _copied(value: Any) -> Any:
+    return np.array(value, order="C") if isinstance(value, np.ndarray) else value
+
+
+def _collect(result: Any, graph: Graph) -> tuple[tuple[Tensor, ...], Results]:
+    leaves, structure = pytree.flatten(result)
+    outputs: list[Tensor] = []
+    slots: list[int | None] = []
+    for leaf in leaves:
+        is_traced = isinstance(leaf, Tensor) or hasattr(leaf, "as_graph_element")
+        slots.append(len(outputs) if is_traced else None)
+        if is_traced:
+            tensor = graph.as_graph_element(leaf)
+            assert isinstance(tensor, Tensor)
+            outputs.append(tensor)
+    fixed = tuple(_copied(leaf) if slot is None else None for leaf, slot in zip(leaves, slots, strict=True))
+    return tuple(outputs), Results(structure, tuple(slots), fixed)
+
+
+# -- tracing ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Traced:
+    """What a traced call was: its graph, the placeholders of its arrays, the tensors it returned and their structure."""
+
+    graph: Graph
+    inputs: tuple[Operation, ...]
+    outputs: tuple[Tensor, ...]
+    results: Results
+
+    @property
+    def feeds(self) -> tuple[Tensor, ...]:
+        """The tensors that stand for the arrays."""
+        return tuple(op.outputs[0] for op in self.inputs)
+
+
+Scope = Callable[[], contextlib.AbstractContextManager[None]]
+
+
+def trace(
+    fn: Callable[..., Any],
+    structure: Any,
+    keys: Sequence[LeafKey],
+    names: Sequence[str],
+    rebuild: Callable[[Any, Any], tuple[Any, Any]] | None = None,
+    scope: Scope = contextlib.nullcontext,
+) -> Traced:
+    """Call ``fn`` on placeholders of the given leaves.
+
+    ``structure`` is that of (args, kwargs), to which ``rebuild`` adds the static arguments. Once the call has ended the
+    graph is closed: a tensor that got away raises LeakedTracerError when it is used.
+    """
+    graph = Trace()
+    with graph.as_default():
+        leaves = [_stand_in(key, name) for key, name in zip(keys, names, strict=True)]
+        inputs = tuple(leaf.op for leaf in leaves if isinstance(leaf, Tensor))
+        args, kwargs = pytree.unflatten(structure, leaves)
+        if rebuild is not None:
+            args, kwargs = rebuild(args, kwargs)
+        try:
+            with scope():
+                result = fn(*args, **kwargs)
+            outputs, results = _collect(result, graph)
+        finally:
+            graph.closed_by = describe(fn)
+    return Traced(graph, inputs, outputs, results)
+
+
+def _stand_in(key: LeafKey, name: str) -> Any:
+    if isinstance(key, Static):
+        return key.value
+    if isinstance(key, type):
+        x = placeholder(weak_types[key], (), name=name)
+        x.is_weak = True
+        return x
+    dtype, shape = key
+    return placeholder(dtype, shape, name=name)
+
+
+def describe(fn: Callable[..., Any]) -> str:
+    """``loss at train.py:12``."""
+    code = getattr(fn, "__code__", None) or getattr(getattr(fn, "__wrapped__", None), "__code__", None)
+    where = f" at {os.path.basename(code.co_filename)}:{code.co_firstlineno}" if code is not None else ""
+    return f"{getattr(fn, '__name__', type(fn).__name__)}{where}"
+
+
+def parameter_names(fn: Fn) -> list[str]:
+    """Names of the positional parameters, as far as they can be told."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def leaf_names(parameters: Sequence[str], args: Any, kwargs: Any) -> list[str]:
+    """Per leaf of (args, kwargs), the expression that names it: ``x``, ``params['w'][0]``."""
+    names = []
+    for path in pytree.paths((args, kwargs)):
+        is_positional, rest = path.startswith("[0]"), path[3:]
+        first = re.match(r"\[(.+?)\]", rest)
+        assert first is not None
+        head, tail = first.group(1), rest[first.end() :]
+        if is_positional:
+            index = int(head)
+            head = parameters[index] if index < len(parameters) else f"args[{index}]"
+        names.append(head.strip("'\"") + tail)
+    return names
+
+
+def as_name(path: str) -> str:
+    """A path as the name of a placeholder: ``params['w'][0]`` becomes ``params_w_0``."""
+    return re.sub(r"\W+", "_", path).strip("_") or "x"
+
+
+def detach(tree: Any) -> Any:
+    """The tree with an identity of each tensor and a constant of each array, so that no assignment reaches the caller."""
+    return pytree.tree_map(_detached, tree)
+
+
+def _detached(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        return same(leaf)
+    return identity(leaf) if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fiubc" else leaf
+
+
+def same(x: Tensor) -> Tensor:
+    """An identity of ``x``, as weak as it is."""
+    y = identity(x)
+    y.is_weak = x.is_weak
+    return y
+
+
+def graph_in(tree: Any) -> Graph | None:
+    """The graph of the first tensor in a tree, or of the function being traced; None when there is neither."""
+    for leaf in pytree.flatten(tree)[0]:
+        if isinstance(leaf, Tensor):
+            return leaf.graph
+    return default_graph() if is_tracing() else None

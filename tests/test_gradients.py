@@ -1,0 +1,237 @@
+"""gradients(): what it returns, what it costs, and how rules are found and checked; single rules are in test_ops.py."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitgrad as jg
+from jitgrad.gradients import registered_rules
+
+pytestmark = pytest.mark.quick
+
+
+@pytest.fixture
+def graph() -> Any:
+    with jg.Graph().as_default() as graph:
+        yield graph
+
+
+def run(fetches: Any, feeds: Any = None) -> Any:
+    return jg.Session().run(fetches, feeds)
+
+
+def variable(*shape: int) -> Any:
+    return jg.placeholder(np.float64, shape)
+
+
+# -- what is returned ------------------------------------------------------------------------------------------------
+
+
+def test_none_where_ys_do_not_depend_on_x(graph: jg.Graph) -> None:
+    x, z = variable(), variable()
+    assert jg.gradients(x * x, [z, x])[0] is None
+    assert jg.gradients(x * x, z) == [None]
+    assert jg.gradients([], [x]) == [None]
+
+
+def test_sum_of_all_ys(graph: jg.Graph) -> None:
+    x = variable(3)
+    grads = jg.gradients([x * x, np.sum(x) * 3.0], x)
+    assert run(grads, {x: [1.0, 2.0, 3.0]})[0].tolist() == [5.0, 7.0, 9.0]
+
+
+def test_ys_that_feed_one_another_each_have_their_seed(graph: jg.Graph) -> None:
+    x = variable()
+    a = x * 2.0
+    b = a * 5.0
+    assert run(jg.gradients([a, b], x), {x: 1.0}) == [12.0]
+    assert run(jg.gradients([a, b], a), {x: 1.0}) == [6.0]
+
+
+def test_an_x_upstream_of_another_x_is_still_reached(graph: jg.Graph) -> None:
+    x = variable()
+    a = x * 2.0
+    b = a * 5.0
+    assert run(jg.gradients(b, [x, a, b]), {x: 1.0}) == [10.0, 5.0, 1.0]
+
+
+def test_x_given_twice(graph: jg.Graph) -> None:
+    x = variable()
+    assert run(jg.gradients(x * x, [x, x]), {x: 3.0}) == [6.0, 6.0]
+
+
+def test_addends_are_summed_in_the_order_of_the_consumers(graph: jg.Graph) -> None:
+    x = variable()
+    parts = [np.exp(x), np.sin(x), x * 2.0]
+    (g,) = jg.gradients(parts[0] + parts[1] + parts[2], x)
+    assert g.op.type == "add_n"
+    assert [addend.op.original_op.type for addend in g.op.inputs] == ["exp", "sin", "multiply"]
+
+
+def test_integers_carry_no_gradient(graph: jg.Graph) -> None:
+    x, n = variable(), jg.placeholder(np.int64, ())
+    assert jg.gradients(x * n, n) == [None]
+    assert jg.gradients(x * np.floor(x).astype(np.int64), x) != [None]
+    with pytest.raises(jg.DTypeError, match=r"int64 carries no gradient"):
+        jg.gradients(n + 1, n)
+
+
+def test_other_outputs_of_an_operation_count_as_zero(graph: jg.Graph) -> None:
+    x = variable(4)
+    left, right = np.split(x, 2)
+    assert run(jg.gradients(np.sum(left * 3.0), x), {x: np.ones(4)})[0].tolist() == [3.0, 3.0, 0.0, 0.0]
+
+
+# -- seeds, stops ----------------------------------------------------------------------------------------------------
+
+
+def test_grad_ys(graph: jg.Graph) -> None:
+    x = variable(2)
+    y, z = x * 3.0, x * x
+    grads = jg.gradients([y, z], x, [np.array([1.0, 10.0]), None])
+    assert run(grads, {x: [1.0, 1.0]})[0].tolist() == [5.0, 32.0]
+    weighted = jg.gradients(y, x, z)
+    assert run(weighted, {x: [1.0, 2.0]})[0].tolist() == [3.0, 12.0]
+
+
+def test_grad_ys_that_do_not_fit(graph: jg.Graph) -> None:
+    x = variable(2)
+    y = x * 3.0
+    with pytest.raises(ValueError, match="2 entries for 1 ys"):
+        jg.gradients([y], x, [None, None])
+    with pytest.raises(jg.DTypeError, match=r"grad_ys of .*multiply"):
+        jg.gradients(y, x, [np.ones(2, np.complex128)])
+    c = jg.placeholder(np.complex128, ())
+    with pytest.raises(TypeError, match=r"complex128: gradients of complex ys need grad_ys"):
+        jg.gradients(c * c, c)
+
+
+def test_stop_gradients_equals_stop_gradient(graph: jg.Graph) -> None:
+    x = variable()
+    a = x * x
+    direct = jg.gradients(a * x, x, stop_gradients=[a])
+    built = jg.gradients(jg.stop_gradient(a) * x, x)
+    assert run([direct, built], {x: 3.0}) == [[9.0], [9.0]]
+    assert jg.gradients(a, x, stop_gradients=a) == [None]
+
+
+# -- rules -----------------------------------------------------------------------------------------------------------
+
+
+def opaque(x: Any) -> Any:
+    return jg.py_func(lambda a: a * 2.0, [x], np.float64)
+
+
+def test_a_missing_rule_names_the_operation_and_the_line(graph: jg.Graph) -> None:
+    x = variable()
+    y = opaque(x)
+    with pytest.raises(jg.GradientError) as caught:
+        jg.gradients(y * 1.0, x)
+    assert "op 'py_func' has no gradient rule" in str(caught.value)
+    assert "made at test_gradients.py" in str(caught.value)
+    assert "register_gradient('py_func')" in str(caught.value)
+    assert isinstance(caught.value, LookupError)
+
+
+def test_a_rule_that_is_not_needed_is_not_asked_for(graph: jg.Graph) -> None:
+    x, z = variable(), variable()
+    assert run(jg.gradients(opaque(z) * x, x), {x: 1.0, z: 3.0}) == [6.0]
+
+
+@pytest.fixture
+def rules() -> Any:
+    before = dict(registered_rules)
+    yield
+    registered_rules.clear()
+    registered_rules.update(before)
+
+
+def test_register_gradient(graph: jg.Graph, rules: None) -> None:
+    @jg.register_gradient("py_func")
+    def rule(op: jg.Operation, g: Any) -> Any:
+        assert op.type == "py_func"
+        return g * 2.0
+
+    x = variable()
+    assert run(jg.gradients(opaque(x), x), {x: 1.0}) == [2.0]
+    with pytest.raises(KeyError, match="registered already"):
+        jg.register_gradient("py_func")(rule)
+
+
+def test_not_differentiable(graph: jg.Graph, rules: None) -> None:
+    jg.not_differentiable("py_func")
+    x = variable()
+    assert jg.gradients(opaque(x), x) == [None]
+
+
+def test_a_rule_is_checked(graph: jg.Graph, rules: None) -> None:
+    x = variable(3)
+    registered_rules["tanh"] = lambda op, g: [g, g]
+    with pytest.raises(ValueError, match=r"gave 2 gradients for 1 inputs(.|\n)*tanh"):
+        jg.gradients(np.tanh(x), x)
+    registered_rules["tanh"] = lambda op, g: np.sum(g)
+    with pytest.raises(ValueError, match=r"wrong shape for input 0(.|\n)*expected: f64\[3\](.|\n)*got: +f64\[\]"):
+        jg.gradients(np.tanh(x), x)
+
+
+def test_prevent_gradient_raises_with_its_message(graph: jg.Graph) -> None:
+    x = variable()
+    y = jg.prevent_gradient(x, message="the table is fixed") * 2.0
+    assert run(y, {x: 2.0}) == 4.0
+    with pytest.raises(LookupError, match="the table is fixed"):
+        jg.gradients(y, x)
+
+
+# -- cost ------------------------------------------------------------------------------------------------------------
+
+
+def chain(x: Any, length: int) -> Any:
+    for _ in range(length // 2):
+        x = np.sin(x) * x
+    return x
+
+
+def seconds(fn: Any, repeat: int = 3) -> float:
+    best = np.inf
+    for _ in range(repeat):
+        start = time.perf_counter()
+        fn()
+        best = min(best, time.perf_counter() - start)
+    return float(best)
+
+
+def test_a_hundred_thousand_operations_without_recursion() -> None:
+    with jg.Graph().as_default() as graph:
+        x = variable()
+        y = x
+        for _ in range(100_000):
+            y = -y
+        (g,) = jg.gradients(y, x)
+        assert len(graph) >= 200_000
+        assert jg.Session().run([y, g], {x: 2.0}) == [2.0, 1.0]
+
+
+def test_cost_is_linear() -> None:
+    def cost(length: int) -> float:
+        with jg.Graph().as_default():
+            x = variable()
+            y = chain(x, length)
+            return seconds(lambda: jg.gradients(y, x))
+
+    assert cost(8000) < 16 * cost(1000)
+
+
+def test_small_gradients_in_a_large_graph_cost_what_they_span() -> None:
+    def cost(length: int) -> float:
+        with jg.Graph().as_default():
+            x = variable()
+            middle = chain(x, length)
+            ends = [np.sin(middle) for _ in range(20)]
+            chain(middle, length)
+            return seconds(lambda: [jg.gradients(end, middle) for end in ends])
+
+    assert cost(20_000) < 4 * cost(200)
