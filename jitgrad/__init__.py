@@ -1,7 +1,10 @@
 """jitgrad's public names, and nothing else: NumPy functions differentiated, and their whole gradients fused."""
 
+from jitgrad import nn as nn
+from jitgrad import numpy as numpy
 from jitgrad.building import colocate_with, control_dependencies, device, name_scope
 from jitgrad.building import tie as tuple
+from jitgrad.config import config, get_num_threads, set_num_threads
 from jitgrad.custom import custom_gradient, not_differentiable, prevent_gradient, py_func, register_gradient
 from jitgrad.errors import (
     CompileError,
@@ -17,6 +20,8 @@ from jitgrad.errors import (
 from jitgrad.gradients import gradients
 from jitgrad.graph import Graph, Operation, Tensor, default_graph
 from jitgrad.ops.creation import constant, identity, placeholder
+from jitgrad.ops.gathering import gather, unsorted_segment_sum
+from jitgrad.ops.selection import add_n
 from jitgrad.ops.state import Variable, group
 from jitgrad.scopes import jit_scope
 from jitgrad.session import Session
@@ -51,13 +56,17 @@ __all__ = [
     "TracedValueError",
     "UnsupportedOpError",
     "Variable",
+    "add_n",
     "colocate_with",
     "compile",
+    "config",
     "constant",
     "control_dependencies",
     "custom_gradient",
     "default_graph",
     "device",
+    "gather",
+    "get_num_threads",
     "grad",
     "gradients",
     "group",
@@ -70,13 +79,17 @@ __all__ = [
     "jit_scope",
     "jvp",
     "name_scope",
+    "nn",
     "not_differentiable",
+    "numpy",
     "placeholder",
     "prevent_gradient",
     "py_func",
     "register_gradient",
+    "set_num_threads",
     "stop_gradient",
     "tuple",
+    "unsorted_segment_sum",
     "value_and_grad",
     "vjp",
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import os
 import sys
 import threading
 import types
@@ -15,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jitgrad import pytree
+from jitgrad.config import config, log
 from jitgrad.errors import layout
 from jitgrad.graph import Tensor, default_graph, source_text, user_source
 from jitgrad.running import Runner
@@ -222,7 +222,7 @@ class Compiled:
                 name = as_name(self.options.name or self.__name__)
                 entry = _Entry(Runner(traced.outputs, traced.feeds, name=name), traced.results)
                 self._entries[call.key] = entry
-                self._latest = call
+                self._latest = replace(call, arrays=[])
                 self._traces += 1
                 while len(self._entries) > max_traces:
                     self._entries.popitem(last=False)
@@ -243,9 +243,8 @@ class Compiled:
     # -- why a call was traced again -----------------------------------------------------------------------------------
 
     def _say_why(self, call: _Call) -> None:
-        if self._latest is None or "recompile" not in os.environ.get("JITGRAD_LOG", "").split(","):
-            return
-        print(f"jitgrad: recompile {describe(self.fn)}: {self._difference(self._latest, call)}", file=sys.stderr)
+        if self._latest is not None and {"recompile", "all"} & set(config.settings.log):
+            log("recompile", f"{describe(self.fn)}: {self._difference(self._latest, call)}")
 
     def _difference(self, old: _Call, new: _Call) -> str:
         if old.structure != new.structure:

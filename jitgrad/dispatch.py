@@ -207,9 +207,10 @@ def _size(a: Any, axis: Any = None) -> int:
 
 
 def _result_type(*values: Any) -> Any:
-    from jitgrad.ops.common import common_dtype
+    from jitgrad.ops.common import joint_dtype, type_key
 
-    return common_dtype(*values)
+    is_type = (type, np.dtype, str)
+    return joint_dtype(*(np.dtype(value) if isinstance(value, is_type) else type_key(value) for value in values))
 
 
 # NumPy functions whose answer is known while tracing: no op is made for them.

@@ -58,7 +58,8 @@ class OpCase:
 
     ``domain`` is one for all inputs, or one per input; inside it the op is smooth. ``dtypes`` are further dtypes which the
     float64 inputs are checked in (shape, dtype, compiled code; not gradients). ``order`` is the highest order of
-    derivative that is checked. ``edges``: compiled code is also compared on NaN, infinities, zeros, denormals.
+    derivative that is checked. ``edges``: compiled code is also compared on NaN, infinities, zeros, denormals;
+    ``ulps``: by how much it may differ, for an elementwise op, and ``zeros``: whether with the same signs of zeros.
     """
 
     op: str
@@ -69,6 +70,8 @@ class OpCase:
     order: int = 2
     edges: bool = True
     rtol: float = 1e-6
+    ulps: float = 4
+    zeros: bool = True
 
     def __str__(self) -> str:
         params = ",".join(f"{key}={value}" for key, value in self.params.items())
@@ -102,7 +105,7 @@ def case(
     op: str, specs: str, domain: Any = None, *, dtypes: str = "f32", order: int = 2, **options: Any
 ) -> OpCase:
     """A row: specs as text, the domain as a Domain, a (lo, hi) pair or a list of them; other keywords are params."""
-    fields = {name: options.pop(name) for name in ("edges", "rtol") if name in options}
+    fields = {name: options.pop(name) for name in ("edges", "rtol", "ulps", "zeros") if name in options}
     return OpCase(op, parse_specs(specs), options, _domain(domain), tuple(dtypes.split()), order, **fields)
 
 
@@ -154,8 +157,9 @@ cases: list[OpCase] = [
     *unary("arccosh", (1.2, 3)),
     *binary("arctan2 hypot", [positive, (-2, 2)]),
     # extremes, signs, rounding
-    *binary("maximum minimum", split, dtypes=everything),
-    *binary("fmax fmin copysign", split),
+    *binary("maximum minimum", split, dtypes=everything, zeros=False),
+    *binary("fmax fmin", split, zeros=False),
+    *binary("copysign", split),
     *binary("heaviside", [split[0], (0, 1)]),
     *unary("absolute fabs", Domain(values=(0.5, -1.5, 2, -0.25, 1, -1))),
     *unary("floor ceil trunc rint sign signbit", Domain(values=(0.4, -1.6, 2.2, -0.25, 1.1, -1.3))),
@@ -177,27 +181,27 @@ cases: list[OpCase] = [
     *unary("frexp modf", Domain(values=(0.4, -1.6, 2.2, -0.3, 1.1, -1.3)), dtypes=floats),
     # choosing and converting
     case("where", "bool[4] f64[4] f64[4]", dtypes=everything),
-    case("clip", "f64[4] f64[4] f64[4]", [Domain(values=(-1.5, 0.3, 1.6, 0.1)), (-1, -0.5), (0.5, 1)]),
+    case("clip", "f64[4] f64[4] f64[4]", [Domain(values=(-1.5, 0.3, 1.6, 0.1)), (-1, -0.5), (0.5, 1)], zeros=False),
     case("add_n", "f64[3] f64[3] f64[3]", dtypes=numbers),
     case("astype", "f64[4]", dtypes=everything, dtype=np.dtype(np.float64)),
     *(
-        case("astype", "f64[4]", dtypes=everything, dtype=np.dtype(name), order=0)
+        case("astype", "f64[4]", dtypes=everything, dtype=np.dtype(name), order=0, edges=name in ("float32", "bool"))
         for name in ("float32", "int64", "int32", "bool")
     ),
     case("identity", "f64[4]", dtypes=everything),
     case("stop_gradient", "f64[4]", dtypes=everything, order=0),
     *unary("real imag conjugate", dtypes="f32 c64 c128"),
     # special functions
-    *unary("sigmoid log_sigmoid softplus erf erfc erfcx ndtr log_ndtr i0 i1 i0e i1e j0 j1", (0.2, 2)),
-    *unary("relu", Domain(values=(0.5, -1.5, 2, -0.25, 1, -1))),
+    *unary("sigmoid log_sigmoid softplus erf erfc erfcx ndtr log_ndtr i0 i1 i0e i1e j0 j1", (0.2, 2), dtypes=floats),
+    *unary("relu", Domain(values=(0.5, -1.5, 2, -0.25, 1, -1)), dtypes=floats, zeros=False),
     *unary("logit", (0.1, 0.9), dtypes=floats),
     *unary("erfinv", unit, dtypes=floats),
     *unary("erfcinv", (0.2, 1.8), dtypes=floats),
     *unary("ndtri", (0.1, 0.9), dtypes=floats),
-    *unary("gammaln digamma gamma polygamma1", (0.6, 4)),
+    *unary("gammaln digamma gamma polygamma1", (0.6, 4), dtypes=floats),
     case("polygamma", "f64[3]", (0.8, 4), n=2),
-    *binary("xlogy xlog1py rel_entr kl_div", positive),
-    *unary("entr", positive),
+    *binary("xlogy xlog1py rel_entr kl_div", positive, dtypes=floats),
+    *unary("entr", positive, dtypes=floats),
     # reductions
     *(
         case(name, "f64[2,3,4]", apart, dtypes=everything, axis=axis, keepdims=keepdims)

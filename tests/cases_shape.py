@@ -1,4 +1,4 @@
-"""The table of cases of the ops that move elements, index, contract and factorize matrices. No checks are here."""
+"""The table of cases of the ops that move elements, index, multiply and factorize. No checks are here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small helpers for compiler tests: programs written by hand, ops without kernels, special values; no assertions of their own."""
+"""Helpers for compiler tests: programs written by hand, ops without kernels, special values; no tests."""
 
 from __future__ import annotations
 

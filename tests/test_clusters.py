@@ -1,4 +1,4 @@
-"""find_clusters: the table of cases of the rules, and random programs: acyclic, complete, one scope per cluster."""
+"""find_clusters: the table of cases, random programs (acyclic, complete, one scope per cluster), time."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ def test_random_programs(program: Program) -> None:
 
 
 def _check_every_pair(program: Program, clustering: Clustering) -> None:
-    """Neighbouring clusters of one scope are apart only where a path between them leaves the scope's clusters."""
+    """Neighbouring clusters of one scope are apart only where a path between them leaves the scope."""
     last: dict[str, Cluster] = {}
     apart = 0
     for cluster in clustering.clusters:

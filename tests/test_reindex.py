@@ -1,4 +1,4 @@
-"""Every op of kind Reindex, row by row: its index maps, applied one element at a time, give what its NumPy meaning gives."""
+"""Every op of kind Reindex: its index maps, applied element by element, give what NumPy gives."""
 
 from __future__ import annotations
 

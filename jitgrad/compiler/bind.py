@@ -14,6 +14,7 @@ from jitgrad.compiler.buffers import ArenaPlan, Lifetime, aligned, plan_arena
 from jitgrad.compiler.clusters import Cluster
 from jitgrad.compiler.extents import ONE
 from jitgrad.compiler.fusion import Group, Plan
+from jitgrad.compiler.loopir import Literal
 from jitgrad.compiler.lower import Lowered
 from jitgrad.compiler.machine import load_kernels
 from jitgrad.compiler.nodes import Product
@@ -162,7 +163,7 @@ class _Binder:
                     (number, b.name) if v is None else self._root(v)
                     for b, v in zip(item.kernel.buffers, item.values, strict=True)
                 ]
-                words = [self.slots[key] for key in keys] + self._ints(item)
+                words = [self.slots[key] for key in keys] + self._ints(item) + [constant_word(c) for c in item.constants]
                 names.append(f"kernel_{number}")
             block = np.array(words, np.int64)
             blocks.append(block)
@@ -197,6 +198,12 @@ class _Binder:
         ]  # fmt: skip
         dtype = self.program.specs[item.value].dtype
         return blas.matmul_step(dtype, (m, n, k), operands[0], operands[1], operands[2], (batch,))
+
+
+def constant_word(literal: Literal) -> int:
+    """A number as the eight bytes of a block word, padded with zeros."""
+    raw = np.asarray(literal.value, literal.dtype).tobytes()
+    return int.from_bytes(raw.ljust(8, b"\0"), "little", signed=True)
 
 
 def chunk_count(group: Group) -> int:

@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.compiler import native
+from jitgrad.compiler.cache import compile_cached
 from jitgrad.compiler.blas_ir import BLOCK, GUARD_STUBS, MATMUL_STUBS, blas_ir
 
 INT32_MAX = 2**31 - 1
@@ -177,7 +178,7 @@ def guard_steps() -> tuple[BlasStep, BlasStep] | None:
 
 @lru_cache(maxsize=1)
 def _stubs() -> native.NativeCode:
-    return native.compile_module(blas_ir(), (*MATMUL_STUBS.values(), *GUARD_STUBS))
+    return compile_cached(blas_ir(), (*MATMUL_STUBS.values(), *GUARD_STUBS))
 
 
 def stub_address(name: str) -> int:

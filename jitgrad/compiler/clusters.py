@@ -1,7 +1,7 @@
-"""find_clusters(): which instructions of a program run together as one native call; it compiles and changes nothing.
+"""find_clusters(): which instructions of a program run together as one native call; it compiles nothing.
 
-The rules are those of a scope: a cluster has instructions of one scope only, no path leaves it and comes back, and
-what is not in a cluster has a reason. How the clusters are found is told in turns.py.
+The rules are those of a scope: a cluster has instructions of one scope only, no path leaves it and comes
+back, and what is not in a cluster has a reason. How the clusters are found is told in turns.py.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from jitgrad.program import Instruction, Program, instruction_text
 class Cluster:
     """Instructions of one scope that run as one native call, in program order.
 
-    ``inputs`` are the values that come from outside, ``outputs`` those needed outside or by the caller. A constant
-    that is one number everywhere is a member of every cluster that reads it, and never an input.
+    ``inputs`` are the values that come from outside, ``outputs`` those needed outside or by the caller. A
+    constant that is one number everywhere is a member of every cluster that reads it, and never an input.
     """
 
     number: int
@@ -40,7 +40,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Clustering:
-    """Clusters and interpreted instructions (as numbers), in an order in which they can run; and what was refused."""
+    """Clusters and numbers of interpreted instructions, in an order that can run; and what was refused."""
 
     steps: tuple[Cluster | int, ...]
     reasons: tuple[Reason, ...]
@@ -98,7 +98,7 @@ def find_clusters(program: Program) -> Clustering:
 
 
 def _cluster(graph: Dependences, number: int, step: Step, needed: dict[int, set[int]]) -> Cluster:
-    """The cluster of a step: its members with the literals they read, and the values that cross its border."""
+    """The cluster of a step: its members, the literals they read, and the values that cross its border."""
     assert step.scope is not None
     instructions, producers = graph.program.instructions, graph.program.producers()
     read = dict.fromkeys(v for n in step.members for v in instructions[n].inputs)
@@ -114,7 +114,7 @@ def _cluster(graph: Dependences, number: int, step: Step, needed: dict[int, set[
 
 
 def _needed_outside(graph: Dependences, steps: Sequence[Step]) -> dict[int, set[int]]:
-    """Value → numbers of the steps that read it from outside a cluster of theirs; the caller counts as step -1."""
+    """Value → numbers of the steps that read it and do not hold it as a literal; the caller is step -1."""
     needed: dict[int, set[int]] = {v: {-1} for v in graph.program.outputs}
     producers, instructions = graph.program.producers(), graph.program.instructions
     for step in steps:
@@ -136,7 +136,8 @@ def _left_out(program: Program, number: int, why: str) -> str:
 
 def _apart(program: Program, separation: Separation) -> Reason:
     first, via, second = separation.first, separation.via, separation.second
-    start = f"{_described(program, first)} and {_described(program, second)} of scope {program.instructions[first].origin.scope!r}"
+    scope = program.instructions[first].origin.scope
+    start = f"{_described(program, first)} and {_described(program, second)} of scope {scope!r}"
     if via is None:
         return Reason((first, second), f"{start} are not compiled together: too many steps lie between them")
     path = f"{_described(program, via)}, {_whereabouts(program.instructions[via])}"

@@ -1,4 +1,4 @@
-"""Constants of a program as the compiler sees them: splats, which hold one number whatever their shape; nothing is folded here."""
+"""Constants as the compiler sees them: splats hold one number, whatever their shape; no folding here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def constant_value(ins: Instruction) -> Array | None:
 
 
 def is_splat(array: Array) -> bool:
-    """Whether an array is known, without reading it, to hold one number everywhere (an empty one holds none)."""
+    """Whether an array holds one number everywhere, as far as its strides tell (an empty one holds none)."""
     return array.size == 1 or (
         array.size > 0
         and all(not stride or n == 1 for stride, n in zip(array.strides, array.shape, strict=True))

@@ -1,4 +1,4 @@
-"""Dependences: a program as a graph for clustering: what may be compiled, in which scope, and what must run before what."""
+"""Dependences: a program as clustering sees it: what may be compiled, in which scope, what waits for what."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from jitgrad.compiler import scalar_emit
 from jitgrad.compiler.constants import constant_value, is_splat
 from jitgrad.opdef import (
     Contract,
@@ -36,8 +37,11 @@ def kernel_refusal(instruction: Instruction, program: Program) -> str | None:
         return refusal
     specs = program.specs
     for v in (*instruction.inputs, *instruction.outputs):
-        if specs[v].dtype not in KERNEL_DTYPES:
-            return f"{instruction.op.name} has a value of dtype {specs[v].dtype.name}, for which there are no kernels"
+        dtype = specs[v].dtype
+        if dtype not in KERNEL_DTYPES:
+            return f"{instruction.op.name} has a value of dtype {dtype.name}, for which there are no kernels"
+    if isinstance(instruction.op.kind, Elementwise):
+        return scalar_emit.refusal(instruction.op.kind.scalar, [specs[v].dtype for v in instruction.inputs])
     return None
 
 
@@ -61,10 +65,10 @@ def _op_refusal(op: OpDef, outputs: int) -> str | None:
 
 
 class Dependences:
-    """Per instruction, the scope that may compile it (None: no one) and the instructions that must run before.
+    """Per instruction, the scope that may compile it (None: no one) and what must run before.
 
-    ``literals`` are constants that are one number everywhere: they have neither, for every reader can have its own.
-    Other constants are made by the interpreter and read from memory.
+    ``literals`` are constants that are one number everywhere: they have neither, for every reader can have
+    its own. Other constants are made by the interpreter and read from memory.
     """
 
     def __init__(self, program: Program) -> None:

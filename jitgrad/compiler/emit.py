@@ -1,12 +1,13 @@
 """Emission: a kernel of the loop IR becomes an LLVM function whose innermost loops work on vectors of lanes.
 
 The function is ``void kernel(ptr table, ptr block, i64 lo, i64 hi, i64 chunk, i64 worker)``: the block holds one slot number
-of the table per buffer, then the ints. Vector loops are emitted on vector types, not left to LLVM's vectoriser: the
+of the table per buffer, then the ints and the constants. Vector loops are emitted on vector types, not left to LLVM's vectoriser: the
 order of every sum is fixed here, no flag allows reassociation, and the pass pipeline can be a short one.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -88,10 +89,13 @@ class _KernelEmitter:
 
     def _prologue(self) -> None:
         table, block, _, _, chunk, worker = self.function.args
-        words = iter(range(len(self.kernel.buffers) + len(self.kernel.ints)))
+        words = itertools.count()
         slots = [self._word(block, next(words)) for _ in self.kernel.buffers]
         for name in self.kernel.ints:
             self.registers[name] = Register(self._word(block, next(words)), DT_INT64)
+        for number in self.kernel.constants:
+            value = self._word(block, next(words), element_type(number.dtype))
+            self.registers[number.name] = Register(value, number.dtype)
         for buffer, slot in zip(self.kernel.buffers, slots, strict=True):
             address = self.builder.load(self.builder.gep(table, [slot], source_etype=INT64), typ=POINTER)
             if buffer.role in ("scratch", "partial"):
@@ -100,9 +104,9 @@ class _KernelEmitter:
                 address = self.builder.gep(address, [self.builder.mul(number, part)], source_etype=ir.IntType(8))
             self.buffers[buffer.name] = (address, buffer)
 
-    def _word(self, block: ir.Value, number: int) -> ir.Value:
+    def _word(self, block: ir.Value, number: int, type_: ir.Type = INT64) -> ir.Value:
         place = self.builder.gep(block, [ir.Constant(INT64, number)], source_etype=INT64)
-        return self.builder.load(place, typ=INT64)
+        return self.builder.load(place, typ=type_)
 
     def _part_bytes(self, buffer: Buffer) -> ir.Value:
         """Bytes of one worker's or chunk's part; workers' parts are whole cache lines."""

@@ -95,6 +95,11 @@ class _Draft:
     copies: dict[tuple[int, tuple[int | None, ...]], int] = field(default_factory=dict)  # floating values made here
 
 
+def is_sequential(node: Node) -> bool:
+    """Whether a node runs along its axes in order, so that these cannot be cut in chunks."""
+    return node.form == SCAN or node.combine.startswith("arg")
+
+
 def plan_fusion(
     cluster: ClusterNodes, specs: Sequence[TensorSpec], classes: ExtentClasses
 ) -> Plan:
@@ -234,8 +239,8 @@ class _Planner:
             return self._refuse(draft, node, "the maker is a serial kernel of fewer axes")
         if not draft.is_serial and 0 not in used and (draft.axes or used):
             return self._refuse(draft, node, "it does not run along the parallel axis")
-        if node.form == SCAN and not draft.is_serial and axes[node.along[0]] == 0:
-            return self._refuse(draft, node, "a running sum cannot be cut in chunks")
+        if is_sequential(node) and not draft.is_serial and any(axes[d] == 0 for d in node.along):
+            return self._refuse(draft, node, "a running sum or an index of an extreme cannot be cut in chunks")
         return axes
 
     def _assign(self, draft: _Draft, node: Node, fixed: dict[int, int]) -> tuple[int | None, ...] | None:
@@ -264,7 +269,7 @@ class _Planner:
 
     def _open(self, node: Node) -> None:
         is_serial = node.is_serial or not any(c != ONE for c in node.classes)
-        if node.form == SCAN:
+        if is_sequential(node):
             is_serial = is_serial or not any(c != ONE for c in node.classes[: node.along[0]])
         number = len(self.steps)
         self.steps.append(_Draft([], [], is_serial=is_serial))
@@ -476,7 +481,7 @@ class _Planner:
             steps.append(Group(
                 len(steps), tuple(step.axes), tuple(step.extents), tuple(step.nodes), step.is_serial, leaving, step.partials
             ))  # fmt: skip
-        classes = {v: self.class_of.get(v) or self.classes.of(v) for v in self._all_values(steps)}
+        classes = {v: self.class_of[v] if v in self.class_of else self.classes.of(v) for v in self._all_values(steps)}
         return Plan(
             tuple(steps), {v: self.specs[v] for v in classes}, classes,
             {p: renumbered[n] for p, n in self.chunked.items() if n in renumbered}, tuple(self.refusals), self.cluster.aliases,

@@ -1,4 +1,4 @@
-"""When two instructions compute the same: keys that are equal only for the same op, inputs, params and scope."""
+"""When two instructions compute the same: keys, equal only for the same op, inputs, params and scope."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from jitgrad.compiler.constants import is_splat, splat_number
 from jitgrad.opdef import Elementwise
 from jitgrad.program import Instruction
 
-# x ∘ y = y ∘ x to the last bit (NaN payloads aside). maximum and minimum are not here: they may give either zero.
+# x ∘ y = y ∘ x to the last bit (NaN payloads aside). Not maximum and minimum: they may give either zero.
 COMMUTATIVE = frozenset(
-    ("add", "multiply", "equal", "not_equal", "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or",
-     "bitwise_xor", "hypot", "logaddexp", "logaddexp2")
+    ("add", "multiply", "equal", "not_equal", "logical_and", "logical_or", "logical_xor", "bitwise_and",
+     "bitwise_or", "bitwise_xor", "hypot", "logaddexp", "logaddexp2")
 )  # fmt: skip
 
 _SMALL = 1024
@@ -42,12 +42,13 @@ def instruction_key(ins: Instruction) -> Any:
 
 
 def frozen(value: Any) -> Any:
-    """A hashable stand-in for a param: equal stand-ins mean equal params, types and the sign of zero included."""
+    """A hashable stand-in for a param: equal ones mean equal params, types and signs of zeros included."""
     kind = type(value)
     if kind in _plain:
         return (kind, value)
     if kind is tuple or kind is list:
-        return (kind, tuple([frozen(item) for item in value]))
+        types = tuple(map(type, value))
+        return (kind, types, *value) if _plain.issuperset(types) else (kind, *[frozen(item) for item in value])
     if kind is float:
         return (kind, value.hex())
     if isinstance(value, np.ndarray):
@@ -62,7 +63,7 @@ def frozen(value: Any) -> Any:
 
 
 def _frozen_array(value: np.ndarray[Any, Any]) -> Any:
-    """The bytes of a small array or of a splat's number; the identity of any other, which its program keeps alive."""
+    """The bytes of a small array or of a splat's number; of any other the identity: its program keeps it."""
     if value.dtype.hasobject:
         return (np.ndarray, id(value))
     if is_splat(value):

@@ -1,6 +1,6 @@
 """The loop IR: kernels as nests of counted loops over flat buffers; it knows neither ops nor tensors.
 
-    kernel    ::= "def" NAME "(" buffer* int* ")" ":" statement*
+    kernel    ::= "def" NAME "(" buffer* int* constant* ")" ":" statement*
     statement ::= "for" VAR "in" KIND "(" extent ")" ":" statement*      KIND: parallel, parallel_vector, serial, vector
                 | NAME "=" BUFFER "[" index "]" ["if" guard* "else" literal]
                 | NAME "=" OP "(" argument* ")"                          a scalar op, see scalar_ops
@@ -8,10 +8,11 @@
                 | ACC "=" COMBINE "(" ACC "," argument ")"
                 | BUFFER "[" index "]" "=" argument
     index     ::= (VAR | NAME) ["*" stride] ("+" ...)* ["+" OFFSET]
-    argument  ::= NAME | VAR | INT | literal
+    argument  ::= NAME | VAR | INT | CONSTANT | literal
 
 The printed text is Python: ``run_in_python`` executes it, one element at a time, as the oracle of the machine code.
-Two kernels with the same text are the same kernel; extents, strides and offsets are run-time integers.
+Two kernels with the same text are the same kernel; extents, strides and offsets are run-time integers, and so are
+numbers other than the smallest run-time constants: 1/n of a mean changes with the extent.
 """
 
 from __future__ import annotations
@@ -163,12 +164,21 @@ class Buffer:
     extent: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A number that is given at run time."""
+
+    name: str
+    dtype: DType
+
+
 @dataclass(frozen=True)
 class Kernel:
-    """Buffers, ints and a body."""
+    """Buffers, ints, constants and a body."""
 
     buffers: tuple[Buffer, ...]
     ints: tuple[str, ...]
+    constants: tuple[Constant, ...]
     body: tuple[Statement, ...]
 
     @functools.cached_property
@@ -192,7 +202,8 @@ def statements(body: Sequence[Statement]) -> Iterator[Statement]:
 
 def _kernel_lines(kernel: Kernel) -> Iterator[str]:
     buffers = [f"{b.name}: {_annotation(b)!r}" for b in kernel.buffers]
-    yield f"def kernel({', '.join([*buffers, *kernel.ints])}):"
+    constants = [f"{c.name}: {dtype_text(c.dtype)!r}" for c in kernel.constants]
+    yield f"def kernel({', '.join([*buffers, *kernel.ints, *constants])}):"
     yield from _body_lines(kernel.body, "    ")
 
 
@@ -233,11 +244,11 @@ def _statement_lines(s: Statement) -> Iterator[str]:
 
 
 def run_in_python(
-    kernel: Kernel, buffers: Mapping[str, np.ndarray[Any, Any]], ints: Mapping[str, int], nchunks: int = 1
+    kernel: Kernel, buffers: Mapping[str, np.ndarray[Any, Any]], numbers: Mapping[str, Any], nchunks: int = 1
 ) -> None:
     """Run a kernel in plain Python on flat arrays, chunk after chunk; outputs and partials are written in place.
 
-    A partial buffer holds ``nchunks`` parts; scratch buffers are made here.
+    ``numbers`` are the ints and the constants by name. A partial buffer holds ``nchunks`` parts; scratch buffers are made here.
     """
     namespace = python_namespace()
     exec(compile(kernel.text, "<kernel>", "exec"), namespace)
@@ -245,13 +256,13 @@ def run_in_python(
         namespace["parallel"] = namespace["parallel_vector"] = functools.partial(_chunk_range, chunk, nchunks)
         arguments = dict(buffers)
         for b in kernel.buffers:
-            part = ints[b.extent] if b.extent else 1
+            part = numbers[b.extent] if b.extent else 1
             if b.role == "scratch":
                 arguments[b.name] = np.zeros(part, b.dtype)
             elif b.role == "partial":
                 arguments[b.name] = buffers[b.name][chunk * part : (chunk + 1) * part]
         with np.errstate(all="ignore"):
-            namespace["kernel"](**arguments, **ints)
+            namespace["kernel"](**arguments, **numbers)
 
 
 def _chunk_range(chunk: int, nchunks: int, extent: int) -> range:

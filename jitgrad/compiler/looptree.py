@@ -133,17 +133,20 @@ class _TreeBuilder:
         return body
 
     def _descend(self, body: TreeLoop, axis: int, reads: set[int]) -> TreeLoop:
+        """The loop over ``axis`` in ``body`` that makes one of ``reads``, else the latest one behind all of them, else a new one."""
+        latest: TreeLoop | None = None
         for item in reversed(body.items):
-            if isinstance(item, TreeLoop):
-                if item.axis == axis and not any(self.completes.get(v) is item for v in reads):
+            made = item.values if isinstance(item, TreeLoop) else {item.placed.node.value}
+            if isinstance(item, TreeLoop) and item.axis == axis and not any(self.completes.get(v) is item for v in reads):
+                if made & reads:
                     return item
-                if reads & item.values:
-                    break
-            elif item.placed.node.value in reads:
+                latest = latest or item
+            elif made & reads:
                 break
-        loop = TreeLoop(axis, body)
-        body.items.append(loop)
-        return loop
+        if latest is None:
+            latest = TreeLoop(axis, body)
+            body.items.append(latest)
+        return latest
 
     def _after(self, body: TreeLoop, reads: set[int]) -> int:
         """The first position in ``body`` behind everything that makes one of ``reads``."""

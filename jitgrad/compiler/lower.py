@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +12,7 @@ from jitgrad.compiler.collapse import collapse_axes
 from jitgrad.compiler.extents import ONE
 from jitgrad.compiler.fusion import Group, Placed, Plan
 from jitgrad.compiler.loopir import (
-    PARALLEL, PARALLEL_VECTOR, SERIAL, VECTOR, Accumulator, Argument, Bound, Buffer, Index, Kernel, Let, Literal, Load,
+    PARALLEL, PARALLEL_VECTOR, SERIAL, VECTOR, Accumulator, Argument, Bound, Buffer, Constant, Index, Kernel, Let, Literal, Load,
     Loop, Statement, Store, Term, Update,
 )  # fmt: skip
 from jitgrad.compiler.looptree import Entry, LoopTree, TreeLoop, build_loop_tree, outermost_reduced
@@ -23,17 +23,22 @@ from jitgrad.spec import DType
 
 INT64 = np.dtype(np.int64)
 
+# Numbers that stand in the code. All others are given at run time, each at its own place: where a number comes from
+# an extent (the n of a mean, 1/n of its gradient), another extent must not make another kernel.
+BAKED = frozenset((0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5))
+
 
 @dataclass(frozen=True)
 class Lowered:
     """A kernel, the value behind each of its buffers (None for scratch), and the quantity behind each int.
 
-    ``extent`` is what the parallel loop runs over.
+    ``constants`` are the numbers behind the kernel's constants; ``extent`` is what the parallel loop runs over.
     """
 
     kernel: Kernel
     values: tuple[int | None, ...]
     ints: tuple[Quantity, ...]
+    constants: tuple[Literal, ...]
     extent: Quantity
     is_serial: bool
     group: Group
@@ -67,6 +72,7 @@ class _Lowering:
         self.buffer_names: dict[tuple[str, int], str] = {}
         self.ints: dict[Quantity, str] = {}
         self.offsets: list[tuple[str, Quantity]] = []
+        self.constants: list[Literal] = []
         self.registers: dict[int, str] = {}
         self.bodies: dict[TreeLoop, _Body] = {}
         self.counter = 0
@@ -81,10 +87,14 @@ class _Lowering:
         else:
             body = self._lower_body(self.tree.root)
         ints = {**{name: q for q, name in self.ints.items()}, **dict(self.offsets)}
-        kernel = Kernel(tuple(self.buffers), tuple(ints), tuple(body))
+        constants = tuple(Constant(f"c{k}", literal.dtype) for k, literal in enumerate(self.constants))
+        kernel = Kernel(tuple(self.buffers), tuple(ints), constants, tuple(body))
         first = self.axis_classes[0] if self.axis_classes else ()
         extent = product(first) if not self.group.is_serial else Quantity()
-        return Lowered(kernel, tuple(self.values), tuple(ints.values()), extent, self.group.is_serial, self.group)
+        numbers = tuple(self.constants)
+        return Lowered(
+            kernel, tuple(self.values), tuple(ints.values()), numbers, extent, self.group.is_serial, self.group
+        )
 
     def _lower_body(self, tree: TreeLoop) -> list[Statement]:
         body = self.bodies[tree] = _Body(tree)
@@ -128,6 +138,13 @@ class _Lowering:
         self.offsets.append((name, Quantity((), number)))
         return name
 
+    def _number(self, literal: Literal) -> Argument:
+        """A number as it stands in the code, or as a run-time constant of its own."""
+        if literal.dtype.kind == "b" or not np.isfinite(literal.value) or float(literal.value) in BAKED:
+            return literal
+        self.constants.append(literal)
+        return f"c{len(self.constants) - 1}"
+
     def _buffer(self, role: str, value: int, dtype: DType, extent: str | None = None) -> str:
         key = (role, value)
         if key not in self.buffer_names:
@@ -148,30 +165,39 @@ class _Lowering:
         reduced = {placed.axes[d] for d in placed.node.along}
         return tuple(sorted(a for a in placed.axes if a is not None and a not in reduced and first is not None and a > first))
 
-    def _accumulated_in(self, loop: TreeLoop) -> list[Placed]:
+    def _register_axis(self, placed: Placed) -> int | None:
+        """The axis whose loop, with all loops inside it, combines into a register; None when rows are combined directly."""
+        last_kept = max(self._inner_kept(placed), default=-1)
+        reduced = (a for d in placed.node.along if (a := placed.axes[d]) is not None)
+        return min((a for a in reduced if a > last_kept), default=None)
+
+    def _accumulating(self, loop: TreeLoop) -> list[Placed]:
+        """The reductions and scans that run inside a loop, over its axis too."""
         return [
             p for p in self.group.nodes
-            if p.node.form in (REDUCE, SCAN) and outermost_reduced(p) == loop.axis
+            if p.node.form in (REDUCE, SCAN) and loop.axis in {p.axes[d] for d in p.node.along}
             and loop in self.tree.home[p.node.value].path
         ]  # fmt: skip
 
     def _open_accumulators(self, loop: TreeLoop, body: _Body) -> None:
-        for placed in self._accumulated_in(loop):
+        for placed in self._accumulating(loop):
             node = placed.node
             init = identity_of(node.combine, node.dtype if not node.combine.startswith("arg") else self._operand_dtype(node))
-            kept = self._inner_kept(placed)
-            if kept:
-                self._fill(self._row_buffer(placed), kept, init, body)
-            if not kept:
+            if loop.axis == outermost_reduced(placed) and self._inner_kept(placed):
+                self._fill(placed, init, body)
+            if loop.axis == self._register_axis(placed):
                 name = f"acc{self.counter}"
                 self.counter += 1
                 self.registers[node.value] = name
                 body.rest.append(Accumulator(name, init.dtype, node.combine, init))
 
+    def _row_axes(self, placed: Placed) -> tuple[int, ...]:
+        """The axes of the memory in which a reduction accumulates: those kept inside, and those of loops it must outlive."""
+        return tuple(sorted({*self._inner_kept(placed), *self.spilled.get(placed.node.value, ())}))
+
     def _row_buffer(self, placed: Placed) -> str:
         node = placed.node
-        kept = self._inner_kept(placed)
-        extent = self._int(self._extent_of(kept))
+        extent = self._int(self._extent_of(self._row_axes(placed)))
         if self._is_partial(placed):
             return self._buffer("partial", self.group.partials[node.value], node.dtype, extent)
         return self._buffer("scratch", node.value, node.dtype, extent)
@@ -186,23 +212,38 @@ class _Lowering:
             terms.append(Term(f"i{axis}", self._int(self._extent_of(inner)) if inner else 1))
         return Index(tuple(terms))
 
-    def _fill(self, buffer: str, axes: Sequence[int], init: Literal, body: _Body) -> None:
-        statement: Statement = Store(buffer, self._row_index(axes), init, init.dtype)
-        for position, axis in enumerate(reversed(axes)):
+    def _fill(self, placed: Placed, init: Literal, body: _Body) -> None:
+        index = self._row_index(self._row_axes(placed))
+        statement: Statement = Store(self._row_buffer(placed), index, init, init.dtype)
+        for position, axis in enumerate(reversed(self._inner_kept(placed))):
             extent = self._int(product(self.axis_classes[axis]))
             statement = Loop(f"i{axis}", extent, SERIAL if position else VECTOR, (statement,))
         body.rest.append(statement)
 
     def _close_accumulators(self, loop: TreeLoop, body: _Body) -> None:
-        for placed in self._accumulated_in(loop):
+        for placed in self._accumulating(loop):
             node = placed.node
-            if node.form == SCAN or self._inner_kept(placed):
+            if node.form == SCAN or loop.axis != self._register_axis(placed):
                 continue
             name = self.registers[node.value]
             result = f"{name}_at" if node.combine.startswith("arg") else name
             self.registers[node.value] = result
-            if self._is_partial(placed):
+            if self._inner_kept(placed):
+                self._combine_row(placed, result, body)
+            elif node.value in self.spilled:
+                self._spill(placed, body)
+            elif self._is_partial(placed):
                 body.rest.append(Store(self._row_buffer(placed), Index(()), result, node.dtype))
+
+    def _combine_row(self, placed: Placed, value: Argument, body: _Body) -> str:
+        """``row[kept] = combine(row[kept], value)``; gives the new element."""
+        node = placed.node
+        buffer, index = self._row_buffer(placed), self._row_index(self._row_axes(placed))
+        before, after = self._name(), self._name()
+        body.rest.append(Load(before, node.dtype, buffer, index))
+        body.rest.append(Let(after, node.dtype, node.combine, (before, value)))
+        body.rest.append(Store(buffer, index, after, node.dtype))
+        return after
 
     # -- computing -------------------------------------------------------------------------------------------------
 
@@ -219,7 +260,7 @@ class _Lowering:
             self.registers[node.value] = self._apply(node, node.dtype, args, placed, body)
         else:
             self._accumulate(placed, args, body)
-        if node.value in self.spilled:
+        if node.value in self.spilled and node.value not in self.tree.completes:
             self._spill(placed, body)
 
     def _apply(self, node: Node, dtype: DType, args: tuple[Argument, ...], placed: Placed, body: _Body) -> str:
@@ -247,24 +288,19 @@ class _Lowering:
         if outermost_reduced(placed) is None:
             self.registers[node.value] = self._alone(node, value, body)
             return
-        kept = self._inner_kept(placed)
-        if not kept:
-            acc = self.registers[node.value]
-            at = self._position(placed, body) if is_arg else None
-            dtype = self._operand_dtype(node) if is_arg else node.dtype
-            body.rest.append(Update(acc, dtype, node.combine, value, at))
+        if self._register_axis(placed) is None:
+            element = self._combine_row(placed, value, body)
             if node.form == SCAN:
-                name = self._name()
-                body.rest.append(Let(name, node.dtype, "identity", (acc,)))
-                self.registers[node.value] = name
+                self.registers[node.value] = element
             return
-        buffer, index = self._row_buffer(placed), self._row_index(kept)
-        before, after = self._name(), self._name()
-        body.rest.append(Load(before, node.dtype, buffer, index))
-        body.rest.append(Let(after, node.dtype, node.combine, (before, value)))
-        body.rest.append(Store(buffer, index, after, node.dtype))
+        acc = self.registers[node.value]
+        at = self._position(placed, body) if is_arg else None
+        dtype = self._operand_dtype(node) if is_arg else node.dtype
+        body.rest.append(Update(acc, dtype, node.combine, value, at))
         if node.form == SCAN:
-            self.registers[node.value] = after
+            name = self._name()
+            body.rest.append(Let(name, node.dtype, "identity", (acc,)))
+            self.registers[node.value] = name
 
     def _alone(self, node: Node, value: Argument, body: _Body) -> str:
         """A reduction over extents of 1 only: the value itself, or position 0."""
@@ -276,9 +312,16 @@ class _Lowering:
         return name
 
     def _position(self, placed: Placed, body: _Body) -> str:
-        axis = placed.axes[placed.node.along[0]]
-        assert axis is not None
-        return f"i{axis}"
+        """The place along the combined axes, counted in row-major order."""
+        axes = [a for d in placed.node.along if (a := placed.axes[d]) is not None]
+        position = f"i{axes[0]}"
+        for axis in axes[1:]:
+            extent = self._int(product(self.axis_classes[axis]))
+            for op, other in (("multiply", extent), ("add", f"i{axis}")):
+                name = self._name()
+                body.rest.append(Let(name, INT64, op, (position, other)))
+                position = name
+        return position
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -316,7 +359,8 @@ class _Lowering:
     def _read_leaf(self, leaf: Leaf, fill: Literal | None, placed: Placed, body: _Body) -> Argument:
         v = leaf.source
         if isinstance(v, Literal):
-            return v if not leaf.guards or fill is None else self._select(leaf, v, fill, placed, body)
+            number = self._number(v)
+            return number if not leaf.guards or fill is None else self._select(leaf, number, fill, placed, body)
         if v in self.makers:
             return self._read_made(v, body)
         dims = tuple(
@@ -392,12 +436,11 @@ class _Lowering:
 
     def _read_made(self, v: int, body: _Body) -> Argument:
         placed = self.makers[v]
-        home = self.tree.home[v]
+        home = self._ready_in(v)
         if placed.node.form == REDUCE and self._inner_kept(placed):
-            return self._reload(self._row_buffer(placed), placed, self._inner_kept(placed), body)
+            return self._reload(self._row_buffer(placed), placed, self._row_axes(placed), body)
         if v in self.spilled and home not in body.tree.path:
-            axes = self._spill_axes(v)
-            return self._reload(self._spill_buffer(v), placed, axes, body)
+            return self._reload(self._spill_buffer(v), placed, self.spilled[v], body)
         return self.registers[v]
 
     def _reload(self, buffer: str, placed: Placed, axes: Sequence[int], body: _Body) -> str:
@@ -407,27 +450,34 @@ class _Lowering:
             body.rest.append(Load(name, self.plan.specs[placed.node.value].dtype, buffer, self._row_index(axes)))
         return body.known[key]
 
+    def _ready_in(self, v: int) -> TreeLoop:
+        """The body in which a value made here is in a register: where it is computed, or where its reduction is complete."""
+        done = self.tree.completes.get(v)
+        if done is None:
+            return self.tree.home[v]
+        assert done.parent is not None
+        return done.parent
+
     def _find_spilled(self) -> dict[int, tuple[int, ...]]:
         """Values used in another loop than the one that makes them → the axes of the row that keeps them."""
         spilled: dict[int, tuple[int, ...]] = {}
-        homes = self.tree.home
-        for placed in self.group.nodes:
-            user = homes[placed.node.value]
-            for v in placed.node.reads:
-                maker = self.makers.get(v)
-                if maker is None or v in self.tree.completes:
-                    continue
-                home = homes[v]
-                if home in user.path:
-                    continue
-                shared = [t for t in home.path if t in user.path][-1]
-                axes = tuple(t.axis for t in home.path if t not in shared.path)
-                kept = spilled.get(v, ())
-                spilled[v] = axes if len(axes) > len(kept) else kept
+        for user, reads in self._uses(self.tree.root):
+            for v in reads:
+                home = self._ready_in(v)
+                if home not in user.path:
+                    shared = [t for t in home.path if t in user.path][-1]
+                    axes = tuple(t.axis for t in home.path if t not in shared.path)
+                    spilled[v] = max(axes, spilled.get(v, ()), key=len)
         return spilled
 
-    def _spill_axes(self, v: int) -> tuple[int, ...]:
-        return self.spilled[v]
+    def _uses(self, tree: TreeLoop) -> Iterator[tuple[TreeLoop, list[int]]]:
+        """Each body with the values made in this kernel that an entry of it reads."""
+        for item in tree.items:
+            if isinstance(item, TreeLoop):
+                yield from self._uses(item)
+            else:
+                reads = (item.placed.node.value,) if item.stores else item.placed.node.reads
+                yield tree, [v for v in reads if v in self.makers]
 
     def _spill_buffer(self, v: int) -> str:
         extent = self._int(self._extent_of(self.spilled[v]))

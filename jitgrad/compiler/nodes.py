@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jitgrad.compiler.accesses import Accesses, Leaf, Operand, is_move, splat_literal
 from jitgrad.compiler.extents import ONE, ExtentClasses
@@ -164,7 +164,8 @@ class _Builder:
         else:
             out_dims = tuple(d if classes[d] != ONE else None for d in kept)
         dtype = self.program.specs[out].dtype
-        return Node(out, REDUCE, "identity", (self.accesses.operand(x),), shape, classes, out_dims, dtype, axes, combine)
+        node = Node(out, REDUCE, "identity", (self.accesses.operand(x),), shape, classes, out_dims, dtype, axes, combine)
+        return _reduced_last(node) if combine.startswith("arg") else node
 
     def _scan(self, ins: Instruction, combine: str) -> Node:
         x, out = ins.inputs[0], ins.outputs[0]
@@ -242,14 +243,30 @@ class _Builder:
     def _shifted(self, operand: Operand, by: int) -> Operand:
         """An operand over index axes, as one over the domain in which they begin at dimension ``by``."""
         leaves = tuple(
-            Leaf(
-                leaf.source,
-                tuple(AxisIndex(None if i.axis is None else i.axis + by, i.scale, i.offset) for i in leaf.dims),
-                tuple(type(g)(g.axis + by, g.lo, g.hi) for g in leaf.guards),
+            replace(
+                leaf,
+                dims=tuple(replace(i, axis=None if i.axis is None else i.axis + by) for i in leaf.dims),
+                guards=tuple(replace(g, axis=g.axis + by) for g in leaf.guards),
             )
             for leaf in operand.leaves
         )
         return Operand(leaves, operand.fill)
+
+
+def _reduced_last(node: Node) -> Node:
+    """The reduction with its combined dimensions innermost: an index is carried in a register, not in a row of memory."""
+    order = [d for d in range(len(node.shape)) if d not in node.along] + list(node.along)
+    place = {d: k for k, d in enumerate(order)}
+
+    def moved(leaf: Leaf) -> Leaf:
+        dims = tuple(replace(i, axis=None if i.axis is None else place[i.axis]) for i in leaf.dims)
+        return replace(leaf, dims=dims, guards=tuple(replace(g, axis=place[g.axis]) for g in leaf.guards))
+
+    operands = tuple(replace(o, leaves=tuple(moved(leaf) for leaf in o.leaves)) for o in node.operands)
+    return replace(
+        node, operands=operands, shape=tuple(node.shape[d] for d in order), classes=tuple(node.classes[d] for d in order),
+        out_dims=tuple(None if d is None else place[d] for d in node.out_dims), along=tuple(place[d] for d in node.along),
+    )  # fmt: skip
 
 
 def _axis(d: int, classes: tuple[int, ...]) -> AxisIndex:

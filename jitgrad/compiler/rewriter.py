@@ -1,8 +1,8 @@
-"""Rewriter: a program under construction, to which instructions are added simplified; it knows no rule, only applies them.
+"""Rewriter: a program under construction, whose instructions are simplified as they enter; it has no rules.
 
-Instructions enter in order. Each is rewritten by the rules of its op until none applies, then merged with an equal
-one if there is one, else appended. A rule sees what its inputs have become. So one sweep does nearly all; only
-rules that ask how often a value is read can fire for the first time in a second one.
+Instructions enter in order. Each is rewritten by the rules of its op until none applies, then merged with
+an equal one if there is one, else appended. A rule sees what its inputs have become, so one sweep does
+nearly all: only rules that ask how often a value is read can fire for the first time in a second one.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ _REWRITES = 30
 class Rewriter:
     """The instructions so far, what made each value, and the constants among them.
 
-    ``numbers`` holds the number of each splat constant of a real dtype, as a Python number. ``fired`` counts rules.
-    ``is_open`` says that a rule was held up by a value that is read more than once, perhaps only by dead code.
+    ``numbers`` holds the number of each splat constant of a real dtype, as a Python number. ``fired``
+    counts rules. ``is_open`` says that a rule was held up by a value that is read more than once, perhaps
+    by dead code.
     """
 
     def __init__(self, program: Program, rules: Callable[[OpDef], Sequence[Rule]]) -> None:
@@ -58,7 +59,7 @@ class Rewriter:
         return self._made.get(v)
 
     def is_read_once(self, v: int) -> bool:
-        """Whether the instruction at hand is the only reader; False, for now, for values made in this sweep."""
+        """Whether the instruction at hand is the only reader; False for values made in this sweep."""
         if v < len(self._reads) and self._reads[v] < _MANY:
             return True
         self.is_open = True

@@ -21,7 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgrad.compiler import capi, native
-from jitgrad.compiler.driver import MAX_WORKERS, STEP_WORDS, driver_ir, host_platform
+from jitgrad.compiler.cache import compile_cached
+from jitgrad.compiler.driver import driver_ir
+from jitgrad.compiler.driver_os import host_platform
+from jitgrad.compiler.pool_layout import MAX_WORKERS, STEP_WORDS
 from jitgrad.compiler.threads import ThreadPool
 
 __all__ = ["MAX_WORKERS", "Runtime", "StepRecord", "pack_steps", "runtime"]
@@ -69,6 +72,6 @@ def load_runtime(text: str) -> Runtime:
     """Load a driver module and start its (empty) pool."""
     capi.register_symbols()
     exported = ("run", "run_steps", "worker", "stop", "reset", "pool")
-    code = native.compile_module(text, [f"jitgrad_{name}" for name in exported])
+    code = compile_cached(text, [f"jitgrad_{name}" for name in exported])
     builtin = capi.builtin("run_steps", code["jitgrad_run_steps"], _DOC)
     return Runtime(code, ThreadPool(code), builtin, code["jitgrad_run"])

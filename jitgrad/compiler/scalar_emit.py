@@ -134,7 +134,7 @@ def refusal(name: str, dtypes: Sequence[DType]) -> str | None:
     for dtype in dtypes:
         if dtype.kind not in "fiub" or dtype.char in "eg":
             return f"no kernels for {dtype.name}"
-    if name.startswith("iota"):
+    if name.startswith("iota") or name == "cast":
         return None
     if name in vecmath.NAMES:
         return None if dtypes[0].kind == "f" else f"{name} of {dtypes[0].name} has no kernel"

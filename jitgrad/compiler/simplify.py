@@ -1,7 +1,7 @@
-"""simplify(): the same function as a smaller program; which rules there are is said in rules/, how they are applied in rewriter.py.
+"""simplify(): the same function as a smaller program; the rules are in rules/, applied by rewriter.py.
 
-Equal to the program given, to rounding, with NaN, infinities and the sign of zero kept. Instructions with control
-edges, or named by one, stay as they are: their place in the order is what they are for.
+Equal to the program given, to rounding, with NaN, infinities and the sign of zero kept. Instructions with
+control edges, or named by one, stay as they are: their place in the order is what they are for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SWEEPS = 8
 
 
 def simplify(program: Program) -> Program:
-    """The program simplified: shapes made explicit, constants folded, algebra, equal instructions merged, dead ones gone.
+    """The program with explicit shapes, constants folded, algebra done, equal instructions merged, none dead.
 
     The same object when nothing changes. Linear in the instructions.
     """
@@ -38,7 +38,7 @@ def simplify_with_log(program: Program) -> tuple[Program, Mapping[str, int]]:
 
 
 def _sweep(program: Program) -> tuple[Program, Counter[str], bool]:
-    """Every instruction once, in order: the program (itself when no rule fired), the count, whether more may be found."""
+    """Every instruction once, in order: the program (itself if no rule fired), a count, whether to go on."""
     rewriter = Rewriter(program, rules_of)
     fixed = _fixed_instructions(program)
     place: dict[int, int] = {}

@@ -11,8 +11,9 @@ import ctypes
 import os
 import sys
 import threading
+from contextlib import suppress
 
-from jitgrad.compiler.driver import ENSURE, MAX_WORKERS, PROCESSORS, REGIONS, RUNNING, THREAD_IDS
+from jitgrad.compiler.pool_layout import ENSURE, MAX_WORKERS, PROCESSORS, REGIONS, RUNNING, STOP, THREAD_IDS
 from jitgrad.compiler.native import NativeCode
 
 _EXIT_WAIT_SECONDS = 1.0
@@ -25,10 +26,11 @@ class ThreadPool:
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._worker = ctypes.CFUNCTYPE(None, ctypes.c_int64)(code["jitgrad_worker"])
-        self._stop = ctypes.CFUNCTYPE(None)(code["jitgrad_stop"])
+        self._end = ctypes.CFUNCTYPE(None)(code["jitgrad_stop"])
         self._reset = ctypes.CFUNCTYPE(None)(code["jitgrad_reset"])
         pool = self._pool = int(ctypes.CFUNCTYPE(ctypes.c_int64)(code["jitgrad_pool"])())
         self._running = ctypes.c_int32.from_address(pool + RUNNING)
+        self._stopping = ctypes.c_int32.from_address(pool + STOP)
         self._regions = ctypes.c_int64.from_address(pool + REGIONS)
         self._reset()
         self._hook = self.ensure  # the driver keeps a bare pointer to this bound method
@@ -48,17 +50,23 @@ class ThreadPool:
         return int(self._regions.value)
 
     def ensure(self, threads: int) -> None:
-        """Start workers until `threads` threads, the caller included, can share a region."""
+        """Start workers until `threads` threads, the caller included, can share a region; fewer if there are no more to be had.
+
+        The driver calls this when it lacks workers; nobody else needs to.
+        """
         if sys.platform == "win32":
             return
-        with self._lock:
+        with self._lock, suppress(RuntimeError):  # no threads to be had, or the interpreter is ending
             for number in range(len(self._threads) + 1, min(threads, MAX_WORKERS)):
-                thread = threading.Thread(target=self._worker, args=(number,), name=f"jitgrad-{number}", daemon=True)
-                thread.start()
-                self._threads.append(thread)
-                ctypes.c_int32.from_address(self._pool + THREAD_IDS + 4 * (number - 1)).value = thread.native_id or 0
-            self._note_processors()
-            self._running.value = len(self._threads)
+                self._start(number)
+
+    def _start(self, number: int) -> None:
+        thread = threading.Thread(target=self._worker, args=(number,), name=f"jitgrad-{number}", daemon=True)
+        thread.start()
+        self._threads.append(thread)
+        ctypes.c_int32.from_address(self._pool + THREAD_IDS + 4 * (number - 1)).value = thread.native_id or 0
+        self._note_processors()
+        self._running.value = number
 
     def _note_processors(self) -> None:
         """Tell the driver where this process may run, as a set of bits."""
@@ -70,11 +78,12 @@ class ThreadPool:
         """End all workers; the next parallel step starts them again."""
         with self._lock:
             self._running.value = 0
-            self._stop()
+            self._end()
             for thread in self._threads:
                 thread.join(_EXIT_WAIT_SECONDS)
-            self._threads.clear()
-            self._reset()
+            if not any(thread.is_alive() for thread in self._threads):
+                self._threads.clear()
+                self._stopping.value = 0
 
     def _forget(self) -> None:
         self._lock = threading.Lock()

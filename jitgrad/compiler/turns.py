@@ -1,17 +1,19 @@
-"""Turns: an order in which a program's instructions can run, cut into the pieces that become clusters; scopes are only names here.
+"""Turns: an order in which a program's instructions can run, cut into the pieces that become clusters.
 
-**Method.** A run is played through. What the interpreter runs goes as soon as it is ready. When nothing of that kind
-is ready, one scope has its turn, that of the earliest ready candidate in program order: all that is or becomes ready
-in it runs, and then the interpreter again. Waiting for the interpreter makes the turns long and few: with a single
-scope, no order has fewer. With several scopes the choice may be unlucky, so each turn is afterwards merged with
-the one before it of the same scope, unless a path leads from one to the other through something else.
+**Method.** A run is played through. What the interpreter runs goes as soon as it is ready. When nothing of
+that kind is ready, one scope has its turn, that of the earliest ready candidate in program order: all that
+is or becomes ready in it runs, and then the interpreter again. Waiting for the interpreter makes the turns
+long and few: with a single scope, no order has fewer. With several scopes the choice may be unlucky, so
+each turn is afterwards merged with the one before it of the same scope, unless a path leads from one to the
+other through something else.
 
-**No cycle.** Turns are consecutive pieces of one order that can run, so edges between pieces point forward. Let K come
-after L, with no path from L to K through other steps. Of the steps between them, those that K needs (directly or
-not) do not need L. Moved before L they are still behind what they need, and L with K behind them can run as one.
+**No cycle.** Turns are consecutive pieces of one order that can run, so edges between pieces point forward.
+Let K come after L, with no path from L to K through other steps. Of the steps between them, those that K
+needs (directly or not) do not need L. Moved before L they are still behind what they need, and L and K can
+run as one.
 
-**Cost.** Playing is linear in instructions and edges, times a logarithm for the order of what is ready. A merge looks
-at no more than `SEARCH_LIMIT` steps, and is given up, with a reason, when more lie between.
+**Cost.** Playing is linear in instructions and edges, times a logarithm for the order of what is ready. A
+merge looks at no more than `SEARCH_LIMIT` steps, and is given up, with a reason, when more lie between.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Separation:
-    """Two instructions of one scope in different steps, and one on the path between them (None: not looked for)."""
+    """Two instructions of one scope in different steps, and one on a path between them (None: unknown)."""
 
     first: int
     via: int | None
@@ -49,7 +51,7 @@ def play(graph: Dependences) -> list[Step]:
 
 
 class _Play:
-    """What is ready: interpreted instructions, candidates per scope, and the scopes by their earliest candidate."""
+    """What is ready: interpreted instructions, candidates per scope, scopes by their earliest candidate."""
 
     def __init__(self, graph: Dependences) -> None:
         self.graph = graph

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jitgrad.compiler import capi, native
+from jitgrad.compiler.cache import compile_cached
 
 _ARRAY, _FLOAT64, _FLOAT32, _INT64 = range(4)
 _C_CONTIGUOUS, _ALIGNED, _WRITEABLE = 0x1, 0x100, 0x400
@@ -79,7 +80,7 @@ def _scalar_words(argument: ScalarArgument) -> list[int]:
 def unboxer() -> Callable[..., bool]:
     """The builtin `unbox(spec_address, table_address, *arguments) -> bool`."""
     capi.register_symbols()
-    code = native.compile_module(unbox_ir(), ["jitgrad_unbox"])
+    code = compile_cached(unbox_ir(), ["jitgrad_unbox"])
     return capi.builtin("unbox", code["jitgrad_unbox"], _DOC)
 
 

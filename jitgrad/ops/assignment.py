@@ -1,4 +1,4 @@
-"""``x[index] = value`` as a function of the old ``x``: a new tensor in which the user's object then stands for it."""
+"""``x[index] = value`` as a new value for which the user's object then stands; reading is in indexing."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from jitgrad.spec import TensorSpec
 
 
 def rebind(x: Tensor, new: Tensor) -> None:
-    """Let the object ``x`` stand for the value ``new``, while every operation made so far keeps the value it was given.
+    """Let the object ``x`` stand for the value ``new``; all operations made so far keep the old one.
 
-    ``new`` must be the output of an operation made for this purpose, that nobody holds. A fresh tensor takes the place
-    of ``x`` in the graph, and ``x`` takes that of ``new``. Code that keeps a list of tensors over a call of user code
-    (inputs of a trace) must keep their operations instead.
+    ``new`` must be the output of an operation made for this purpose, that nobody holds. A fresh tensor takes
+    the place of ``x`` in the graph, and ``x`` takes that of ``new``. Code that keeps a list of tensors over a
+    call of user code (inputs of a trace) must keep their operations instead.
     """
     old = Tensor(x.op, x.value_index, x.spec)
     old.is_weak = x.is_weak
@@ -49,10 +49,10 @@ def _put_output(t: Tensor) -> None:
 
 @function("setitem")
 def setitem(x: Tensor, index: Any, value: Any) -> None:
-    """``x[index] = value``: every index that ``getitem`` takes, and traced boolean masks for values that broadcast.
+    """``x[index] = value``: every index of ``getitem``, and traced masks for values that broadcast.
 
-    The value is converted to the dtype of ``x``; of several values for one element the last stays, as in NumPy. Unlike in
-    NumPy, other tensors never change: slices of ``x`` taken before are values, not views.
+    The value is converted to the dtype of ``x``; of several values for one element the last stays, as in
+    NumPy. Unlike in NumPy, other tensors never change: slices of ``x`` taken before are values, not views.
     """
     new = _assigned(x, index, as_tensor(value, x.dtype, x.graph))
     if new is not x:
@@ -183,7 +183,7 @@ def _aligned(mask: Tensor, axes: tuple[int, ...]) -> Tensor:
 
 
 def _at_scalar(part: Tensor, plan: Plan, value: Tensor) -> Tensor:
-    """One traced position per axis: a comparison with the running index, which compiles; nothing outside the range."""
+    """One traced position per axis: a comparison with the running index, which compiles."""
     wide = build("expand_dims", value, plan.axes)
     hit: Any = None
     for axis, position in zip(plan.axes, plan.positions, strict=True):
@@ -252,7 +252,7 @@ def _target(name: str, x: Any) -> Tensor:
 
 @function("put_along_axis")
 def put_along_axis(arr: Any, indices: Any, values: Any, axis: Any) -> None:
-    """``arr[i, indices[i, k], ...] = values[i, k, ...]`` for the user's object ``arr``; the last of several values stays."""
+    """``arr[i, indices[i, k], ...] = values[i, k, ...]`` for the user's object; the last value stays."""
     x = _target("put_along_axis", arr)
     if axis is None:
         return put(x, indices, values)

@@ -9,7 +9,7 @@ import numpy as np
 
 from jitgrad.errors import ShapeError
 from jitgrad.graph import Tensor, apply_one
-from jitgrad.opdef import AxisIndex, IndexMap, Params, Reindex, Shaped, Specs, define
+from jitgrad.opdef import AxisIndex, IndexMap, OpDef, Params, Reindex, Shaped, Specs, define
 from jitgrad.operators import function
 from jitgrad.ops.common import as_tensor, as_tensors, broadcast, build
 from jitgrad.spec import TensorSpec, broadcast_shapes, is_compatible, shape_text
@@ -35,7 +35,7 @@ def _broadcast_maps(specs: Specs, params: Params) -> Maps:
 
 
 def _sum_to(g: Tensor, shape: tuple[int, ...], outer: tuple[int, ...]) -> Tensor:
-    """The transpose of broadcasting ``shape`` to ``outer``: one sum, and a reshape where sizes of 1 stay behind new axes."""
+    """The transpose of broadcasting ``shape`` to ``outer``: a sum, and a reshape where the rank grew too."""
     grown = len(outer) - len(shape)
     stretched = [axis + grown for axis, n in enumerate(shape) if n == 1 and outer[axis + grown] != 1]
     axes = (*range(grown), *stretched)
@@ -81,7 +81,7 @@ def _infer_sum_to_like(specs: Specs, params: Params) -> Specs:
     return (TensorSpec(shape, specs[0].dtype),)
 
 
-sum_to_like_op = define(
+sum_to_like_op: OpDef = define(
     "sum_to_like",
     infer=_infer_sum_to_like,
     impl=_sum_to_like,
@@ -93,7 +93,7 @@ sum_to_like_op = define(
 
 @function("broadcast_to")
 def broadcast_to(array: Any, shape: Any, subok: bool = False) -> Tensor:
-    """``array`` repeated along new leading axes and along axes of extent 1; ShapeError when it does not fit ``shape``."""
+    """``array`` repeated along new leading axes and axes of extent 1; ShapeError when it does not fit."""
     return apply_one(
         broadcast_to_op,
         as_tensor(array),

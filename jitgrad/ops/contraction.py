@@ -1,4 +1,4 @@
-"""Sums of products: matmul, and the functions that are one, dot, inner, outer, tensordot, kron, cross; einsum is next door."""
+"""Sums of products: matmul, and what is made of it: dot, inner, tensordot, kron, cross; not einsum."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _operands(*values: Any) -> list[Tensor]:
 
 @function("matmul", "linalg.matmul")
 def matmul(x1: Any, x2: Any, /) -> Tensor:
-    """Matrix product on the last two axes, leading axes broadcast; a vector is a row on the left, a column on the right.
+    """Matrix product on the last two axes; a vector is a row on the left, a column on the right.
 
     ShapeError for scalars and for inner extents that differ.
     """
@@ -138,7 +138,7 @@ def inner_product(a: Tensor, b: Tensor) -> Tensor:
 
 @function("dot")
 def dot(a: Any, b: Any, out: Any = None) -> Tensor:
-    """As numpy.dot: a product for scalars, else summed over the last axis of ``a`` and the last but one of ``b``."""
+    """As numpy.dot: a product for scalars, else summed over a's last and b's last but one axis."""
     refuse_options("dot", out=out)
     x, y = _operands(a, b)
     if x.ndim == 0 or y.ndim == 0:
@@ -194,7 +194,7 @@ def outer(a: Any, b: Any, out: Any = None) -> Tensor:
 
 @function("tensordot", "linalg.tensordot")
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Tensor:
-    """Summed over pairs of axes: the last ``axes`` of ``a`` with the first of ``b``, or two sequences of axes."""
+    """Summed over pairs of axes: the last ``axes`` of ``a`` with the first of ``b``, or two lists."""
     x, y = _operands(a, b)
     if np.ndim(axes) == 0:
         count = int(axes)
@@ -220,7 +220,7 @@ Groups = tuple[list[int], list[int], list[int]]
 
 
 def contract(x: Tensor, y: Tensor, axes_x: Groups, axes_y: Groups) -> Tensor:
-    """One matrix product: axes are given as (batch, free, summed); the result has batch, free of x, free of y.
+    """One matrix product: axes given as (batch, free, summed); gives batch, free of x, free of y.
 
     The summed axes may come before the free ones (a transposed operand) without a copy.
     """

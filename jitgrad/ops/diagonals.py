@@ -1,4 +1,4 @@
-"""Diagonals and triangles of matrices, and differences of neighbours; the masks compare two running indices."""
+"""Diagonals and triangles of matrices, differences of neighbours; masks compare two running indices."""
 
 from __future__ import annotations
 

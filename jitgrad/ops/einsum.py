@@ -1,4 +1,4 @@
-"""einsum: the subscripts taken apart, operands contracted two at a time by matrix products; it defines no op of its own."""
+"""einsum as matrix products of two operands at a time; it defines no op of its own."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Term = tuple[Tensor, str]
 def einsum(
     *operands: Any, out: Any = None, dtype: Any = None, optimize: Any = True, **options: Any
 ) -> Tensor:
-    """As numpy.einsum: subscripts and operands, or operands and sublists; ellipses, repeated labels, implicit output.
+    """As numpy.einsum, in both of its forms, with ellipses, repeated labels and implicit output.
 
-    The order is that of numpy.einsum_path; each pair becomes one matrix product, or a product where nothing is summed.
-    ShapeError for labels with different extents.
+    The order is that of numpy.einsum_path; each pair becomes one matrix product, or a product where nothing
+    is summed. ShapeError for labels with different extents.
     """
     refuse_options("einsum", out=out)
     subscripts, values = _arguments(operands)

@@ -1,8 +1,9 @@
 """Reading at integer positions given by tensors, and the transposes that add there; slices are in slicing.
 
-A position outside ``-n .. n-1`` raises IndexError in the interpreter, as in NumPy. Compiled code cannot raise: there a
-negative position counts from the end once, and what is still outside is moved to the nearest element, in reading and
-in adding alike, so that one stays the transpose of the other and no memory outside is touched.
+A position outside ``-n .. n-1`` raises IndexError in the interpreter, as in NumPy. Compiled code cannot
+raise: there a negative position counts from the end once, and what is still outside is moved to the nearest
+element, in reading and in adding alike, so that one stays the transpose of the other and no memory outside is
+touched.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from jitgrad.errors import DTypeError, ShapeError
 from jitgrad.graph import Tensor, apply_one
-from jitgrad.opdef import Gather, Params, Scatter, Specs, define
+from jitgrad.opdef import Gather, OpDef, Params, Scatter, Specs, define
 from jitgrad.operators import call, function
 from jitgrad.ops.common import as_tensor, as_tensors, build, unsupported
 from jitgrad.spec import TensorSpec, normalize_axis
@@ -37,7 +38,7 @@ def as_index(value: Any, x: Tensor) -> Tensor:
 
 
 def zeros_like_shape(x: Tensor) -> Tensor:
-    """Something of the shape of ``x``, for ops that look at nothing else: a constant where the shape is known."""
+    """Something of the shape of ``x``, for ops that look at nothing else: a constant where it is known."""
     if not x.spec.is_known:
         return x
     return build("constant", np.broadcast_to(np.zeros((), x.dtype), x.spec.known_shape), graph=x.graph)
@@ -84,7 +85,7 @@ take_op = define(
     kind=Gather("take"),
 )
 
-scatter_take_op = define(
+scatter_take_op: OpDef = define(
     "scatter_take",
     infer=functools.partial(_infer_scatter, _infer_take),
     impl=_scatter_take,
@@ -174,7 +175,7 @@ take_along_op = define(
     kind=Gather("take_along"),
 )
 
-scatter_take_along_op = define(
+scatter_take_along_op: OpDef = define(
     "scatter_take_along_axis",
     infer=functools.partial(_infer_scatter, _infer_take_along),
     impl=_scatter_take_along,
@@ -201,7 +202,7 @@ def checked_positions(index: Any, extent: int | None, axis: int) -> None:
 
 @function("take")
 def take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: str = "raise") -> Tensor:
-    """Elements of ``a`` at ``indices`` along ``axis`` (None: flattened); the axes of ``indices`` replace that axis.
+    """Elements of ``a`` at ``indices`` along ``axis`` (None: flattened), whose axes replace that one.
 
     ``mode`` "wrap" and "clip" as in NumPy; "raise" as the module says for traced positions.
     """
@@ -254,7 +255,7 @@ def _agreeing(x: Tensor, index: Tensor, axis: int) -> tuple[Tensor, Tensor]:
 
 @function("unsorted_segment_sum")
 def unsorted_segment_sum(data: Any, ids: Any, n: Any) -> Tensor:
-    """Rows of ``data`` added up by their ``ids``: shape (n, *rest) for ids.shape + rest. Ids as positions in ``take``."""
+    """Rows of ``data`` added up by their ``ids``: shape (n, *rest) for data of ids.shape + rest."""
     values, positions = as_tensors(data, ids)
     rank = positions.ndim
     if not values.spec.is_known or not positions.spec.is_known or values.shape[:rank] != positions.shape:
@@ -271,7 +272,7 @@ def add_rows(values: Tensor, positions: Tensor, count: int) -> Tensor:
 
 @function("bincount")
 def bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Tensor:
-    """Sums of ``weights`` (None: counts) by the value of ``x``; the length is ``minlength``, which must be given.
+    """Sums of ``weights`` (None: counts) by the value of ``x``; ``minlength``, their number, must be given.
 
     NumPy's length depends on the largest value, which a trace does not know.
     """

@@ -1,4 +1,4 @@
-"""``x[index]`` with NumPy's whole grammar, planned as a slice, new axes and a gather; assignment is in assignment."""
+"""``x[index]`` with NumPy's whole grammar, planned as a slice, new axes and a gather; it assigns nothing."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from jitgrad.ops.common import as_tensor, build
 from jitgrad.ops.gathering import as_index, checked_positions, index_op, positions_of, take_op
 from jitgrad.ops.slicing import getslice
 
-MASK_HINT = "use np.where(mask, x, other), or multiply by the mask: the result of x[mask] has as many elements as mask has True"
+MASK_HINT = "use np.where(mask, x, other): the shape of x[mask] depends on how many elements of mask are True"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An index taken apart: first slices (which drop the axes of integers), then new axes, then tensors of positions.
+    """An index taken apart: slices (which drop the axes of integers), then new axes, then positions.
 
-    ``slices`` and ``drop`` speak of the axes of x, ``new`` of the axes after that; ``order`` is the transpose that
-    brings the axes in ``axes`` together (None: they are adjacent), ``axes`` and ``positions`` are what is gathered.
+    ``slices`` and ``drop`` speak of the axes of x, ``new`` of the axes after that; ``order`` is the transpose
+    that brings the axes in ``axes`` together (None: they are adjacent), ``axes`` and ``positions`` are what
+    is gathered.
     """
 
     slices: tuple[slice, ...]
@@ -44,8 +45,8 @@ class Plan:
 def getitem(x: Tensor, index: Any) -> Tensor:
     """``x[index]``: integers, slices, Ellipsis, None, integer arrays and tensors, concrete boolean arrays.
 
-    IndexError for too many indices and for concrete positions out of range; TracedValueError for a traced mask, since
-    the shape would depend on its values. Traced positions out of range: see gathering.
+    IndexError for too many indices and for concrete positions out of range; TracedValueError for a traced
+    mask, since the shape would depend on its values. Traced positions out of range: see gathering.
     """
     plan = plan_index(x, index)
     out = view(x, plan)
@@ -113,8 +114,8 @@ def plan_index(x: Tensor, index: Any) -> Plan:
 def _placed(entries: Sequence[Entry], axes: list[int], rank: int) -> tuple[tuple[int, ...] | None, list[int]]:
     """The transpose that brings gathered axes together, and where they are then.
 
-    NumPy: the axes of the positions stand where the first of them was when all of them (integers count) are next to each
-    other in the index, else in front.
+    NumPy: the axes of the positions stand where the first of them was when all of them (integers count) are
+    next to each other in the index, else in front.
     """
     advanced = [number for number, e in enumerate(entries) if isinstance(e, int) or _is_positions(e)]
     together = advanced[-1] - advanced[0] == len(advanced) - 1
@@ -134,7 +135,7 @@ def _one(position: int, extent: int | None, axis: int) -> slice:
 
 
 def _expanded(x: Tensor, index: Any) -> list[Entry]:
-    """The index as one entry per axis of ``x`` and per new axis: no Ellipsis, no masks, slices with plain ints."""
+    """The index as one entry per axis of ``x`` and per new axis, without Ellipsis and masks."""
     items = [_plain(item) for item in (index if isinstance(index, tuple) else (index,))]
     ellipses = [k for k, item in enumerate(items) if item is Ellipsis]
     if len(ellipses) > 1:
@@ -187,7 +188,7 @@ def _array(item: Any) -> Entry:
         array = array.astype(np.int64)
     if array.dtype.kind not in "iub":
         raise IndexError(
-            "only integers, slices (`:`), ellipsis (`...`), None and integer or boolean arrays are valid indices, "
+            "only integers, slices (`:`), ellipsis (`...`), None and integer or boolean arrays are indices, "
             f"got {type(item).__name__} of dtype {array.dtype.name}"
         )
     return array
@@ -214,8 +215,8 @@ def _mask_entries(x: Tensor, mask: Any, axis: int) -> list[Entry]:
         extent = x.shape[axis + k]
         if extent is not None and extent != n:
             raise IndexError(
-                f"boolean index did not match indexed array along axis {axis + k}; size of axis is {extent} but size of "
-                f"corresponding boolean axis is {n}"
+                f"boolean index did not match indexed array along axis {axis + k}; size of axis is {extent} "
+                f"but size of corresponding boolean axis is {n}"
             )
     return list(np.nonzero(mask))
 

@@ -1,4 +1,4 @@
-"""Ops that put tensors together, take them apart or repeat them: concatenate, stack, split, tile, roll and their kin."""
+"""Ops that put tensors together, take them apart or repeat them: concatenate, stack, split, tile, roll."""
 
 from __future__ import annotations
 
@@ -25,23 +25,18 @@ Maps = tuple[tuple[IndexMap | None, ...], ...]
 
 def _infer_concatenate(specs: Specs, params: Params) -> Specs:
     axis = params["axis"]
-    ranks = {spec.rank for spec in specs if spec.shape is not None}
-    if len(ranks) != 1:
-        return (_unranked(specs, ranks),)
-    shapes = [spec.shape if spec.shape is not None else (None,) * ranks.copy().pop() for spec in specs]
+    shapes = [spec.shape for spec in specs if spec.shape is not None]
+    if len({len(shape) for shape in shapes}) > 1:
+        raise ShapeError(f"inputs have different numbers of dimensions: {', '.join(map(str, specs))}")
+    if len(shapes) < len(specs):
+        return (TensorSpec(None, specs[0].dtype),)
     frames = [(*shape[:axis], *shape[axis + 1 :]) for shape in shapes]
-    if not all(is_compatible(a, b) for a, b in itertools.combinations(frames, 2)):
-        raise ShapeError(f"inputs must agree in all axes but {axis}, got {', '.join(map(str, specs))}")
     frame = [next((n for n in extents if n is not None), None) for extents in zip(*frames, strict=True)]
+    if not all(is_compatible(shape, tuple(frame)) for shape in frames):
+        raise ShapeError(f"inputs must agree in all axes but {axis}, got {', '.join(map(str, specs))}")
     along = [shape[axis] for shape in shapes]
     frame.insert(axis, None if None in along else sum(along))  # type: ignore[arg-type]
     return (TensorSpec(tuple(frame), specs[0].dtype),)
-
-
-def _unranked(specs: Specs, ranks: set[int | None]) -> TensorSpec:
-    if ranks:
-        raise ShapeError(f"inputs have different numbers of dimensions: {', '.join(map(str, specs))}")
-    return TensorSpec(None, specs[0].dtype)
 
 
 def _concatenate_maps(specs: Specs, params: Params) -> Maps:
@@ -263,7 +258,7 @@ split_op = define(
 
 @function("array_split")
 def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
-    """Parts along ``axis``: so many of nearly equal extent, or cut at the given positions. One op with several outputs."""
+    """Parts along ``axis``: so many of nearly equal extent, or cut at the given positions."""
     x = as_tensor(ary)
     axis = normalize_axis(axis, x.ndim)
     if np.ndim(indices_or_sections) == 0:
@@ -364,7 +359,7 @@ def _repeat_each(x: Tensor, count: int, axis: int) -> Tensor:
 
 @function("roll")
 def roll(a: Any, shift: Any, axis: Any = None) -> Tensor:
-    """Elements moved ``shift`` places along ``axis`` (None: flattened), those beyond the end back at the start."""
+    """Elements moved ``shift`` places along ``axis`` (None: flattened), from the end back to the start."""
     x = as_tensor(a)
     if axis is None:
         return build("reshape", roll(build("ravel", x), shift, 0), x.spec.known_shape)

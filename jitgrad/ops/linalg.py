@@ -1,8 +1,9 @@
 """Factorizations, solutions and determinants of matrices on the last two axes; products are in contraction.
 
-Matrix functions of a symmetric argument (cholesky, eigh) read one triangle, as NumPy does, and give the gradient of the
-symmetric problem: a symmetric matrix. Formulas: M. Giles, "Collected matrix derivative results for forward and reverse
-mode algorithmic differentiation", 2008; for the QR factorization S. Walter and L. Lehmann, 2012.
+Matrix functions of a symmetric argument (cholesky, eigh) read one triangle, as NumPy does, and give the
+gradient of the symmetric problem: a symmetric matrix. Formulas: M. Giles, "Collected matrix derivative
+results for forward and reverse mode algorithmic differentiation", 2008; for the QR factorization S. Walter
+and L. Lehmann, 2012.
 """
 
 from __future__ import annotations
@@ -88,22 +89,22 @@ solve_triangular_op = define(
 )
 
 
-def _with_columns(a: Any, b: Any, build: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """``build`` of matrices with equal leading axes; a vector ``b`` is one column."""
+def _with_columns(a: Any, b: Any, solved: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """``solved`` of matrices with equal leading axes; a vector ``b`` is one column."""
     dtype = common_dtype(a, b)
     dtype = dtype if dtype.kind in "fc" else np.dtype(np.float64)
     x, y = (as_tensor(t, dtype) for t in as_tensors(a, b))
     if y.ndim == 1:
-        return _with_columns(x, build("expand_dims", y, 1), build)[..., 0]
+        return build("squeeze", _with_columns(x, build("expand_dims", y, 1), solved), -1)
     batch = np.broadcast_shapes(x.spec.known_shape[:-2], y.spec.known_shape[:-2])
-    return build(
+    return solved(
         *(t if t.shape[:-2] == batch else build("broadcast_to", t, (*batch, *t.shape[-2:])) for t in (x, y))
     )
 
 
 @function("linalg.solve")
 def solve(a: Any, b: Any) -> Tensor:
-    """``x`` with ``a @ x == b``; only a ``b`` of one dimension is a vector. LinAlgError when a matrix is singular."""
+    """``x`` with ``a @ x == b``; only a one-dimensional ``b`` is a vector. LinAlgError if singular."""
     return _with_columns(a, b, lambda x, y: apply_one(solve_op, x, y))
 
 
@@ -182,7 +183,7 @@ def _symmetric(x: Tensor) -> Any:
 
 
 def _lower_half(x: Tensor) -> Any:
-    """The lower triangle with half the diagonal: what makes a symmetric matrix together with its transpose."""
+    """The lower triangle with half the diagonal."""
     return (build("tril", x) + build("tril", x, -1)) * 0.5
 
 
@@ -200,7 +201,7 @@ cholesky_op = define(
 
 @function("linalg.cholesky")
 def cholesky(a: Any, /, *, upper: bool = False) -> Tensor:
-    """The lower (or upper) triangular factor; LinAlgError unless positive definite. Reads one triangle, see the module."""
+    """The lower (or upper) triangular factor; LinAlgError unless positive definite."""
     x = _real("linalg.cholesky", a)
     return _turned(apply_one(cholesky_op, _turned(x))) if upper else apply_one(cholesky_op, x)
 
@@ -241,14 +242,15 @@ eigh_op = define(
 
 @function("linalg.eigh")
 def eigh(a: Any, UPLO: str = "L") -> Any:
-    """Eigenvalues in rising order and eigenvectors of symmetric matrices. Gradients of vectors need distinct values."""
+    """Eigenvalues, rising, and eigenvectors of symmetric matrices; their gradients need distinct values."""
     return _named("eigh", apply(eigh_op, _real("linalg.eigh", a), UPLO=UPLO))
 
 
 @function("linalg.eigvalsh")
 def eigvalsh(a: Any, UPLO: str = "L") -> Tensor:
     """Eigenvalues of symmetric matrices, in rising order."""
-    return eigh(a, UPLO)[0]
+    values: Tensor = eigh(a, UPLO)[0]
+    return values
 
 
 def _infer_svd(specs: Specs, params: Params) -> Specs:
@@ -288,7 +290,7 @@ svd_op = define(
 
 @function("linalg.svd")
 def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
-    """Singular values and vectors, ``full_matrices=False`` unless the matrix is square. Gradients need distinct values."""
+    """Singular values and vectors, not full unless square; gradients need distinct values."""
     x = _real("linalg.svd", a)
     m, n = x.spec.known_shape[-2:]
     if hermitian or (compute_uv and full_matrices and m != n):
@@ -302,7 +304,8 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: 
 @function("linalg.svdvals")
 def svdvals(x: Any, /) -> Tensor:
     """Singular values in falling order."""
-    return svd(x, compute_uv=False)
+    values: Tensor = svd(x, compute_uv=False)
+    return values
 
 
 def _infer_qr(specs: Specs, params: Params) -> Specs:
@@ -341,10 +344,10 @@ def qr(a: Any, mode: str = "reduced") -> Any:
 
 @function("linalg.pinv")
 def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None) -> Tensor:
-    """The pseudo-inverse of matrices of full rank, from the normal equations' smaller side; singular values are not cut."""
+    """The pseudo-inverse of matrices of full rank, from normal equations; singular values are not cut."""
     x = _real("linalg.pinv", a)
     if rcond is not None or rtol is not None or hermitian:
         raise unsupported("linalg.pinv", " with a cutoff of singular values")
     xt = _turned(x)
     m, n = x.spec.known_shape[-2:]
-    return solve(xt @ x, xt) if m >= n else _turned(solve(x @ xt, x))  # type: ignore[operator]
+    return solve(xt @ x, xt) if m >= n else _turned(solve(x @ xt, x))

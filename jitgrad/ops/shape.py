@@ -1,4 +1,4 @@
-"""Ops that give the same elements another shape or order: reshaping, transposing, flipping; none repeats or drops any."""
+"""Ops that give the same elements another shape or order: reshape, transpose, flip; none repeats one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from jitgrad.errors import ShapeError
 from jitgrad.graph import Tensor, apply_one
-from jitgrad.opdef import AxisIndex, IndexMap, Params, Reindex, Shaped, Specs, View, define
+from jitgrad.opdef import AxisIndex, IndexMap, OpDef, Params, Reindex, Shaped, Specs, View, define
 from jitgrad.operators import function
 from jitgrad.ops.common import as_tensor, as_tensors, unsupported
 from jitgrad.spec import Shape, TensorSpec, normalize_axes, normalize_axis, shape_text
@@ -99,7 +99,7 @@ def merge_axes(x: Tensor, axis: int) -> Tensor:
 
 @function("reshape")
 def reshape(a: Any, /, shape: Any, order: str = "C", *, copy: Any = None) -> Tensor:
-    """``a`` in row-major order under another shape; one extent may be -1. ShapeError when the sizes differ."""
+    """``a`` in row-major order under another shape, with at most one -1. ShapeError for another size."""
     x = as_tensor(a)
     if order in ("F", "f"):
         return transpose(reshape(transpose(x), tuple(_shape_entries(shape))[::-1]))
@@ -114,7 +114,7 @@ def _shape_entries(shape: Any) -> list[int | None]:
 
 
 def _resolved(source: Shape | None, shape: list[int | None]) -> tuple[int, ...]:
-    """``shape`` with at most one -1, and none when the source is known; a None stands for the source's unknown extent."""
+    """``shape`` with at most one -1, none for a known source; None stands for the source's unknown extent."""
     if shape.count(-1) > 1 or any(n is not None and n < -1 for n in shape):
         raise ShapeError(f"can only leave one extent open (-1) in the shape {tuple(shape)}")
     if source is None or source.count(None) > 1:
@@ -156,7 +156,7 @@ def _inverse(axes: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(range(len(axes)), key=axes.__getitem__))
 
 
-transpose_op = define(
+transpose_op: OpDef = define(
     "transpose",
     infer=_infer_transpose,
     impl=lambda x, axes: np.transpose(x, axes),
@@ -263,7 +263,7 @@ def _squeeze_maps(specs: Specs, params: Params) -> Maps:
     return ((IndexMap(tuple(dims)),),)
 
 
-squeeze_op = define(
+squeeze_op: OpDef = define(
     "squeeze",
     infer=_infer_squeeze,
     impl=lambda x, axes: np.squeeze(x, axes),
@@ -312,7 +312,7 @@ def _flip_maps(specs: Specs, params: Params) -> Maps:
     return ((IndexMap(tuple(dims)),),)
 
 
-flip_op = define(
+flip_op: OpDef = define(
     "flip",
     infer=lambda specs, params: specs,
     impl=lambda x, axes: np.flip(x, axes),

@@ -1,4 +1,4 @@
-"""Slices with static bounds, their transpose (a window in zeros), and padding; data-dependent indices are in indexing."""
+"""Slices with static bounds, their transpose (a window in zeros), padding; nothing here depends on data."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ getslice_op = define(
 
 
 def getslice(x: Tensor, slices: Bounds, drop: Sequence[int] = ()) -> Tensor:
-    """``x`` sliced along each axis; axes in ``drop``, whose slices select one element, are left out of the result."""
+    """``x`` sliced along each axis; axes in ``drop``, whose slices select one element, are left out."""
     extents = x.spec.shape or (None,) * len(slices)
     bounds = [_canonical(s, n) for s, n in zip(slices, extents, strict=True)]
     start, stop, step = zip(*bounds, strict=True) if bounds else ((), (), ())
@@ -95,6 +95,8 @@ def _target_shape(specs: Specs, params: Params) -> tuple[int, ...]:
 
 
 def _infer_unslice(specs: Specs, params: Params) -> Specs:
+    if not all(spec.is_known for spec in specs):
+        return (TensorSpec(specs[1].shape if params["shape"] is None else params["shape"], specs[0].dtype),)
     shape = _target_shape(specs, params)
     if _sliced_shape(shape, params) != specs[0].shape:
         raise ShapeError(f"{specs[0]} does not fill the window {_slices(params)} of {shape_text(shape)}")
@@ -127,6 +129,7 @@ unslice_op = define(
     impl=_unslice_impl,
     vjp=_unslice_vjp,
     kind=Reindex(_unslice_maps),
+    infers_partial=True,
 )
 
 unslice_strided_op = define(
@@ -135,11 +138,12 @@ unslice_strided_op = define(
     impl=_unslice_impl,
     vjp=_unslice_vjp,
     kind=Interpreted("a window with strides along an axis whose extent the graph does not know"),
+    infers_partial=True,
 )
 
 
 def unslice(v: Tensor, like: Tensor, slices: Bounds, drop: Sequence[int] = ()) -> Tensor:
-    """Zeros in the shape of ``like``, but ``v`` at the positions that the slices select: the transpose of ``getslice``."""
+    """Zeros of the shape of ``like``, with ``v`` where the slices are: the transpose of ``getslice``."""
     extents = like.spec.shape or (None,) * len(slices)
     bounds = [_canonical(s, n) for s, n in zip(slices, extents, strict=True)]
     start, stop, step = zip(*bounds, strict=True) if bounds else ((), (), ())
@@ -156,7 +160,7 @@ def _unslice(v: Tensor, like: Tensor, params: Params) -> Tensor:
     start, stop, step = list(params["start"]), list(params["stop"]), list(params["step"])
     for axis in strided:
         assert extents is not None and extents[axis] is not None
-        selected = range(extents[axis])[slice(start[axis], stop[axis], step[axis])]  # type: ignore[arg-type]
+        selected = range(extents[axis])[slice(start[axis], stop[axis], step[axis])]
         sign = 1 if selected.step > 0 else -1
         v = _spread(v, axis - sum(d < axis for d in params["drop"]), abs(selected.step), len(selected))
         last = selected[-1] + sign
@@ -168,7 +172,7 @@ def _unslice(v: Tensor, like: Tensor, params: Params) -> Tensor:
 
 
 def _spread(v: Tensor, axis: int, step: int, extent: int) -> Tensor:
-    """``v`` with ``step - 1`` zeros between its elements along ``axis``: a new axis, padded, merged and cut at the end."""
+    """``v`` with ``step - 1`` zeros between elements: a new axis, padded, merged and cut at the end."""
     rank = v.ndim
     apart: Tensor = build("expand_dims", v, axis + 1)
     widths = [(0, 0)] * (rank + 1)
@@ -217,7 +221,7 @@ def pad_constant(x: Tensor, widths: Sequence[tuple[int, int]], fill: Any = 0) ->
 
 @function("pad")
 def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Tensor:
-    """As numpy.pad, for the modes constant, edge, reflect, symmetric (``reflect_type="even"``), wrap and empty (zeros)."""
+    """As numpy.pad, for the modes constant, edge, reflect and symmetric (even), wrap and empty (zeros)."""
     x = as_tensor(array)
     widths = _pairs(pad_width, x.ndim)
     if any(low < 0 or high < 0 for low, high in widths):
@@ -256,7 +260,7 @@ def _pairs(value: Any, rank: int, *, as_value: bool = False) -> list[tuple[Any, 
 
 
 def select_runs(x: Tensor, axis: int, index: Any) -> Tensor:
-    """``x`` at the concrete positions ``index`` along ``axis``, as few slices (also backwards, or one element repeated) joined."""
+    """``x`` at concrete positions along ``axis``: slices, forwards, backwards or of one element, joined."""
     pieces = [
         _run(x, axis, int(run[0]), int(run[1] - run[0]) if len(run) > 1 else 1, len(run))
         for run in _runs(index)

@@ -54,7 +54,7 @@ def _along(a: Any, axis: Any, order: Any, name: str) -> tuple[Tensor, int]:
 
 @function("sort")
 def sort(a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> Tensor:
-    """Sorted along ``axis`` (None: flattened), always stably; the gradient goes to where each element came from."""
+    """Sorted along ``axis`` (None: flattened), stably; gradients go to where each element came from."""
     x, axis = _along(a, axis, order, "sort")
     return apply_one(sort_op, x, axis=axis)
 
@@ -122,7 +122,7 @@ def digitize(x: Any, bins: Any, right: bool = False) -> Tensor:
 
 @function("interp")
 def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Tensor:
-    """Linear between the points ``(xp, fp)``, ``left`` and ``right`` (the end values) outside; xp must rise."""
+    """Linear between the points ``(xp, fp)``, ``left`` and ``right`` (the end values) outside; xp rises."""
     if period is not None:
         raise unsupported("interp", " with period=")
     dtype = np.result_type(common_dtype(x, xp, fp), np.float64)
@@ -155,8 +155,8 @@ def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Tensor
     if mode != "raise":
         count = len(options)
         number = build("remainder", number, count) if mode == "wrap" else build("clip", number, 0, count - 1)
-    picked = build("take_along_axis", build("stack", options), number[None], 0)
-    return picked[0]
+    picked = build("take_along_axis", build("stack", options), build("expand_dims", number, 0), 0)
+    return build("squeeze", picked, 0)
 
 
 @function("piecewise")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.errors import DTypeError
-from jitgrad.opdef import Elementwise, Interpreted, Kind, OpDef, Params, Specs, Vjp, define
+from jitgrad.opdef import Elementwise, Interpreted, Kind, OpDef, Specs, Vjp, define
 from jitgrad.operators import call, function, functions
 from jitgrad.ops.common import elementwise, is_weak_key, joint_dtype, ratio, same_shape, type_key, where
 from jitgrad.spec import DType, TensorSpec
@@ -34,13 +34,19 @@ def float_dtype(name: str, *keys: Any) -> DType:
 
 
 def special(name: str) -> Callable[..., Any]:
-    """The function of that name in scipy.special, imported when it is called; its result in the dtype of the input."""
+    """The function of that name in scipy.special, imported when it is called."""
 
     def evaluate(*arrays: Any) -> Any:
-        found = getattr(importlib.import_module("scipy.special"), name)
-        return found(*arrays)
+        return getattr(importlib.import_module("scipy.special"), name)(*arrays)
 
     return evaluate
+
+
+def _infer(name: str, specs: Specs) -> Specs:
+    dtypes = {spec.dtype for spec in specs}
+    if len(dtypes) > 1 or not dtypes <= {np.dtype(np.float32), np.dtype(np.float64)}:
+        raise DTypeError(f"{name} takes float32 or float64, got {' and '.join(sorted(d.name for d in dtypes))}")
+    return (TensorSpec(same_shape(specs), specs[0].dtype),)
 
 
 def define_special(
@@ -54,17 +60,13 @@ def define_special(
 ) -> OpDef:
     """Define a real function of ``arity`` arguments and enter it under its name and ``names``."""
 
-    def infer(specs: Specs, params: Params) -> Specs:
-        return (TensorSpec(same_shape(specs), float_dtype(name, *(spec.dtype for spec in specs))),)
-
-    def evaluate(*arrays: Any) -> Any:
-        dtype = float_dtype(name, *(np.asarray(array).dtype for array in arrays))
-        return (impl or special(name))(*(np.asarray(array, dtype) for array in arrays)).astype(
-            dtype, copy=False
-        )
-
     op = define(
-        name, infer=infer, impl=evaluate, vjp=vjp, kind=kind or Elementwise(name), infers_partial=True
+        name,
+        infer=lambda specs, params: _infer(name, specs),
+        impl=impl or special(name),
+        vjp=vjp,
+        kind=kind or Elementwise(name),
+        infers_partial=True,
     )
 
     def build(*values: Any) -> Any:
@@ -133,13 +135,13 @@ define_special("gamma", lambda g, out, x: g * out * call("digamma", x), kind=int
 define_special(
     "polygamma1",
     lambda g, out, x: g * polygamma(2, x),
-    impl=lambda x: importlib.import_module("scipy.special").polygamma(1, x),
+    impl=lambda x: special("polygamma")(1, x).astype(x.dtype),
     names=("trigamma",),
 )
 polygamma_op = define(
     "polygamma",
-    infer=lambda specs, params: (TensorSpec(specs[0].shape, float_dtype("polygamma", specs[0].dtype)),),
-    impl=lambda x, n: special("polygamma")(n, x).astype(float_dtype("polygamma", x.dtype)),
+    infer=lambda specs, params: _infer("polygamma", specs),
+    impl=lambda x, n: special("polygamma")(n, x).astype(x.dtype),
     vjp=lambda g, out, x, *, n: g * polygamma(n + 1, x),
     kind=interpreted("polygamma of order 2 and above"),
     infers_partial=True,

@@ -1,4 +1,4 @@
-"""The table of simplification rules: op or kernel kind → rules, tried in order; each rule is one line of mathematics."""
+"""The table of simplification rules: op or kernel kind → rules, tried in order; the rules are next door."""
 
 from __future__ import annotations
 
@@ -11,9 +11,17 @@ from jitgrad.opdef import Elementwise, Interpreted, OpDef, Reduce, Scatter, Shap
 BY_OP: dict[str, tuple[Rule, ...]] = {
     "add": (algebra.plus_zero, signs.plus_negative),
     "subtract": (algebra.minus_zero, signs.minus_negative),
-    "multiply": (algebra.times_one, signs.times_minus_one, signs.product_of_negatives, signs.sign_out_of_product),
+    "multiply": (
+        algebra.times_one,
+        signs.times_minus_one,
+        signs.product_of_negatives,
+        signs.sign_out_of_product,
+    ),
     "divide": (
-        algebra.over_one, signs.over_minus_one, signs.product_of_negatives, algebra.over_power_of_two,
+        algebra.over_one,
+        signs.over_minus_one,
+        signs.product_of_negatives,
+        algebra.over_power_of_two,
         signs.sign_out_of_product,
     ),
     "negative": (signs.double_negative, signs.negative_of_scaled),
@@ -29,11 +37,26 @@ BY_OP: dict[str, tuple[Rule, ...]] = {
     "bitwise_and": (logic.of_same,),
     "bitwise_or": (logic.of_same,),
     "logical_not": (logic.double_not, logic.not_of_comparison),
-    "where": (logic.choice_of_same, logic.choice_by_constant, logic.choice_by_negation, logic.choice_within_choice),
+    "where": (
+        logic.choice_of_same,
+        logic.choice_by_constant,
+        logic.choice_by_negation,
+        logic.choice_within_choice,
+    ),
     "add_n": (algebra.short_sum,),
     "astype": (algebra.same_dtype, algebra.cast_of_cast),
-    "broadcast_to": (moves.same_shape, moves.broadcast_of_broadcast, moves.broadcast_adds_units, moves.broadcast_of_units),
-    "transpose": (moves.same_order, moves.transpose_of_transpose, moves.transpose_moves_units, products.transposed_product),
+    "broadcast_to": (
+        moves.same_shape,
+        moves.broadcast_of_broadcast,
+        moves.broadcast_adds_units,
+        moves.broadcast_of_units,
+    ),
+    "transpose": (
+        moves.same_order,
+        moves.transpose_of_transpose,
+        moves.transpose_moves_units,
+        products.transposed_product,
+    ),
     "expand_dims": (moves.units_only,),
     "squeeze": (moves.units_only,),
     "flip": (moves.flip_nothing, moves.flip_of_flip),
@@ -42,7 +65,7 @@ BY_OP: dict[str, tuple[Rule, ...]] = {
     "unslice": (moves.window_of_known_shape,),
     "concatenate": (moves.single_part,),
     "matmul": (products.transposed_factor,),
-}  # fmt: skip
+}
 
 BY_KIND: dict[type, tuple[Rule, ...]] = {
     View: (moves.same_shape, moves.view_of_view, moves.view_as_reshape, moves.view_of_reduction),

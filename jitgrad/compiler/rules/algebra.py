@@ -1,6 +1,6 @@
-"""Algebra that is exact in IEEE arithmetic, NaN, infinities and signed zeros included; what is not exact is not here.
+"""Algebra that is exact in IEEE arithmetic, with NaN, infinities and signed zeros; nothing else is here.
 
-Not exact, and left alone: x + 0.0 (turns -0.0 into 0.0), 0 * x (NaN, infinities), x - x, 0 - x, power(x, 0.5).
+Not exact, and left alone: x + 0.0 (turns -0.0 into 0.0), 0 * x (NaN, infinities), x - x, 0 - x, x ** 0.5.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ def _is_zero(number: Any, sign: int) -> bool:
 
 
 def over_power_of_two(rw: Rewriter, ins: Instruction) -> Instruction | None:
-    """x / 2**k = x * 2**-k
+    """x / 2**-k = x * 2**k
 
-    Integers above 2 are left alone. They may be extents, as in a mean, and a program must not have another structure
+    Larger numbers are left alone. They may be extents, as in a mean, and a program must not have another structure
     because an extent is a power of two: a kernel for one extent is to do for all.
     """
     x, y = ins.inputs
     c, dtype = rw.numbers.get(y), rw.dtype(y)
-    if not isinstance(c, float) or not 0 < abs(c) <= 2 or abs(math.frexp(c)[0]) != 0.5:
+    if not isinstance(c, float) or not 0 < abs(c) < 1 or abs(math.frexp(c)[0]) != 0.5:
         return None
     info = np.finfo(dtype)
     if not float(info.tiny) <= abs(1 / c) <= float(info.max):

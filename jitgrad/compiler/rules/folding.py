@@ -1,4 +1,4 @@
-"""Rules that compute with constants: small results are computed, splats stay splats; nothing large is made."""
+"""Rules that compute with constants: small results are computed, splats stay splats; nothing large."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _compact(array: Array) -> Array:
 
 
 def _computed(ins: Instruction, arrays: list[Array]) -> Array | None:
-    """What the interpreter would compute; None when the op raises, which is then left to happen when it runs."""
+    """What the interpreter would compute; None when the op raises, as it then will when it runs."""
     try:
         result: Any = ins.op.impl(*arrays, **ins.params)
     except (ArithmeticError, ValueError, TypeError):

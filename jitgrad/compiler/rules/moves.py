@@ -1,4 +1,4 @@
-"""Rules for ops that move elements: they vanish, compose, become reshapes, or happen after computing on fewer elements."""
+"""Rules for ops that move elements: they vanish, compose, become reshapes, or wait; none computes."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def window_of_known_shape(rw: Rewriter, ins: Instruction) -> Instruction | None:
 def scatter_into_constant(rw: Rewriter, ins: Instruction) -> Instruction | None:
     """A scatter into zeros like y needs only the shape of y"""
     like, *others = ins.inputs
-    if like in rw.constants:
+    if like in rw.numbers:
         return None
     return rw.replace(ins, ins.op.name, rw.emit_splat(ins.origin, 0, rw.specs[like]), *others, **ins.params)
 
@@ -195,7 +195,7 @@ def scatter_into_constant(rw: Rewriter, ins: Instruction) -> Instruction | None:
 
 
 def shape_made_explicit(rw: Rewriter, ins: Instruction) -> int | Instruction:
-    """broadcast, sum or reshape to the shape of another value, which is known here; the number of elements of it"""
+    """broadcast, sum or reshape to the shape of another value, or its size: all known here"""
     assert isinstance(ins.op.kind, Shaped)
     x, shape, form = ins.inputs[0], rw.shape(ins.outputs[0]), ins.op.kind.form
     if form == "size":
@@ -218,6 +218,6 @@ def _sum_to(rw: Rewriter, ins: Instruction, x: int, shape: tuple[int, ...]) -> I
 
 
 def broadcast_axes(inner: Sequence[int], outer: Sequence[int]) -> tuple[int, ...]:
-    """The axes of ``outer`` that a value of shape ``inner`` is repeated along, when it is broadcast to ``outer``."""
+    """The axes of ``outer`` along which a value of shape ``inner`` is repeated when it is broadcast."""
     grown = len(outer) - len(inner)
     return tuple(axis for axis, n in enumerate(outer) if axis < grown or inner[axis - grown] != n)

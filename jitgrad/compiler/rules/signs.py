@@ -1,4 +1,4 @@
-"""Rules that move a change of sign to where it costs nothing; rounding to nearest is symmetric, so all are exact.
+"""Rules that move a change of sign to where it is free; rounding to nearest is symmetric, so all are exact.
 
 Not exact, and left alone: -(a - b) = b - a and (-a) - b = -(a + b), which differ in the sign of a zero.
 """

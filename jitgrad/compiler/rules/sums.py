@@ -1,4 +1,4 @@
-"""Rules for reductions: over nothing, over what is repeated, over what another reduction has left; equal to rounding.
+"""Rules for reductions over nothing, over what is repeated, over another reduction; equal to rounding.
 
 A sum starts from 0.0, so that the sum of one -0.0 is 0.0: where a sum is replaced, 0.0 is added to keep that.
 """
@@ -51,7 +51,7 @@ def _plus_zero(rw: Rewriter, ins: Instruction, x: int) -> Instruction:
 
 
 def reduce_of_reduce(rw: Rewriter, ins: Instruction) -> Instruction | None:
-    """sum(sum(x, p), q) = sum(x, p and q), when the inner sum is not needed itself; and so for max, min, prod"""
+    """sum(sum(x, p), q) = sum(x, p and q), when the inner one is not needed itself; so for max, min, prod"""
     inner = rw.producer(ins.inputs[0], ins.op.name)
     if (
         inner is None

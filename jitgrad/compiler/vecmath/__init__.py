@@ -13,6 +13,7 @@ from llvmlite import ir
 from jitgrad.compiler.vecmath import (
     error_functions,
     exponential,
+    gamma_functions,
     hyperbolic,
     inverse_trigonometric,
     logarithmic,
@@ -49,6 +50,10 @@ _FUNCTIONS: dict[str, Callable[..., Real]] = {
     "arccosh": hyperbolic.arccosh,
     "arctanh": hyperbolic.arctanh,
     "erf": error_functions.erf,
+    "erfc": error_functions.erfc,
+    "gammaln": gamma_functions.gammaln,
+    "digamma": gamma_functions.digamma,
+    "polygamma1": gamma_functions.polygamma1,
     "tanh": hyperbolic.tanh,
 }
 

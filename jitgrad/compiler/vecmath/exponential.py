@@ -64,7 +64,8 @@ def expm1(x: Real) -> Real:
     bounded = lower_bound(upper_bound(x, high), -20.0 - 25.0 * x.lanes.is_double)
     n, biased = nearest_integer(bounded, LOG2_E)
     half_power = power_of_two(biased - (x.lanes.bias + 1))
-    grown = fma(expm1_reduced(*remainder_in_two_parts(bounded, n)), half_power, half_power - 0.5)
+    r, low = remainder_in_two_parts(bounded, n)
+    grown = fma(expm1_tail(r, low), half_power, fma(r, half_power, half_power - 0.5))
     return select(abs(x) < 2.0 ** -(x.lanes.fraction_bits + 2), x, grown + grown)
 
 
@@ -82,7 +83,7 @@ def softplus(x: Real) -> Real:
 
 def log_sigmoid(x: Real) -> Real:
     """log(1 / (1 + exp(-x))) = -softplus(-x), to 2 ulp."""
-    return upper_bound(x, 0.0) - log1p_unit(exp_of_minus(abs(x)))
+    return -softplus(-x)
 
 
 def logaddexp(x: Real, y: Real) -> Real:
@@ -118,9 +119,9 @@ def remainder_in_two_parts(x: Real, n: Real) -> tuple[Real, Real]:
     return r, fma(n, -ln2_low, high - r)
 
 
-def expm1_reduced(r: Real, low: Real) -> Real:
-    """expm1(r + low) for |r| <= ln2/2, to little more than half an ulp."""
-    return r + fma(r * r, poly(r, _EXPM1), low)
+def expm1_tail(r: Real, low: Real) -> Real:
+    """expm1(r + low) - r for |r| <= ln2/2."""
+    return fma(r * r, poly(r, _EXPM1), low)
 
 
 def scaled(x: Real, biased: Bits) -> Real:

@@ -9,8 +9,7 @@ instruction, without fast-math flags: LLVM neither reassociates nor contracts, a
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -326,8 +325,14 @@ def power_of_two(biased: Bits) -> Real:
     return (biased << biased.lanes.fraction_bits).real()
 
 
-@contextmanager
-def unlikely(mask: Mask) -> Iterator[None]:
-    """Code that runs only when a lane of the mask holds, which is rare."""
-    with mask.lanes.builder.if_then(mask.any(), likely=False):
-        yield
+def rarely(mask: Mask, special: Callable[[], Real], usual: Real) -> Real:
+    """select(mask, special(), usual), where the code of `special` runs only if some lane of the mask holds."""
+    lanes, builder = mask.lanes, mask.lanes.builder
+    before = builder.block
+    with builder.if_then(mask.any(), likely=False):
+        chosen = select(mask, special(), usual)
+        during = builder.block
+    merged = builder.phi(lanes.type)
+    merged.add_incoming(usual.value, before)
+    merged.add_incoming(chosen.value, during)
+    return Real(lanes, merged)

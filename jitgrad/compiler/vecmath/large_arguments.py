@@ -13,7 +13,7 @@ from math import inf, nan
 
 from llvmlite import ir
 
-from jitgrad.compiler.vecmath.lanes import Bits, Lanes, Mask, Real, declare, fast_two_sum, fma, select, two_product, unlikely
+from jitgrad.compiler.vecmath.lanes import Bits, Lanes, Mask, Real, declare, fast_two_sum, fma, rarely, select, two_product
 
 _I64 = ir.IntType(64)
 _I128 = ir.IntType(128)
@@ -38,16 +38,11 @@ class Angle:
 
 def recomputed(name: str, x: Real, fast: Real, limit: float, function: Callable[[Angle], Real]) -> Real:
     """`fast`, but where |x| > limit the function of the exactly reduced |x|; inf gives NaN. The limit is at least 1."""
-    lanes, builder = x.lanes, x.lanes.builder
-    before = builder.block
-    with unlikely(abs(x) > limit):
-        scalar = _scalar_routine(name, builder.module, function)
-        slow = builder.call(_lanewise_routine(name, lanes, limit, scalar), [x.value, fast.value])
-        during = builder.block
-    merged = builder.phi(lanes.type)
-    merged.add_incoming(fast.value, before)
-    merged.add_incoming(slow, during)
-    return Real(lanes, merged)
+    scalar = _scalar_routine(name, x.lanes.builder.module, function)
+    lanewise = _lanewise_routine(name, x.lanes, limit, scalar)
+    return rarely(
+        abs(x) > limit, lambda: Real(x.lanes, x.lanes.builder.call(lanewise, [x.value, fast.value])), fast
+    )
 
 
 def _scalar_routine(name: str, module: ir.Module, function: Callable[[Angle], Real]) -> ir.Function:

@@ -65,6 +65,12 @@ def tan(x: Real) -> Real:
     return _with_sign(recomputed("tan", x, fast, _LIMIT.of(x)[0], _tangent_of_angle), x.bits() & _sign_bit(x))
 
 
+def sine_of_half_turns(turns: Real) -> Real:
+    """sin(pi * turns) for |turns| <= 1/2."""
+    high, low, _ = _PI.of(turns)
+    return _sine(fma(turns, high, turns * low))
+
+
 def _sine(r: Real) -> Real:
     square = r * r
     return lower_bound(upper_bound(fma(square * poly(square, _SIN), r, r), 1.0), -1.0)

@@ -1,0 +1,298 @@
+"""Machine code kept on disk: files named by the hash of what was compiled. It decides neither what to compile nor when.
+
+A file is a header (magic, SHA-256 of all that follows), the key, the names of the functions, and the object code. It is
+written under another name and renamed, so readers see all of it or nothing, and any number of processes may share a
+directory. What does not fit its checksum is deleted and compiled again. Object code is run, so the directory must belong
+to the user and be writable by nobody else, and so must each file; otherwise one warning says why, and nothing is kept.
+
+In front of the files lies a table of what this process has loaded. Kernels are small; the table is counted, not bounded.
+Reading and loading a kernel of 4 KB takes %(load)s ms, compiling it 7.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import stat
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from jitgrad.compiler import native
+from jitgrad.compiler.native import NativeCode
+from jitgrad.config import config
+
+_MAGIC = b"jitgrad1"
+_DIGEST_BYTES = 32
+_SUFFIX = ".kernel"
+_LEFTOVER_SECONDS = 3600.0
+_KEEP_FRACTION = 0.8
+_TOUCH_SECONDS = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class CacheEntry:
+    """One file: its key, size in bytes and time of last use (seconds since 1970, to the day)."""
+
+    key: str
+    nbytes: int
+    used: float
+
+
+@dataclass(slots=True)
+class CacheStatistics:
+    """Since the process began: found in memory, loaded from disk, not found, found damaged, and written."""
+
+    memory_hits: int = 0
+    disk_hits: int = 0
+    misses: int = 0
+    damaged: int = 0
+    stored: int = 0
+
+
+class KernelCache:
+    """Object code by key, in memory and, given a usable directory, on disk."""
+
+    def __init__(self, directory: Path | None, max_bytes: int) -> None:
+        self.directory = _usable(directory) if directory is not None else None
+        self.statistics = CacheStatistics()
+        self._max_bytes = max_bytes
+        self._loaded: dict[str, NativeCode] = {}
+        self._nbytes: int | None = None  # of the files, known after the first look at all of them
+        self._lock = threading.Lock()
+        if sys.platform != "win32":
+            os.register_at_fork(after_in_child=self._renew_lock)
+
+    def __len__(self) -> int:
+        """How many kernels this process has loaded."""
+        return len(self._loaded)
+
+    def get(self, key: str, names: Sequence[str] | None = None) -> NativeCode | None:
+        """The code stored under `key`, loaded, or None; `names` are functions it has to hold."""
+        code = self._loaded.get(key)
+        if code is not None:
+            self.statistics.memory_hits += 1
+            return code
+        code = self._read(key, names)
+        if code is None:
+            self.statistics.misses += 1
+            return None
+        self.statistics.disk_hits += 1
+        return self._loaded.setdefault(key, code)
+
+    def put(self, key: str, code: NativeCode) -> None:
+        """Keep code that was just compiled. A disk that cannot be written to is not an error."""
+        self._loaded[key] = code
+        if self.directory is None:
+            return
+        try:
+            nbytes = _write(self.directory, key, pack(key, code))
+        except OSError as error:
+            _warn(f"could not keep machine code in {self.directory}: {error}")
+            return
+        self.statistics.stored += 1
+        self._make_room(nbytes)
+
+    def entries(self) -> list[CacheEntry]:
+        """The files, longest unused first."""
+        found = [CacheEntry(path.stem, info.st_size, info.st_mtime) for path, info in self._files()]
+        return sorted(found, key=lambda entry: entry.used)
+
+    def clear(self) -> int:
+        """Delete all files; how many there were. Code that is loaded stays in memory, and in use."""
+        removed = 0
+        for path, _ in self._files():
+            with suppress(OSError):
+                path.unlink()
+                removed += 1
+        self._nbytes = None
+        return removed
+
+    def verify(self) -> list[str]:
+        """The keys of files that are damaged; they are left alone."""
+        return [path.stem for path, _ in self._files() if _contents(path) is None]
+
+    def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
+        if self.directory is None:
+            return
+        with suppress(OSError):
+            for path in sorted(self.directory.iterdir()):
+                if path.suffix == _SUFFIX:
+                    with suppress(OSError):  # another process may have removed it
+                        yield path, path.stat()
+
+    def _read(self, key: str, names: Sequence[str] | None) -> NativeCode | None:
+        if self.directory is None:
+            return None
+        path = self.directory / (key + _SUFFIX)
+        contents = _contents(path)
+        if contents is None:
+            if path.exists():
+                self._discard(path)
+            return None
+        stored, object_code = contents
+        try:
+            code = native.load_object(object_code, names if names is not None else stored)
+        except native.LoadError:
+            self._discard(path)
+            return None
+        _touch(path)
+        return code
+
+    def _discard(self, path: Path) -> None:
+        self.statistics.damaged += 1
+        with suppress(OSError):
+            path.unlink()
+
+    def _make_room(self, added: int) -> None:
+        """Delete the files used longest ago when there are too many bytes, and what interrupted writers left."""
+        with self._lock:
+            if self._nbytes is None:
+                self._sweep()
+                self._nbytes = sum(entry.nbytes for entry in self.entries())
+            else:
+                self._nbytes += added
+            if self._nbytes <= self._max_bytes or self.directory is None:
+                return
+            entries = self.entries()  # counted anew: other processes write too
+            self._nbytes = sum(entry.nbytes for entry in entries)
+            for entry in entries:
+                if self._nbytes <= _KEEP_FRACTION * self._max_bytes:
+                    break
+                with suppress(OSError):
+                    (self.directory / (entry.key + _SUFFIX)).unlink()
+                self._nbytes -= entry.nbytes
+
+    def _sweep(self) -> None:
+        assert self.directory is not None
+        for path in self.directory.glob("*.tmp"):
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS:
+                    path.unlink()
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.Lock()
+
+
+def cache_key(text: str) -> str:
+    """The key of a module that is compiled from `text` as it stands, on this kind of machine."""
+    return hashlib.sha256(f"{native.target_description()}\n{text}".encode()).hexdigest()
+
+
+def compile_cached(text: str, names: Sequence[str]) -> NativeCode:
+    """The code of a module given as text: from memory, from disk, or compiled and kept."""
+    cache = kernel_cache()
+    key = cache_key(text)
+    code = cache.get(key, names)
+    if code is None:
+        code = native.compile_module(text, names)
+        cache.put(key, code)
+    return code
+
+
+def kernel_cache() -> KernelCache:
+    """The cache that the settings of this context ask for."""
+    settings = config.settings
+    return _open(settings.cache, settings.cache_dir, settings.cache_bytes)
+
+
+@lru_cache(maxsize=None)
+def _open(enabled: bool, directory: str | None, max_bytes: int) -> KernelCache:
+    if not enabled:
+        return KernelCache(None, max_bytes)
+    if directory is None:
+        from platformdirs import user_cache_dir
+
+        directory = user_cache_dir("jitgrad", appauthor=False)
+    return KernelCache(Path(directory), max_bytes)
+
+
+def pack(key: str, code: NativeCode) -> bytes:
+    """The contents of a file."""
+    names = "\n".join((key, *code.addresses)).encode()
+    body = len(names).to_bytes(8, "little") + names + code.object_code
+    return _MAGIC + hashlib.sha256(body).digest() + body
+
+
+def unpack(key: str, data: bytes) -> tuple[tuple[str, ...], bytes] | None:
+    """Names and object code from the contents of a file; None unless everything is as `pack` left it."""
+    start = len(_MAGIC) + _DIGEST_BYTES
+    body = data[start:]
+    if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : start] != hashlib.sha256(body).digest():
+        return None
+    end = 8 + int.from_bytes(body[:8], "little")
+    stored_key, *names = body[8:end].decode().split("\n")
+    return (tuple(names), body[end:]) if stored_key == key else None
+
+
+def _contents(path: Path) -> tuple[tuple[str, ...], bytes] | None:
+    """What a file holds, if it is sound and nobody else may have written it."""
+    try:
+        with open(path, "rb") as file:
+            if not _is_private(os.fstat(file.fileno())):
+                return None
+            return unpack(path.stem, file.read())
+    except OSError:
+        return None
+
+
+def _write(directory: Path, key: str, data: bytes) -> int:
+    temporary = directory / f"{key}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(data)
+        os.replace(temporary, directory / (key + _SUFFIX))
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    return len(data)
+
+
+def _touch(path: Path) -> None:
+    """Note that a file was used, at most once a day."""
+    with suppress(OSError):
+        if time.time() - path.stat().st_mtime > _TOUCH_SECONDS:
+            os.utime(path)
+
+
+def _is_private(info: os.stat_result) -> bool:
+    """Whether it belongs to the user and only the user can write to it."""
+    if sys.platform == "win32":
+        return True
+    return info.st_uid == os.geteuid() and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _usable(directory: Path) -> Path | None:
+    """The directory, made if need be; None, with a warning, if code from there could not be trusted or kept."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = directory.stat()
+    except OSError as error:
+        _warn(f"the cache directory {directory} cannot be used: {error}")
+        return None
+    if not _is_private(info):
+        _warn(f"the cache directory {directory} is not used: it must belong to you and be writable by you alone")
+        return None
+    if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+        _warn(f"the cache directory {directory} is not used: it cannot be read and written")
+        return None
+    return directory
+
+
+_warned = False
+
+
+def _warn(sentence: str) -> None:
+    """Say once per process why machine code is not kept."""
+    global _warned
+    if not _warned:
+        _warned = True
+        warnings.warn(f"{sentence}; compiling works, but anew in every process", RuntimeWarning, stacklevel=2)

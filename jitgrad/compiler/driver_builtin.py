@@ -1,0 +1,92 @@
+"""The driver's entry from Python, as LLVM IR text: `run_steps`, a builtin over the C API of the interpreter."""
+
+from __future__ import annotations
+
+from jitgrad.compiler.pool_layout import ENSURE, RUNNING, at
+
+
+def builtin_ir() -> str:
+    """`jitgrad_run_steps(self, args, nargs)`: starts missing workers, gives up the GIL if asked to, and runs."""
+    names = ("table", "steps", "nsteps", "times", "threads", "release")
+    reads = "\n".join(_read_integer(k, name) for k, name in enumerate(names))
+    failed = "\n".join(f"  %any{k + 1} = or i1 %any{k}, %bad_{name}" for k, name in enumerate(names))
+    return f"""
+{_PYTHON}
+@usage = internal constant [{len(_USAGE) + 1} x i8] c"{_USAGE}\\00"
+
+define ptr @jitgrad_run_steps(ptr %self, ptr %args, i64 %nargs) #0 {{
+entry:
+  %complete = icmp eq i64 %nargs, {len(names)}
+  br i1 %complete, label %read, label %usage
+usage:
+  %type = load ptr, ptr @PyExc_TypeError
+  call void @PyErr_SetString(ptr %type, ptr @usage)
+  ret ptr null
+read:
+{reads}
+  %any0 = or i1 false, false
+{failed}
+  br i1 %any{len(names)}, label %suspect, label %sound
+suspect:
+  %error = call ptr @PyErr_Occurred()
+  %raised = icmp ne ptr %error, null
+  br i1 %raised, label %fail, label %sound
+sound:
+  %limit = trunc i64 %v_threads to i32
+  %others = sub i32 %limit, 1
+  %running = load atomic i32, ptr {at(RUNNING)} monotonic, align 4
+  %lacking = icmp sgt i32 %others, %running
+  br i1 %lacking, label %start, label %run
+start:
+  %ensure = load ptr, ptr {at(ENSURE)}
+  %wish = getelementptr ptr, ptr %args, i64 4
+  %wanted = load ptr, ptr %wish
+  %result = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %ensure, ptr %wanted, ptr null)
+  %broken = icmp eq ptr %result, null
+  br i1 %broken, label %fail, label %started
+started:
+  call void @Py_DecRef(ptr %result)
+  br label %run
+run:
+  %table = inttoptr i64 %v_table to ptr
+  %steps = inttoptr i64 %v_steps to ptr
+  %times = inttoptr i64 %v_times to ptr
+  %long = icmp ne i64 %v_release, 0
+  br i1 %long, label %free, label %held
+held:
+  call void @jitgrad_run_limited(ptr %table, ptr %steps, i64 %v_nsteps, ptr %times, i32 %limit)
+  br label %done
+free:
+  %state = call ptr @PyEval_SaveThread()
+  call void @jitgrad_run_limited(ptr %table, ptr %steps, i64 %v_nsteps, ptr %times, i32 %limit)
+  call void @PyEval_RestoreThread(ptr %state)
+  br label %done
+done:
+  %true = call ptr @PyBool_FromLong(i64 1)
+  ret ptr %true
+fail:
+  ret ptr null
+}}
+"""
+
+
+_USAGE = "run_steps(table, steps, nsteps, times, threads, release): six integers"
+
+_PYTHON = """
+@PyExc_TypeError = external global ptr
+declare i64 @PyLong_AsLongLong(ptr) #0
+declare ptr @PyBool_FromLong(i64) #0
+declare ptr @PyErr_Occurred() #0
+declare void @PyErr_SetString(ptr, ptr) #0
+declare ptr @PyEval_SaveThread() #0
+declare void @PyEval_RestoreThread(ptr) #0
+declare ptr @PyObject_CallFunctionObjArgs(ptr, ...) #0
+declare void @Py_DecRef(ptr) #0
+"""
+
+
+def _read_integer(k: int, name: str) -> str:
+    return f"""  %a_{name} = getelementptr ptr, ptr %args, i64 {k}
+  %o_{name} = load ptr, ptr %a_{name}
+  %v_{name} = call i64 @PyLong_AsLongLong(ptr %o_{name})
+  %bad_{name} = icmp eq i64 %v_{name}, -1"""

@@ -1,0 +1,190 @@
+"""The settings of jitgrad: one object, read from the environment, changed by call or for a block; it acts on nothing but threads.
+
+    JITGRAD_NUM_THREADS=4     threads of a call, the caller included; otherwise the processors this process may use
+    JITGRAD_CACHE=0           no machine code on disk
+    JITGRAD_CACHE_DIR=path    where it lies; otherwise the user's cache directory
+    JITGRAD_LOG=recompile,... topics to write about, on standard error
+
+`config(num_threads=2)` changes a setting for the process. `with config(num_threads=2):` changes it for the block, in this
+thread or task only. Attributes give the values that hold here and now: `config.num_threads`.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import sys
+from collections.abc import Callable
+from contextvars import ContextVar, Token
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Protocol, SupportsIndex
+
+MAX_THREADS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A set of values: threads of a call, whether and where machine code is kept, its bound in bytes, topics of the log."""
+
+    num_threads: int
+    cache: bool
+    cache_dir: str | None
+    cache_bytes: int
+    log: tuple[str, ...]
+
+
+class _Restorable(Protocol):
+    def restore_original_limits(self) -> None: ...
+
+
+_here: ContextVar[Settings | None] = ContextVar("jitgrad_settings", default=None)
+
+
+class Config:
+    """The settings that hold; calling it changes them. Unknown names and impossible values raise, naming the setting."""
+
+    def __init__(self) -> None:
+        self._base: Settings | None = None
+
+    @property
+    def settings(self) -> Settings:
+        """All values that hold in this context."""
+        return _here.get() or self._of_process()
+
+    def _of_process(self) -> Settings:
+        if self._base is None:
+            self._base = settings_of_environment(os.environ)
+            if "JITGRAD_NUM_THREADS" in os.environ:
+                _limit_blas(self._base.num_threads)
+        return self._base
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.settings, name)
+
+    def __call__(self, **changes: Any) -> Change:
+        """Change settings of the process; with `with`, of this context until the block ends instead."""
+        return Change(self, changes)
+
+    def __repr__(self) -> str:
+        return f"config: {self.settings}"
+
+
+class Change:
+    """A change of settings, in force for the process at once; as a context manager in force for its block only."""
+
+    def __init__(self, config: Config, changes: dict[str, Any]) -> None:
+        self._config = config
+        self._before = config._of_process()
+        self._changes = {name: _checked(name, value) for name, value in changes.items()}
+        self._token: Token[Settings | None] | None = None
+        self._blas: _Restorable | None = None
+        config._base = replace(self._before, **self._changes)
+        if "num_threads" in changes:
+            self._blas = _limit_blas(config._base.num_threads)
+
+    def __enter__(self) -> Settings:
+        self._config._base = self._before
+        settings = replace(self._config.settings, **self._changes)
+        self._token = _here.set(settings)
+        return settings
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        assert self._token is not None
+        _here.reset(self._token)
+        if self._blas is not None:
+            self._blas.restore_original_limits()
+
+
+def settings_of_environment(environment: os._Environ[str] | dict[str, str]) -> Settings:
+    """The settings that JITGRAD_* variables give; ValueError naming the variable if one makes no sense."""
+    threads = environment.get("JITGRAD_NUM_THREADS", "")
+    return Settings(
+        num_threads=_checked("num_threads", _integer("JITGRAD_NUM_THREADS", threads)) if threads else available_cpus(),
+        cache=environment.get("JITGRAD_CACHE", "1").lower() not in ("0", "false", "no", "off", ""),
+        cache_dir=environment.get("JITGRAD_CACHE_DIR") or None,
+        cache_bytes=512 * 1024 * 1024,
+        log=_checked("log", environment.get("JITGRAD_LOG", "")),
+    )
+
+
+def available_cpus() -> int:
+    """How many processors this process may use, at most `MAX_THREADS`."""
+    if hasattr(os, "sched_getaffinity"):
+        return min(MAX_THREADS, len(os.sched_getaffinity(0)))
+    return min(MAX_THREADS, os.cpu_count() or 1)
+
+
+def _integer(variable: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{variable} must be a whole number, got {text!r}") from None
+
+
+def _threads(value: SupportsIndex) -> int:
+    threads = operator.index(value)
+    if not 1 <= threads <= MAX_THREADS:
+        raise ValueError(f"num_threads must be from 1 to {MAX_THREADS}, got {threads}")
+    return threads
+
+
+def _bytes(value: SupportsIndex) -> int:
+    nbytes = operator.index(value)
+    if nbytes < 0:
+        raise ValueError(f"cache_bytes must not be negative, got {nbytes}")
+    return nbytes
+
+
+def _topics(value: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:
+    topics = value.split(",") if isinstance(value, str) else value
+    return tuple(topic.strip() for topic in topics if topic.strip())
+
+
+def _directory(value: str | os.PathLike[str] | None) -> str | None:
+    return None if value is None else os.fspath(value)
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "num_threads": _threads,
+    "cache": bool,
+    "cache_dir": _directory,
+    "cache_bytes": _bytes,
+    "log": _topics,
+}
+
+
+def _checked(name: str, value: Any) -> Any:
+    if name not in _CHECKS:
+        raise TypeError(f"config has no setting {name!r}; it has {', '.join(_CHECKS)}")
+    return _CHECKS[name](value)
+
+
+def _limit_blas(threads: int) -> _Restorable:
+    """Tell the BLAS libraries of the process too: the interpreter's products run there."""
+    from threadpoolctl import threadpool_limits
+
+    limits: _Restorable = threadpool_limits(threads, user_api="blas")
+    return limits
+
+
+config = Config()
+
+
+def set_num_threads(n: int) -> None:
+    """Use at most `n` threads per call from now on, in the whole process, BLAS included; ValueError unless 1 <= n <= 64."""
+    config(num_threads=n)
+
+
+def get_num_threads() -> int:
+    """How many threads a call made here may use, the calling one included."""
+    return config.settings.num_threads
+
+
+def log(topic: str, sentence: str) -> None:
+    """Write a sentence about `topic` to standard error if the user asked for that topic."""
+    topics = config.settings.log
+    if topic in topics or "all" in topics:
+        print(f"jitgrad {topic}: {sentence}", file=sys.stderr)

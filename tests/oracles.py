@@ -1,0 +1,112 @@
+"""Ways to run a program that must agree with the interpreter: machine code, and the loop IR in plain Python. No checks here."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from jitgrad.program import Program
+
+Array = npt.NDArray[Any]
+CHUNKS = 2
+
+
+def in_one_scope(program: Program) -> Program:
+    """The program with all its instructions marked for compilation, in one scope."""
+    return program.with_instructions(
+        dataclasses.replace(ins, origin=dataclasses.replace(ins.origin, scope="all")) for ins in program.instructions
+    )
+
+
+def compiled_results(program: Program, feeds: Sequence[Array]) -> list[Array]:
+    """Values of the outputs, by machine code."""
+    from jitgrad.executable import make_executable
+
+    return [np.asarray(value) for value in make_executable(in_one_scope(program))(feeds)]
+
+
+def python_results(program: Program, feeds: Sequence[Array]) -> list[Array]:
+    """Values of the outputs, by the kernels run in plain Python; parallel loops in two chunks."""
+    from jitgrad.compiler.clusters import Cluster, find_clusters
+    from jitgrad.compiler.simplify import simplify
+
+    program = simplify(in_one_scope(program))
+    values: dict[int, Array] = dict(zip(program.inputs, map(np.asarray, feeds), strict=True))
+    for step in find_clusters(program).steps:
+        if isinstance(step, Cluster):
+            values |= _run_cluster(program, step, values)
+        else:
+            ins = program.instructions[step]
+            with np.errstate(all="ignore"):
+                found = ins.op.impl(*(values[v] for v in ins.inputs), **ins.params)
+            results = [found] if len(ins.outputs) == 1 else found
+            values |= {v: np.asarray(result) for v, result in zip(ins.outputs, results, strict=True)}
+    return [values[v] for v in program.outputs]
+
+
+def _run_cluster(program: Program, cluster: Any, values: dict[int, Array]) -> dict[int, Array]:
+    from jitgrad.compiler.extents import ExtentClasses
+    from jitgrad.compiler.fusion import Group, plan_fusion
+    from jitgrad.compiler.lower import lower_group
+    from jitgrad.compiler.nodes import build_nodes
+
+    classes = ExtentClasses(program, cluster.instructions)
+    nodes = build_nodes(program, cluster.instructions, cluster.outputs, classes)
+    plan = plan_fusion(nodes, program.specs, classes)
+    memory = {v: np.ascontiguousarray(values[v]).ravel() for v in cluster.inputs}
+    extents = _extents_of(plan)
+    for step in plan.steps:
+        if isinstance(step, Group):
+            _run_kernel(lower_group(step, plan), plan, extents, memory)
+        else:
+            _run_product(program, step, plan, memory)
+    return {
+        v: memory[plan.aliases.get(v, v)].reshape(program.specs[v].known_shape).copy() for v in cluster.outputs
+    }
+
+
+def _extents_of(plan: Any) -> dict[int, int]:
+    from jitgrad.compiler.extents import ONE
+    from jitgrad.compiler.fusion import Group
+
+    extents: dict[int, int] = {}
+    for v, classes in plan.classes.items():
+        if v not in plan.chunked:
+            extents |= {c: n for c, n in zip(classes, plan.specs[v].known_shape, strict=True) if c != ONE}
+    for step in plan.steps:
+        if isinstance(step, Group):
+            extents |= {c: n for c, n in zip(step.axes, step.extents, strict=True) if c not in extents}
+    return extents | {plan.classes[partial][0]: CHUNKS for partial in plan.chunked}
+
+
+def _run_kernel(lowered: Any, plan: Any, extents: dict[int, int], memory: dict[int, Array]) -> None:
+    from jitgrad.compiler.extents import ONE
+    from jitgrad.compiler.loopir import run_in_python
+
+    buffers: dict[str, Array] = {}
+    for buffer, v in zip(lowered.kernel.buffers, lowered.values, strict=True):
+        if v is None:
+            continue
+        root = plan.aliases.get(v, v)
+        if buffer.role != "in":
+            size = math.prod(extents[c] for c in plan.classes[v] if c != ONE)
+            memory[root] = np.zeros(size, buffer.dtype)
+        buffers[buffer.name] = memory[root]
+    ints = [quantity.value(extents) for quantity in lowered.ints]
+    run_in_python(
+        lowered.kernel, buffers, dict(zip(lowered.kernel.ints, ints, strict=True)), 1 if lowered.is_serial else CHUNKS
+    )
+
+
+def _run_product(program: Program, step: Any, plan: Any, memory: dict[int, Array]) -> None:
+    def operand(v: int, transposed: bool) -> Array:
+        array = memory[plan.aliases.get(v, v)].reshape(program.specs[v].known_shape)
+        return np.swapaxes(array, -1, -2) if transposed else array
+
+    result = operand(step.a, step.transpose_a) @ operand(step.b, step.transpose_b)
+    memory[plan.aliases.get(step.value, step.value)] = np.ascontiguousarray(result).ravel()

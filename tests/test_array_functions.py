@@ -1,0 +1,213 @@
+"""NumPy functions that shape, join, index, sort and multiply: traced, they give what NumPy gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from jitgrad.errors import UnsupportedOpError
+from jitgrad.graph import Graph, Tensor
+from jitgrad.interpreter import interpret
+from jitgrad.operators import call
+from jitgrad.program import slice_graph, verify
+from jitgrad.spec import spec_of
+
+Array = npt.NDArray[Any]
+rng = np.random.default_rng(1)
+
+
+def r(*shape: int) -> Array:
+    """Normal numbers."""
+    return rng.normal(size=shape)
+
+
+def n(*shape: int) -> Array:
+    """Integers from 0 to 4."""
+    return rng.integers(0, 5, size=shape)
+
+
+A = r(3, 4, 5)
+up = np.sort(r(6))
+masks = [np.array([True, False, True, False, False]), np.array([False, True, True, False, False])]
+
+
+def spd(*shape: int) -> Array:
+    """Positive definite matrices."""
+    a = r(*shape)
+    return a @ np.swapaxes(a, -1, -2) + np.eye(shape[-1])
+
+
+Call = tuple[str, tuple[Any, ...], dict[str, Any]]
+
+
+def c(name: str, *args: Any, **kwargs: Any) -> Call:
+    """A call of the function of that name."""
+    return name, args, kwargs
+
+
+calls: list[Call] = [
+    # shapes
+    c("transpose", A), c("transpose", A, (1, 0, 2)), c("transpose", A, (-1, 0, 1)), c("swapaxes", A, 0, -1),
+    c("moveaxis", A, 0, -1), c("moveaxis", A, (0, 1), (-1, -2)), c("rollaxis", A, 2), c("rollaxis", A, 0, 3),
+    c("rollaxis", A, 1, 0), c("matrix_transpose", A), c("expand_dims", A, 0), c("expand_dims", A, (0, -1)),
+    c("squeeze", r(1, 3, 1)), c("squeeze", r(1, 3, 1), 0), c("ravel", A), c("ravel", A, "F"),
+    c("reshape", A, (5, -1)), c("reshape", A, -1), c("reshape", A, (4, 15), "F"), c("atleast_1d", r()),
+    c("atleast_2d", r(3)), c("atleast_2d", r()), c("atleast_3d", r(3)), c("atleast_3d", r(3, 2)),
+    c("atleast_3d", r()),
+    c("flip", A), c("flip", A, 1), c("flip", A, (0, 2)), c("flipud", A), c("fliplr", A),
+    *(c("rot90", r(2, 3), k) for k in range(-1, 5)), c("rot90", A, 1, (1, 2)), c("rot90", A, 3, (2, 0)),
+    c("broadcast_to", r(3, 1), (2, 3, 4)), c("broadcast_to", r(), (2,)), c("meshgrid", r(2), r(3)),
+    c("meshgrid", r(2), r(3), r(4)), c("meshgrid", r(2), r(3), indexing="ij"),
+    c("meshgrid", r(2), r(3), sparse=True),
+    # padding
+    c("pad", A, 1), c("pad", A, ((1, 2), (0, 0), (3, 0))), c("pad", r(4), (2, 1)),
+    c("pad", A, 2, constant_values=3),
+    c("pad", A, 1, constant_values=((1, 2), (3, 4), (5, 6))),
+    *(c("pad", A, 1, mode=mode) for mode in ("edge", "reflect", "symmetric", "wrap")),
+    *(c("pad", r(3), (7, 5), mode=mode) for mode in ("edge", "reflect", "symmetric", "wrap")),
+    *(c("pad", A, ((0, 2), (1, 0), (4, 3)), mode=mode) for mode in ("edge", "reflect", "symmetric", "wrap")),
+    # joining, splitting, repeating
+    c("concatenate", [A, A]), c("concatenate", [A, A[:, :2]], 1), c("concatenate", [A, n(3, 4, 5)], -1),
+    c("concatenate", [A, r(2)], None), c("stack", [A, A]), c("stack", [A, A, A], -1), c("stack", [A, A], 1),
+    c("vstack", [r(3), r(2, 3)]), c("hstack", [r(3), r(2)]), c("hstack", [A, A]),
+    c("dstack", [r(2, 3), r(2, 3)]),
+    c("column_stack", [r(3), r(3, 2)]), c("append", A, r(2)), c("append", A, A, 1),
+    c("split", A, 3), c("split", A, 2, 1), c("split", A, [1, 2], -1), c("array_split", A, 3, 2),
+    c("array_split", A, 7, 2), c("split", A, [3, 1], 2), c("split", A, [2, 9], 2), c("vsplit", A, 3),
+    c("hsplit", A, 2), c("dsplit", A, 5), c("hsplit", r(4), 2),
+    c("tile", A, 2), c("tile", A, (2, 1, 3)), c("tile", r(3), (2, 2)), c("tile", A, (2, 1, 1, 2)),
+    c("tile", A, ()),
+    c("repeat", A, 2), c("repeat", A, 3, 1), c("repeat", A, [1, 0, 2], 0), c("repeat", A, 0, 2),
+    c("roll", A, 2), c("roll", A, -1, 1), c("roll", A, (1, 2), (0, 2)), c("roll", A, 7, (0, 2)),
+    # diagonals, triangles, differences
+    c("diagonal", A), c("diagonal", A, 1, 2, 0), c("diagonal", A, -2, 1, 2), c("trace", A), c("diag", r(3)),
+    c("diag", r(3), 2), c("diag", r(3), -1), c("diag", r(3, 5), 1), c("diag", r(3, 5), -9),
+    c("diagflat", r(2, 2)),
+    c("tril", A), c("tril", A, -1), c("triu", A, 1), c("triu", r(3)), c("tril", n(3, 3)),
+    c("linalg.diagonal", A),
+    c("linalg.trace", A), c("diff", A), c("diff", A, 2, 0), c("diff", r(5) > 0),
+    c("diff", r(5), 1, -1, 0.5, 2.0),
+    c("ediff1d", A), c("ediff1d", r(4), r(2), r(1)), c("delete", A, 1), c("delete", A, [0, 2], 1),
+    c("delete", A, slice(0, 2), -1), c("vander", r(4)), c("vander", r(4), 2, True),
+    # positions and order
+    c("take", A, n(2, 2)), c("take", A, n(2, 2) % 3, 0), c("take", A, np.array(-1), 1),
+    c("take", A, n(2, 2) * 3, mode="wrap"), c("take", A, n(2, 2) * 9 - 8, 1, mode="clip"),
+    c("take_along_axis", A, n(3, 4, 2), 2), c("take_along_axis", A, n(3, 1, 2), 2),
+    c("take_along_axis", A, n(7), None),
+    c("compress", [True, False, True], A, 0), c("extract", [True, False, True], r(3)),
+    c("bincount", n(9), minlength=5),
+    c("bincount", n(9), r(9), minlength=5), c("sort", A), c("sort", A, None), c("argsort", A, 1),
+    c("searchsorted", up, r(3, 2)), c("searchsorted", up, 0.3, "right"), c("digitize", r(5), up),
+    c("digitize", n(5), [3, 2, 1]), c("digitize", n(5), [3, 2, 1], True), c("interp", r(7) * 3, up, r(6)),
+    c("interp", r(7) * 3, up, r(6), -5.0, 5.0), c("choose", n(4) % 3, [r(4), r(4), r(1)]),
+    c("select", [r(4) > 0, r(4) > 1], [r(4), r(4)], 3.0),
+    c("piecewise", r(5), masks, [1.0, lambda x: x * x, lambda x: -x]),
+    # products
+    *(
+        c("matmul", a, b)
+        for a, b in (
+            (r(3, 4), r(4, 5)), (r(2, 3, 4), r(4, 5)), (r(2, 3, 4), r(2, 4, 5)), (r(3, 4), r(2, 4, 5)),
+            (r(4), r(4, 5)),
+            (r(3, 4), r(4)), (r(4), r(4)), (r(2, 3, 4), r(4)), (r(4), r(2, 4, 5)),
+            (r(5, 1, 3, 4), r(7, 4, 5)),
+            (n(3, 4), n(4, 5)), (n(3, 4), r(4, 5)), (r(3, 4) > 0, r(4, 5) > 0), (r(0, 4), r(4, 5)),
+            (r(3, 0), r(0, 5)),
+        )
+    ),
+    c("dot", r(3, 4), r(4, 5)), c("dot", r(4), r(4)), c("dot", n(4), n(4)), c("dot", r(2, 3, 4), r(5, 4, 6)),
+    c("dot", r(3), 2.0), c("dot", r(2, 3, 4), r(4)), c("vdot", r(3, 4), r(3, 4)), c("vecdot", r(4, 3), r(3)),
+    c("inner", r(2, 3), r(4, 3)), c("inner", r(3), r(3)), c("outer", r(2, 2), r(3)),
+    c("tensordot", r(3, 4, 5), r(4, 5, 2)), c("tensordot", r(3, 4, 5), r(4, 3, 2), axes=([1, 0], [0, 1])),
+    c("tensordot", r(3, 4, 5), r(2, 5, 4), axes=([1, 2], [2, 1])), c("tensordot", r(3, 4), r(5), axes=0),
+    c("kron", r(2, 3), r(4, 5)), c("kron", r(3), r(4, 5)), c("kron", r(2, 1, 3), r(4, 5)),
+    c("cross", r(4, 3), r(4, 3)),
+    c("cross", r(3), r(5, 3)), c("cross", r(3, 4), r(3, 4), axis=0),
+    c("linalg.multi_dot", [r(3), r(3, 4), r(4, 5), r(5)]),
+    c("linalg.multi_dot", [r(2, 3), r(3, 40), r(40, 5)]),
+    # factorizations
+    c("linalg.matrix_power", r(3, 3), 5), c("linalg.matrix_power", r(2, 3, 3), 0),
+    c("linalg.matrix_power", r(3, 3), -2),
+    c("linalg.inv", r(3, 3)), c("linalg.inv", n(3, 3) + 5 * np.eye(3, dtype=int)),
+    c("linalg.solve", r(3, 3), r(3)),
+    c("linalg.solve", r(2, 3, 3), r(3, 2)), c("linalg.det", r(3, 3)), c("linalg.det", r(2, 3, 3)),
+    c("linalg.slogdet", r(2, 3, 3)), c("linalg.cholesky", spd(2, 3, 3)),
+    c("linalg.cholesky", spd(3, 3), upper=True),
+    c("linalg.eigh", spd(3, 3)), c("linalg.eigvalsh", spd(3, 3)), c("linalg.svd", r(3, 3)),
+    c("linalg.svd", r(3, 4), False),
+    c("linalg.svdvals", r(2, 3)), c("linalg.qr", r(4, 3)), c("linalg.qr", r(3, 4)), c("linalg.pinv", r(4, 3)),
+    *(c("linalg.norm", r(4, 5), order) for order in (None, "fro", "nuc", 1, -1, 2, -2, np.inf, -np.inf)),
+    *(c("linalg.norm", A, order, (2, 0), True) for order in (None, "nuc", 1, 2, -np.inf)),
+    *(c("linalg.norm", r(5), order) for order in (None, 0, 1, 2, 3, -1, np.inf, -np.inf)),
+    c("linalg.norm", A), c("linalg.norm", A, axis=1), c("linalg.norm", A, keepdims=True),
+]  # fmt: skip
+
+contractions = [
+    ("ij,jk", (3, 4), (4, 5)), ("ij,jk->ki", (3, 4), (4, 5)), ("ii->i", (3, 3)), ("ii", (3, 3)),
+    ("iij->j", (3, 3, 4)),
+    ("ij->", (3, 4)), ("ij->ji", (3, 4)), ("ji", (3, 4)), ("i,i", (3,), (3,)), ("i,j", (3,), (4,)),
+    ("bij,bjk->bik", (2, 3, 4), (2, 4, 5)), ("bhqd,bhkd->bhqk", (2, 3, 4, 5), (2, 3, 6, 5)),
+    ("bqhd,bkhd->bhqk", (2, 4, 3, 5), (2, 6, 3, 5)), ("...ij,...jk->...ik", (2, 3, 4), (4, 5)),
+    ("...ij,...jk", (2, 1, 3, 4), (6, 4, 5)), ("i...,i...->...", (3, 2), (3, 1)),
+    ("ij,jk,kl->il", (3, 4), (4, 5), (5, 6)),
+    ("ij,ij->i", (3, 4), (3, 4)), ("ij,ij->ij", (3, 4), (3, 4)), ("iij,jkk->ik", (3, 3, 4), (4, 5, 5)),
+    ("ijk,ilm,njm,nlk,abc->", (2, 3, 4), (2, 5, 6), (7, 3, 6), (7, 5, 4), (2, 2, 2)),
+    ("ab,bc,ca->", (2, 3), (3, 4), (4, 2)),
+    ("ij,j->i", (3, 4), (4,)), ("i,ij->j", (3,), (3, 4)), ("ij,k->", (2, 3), (4,)),
+    ("a,ab,abc->abc", (2,), (2, 3), (2, 3, 4)),
+    ("ij,jk", (3, 1), (4, 5)), (" i j , j k -> i k ", (3, 4), (4, 5)), ("...,...", (3,), (3,)),
+    ("ij,ij,ij->j", (3, 4), (3, 4), (3, 4)), ("ij,jk->ik", (3, 0), (0, 5)),
+]  # fmt: skip
+calls += [c("einsum", subscripts, *(r(*shape) for shape in shapes)) for subscripts, *shapes in contractions]
+calls += [
+    c("einsum", r(3, 4), [0, 1], r(4, 5), [1, 2]),
+    c("einsum", r(3, 4), [0, 1], r(4, 5), [1, 2], [2, 0]),
+]
+calls += [c("einsum", r(2, 3, 4), [Ellipsis, 1], [Ellipsis]), c("einsum", "ij,jk->ik", n(3, 4), n(4, 5))]
+
+
+def traced(value: Any, feeds: dict[Tensor, Array]) -> Any:
+    """Arrays, also in lists, as placeholders."""
+    if isinstance(value, list) and value and isinstance(value[0], np.ndarray):
+        return [traced(item, feeds) for item in value]
+    if not isinstance(value, np.ndarray):
+        return value
+    t = call("placeholder", value.dtype, value.shape)
+    feeds[t] = value
+    return t
+
+
+def label(entry: Call) -> str:
+    name, args, kwargs = entry
+    shown = [getattr(a, "shape", a) if not isinstance(a, list) else len(a) for a in args]
+    return f"{name}({', '.join(map(str, [*shown, *kwargs.values()]))})"
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("entry", calls, ids=label)
+def test_function_is_numpys(entry: Call) -> None:
+    name, args, kwargs = entry
+    fn: Any = np
+    for part in name.split("."):
+        fn = getattr(fn, part)
+    expected = fn(*args, **kwargs)
+    feeds: dict[Tensor, Array] = {}
+    with Graph().as_default():
+        out = call(name, *(traced(arg, feeds) for arg in args), **kwargs)
+    several = isinstance(expected, list | tuple)
+    outputs, wanted = (list(out), list(expected)) if several else ([out], [expected])
+    assert [(t.shape, t.dtype) for t in outputs] == [(np.shape(w), np.asarray(w).dtype) for w in wanted]
+    program = verify(slice_graph(outputs, {t: spec_of(array) for t, array in feeds.items()}))
+    for found, value in zip(interpret(program, list(feeds.values())), wanted, strict=True):
+        np.testing.assert_allclose(found, value, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", ["unique", "union1d", "setdiff1d"])
+def test_shapes_that_depend_on_values_are_refused_by_name(name: str) -> None:
+    with Graph().as_default():
+        x = call("placeholder", np.dtype(float), (3,))
+        with pytest.raises(UnsupportedOpError, match=rf"(?s){name}.*py_func"):
+            call(name, x)

@@ -1,0 +1,235 @@
+"""NumPy and SciPy called on traced values: the same results, dtypes and shapes; what cannot be traced is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.special as sp
+
+import jitgrad as jg
+import jitgrad.numpy as jnp
+
+pytestmark = pytest.mark.quick
+
+rng = np.random.default_rng(7)
+A = rng.normal(size=(3, 4))
+F = A.astype(np.float32)
+N = rng.integers(1, 9, (3, 4))
+POSITIVE = np.abs(A) + 0.5
+
+
+def traced(fn: Callable[..., Any], *args: Any) -> Any:
+    """The function traced and interpreted."""
+    return jg.compile(fn).interpret(*args)
+
+
+def check(fn: Callable[..., Any], *args: Any) -> None:
+    expected, got = np.asarray(fn(*args)), np.asarray(traced(fn, *args))
+    assert got.dtype == expected.dtype and got.shape == expected.shape
+    np.testing.assert_allclose(got, expected, rtol=1e-5 if got.dtype == np.float32 else 1e-12)
+
+
+operators = {
+    "add": lambda a: a + 1,
+    "radd": lambda a: np.ones(4) + a,
+    "sub": lambda a: 2 - a,
+    "mul": lambda a: np.float32(2) * a,
+    "scalar": lambda a: np.float64(2) * a,
+    "div": lambda a: 1 / (a * a + 1),
+    "floordiv": lambda a: a // 0.3,
+    "mod": lambda a: a % 0.3,
+    "divmod": lambda a: divmod(a, 0.3)[1],
+    "pow": lambda a: a**2,
+    "rpow": lambda a: 2.0**a,
+    "matmul": lambda a: a @ a.T,
+    "rmatmul": lambda a: np.ones((2, 3), a.dtype) @ a,
+    "neg": lambda a: -a,
+    "abs": lambda a: abs(a),
+    "less": lambda a: a < 0.5,
+    "equal": lambda a: a == a,
+    "and": lambda a: (a > 0) & (a < 1),
+    "not": lambda a: ~(a > 0),
+    "index": lambda a: a[1:, ::2] + a[0, 0],
+    "new axis": lambda a: a[:, None, -1],
+    "advanced": lambda a: a[[0, 2], [1, 1]],
+}
+
+
+@pytest.mark.parametrize("name", operators)
+@pytest.mark.parametrize("x", [A, F, N], ids=["f64", "f32", "i64"])
+def test_operators(name: str, x: Any) -> None:
+    check(operators[name], x)
+
+
+methods = {
+    "sum": lambda a: a.sum(),
+    "sum axis": lambda a: a.sum(axis=0, keepdims=True),
+    "mean": lambda a: a.mean(1),
+    "std": lambda a: a.std(ddof=1),
+    "max": lambda a: a.max(axis=-1),
+    "argmin": lambda a: a.argmin(axis=1),
+    "reshape": lambda a: a.reshape(2, -1),
+    "ravel": lambda a: a.ravel() + a.flatten(),
+    "T": lambda a: a.T,
+    "transpose": lambda a: a.transpose(1, 0),
+    "astype": lambda a: a.astype(np.int32),
+    "clip": lambda a: a.clip(-1, 1),
+    "cumsum": lambda a: a.cumsum(axis=1),
+    "dot": lambda a: a.dot(a.T),
+    "swapaxes": lambda a: a.swapaxes(0, 1),
+    "take": lambda a: a.take([1, 0], axis=1),
+    "round": lambda a: a.round(1),
+    "copy": lambda a: a.copy(),
+    "ndim": lambda a: a * a.ndim * a.size * len(a),
+    "iter": lambda a: sum(row for row in a),
+}
+
+
+@pytest.mark.parametrize("name", methods)
+def test_methods(name: str) -> None:
+    check(methods[name], A)
+
+
+functions = {
+    "concatenate": lambda a: np.concatenate([a, np.ones((1, 4))]),
+    "stack": lambda a: np.stack([a, a * 2], axis=1),
+    "where": lambda a: np.where(a > 0, a, 0.0),
+    "einsum": lambda a: np.einsum("ij,kj->ik", a, a),
+    "norm": lambda a: np.linalg.norm(a, axis=0),
+    "outer": lambda a: np.outer(a[0], a[1]),
+    "zeros_like": lambda a: np.zeros_like(a) + a,
+    "full_like": lambda a: np.full_like(a, 3),
+    "shape": lambda a: a * np.shape(a)[0] * np.ndim(a) * np.size(a, 1),
+    "result_type": lambda a: np.ones(2, np.result_type(a, np.float32)) * a[:2, 0],
+    "isclose": lambda a: np.isclose(a, a + 1e-12),
+    "var": lambda a: np.var(a, axis=1),
+    "diff": lambda a: np.diff(a),
+    "average": lambda a: np.average(a, axis=0),
+    "logaddexp": lambda a: np.logaddexp(a, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", functions)
+def test_functions(name: str) -> None:
+    check(functions[name], A)
+
+
+ufunc_methods = {
+    "add.reduce": lambda a: np.add.reduce(a),
+    "add.reduce keepdims": lambda a: np.add.reduce(a, 1, keepdims=True),
+    "multiply.reduce": lambda a: np.multiply.reduce(a, axis=(0, 1)),
+    "maximum.reduce": lambda a: np.maximum.reduce(a, axis=None),
+    "minimum.reduce": lambda a: np.minimum.reduce(a),
+    "logical_and.reduce": lambda a: np.logical_and.reduce(a > 0),
+    "logical_or.reduce": lambda a: np.logical_or.reduce(a > 0, axis=1),
+    "add.accumulate": lambda a: np.add.accumulate(a, axis=1),
+    "multiply.accumulate": lambda a: np.multiply.accumulate(a),
+    "multiply.outer": lambda a: np.multiply.outer(a, a[0]),
+    "subtract.outer": lambda a: np.subtract.outer(np.arange(3.0), a),
+    "dtype": lambda a: np.add(a, 1, dtype=np.float32),
+    "where and out": lambda a: np.add(a, 1, where=a > 0, out=np.zeros_like(a)),
+}
+
+
+@pytest.mark.parametrize("name", ufunc_methods)
+def test_ufunc_methods_and_options(name: str) -> None:
+    check(ufunc_methods[name], A)
+
+
+def test_out_is_an_assignment() -> None:
+    def f(a: Any) -> Any:
+        out = np.zeros_like(a)
+        same = np.multiply(a, 2, out=out)
+        assert same is out
+        return out + 1
+
+    check(f, A)
+
+
+def test_out_must_hold_the_dtype() -> None:
+    with pytest.raises(jg.DTypeError, match=r"numpy.add with out=: float64 cannot be stored as int64"):
+        traced(lambda n: np.add(n, 0.5, out=np.zeros_like(n)), N)
+
+
+def test_at_adds_repeatedly() -> None:
+    def f(a: Any) -> Any:
+        out = np.zeros_like(a)
+        np.add.at(out, ([0, 0, 1],), 1.0)
+        return out
+
+    check(f, A)
+
+
+special = "erf erfc gammaln psi expit logit xlogy xlog1py ndtr log_ndtr log_expit entr rel_entr kl_div erfinv i0e betaln"
+
+
+@pytest.mark.parametrize("name", special.split())
+def test_scipy_special(name: str) -> None:
+    ufunc = getattr(sp, name)
+    x = POSITIVE / 4
+    check(lambda *args: ufunc(*args), *(x,) * ufunc.nin)
+
+
+# -- jitgrad.numpy ---------------------------------------------------------------------------------------------------
+
+
+def test_arrays_of_traced_values() -> None:
+    def f(a: Any) -> Any:
+        return jnp.array([[a[0, 0], 1], [2.5, a[1, 1]]]) @ jnp.asarray([a[0, 1], 1.0])
+
+    np.testing.assert_allclose(traced(f, A), np.array([[A[0, 0], 1], [2.5, A[1, 1]]]) @ [A[0, 1], 1.0])
+
+
+def test_python_numbers_give_way_in_arrays_of_traced_values() -> None:
+    assert traced(lambda a: jnp.array([a[0, 0], 1.0]), F).dtype == np.float32
+    assert traced(lambda a: jnp.array([a[0, 0], 1], dtype=np.float64), F).dtype == np.float64
+
+
+def test_new_arrays_can_be_assigned_to() -> None:
+    def f(a: Any) -> Any:
+        out = jnp.zeros((2, 4))
+        out[1] = a[0]
+        return out
+
+    np.testing.assert_array_equal(traced(f, A), np.stack([np.zeros(4), A[0]]))
+
+
+def test_the_namespace_is_numpys_outside_a_trace() -> None:
+    assert isinstance(jnp.zeros(3), np.ndarray) and isinstance(jnp.array([1.0]), np.ndarray)
+    assert jnp.pi == np.pi and jnp.float32 is np.float32 and jnp.linalg is np.linalg
+    assert set(dir(np)) <= set(dir(jnp))
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = jnp.no_such_name
+
+
+# -- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fn", "name"),
+    [
+        (lambda a: np.convolve(a[0], a[0]), "numpy.convolve"),
+        (lambda a: np.linalg.eig(a @ a.T), "numpy.linalg.eig"),
+        (lambda a: np.bitwise_or.reduce(a > 0), "numpy.bitwise_or.reduce"),
+        (lambda a: np.add.reduceat(a, [0, 1]), "numpy.add.reduceat"),
+        (lambda a: np.add(a, 1, where=a > 0), "numpy.add with where="),
+        (lambda a: np.add(a, 1, casting="no"), "numpy.add with casting='no'"),
+        (lambda a: sp.jv(1.0, a), "scipy.special.jv"),
+    ],
+)
+def test_unsupported_functions_are_named(fn: Callable[..., Any], name: str) -> None:
+    with pytest.raises(jg.UnsupportedOpError) as caught:
+        traced(fn, A)
+    text = str(caught.value)
+    assert text.startswith(name) and "test_dispatch.py" in text
+    assert isinstance(caught.value, NotImplementedError)
+
+
+def test_the_way_out_is_py_func() -> None:
+    with pytest.raises(jg.UnsupportedOpError, match=r"jg\.py_func\(fn, inputs, dtypes\)"):
+        traced(lambda a: np.convolve(a[0], a[0]), A)
+    out = traced(lambda a: jg.py_func(np.convolve, [a[0], a[0]], a.dtype) * 2, A)
+    np.testing.assert_allclose(out, np.convolve(A[0], A[0]) * 2)

@@ -1,0 +1,180 @@
+"""The shape of the package, read from its source: which module may import which, what is loaded, what is documented."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import jitgrad
+
+pytestmark = pytest.mark.quick
+
+ROOT = Path(jitgrad.__file__).parent
+
+# From the bottom up: a module imports from its own layer and from those above it in this list. A package stands for all in it.
+LAYERS = (
+    ("errors", "config", "spec", "pytree"),
+    ("opdef",),
+    ("operators", "dispatch", "graph", "scopes", "program"),
+    ("ops", "interpreter"),
+    ("gradients",),
+    ("compiler",),
+    ("executable",),
+    ("building", "compiled", "custom", "differentiation", "running", "session", "trace", "transforms"),
+    ("", "__main__", "cli", "nn", "numpy", "profiler", "testing"),
+)
+
+# Imports inside a function that go up, so that what is above is loaded when it is first needed.
+LAZY = {("dispatch", "ops.common")}
+
+# The op families that may use another family's helpers, beside ops.common.
+FAMILIES = {
+    "assignment": {"gathering", "indexing", "slicing"},
+    "conversion": {"ufunc"},
+    "diagonals": {"slicing"},
+    "einsum": {"contraction"},
+    "elementwise": {"ufunc"},
+    "indexing": {"gathering", "slicing"},
+    "joining": {"slicing"},
+    "products": {"axes"},
+    "reduction": {"axes"},
+    "sorting": {"gathering"},
+    "statistics": {"axes"},
+}
+
+
+def modules() -> dict[str, Path]:
+    """Module name without the leading ``jitgrad.`` → file."""
+    paths = sorted(ROOT.rglob("*.py"))
+    return {".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix("__init__").rstrip("."): p for p in paths}
+
+
+MODULES = modules()
+
+
+def imports(name: str) -> Iterator[tuple[str, bool]]:
+    """Modules of jitgrad that a module imports, and whether it does so when it is loaded."""
+    tree = ast.parse(MODULES[name].read_text())
+    inside = {id(node) for fn in ast.walk(tree) if isinstance(fn, ast.FunctionDef) for node in ast.walk(fn)}
+    unread = {
+        id(node)
+        for check in ast.walk(tree)
+        if isinstance(check, ast.If) and "TYPE_CHECKING" in ast.dump(check.test)
+        for node in ast.walk(check)
+    }
+    for node in ast.walk(tree):
+        if id(node) in unread:
+            continue
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "jitgrad":
+            base = (node.module or "").partition(".")[2]
+            for alias in node.names:
+                full = f"{base}.{alias.name}".lstrip(".")
+                yield (full if full in MODULES else base), id(node) not in inside
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.split(".")[0] == "jitgrad":
+                    yield alias.name.partition(".")[2], id(node) not in inside
+
+
+def layer(name: str) -> int:
+    """The number of a module's layer."""
+    head = name.split(".")[0]
+    found = [number for number, names in enumerate(LAYERS) if head in names]
+    assert found, f"module {name} is in no layer: enter it in LAYERS"
+    return found[0]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_imports_go_down(name: str) -> None:
+    """No module imports from a layer above its own."""
+    up = [
+        other
+        for other, _ in imports(name)
+        if layer(other) > layer(name) and (name, other) not in LAZY
+    ]
+    assert not up, f"{name} imports {up}, which stand above it"
+
+
+def test_loading_needs_no_cycle() -> None:
+    """The modules can be ordered so that each is loaded after those that it imports when it is loaded."""
+    waits = {name: {other for other, at_load in imports(name) if at_load and other != name} for name in MODULES}
+    for name, others in waits.items():
+        others -= {other for other in others if name.startswith(f"{other}.") or other == ""}
+    while waits:
+        free = [name for name, others in waits.items() if not others & waits.keys()]
+        assert free, f"a cycle among {sorted(waits)}"
+        for name in free:
+            del waits[name]
+
+
+def test_op_families_are_apart() -> None:
+    """A family of ops imports ops.common, and what FAMILIES says."""
+    for name in MODULES:
+        package, _, family = name.partition(".")
+        if package == "ops" and family:
+            used = {other.partition(".")[2] for other, _ in imports(name) if other.startswith("ops.")}
+            assert used <= {"common"} | FAMILIES.get(family, set()), f"ops.{family} imports {used}"
+
+
+def test_compiler_knows_no_ops() -> None:
+    """The compiler knows kinds of kernels, programs and specs; the loop IR knows neither ops nor tensors."""
+    for name in MODULES:
+        if name.split(".")[0] == "compiler":
+            heads = {other.split(".")[0] for other, _ in imports(name)}
+            assert not heads & {"ops", "operators", "dispatch", "gradients"}, f"{name} imports {heads}"
+    loop_ir = {other for name in ("compiler.loopir", "compiler.scalar_ops") for other, _ in imports(name)}
+    assert loop_ir <= {"compiler.scalar_ops", "spec"}
+
+
+def test_jitgrad_imports_no_code_generator(capsys: pytest.CaptureFixture[str]) -> None:
+    """`import jitgrad` loads neither numba, llvmlite nor scipy; how long it takes beside NumPy is printed."""
+    code = """
+import json, sys, time
+t0 = time.perf_counter(); import numpy; t1 = time.perf_counter(); import jitgrad; t2 = time.perf_counter()
+heavy = sorted({m.split(".")[0] for m in sys.modules} & {"numba", "llvmlite", "scipy", "optree", "platformdirs", "threadpoolctl"})
+print(json.dumps([heavy, t1 - t0, t2 - t1]))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT.parent)
+    heavy, numpy_seconds, seconds = json.loads(run.stdout)
+    with capsys.disabled():
+        print(f"\nimport jitgrad: {1000 * seconds:.0f} ms after NumPy's {1000 * numpy_seconds:.0f} ms")
+    assert heavy == []
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstrings(name: str) -> None:
+    """Each module has a docstring, and each public class, function and method."""
+    tree = ast.parse(MODULES[name].read_text())
+    assert ast.get_docstring(tree), f"module {name} has no docstring"
+    missing = [where for where, node in public_definitions(tree) if not ast.get_docstring(node)]
+    assert not missing, f"{name}: no docstring for {missing}"
+
+
+Definition = ast.ClassDef | ast.FunctionDef
+
+
+def public_definitions(node: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[tuple[str, Definition]]:
+    """Classes and functions of a module, and methods of its public classes, whose names have no leading underscore."""
+    for child in node.body:
+        if isinstance(child, Definition) and not child.name.startswith("_") and not is_overload(child):
+            yield prefix + child.name, child
+            if isinstance(child, ast.ClassDef):
+                yield from public_definitions(child, f"{child.name}.")
+
+
+def is_overload(node: Definition) -> bool:
+    """Whether it only gives a type, or the setter of a property."""
+    names = [ast.unparse(decorator) for decorator in node.decorator_list]
+    return any(name == "overload" or name.endswith(".setter") for name in names)
+
+
+@pytest.mark.parametrize("name", jitgrad.__all__)
+def test_public_names_are_documented(name: str) -> None:
+    """What `jitgrad` exports has a docstring."""
+    assert getattr(jitgrad, name).__doc__

@@ -1,0 +1,201 @@
+"""Sessions: fetches, feeds, variables, and graphs whose shapes are only known when they run."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import jitgrad as jg
+from jitgrad.session import FeedError
+
+pytestmark = pytest.mark.quick
+
+
+@pytest.fixture
+def graph() -> Any:
+    with jg.Graph().as_default() as graph:
+        yield graph
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+def test_nested_fetches(graph: jg.Graph) -> None:
+    x = jg.placeholder(np.float64, [None], name="x")
+    y = x * 2.0
+    out = jg.Session().run({"a": [x, (y, y.op)], "b": Pair(np.sum(y), None)}, {x: [1.0, 2.0]})
+    assert out["a"][0].tolist() == [1.0, 2.0] and out["a"][1][0].tolist() == [2.0, 4.0]
+    assert out["a"][1][1] is None and out["b"] == Pair(6.0, None)
+    assert isinstance(out["b"].left, np.float64)
+
+
+def test_fetches_by_name(graph: jg.Graph) -> None:
+    x = jg.placeholder(np.float64, (), name="x")
+    with graph.name_scope("s"):
+        np.tanh(x)
+    session = jg.Session()
+    assert session.run(["s/tanh:0", "s/tanh"], {"x:0": 0.0}) == [0.0, None]
+    assert session.run("s/tanh:0", {"x": 0.0}) == 0.0
+    with pytest.raises(KeyError, match="nothing"):
+        session.run("nothing:0")
+
+
+def test_any_tensor_can_be_fed(graph: jg.Graph) -> None:
+    x = jg.placeholder(np.float64, [2])
+    y = x + 1.0
+    z = y * y
+    session = jg.Session()
+    assert session.run(z, {y: [1.0, 2.0]}).tolist() == [1.0, 4.0]
+    assert session.run([y, z], {y: [3.0, 3.0], x: [0.0, 0.0]})[0].tolist() == [3.0, 3.0]
+
+
+def test_shapes_unknown_until_fed(graph: jg.Graph) -> None:
+    x = jg.placeholder(np.float32, [None, None])
+    y = np.mean(np.square(x) + 1.0, axis=-1)
+    (g,) = jg.gradients(y, x)
+    session = jg.Session()
+    for shape in [(1, 3), (2, 5)]:
+        value, slope = session.run([y, g], {x: np.full(shape, 2.0)})
+        assert value.shape == shape[:-1] and value.dtype == np.float32
+        np.testing.assert_allclose(slope, np.full(shape, 4.0 / shape[-1]), rtol=1e-6)
+
+
+def test_ranks_unknown_until_fed(graph: jg.Graph) -> None:
+    x = jg.placeholder(np.float64)
+    y = np.tanh(x) * 2.0 + x
+    (g,) = jg.gradients(y, x)
+    for shape in [(), (3,), (2, 1, 2)]:
+        value, slope = jg.Session().run([y, g], {x: np.zeros(shape)})
+        assert np.shape(value) == shape and np.all(slope == 3.0)
+
+
+def test_results_are_new_arrays(graph: jg.Graph) -> None:
+    x = jg.placeholder(np.float64, [3])
+    fed = np.ones(3)
+    a, b, c = jg.Session().run([x, jg.identity(x), jg.constant([1.0, 2.0])], {x: fed})
+    for result in (a, b, c):
+        assert result.flags.writeable and result.flags.c_contiguous
+        result[:] = 7.0
+    assert fed.tolist() == [1.0, 1.0, 1.0]
+    assert jg.Session().run(jg.constant([1.0])).tolist() == [1.0]
+
+
+def test_an_unfed_placeholder_is_named(graph: jg.Graph) -> None:
+    x = jg.placeholder(np.float64, [3], name="inputs")
+    loss = np.sum(x)
+    with pytest.raises(FeedError) as caught:
+        jg.Session().run(loss)
+    text = str(caught.value)
+    assert "placeholder 'inputs' must be fed" in text and "test_session.py" in text and "feed_dict" in text
+    assert isinstance(caught.value, ValueError)
+
+
+def test_feeds_that_do_not_fit(graph: jg.Graph) -> None:
+    x = jg.placeholder(np.float64, [None, 3], name="x")
+    session = jg.Session()
+    with pytest.raises(jg.ShapeError, match=r"'x:0'(.|\n)*expected: \[\?,3\](.|\n)*got: +\[2\]"):
+        session.run(x, {x: [1.0, 2.0]})
+    with pytest.raises(jg.DTypeError, match="complex128"):
+        session.run(x, {x: np.ones((1, 3), complex)})
+    with pytest.raises(jg.DTypeError, match="'x:0'"):
+        session.run(x, {x: [["a", "b", "c"]]})
+    with pytest.raises(FeedError, match="fed with a tensor"):
+        session.run(x, {x: x})
+
+
+def test_tensors_of_another_graph(graph: jg.Graph) -> None:
+    x = jg.constant(1.0)
+    with jg.Graph().as_default() as other:
+        y = jg.constant(2.0, name="mine")
+        with pytest.raises(jg.LeakedTracerError, match="belongs to another graph"):
+            _ = x + y
+    with pytest.raises(jg.LeakedTracerError, match=r"'mine:0' belongs to another graph(.|\n)*test_session.py"):
+        jg.Session(graph).run(y)
+    assert jg.Session(other).run(y) == 2.0
+
+
+# -- state -----------------------------------------------------------------------------------------------------------
+
+
+def test_variables(graph: jg.Graph) -> None:
+    v = jg.Variable([1.0, 2.0], name="v")
+    x = jg.placeholder(np.float64, [2])
+    loss = np.sum(v * v * x)
+    (g,) = jg.gradients(loss, v)
+    session = jg.Session()
+    assert session.run([v, g], {x: [1.0, 1.0]})[1].tolist() == [2.0, 4.0]
+    assert session.run(v.assign_sub(0.5 * g), {x: [1.0, 1.0]}).tolist() == [0.0, 0.0]
+    assert session.run(v).tolist() == [0.0, 0.0] and v.numpy().tolist() == [0.0, 0.0]
+    assert session.run(v.assign([3, 4])).dtype == np.float64
+    assert (v.shape, v.dtype, v.name, v.trainable) == ((2,), np.float64, "v", True)
+
+
+def test_assignments_must_fit(graph: jg.Graph) -> None:
+    v = jg.Variable(np.zeros(2, np.int64))
+    with pytest.raises(jg.ShapeError, match=r"expected: i64\[2\](.|\n)*got: +i64\[3\]"):
+        v.assign([1, 2, 3])
+    with pytest.raises(jg.DTypeError, match="float64|f64"):
+        v.assign([1.0, 2.0])
+    with pytest.raises(jg.DTypeError, match="object"):
+        jg.Variable(np.array([None]))
+
+
+def test_results_do_not_alias_a_variable(graph: jg.Graph) -> None:
+    v = jg.Variable([1.0])
+    session = jg.Session()
+    session.run(v)[0] = 5.0
+    session.run(v.assign([2.0]))[0] = 5.0
+    v.numpy()[0] = 5.0
+    assert session.run(v).tolist() == [2.0]
+
+
+def test_control_dependencies_and_groups(graph: jg.Graph) -> None:
+    v = jg.Variable(0.0)
+    add = v.assign_add(1.0)
+    with graph.control_dependencies([add]):
+        after = v.read() * 10.0
+    session = jg.Session()
+    assert session.run(after) == 10.0
+    assert session.run(jg.group(add)) is None and v.numpy() == 2.0
+    assert session.run(jg.group()) is None
+    tied = jg.tuple([jg.constant(1.0), None, after])
+    assert tied[1] is None and session.run(tied[0]) == 1.0 and v.numpy() == 3.0
+
+
+# -- py_func ---------------------------------------------------------------------------------------------------------
+
+
+def test_py_func_gives_shapes_when_it_runs(graph: jg.Graph) -> None:
+    x = jg.placeholder(np.float64, [None])
+    calls = []
+
+    def positive(a: Any) -> Any:
+        calls.append(len(a))
+        return a[a > 0]
+
+    first = jg.py_func(positive, [x * 1.0], np.float64)
+    second = jg.py_func(lambda a: (a[:1], len(a)), [first * 2.0], [np.float64, np.int64])
+    out = np.sum(first) + second[0] * second[1]
+    session = jg.Session()
+    assert session.run(out, {x: [1.0, -1.0, 3.0]}).tolist() == [8.0]
+    assert session.run([out, first], {x: [5.0]})[1].tolist() == [5.0]
+    assert calls == [3, 1]
+
+
+def test_what_comes_before_a_py_func_runs_once(graph: jg.Graph) -> None:
+    v = jg.Variable(1.0)
+    new = v.assign_add(1.0)
+    out = jg.py_func(lambda a: a * 10.0, [new], np.float64) + new
+    with graph.control_dependencies([out]):
+        last = v.read()
+    assert jg.Session().run([out, last]) == [22.0, 2.0]
+
+
+def test_py_func_checks_the_number_of_results(graph: jg.Graph) -> None:
+    y = jg.py_func(lambda: (1.0, 2.0), [], [np.float64] * 3)
+    with pytest.raises(ValueError, match="2 results for 3 dtypes"):
+        jg.Session().run(y)
