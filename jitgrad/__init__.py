@@ -1,4 +1,6 @@
-"""jitgrad's public names, and nothing else: NumPy functions differentiated, and their whole gradients fused."""
+"""jitgrad's public names, and nothing else: NumPy functions differentiated, and their whole gradients
+fused.
+"""
 
 from jitgrad import nn as nn
 from jitgrad import numpy as numpy
@@ -23,6 +25,7 @@ from jitgrad.ops.creation import constant, identity, placeholder
 from jitgrad.ops.gathering import gather, unsorted_segment_sum
 from jitgrad.ops.selection import add_n
 from jitgrad.ops.state import Variable, group
+from jitgrad.profiler import compare
 from jitgrad.scopes import jit_scope
 from jitgrad.session import Session
 from jitgrad.transforms import (
@@ -58,6 +61,7 @@ __all__ = [
     "Variable",
     "add_n",
     "colocate_with",
+    "compare",
     "compile",
     "config",
     "constant",

@@ -1,4 +1,6 @@
-"""What builds on the default graph by name: scopes, devices, control dependencies and ties between operations."""
+"""What builds on the default graph by name: scopes, devices, control dependencies and ties between
+operations.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The compiled function: signatures, static arguments and the cache of traces; what runs is the executable's business."""
+"""The compiled function: signatures, static arguments and the cache of traces; what runs is the
+executable's business.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,29 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from jitgrad import pytree
 from jitgrad.config import config, log
 from jitgrad.errors import layout
 from jitgrad.graph import Tensor, default_graph, source_text, user_source
-from jitgrad.running import Runner
+from jitgrad.running import Runner, Stage
 from jitgrad.scopes import jit_scope
 from jitgrad.spec import TensorSpec
 from jitgrad.trace import (
-    LeafKey, Results, Static, Traced, as_name, describe, detach, graph_in, is_tracing, leaf_names,
-    parameter_names, read_leaf, trace,
+    LeafKey,
+    Results,
+    Static,
+    Traced,
+    as_name,
+    describe,
+    detach,
+    graph_in,
+    is_tracing,
+    leaf_names,
+    parameter_names,
+    read_leaf,
+    trace,
 )  # fmt: skip
 
 max_traces = 64
@@ -30,7 +45,9 @@ max_traces = 64
 
 @dataclass(frozen=True)
 class CacheInfo:
-    """What a compiled function has done: calls traced, kernels in use, kernels compiled, kernels read from disk."""
+    """What a compiled function has done: calls traced, kernels in use, kernels compiled, kernels read from
+    disk.
+    """
 
     traces: int
     kernels: int
@@ -40,6 +57,9 @@ class CacheInfo:
 
 @dataclass(frozen=True, eq=False)
 class _Entry:
+    """A traced call: its place in the cache, what runs it, and how its results are put together."""
+
+    key: tuple[Any, ...]
     runner: Runner
     results: Results
 
@@ -57,7 +77,9 @@ class _Call:
 
 @dataclass(frozen=True)
 class Options:
-    """How a function is compiled. ``scoped`` is False for a transform of a compiled function, which brings its own scope."""
+    """How a function is compiled. ``scoped`` is False for a transform of a compiled function, which brings
+    its own scope.
+    """
 
     separate_compiled_gradients: bool = False
     static_argnums: int | tuple[int, ...] = ()
@@ -80,21 +102,36 @@ class Compiled:
         self._parameters = parameter_names(fn)
         self._static_positions, self._static_names = _static_arguments(fn, self._parameters, options)
         self._entries: OrderedDict[tuple[Any, ...], _Entry] = OrderedDict()
+        self._plain: dict[tuple[Any, ...], _Entry] = {}
         self._latest: _Call | None = None
         self._derived: dict[Any, Compiled] = {}
         self._traces = 0
         self._lock = threading.RLock()
 
-    # -- calling ---------------------------------------------------------------------------------------------------
+    # -- calling ---------------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_tracing():
             return self._inline(args, kwargs)
+        plain = None if kwargs else _plain_key(args)
+        entry = self._plain.get(plain)  # type: ignore[arg-type]
+        if entry is not None and entry.key in self._entries:
+            return entry.results.build(entry.runner.run(args))
         call = self._take_apart(args, kwargs)
         if call is None:
             return self._inline(args, kwargs)
         entry = self._entry(call)
+        if plain is not None:
+            self._remember(plain, entry)
         return entry.results.build(entry.runner.run(call.arrays))
+
+    def _remember(self, plain: tuple[Any, ...], entry: _Entry) -> None:
+        """Let the next call with such arrays, and nothing but arrays, find its entry without being taken
+        apart.
+        """
+        if len(self._plain) >= max_traces:
+            self._plain.clear()
+        self._plain[plain] = entry
 
     def interpret(self, *args: Any, **kwargs: Any) -> Any:
         """The result of the same program, run op by op in NumPy."""
@@ -106,6 +143,13 @@ class Compiled:
         """What happens to a call with these arguments: ``.text``, and one text per stage of the compiler."""
         call = self._concrete_call(args, kwargs)
         return self._entry(call).runner.explain(call.arrays)
+
+    def stages(self, *args: Any, **kwargs: Any) -> list[tuple[Stage, list[Any]]]:
+        """The programs that a call with these arguments runs, each with its arrays, for tools that
+        measure.
+        """
+        call = self._concrete_call(args, kwargs)
+        return self._entry(call).runner.stages(call.arrays)
 
     def cache_info(self) -> CacheInfo:
         """Counts of traces, kernels, compilations and kernels found on disk."""
@@ -142,7 +186,7 @@ class Compiled:
     def __repr__(self) -> str:
         return f"<compiled {describe(self.fn)}>"
 
-    # -- inside another trace ----------------------------------------------------------------------------------------
+    # -- inside another trace --------------------------------------------------------------------------------
 
     def _inline(self, args: Any, kwargs: Any) -> Any:
         graph = graph_in((args, kwargs))
@@ -155,7 +199,7 @@ class Compiled:
             return default_graph().attr_scope()
         return jit_scope(separate_compiled_gradients=self.options.separate_compiled_gradients or None)
 
-    # -- the cache of traces -----------------------------------------------------------------------------------------
+    # -- the cache of traces ---------------------------------------------------------------------------------
 
     def _take_apart(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
         """The call's arrays and key; None when a traced value is among its arguments."""
@@ -183,9 +227,11 @@ class Compiled:
         return call
 
     def _statics(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        given = [(i, args[i]) for i in self._static_positions if i < len(args)]
+        given: list[tuple[int | str, Any]] = [(i, args[i]) for i in self._static_positions if i < len(args)]
         given_by_name = [(name, kwargs[name]) for name in self._static_names if name in kwargs]
-        return tuple((where, type(value), self._hashable(where, value)) for where, value in (*given, *given_by_name))
+        return tuple(
+            (where, type(value), self._hashable(where, value)) for where, value in (*given, *given_by_name)
+        )
 
     def _hashable(self, where: int | str, value: Any) -> Any:
         try:
@@ -220,7 +266,9 @@ class Compiled:
                 self._say_why(call)
                 traced = self._trace(call)
                 name = as_name(self.options.name or self.__name__)
-                entry = _Entry(Runner(traced.outputs, traced.feeds, name=name), traced.results)
+                entry = _Entry(
+                    call.key, Runner(traced.outputs, traced.feeds, traced.effects, name), traced.results
+                )
                 self._entries[call.key] = entry
                 self._latest = replace(call, arrays=[])
                 self._traces += 1
@@ -232,7 +280,10 @@ class Compiled:
         def rebuild(args: Any, kwargs: Any) -> tuple[Any, Any]:
             values = {where: value for where, _, value in call.statics}
             args = tuple(values.get(i, x) for i, x in enumerate(args))
-            return args, {**kwargs, **{name: value for name, value in values.items() if isinstance(name, str)}}
+            return args, {
+                **kwargs,
+                **{name: value for name, value in values.items() if isinstance(name, str)},
+            }
 
         names = [as_name(name) for name in self._leaf_names(call)]
         return trace(self.fn, call.structure, call.leaves, names, rebuild, self._scope)
@@ -240,7 +291,7 @@ class Compiled:
     def _leaf_names(self, call: _Call) -> list[str]:
         return leaf_names(self._parameters, *pytree.unflatten(call.structure, range(len(call.leaves))))
 
-    # -- why a call was traced again -----------------------------------------------------------------------------------
+    # -- why a call was traced again -------------------------------------------------------------------------
 
     def _say_why(self, call: _Call) -> None:
         if self._latest is not None and {"recompile", "all"} & set(config.settings.log):
@@ -249,9 +300,10 @@ class Compiled:
     def _difference(self, old: _Call, new: _Call) -> str:
         if old.structure != new.structure:
             return "the structure of the arguments changed"
+        texts = zip(map(_key_text, old.leaves), map(_key_text, new.leaves), strict=True)
         changes = [
-            f"argument {name} changed from {_key_text(a)} to {_key_text(b)}"
-            for name, a, b in zip(self._leaf_names(new), old.leaves, new.leaves, strict=True)
+            f"argument {name} changed from {a} to {b}"
+            for name, (a, b) in zip(self._leaf_names(new), texts, strict=True)
             if a != b
         ]
         changes += [
@@ -259,7 +311,20 @@ class Compiled:
             for a, b in zip(old.statics, new.statics, strict=False)
             if a != b
         ]
-        return ", ".join(changes[:3]) if changes else f"an older trace was dropped (at most {max_traces} are kept)"
+        dropped = f"its trace was dropped (at most {max_traces} are kept)"
+        return ", ".join(changes[:3]) if changes else dropped
+
+
+def _plain_key(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Dtypes and shapes of arguments that are all plain arrays in C order and native byte order; else
+    None.
+    """
+    key: list[Any] = []
+    for x in args:
+        if type(x) is not np.ndarray or not x.flags.c_contiguous or not x.dtype.isnative:
+            return None
+        key += (x.dtype, x.shape)
+    return tuple(key)
 
 
 def _key_text(key: LeafKey) -> str:
@@ -271,13 +336,17 @@ def _key_text(key: LeafKey) -> str:
 def _static_arguments(
     fn: Callable[..., Any], parameters: Sequence[str], options: Options
 ) -> tuple[frozenset[int], frozenset[str]]:
-    """Positions and names of the static arguments: each given way implies the other where the signature tells."""
+    """Positions and names of the static arguments: each given way implies the other where the signature
+    tells.
+    """
     numbers = _as_tuple(options.static_argnums)
     names = _as_tuple(options.static_argnames)
     signature = f"{getattr(fn, '__name__', fn)}({', '.join(parameters)})"
     for number in numbers:
         if parameters and not -len(parameters) <= number < len(parameters) and not _takes_more(fn):
-            raise ValueError(f"static_argnums has {number}, but {signature} has {len(parameters)} positional parameters")
+            raise ValueError(
+                f"static_argnums has {number}, but {signature} has {len(parameters)} positional parameters"
+            )
     for name in names:
         if not isinstance(name, str):
             raise TypeError(f"static_argnames takes names, got {name!r}")

@@ -1,12 +1,13 @@
-"""The settings of jitgrad: one object, read from the environment, changed by call or for a block; it acts on nothing but threads.
+"""The settings of jitgrad: one object, read from the environment, changed by call or for a block; it acts on
+nothing but threads.
 
-    JITGRAD_NUM_THREADS=4     threads of a call, the caller included; otherwise the processors this process may use
+    JITGRAD_NUM_THREADS=4     threads of a call, the caller included; else the processors this process may use
     JITGRAD_CACHE=0           no machine code on disk
     JITGRAD_CACHE_DIR=path    where it lies; otherwise the user's cache directory
     JITGRAD_LOG=recompile,... topics to write about, on standard error
 
-`config(num_threads=2)` changes a setting for the process. `with config(num_threads=2):` changes it for the block, in this
-thread or task only. Attributes give the values that hold here and now: `config.num_threads`.
+`config(num_threads=2)` changes a setting for the process. `with config(num_threads=2):` changes it for the
+block, in this thread or task only. Attributes give the values that hold here and now: `config.num_threads`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ MAX_THREADS = 64
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A set of values: threads of a call, whether and where machine code is kept, its bound in bytes, topics of the log."""
+    """A set of values: threads of a call, whether and where machine code is kept, its bound in bytes, topics
+    of the log.
+    """
 
     num_threads: int
     cache: bool
@@ -42,7 +45,9 @@ _here: ContextVar[Settings | None] = ContextVar("jitgrad_settings", default=None
 
 
 class Config:
-    """The settings that hold; calling it changes them. Unknown names and impossible values raise, naming the setting."""
+    """The settings that hold; calling it changes them. Unknown names and impossible values raise, naming the
+    setting.
+    """
 
     def __init__(self) -> None:
         self._base: Settings | None = None
@@ -73,7 +78,9 @@ class Config:
 
 
 class Change:
-    """A change of settings, in force for the process at once; as a context manager in force for its block only."""
+    """A change of settings, in force for the process at once; as a context manager in force for its block
+    only.
+    """
 
     def __init__(self, config: Config, changes: dict[str, Any]) -> None:
         self._config = config
@@ -91,7 +98,9 @@ class Change:
         self._token = _here.set(settings)
         return settings
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         assert self._token is not None
         _here.reset(self._token)
         if self._blas is not None:
@@ -100,9 +109,10 @@ class Change:
 
 def settings_of_environment(environment: os._Environ[str] | dict[str, str]) -> Settings:
     """The settings that JITGRAD_* variables give; ValueError naming the variable if one makes no sense."""
-    threads = environment.get("JITGRAD_NUM_THREADS", "")
+    text = environment.get("JITGRAD_NUM_THREADS", "")
+    threads = _checked("num_threads", _integer("JITGRAD_NUM_THREADS", text)) if text else available_cpus()
     return Settings(
-        num_threads=_checked("num_threads", _integer("JITGRAD_NUM_THREADS", threads)) if threads else available_cpus(),
+        num_threads=threads,
         cache=environment.get("JITGRAD_CACHE", "1").lower() not in ("0", "false", "no", "off", ""),
         cache_dir=environment.get("JITGRAD_CACHE_DIR") or None,
         cache_bytes=512 * 1024 * 1024,
@@ -174,7 +184,9 @@ config = Config()
 
 
 def set_num_threads(n: int) -> None:
-    """Use at most `n` threads per call from now on, in the whole process, BLAS included; ValueError unless 1 <= n <= 64."""
+    """Use at most `n` threads per call from now on, in the whole process, BLAS included; ValueError unless 1
+    <= n <= 64.
+    """
     config(num_threads=n)
 
 

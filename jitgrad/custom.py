@@ -1,4 +1,6 @@
-"""Gradients given by the user: rules for op types, custom_gradient, prevent_gradient, and Python functions as ops."""
+"""Gradients given by the user: rules for op types, custom_gradient, prevent_gradient, and Python functions
+as ops.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,14 @@ from jitgrad.trace import graph_in, same
 
 Rule = Callable[..., Any]
 
-# -- rules for op types ----------------------------------------------------------------------------------------------
+# -- rules for op types --------------------------------------------------------------------------------------
 
 
 def register_gradient(op_type: str) -> Callable[[Rule], Rule]:
     """Decorator: ``fn(op, *grads)`` is the gradient rule of the operations of that type.
 
-    It gives one tensor or None per input, bare for a single input. KeyError when the type has a rule of this kind already.
+    It gives one tensor or None per input, bare for a single input. KeyError when the type has a rule of this
+    kind already.
     """
 
     def register(rule: Rule) -> Rule:
@@ -54,7 +57,11 @@ def _prevented(g: Tensor, out: Tensor, x: Tensor, *, message: str) -> Any:
 
 
 prevent_gradient_op = define(
-    "prevent_gradient", infer=same_spec, impl=lambda x, message: x, vjp=_prevented, kind=Elementwise("identity")
+    "prevent_gradient",
+    infer=same_spec,
+    impl=lambda x, message: x,
+    vjp=_prevented,
+    kind=Elementwise("identity"),
 )
 
 
@@ -63,7 +70,7 @@ def prevent_gradient(x: Any, message: str = "", name: str | None = None) -> Tens
     return apply(prevent_gradient_op, as_tensor(x), name=name, message=message)  # type: ignore[no-any-return]
 
 
-# -- custom_gradient -------------------------------------------------------------------------------------------------
+# -- custom_gradient -----------------------------------------------------------------------------------------
 
 
 def _first(specs: Specs, params: Params) -> Specs:
@@ -91,8 +98,9 @@ def _by_rule(g: Any, out: Any, *inputs: Tensor, count: int, rule: Rule) -> tuple
     return (*(None,) * count, *rule(cotangents, inputs[count:]))
 
 
-# Inputs: the values, then the arguments. The values pass no gradient on, so the operations that computed them are not
-# differentiated for the rule's sake; what the rule itself uses of them is, when the gradient is differentiated again.
+# Inputs: the values, then the arguments. The values pass no gradient on, so the operations that computed them
+# are not differentiated for the rule's sake; what the rule itself uses of them is, when the gradient is
+# differentiated again.
 custom_gradient_op = define(
     "custom_gradient", infer=_first, impl=_values, vjp=_by_rule, kind=Reindex(_pass_through)
 )
@@ -101,9 +109,10 @@ custom_gradient_op = define(
 def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: ``fn(*args)`` returns ``(value, vjp)``, and the gradient of the value is what ``vjp`` says.
 
-    ``vjp`` takes the cotangent of the value, in its structure (or one argument per entry of a tuple), and returns a tuple of
-    gradients, one per positional argument, each in the argument's structure, or None; bare for a single argument. It is made of ops,
-    so it can be differentiated again. Keyword arguments, and what ``fn`` closes over, get no gradient.
+    ``vjp`` takes the cotangent of the value, in its structure (or one argument per entry of a tuple), and
+    returns a tuple of gradients, one per positional argument, each in the argument's structure, or None; bare
+    for a single argument. It is made of ops, so it can be differentiated again. Keyword arguments, and what
+    ``fn`` closes over, get no gradient.
     """
 
     @functools.wraps(fn)
@@ -151,7 +160,9 @@ def _call_rule(vjp: Rule, cotangent: Any) -> Any:
 
 
 def _per_leaf(fn: Callable[..., Any], grads: Any, args: tuple[Any, ...]) -> list[Any]:
-    """The rule's gradients, one per leaf of the arguments; None for all leaves of an argument whose gradient is None."""
+    """The rule's gradients, one per leaf of the arguments; None for all leaves of an argument whose
+    gradient is None.
+    """
     given = grads if isinstance(grads, tuple | list) and (len(args) != 1 or len(grads) == 1) else (grads,)
     if len(given) != len(args):
         raise ValueError(f"the rule of {fn.__name__} gave {len(given)} gradients for {len(args)} arguments")
@@ -170,11 +181,13 @@ def _as_gradient(g: Any) -> Tensor | None:
     return tensor if is_inexact(tensor.dtype) else None
 
 
-# -- Python functions ------------------------------------------------------------------------------------------------
+# -- Python functions ----------------------------------------------------------------------------------------
 
 
 def _infer_py_func(specs: Specs, params: Params) -> Specs:
-    return tuple(TensorSpec(shape, dtype) for shape, dtype in zip(params["shapes"], params["dtypes"], strict=True))
+    return tuple(
+        TensorSpec(shape, dtype) for shape, dtype in zip(params["shapes"], params["dtypes"], strict=True)
+    )
 
 
 def _call_python(*arrays: Any, fn: Callable[..., Any], dtypes: tuple[DType, ...], shapes: Any) -> Any:
@@ -195,16 +208,20 @@ def _name(fn: Callable[..., Any]) -> str:
 
 
 py_func_op = define(
-    "py_func", infer=_infer_py_func, impl=_call_python, kind=Interpreted("py_func calls Python"), stateful=True
+    "py_func",
+    infer=_infer_py_func,
+    impl=_call_python,
+    kind=Interpreted("py_func calls Python"),
+    stateful=True,
 )
 
 
 def py_func(fn: Callable[..., Any], inputs: Any, dtypes: Any, name: str | None = None) -> Any:
     """``fn`` called on the arrays of ``inputs`` when the graph runs: any Python, never compiled, no gradient.
 
-    ``dtypes`` is one dtype, which gives one tensor, or a sequence of them, which gives a list of tensors. Shapes are not known
-    before it runs. A gradient can be given to all such ops with ``register_gradient("py_func")``, or to this one with
-    ``custom_gradient`` around it.
+    ``dtypes`` is one dtype, which gives one tensor, or a sequence of them, which gives a list of tensors.
+    Shapes are not known before it runs. A gradient can be given to all such ops with
+    ``register_gradient("py_func")``, or to this one with ``custom_gradient`` around it.
     """
     is_single = isinstance(dtypes, str | type | np.dtype)
     types = tuple(np.dtype(dtype) for dtype in ([dtypes] if is_single else dtypes))

@@ -1,4 +1,6 @@
-"""The transforms inside a graph: functions of tensors differentiated by adding operations; nothing is traced or run here."""
+"""The transforms inside a graph: functions of tensors differentiated by adding operations; nothing is
+traced or run here.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad import pytree
+from jitgrad.batching import batch
 from jitgrad.errors import DTypeError, ShapeError, layout
 from jitgrad.gradients import gradients
 from jitgrad.graph import Operation, Tensor, operation_text, source_text, user_source
@@ -25,9 +28,9 @@ Fn = Callable[..., Any]
 class Point:
     """Where a function is differentiated: its arguments, the chosen ones replaced by tensors of their own.
 
-    The tensors are fresh identities, so that the derivative of an outer transform with respect to the same value is not
-    mistaken for this one. They are kept as operations, because an assignment in the function (``x[0] = 1``) gives the
-    tensor it was handed another value.
+    The tensors are fresh identities, so that the derivative of an outer transform with respect to the same
+    value is not mistaken for this one. They are kept as operations, because an assignment in the function
+    (``x[0] = 1``) gives the tensor it was handed another value.
     """
 
     args: tuple[Any, ...]
@@ -41,7 +44,9 @@ class Point:
         return [op.outputs[0] for ops in self.operations for op in ops]
 
     def arrange(self, leaves: Sequence[Any]) -> Any:
-        """One value per differentiated tensor, in the structure of the arguments; bare when argnums is an int."""
+        """One value per differentiated tensor, in the structure of the arguments; bare when argnums is an
+        int.
+        """
         pending = iter(leaves)
         trees = tuple(
             pytree.unflatten(structure, [next(pending) for _ in ops])
@@ -51,7 +56,9 @@ class Point:
 
 
 def point_of(fn: Fn, args: tuple[Any, ...], argnums: int | Sequence[int]) -> Point:
-    """The point at ``args``. ValueError for argnums out of range, DTypeError for an argument that has no derivative."""
+    """The point at ``args``. ValueError for argnums out of range, DTypeError for an argument that has no
+    derivative.
+    """
     chosen = _checked_argnums(fn, len(args), argnums)
     numbers = (chosen,) if isinstance(chosen, int) else chosen
     fresh = [detach(arg) if index not in numbers else arg for index, arg in enumerate(args)]
@@ -73,7 +80,8 @@ def _checked_argnums(fn: Fn, count: int, argnums: int | Sequence[int]) -> int | 
         if not -count <= number < count:
             raise ValueError(
                 layout(
-                    f"argnums={argnums!r} is out of range: {signature_text(fn)} was called with {count} positional arguments",
+                    f"argnums={argnums!r} is out of range: {signature_text(fn)} was called with "
+                    f"{count} positional arguments",
                     needed=f"at {source_text(user_source())}",
                     hint="pass the argument that is differentiated by position, and count from 0",
                 )
@@ -95,16 +103,18 @@ def signature_text(fn: Fn) -> str:
 
 def _source(leaf: Any, index: int, fn: Fn, args: tuple[Any, ...], number: int) -> Tensor:
     if isinstance(leaf, str | bytes) or callable(leaf):
-        raise DTypeError(f"{_path(fn, args, number, index)} of {signature_text(fn)} is {leaf!r}, which has no derivative")
+        raise DTypeError(
+            f"{_path(fn, args, number, index)} of {signature_text(fn)} is {leaf!r}, which has no derivative"
+        )
     tensor = same(as_tensor(leaf))
     tensor.is_weak = leaf.is_weak if isinstance(leaf, Tensor) else type(leaf) in weak_types
     if not is_inexact(tensor.dtype):
         raise DTypeError(
             layout(
-                f"argument {_path(fn, args, number, index)} of {signature_text(fn)} is of dtype {tensor.dtype.name}, "
-                "which has no derivative",
+                f"argument {_path(fn, args, number, index)} of {signature_text(fn)} is of dtype "
+                f"{tensor.dtype.name}, which has no derivative",
                 needed=f"at {source_text(user_source())}",
-                hint="pass a float (2.0 in place of 2, x.astype(float)), or choose other arguments with argnums",
+                hint="pass a float (2.0 in place of 2, x.astype(float)), or choose others with argnums",
             )
         )
     return tensor
@@ -115,7 +125,7 @@ def _path(fn: Fn, args: tuple[Any, ...], number: int, index: int) -> str:
     return leaf_names(parameter_names(fn), args, {})[before + index]
 
 
-# -- reverse ---------------------------------------------------------------------------------------------------------
+# -- reverse -------------------------------------------------------------------------------------------------
 
 
 def value_and_gradients(
@@ -130,7 +140,9 @@ def value_and_gradients(
 
 def _value_and_aux(fn: Fn, result: Any) -> tuple[Any, Any]:
     if not isinstance(result, tuple) or len(result) != 2:
-        raise TypeError(f"with has_aux=True, {signature_text(fn)} must return (value, aux), got {type(result).__name__}")
+        raise TypeError(
+            f"with has_aux=True, {signature_text(fn)} must return (value, aux), got {type(result).__name__}"
+        )
     return result
 
 
@@ -141,14 +153,17 @@ def _loss(fn: Fn, value: Any) -> Tensor:
             layout(
                 f"{signature_text(fn)} must return one scalar to have a gradient, got {type(value).__name__}",
                 needed=f"at {source_text(user_source())}",
-                hint="return (value, aux) and say has_aux=True, or use jg.jacobian" if value is not None else "return the loss",
+                hint="return (value, aux) and say has_aux=True, or use jg.jacobian"
+                if value is not None
+                else "return the loss",
             )
         )
     loss = as_tensor(value)
     if loss.shape != ():
         raise ShapeError(
             layout(
-                f"{signature_text(fn)} must return a scalar to have a gradient, got shape {shape_text(loss.spec.shape)}",
+                f"{signature_text(fn)} must return a scalar to have a gradient, got shape "
+                f"{shape_text(loss.spec.shape)}",
                 op=operation_text(loss.op),
                 hint="sum it (np.sum), or use jg.jacobian(fn)",
             )
@@ -158,20 +173,28 @@ def _loss(fn: Fn, value: Any) -> Tensor:
             layout(
                 f"{signature_text(fn)} must return a float to have a gradient, got {loss.dtype.name}",
                 op=operation_text(loss.op),
-                hint="take .real or np.abs of it" if loss.dtype.kind == "c" else "convert it with astype(float)",
+                hint="take .real or np.abs of it"
+                if loss.dtype.kind == "c"
+                else "convert it with astype(float)",
             )
         )
     return loss
 
 
-def dense_gradients(ys: Sequence[Tensor], xs: Sequence[Tensor], grad_ys: Sequence[Any] | None = None) -> list[Tensor]:
+def dense_gradients(
+    ys: Sequence[Tensor], xs: Sequence[Tensor], grad_ys: Sequence[Any] | None = None
+) -> list[Tensor]:
     """``gradients(ys, xs, grad_ys)`` with zeros where ys do not depend on x."""
-    found = gradients(list(ys), list(xs), None if grad_ys is None else list(grad_ys)) if ys else [None] * len(xs)
+    found = (
+        gradients(list(ys), list(xs), None if grad_ys is None else list(grad_ys)) if ys else [None] * len(xs)
+    )
     return [call("zeros_like", x) if g is None else g for g, x in zip(found, xs, strict=True)]
 
 
 def pull_back(fn: Fn, primals: tuple[Any, ...]) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
-    """The value of ``fn`` at ``primals``, and the function from a cotangent of the value to those of the primals."""
+    """The value of ``fn`` at ``primals``, and the function from a cotangent of the value to those of the
+    primals.
+    """
     point = point_of(fn, primals, tuple(range(len(primals))))
     out = fn(*point.args)
     leaves, structure = pytree.flatten(out)
@@ -181,7 +204,9 @@ def pull_back(fn: Fn, primals: tuple[Any, ...]) -> tuple[Any, Callable[[Any], tu
         given, given_structure = pytree.flatten(cotangent)
         if given_structure != structure:
             raise TypeError(f"the cotangent of {signature_text(fn)} must have the structure of its value")
-        pairs = [(y, _fitting("cotangent", g, y)) for y, g in zip(ys, given, strict=True) if is_inexact(y.dtype)]
+        pairs = [
+            (y, _fitting("cotangent", g, y)) for y, g in zip(ys, given, strict=True) if is_inexact(y.dtype)
+        ]
         grads = dense_gradients([y for y, _ in pairs], point.tensors, [g for _, g in pairs])
         return point.arrange(grads)  # type: ignore[no-any-return]
 
@@ -197,14 +222,14 @@ def _fitting(what: str, value: Any, like: Tensor) -> Tensor:
     return as_tensor(tensor, like.dtype)
 
 
-# -- forward ---------------------------------------------------------------------------------------------------------
+# -- forward -------------------------------------------------------------------------------------------------
 
 
 def push_forward(fn: Fn, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
     """Value and directional derivative: the transpose of the transpose.
 
-    The gradient of ``sum(u * y)`` is linear in the stand-in u, so its own gradient with respect to u, weighted with the
-    tangents, is the derivative along them. Nothing of u's value is left in it.
+    The gradient of ``sum(u * y)`` is linear in the stand-in u, so its own gradient with respect to u,
+    weighted with the tangents, is the derivative along them. Nothing of u's value is left in it.
     """
     point = point_of(fn, primals, tuple(range(len(primals))))
     out = fn(*point.args)
@@ -242,7 +267,7 @@ def hessian_times(fn: Fn, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -
     return point.arrange(products)  # type: ignore[no-any-return]
 
 
-# -- Jacobians -------------------------------------------------------------------------------------------------------
+# -- Jacobians -----------------------------------------------------------------------------------------------
 
 
 def jacobian_of(
@@ -258,48 +283,54 @@ def jacobian_of(
     for y in ys:
         if not is_inexact(y.dtype):
             raise DTypeError(
-                layout(f"{signature_text(fn)} returns {y.dtype.name}, which has no derivative", op=operation_text(y.op))
+                layout(
+                    f"{signature_text(fn)} returns {y.dtype.name}, which has no derivative",
+                    op=operation_text(y.op),
+                )
             )
     blocks = (_columns if forward else _rows)(ys, point.tensors)
     return pytree.unflatten(structure, [point.arrange(row) for row in blocks])
 
 
 def _rows(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Per y and x the block of derivatives, a reverse walk per element of y."""
-    return [[_block(grads, y, x) for grads, x in zip(_row_gradients(y, xs), xs, strict=True)] for y in ys]
+    """Per y and x the block of derivatives: a gradient with a stand-in for the seed, batched over all unit
+    seeds.
+    """
+    return [[_block(rows, y, x) for rows, x in zip(_row_gradients(y, xs), xs, strict=True)] for y in ys]
 
 
-def _row_gradients(y: Tensor, xs: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
-    flat = call("reshape", y, (-1,))
-    rows = [dense_gradients([flat[i]], xs) for i in range(y.size)]
-    return list(zip(*rows, strict=True)) if rows else [()] * len(xs)
+def _row_gradients(y: Tensor, xs: Sequence[Tensor]) -> list[Tensor]:
+    if y.size == 0:
+        return [as_tensor(np.zeros((0, *x.spec.known_shape), x.dtype)) for x in xs]
+    if y.size == 1:
+        return dense_gradients([y], xs, [call("ones_like", y)])
+    seed = same(call("zeros_like", y))
+    return batch(dense_gradients([y], xs, [seed]), {seed: _units(y)}, y.size)
 
 
-def _block(rows: Sequence[Tensor], y: Tensor, x: Tensor) -> Tensor:
-    shape = (*y.spec.known_shape, *x.spec.known_shape)
-    if not rows:
-        return as_tensor(np.zeros(shape, x.dtype))
-    return call("reshape", call("stack", list(rows)), shape)  # type: ignore[no-any-return]
+def _block(rows: Tensor, y: Tensor, x: Tensor) -> Tensor:
+    return call("reshape", rows, (*y.spec.known_shape, *x.spec.known_shape))  # type: ignore[no-any-return]
+
+
+def _units(x: Tensor) -> Tensor:
+    """All unit tensors of the shape of ``x``, along a new leading axis."""
+    number = as_tensor(np.arange(x.size))
+    is_one = call("equal", call("expand_dims", number, 1), number)
+    return call("reshape", call("astype", is_one, x.dtype), (x.size, *x.spec.known_shape))  # type: ignore[no-any-return]
 
 
 def _columns(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Per y and x the block of derivatives, a forward derivative per element of x."""
+    """Per y and x the block of derivatives: a derivative along a stand-in, batched over all unit tangents."""
     table: list[list[Tensor]] = [[] for _ in ys]
-    for number, x in enumerate(xs):
-        columns = [along(ys, [x], [_unit(x, index)]) for index in np.ndindex(x.spec.known_shape)]
-        for row, y, parts in zip(table, ys, zip(*columns, strict=True) if columns else [()] * len(ys), strict=True):
-            row.append(_transposed_block(parts, y, x))
+    for x in xs:
+        for row, y, columns in zip(table, ys, _column_tangents(ys, x), strict=True):
+            last = (*range(1, columns.ndim), 0)
+            row.append(_block(call("transpose", columns, last), y, x))
     return table
 
 
-def _unit(x: Tensor, index: tuple[int, ...]) -> Tensor:
-    basis = np.zeros(x.spec.known_shape, x.dtype)
-    basis[index] = 1
-    return as_tensor(basis)
-
-
-def _transposed_block(columns: Sequence[Tensor], y: Tensor, x: Tensor) -> Tensor:
-    shape = (*y.spec.known_shape, *x.spec.known_shape)
-    if not columns:
-        return as_tensor(np.zeros(shape, y.dtype))
-    return call("reshape", call("stack", list(columns), axis=-1), shape)  # type: ignore[no-any-return]
+def _column_tangents(ys: Sequence[Tensor], x: Tensor) -> list[Tensor]:
+    if x.size == 0:
+        return [as_tensor(np.zeros((0, *y.spec.known_shape), y.dtype)) for y in ys]
+    tangent = same(call("zeros_like", x))
+    return batch(along(ys, [x], [tangent]), {tangent: _units(x)}, x.size)

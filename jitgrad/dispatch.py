@@ -1,4 +1,6 @@
-"""NumPy's dispatch protocols: ufuncs and functions called on tensors become ops of the table; no op is defined here."""
+"""NumPy's dispatch protocols: ufuncs and functions called on tensors become ops of the table; no op is
+defined here.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,16 @@ import numpy as np
 from jitgrad.errors import DTypeError, TracedValueError, UnsupportedOpError, layout
 from jitgrad.operators import functions
 
-# ufunc name -> the name in the table, where the two differ (SciPy's names for functions that others call differently).
-aliases = {
-    "psi": "digamma", "expit": "sigmoid", "gammaln": "lgamma", "loggamma": "lgamma", "true_divide": "divide",
-    "log_expit": "log_sigmoid", "amax": "max", "amin": "min",
-}  # fmt: skip
-
 # What reducing or accumulating with a ufunc is called in the table.
 reductions = {
-    "add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "logical_and": "all", "logical_or": "any",
+    "add": "sum",
+    "multiply": "prod",
+    "maximum": "max",
+    "minimum": "min",
+    "logical_and": "all",
+    "logical_or": "any",
     "logaddexp": "logsumexp",
-}  # fmt: skip
+}
 accumulations = {"add": "cumsum", "multiply": "cumprod", "maximum": "cummax", "minimum": "cummin"}
 
 
@@ -47,12 +48,13 @@ def unsupported(what: str, hint: str | None = None) -> UnsupportedOpError:
         layout(
             f"{what} cannot be traced",
             needed=f"at {source_text(user_source())}",
-            hint=hint or "wrap the code in jg.py_func(fn, inputs, dtypes), which runs it as it is, without a gradient",
+            hint=hint
+            or "wrap the code in jg.py_func(fn, inputs, dtypes), which runs it as it is, without a gradient",
         )
     )
 
 
-# -- ufuncs ----------------------------------------------------------------------------------------------------------
+# -- ufuncs --------------------------------------------------------------------------------------------------
 
 
 def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -73,8 +75,7 @@ def full_name(func: Any) -> str:
 
 
 def _function_of(ufunc: np.ufunc) -> Callable[..., Any]:
-    name = ufunc.__name__
-    found = functions.get(name) or functions.get(aliases.get(name, name))
+    found = functions.get(ufunc.__name__)
     if found is None:
         raise unsupported(full_name(ufunc))
     return found
@@ -91,21 +92,32 @@ def _call(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     result = _function_of(ufunc)(*inputs)
     if where is not True:
         if out is None:
-            raise unsupported(f"{full_name(ufunc)} with where= and without out=", "use np.where(condition, result, otherwise)")
+            raise unsupported(
+                f"{full_name(ufunc)} with where= and without out=",
+                "use np.where(condition, result, otherwise)",
+            )
         result = functions["where"](where, result, out[0])
     return result if out is None else _store(ufunc, result, out)
 
 
 def _refuse_options(ufunc: np.ufunc, options: Mapping[str, Any]) -> None:
     """Options that do not change the result pass; the others are refused by name."""
-    harmless = {"order": "KCA", "subok": (True, False), "casting": ("same_kind", "unsafe"), "axes": (None,), "axis": (None,)}
+    harmless = {
+        "order": "KCA",
+        "subok": (True, False),
+        "casting": ("same_kind", "unsafe"),
+        "axes": (None,),
+        "axis": (None,),
+    }
     for name, value in options.items():
         if value not in harmless.get(name, ()):
             raise unsupported(f"{full_name(ufunc)} with {name}={value!r}")
 
 
 def _store(ufunc: np.ufunc, result: Any, out: tuple[Any, ...]) -> Any:
-    """Write the result (or results) to the tensors given as ``out=`` as an assignment does, and give them back."""
+    """Write the result (or results) to the tensors given as ``out=`` as an assignment does, and give them
+    back.
+    """
     results = result if isinstance(result, tuple) else (result,)
     for value, target in zip(results, out, strict=True):
         if target is None:
@@ -113,7 +125,9 @@ def _store(ufunc: np.ufunc, result: Any, out: tuple[Any, ...]) -> Any:
         if isinstance(target, np.ndarray):
             raise _written_array(ufunc)
         if not np.can_cast(value.dtype, target.dtype, "same_kind"):
-            raise DTypeError(f"{full_name(ufunc)} with out=: {value.dtype.name} cannot be stored as {target.dtype.name}")
+            raise DTypeError(
+                f"{full_name(ufunc)} with out=: {value.dtype.name} cannot be stored as {target.dtype.name}"
+            )
         functions["setitem"](target, ..., value)
     stored = tuple(value if target is None else target for value, target in zip(results, out, strict=True))
     return stored if isinstance(result, tuple) else stored[0]
@@ -126,7 +140,7 @@ def _written_array(ufunc: np.ufunc) -> TracedValueError:
         layout(
             f"{full_name(ufunc)} would write a traced value into a NumPy array",
             needed=f"at {source_text(user_source())}",
-            hint="write a = a + b instead of a += b, or make the array with np.zeros_like(x) or jitgrad.numpy.zeros",
+            hint="write a = a + b instead of a += b, or make a with np.zeros_like(x) or jitgrad.numpy.zeros",
         )
     )
 
@@ -139,7 +153,9 @@ def _reduce(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) ->
     options = dict(zip(("axis", "dtype", "out", "keepdims"), rest, strict=False)) | kwargs
     options.setdefault("axis", 0)
     out = options.pop("out", None)
-    result = functions[name](x, **{key: value for key, value in options.items() if key == "axis" or value is not None})
+    result = functions[name](
+        x, **{key: value for key, value in options.items() if key == "axis" or value is not None}
+    )
     return result if _is_absent(out) else _store(ufunc, result, out if isinstance(out, tuple) else (out,))
 
 
@@ -178,7 +194,7 @@ def _tensor(x: Any) -> Any:
     return as_tensor(x)
 
 
-# -- functions -------------------------------------------------------------------------------------------------------
+# -- functions -----------------------------------------------------------------------------------------------
 
 
 def table_name(func: Callable[..., Any]) -> str:
@@ -189,9 +205,11 @@ def table_name(func: Callable[..., Any]) -> str:
 
 
 def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """A NumPy function on arguments among which are traced values. UnsupportedOpError where there is no op for it."""
+    """A NumPy function on arguments among which are traced values. UnsupportedOpError where there is no op
+    for it.
+    """
     name = table_name(func)
-    known = functions.get(name) or functions.get(aliases.get(name, name)) or questions.get(name)
+    known = functions.get(name) or questions.get(name)
     if known is None:
         raise unsupported(full_name(func))
     return known(*args, **kwargs)
@@ -210,7 +228,9 @@ def _result_type(*values: Any) -> Any:
     from jitgrad.ops.common import joint_dtype, type_key
 
     is_type = (type, np.dtype, str)
-    return joint_dtype(*(np.dtype(value) if isinstance(value, is_type) else type_key(value) for value in values))
+    return joint_dtype(
+        *(np.dtype(value) if isinstance(value, is_type) else type_key(value) for value in values)
+    )
 
 
 # NumPy functions whose answer is known while tracing: no op is made for them.
@@ -223,5 +243,7 @@ questions: dict[str, Callable[..., Any]] = {
     "isrealobj": lambda x: _tensor(x).dtype.kind != "c",
     "may_share_memory": lambda a, b, max_work=None: False,
     "shares_memory": lambda a, b, max_work=None: False,
-    "common_type": lambda *values: np.result_type(np.float16, *(_tensor(value).dtype for value in values)).type,
+    "common_type": lambda *values: (
+        np.result_type(np.float16, *(_tensor(value).dtype for value in values)).type
+    ),
 }

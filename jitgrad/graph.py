@@ -76,6 +76,12 @@ class Tensor(Operators, NumpyProtocols):
         """Tuple of extents, None for an unknown one; None when the rank is unknown."""
         return self.spec.shape
 
+    def eval(self, feed_dict: Mapping[Any, Any] | None = None) -> Any:
+        """Its value: ``Session(graph).run(tensor, feed_dict)``."""
+        from jitgrad.session import Session
+
+        return Session(self.graph).run(self, feed_dict)
+
     def consumers(self) -> list[Operation]:
         """The operations that take this tensor as an input, in the order in which they were made."""
         return list(self._consumers)

@@ -1,10 +1,12 @@
-"""Functions of neural networks that neither NumPy nor SciPy has: activations, normalisation, embeddings, losses; no layers."""
+"""Functions of neural networks that neither NumPy nor SciPy has: activations, normalisation, embeddings,
+losses; no layers.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -21,7 +23,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _of_arrays(count: int) -> Callable[[F], F]:
-    """Decorator: a function written on tensors also takes arrays in its first ``count`` arguments, and runs at once."""
+    """Decorator: a function written on tensors also takes arrays in its first ``count`` arguments, and
+    runs at once.
+    """
 
     def wrap(fn: F) -> F:
         @functools.wraps(fn)
@@ -31,7 +35,9 @@ def _of_arrays(count: int) -> Callable[[F], F]:
                 with graph.as_default():
                     return fn(*args, **kwargs)
             rest = args[count:]
-            return Compiled(lambda *arrays: fn(*arrays, *rest, **kwargs), Options(scoped=False)).interpret(*args[:count])
+            return Compiled(lambda *arrays: fn(*arrays, *rest, **kwargs), Options(scoped=False)).interpret(
+                *args[:count]
+            )
 
         return cast(F, run)
 
@@ -43,7 +49,7 @@ def _float(x: Any) -> Tensor:
     return t if is_inexact(t.dtype) else as_tensor(t, np.dtype(np.float64))
 
 
-# -- activations -----------------------------------------------------------------------------------------------------
+# -- activations ---------------------------------------------------------------------------------------------
 
 
 @_of_arrays(1)
@@ -56,7 +62,8 @@ def relu(x: Any) -> Any:
 def gelu(x: Any, approximate: str | bool = "none") -> Any:
     """x Φ(x), elementwise, with Φ the normal distribution function (Hendrycks and Gimpel, arXiv:1606.08415).
 
-    ``approximate="tanh"`` (or True): their approximation by a tanh. ValueError for anything but "none" and "tanh".
+    ``approximate="tanh"`` (or True): their approximation by a tanh. ValueError for anything but "none" and
+    "tanh".
     """
     t = _float(x)
     if approximate in ("none", False):
@@ -103,7 +110,7 @@ def logsumexp(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool 
     return call("logsumexp", x, axis=axis, keepdims=keepdims)
 
 
-# -- normalisation, look-up ------------------------------------------------------------------------------------------
+# -- normalisation, look-up ----------------------------------------------------------------------------------
 
 
 @_of_arrays(3)
@@ -130,11 +137,13 @@ def one_hot(indices: Any, depth: int, dtype: Any = np.float32) -> Any:
 
 @_of_arrays(2)
 def embedding(indices: Any, weight: Any) -> Any:
-    """Rows of ``weight`` [n, d] at the integer ``indices``: shape ``indices.shape + (d,)``. IndexError out of range."""
+    """Rows of ``weight`` [n, d] at the integer ``indices``: shape ``indices.shape + (d,)``. IndexError out
+    of range.
+    """
     return call("take", weight, indices, axis=0)
 
 
-# -- losses ----------------------------------------------------------------------------------------------------------
+# -- losses --------------------------------------------------------------------------------------------------
 
 
 def _reduced(loss: Tensor, reduction: str) -> Any:
@@ -162,13 +171,17 @@ def _difference(prediction: Any, target: Any) -> Tensor:
 
 @_of_arrays(2)
 def mse_loss(prediction: Any, target: Any, reduction: str = "mean") -> Any:
-    """(prediction - target)², their "mean", "sum" or one by one ("none"). ShapeError when the shapes differ."""
+    """(prediction - target)², their "mean", "sum" or one by one ("none"). ShapeError when the shapes
+    differ.
+    """
     return _reduced(call("square", _difference(prediction, target)), reduction)
 
 
 @_of_arrays(2)
 def huber_loss(prediction: Any, target: Any, delta: float = 1.0, reduction: str = "mean") -> Any:
-    """d²/2 where abs(d) is at most ``delta``, else delta (abs(d) - delta/2), with d = prediction - target (Huber 1964)."""
+    """d²/2 where abs(d) is at most ``delta``, else delta (abs(d) - delta/2), with d = prediction - target
+    (Huber 1964).
+    """
     d = _difference(prediction, target)
     size = call("absolute", d)
     return _reduced(call("where", size <= delta, 0.5 * d * d, delta * (size - 0.5 * delta)), reduction)
@@ -176,7 +189,8 @@ def huber_loss(prediction: Any, target: Any, delta: float = 1.0, reduction: str 
 
 @_of_arrays(2)
 def softmax_cross_entropy_with_logits(logits: Any, labels: Any, axis: int = -1) -> Any:
-    """-sum(labels * log_softmax(logits)) along ``axis``: one loss per example, of the shape of logits without that axis.
+    """-sum(labels * log_softmax(logits)) along ``axis``: one loss per example, of the shape of logits without
+    that axis.
 
     ``labels`` are probabilities in the shape of logits, or integer classes in the shape of the result.
     """
@@ -198,7 +212,9 @@ def softmax_cross_entropy_with_logits(logits: Any, labels: Any, axis: int = -1) 
 
 @_of_arrays(2)
 def cross_entropy(logits: Any, labels: Any, axis: int = -1, reduction: str = "mean") -> Any:
-    """``softmax_cross_entropy_with_logits``, its "mean" or "sum" over the examples, or one by one ("none")."""
+    """``softmax_cross_entropy_with_logits``, its "mean" or "sum" over the examples, or one by one
+    ("none").
+    """
     return _reduced(softmax_cross_entropy_with_logits(logits, labels, axis), reduction)
 
 
@@ -210,7 +226,21 @@ def binary_cross_entropy_with_logits(logits: Any, labels: Any, reduction: str = 
     return _reduced(call("softplus", z) - y * z, reduction)
 
 
-__all__: Sequence[str] = [
-    "binary_cross_entropy_with_logits", "cross_entropy", "embedding", "gelu", "huber_loss", "layer_norm", "log_softmax",
-    "logsumexp", "mse_loss", "one_hot", "relu", "sigmoid", "silu", "softmax", "softmax_cross_entropy_with_logits", "softplus",
-]  # fmt: skip
+__all__ = [
+    "binary_cross_entropy_with_logits",
+    "cross_entropy",
+    "embedding",
+    "gelu",
+    "huber_loss",
+    "layer_norm",
+    "log_softmax",
+    "logsumexp",
+    "mse_loss",
+    "one_hot",
+    "relu",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "softmax_cross_entropy_with_logits",
+    "softplus",
+]

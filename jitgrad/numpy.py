@@ -1,4 +1,6 @@
-"""NumPy's names, for what NumPy's own dispatch cannot reach: arrays made of traced values, and made anew while tracing."""
+"""NumPy's names, for what NumPy's own dispatch cannot reach: arrays made of traced values, and made anew
+while tracing.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,20 @@ _makers = ("zeros", "ones", "empty", "full", "arange", "linspace", "logspace", "
 
 
 def array(object: Any, dtype: Any = None, *, copy: bool | None = True, ndmin: int = 0) -> Any:
-    """As numpy.array, of nested lists and tuples in which some values are traced; a tensor while a function is traced."""
+    """As numpy.array, of nested lists and tuples in which some values are traced; a tensor while a
+    function is traced.
+    """
     graph = _graph_in(object)
     if graph is None:
         return _np.array(object, dtype=dtype, copy=copy, ndmin=ndmin)
     with graph.as_default():
         made = _build(object)
         made = made if dtype is None else _functions["astype"](made, _np.dtype(dtype))
-        return made if made.ndim >= ndmin else _functions["reshape"](made, (1,) * (ndmin - made.ndim) + tuple(made.shape))
+        return (
+            made
+            if made.ndim >= ndmin
+            else _functions["reshape"](made, (1,) * (ndmin - made.ndim) + tuple(made.shape))
+        )
 
 
 def asarray(a: Any, dtype: Any = None) -> Any:
@@ -41,7 +49,9 @@ def _build(value: Any) -> _Tensor:
     if not isinstance(value, list | tuple) or not _holds_tensor(value):
         return _common.as_tensor(value)
     parts = [_build(item) for item in value]
-    dtype = _common.common_dtype(*(item if _is_scalar(item) else part for item, part in zip(value, parts, strict=True)))
+    dtype = _common.common_dtype(
+        *(item if _is_scalar(item) else part for item, part in zip(value, parts, strict=True))
+    )
     return _functions["stack"]([_common.as_tensor(part, dtype) for part in parts])  # type: ignore[no-any-return]
 
 
@@ -50,7 +60,9 @@ def _is_scalar(item: Any) -> bool:
 
 
 def _holds_tensor(value: Any) -> bool:
-    return any(isinstance(leaf, _Tensor) or hasattr(leaf, "as_graph_element") for leaf in _pytree.flatten(value)[0])
+    return any(
+        isinstance(leaf, _Tensor) or hasattr(leaf, "as_graph_element") for leaf in _pytree.flatten(value)[0]
+    )
 
 
 def _maker(name: str) -> Callable[..., Any]:

@@ -1,4 +1,6 @@
-"""Pytrees: nested containers taken apart into leaves and put together again; a thin layer over optree, loaded when used."""
+"""Pytrees: nested containers taken apart into leaves and put together again; a thin layer over optree,
+loaded when used.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ _containers: set[type] = set()
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
-    """Leaves and structure. Lists, tuples, dicts, named tuples and dataclasses are containers; None is structure."""
+    """Leaves and structure. Lists, tuples, dicts, named tuples and dataclasses are containers; None is
+    structure.
+    """
     import optree
 
     leaves, structure = optree.tree_flatten(tree, namespace=_namespace)
@@ -68,16 +72,20 @@ def _register(cls: Any) -> None:
     def take_apart(value: Any) -> tuple[tuple[Any, ...], None, tuple[str, ...]]:
         return tuple(getattr(value, name) for name in names), None, names
 
-    def put_together(_: None, values: Any) -> Any:
+    def put_together(_: Any, values: Any) -> Any:
         made = object.__new__(cls)
         for name, value in zip(names, values, strict=True):
             object.__setattr__(made, name, value)
         return made
 
-    optree.register_pytree_node(cls, take_apart, put_together, path_entry_type=optree.DataclassEntry, namespace=_namespace)
+    optree.register_pytree_node(
+        cls, take_apart, put_together, path_entry_type=optree.DataclassEntry, namespace=_namespace
+    )
 
 
 def flatten_up_to(structure_of: Any, tree: Any) -> list[Any]:
-    """The parts of ``tree`` that stand where ``structure_of`` has leaves. ValueError when the structures differ."""
+    """The parts of ``tree`` that stand where ``structure_of`` has leaves. ValueError when the structures
+    differ.
+    """
     structure = flatten(structure_of)[1]
     return list(structure.flatten_up_to(tree))

@@ -1,8 +1,11 @@
-"""Running part of a graph: programs and executables per shapes of the feeds; sessions and compiled functions share it."""
+"""Running part of a graph: programs and executables per shapes of the feeds; sessions and compiled
+functions share it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +18,9 @@ from jitgrad.interpreter import interpret
 from jitgrad.opdef import Interpreted
 from jitgrad.program import Program, needed_operations, slice_graph
 from jitgrad.spec import TensorSpec, spec_of
+
+
+max_shapes = 64  # programs that one part of a graph is kept compiled for
 
 
 class Stage:
@@ -36,25 +42,34 @@ class Stage:
         self.targets = tuple(targets)
         self.done = frozenset(done)
         self.name = name
+        self._is_fixed = all(t.spec.is_known for t in feeds)
         self._programs: dict[tuple[TensorSpec, ...], Program] = {}
-        self._executables: dict[tuple[TensorSpec, ...], Any] = {}
+        self._executables: dict[Any, Any] = {}
+        self._lock = threading.Lock()
 
     def program(self, specs: Sequence[TensorSpec]) -> Program:
         """The program for feeds of these specs."""
         key = tuple(specs)
         if key not in self._programs:
             feeds = dict(zip(self.feeds, key, strict=True))
-            self._programs[key] = slice_graph(self.fetches, feeds, self.targets, self.name, self.done)
+            made = slice_graph(self.fetches, feeds, self.targets, self.name, self.done)
+            _keep(self._programs, key, made)
+            return made
         return self._programs[key]
 
     def executable(self, arrays: Sequence[Any]) -> Any:
         """The executable for feeds like these arrays."""
-        key = tuple(map(spec_of, arrays))
-        if key not in self._executables:
-            from jitgrad.executable import make_executable
+        key = () if self._is_fixed else tuple(array.shape for array in arrays)
+        found = self._executables.get(key)
+        return self._make_executable(key, arrays) if found is None else found
 
-            self._executables[key] = make_executable(self.program(key))
-        return self._executables[key]
+    def _make_executable(self, key: Any, arrays: Sequence[Any]) -> Any:
+        from jitgrad.executable import make_executable
+
+        with self._lock:
+            if key not in self._executables:
+                _keep(self._executables, key, make_executable(self.program(tuple(map(spec_of, arrays)))))
+            return self._executables[key]
 
     def executables(self) -> list[Any]:
         """All executables made so far."""
@@ -62,11 +77,19 @@ class Stage:
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """Arrays of the fetches, computed by the executable."""
-        return list(self.executable(arrays)(arrays))
+        results: list[Any] = self.executable(arrays)(arrays)
+        return results
 
     def interpret(self, arrays: Sequence[Any]) -> list[Any]:
         """Arrays of the fetches, computed op by op in NumPy."""
         return interpret_fresh(self.program([spec_of(array) for array in arrays]), arrays)
+
+
+def _keep(table: dict[Any, Any], key: Any, value: Any) -> None:
+    """Enter a value; the oldest go when there are too many."""
+    table[key] = value
+    while len(table) > max_shapes:
+        del table[next(iter(table))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,12 +103,17 @@ class _Step:
 class Runner:
     """Computes ``fetches`` (and runs ``targets``) of a graph from arrays of ``feeds``.
 
-    A program knows all its shapes, so the graph is cut at operations that do not tell theirs beforehand (py_func): what does
-    not depend on them is one program, then they are run, then the rest is a program for the shapes that they gave.
+    A program knows all its shapes, so the graph is cut at operations that do not tell theirs beforehand
+    (py_func): what does not depend on them is one program, then they are run, then the rest is a program for
+    the shapes that they gave.
     """
 
     def __init__(
-        self, fetches: Sequence[Tensor], feeds: Sequence[Tensor], targets: Sequence[Operation] = (), name: str = "main"
+        self,
+        fetches: Sequence[Tensor],
+        feeds: Sequence[Tensor],
+        targets: Sequence[Operation] = (),
+        name: str = "main",
     ) -> None:
         self.fetches = tuple(fetches)
         self.feeds = tuple(feeds)
@@ -100,26 +128,38 @@ class Runner:
 
     def interpret(self, arrays: Sequence[Any]) -> list[Any]:
         """Arrays of the fetches, computed op by op in NumPy."""
-        return self._only.interpret(arrays) if self._only is not None else self._run_steps(arrays, Stage.interpret)
+        return (
+            self._only.interpret(arrays)
+            if self._only is not None
+            else self._run_steps(arrays, Stage.interpret)
+        )
 
     def explain(self, arrays: Sequence[Any]) -> Any:
-        """What becomes of a run with such arrays. Where it takes several programs, it runs them to know their shapes."""
-        found: list[Any] = []
+        """What becomes of a run with such arrays."""
+        return _joined([stage.executable(values).explanation for stage, values in self.stages(arrays)])
+
+    def stages(self, arrays: Sequence[Any]) -> list[tuple[Stage, list[Any]]]:
+        """The stages of a run with their arrays. Where there are several, the run is made, to know their
+        shapes.
+        """
+        if self._only is not None:
+            return [(self._only, list(arrays))]
+        found: list[tuple[Stage, list[Any]]] = []
 
         def run(stage: Stage, values: Sequence[Any]) -> list[Any]:
-            found.append(stage.executable(values).explanation)
+            found.append((stage, list(values)))
             return stage.run(values)
 
-        if self._only is not None:
-            return self._only.executable(arrays).explanation
         self._run_steps(arrays, run)
-        return _joined(found)
+        return found
 
     def executables(self) -> list[Any]:
         """All executables made so far."""
         return [made for step in self._steps for made in step.stage.executables()]
 
-    def _run_steps(self, arrays: Sequence[Any], run: Callable[[Stage, Sequence[Any]], list[Any]]) -> list[Any]:
+    def _run_steps(
+        self, arrays: Sequence[Any], run: Callable[[Stage, Sequence[Any]], list[Any]]
+    ) -> list[Any]:
         values: dict[Tensor, Any] = dict(zip(self.feeds, arrays, strict=True))
         for step in self._steps:
             results = run(step.stage, [values[t] for t in step.stage.feeds])
@@ -136,12 +176,13 @@ def _run_operation(op: Operation, values: dict[Tensor, Any]) -> None:
 
 def _joined(explanations: Sequence[Any]) -> Any:
     texts = {
-        field.name: "\n".join(getattr(e, field.name) for e in explanations) for field in dataclasses.fields(explanations[0])
+        field.name: "\n".join(getattr(e, field.name) for e in explanations)
+        for field in dataclasses.fields(explanations[0])
     }
     return type(explanations[0])(**texts)
 
 
-# -- cutting into steps ----------------------------------------------------------------------------------------------
+# -- cutting into steps --------------------------------------------------------------------------------------
 
 
 def _plan_steps(
@@ -176,7 +217,10 @@ def is_dynamic(op: Operation) -> bool:
     if not isinstance(op.opdef.kind, Interpreted) or all(t.spec.is_known for t in op.outputs):
         return False
     try:
-        return any(not spec.is_known for spec in op.opdef.infer(tuple(_some_spec(x.spec) for x in op.inputs), op.params))
+        return any(
+            not spec.is_known
+            for spec in op.opdef.infer(tuple(_some_spec(x.spec) for x in op.inputs), op.params)
+        )
     except ShapeError:
         return False
 
@@ -185,7 +229,9 @@ def _some_spec(spec: TensorSpec) -> TensorSpec:
     return TensorSpec(tuple(1 if n is None else n for n in spec.shape or ()), spec.dtype)
 
 
-def _levels(operations: Sequence[Operation], dynamic: set[Operation], fed: set[Tensor]) -> dict[Operation, int]:
+def _levels(
+    operations: Sequence[Operation], dynamic: set[Operation], fed: set[Tensor]
+) -> dict[Operation, int]:
     """How many dynamic operations lie one behind the other before each operation."""
     level: dict[Operation, int] = {}
     for op in operations:
@@ -200,11 +246,13 @@ def _crosses(
     return x not in fed and (level[x.op] < level[op] or op in dynamic)
 
 
-# -- outputs ---------------------------------------------------------------------------------------------------------
+# -- outputs -------------------------------------------------------------------------------------------------
 
 
 def interpret_fresh(program: Program, arrays: Sequence[Any]) -> list[Any]:
-    """Interpret a program; each output is a writable, C-contiguous array that shares memory with nothing else."""
+    """Interpret a program; each output is a writable, C-contiguous array that shares memory with nothing
+    else.
+    """
     return _separate(interpret(program, arrays), arrays)
 
 

@@ -1,4 +1,6 @@
-"""Session: runs parts of a graph for fetches and feeds; which arrays come back is decided here, how they are made is not."""
+"""Session: runs parts of a graph for fetches and feeds; which arrays come back is decided here, how they
+are made is not.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class _Fetched:
 
 
 class Session:
-    """Runs a graph, the default one if none is given. It may be used in a ``with`` statement, and holds nothing to close."""
+    """Runs a graph, the default one if none is given. It may be used in a ``with`` statement, and holds
+    nothing to close.
+    """
 
     def __init__(self, graph: Graph | None = None) -> None:
         self.graph = default_graph() if graph is None else graph
@@ -39,9 +43,9 @@ class Session:
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
         """Values of ``fetches``, in their structure: arrays for tensors, None for operations.
 
-        Fetches are tensors, operations, Variables, their names ("op", "op:0"), nested in lists, tuples and dicts.
-        ``feed_dict`` gives values to placeholders or to any other tensor. FeedError names a placeholder that is needed and not fed;
-        ShapeError, DTypeError for a value that does not fit.
+        Fetches are tensors, operations, Variables, their names ("op", "op:0"), nested in lists, tuples and
+        dicts. ``feed_dict`` gives values to placeholders or to any other tensor. FeedError names a
+        placeholder that is needed and not fed; ShapeError, DTypeError for a value that does not fit.
         """
         feeds = {self._tensor(key): value for key, value in (feed_dict or {}).items()}
         arrays = [_fed_array(t, value) for t, value in feeds.items()]
@@ -64,7 +68,9 @@ class Session:
         element = self.graph.as_graph_element(key)
         if isinstance(element, Operation):
             if len(element.outputs) != 1:
-                raise FeedError(f"operation {element.name!r} has {len(element.outputs)} outputs: feed one of its tensors")
+                raise FeedError(
+                    f"operation {element.name!r} has {len(element.outputs)} outputs: feed one of its tensors"
+                )
             return element.outputs[0]
         return element
 
@@ -96,13 +102,17 @@ def _result(array: Any) -> Any:
 
 def _fed_array(t: Tensor, value: Any) -> Any:
     if isinstance(value, Tensor):
-        raise FeedError(layout(f"{t.name!r} is fed with a tensor", hint="feed the array that session.run gives for it"))
+        raise FeedError(
+            layout(f"{t.name!r} is fed with a tensor", hint="feed the array that session.run gives for it")
+        )
     array = np.asarray(value)
     if array.dtype != t.dtype:
         if not isinstance(value, np.ndarray | np.generic) or np.can_cast(array.dtype, t.dtype, "same_kind"):
             array = _converted(array, t)
         else:
-            raise DTypeError(layout(f"the value fed for {t.name!r} does not fit", expected=t.spec, got=array.dtype.name))
+            raise DTypeError(
+                layout(f"the value fed for {t.name!r} does not fit", expected=t.spec, got=array.dtype.name)
+            )
     if not is_compatible(array.shape, t.shape):
         raise ShapeError(
             layout(
@@ -120,7 +130,9 @@ def _converted(array: Any, t: Tensor) -> Any:
         return array.astype(t.dtype)
     except (TypeError, ValueError):
         got = array.dtype.name
-        raise DTypeError(layout(f"the value fed for {t.name!r} does not fit", expected=t.spec, got=got)) from None
+        raise DTypeError(
+            layout(f"the value fed for {t.name!r} does not fit", expected=t.spec, got=got)
+        ) from None
 
 
 def _refuse_unfed(runner: Runner) -> None:
@@ -130,7 +142,9 @@ def _refuse_unfed(runner: Runner) -> None:
                 layout(
                     f"placeholder {op.name!r} must be fed",
                     op=operation_text(op),
-                    needed=f"to compute {', '.join(repr(t.name) for t in runner.fetches[:3])}" if runner.fetches else None,
+                    needed=f"to compute {', '.join(repr(t.name) for t in runner.fetches[:3])}"
+                    if runner.fetches
+                    else None,
                     hint=f"add it to feed_dict: session.run(fetches, {{{op.name}: value}})",
                 )
             )

@@ -1,4 +1,4 @@
-"""Checks for users' own functions and ops: gradients against numerical derivatives, compiled against interpreted results.
+"""Checks for users' functions and ops: gradients against numerical ones, compiled against interpreted.
 
 Nothing in the package depends on it. It needs SciPy 1.15 or newer (``scipy.differentiate``).
 """
@@ -35,7 +35,9 @@ class Derivative:
     scale: float
 
     def is_close(self, rtol: float) -> bool:
-        """Whether they differ by no more than ten errors and ``rtol`` of the scale, the sum of all magnitudes."""
+        """Whether they differ by no more than ten errors and ``rtol`` of the scale, the sum of all
+        magnitudes.
+        """
         return abs(self.ours - self.numerical) <= 10 * self.error + rtol * self.scale
 
     def is_sharp(self) -> bool:
@@ -46,11 +48,12 @@ class Derivative:
 def check_gradients(
     fn: Callable[..., Any], *args: Any, order: int = 2, rtol: float = 1e-6, seed: int = 0
 ) -> None:
-    """Compare the gradients of ``fn`` at ``args`` with numerical derivatives, up to the given order of derivative.
+    """Compare the gradients of ``fn`` at ``args`` with numerical derivatives, up to the given order of
+    derivative.
 
-    ``args`` are pytrees of arrays; those of float dtypes are differentiated, in float64. The outputs are weighted at random
-    and added up, and the derivative is taken along a random direction; the second order differentiates the
-    gradient, likewise weighted. AssertionError that says which order differs, by how much.
+    ``args`` are pytrees of arrays; those of float dtypes are differentiated, in float64. The outputs are
+    weighted at random and added up, and the derivative is taken along a random direction; the second order
+    differentiates the gradient, likewise weighted. AssertionError that says which order differs, by how much.
     """
     leaves, structure = pytree.flatten(args)
     arrays = [np.asarray(leaf) for leaf in leaves]
@@ -66,7 +69,8 @@ def check_gradients(
 def check_derivatives(derivatives: Sequence[Derivative], rtol: float = 1e-6) -> None:
     """AssertionError for the first pair that differs, or whose numerical derivative is too rough to tell."""
     for found in derivatives:
-        shown = f"order {found.order}: ours {found.ours!r}, numerical {found.numerical!r}, its error {found.error:.2g}"
+        values = f"ours {found.ours!r}, numerical {found.numerical!r}, its error {found.error:.2g}"
+        shown = f"order {found.order}: {values}"
         if not found.is_close(rtol):
             raise AssertionError(f"the gradient is wrong at {shown}")
         if not found.is_sharp():
@@ -76,10 +80,11 @@ def check_derivatives(derivatives: Sequence[Derivative], rtol: float = 1e-6) -> 
 def directional_derivatives(
     build: Build, arrays: Sequence[Array], order: int, rng: np.random.Generator, step: float = 0.05
 ) -> list[Derivative]:
-    """Derivatives along random directions of the outputs of ``build`` (tensors in, tensors out), weighted at random.
+    """Derivatives along random directions of the outputs of ``build`` (tensors in, tensors out), weighted at
+    random.
 
-    Order k differentiates the k-1st gradient, weighted at random, along a direction. ``step`` is the first step of the
-    numerical derivative, whose directions have components in [-1, 1].
+    Order k differentiates the k-1st gradient, weighted at random, along a direction. ``step`` is the first
+    step of the numerical derivative, whose directions have components in [-1, 1].
     """
     graph = Graph()
     with graph.as_default():
@@ -142,15 +147,16 @@ def _numerical(
         moved = [a + t * v if a.dtype.kind == "f" else a for a, v in zip(arrays, direction, strict=True)]
         return float(interpret(value, moved)[0])
 
-    found = derivative(lambda ts: np.vectorize(at)(ts), 0.0, initial_step=step, maxiter=6)
+    found = derivative(np.vectorize(at), 0.0, initial_step=step, maxiter=6)
     return float(found.df), float(found.error)
 
 
 def assert_same_results(fn: Callable[..., Any], *args: Any, rtol: float | None = None, **kwargs: Any) -> None:
-    """Run ``fn`` compiled and interpreted on the same arguments and compare the results: structures, dtypes, values.
+    """Run ``fn`` compiled and interpreted on the same arguments and compare the results: structures, dtypes,
+    values.
 
-    ``rtol`` is relative to the largest finite magnitude of each result; by default 32 times the dtype's rounding
-    error. NaN equals NaN. AssertionError that names the first result that differs.
+    ``rtol`` is relative to the largest finite magnitude of each result; by default 32 times the dtype's
+    rounding error. NaN equals NaN. AssertionError that names the first result that differs.
     """
     from jitgrad.transforms import compile as compile_function
 
@@ -164,7 +170,9 @@ def assert_same_results(fn: Callable[..., Any], *args: Any, rtol: float | None =
 
 
 def assert_close(ours: Array, expected: Array, rtol: float | None = None, what: str = "the result") -> None:
-    """Equal dtypes and shapes, equal integers, floats equal to rounding (see assert_same_results); AssertionError otherwise."""
+    """Equal dtypes and shapes, equal integers, floats equal to rounding (see assert_same_results);
+    AssertionError otherwise.
+    """
     if ours.dtype != expected.dtype or ours.shape != expected.shape:
         raise AssertionError(f"{what}: {spec_of(ours)}, expected {spec_of(expected)}")
     if expected.dtype.kind not in "fc":

@@ -1,4 +1,6 @@
-"""Tracing: a Python function called on tensors in place of its arrays, its operations kept as a graph; it runs nothing."""
+"""Tracing: a Python function called on tensors in place of its arrays, its operations kept as a graph; it
+runs nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ from jitgrad import pytree
 from jitgrad.errors import DTypeError, layout
 from jitgrad.graph import Graph, Operation, Tensor, default_graph
 from jitgrad.ops.creation import identity, placeholder
+from jitgrad.ops.state import assign_op
 from jitgrad.spec import DType
 
 # A leaf as the cache of traces sees it: (dtype, shape) of an array, the type of a Python number, or a Static.
@@ -41,7 +44,8 @@ class Static:
 
 
 def read_leaf(leaf: Any) -> tuple[LeafKey, Any]:
-    """The key of a leaf and its array, C-contiguous and of native byte order; None in place of a static leaf's array.
+    """The key of a leaf and its array, C-contiguous and of native byte order; None in place of a static
+    leaf's array.
 
     DTypeError for arrays of objects, text and dates; TypeError for an unhashable object.
     """
@@ -53,7 +57,9 @@ def read_leaf(leaf: Any) -> tuple[LeafKey, Any]:
             return _static(leaf), None
         leaf = _as_array(leaf)
     if leaf.dtype.kind not in "fiubc":
-        raise DTypeError(layout(f"arrays of dtype {leaf.dtype} cannot be traced", hint="convert it with astype"))
+        raise DTypeError(
+            layout(f"arrays of dtype {leaf.dtype} cannot be traced", hint="convert it with astype")
+        )
     if not leaf.dtype.isnative:
         leaf = leaf.astype(leaf.dtype.newbyteorder("="))
     if not leaf.flags.c_contiguous:
@@ -71,12 +77,18 @@ def _weak_array(value: Any) -> Any:
 def _is_arraylike(leaf: Any) -> bool:
     if isinstance(leaf, str | bytes | type | np.dtype) or callable(leaf):
         return False
-    return hasattr(leaf, "__array__") or hasattr(leaf, "__array_interface__") or isinstance(leaf, memoryview | bytearray)
+    return (
+        hasattr(leaf, "__array__")
+        or hasattr(leaf, "__array_interface__")
+        or isinstance(leaf, memoryview | bytearray)
+    )
 
 
 def _as_array(leaf: Any) -> Any:
     if isinstance(leaf, np.ma.MaskedArray):
-        raise DTypeError(layout("masked arrays cannot be traced", hint="pass .data and .mask, and use np.where"))
+        raise DTypeError(
+            layout("masked arrays cannot be traced", hint="pass .data and .mask, and use np.where")
+        )
     return np.asarray(leaf)
 
 
@@ -93,7 +105,7 @@ def _static(leaf: Any) -> Static:
     return Static(type(leaf), leaf)
 
 
-# -- results ---------------------------------------------------------------------------------------------------------
+# -- results -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,9 +115,14 @@ class Results:
     structure: Any
     slots: tuple[int | None, ...]
     fixed: tuple[Any, ...]
+    is_bare: bool
 
     def build(self, arrays: Sequence[Any]) -> Any:
-        """The results for the arrays of the outputs; 0-d arrays become NumPy scalars, fixed arrays are copied."""
+        """The results for the arrays of the outputs; 0-d arrays become NumPy scalars, fixed arrays are
+        copied.
+        """
+        if self.is_bare:
+            return arrays[0] if arrays[0].ndim else arrays[0][()]
         leaves = [
             _copied(value) if slot is None else (arrays[slot] if arrays[slot].ndim else arrays[slot][()])
             for slot, value in zip(self.slots, self.fixed, strict=True)
@@ -129,20 +146,23 @@ def _collect(result: Any, graph: Graph) -> tuple[tuple[Tensor, ...], Results]:
             assert isinstance(tensor, Tensor)
             outputs.append(tensor)
     fixed = tuple(_copied(leaf) if slot is None else None for leaf, slot in zip(leaves, slots, strict=True))
-    return tuple(outputs), Results(structure, tuple(slots), fixed)
+    is_bare = len(leaves) == len(outputs) == 1 and leaves[0] is result
+    return tuple(outputs), Results(structure, tuple(slots), fixed, is_bare)
 
 
-# -- tracing ---------------------------------------------------------------------------------------------------------
+# -- tracing -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """What a traced call was: its graph, the placeholders of its arrays, the tensors it returned and their structure."""
+    """What a traced call was: the placeholders of its arrays, the tensors it returned and their structure,
+    and the operations that run even where no result needs them: assignments to Variables.
+    """
 
-    graph: Graph
     inputs: tuple[Operation, ...]
     outputs: tuple[Tensor, ...]
     results: Results
+    effects: tuple[Operation, ...]
 
     @property
     def feeds(self) -> tuple[Tensor, ...]:
@@ -163,8 +183,8 @@ def trace(
 ) -> Traced:
     """Call ``fn`` on placeholders of the given leaves.
 
-    ``structure`` is that of (args, kwargs), to which ``rebuild`` adds the static arguments. Once the call has ended the
-    graph is closed: a tensor that got away raises LeakedTracerError when it is used.
+    ``structure`` is that of (args, kwargs), to which ``rebuild`` adds the static arguments. Once the call has
+    ended the graph is closed: a tensor that got away raises LeakedTracerError when it is used.
     """
     graph = Trace()
     with graph.as_default():
@@ -179,7 +199,8 @@ def trace(
             outputs, results = _collect(result, graph)
         finally:
             graph.closed_by = describe(fn)
-    return Traced(graph, inputs, outputs, results)
+    effects = tuple(op for op in graph.operations if op.opdef is assign_op)
+    return Traced(inputs, outputs, results, effects)
 
 
 def _stand_in(key: LeafKey, name: str) -> Any:
@@ -200,7 +221,7 @@ def describe(fn: Callable[..., Any]) -> str:
     return f"{getattr(fn, '__name__', type(fn).__name__)}{where}"
 
 
-def parameter_names(fn: Fn) -> list[str]:
+def parameter_names(fn: Callable[..., Any]) -> list[str]:
     """Names of the positional parameters, as far as they can be told."""
     try:
         parameters = inspect.signature(fn).parameters.values()
@@ -230,7 +251,9 @@ def as_name(path: str) -> str:
 
 
 def detach(tree: Any) -> Any:
-    """The tree with an identity of each tensor and a constant of each array, so that no assignment reaches the caller."""
+    """The tree with an identity of each tensor and a constant of each array, so that no assignment reaches
+    the caller.
+    """
     return pytree.tree_map(_detached, tree)
 
 
@@ -248,7 +271,9 @@ def same(x: Tensor) -> Tensor:
 
 
 def graph_in(tree: Any) -> Graph | None:
-    """The graph of the first tensor in a tree, or of the function being traced; None when there is neither."""
+    """The graph of the first tensor in a tree, or of the function being traced; None when there is
+    neither.
+    """
     for leaf in pytree.flatten(tree)[0]:
         if isinstance(leaf, Tensor):
             return leaf.graph

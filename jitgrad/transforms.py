@@ -1,4 +1,6 @@
-"""compile, grad and their kin: functions to functions; inside a trace they add to its graph, outside they trace and run."""
+"""compile, grad and their kin: functions to functions; inside a trace they add to its graph, outside they
+trace and run.
+"""
 
 from __future__ import annotations
 
@@ -52,9 +54,10 @@ def compile(
 ) -> Compiled | Callable[[Fn], Compiled]:
     """``fn`` compiled: traced once per dtypes, shapes and static values of its arguments, and run fused.
 
-    A decorator, with or without arguments. Arguments and results are pytrees of arrays and numbers. Static arguments
-    are hashable Python values that the function may branch on. ``separate_compiled_gradients`` keeps the gradient of what is
-    inside in clusters of its own. ValueError for static arguments that the function does not have.
+    A decorator, with or without arguments. Arguments and results are pytrees of arrays and numbers. Static
+    arguments are hashable Python values that the function may branch on. ``separate_compiled_gradients``
+    keeps the gradient of what is inside in clusters of its own. ValueError for static arguments that the
+    function does not have.
     """
     options = Options(
         separate_compiled_gradients=separate_compiled_gradients,
@@ -70,7 +73,9 @@ def compile(
 
 
 def _lift(key: Any, fn: Fn, in_graph: Fn) -> Fn:
-    """A transform of ``fn`` as a function of arrays or tensors; cached and run fused when ``fn`` is compiled."""
+    """A transform of ``fn`` as a function of arrays or tensors; cached and run fused when ``fn`` is
+    compiled.
+    """
     if isinstance(fn, Compiled):
         return fn.derive(key, in_graph)
 
@@ -100,7 +105,7 @@ def _apply(key: Any, fn: Fn, in_graph: Fn, *args: Any) -> Any:
     return Compiled(in_graph, Options(scoped=False)).interpret(*args)
 
 
-# -- gradients -------------------------------------------------------------------------------------------------------
+# -- gradients -----------------------------------------------------------------------------------------------
 
 
 def _hashable(argnums: Argnums) -> Any:
@@ -108,12 +113,13 @@ def _hashable(argnums: Argnums) -> Any:
 
 
 def grad(fn: Fn, argnums: Argnums = 0, has_aux: bool = False) -> Fn:
-    """The function that gives the gradient of the scalar function ``fn`` with respect to the chosen positional arguments.
+    """The function that gives the gradient of the scalar function ``fn`` with respect to the chosen
+    positional arguments.
 
-    Gradients have the structure, shapes and dtypes of the arguments: bare for an int ``argnums``, a tuple for a tuple; zeros
-    for an argument that does not matter. With ``has_aux``, fn returns ``(value, aux)`` and the result is ``(gradient, aux)``.
-    Complex arguments: the gradient of a real loss is dL/dRe - i dL/dIm.
-    Raises ShapeError for a value that is no scalar, DTypeError for integers, ValueError for argnums out of range.
+    Gradients have the structure, shapes and dtypes of the arguments: bare for an int ``argnums``, a tuple for
+    a tuple; zeros for an argument that does not matter. With ``has_aux``, fn returns ``(value, aux)`` and the
+    result is ``(gradient, aux)``. Complex arguments: the gradient of a real loss is dL/dRe - i dL/dIm. Raises
+    ShapeError for a value that is no scalar, DTypeError for integers, ValueError for argnums out of range.
     """
     chosen = _hashable(argnums)
 
@@ -125,7 +131,9 @@ def grad(fn: Fn, argnums: Argnums = 0, has_aux: bool = False) -> Fn:
 
 
 def value_and_grad(fn: Fn, argnums: Argnums = 0, has_aux: bool = False) -> Fn:
-    """As ``grad``, with the value: ``(value, gradient)``, or ``((value, aux), gradient)`` with ``has_aux``."""
+    """As ``grad``, with the value: ``(value, gradient)``, or ``((value, aux), gradient)`` with
+    ``has_aux``.
+    """
     chosen = _hashable(argnums)
 
     def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
@@ -136,8 +144,9 @@ def value_and_grad(fn: Fn, argnums: Argnums = 0, has_aux: bool = False) -> Fn:
 
 
 def vjp(fn: Fn, *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
-    """``(out, vjp_fn)``: the value at ``primals``, and the function from a cotangent of the value to a tuple, one entry
-    per primal. The cotangent has the structure and shapes of the value: TypeError, ShapeError otherwise.
+    """``(out, vjp_fn)``: the value at ``primals``, and the function from a cotangent of the value to a
+    tuple, one entry per primal. The cotangent has the structure and shapes of the value: TypeError,
+    ShapeError otherwise.
     """
     graph = graph_in(primals)
     if graph is not None:
@@ -164,7 +173,9 @@ def jvp(fn: Fn, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, A
     """
     for what, value in (("primals", primals), ("tangents", tangents)):
         if not isinstance(value, tuple | list):
-            raise TypeError(f"jvp takes {what} as a tuple with one entry per argument, got {type(value).__name__}")
+            raise TypeError(
+                f"jvp takes {what} as a tuple with one entry per argument, got {type(value).__name__}"
+            )
 
     def forward(points: Any, directions: Any) -> Any:
         return push_forward(fn, tuple(points), tuple(directions))
@@ -181,7 +192,9 @@ def jacrev(fn: Fn, argnums: Argnums = 0) -> Fn:
 
 
 def jacfwd(fn: Fn, argnums: Argnums = 0) -> Fn:
-    """The function that gives all derivatives of ``fn``, by forward mode: best for few inputs. Results as ``jacrev``."""
+    """The function that gives all derivatives of ``fn``, by forward mode: best for few inputs. Results as
+    ``jacrev``.
+    """
     return _jacobian("jacfwd", fn, argnums, forward=True)
 
 
@@ -198,7 +211,8 @@ jacobian = jacrev
 
 
 def hessian(fn: Fn, argnums: Argnums = 0) -> Fn:
-    """The function that gives the second derivatives of the scalar function ``fn``, of shape ``x.shape + x.shape``.
+    """The function that gives the second derivatives of the scalar function ``fn``, of shape ``x.shape +
+    x.shape``.
 
     For several arguments, or arguments with structure: nested, rows outside and columns inside.
     """
@@ -206,10 +220,11 @@ def hessian(fn: Fn, argnums: Argnums = 0) -> Fn:
 
 
 def hvp(fn: Fn, primals: Any, tangents: Any) -> Any:
-    """The Hessian of the scalar function ``fn`` at ``primals`` times ``tangents``, at about the cost of two gradients.
+    """The Hessian of the scalar function ``fn`` at ``primals`` times ``tangents``, at about the cost of two
+    gradients.
 
-    ``primals`` and ``tangents`` are tuples with one entry per argument, or the bare argument of a function of one. The result is
-    a tuple like the primals, bare for one.
+    ``primals`` and ``tangents`` are tuples with one entry per argument, or the bare argument of a function of
+    one. The result is a tuple like the primals, bare for one.
     """
     is_bare = not isinstance(primals, tuple | list)
     points = (primals,) if is_bare else tuple(primals)

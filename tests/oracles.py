@@ -1,4 +1,4 @@
-"""Ways to run a program that must agree with the interpreter: machine code, and the loop IR in plain Python. No checks here."""
+"""Ways to run a program that must agree with the interpreter: machine code, and kernels as Python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ CHUNKS = 2
 def in_one_scope(program: Program) -> Program:
     """The program with all its instructions marked for compilation, in one scope."""
     return program.with_instructions(
-        dataclasses.replace(ins, origin=dataclasses.replace(ins.origin, scope="all")) for ins in program.instructions
+        dataclasses.replace(ins, origin=dataclasses.replace(ins.origin, scope="all"))
+        for ins in program.instructions
     )
 
 
@@ -51,7 +52,8 @@ def python_results(program: Program, feeds: Sequence[Array]) -> list[Array]:
 
 def _run_cluster(program: Program, cluster: Any, values: dict[int, Array]) -> dict[int, Array]:
     from jitgrad.compiler.extents import ExtentClasses
-    from jitgrad.compiler.fusion import Group, plan_fusion
+    from jitgrad.compiler.fusion import plan_fusion
+    from jitgrad.compiler.groups import Group
     from jitgrad.compiler.lower import lower_group
     from jitgrad.compiler.nodes import build_nodes
 
@@ -66,13 +68,14 @@ def _run_cluster(program: Program, cluster: Any, values: dict[int, Array]) -> di
         else:
             _run_product(program, step, plan, memory)
     return {
-        v: memory[plan.aliases.get(v, v)].reshape(program.specs[v].known_shape).copy() for v in cluster.outputs
+        v: memory[plan.aliases.get(v, v)].reshape(program.specs[v].known_shape).copy()
+        for v in cluster.outputs
     }
 
 
 def _extents_of(plan: Any) -> dict[int, int]:
     from jitgrad.compiler.extents import ONE
-    from jitgrad.compiler.fusion import Group
+    from jitgrad.compiler.groups import Group
 
     extents: dict[int, int] = {}
     for v, classes in plan.classes.items():
@@ -97,10 +100,12 @@ def _run_kernel(lowered: Any, plan: Any, extents: dict[int, int], memory: dict[i
             size = math.prod(extents[c] for c in plan.classes[v] if c != ONE)
             memory[root] = np.zeros(size, buffer.dtype)
         buffers[buffer.name] = memory[root]
-    ints = [quantity.value(extents) for quantity in lowered.ints]
-    run_in_python(
-        lowered.kernel, buffers, dict(zip(lowered.kernel.ints, ints, strict=True)), 1 if lowered.is_serial else CHUNKS
-    )
+    kernel = lowered.kernel
+    numbers = {
+        name: quantity.value(extents) for name, quantity in zip(kernel.ints, lowered.ints, strict=True)
+    }
+    numbers |= {c.name: literal.value for c, literal in zip(kernel.constants, lowered.constants, strict=True)}
+    run_in_python(kernel, buffers, numbers, 1 if lowered.is_serial else CHUNKS)
 
 
 def _run_product(program: Program, step: Any, plan: Any, memory: dict[int, Array]) -> None:

@@ -200,6 +200,51 @@ def test_reasons_name_the_path_and_the_refusal() -> None:
     assert [reason.instructions for reason in clustering.reasons] == [(1,), (0, 1, 2)]
 
 
+def test_what_only_a_later_cluster_needs_is_computed_there() -> None:
+    """The backward part computes 1 - h² itself from h, which is kept; the sum that needs more stays."""
+    b = Builder()
+    x, y = b.input(3), b.input(3)
+    h = b.op(compiled, x, scope="s")
+    other = b.op(compiled, y, scope="s")
+    square = b.op(compiled, h, h, scope="s")
+    derivative = b.op(compiled, square, scope="s")
+    needs_more = b.op(compiled, h, other, b.op(compiled, other, scope="s"), scope="s")
+    u = b.op(opaque, h)
+    program = b.program(b.op(compiled, u, derivative, needs_more, scope="s"))
+    first, second = check(program).clusters
+    assert [program.instructions[n].outputs[0] for n in first.instructions] == [h]
+    assert {square, derivative, needs_more} <= {
+        program.instructions[n].outputs[0] for n in second.instructions
+    }
+    assert first.outputs == (h,)
+
+
+def test_what_would_need_another_value_to_be_kept_stays() -> None:
+    b = Builder()
+    inner = b.op(compiled, b.input(3), scope="s")
+    small, late = b.op(compiled, inner, scope="s"), b.op(compiled, inner, scope="s")
+    u = b.op(opaque, small)
+    program = b.program(b.op(compiled, u, late, scope="s"))
+    first, second = check(program).clusters
+    assert first.outputs == (small, late)
+    assert second.instructions == (b.last,)
+
+
+def test_a_search_that_is_too_long_is_given_up_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program() -> Program:
+        b = Builder()
+        first, x = b.op(compiled, b.input(3), scope="a"), b.input(3)
+        for _ in range(4):
+            x = b.op(opaque, b.op(compiled, x, scope="b"))
+        return b.program(b.op(compiled, first, x, scope="a"), first)
+
+    assert len([c for c in check(program()).clusters if c.scope == "a"]) == 1
+    monkeypatch.setattr("jitgrad.compiler.turns.SEARCH_LIMIT", 3)
+    clustering = check(program())
+    assert len([c for c in clustering.clusters if c.scope == "a"]) == 2
+    assert any("too many steps lie between" in reason.text for reason in clustering.reasons)
+
+
 def test_text() -> None:
     b = Builder()
     x = b.input(3)
@@ -290,7 +335,7 @@ def programs(draw: st.DrawFn) -> Program:
     b = Builder()
     values = [b.input(2), b.input(2)]
     for number in range(draw(st.integers(1, 25))):
-        op = draw(st.sampled_from([compiled, compiled, compiled, opaque, effect, "constant"]))
+        op: Any = draw(st.sampled_from([compiled, compiled, compiled, opaque, effect, "constant"]))
         scope = draw(st.sampled_from([None, "1", "2", "3"]))
         if op == "constant":
             values.append(
@@ -329,7 +374,8 @@ def test_time_is_linear(pattern: str) -> None:
     previous = [x, x]
     for n in range(30_000):
         letter = pattern[n % len(pattern)]
-        op, scope = (opaque, None) if letter == "U" else (compiled, letter)
+        op: OpDef = opaque if letter == "U" else compiled
+        scope = None if letter == "U" else letter
         previous.append(b.op(op, previous[-1], previous[-2], scope=scope))
     program = b.program(previous[-1])
     start = time.perf_counter()

@@ -1,4 +1,6 @@
-"""The compiled function as a Python object: signatures, static arguments, traces, threads, pickles; not what it computes."""
+"""The compiled function as a Python object: signatures, static arguments, traces, threads, pickles; not
+what it computes.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +55,16 @@ def test_traced_once_per_dtypes_shapes_and_weakness() -> None:
     fn = Counted()
     f = jg.compile(fn)
     calls: list[tuple[Any, ...]] = [
-        (X,), (X + 1,), (X.astype(np.float32),), (X[:2],), (X.reshape(2, 2),), (X, 1.0), (X, 2.0), (X, 1), (X, np.float64(1.0)),
-    ]  # fmt: skip
+        (X,),
+        (X + 1,),
+        (X.astype(np.float32),),
+        (X[:2],),
+        (X.reshape(2, 2),),
+        (X, 1.0),
+        (X, 2.0),
+        (X, 1),
+        (X, np.float64(1.0)),
+    ]
     counts = []
     for args in calls:
         out = f(*args)
@@ -70,7 +80,14 @@ def test_traced_once_per_dtypes_shapes_and_weakness() -> None:
 def test_layouts_byte_orders_and_views() -> None:
     f = jg.compile(lambda x: x + 1.0)
     wide = np.arange(12.0).reshape(3, 4)
-    for x in (wide.T, wide[:, ::2], wide[::-1], np.asfortranarray(wide), wide.astype(">f8"), np.broadcast_to(X, (2, 4))):
+    for x in (
+        wide.T,
+        wide[:, ::2],
+        wide[::-1],
+        np.asfortranarray(wide),
+        wide.astype(">f8"),
+        np.broadcast_to(X, (2, 4)),
+    ):
         out = f(x)
         np.testing.assert_array_equal(out, x + 1.0)
         assert out.flags.c_contiguous and out.flags.writeable and out.dtype == np.float64
@@ -79,7 +96,9 @@ def test_layouts_byte_orders_and_views() -> None:
 
 def test_results_are_arrays_scalars_or_what_was_returned() -> None:
     constant = np.ones(2)
-    f = jg.compile(lambda x: {"x": x, "twice": (x, x), "sum": np.sum(x), "c": constant, "n": 3, "s": "a", "none": None})
+    f = jg.compile(
+        lambda x: {"x": x, "twice": (x, x), "sum": np.sum(x), "c": constant, "n": 3, "s": "a", "none": None}
+    )
     out = f(X)
     assert isinstance(out["sum"], np.float64) and (out["n"], out["s"], out["none"]) == (3, "a", None)
     assert type(out["x"]) is np.ndarray
@@ -109,7 +128,7 @@ def test_a_mutated_argument_keeps_its_value_in_the_caller() -> None:
     assert first[0] == 10.0 and second[0] == 0.0
 
 
-# -- static arguments ------------------------------------------------------------------------------------------------
+# -- static arguments ----------------------------------------------------------------------------------------
 
 
 def power(x: Any, n: int, flip: bool = False) -> Any:
@@ -120,9 +139,13 @@ def power(x: Any, n: int, flip: bool = False) -> Any:
 
 @pytest.mark.parametrize(
     "options",
-    [{"static_argnums": (1, 2)}, {"static_argnames": ("n", "flip")}, {"static_argnums": 1, "static_argnames": "flip"},
-     {"static_argnums": (-2, -1)}],
-)  # fmt: skip
+    [
+        {"static_argnums": (1, 2)},
+        {"static_argnames": ("n", "flip")},
+        {"static_argnums": 1, "static_argnames": "flip"},
+        {"static_argnums": (-2, -1)},
+    ],
+)
 def test_static_arguments(options: Any) -> None:
     f = jg.compile(power, **options)
     for args, kwargs in [((X, 2), {}), ((X, 2, True), {}), ((X,), {"n": 3}), ((X,), {"flip": True, "n": 0})]:
@@ -147,7 +170,9 @@ def test_static_values_are_told_apart_by_type() -> None:
 def test_static_arguments_must_exist() -> None:
     with pytest.raises(ValueError, match=r"static_argnums has 3, but power\(x, n, flip\)"):
         jg.compile(power, static_argnums=3)
-    with pytest.raises(ValueError, match=r"static_argnames has 'm', which is no parameter of power\(x, n, flip\)"):
+    with pytest.raises(
+        ValueError, match=r"static_argnames has 'm', which is no parameter of power\(x, n, flip\)"
+    ):
         jg.compile(power, static_argnames="m")
     jg.compile(lambda *args, **kwargs: 0, static_argnums=5, static_argnames="any")
 
@@ -159,7 +184,7 @@ def test_strings_and_functions_are_static_by_themselves() -> None:
     assert f.cache_info().traces == 2
 
 
-# -- the cache of traces ---------------------------------------------------------------------------------------------
+# -- the cache of traces -------------------------------------------------------------------------------------
 
 
 def test_the_cache_is_bounded_and_drops_the_least_recently_used() -> None:
@@ -177,7 +202,11 @@ def test_the_cache_is_bounded_and_drops_the_least_recently_used() -> None:
     ("first", "second", "reason"),
     [
         ((X, 1.0), (X[:2], 1.0), r"argument x changed from f64\[4\] to f64\[2\]"),
-        ((X, 1.0), (X.astype(np.float32), 1), r"x changed from f64\[4\] to f32\[4\], argument n changed from float to int"),
+        (
+            (X, 1.0),
+            (X.astype(np.float32), 1),
+            r"x changed from f64\[4\] to f32\[4\], argument n changed from float to int",
+        ),
         ((X, 1.0), ([X], 1.0), "structure of the arguments changed"),
         ((X, "a"), (X, "b"), "argument n changed from 'a' to 'b'"),
     ],
@@ -220,7 +249,7 @@ def test_arrays_are_not_kept() -> None:
     assert alive() is None and result() is None
 
 
-# -- objects ---------------------------------------------------------------------------------------------------------
+# -- objects -------------------------------------------------------------------------------------------------
 
 
 @jg.compile
@@ -270,7 +299,7 @@ def test_recursion() -> None:
     assert total(1.0, 3) == 1.875
 
 
-# -- threads and processes -------------------------------------------------------------------------------------------
+# -- threads and processes -----------------------------------------------------------------------------------
 
 
 def test_called_from_several_threads_it_is_traced_once() -> None:

@@ -1,4 +1,4 @@
-"""Documented gradients at ties, kinks and edges of domains, and what special values do; smooth points are in test_ops.py."""
+"""Documented gradients at ties, kinks and edges of domains; smooth points are in test_ops.py."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def slopes(fn: Callable[..., Any], *values: Any, order: int = 1) -> list[Any]:
         xs = [call("placeholder", a.dtype, a.shape) for a in arrays]
         ys: Any = [fn(*xs)]
         for _ in range(order):
-            ys = [g if g is not None else call("zeros_like", x) for g, x in zip(gradients(ys, xs), xs, strict=True)]
+            ys = [
+                g if g is not None else call("zeros_like", x)
+                for g, x in zip(gradients(ys, xs), xs, strict=True)
+            ]
         program = slice_graph(ys, {x: spec_of(a) for x, a in zip(xs, arrays, strict=True)})
     return [np.asarray(value).tolist() for value in interpret(program, arrays)]
 
@@ -53,7 +56,12 @@ first_order = [
     ("max of infinities", over("max"), ([inf, inf],), [[0.5, 0.5]]),
     ("abs", at("absolute"), ([0.0, -0.0, -2.0],), [[0.0, 0.0, -1.0]]),
     ("relu", at("relu"), ([-1.0, 0.0, 1.0],), [[0.0, 0.0, 1.0]]),
-    ("clip at its bounds", lambda x: call("clip", x, 0.0, 1.0), ([-1.0, 0.0, 0.5, 1.0, 2.0],), [[0.0, 1.0, 1.0, 1.0, 0.0]]),
+    (
+        "clip at its bounds",
+        lambda x: call("clip", x, 0.0, 1.0),
+        ([-1.0, 0.0, 0.5, 1.0, 2.0],),
+        [[0.0, 1.0, 1.0, 1.0, 0.0]],
+    ),
     ("clip, bounds", at("clip"), (2.0, 0.0, 1.0), [0.0, 0.0, 1.0]),
     ("clip, crossed bounds", at("clip"), (0.5, 1.0, 0.0), [0.0, 0.0, 1.0]),
     ("sign", at("sign"), ([0.0, 2.0],), [[0.0, 0.0]]),
@@ -80,7 +88,12 @@ first_order = [
     ("softplus", at("softplus"), ([-1000.0, 0.0, 1000.0],), [[0.0, 0.5, 1.0]]),
     ("log_sigmoid", at("log_sigmoid"), ([-1000.0, 0.0, 1000.0],), [[1.0, 0.5, 0.0]]),
     ("xlogy", at("xlogy"), (0.0, 0.0), [-inf, 0.0]),
-    ("where is blind to the other side", lambda x: call("where", x > 0, x, x + nan), ([1.0, 2.0],), [[1.0, 1.0]]),
+    (
+        "where is blind to the other side",
+        lambda x: call("where", x > 0, x, x + nan),
+        ([1.0, 2.0],),
+        [[1.0, 1.0]],
+    ),
     (
         "where twice",
         lambda x: call("where", x > 0, call("log", call("where", x > 0, x, 1.0)), 0.0),
@@ -112,13 +125,17 @@ second_order = [
 ]
 
 
-@pytest.mark.parametrize(("fn", "values", "expected"), [c[1:] for c in first_order], ids=[c[0] for c in first_order])
+@pytest.mark.parametrize(
+    ("fn", "values", "expected"), [c[1:] for c in first_order], ids=[c[0] for c in first_order]
+)
 def test_first_order(fn: Any, values: Any, expected: Any) -> None:
     for ours, right in zip(slopes(fn, *values), expected, strict=True):
         np.testing.assert_allclose(ours, right, rtol=1e-12)
 
 
-@pytest.mark.parametrize(("fn", "values", "expected"), [c[1:] for c in second_order], ids=[c[0] for c in second_order])
+@pytest.mark.parametrize(
+    ("fn", "values", "expected"), [c[1:] for c in second_order], ids=[c[0] for c in second_order]
+)
 def test_second_order(fn: Any, values: Any, expected: Any) -> None:
     found = slopes(fn, *values, order=2)
     if expected is None:
@@ -136,7 +153,10 @@ def test_float32_stays_float32() -> None:
         y = call("tanh", x * rate * 2 + 1.0) ** 2 / (1 + abs(rate))
         assert y.dtype == np.float32
         assert (rate * 2 + 1).is_weak and not y.is_weak
-        assert [g.dtype for g in gradients(call("sum", y), [x, rate])] == [np.float32, np.float64]
+        assert [g.dtype for g in gradients(call("sum", y), [x, rate]) if g is not None] == [
+            np.float32,
+            np.float64,
+        ]
 
 
 def test_what_numpy_refuses_is_refused() -> None:
@@ -156,7 +176,7 @@ def test_complex_gradients_follow_jax() -> None:
         x = call("placeholder", z.dtype, z.shape)
         energy = call("sum", call("real", x * call("conj", x)))
         length = call("sum", call("abs", x))
-        grads = [gradients(y, x)[0] for y in (energy, length)]
+        grads = [g for y in (energy, length) for g in gradients(y, x) if g is not None]
         of_energy, of_length = interpret(slice_graph(grads, {x: spec_of(z)}), [z])
         np.testing.assert_allclose(of_energy, 2 * z.conj())
         np.testing.assert_allclose(of_length, z.conj() / abs(z))

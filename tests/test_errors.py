@@ -1,4 +1,6 @@
-"""What the user reads when something is wrong: each message names what, where, expected and got, and the next step."""
+"""What the user reads when something is wrong: each message names what, where, expected and got, and the
+next step.
+"""
 
 from __future__ import annotations
 
@@ -52,68 +54,141 @@ here = "test_errors.py:"
 
 cases = {
     "shapes": Case(
-        lambda: traced(lambda x, y: x + y, X, X[:3]), jg.ShapeError, ValueError, ("[4]", "[3]", "x", here)),
+        lambda: traced(lambda x, y: x + y, X, X[:3]), jg.ShapeError, ValueError, ("[4]", "[3]", "x", here)
+    ),
     "matmul shapes": Case(
-        lambda: traced(lambda x, y: x @ y, np.ones((2, 3)), np.ones((2, 3))), jg.ShapeError, ValueError,
-        ("matmul", "[2,3]", here)),
+        lambda: traced(lambda x, y: x @ y, np.ones((2, 3)), np.ones((2, 3))),
+        jg.ShapeError,
+        ValueError,
+        ("matmul", "[2,3]", here),
+    ),
     "axis": Case(lambda: traced(lambda x: np.sum(x, axis=1), X), jg.ShapeError, ValueError, ("axis 1",)),
     "dtypes": Case(
-        lambda: traced(lambda x: np.bitwise_and(x, 1), X), jg.DTypeError, TypeError, ("bitwise_and", "float64", "astype")),
+        lambda: traced(lambda x: np.bitwise_and(x, 1), X),
+        jg.DTypeError,
+        TypeError,
+        ("bitwise_and", "float64", "astype"),
+    ),
     "no rule": Case(
-        lambda: jg.grad(lambda x: np.sum(jg.py_func(np.sort, [x], x.dtype)))(X), jg.GradientError, LookupError,
-        ("op 'py_func' has no gradient rule", "made at " + here, "stop_gradient", "register_gradient('py_func')")),
+        lambda: jg.grad(lambda x: np.sum(jg.py_func(np.sort, [x], x.dtype)))(X),
+        jg.GradientError,
+        LookupError,
+        (
+            "op 'py_func' has no gradient rule",
+            "made at " + here,
+            "stop_gradient",
+            "register_gradient('py_func')",
+        ),
+    ),
     "integer argument": Case(
-        lambda: jg.grad(loss)({"a": [X, 3]}), jg.DTypeError, TypeError,
-        ("argument x['a'][1] of loss", "int64", "2.0 in place of 2", here)),
+        lambda: jg.grad(loss)({"a": [X, 3]}),
+        jg.DTypeError,
+        TypeError,
+        ("argument x['a'][1] of loss", "int64", "2.0 in place of 2", here),
+    ),
     "integer loss": Case(
-        lambda: jg.grad(lambda x: np.sum(x > 0))(X), jg.DTypeError, TypeError, ("must return a float", "int64", here)),
+        lambda: jg.grad(lambda x: np.sum(x > 0))(X),
+        jg.DTypeError,
+        TypeError,
+        ("must return a float", "int64", here),
+    ),
     "complex loss": Case(
-        lambda: jg.grad(lambda x: np.sum(x * 1j))(X), jg.DTypeError, TypeError, ("complex128", ".real")),
+        lambda: jg.grad(lambda x: np.sum(x * 1j))(X), jg.DTypeError, TypeError, ("complex128", ".real")
+    ),
     "vector loss": Case(
-        lambda: jg.grad(lambda x: x * 2.0)(X), jg.ShapeError, ValueError, ("scalar", "[4]", "jg.jacobian", "np.sum", here)),
-    "no loss": Case(lambda: jg.grad(lambda x: None)(X), TypeError, TypeError, ("NoneType", "return the loss", here)),
+        lambda: jg.grad(lambda x: x * 2.0)(X),
+        jg.ShapeError,
+        ValueError,
+        ("scalar", "[4]", "jg.jacobian", "np.sum", here),
+    ),
+    "no loss": Case(
+        lambda: jg.grad(lambda x: None)(X), TypeError, TypeError, ("NoneType", "return the loss", here)
+    ),
     "two losses": Case(
-        lambda: jg.grad(lambda x: (np.sum(x), 1.0))(X), TypeError, TypeError, ("tuple", "has_aux=True", here)),
+        lambda: jg.grad(lambda x: (np.sum(x), 1.0))(X), TypeError, TypeError, ("tuple", "has_aux=True", here)
+    ),
     "no aux": Case(
-        lambda: jg.grad(loss, has_aux=True)(X), TypeError, TypeError, ("has_aux=True", "(value, aux)", "loss")),
+        lambda: jg.grad(loss, has_aux=True)(X), TypeError, TypeError, ("has_aux=True", "(value, aux)", "loss")
+    ),
     "argnums out of range": Case(
-        lambda: jg.grad(loss, argnums=2)(X), ValueError, ValueError, ("argnums=2", "loss(x", "1 positional", here)),
-    "argnums of a wrong type": Case(lambda: jg.grad(loss, argnums="x")(X), TypeError, TypeError, ("argnums", "'x'")),
+        lambda: jg.grad(loss, argnums=2)(X),
+        ValueError,
+        ValueError,
+        ("argnums=2", "loss(x", "1 positional", here),
+    ),
+    "argnums of a wrong type": Case(
+        lambda: jg.grad(loss, argnums="x")(X), TypeError, TypeError, ("argnums", "'x'")
+    ),
     "argnums twice": Case(lambda: jg.grad(loss, argnums=(0, -2))(X, X), ValueError, ValueError, ("twice",)),
     "text as an argument": Case(
-        lambda: jg.grad(loss)({"a": "b"}), jg.DTypeError, TypeError, ("x['a']", "'b'", "no derivative")),
+        lambda: jg.grad(loss)({"a": "b"}), jg.DTypeError, TypeError, ("x['a']", "'b'", "no derivative")
+    ),
     "if": Case(
-        lambda: traced(lambda x: 1 if x > 0 else 2, 1.0), jg.TracedValueError, TypeError,
-        ("greater", "np.where", "jitgrad.cond", here)),
+        lambda: traced(lambda x: 1 if x > 0 else 2, 1.0),
+        jg.TracedValueError,
+        TypeError,
+        ("greater", "np.where", "jitgrad.cond", here),
+    ),
     "float": Case(
-        lambda: traced(lambda x: float(x), 1.0), jg.TracedValueError, TypeError, ("float()", "'x:0'", "static_argnames", here)),
+        lambda: traced(lambda x: float(x), 1.0),
+        jg.TracedValueError,
+        TypeError,
+        ("float()", "'x:0'", "static_argnames", here),
+    ),
     "range": Case(
-        lambda: traced(lambda x, n: [x for _ in range(n)], X, 3), jg.TracedValueError, TypeError, ("'n:0'", "static_argnames", here)),
+        lambda: traced(lambda x, n: [x for _ in range(n)], X, 3),
+        jg.TracedValueError,
+        TypeError,
+        ("'n:0'", "static_argnames", here),
+    ),
     "np.array": Case(
-        lambda: traced(lambda x: np.array([x[0], 1.0]), X), jg.TracedValueError, TypeError, ("jitgrad.numpy", here)),
+        lambda: traced(lambda x: np.array([x[0], 1.0]), X),
+        jg.TracedValueError,
+        TypeError,
+        ("jitgrad.numpy", here),
+    ),
     "store into an array": Case(
-        lambda: traced(lambda x: np.zeros(4).__iadd__(x), X), jg.TracedValueError, TypeError,
-        ("numpy.add would write", "np.zeros_like", here)),
+        lambda: traced(lambda x: np.zeros(4).__iadd__(x), X),
+        jg.TracedValueError,
+        TypeError,
+        ("numpy.add would write", "np.zeros_like", here),
+    ),
     "unsupported": Case(
-        lambda: traced(lambda x: np.convolve(x, x), X), jg.UnsupportedOpError, NotImplementedError,
-        ("numpy.convolve", "jg.py_func", here)),
+        lambda: traced(lambda x: np.convolve(x, x), X),
+        jg.UnsupportedOpError,
+        NotImplementedError,
+        ("numpy.convolve", "jg.py_func", here),
+    ),
     "leaked": Case(
-        use_leaked, jg.LeakedTracerError, RuntimeError,
-        ("'multiply:0'", "leak at " + here, "made at " + here, "return the value")),
+        use_leaked,
+        jg.LeakedTracerError,
+        RuntimeError,
+        ("'multiply:0'", "leak at " + here, "made at " + here, "return the value"),
+    ),
     "another graph": Case(
-        lambda: jg.compile(lambda x: x + jg.constant(1.0) * _other_graphs_tensor())(X), jg.LeakedTracerError, RuntimeError,
-        ("'foreign:0' belongs to another graph", here)),
+        lambda: jg.compile(lambda x: x + jg.constant(1.0) * _other_graphs_tensor())(X),
+        jg.LeakedTracerError,
+        RuntimeError,
+        ("'foreign:0' belongs to another graph", here),
+    ),
     "objects": Case(
-        lambda: traced(loss, np.array([None, 1.0])), jg.DTypeError, TypeError, ("object", "astype")),
+        lambda: traced(loss, np.array([None, 1.0])), jg.DTypeError, TypeError, ("object", "astype")
+    ),
     "text": Case(lambda: traced(loss, np.array(["a"])), jg.DTypeError, TypeError, ("<U1",)),
-    "masked": Case(lambda: traced(loss, np.ma.masked_array(X, X > 1)), jg.DTypeError, TypeError, ("masked", "np.where")),
+    "masked": Case(
+        lambda: traced(loss, np.ma.masked_array(X, X > 1)), jg.DTypeError, TypeError, ("masked", "np.where")
+    ),
     "large integer": Case(lambda: traced(loss, 2**70), jg.DTypeError, TypeError, (str(2**70), "int64")),
     "unhashable static": Case(
-        lambda: traced(lambda x, n: x, X, [1], static_argnames="n"), TypeError, TypeError,
-        ("static argument 'n'", "[1] of type list", "tuple", here)),
+        lambda: traced(lambda x, n: x, X, [1], static_argnames="n"),
+        TypeError,
+        TypeError,
+        ("static argument 'n'", "[1] of type list", "tuple", here),
+    ),
     "unhashable leaf": Case(
-        lambda: traced(lambda x, n: x, X, {1}), TypeError, TypeError, ("{1} of type set", "hashable")),
-}  # fmt: skip
+        lambda: traced(lambda x, n: x, X, {1}), TypeError, TypeError, ("{1} of type set", "hashable")
+    ),
+}
 
 
 def _other_graphs_tensor() -> Any:

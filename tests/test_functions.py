@@ -1,4 +1,4 @@
-"""Functions of arrays, called as NumPy and SciPy call them: equal results and dtypes, right gradients; known and unknown shapes."""
+"""Functions called as NumPy and SciPy call them: equal results, right gradients, unknown shapes too."""
 
 from __future__ import annotations
 
@@ -32,19 +32,29 @@ N = np.where(B, M, np.nan)
 Z = np.array([[0.0, 2.0, 3.0], [0.0, 0.0, 4.0], [1.5, -2.0, 0.5]])
 mask = np.array([[True, False, True, True], [False, False, True, False], [True, True, True, True]])
 axes: list[Any] = [None, 0, -1, (0, 1)]
+weak_pairs = ("maximum", "arctan2", "hypot", "logaddexp", "copysign", "less", "fmod", "remainder")
+moments = ("sum", "prod", "max", "min", "mean", "var", "std")
+nan_moments = ("nansum", "nanprod", "nanmean", "nanvar", "nanstd")
 
 
 def row(name: str, *args: Any, like: Callable[..., Any] | None = None, order: int = 2, **kwargs: Any) -> Any:
     """A call of functions[name]; ``like`` is the function it must equal, numpy's of that name by default."""
-    shown = ", ".join([*(_word(a) for a in args), *(f"{key}={_word(value)}" for key, value in kwargs.items())])
+    shown = ", ".join(
+        [*(_word(a) for a in args), *(f"{key}={_word(value)}" for key, value in kwargs.items())]
+    )
     return pytest.param(name, like or _numpy(name), args, kwargs, order, id=f"{name}({shown})")
+
+
+def scipy_row(name: str, *args: Any, **kwargs: Any) -> Any:
+    """A call that must equal scipy.special's function of that name."""
+    return row(name, *args, like=getattr(special, name), **kwargs)
 
 
 def _word(value: Any) -> str:
     return str(spec_of(value)) if isinstance(value, np.ndarray) else repr(value).replace(" ", "")
 
 
-def _numpy(name: str) -> Callable[..., Any]:
+def _numpy(name: str) -> Any:
     found: Any = np
     for part in name.split("."):
         found = getattr(found, part)
@@ -56,10 +66,11 @@ rows = [
     *(row("add", a, b) for a in (M, F, I, U, B) for b in (F[0], I[0], 2, 2.0, True)),
     *(row("divide", a, b) for a in (F, I, U) for b in (np.int32(3), 2, 2.5)),
     *(row("power", a, b) for a, b in ((P, M), (P, 3), (F, 2), (I, 2), (np.float32(2.0), F), (2, P))),
-    *(row(name, F, 2) for name in ("maximum", "arctan2", "hypot", "logaddexp", "copysign", "less", "fmod", "remainder")),
+    *(row(name, F, 2) for name in weak_pairs),
     *(row(name, I) for name in ("sqrt", "sin", "exp", "abs", "negative", "sign", "floor", "square", "isnan")),
     *(row(name, F[0]) for name in ("tanh", "rint", "signbit", "isfinite", "cbrt", "deg2rad")),
     row("logical_and", F, I),
+    *(row(name, U, value) for name in ("less", "equal", "greater_equal") for value in (-1, 300)),
     row("left_shift", I, 2),
     row("mod", M, 0.7),
     row("acos", M / 5),
@@ -112,8 +123,8 @@ rows = [
     row("linspace", V, V + 3, 5, endpoint=False),
     row("logspace", V[:1], V[1:2], 4),
     # reductions
-    *(row(name, X, axis=axis) for name in ("sum", "prod", "max", "min", "mean", "var", "std") for axis in axes),
-    *(row(name, M, axis=1, keepdims=True) for name in ("sum", "prod", "max", "min", "mean", "var", "std", "ptp")),
+    *(row(name, X, axis=axis) for name in moments for axis in axes),
+    *(row(name, M, axis=1, keepdims=True) for name in (*moments, "ptp")),
     *(row(name, a) for name in ("sum", "prod", "mean", "var") for a in (I, U, B, F)),
     *(row(name, M, 0, where=mask) for name in ("sum", "prod")),
     *(row(name, M, axis=1, where=mask) for name in ("mean", "var", "std", "any", "all")),
@@ -129,7 +140,8 @@ rows = [
     row("std", M, correction=1),
     row("mean", F, dtype=np.float64),
     *(row(name, a, axis=axis) for name in ("any", "all") for a in (B, I, N) for axis in (None, 0)),
-    *(row(name, a, axis=axis) for name in ("argmax", "argmin") for a in (X, I, N, B) for axis in (None, 0, -1)),
+    *(row("argmax", a, axis=axis) for a in (X, I, N, B) for axis in (None, 0, -1)),
+    *(row("argmin", a, axis=axis) for a in (X, I, N, B) for axis in (None, 0, -1)),
     row("argmax", M, axis=1, keepdims=True),
     row("count_nonzero", I),
     row("count_nonzero", M, axis=1, keepdims=True),
@@ -145,10 +157,20 @@ rows = [
     row("average", M, axis=1, weights=V**2),
     row("average", M, weights=P, returned=True),
     row("ptp", M),
-    *(row(name, N, axis=axis) for name in ("nansum", "nanprod", "nanmean", "nanvar", "nanstd") for axis in (None, -1)),
+    *(row("median", a, axis=axis) for a in (X, M, I) for axis in (None, 0, -1)),
+    row("median", N, axis=1, order=0),
+    row("median", M, axis=1, keepdims=True),
+    row("trapezoid", M),
+    row("trapezoid", M, dx=0.3, axis=0),
+    row("trapezoid", M, np.cumsum(P, 1)),
+    row("sinc", np.array([0.0, 1e-5, -0.1, 0.3, 2.5, 3.0])),
+    row("isposinf", N),
+    row("isneginf", N),
+    row("array_equal", M, M + 0.0),
+    *(row(name, N, axis=axis) for name in nan_moments for axis in (None, -1)),
     *(row(name, N, axis=None) for name in ("nanmax", "nanmin", "nancumsum", "nancumprod")),
     # sums of exponentials
-    *(row(name, X, axis=axis, like=getattr(special, name)) for name in ("logsumexp", "softmax", "log_softmax") for axis in axes),
+    *(scipy_row(name, X, axis=axis) for name in ("logsumexp", "softmax", "log_softmax") for axis in axes),
     row("logsumexp", M, axis=1, keepdims=True, like=special.logsumexp),
     row("logsumexp", M, axis=1, b=P, like=special.logsumexp),
     row("logsumexp", np.array([-np.inf, -np.inf]), like=special.logsumexp, order=0),
@@ -163,7 +185,7 @@ rows = [
     row("linalg.vector_norm", M),
     row("linalg.matrix_norm", X),
     # special functions
-    *(row(name, a, like=getattr(special, name)) for name in ("erf", "expit", "gammaln", "psi") for a in (P, F**2 + 1, I * I + 1)),
+    *(scipy_row(name, a) for name in ("erf", "expit", "gammaln", "psi") for a in (P, F**2 + 1, I * I + 1)),
     row("polygamma", 1, P, like=special.polygamma),
     row("polygamma", 3, P, like=special.polygamma),
     row("betaln", P, 2.0, like=special.betaln),
@@ -175,7 +197,9 @@ rows = [
 ]  # fmt: skip
 
 
-def results_of(fn: Callable[..., Any], args: Sequence[Any], kwargs: Any, unknown: bool) -> list[np.ndarray[Any, Any]]:
+def results_of(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Any, unknown: bool
+) -> list[np.ndarray[Any, Any]]:
     """``fn`` of the arguments, arrays fed to placeholders, interpreted."""
     feeds: dict[Tensor, Any] = {}
 
@@ -206,7 +230,11 @@ def test_equals_numpy(name: str, like: Any, args: Any, kwargs: Any, order: int, 
         assert_close(ours, np.asarray(theirs), what=name)
 
 
-smooth = [r for r in rows if r.values[4] and any(isinstance(a, np.ndarray) and a.dtype.kind == "f" for a in r.values[2])]
+smooth = [
+    r
+    for r in rows
+    if r.values[4] and any(isinstance(a, np.ndarray) and a.dtype.kind == "f" for a in r.values[2])
+]
 
 
 @pytest.mark.parametrize(("name", "like", "args", "kwargs", "order"), smooth)
@@ -223,7 +251,11 @@ def test_gradients(name: str, like: Any, args: Any, kwargs: Any, order: int) -> 
 def test_unsupported_options_are_refused() -> None:
     with Graph().as_default():
         x = functions["placeholder"](np.float64, (3,))
-        for name, options in (("sum", {"out": x}), ("where", {}), ("cumulative_sum", {"include_initial": True})):
+        for name, options in (
+            ("sum", {"out": x}),
+            ("where", {}),
+            ("cumulative_sum", {"include_initial": True}),
+        ):
             with pytest.raises(UnsupportedOpError, match=name):
                 functions[name](x, **options)
         with pytest.raises(UnsupportedOpError, match="arange"):

@@ -1,8 +1,10 @@
-"""gradients(): what it returns, what it costs, and how rules are found and checked; single rules are in test_ops.py."""
+"""gradients(): what it returns, what it costs, and how rules are found and checked; single rules are in
+test_ops.py.
+"""
 
 from __future__ import annotations
 
-import time
+import timeit
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,7 @@ def variable(*shape: int) -> Any:
     return jg.placeholder(np.float64, shape)
 
 
-# -- what is returned ------------------------------------------------------------------------------------------------
+# -- what is returned ----------------------------------------------------------------------------------------
 
 
 def test_none_where_ys_do_not_depend_on_x(graph: jg.Graph) -> None:
@@ -82,11 +84,11 @@ def test_integers_carry_no_gradient(graph: jg.Graph) -> None:
 
 def test_other_outputs_of_an_operation_count_as_zero(graph: jg.Graph) -> None:
     x = variable(4)
-    left, right = np.split(x, 2)
+    left, _ = np.split(x, 2)
     assert run(jg.gradients(np.sum(left * 3.0), x), {x: np.ones(4)})[0].tolist() == [3.0, 3.0, 0.0, 0.0]
 
 
-# -- seeds, stops ----------------------------------------------------------------------------------------------------
+# -- seeds, stops --------------------------------------------------------------------------------------------
 
 
 def test_grad_ys(graph: jg.Graph) -> None:
@@ -119,7 +121,7 @@ def test_stop_gradients_equals_stop_gradient(graph: jg.Graph) -> None:
     assert jg.gradients(a, x, stop_gradients=a) == [None]
 
 
-# -- rules -----------------------------------------------------------------------------------------------------------
+# -- rules ---------------------------------------------------------------------------------------------------
 
 
 def opaque(x: Any) -> Any:
@@ -174,7 +176,9 @@ def test_a_rule_is_checked(graph: jg.Graph, rules: None) -> None:
     with pytest.raises(ValueError, match=r"gave 2 gradients for 1 inputs(.|\n)*tanh"):
         jg.gradients(np.tanh(x), x)
     registered_rules["tanh"] = lambda op, g: np.sum(g)
-    with pytest.raises(ValueError, match=r"wrong shape for input 0(.|\n)*expected: f64\[3\](.|\n)*got: +f64\[\]"):
+    with pytest.raises(
+        ValueError, match=r"wrong shape for input 0(.|\n)*expected: f64\[3\](.|\n)*got: +f64\[\]"
+    ):
         jg.gradients(np.tanh(x), x)
 
 
@@ -186,7 +190,7 @@ def test_prevent_gradient_raises_with_its_message(graph: jg.Graph) -> None:
         jg.gradients(y, x)
 
 
-# -- cost ------------------------------------------------------------------------------------------------------------
+# -- cost ----------------------------------------------------------------------------------------------------
 
 
 def chain(x: Any, length: int) -> Any:
@@ -196,12 +200,7 @@ def chain(x: Any, length: int) -> Any:
 
 
 def seconds(fn: Any, repeat: int = 3) -> float:
-    best = np.inf
-    for _ in range(repeat):
-        start = time.perf_counter()
-        fn()
-        best = min(best, time.perf_counter() - start)
-    return float(best)
+    return min(timeit.repeat(fn, number=1, repeat=repeat))
 
 
 def test_a_hundred_thousand_operations_without_recursion() -> None:

@@ -26,12 +26,12 @@ LAYERS = (
     ("gradients",),
     ("compiler",),
     ("executable",),
-    ("building", "compiled", "custom", "differentiation", "running", "session", "trace", "transforms"),
+    ("batching", "building", "compiled", "custom", "differentiation", "running", "session", "trace", "transforms"),
     ("", "__main__", "cli", "nn", "numpy", "profiler", "testing"),
 )
 
 # Imports inside a function that go up, so that what is above is loaded when it is first needed.
-LAZY = {("dispatch", "ops.common")}
+LAZY = {("dispatch", "ops.common"), ("graph", "session")}
 
 # The op families that may use another family's helpers, beside ops.common.
 FAMILIES = {

@@ -1,4 +1,4 @@
-"""The checks that every row of the table of cases goes through; what is special to one op is in test_edges.py."""
+"""The checks of every row of the table of cases; what is special to one op is in test_edges.py."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ from jitgrad.testing import assert_close, check_derivatives, directional_derivat
 
 Run = Callable[[Program, Sequence[Array]], list[Array]]
 rows: list[OpCase] = [
-    row
-    for module in ("cases", "cases_shape")
-    for row in importlib.import_module(module).cases
+    row for module in ("cases", "cases_shape") for row in importlib.import_module(module).cases
 ]
 native_rows = [row for row in rows if not isinstance(find(row.op).kind, Interpreted)]
 each_row = pytest.mark.parametrize("row", rows, ids=str)
@@ -32,11 +30,13 @@ each_native_row = pytest.mark.parametrize("row", native_rows, ids=str)
 
 # Ops that are not a function of their inputs alone: they hold a value, a state or the users own code.
 without_case = {
-    "constant", "placeholder", "read_variable", "assign", "no_op", "custom_gradient", "prevent_gradient", "py_func",
+    "constant", "placeholder", "read_variable", "assign", "no_op",
+    "custom_gradient", "prevent_gradient", "py_func",
 }  # fmt: skip
 
 edges = (
-    np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.75, -2.5, 7.0, 100.0, 5e-324, -1e-310, 1e-45, 3e38, -1e308,
+    np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.75, -2.5, 7.0, 100.0,
+    5e-324, -1e-310, 1e-45, 3e38, -1e308,
 )  # fmt: skip
 
 
@@ -59,7 +59,10 @@ def gradient_program(row: OpCase) -> Program:
         inputs = [call("placeholder", spec.dtype, spec.shape) for spec in row.specs]
         ys = [y for y in outputs_of(row, inputs) if is_inexact(y.dtype)]
         first = [g for g in gradients(ys, inputs) if g is not None]
-        second = [g for g in gradients(first, inputs) if g is not None] if row.order > 1 else []
+        weights = [
+            np.linspace(0.5, k + 1.5, g.spec.size).reshape(g.spec.known_shape) for k, g in enumerate(first)
+        ]
+        second = [g for g in gradients(first, inputs, weights) if g is not None] if row.order > 1 else []
         return verify(slice_graph([*first, *second], dict(zip(inputs, row.specs, strict=True))))
 
 
@@ -119,7 +122,9 @@ def test_compiled_gradients_equal_interpreted(row: OpCase, run: Run) -> None:
             assert_close(np.asarray(ours), np.asarray(expected), 1e-11)
 
 
-@pytest.mark.parametrize("row", [row for row in native_rows if isinstance(find(row.op).kind, Elementwise)], ids=str)
+@pytest.mark.parametrize(
+    "row", [row for row in native_rows if isinstance(find(row.op).kind, Elementwise)], ids=str
+)
 @pytest.mark.parametrize("run", [compiled_results, python_results])
 def test_special_values_are_interpreted_equally(row: OpCase, run: Run) -> None:
     for specs in row.variants():
@@ -133,7 +138,8 @@ def _all_edges(specs: Sequence[TensorSpec]) -> list[Array]:
     """Every combination of special values, one flat array per input."""
     with np.errstate(all="ignore"):
         choices = [
-            np.array(edges, spec.dtype) if spec.dtype.kind == "f" else np.array([0, 1]).astype(spec.dtype) for spec in specs
+            np.array(edges, spec.dtype) if spec.dtype.kind == "f" else np.array([0, 1]).astype(spec.dtype)
+            for spec in specs
         ]
     return [np.ascontiguousarray(grid.ravel()) for grid in np.meshgrid(*choices, indexing="ij")]
 
@@ -152,11 +158,15 @@ def _compare(ours: Sequence[Any], feeds: Sequence[Array], program: Program, row:
 
 
 def assert_within_ulp(ours: Array, expected: Array, ulps: float, zeros: bool) -> None:
-    """Floats at most so many units in the last place apart; infinities, and with ``zeros`` the signs of zeros, equal."""
+    """Floats at most so many units in the last place apart; infinities, and with ``zeros`` the signs of
+    zeros, equal.
+    """
     same = (ours == expected) | (np.isnan(ours) & np.isnan(expected))
     with np.errstate(all="ignore"):
         apart = np.abs(ours - expected) / np.spacing(np.abs(expected))
     wrong = ~(same | (apart <= ulps))
     if zeros:
         wrong |= (expected == 0) & (ours == 0) & (np.signbit(ours) != np.signbit(expected))
-    assert not wrong.any(), f"ours {ours[wrong][:5]}, interpreted {expected[wrong][:5]}, {apart[wrong][:5]} ulp apart"
+    assert not wrong.any(), (
+        f"ours {ours[wrong][:5]}, interpreted {expected[wrong][:5]}, {apart[wrong][:5]} ulp apart"
+    )

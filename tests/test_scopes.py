@@ -1,4 +1,6 @@
-"""The rules of jit scopes and of the scopes of gradient operations, as tables; what is done with them is tested elsewhere."""
+"""The rules of jit scopes and of the scopes of gradient operations, as tables; what is done with them is
+tested elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def scalar(name: str | None = None) -> Any:
     return jg.placeholder(np.float64, (), name=name)
 
 
-# -- jit scopes ------------------------------------------------------------------------------------------------------
+# -- jit scopes ----------------------------------------------------------------------------------------------
 
 
 def test_scopes_count_per_graph_from_zero(graph: jg.Graph) -> None:
@@ -39,7 +41,11 @@ def test_scopes_count_per_graph_from_zero(graph: jg.Graph) -> None:
         b = x + x
     with jg.jit_scope():
         c = x + x
-    assert [attrs(t)[:2] for t in (a, b, c)] == [(True, "jit_scope_0"), (False, "jit_scope_1"), (True, "jit_scope_2")]
+    assert [attrs(t)[:2] for t in (a, b, c)] == [
+        (True, "jit_scope_0"),
+        (False, "jit_scope_1"),
+        (True, "jit_scope_2"),
+    ]
     with jg.Graph().as_default(), jg.jit_scope():
         y = scalar()
         assert attrs(y + y)[1] == "jit_scope_0"
@@ -113,7 +119,7 @@ def test_compile_ops_must_be_a_bool(graph: jg.Graph, compile_ops: Any) -> None:
         np.tanh(x)
 
 
-# -- scopes of gradients ---------------------------------------------------------------------------------------------
+# -- scopes of gradients -------------------------------------------------------------------------------------
 
 
 def gradient_ops(graph: jg.Graph, before: int) -> list[Any]:
@@ -152,7 +158,10 @@ def test_gradient_operations_are_named_after_their_forward_operation(graph: jg.G
     jg.gradients(y, x)
     jg.gradients(y, x)
     made = [o for o in gradient_ops(graph, before) if "_grad/" in o.name]
-    assert {o.name.rsplit("/", 1)[0] for o in made} == {f"gradients/{op.name}_grad", f"gradients_1/{op.name}_grad"}
+    assert {o.name.rsplit("/", 1)[0] for o in made} == {
+        f"gradients/{op.name}_grad",
+        f"gradients_1/{op.name}_grad",
+    }
     assert all(o.original_op is op and o.source == op.source for o in made)
 
 

@@ -44,6 +44,11 @@ def test_fetches_by_name(graph: jg.Graph) -> None:
         session.run("nothing:0")
 
 
+def test_eval(graph: jg.Graph) -> None:
+    x = jg.placeholder(np.float64, ())
+    assert (x * 2.0).eval({x: 3.0}) == 6.0
+
+
 def test_any_tensor_can_be_fed(graph: jg.Graph) -> None:
     x = jg.placeholder(np.float64, [2])
     y = x + 1.0
@@ -113,12 +118,14 @@ def test_tensors_of_another_graph(graph: jg.Graph) -> None:
         y = jg.constant(2.0, name="mine")
         with pytest.raises(jg.LeakedTracerError, match="belongs to another graph"):
             _ = x + y
-    with pytest.raises(jg.LeakedTracerError, match=r"'mine:0' belongs to another graph(.|\n)*test_session.py"):
+    with pytest.raises(
+        jg.LeakedTracerError, match=r"'mine:0' belongs to another graph(.|\n)*test_session.py"
+    ):
         jg.Session(graph).run(y)
     assert jg.Session(other).run(y) == 2.0
 
 
-# -- state -----------------------------------------------------------------------------------------------------------
+# -- state ---------------------------------------------------------------------------------------------------
 
 
 def test_variables(graph: jg.Graph) -> None:
@@ -138,7 +145,7 @@ def test_assignments_must_fit(graph: jg.Graph) -> None:
     v = jg.Variable(np.zeros(2, np.int64))
     with pytest.raises(jg.ShapeError, match=r"expected: i64\[2\](.|\n)*got: +i64\[3\]"):
         v.assign([1, 2, 3])
-    with pytest.raises(jg.DTypeError, match="float64|f64"):
+    with pytest.raises(jg.DTypeError, match="f64"):
         v.assign([1.0, 2.0])
     with pytest.raises(jg.DTypeError, match="object"):
         jg.Variable(np.array([None]))
@@ -166,7 +173,18 @@ def test_control_dependencies_and_groups(graph: jg.Graph) -> None:
     assert tied[1] is None and session.run(tied[0]) == 1.0 and v.numpy() == 3.0
 
 
-# -- py_func ---------------------------------------------------------------------------------------------------------
+def test_a_compiled_function_assigns(graph: jg.Graph) -> None:
+    v = jg.Variable(1.0)
+
+    @jg.compile
+    def count(x: Any) -> Any:
+        v.assign_add(x)
+        return x * 2.0
+
+    assert (count(2.0), count(3.0), v.numpy()) == (4.0, 6.0, 6.0)
+
+
+# -- py_func -------------------------------------------------------------------------------------------------
 
 
 def test_py_func_gives_shapes_when_it_runs(graph: jg.Graph) -> None:

@@ -1,4 +1,4 @@
-"""simplify() on every op of the table of cases with gradients to order 2, and one model at several extents."""
+"""simplify() on every op of the table of cases with gradients to order 2; one model at several extents."""
 
 from __future__ import annotations
 

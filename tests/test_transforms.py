@@ -1,4 +1,6 @@
-"""grad and its kin: values, structures, nesting in any order and to any order; single rules are tested elsewhere."""
+"""grad and its kin: values, structures, nesting in any order and to any order; single rules are tested
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def ddf(x: Any) -> Any:
     return -np.sin(x) * x**2 + 4 * x * np.cos(x) + 2 * np.sin(x)
 
 
-# -- grad ------------------------------------------------------------------------------------------------------------
+# -- grad ----------------------------------------------------------------------------------------------------
 
 
 def test_grad_and_value() -> None:
@@ -41,7 +43,9 @@ def test_grad_and_value() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_dtypes_of_gradients_are_those_of_the_arguments(dtype: Any) -> None:
-    g, h = jg.grad(lambda x, y: np.sum(x * y.astype(x.dtype)), argnums=(0, 1))(X.astype(dtype), X.astype(np.float32))
+    g, h = jg.grad(lambda x, y: np.sum(x * y.astype(x.dtype)), argnums=(0, 1))(
+        X.astype(dtype), X.astype(np.float32)
+    )
     assert (g.dtype, h.dtype) == (dtype, np.float32)
 
 
@@ -129,7 +133,7 @@ def test_complex_arguments_follow_the_stated_convention() -> None:
     np.testing.assert_allclose(jg.grad(lambda z: np.sum((z * z).real))(z), 2 * z)
 
 
-# -- forward, reverse, second order ----------------------------------------------------------------------------------
+# -- forward, reverse, second order --------------------------------------------------------------------------
 
 
 def test_jvp() -> None:
@@ -221,7 +225,7 @@ def test_hvp() -> None:
     assert b == 6.0
 
 
-# -- nesting ---------------------------------------------------------------------------------------------------------
+# -- nesting -------------------------------------------------------------------------------------------------
 
 
 def cube(x: Any) -> Any:
@@ -252,7 +256,9 @@ second_order = {
     "hvp": lambda g: lambda x: jg.hvp(g, x, np.ones(4)),
     "compiled hvp": lambda g: jg.compile(lambda x: jg.hvp(jg.compile(g), (x,), (np.ones(4),))),
     "hessian": lambda g: lambda x: jg.hessian(g)(x).sum(axis=1),
-    "hessian of compiled": lambda g: lambda x: jg.hessian(jg.compile(lambda t: jg.compile(g)(t)))(x).sum(axis=1),
+    "hessian of compiled": lambda g: (
+        lambda x: jg.hessian(jg.compile(lambda t: jg.compile(g)(t)))(x).sum(axis=1)
+    ),
     "jacfwd of grad": lambda g: lambda x: jg.jacfwd(jg.grad(g))(x).sum(axis=1),
     "jacobian of compiled grad": lambda g: lambda x: jg.jacobian(jg.compile(jg.grad(g)))(x).sum(axis=1),
 }
@@ -281,7 +287,7 @@ def test_closures_over_traced_values() -> None:
     assert out == 6.0
 
 
-# -- stop_gradient, custom_gradient ------------------------------------------------------------------------------------
+# -- stop_gradient, custom_gradient --------------------------------------------------------------------------
 
 
 def test_stop_gradient() -> None:
@@ -306,7 +312,9 @@ def test_custom_gradient() -> None:
 def test_custom_gradient_can_be_differentiated_again() -> None:
     s = 1 / (1 + np.exp(-1.0))
     np.testing.assert_allclose(jg.grad(jg.grad(log1pexp))(1.0), s * (1 - s))
-    np.testing.assert_allclose(jg.compile(jg.grad(jg.grad(jg.grad(log1pexp))))(1.0), s * (1 - s) * (1 - 2 * s))
+    np.testing.assert_allclose(
+        jg.compile(jg.grad(jg.grad(jg.grad(log1pexp))))(1.0), s * (1 - s) * (1 - 2 * s)
+    )
 
 
 def test_custom_gradient_of_several_arguments_and_values() -> None:
@@ -314,7 +322,9 @@ def test_custom_gradient_of_several_arguments_and_values() -> None:
     def g(x: Any, p: Any) -> Any:
         return (x * p["a"], p["b"]), lambda gx, gb: (gx * 10.0, {"a": gb, "b": None})
 
-    grads = jg.grad(lambda x, p: np.sum(g(x, p)[0]) + 3.0 * g(x, p)[1], argnums=(0, 1))(X, {"a": 2.0, "b": 5.0})
+    grads = jg.grad(lambda x, p: np.sum(g(x, p)[0]) + 3.0 * g(x, p)[1], argnums=(0, 1))(
+        X, {"a": 2.0, "b": 5.0}
+    )
     assert grads[0].tolist() == [10.0] * 4 and grads[1] == {"a": 3.0, "b": 0.0}
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from jitgrad.compiler.bind import BoundCluster, bind_cluster
 from jitgrad.compiler.clusters import Cluster, Clustering, find_clusters
 from jitgrad.compiler.extents import ExtentClasses
-from jitgrad.compiler.fusion import Group, Plan, plan_fusion
+from jitgrad.compiler.fusion import plan_fusion
+from jitgrad.compiler.groups import Group, Plan
 from jitgrad.compiler.lower import Lowered, lower_group
 from jitgrad.compiler.nodes import Product, build_nodes
 from jitgrad.compiler.simplify import simplify

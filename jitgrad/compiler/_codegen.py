@@ -1,4 +1,6 @@
-"""Numba's CPU code generator with a light pass pipeline; imported by native.py when something must be compiled."""
+"""Numba's CPU code generator with a light pass pipeline; imported by native.py when something must be
+compiled.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ from typing import Any
 import llvmlite.binding as llvm
 from numba.core.codegen import AOTCodeLibrary, JITCPUCodegen
 
-from jitgrad.compiler.native import PIPELINE
+PIPELINE = (
+    "sroa",
+    "simplify_cfg",
+    "instruction_combine",
+    "new_gvn",
+    "simplify_cfg",
+    "dead_code_elimination",
+)
 
 
 class KernelLibrary(AOTCodeLibrary):  # type: ignore[misc]
@@ -27,7 +36,9 @@ class KernelLibrary(AOTCodeLibrary):  # type: ignore[misc]
 
 
 class KernelCodegen(JITCPUCodegen):  # type: ignore[misc]
-    """Numba's JIT settings (host CPU, its instruction sets, code model), with nothing put in Numba's own engine."""
+    """Numba's JIT settings (host CPU, its instruction sets, code model), with nothing put in Numba's own
+    engine.
+    """
 
     _library_class = KernelLibrary
 

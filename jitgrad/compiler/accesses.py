@@ -14,7 +14,10 @@ from jitgrad.program import Instruction, Program
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A value read at one index per dimension, where all guards hold; or a literal. Axes are those of the reader's domain."""
+    """A value read at one index per dimension, where all guards hold; or a literal. Axes are those of the reader's domain.
+
+    A dimension of extent 1 has the index AxisIndex(None); a fixed place in a longer one has scale 0.
+    """
 
     source: int | Literal
     dims: tuple[AxisIndex, ...] = ()
@@ -23,7 +26,7 @@ class Leaf:
     @property
     def is_selection(self) -> bool:
         """Whether it only picks, orders or repeats whole axes, so that it can be passed on in a register."""
-        return not self.guards and all(i.axis is None or (i.scale, i.offset) == (1, 0) for i in self.dims)
+        return not self.guards and all((i.scale, i.offset) == (1, 0) for i in self.dims)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class Accesses:
     def producer(self, v: int) -> Instruction | None:
         """The instruction of this cluster that makes ``v``; None when it comes from outside."""
         number = self.program.producers().get(v)
-        return self.program.instructions[number] if number in self.members else None  # type: ignore[index]
+        return self.program.instructions[number] if number in self.members else None
 
     def operand(self, v: int) -> Operand:
         """How to read ``v`` at an index of its own shape."""
@@ -150,7 +153,8 @@ def _substitute(index: AxisIndex, dims: tuple[AxisIndex, ...]) -> AxisIndex:
     if index.axis is None:
         return index
     outer = dims[index.axis]
-    return AxisIndex(outer.axis, index.scale * outer.scale if outer.axis is not None else 1, index.scale * outer.offset + index.offset)
+    scale = 0 if outer.axis is None else index.scale * outer.scale
+    return AxisIndex(outer.axis, scale, index.scale * outer.offset + index.offset)
 
 
 def _pull_back(guard: Guard, index: AxisIndex) -> Guard | bool:

@@ -13,7 +13,7 @@ from jitgrad.compiler import blas
 from jitgrad.compiler.buffers import ArenaPlan, Lifetime, aligned, plan_arena
 from jitgrad.compiler.clusters import Cluster
 from jitgrad.compiler.extents import ONE
-from jitgrad.compiler.fusion import Group, Plan
+from jitgrad.compiler.groups import Group, Plan
 from jitgrad.compiler.loopir import Literal
 from jitgrad.compiler.lower import Lowered
 from jitgrad.compiler.machine import load_kernels

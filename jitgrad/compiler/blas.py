@@ -1,22 +1,26 @@
-"""Matrix products as steps: BLAS calls behind the kernel ABI. It plans one product; when a product is BLAS is decided elsewhere.
+"""Matrix products as steps: BLAS calls behind the kernel ABI. It plans one product; when a product is BLAS is
+decided elsewhere.
 
-`matmul_step` describes  C[b] = op(A[b]) op(B[b])  (or C[b] += ...) over row-major matrices as a `BlasStep`: the name of a
-stub, the words of its block, the extent and the number of chunks. The parallel extent of a step counts *cells*: a batch
-index and a tile of C. Each cell is one BLAS call with one thread, so our own threads share the work, and the bits do not
-depend on how many there are. Row-major products are column-major ones with the operands swapped: C' = B' A'.
+`matmul_step` describes  C[b] = op(A[b]) op(B[b])  (or C[b] += ...) over row-major matrices as a `BlasStep`:
+the name of a stub, the words of its block, the extent and the number of chunks. The parallel extent of a step
+counts *cells*: a batch index and a tile of C. Each cell is one BLAS call with one thread, so our own threads
+share the work, and the bits do not depend on how many there are. Row-major products are column-major ones
+with the operands swapped: C' = B' A'.
 
-Addresses of BLAS functions come from SciPy's C interface (`scipy.linalg.cython_blas`, 32-bit integers by reference), are
-looked up in each process, and lie in the block, never in code. A vector on one side makes it a gemv. Two rules differ
-from BLAS: k = 0 gives zeros, and what C held before never shows through, NaN included, unless it is added to.
+Addresses of BLAS functions come from SciPy's C interface (`scipy.linalg.cython_blas`, 32-bit integers by
+reference), are looked up in each process, and lie in the block, never in code. A vector on one side makes it
+a gemv. Two rules differ from BLAS: k = 0 gives zeros, and what C held before never shows through, NaN
+included, unless it is added to.
 
-`guard_steps` puts OpenBLAS on one thread before the first product of a list of steps and back after the last one (5 ns). Without it
-its threads and ours fight: both spin after their work. 2 cores, sgemm 256x256x256, then a parallel kernel of 8 us:
+`guard_steps` puts OpenBLAS on one thread before the first product of a list of steps and back after the last
+one (5 ns). Without it its threads and ours fight: both spin after their work. 2 cores, sgemm 256x256x256,
+then a parallel kernel of 8 us:
 
     OpenBLAS with 2 threads, then the kernel   254 us (186 + 8 if they did not disturb each other)
     gemm in 6 cells by our threads, then it    %(fill)s
 
-Other BLAS libraries keep their own threads, and a product is one cell. Sizes, one thread: 20x32 @ 32x32 float32 takes
-%(small)s
+Other BLAS libraries keep their own threads, and a product is one cell. Sizes, one thread: 20x32 @ 32x32
+float32 takes %(small)s
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -35,8 +39,8 @@ from typing import Any
 import numpy as np
 
 from jitgrad.compiler import native
-from jitgrad.compiler.cache import compile_cached
 from jitgrad.compiler.blas_ir import BLOCK, GUARD_STUBS, MATMUL_STUBS, blas_ir
+from jitgrad.compiler.cache import compile_cached
 
 INT32_MAX = 2**31 - 1
 _CHUNK_FLOPS = 2_000_000  # of float32, about 20 us
@@ -62,9 +66,11 @@ class BlasStep:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A batch of row-major matrices: table slot, offset and strides in elements. `transposed`: stored the other way round.
+    """A batch of row-major matrices: table slot, offset and strides in elements. `transposed`: stored the
+    other way round.
 
-    `row_stride` is the distance of the stored rows, `batch_strides` one stride per batch axis (0 where broadcast).
+    `row_stride` is the distance of the stored rows, `batch_strides` one stride per batch axis (0 where
+    broadcast).
     """
 
     slot: int
@@ -83,10 +89,11 @@ def matmul_step(
     batch: tuple[int, ...] = (),
     accumulate: bool = False,
 ) -> BlasStep | None:
-    """The step for C = op(A) op(B), or C += with `accumulate`; `sizes` is (m, n, k). None if there is nothing to do.
+    """The step for C = op(A) op(B), or C += with `accumulate`; `sizes` is (m, n, k). None if there is nothing
+    to do.
 
-    A is stored (m, k), or (k, m) when transposed; B is (k, n) or (n, k); C is (m, n). Raises ValueError for a dtype other
-    than float32 and float64, and for sizes or strides beyond 32 bits.
+    A is stored (m, k), or (k, m) when transposed; B is (k, n) or (n, k); C is (m, n). Raises ValueError for a
+    dtype other than float32 and float64, and for sizes or strides beyond 32 bits.
     """
     m, n, k = sizes
     if min((m, n, *batch)) == 0 or (k == 0 and accumulate):
@@ -96,20 +103,23 @@ def matmul_step(
     cells = math.prod(batch) * -(-m // rows) * -(-n // columns)
     chunks = _chunks(cells, m, n, m * n * k * math.prod(batch) * dtype.itemsize // 4)
     letter = _LETTERS[dtype.name]
-    words = {
-        "gemm": blas_address(letter + "gemm"),
-        "gemv": blas_address(letter + "gemv"),
-        "m": m, "n": n, "k": k, "rows": rows, "columns": columns,
-        "accumulate": int(accumulate), "nbatch": len(batch),
-    }  # fmt: skip
-    for name, operand in (("a", a), ("b", b), ("c", c)):
-        words |= {f"{name}_slot": operand.slot, f"{name}_stride": max(1, operand.row_stride),
-                  f"{name}_offset": operand.offset, f"{name}_transposed": int(operand.transposed)}  # fmt: skip
+    words = {name: blas_address(letter + name) for name in ("gemm", "gemv")} | {"m": m, "n": n, "k": k}
+    words |= {"rows": rows, "columns": columns, "accumulate": int(accumulate), "nbatch": len(batch)}
+    words |= _operand_words("a", a) | _operand_words("b", b) | _operand_words("c", c)
     block = [words[name] for name in BLOCK]
     for axis, extent in enumerate(batch):
         block += [extent, a.batch_strides[axis], b.batch_strides[axis], c.batch_strides[axis]]
     stub = MATMUL_STUBS[dtype.name]
     return BlasStep(stub, stub_address(stub), tuple(block), cells, chunks)
+
+
+def _operand_words(name: str, operand: Operand) -> dict[str, int]:
+    return {
+        f"{name}_slot": operand.slot,
+        f"{name}_offset": operand.offset,
+        f"{name}_stride": max(1, operand.row_stride),
+        f"{name}_transposed": int(operand.transposed),
+    }
 
 
 def _check(dtype: np.dtype[Any], numbers: Sequence[int], c: Operand) -> None:
@@ -122,10 +132,11 @@ def _check(dtype: np.dtype[Any], numbers: Sequence[int], c: Operand) -> None:
 
 
 def _tile(m: int, n: int, k: int, batch: int, transposed: tuple[bool, bool]) -> tuple[int, int]:
-    """Rows and columns of C per cell, for one thread each. Depends on the sizes only, so the bits do not change.
+    """Rows and columns of C per cell, for one thread each. Depends on the sizes only, so the bits do not
+    change.
 
-    OpenBLAS multiplies without packing its operands while m n k <= 1e6, 10 to 20 % faster: tiles for short sums stay
-    below that. Long sums get large tiles, because every cell packs its share of A and B again.
+    OpenBLAS multiplies without packing its operands while m n k <= 1e6, 10 to 20 % faster: tiles for short
+    sums stay below that. Long sums get large tiles, because every cell packs its share of A and B again.
     """
     if not set_threads_address() or (batch >= _MAX_CHUNKS and m * n * k <= _UNPACKED):
         return m, n
@@ -140,9 +151,12 @@ def _tile(m: int, n: int, k: int, batch: int, transposed: tuple[bool, bool]) -> 
 
 
 def _vector_tile(m: int, n: int, k: int, transposed: tuple[bool, bool]) -> tuple[int, int]:
-    """Pieces of the result; where the matrix is walked across its rows they stay wide enough to read whole pages."""
+    """Pieces of the result; where the matrix is walked across its rows they stay wide enough to read whole
+    pages.
+    """
     across = transposed[0] if n == 1 else not transposed[1]
-    pieces = min(_MAX_CHUNKS, m * n * k // _CHUNK_ELEMENTS, max(m, n) // _PAGE_ELEMENTS if across else _MAX_CHUNKS) or 1
+    most = max(m, n) // _PAGE_ELEMENTS if across else _MAX_CHUNKS
+    pieces = min(_MAX_CHUNKS, most, m * n * k // _CHUNK_ELEMENTS) or 1
     return (m, _side(n, pieces)) if m == 1 else (_side(m, pieces), n)
 
 
@@ -168,7 +182,9 @@ def _chunks(cells: int, m: int, n: int, products: int) -> int:
 
 
 def guard_steps() -> tuple[BlasStep, BlasStep] | None:
-    """Steps to run before the first and after the last product of a list; None where the library cannot be told."""
+    """Steps to run before the first and after the last product of a list; None where the library cannot be
+    told.
+    """
     setter, getter = set_threads_address(), get_threads_address()
     if not setter or not getter:
         return None
@@ -186,7 +202,7 @@ def stub_address(name: str) -> int:
     return _stubs()[name]
 
 
-@lru_cache(maxsize=None)
+@cache
 def blas_address(name: str) -> int:
     """The address of a BLAS function of SciPy's C interface, such as `sgemm`, in this process."""
     return capsule_address(_cython_blas().__pyx_capi__[name])
@@ -203,7 +219,9 @@ def capsule_address(capsule: Any) -> int:
 
 @lru_cache(maxsize=1)
 def _cython_blas() -> Any:
-    """SciPy's module of BLAS pointers, without importing the package around it (2 ms instead of 115) if that works."""
+    """SciPy's module of BLAS pointers, without importing the package around it (2 ms instead of 115) if that
+    works.
+    """
     if "scipy.linalg" not in sys.modules:
         module = _load_alone("scipy.linalg.cython_blas")
         if module is not None:
@@ -239,9 +257,11 @@ def _execute(name: str, file: Path) -> ModuleType | None:
     return module
 
 
-@lru_cache(maxsize=None)
+@cache
 def _openblas_function(stem: str) -> int:
-    """The address of an OpenBLAS function in the library that SciPy's BLAS is linked to; 0 if that is another library."""
+    """The address of an OpenBLAS function in the library that SciPy's BLAS is linked to; 0 if that is another
+    library.
+    """
     library = ctypes.CDLL(_cython_blas().__file__)
     for name in (f"scipy_{stem}", stem, f"scipy_{stem}64_", f"{stem}64_"):
         function = getattr(library, name, None)

@@ -1,8 +1,9 @@
-"""The stubs between the kernel ABI and BLAS, as LLVM IR text: which cell, which addresses, which call. No planning.
+"""The stubs between the kernel ABI and BLAS, as LLVM IR text: which cell, which addresses, which call. No
+planning.
 
-    jitgrad_matmul_f32, jitgrad_matmul_f64    a range of cells of a product; the block is `BLOCK`, then per batch axis
-                                              its extent and the strides of A, B and C
-    jitgrad_blas_enter, jitgrad_blas_leave    OpenBLAS on one thread, and back; the block: its getter, its setter
+    jitgrad_matmul_f32, jitgrad_matmul_f64    a range of cells of a product; the block is `BLOCK`, then, per
+                                              batch axis, its extent and the strides of A, B and C
+    jitgrad_blas_enter, jitgrad_blas_leave    OpenBLAS on one thread, and back; block: its getter and setter
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class _Scalar:
 def blas_ir() -> str:
     """The whole module."""
     kinds = (_Scalar("float", MATMUL_STUBS["float32"], 4), _Scalar("double", MATMUL_STUBS["float64"], 8))
-    parts = [_guard(), *(part for kind in kinds for part in (_cells(kind), _cell(kind), _gemm(kind), _gemv(kind)))]
+    parts = [_guard()]
+    for kind in kinds:
+        parts += [_cells(kind), _cell(kind), _gemm(kind), _gemv(kind)]
     return "\n".join(parts) + f"\n{_zero()}\nattributes #0 = {{ nounwind }}\n"
 
 
@@ -107,7 +110,7 @@ done:
 
 
 def _operand(name: str, kind: _Scalar) -> str:
-    """The address of the tile's part of an operand, from its offset and the first row and column of the tile."""
+    """The address of the tile's part of an operand, from its offset and the tile's first row and column."""
     return f"""{_words(f"{name}_slot", f"{name}_stride", f"{name}_transposed")}
   %{name}_entry = getelementptr ptr, ptr %table, i64 %{name}_slot
   %{name}_base = load ptr, ptr %{name}_entry
@@ -124,7 +127,8 @@ def _cell(kind: _Scalar) -> str:
     b = _operand("b", kind).replace("%b_far =", "%b_across = icmp eq i64 %b_transposed, 0\n  %b_far =")
     c = _operand("c", kind).replace("%c_far =", "%c_across = or i1 false, false\n  %c_far =")
     return f"""
-define internal void @cell_{kind.type}(ptr %table, ptr %block, i64 %row, i64 %column, i64 %a, i64 %b, i64 %c0) #0 {{
+define internal void @cell_{kind.type}(ptr %table, ptr %block, i64 %row, i64 %column, i64 %a, i64 %b,
+      i64 %c0) #0 {{
 entry:
 {_words("m", "n", "k", "rows", "columns", "accumulate")}
   %a_first = mul i64 %row, %rows
@@ -166,10 +170,12 @@ gemv:
   %y_stride = select i1 %n_one, i64 %c_stride, i64 1
   %height = select i1 %matrix_t, i64 %k, i64 %y_length
   %width = select i1 %matrix_t, i64 %y_length, i64 %k
-  call void @gemv_{kind.type}(ptr %block, i1 %matrix_t, i64 %height, i64 %width, ptr %matrix, i64 %matrix_stride, ptr %x, i64 %x_stride, ptr %c_ptr, i64 %y_stride)
+  call void @gemv_{kind.type}(ptr %block, i1 %matrix_t, i64 %height, i64 %width, ptr %matrix,
+      i64 %matrix_stride, ptr %x, i64 %x_stride, ptr %c_ptr, i64 %y_stride)
   ret void
 gemm:
-  call void @gemm_{kind.type}(ptr %block, i1 %b_t, i1 %a_t, i64 %n_tile, i64 %m_tile, i64 %k, ptr %b_ptr, i64 %b_stride, ptr %a_ptr, i64 %a_stride, i1 %fresh, ptr %c_ptr, i64 %c_stride)
+  call void @gemm_{kind.type}(ptr %block, i1 %b_t, i1 %a_t, i64 %n_tile, i64 %m_tile, i64 %k, ptr %b_ptr,
+      i64 %b_stride, ptr %a_ptr, i64 %a_stride, i1 %fresh, ptr %c_ptr, i64 %c_stride)
   ret void
 done:
   ret void
@@ -177,7 +183,9 @@ done:
 
 
 def _by_reference(types: dict[str, str]) -> str:
-    """Stack cells for the arguments that Fortran takes by reference, filled: `_name` holds the value of `name`."""
+    """Stack cells for the arguments that Fortran takes by reference, filled: `_name` holds the value of
+    `name`.
+    """
     lines = []
     for name, kind in types.items():
         if kind == "i32":
@@ -193,13 +201,15 @@ def _gemm(kind: _Scalar) -> str:
     cells = dict.fromkeys(("ta", "tb"), "i8") | dict.fromkeys(("m", "n", "k", "lda", "ldb", "ldc"), "i32")
     cells |= {"alpha": kind.type, "beta": kind.type}
     return f"""
-define internal void @gemm_{kind.type}(ptr %block, i1 %ta, i1 %tb, i64 %m, i64 %n, i64 %k, ptr %a, i64 %lda, ptr %b, i64 %ldb, i1 %fresh, ptr %c, i64 %ldc) #0 {{
+define internal void @gemm_{kind.type}(ptr %block, i1 %ta, i1 %tb, i64 %m, i64 %n, i64 %k, ptr %a,
+      i64 %lda, ptr %b, i64 %ldb, i1 %fresh, ptr %c, i64 %ldc) #0 {{
 {_word("gemm")}
   %alpha = select i1 true, {kind.type} 1.0, {kind.type} 1.0
   %beta = select i1 %fresh, {kind.type} 0.0, {kind.type} 1.0
 {_by_reference(cells)}
   %function = inttoptr i64 %gemm to ptr
-  call void %function(ptr %_ta, ptr %_tb, ptr %_m, ptr %_n, ptr %_k, ptr %_alpha, ptr %a, ptr %_lda, ptr %b, ptr %_ldb, ptr %_beta, ptr %c, ptr %_ldc)
+  call void %function(ptr %_ta, ptr %_tb, ptr %_m, ptr %_n, ptr %_k, ptr %_alpha, ptr %a, ptr %_lda,
+      ptr %b, ptr %_ldb, ptr %_beta, ptr %c, ptr %_ldc)
   ret void
 }}"""
 
@@ -207,12 +217,14 @@ define internal void @gemm_{kind.type}(ptr %block, i1 %ta, i1 %tb, i64 %m, i64 %
 def _gemv(kind: _Scalar) -> str:
     cells = {"t": "i8"} | dict.fromkeys(("m", "n", "lda", "incx", "incy"), "i32") | {"one": kind.type}
     return f"""
-define internal void @gemv_{kind.type}(ptr %block, i1 %t, i64 %m, i64 %n, ptr %a, i64 %lda, ptr %x, i64 %incx, ptr %y, i64 %incy) #0 {{
+define internal void @gemv_{kind.type}(ptr %block, i1 %t, i64 %m, i64 %n, ptr %a, i64 %lda, ptr %x,
+      i64 %incx, ptr %y, i64 %incy) #0 {{
 {_word("gemv")}
   %one = select i1 true, {kind.type} 1.0, {kind.type} 1.0
 {_by_reference(cells)}
   %function = inttoptr i64 %gemv to ptr
-  call void %function(ptr %_t, ptr %_m, ptr %_n, ptr %_one, ptr %a, ptr %_lda, ptr %x, ptr %_incx, ptr %_one, ptr %y, ptr %_incy)
+  call void %function(ptr %_t, ptr %_m, ptr %_n, ptr %_one, ptr %a, ptr %_lda, ptr %x, ptr %_incx,
+      ptr %_one, ptr %y, ptr %_incy)
   ret void
 }}"""
 
@@ -239,7 +251,9 @@ done:
 
 
 def _guard() -> str:
-    """How many calls are between enter and leave is counted under a spin lock; the first saves, the last restores."""
+    """How many calls are between enter and leave is counted under a spin lock; the first saves, the last
+    restores.
+    """
     return f"""
 @lock = internal global i32 0
 @depth = internal global i32 0

@@ -1,12 +1,14 @@
-"""Machine code kept on disk: files named by the hash of what was compiled. It decides neither what to compile nor when.
+"""Machine code kept on disk: files named by the hash of what was compiled. It decides neither what to compile
+nor when.
 
-A file is a header (magic, SHA-256 of all that follows), the key, the names of the functions, and the object code. It is
-written under another name and renamed, so readers see all of it or nothing, and any number of processes may share a
-directory. What does not fit its checksum is deleted and compiled again. Object code is run, so the directory must belong
-to the user and be writable by nobody else, and so must each file; otherwise one warning says why, and nothing is kept.
+A file is a header (magic, SHA-256 of all that follows), the key, the names of the functions, and the object
+code. It is written under another name and renamed, so readers see all of it or nothing, and any number of
+processes may share a directory. What does not fit its checksum is deleted and compiled again. Object code is
+run, so the directory must belong to the user and be writable by nobody else, and so must each file; otherwise
+one warning says why, and nothing is kept.
 
-In front of the files lies a table of what this process has loaded. Kernels are small; the table is counted, not bounded.
-Reading and loading a kernel of 4 KB takes %(load)s ms, compiling it 7.
+In front of the files lies a table of what this process has loaded. Kernels are small; the table is counted,
+not bounded. Reading and loading a kernel of 4 KB takes %(load)s ms, compiling it 7.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from jitgrad.compiler import native
@@ -152,7 +154,7 @@ class KernelCache:
             path.unlink()
 
     def _make_room(self, added: int) -> None:
-        """Delete the files used longest ago when there are too many bytes, and what interrupted writers left."""
+        """Delete the files used longest ago when there are too many bytes, and leftovers of writers."""
         with self._lock:
             if self._nbytes is None:
                 self._sweep()
@@ -203,7 +205,7 @@ def kernel_cache() -> KernelCache:
     return _open(settings.cache, settings.cache_dir, settings.cache_bytes)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _open(enabled: bool, directory: str | None, max_bytes: int) -> KernelCache:
     if not enabled:
         return KernelCache(None, max_bytes)
@@ -271,7 +273,7 @@ def _is_private(info: os.stat_result) -> bool:
 
 
 def _usable(directory: Path) -> Path | None:
-    """The directory, made if need be; None, with a warning, if code from there could not be trusted or kept."""
+    """The directory, made if need be; None, with a warning, if code in it could not be trusted or kept."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         info = directory.stat()
@@ -279,7 +281,7 @@ def _usable(directory: Path) -> Path | None:
         _warn(f"the cache directory {directory} cannot be used: {error}")
         return None
     if not _is_private(info):
-        _warn(f"the cache directory {directory} is not used: it must belong to you and be writable by you alone")
+        _warn(f"the cache directory {directory} is not used: it must be yours, and writable by you alone")
         return None
     if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
         _warn(f"the cache directory {directory} is not used: it cannot be read and written")

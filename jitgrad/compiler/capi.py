@@ -1,7 +1,9 @@
-"""Python builtins made from machine code: METH_FASTCALL functions around jitted addresses; not the code in them.
+"""Python builtins made from machine code: METH_FASTCALL functions around jitted addresses; not the code in
+them.
 
-A call through ctypes takes more than a microsecond. A builtin whose C function is jitted and uses the C API of the
-running interpreter takes about 40 ns. Only functions of the stable ABI are called, by names registered here.
+A call through ctypes takes more than a microsecond. A builtin whose C function is jitted and uses the C API
+of the running interpreter takes about 40 ns. Only functions of the stable ABI are called, by names registered
+here.
 """
 
 from __future__ import annotations
@@ -66,7 +68,9 @@ def address_of(function: Any) -> int:
 
 
 def builtin(name: str, address: int, doc: str) -> Callable[..., Any]:
-    """A builtin function over `ptr f(ptr self, ptr args, i64 nargs)` at `address`; it takes positional arguments."""
+    """A builtin function over `ptr f(ptr self, ptr args, i64 nargs)` at `address`; it takes positional
+    arguments.
+    """
     definition = _MethodDef(name.encode(), address, _METH_FASTCALL, doc.encode())
     _kept.append(definition)
     new = ctypes.pythonapi.PyCFunction_NewEx

@@ -1,7 +1,7 @@
 """find_clusters(): which instructions of a program run together as one native call; it compiles nothing.
 
 The rules are those of a scope: a cluster has instructions of one scope only, no path leaves it and comes
-back, and what is not in a cluster has a reason. How the clusters are found is told in turns.py.
+back, and what is not in a cluster has a reason. How they are found is told in turns.py and postpone.py.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from jitgrad.compiler.dependences import Dependences
+from jitgrad.compiler.postpone import postpone
 from jitgrad.compiler.turns import Separation, Step, merge_turns, play
 from jitgrad.graph import source_text
 from jitgrad.program import Instruction, Program, instruction_text
@@ -79,6 +80,7 @@ def find_clusters(program: Program) -> Clustering:
     """The clusters of a program, the same for the same program; near-linear in its instructions."""
     graph = Dependences(program)
     turns, separations = merge_turns(graph, play(graph))
+    postpone(graph, turns)
     needed = _needed_outside(graph, turns)
     steps: list[Cluster | int] = [n for n in graph.literals if needed.get(program.instructions[n].outputs[0])]
     reasons = [Reason((n,), _left_out(program, n, why)) for n, why in graph.refusals.items()]
@@ -93,7 +95,8 @@ def find_clusters(program: Program) -> Clustering:
         else:
             steps.append(_cluster(graph, count, step, needed))
             count += 1
-    reasons += [_apart(program, separation) for separation in separations]
+    step_of = {n: step.number for step in turns for n in step.members}
+    reasons += [_apart(program, s) for s in separations if step_of[s.first] != step_of[s.second]]
     return Clustering(tuple(steps), tuple(reasons), program)
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from jitgrad.compiler.accesses import Leaf
 from jitgrad.compiler.extents import ONE
-from jitgrad.compiler.fusion import Group, Placed, Plan
+from jitgrad.compiler.groups import Group, Placed, Plan
 from jitgrad.compiler.nodes import SCAN, SCATTER
 from jitgrad.opdef import AxisIndex
 
@@ -25,7 +25,8 @@ def collapse_axes(group: Group, plan: Plan) -> tuple[Group, tuple[tuple[int, ...
             blocks.append([axis])
     renamed: dict[int | None, int | None] = {None: None}
     for number, block in enumerate(blocks):
-        renamed |= dict.fromkeys(block, None) | {block[-1]: number}
+        renamed.update(dict.fromkeys(block))
+        renamed[block[-1]] = number
     nodes = tuple(replace(p, axes=tuple(renamed[a] for a in p.axes)) for p in group.nodes)
     return replace(group, nodes=nodes), tuple(tuple(group.axes[a] for a in block) for block in blocks)
 

@@ -121,6 +121,12 @@ class Dependences:
                 users[n].append(number)
         return users
 
+    @cached_property
+    def wanted(self) -> set[int]:
+        """The instructions that make what the caller gets."""
+        producers = self.program.producers()
+        return {producers[v] for v in self.program.outputs if v in producers}
+
     def starts_cluster(self, number: int) -> bool:
         """Whether an instruction is worth a cluster: it is neither a constant nor metadata."""
         op = self.program.instructions[number].op

@@ -1,35 +1,40 @@
-"""The step driver and its thread pool, as LLVM IR text; compiled and cached like any kernel. No Python runs here.
+"""The step driver and its thread pool, as LLVM IR text; compiled and cached like any kernel. No Python runs
+here.
 
-A step is eight i64: function, block, extent, number of chunks, and four words left free. Chunk c of a step covers
-[extent*c//nchunks, extent*(c+1)//nchunks), whatever thread runs it, so results do not depend on the thread count.
+A step is eight i64: function, block, extent, number of chunks, and four words left free. Chunk c of a step
+covers [extent*c//nchunks, extent*(c+1)//nchunks), whatever thread runs it, so results do not depend on the
+thread count.
 
-    jitgrad_run(table, steps, nsteps, times)             runs the steps in order, with the threads of the last run_limited
-    jitgrad_run_limited(table, steps, nsteps, times, n)  the same with at most n threads (n <= 64)
-    jitgrad_worker(number)                               the life of a worker thread, 1 <= number < MAX_WORKERS
+    jitgrad_run_limited(table, steps, nsteps, times, n)  runs the steps in order with at most n <= 64 threads
+    jitgrad_run(table, steps, nsteps, times)             the same, with the limit of the last run_limited
+    jitgrad_worker(number)                               the life of a worker thread, 0 < number < MAX_WORKERS
     jitgrad_stop()                                       asks all workers to return from jitgrad_worker
-    jitgrad_reset()                                      a pool without workers: at the start, and in a forked child
-    jitgrad_pool()                                       the address of the pool's memory, for tests and statistics
+    jitgrad_reset()                                      a pool without workers: at first, and after a fork
+    jitgrad_pool()                                       the address of the pool's memory
     jitgrad_run_steps(self, args, nargs)                 jitgrad_run_limited as a Python builtin
 
-How a region is shared out. One word holds the number of the region, how many threads may take part, and how many chunks
-nobody has taken yet (24, 8 and 32 bits). A thread takes a chunk by compare-and-swap of the whole word, so it can only take
-a chunk of the region that is open now, and only if its number is below the limit (scratch for `limit` threads is
-enough). From then on the region cannot end before this chunk is done, which makes its description (function, block,
-extent) safe to read. A worker that wakes late finds no chunk and goes on sleeping; the caller never waits for a thread
-that has taken nothing.
+How a region is shared out. One word holds the number of the region, how many threads may take part, and how
+many chunks nobody has taken yet (24, 8 and 32 bits). A thread takes a chunk by compare-and-swap of the whole
+word, so it can only take a chunk of the region that is open now, and only if its number is below the limit
+(scratch for `limit` threads is enough). From then on the region cannot end before this chunk is done, which
+makes its description (function, block, extent) safe to read. A worker that wakes late finds no chunk and goes
+on sleeping; the caller never waits for a thread that has taken nothing.
 
-How threads wait. A worker spins for some microseconds on `signal`, which changes with every region, then counts itself in
-`sleepers` and blocks on `signal` in the kernel; the caller changes `signal` before it reads `sleepers`, both sequentially
-consistent, so one of the two sees the other. The caller waits for the last chunk in the same way, with `waiting`.
+How threads wait. A worker spins for some microseconds on `signal`, which changes with every region, then
+counts itself in `sleepers` and blocks on `signal` in the kernel; the caller changes `signal` before it reads
+`sleepers`, both sequentially consistent, so one of the two sees the other. The caller waits for the last
+chunk in the same way, with `waiting`.
 
-Where threads run. Linux likes to wake a thread on the processor of the thread that wakes it, and where processors share no
-cache (many virtual machines) leaves it there, although others are idle: worker and caller then take turns on one of
-them. A worker that wakes up on the caller's processor therefore forbids itself that one; from then on a caller that has
-moved forbids its new processor to all workers before it wakes them, and so does one that had to wait long for a chunk.
-Without this, a region opened every millisecond took 108 us on two processors; with it 46, of which 26 are work.
+Where threads run. Linux likes to wake a thread on the processor of the thread that wakes it, and where
+processors share no cache (many virtual machines) leaves it there, although others are idle: worker and caller
+then take turns on one of them. A worker that wakes up on the caller's processor therefore forbids itself that
+one; from then on a caller that has moved forbids its new processor to all workers before it wakes them, and
+so does one that had to wait long for a chunk. Without this, a region opened every millisecond took 108 us on
+two processors; with it 46, of which 26 are work.
 
-Only one region is open at a time: whoever does not get `lock` at once (a second Python thread, a step inside a step)
-runs the chunks of its step itself, in order, as worker 0. Its scratch lies in the arena of its own call.
+Only one region is open at a time: whoever does not get `lock` at once (a second Python thread, a step inside
+a step) runs the chunks of its step itself, in order, as worker 0. Its scratch lies in the arena of its own
+call.
 """
 
 from __future__ import annotations
@@ -62,8 +67,8 @@ from jitgrad.compiler.pool_layout import (
 
 def driver_ir(host: Platform, spin: int) -> str:
     """The whole module; `spin` is how many pauses a thread waits before it blocks."""
-    parts = (_pool(), machine_ir(host), _work(), _wait(spin), _region(), _steps(), _worker(spin), builtin_ir())
-    return "\n".join(parts) + "\nattributes #0 = { nounwind }\n"
+    parts = (_pool(), _work(), _wait(spin), _region(), _steps(), _worker(spin))
+    return "\n".join((*parts, machine_ir(host), builtin_ir())) + "\nattributes #0 = { nounwind }\n"
 
 
 def _pool() -> str:
@@ -92,7 +97,8 @@ define void @jitgrad_stop() #0 {{
 
 def _work() -> str:
     return f"""
-define internal void @run_chunk(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i64 %c, i64 %worker) #0 {{
+define internal void @run_chunk(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i64 %c,
+      i64 %worker) #0 {{
   %next = add i64 %c, 1
   %a = mul i64 %extent, %c
   %b = mul i64 %extent, %next
@@ -241,7 +247,8 @@ done:
 }}
 
 ; A step of several chunks: in parallel if threads may be used, exist, and are not busy with another region.
-define internal void @run_parallel(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i32 %limit) #0 {{
+define internal void @run_parallel(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n,
+      i32 %limit) #0 {{
 entry:
   %single = icmp ult i32 %limit, 2
   br i1 %single, label %serial, label %workers

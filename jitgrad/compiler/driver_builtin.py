@@ -1,4 +1,4 @@
-"""The driver's entry from Python, as LLVM IR text: `run_steps`, a builtin over the C API of the interpreter."""
+"""The driver's entry from Python, as LLVM IR text: `run_steps`, a builtin over the interpreter's C API."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from jitgrad.compiler.pool_layout import ENSURE, RUNNING, at
 
 
 def builtin_ir() -> str:
-    """`jitgrad_run_steps(self, args, nargs)`: starts missing workers, gives up the GIL if asked to, and runs."""
+    """`jitgrad_run_steps(self, args, nargs)`: starts missing workers, gives up the GIL if asked, and runs."""
     names = ("table", "steps", "nsteps", "times", "threads", "release")
     reads = "\n".join(_read_integer(k, name) for k, name in enumerate(names))
     failed = "\n".join(f"  %any{k + 1} = or i1 %any{k}, %bad_{name}" for k, name in enumerate(names))

@@ -1,4 +1,5 @@
-"""What the driver asks of the machine, as LLVM IR text: pause, block and wake, choose a processor, read the clock.
+"""What the driver asks of the machine, as LLVM IR text: pause, block and wake, choose a processor, read the
+clock.
 
     pause()                    a hint to the processor, in a loop that waits
     park(word, expected)       block while the word has the expected value; may return early
@@ -32,8 +33,8 @@ from jitgrad.compiler.pool_layout import (
 class Platform:
     """What the driver needs to know of the machine: how to pause, how to block, which clock to read.
 
-    `futex` is the number of the system call, or 0 to block on a mutex and a condition variable. `affinity`: whether a
-    thread can ask on which processor it runs, and choose.
+    `futex` is the number of the system call, or 0 to block on a mutex and a condition variable. `affinity`:
+    whether a thread can ask on which processor it runs, and choose.
     """
 
     pause: str
@@ -63,7 +64,7 @@ def machine_ir(host: Platform) -> str:
 
 
 def _waiting(host: Platform) -> str:
-    """`pause`, `park(word, expected)` and `wake(word, count)`, by futex or by mutex and condition variable."""
+    """`pause`, `park(word, expected)`, `wake(word, count)`, by futex or by mutex and condition variable."""
     pause = f"""
 define internal void @pause() #0 {{
   {_pause_call(host.pause)}
@@ -89,19 +90,21 @@ define internal void @init_waiting() #0 {{
 }}
 
 define internal void @park(ptr %word, i32 %expected) #0 {{
-  %r = call i64 (i64, ...) @syscall(i64 {number}, ptr %word, i32 {wait}, i32 %expected, ptr null, ptr null, i32 0)
+  %r = call i64 (i64, ...) @syscall(i64 {number}, ptr %word, i32 {wait}, i32 %expected, ptr null, ptr null,
+      i32 0)
   ret void
 }}
 
 define internal void @wake(ptr %word, i32 %count) #0 {{
-  %r = call i64 (i64, ...) @syscall(i64 {number}, ptr %word, i32 {wake}, i32 %count, ptr null, ptr null, i32 0)
+  %r = call i64 (i64, ...) @syscall(i64 {number}, ptr %word, i32 {wake}, i32 %count, ptr null, ptr null,
+      i32 0)
   ret void
 }}
 """
 
 
 def _condition() -> str:
-    """One mutex and one condition for all words: rare enough, and every waiter looks at its own word again."""
+    """One mutex and condition for all words: it is rare, and every waiter looks at its own word again."""
     return """
 @mutex = internal global [16 x i64] zeroinitializer, align 64
 @condition = internal global [16 x i64] zeroinitializer, align 64
@@ -144,8 +147,9 @@ define internal void @wake(ptr %word, i32 %count) #0 {
 
 
 def _placement(host: Platform) -> str:
-    """`step_aside()` for a worker that wakes, `clear_way()` for a caller about to wake workers, `forbid_workers()` for one
-    that has waited long."""
+    """`step_aside()` for a worker that wakes, `clear_way()` for a caller about to wake workers,
+    `forbid_workers()` for one that has waited long.
+    """
     if not host.affinity:
         return """
 define internal void @step_aside() #0 {

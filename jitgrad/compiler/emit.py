@@ -200,9 +200,11 @@ class _KernelEmitter:
         return ir.Constant(ir.VectorType(INT64, self.lanes), list(range(self.lanes)))
 
     def _splat(self, value: ir.Value, lanes: int) -> ir.Value:
-        if isinstance(value, ir.Constant) and not isinstance(value.constant, list):
-            return ir.Constant(ir.VectorType(value.type, lanes), [value.constant] * lanes)
         type_ = ir.VectorType(value.type, lanes)
+        if isinstance(value, ir.Constant):
+            splat = ir.values.FormattedConstant(value.type, f"splat ({value.type} {value.get_reference()})")
+            splat.type = type_
+            return splat
         single = self.builder.insert_element(ir.Constant(type_, ir.Undefined), value, ir.Constant(INT32, 0))
         zeros = ir.Constant(ir.VectorType(INT32, lanes), [0] * lanes)
         return self.builder.shuffle_vector(single, ir.Constant(type_, ir.Undefined), zeros)

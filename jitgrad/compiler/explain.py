@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jitgrad.compiler.fusion import Group
+from jitgrad.compiler.groups import Group
 from jitgrad.compiler.lower import Lowered
 from jitgrad.compiler.machine import kernel_module
 

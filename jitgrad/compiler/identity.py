@@ -48,7 +48,9 @@ def frozen(value: Any) -> Any:
         return (kind, value)
     if kind is tuple or kind is list:
         types = tuple(map(type, value))
-        return (kind, types, *value) if _plain.issuperset(types) else (kind, *[frozen(item) for item in value])
+        return (
+            (kind, types, *value) if _plain.issuperset(types) else (kind, *[frozen(item) for item in value])
+        )
     if kind is float:
         return (kind, value.hex())
     if isinstance(value, np.ndarray):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from jitgrad.compiler.fusion import Group, Placed
+from jitgrad.compiler.groups import Group, Placed
 from jitgrad.compiler.nodes import MAP, GATHER, REDUCE
 
 

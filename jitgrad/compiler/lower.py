@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -10,7 +11,7 @@ import numpy as np
 from jitgrad.compiler.accesses import Leaf, Operand
 from jitgrad.compiler.collapse import collapse_axes
 from jitgrad.compiler.extents import ONE
-from jitgrad.compiler.fusion import Group, Placed, Plan
+from jitgrad.compiler.groups import Group, Placed, Plan
 from jitgrad.compiler.loopir import (
     PARALLEL, PARALLEL_VECTOR, SERIAL, VECTOR, Accumulator, Argument, Bound, Buffer, Constant, Index, Kernel, Let, Literal, Load,
     Loop, Statement, Store, Term, Update,
@@ -370,7 +371,9 @@ class _Lowering:
         index, depth = self._index(v, dims)
         depth = max([depth, *(int(b.var[1:]) for b in bounds)])
         buffer = self._buffer("in", self.plan.aliases.get(v, v), self.plan.specs[v].dtype)
-        return self._load(buffer, self.plan.specs[v].dtype, index, bounds, fill if bounds else None, depth, body)
+        dtype = self.plan.specs[v].dtype
+        outside = (fill or Literal(dtype.type(0), dtype)) if bounds else None
+        return self._load(buffer, dtype, index, bounds, outside, depth, body)
 
     def _load(
         self, buffer: str, dtype: DType, index: Index, bounds: tuple[Bound, ...], fill: Literal | None, depth: int, body: _Body
@@ -408,7 +411,7 @@ class _Lowering:
         shape, classes = self.plan.specs[v].known_shape, self.plan.classes[v]
         for d, index in enumerate(dims):
             inner = tuple(c for c in classes[d + 1 :] if c != ONE)
-            offset += index.offset * int(np.prod(shape[d + 1 :], dtype=np.int64))
+            offset += index.offset * math.prod(shape[d + 1 :])
             if index.axis is None:
                 continue
             depth = max(depth, index.axis)

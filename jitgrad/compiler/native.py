@@ -1,14 +1,16 @@
-"""From LLVM IR to callable machine code, and from stored object code back to it; not the writer of the IR, nor the cache.
+"""From LLVM IR to callable machine code, and from stored object code back to it; not the writer of the IR,
+nor the cache.
 
 Two roads lead to a function address, and they share their second half:
 
 * `compile_module`: IR → Numba's CPU code generator, with a light pass pipeline → object code → `load_object`;
-* `load_object`: object code (fresh, or from the disk cache) → an MCJIT engine → addresses. This half needs llvmlite
-  only, so a process that finds all its kernels in the cache never imports Numba (170 ms, against 27 ms for llvmlite).
+* `load_object`: object code (fresh, or from the disk cache) → an MCJIT engine → addresses. This half needs
+llvmlite only, so a process that finds all its kernels in the cache never imports Numba (170 ms, against 27 ms
+for llvmlite).
 
-Why not Numba's own pipeline: the IR that arrives here is vectorised already, so function passes, a cheap and a full
-module pipeline with the loop vectoriser find nothing to do. Loops over <16 x float> with a masked tail, AVX-512,
-milliseconds after the IR was parsed and run time of a loop over 4096 elements:
+Why not Numba's own pipeline: the IR that arrives here is vectorised already, so function passes, a cheap and
+a full module pipeline with the loop vectoriser find nothing to do. Loops over <16 x float> with a masked
+tail, AVX-512, milliseconds after the IR was parsed and run time of a loop over 4096 elements:
 
     functions x operations              1 x 20     1 x 100     4 x 100     4 x 300
     Numba's pipeline, opt + emit        13.1       26.8        90          243       3.9   9.6   9.4   32.3 us
@@ -16,14 +18,16 @@ milliseconds after the IR was parsed and run time of a loop over 4096 elements:
     the passes below                     5.2       12.0        35           92       4.0   9.7   9.7   33.1 us
     load_object alone                    0.15       0.22        0.45         1.0
 
-The rest is instruction selection and register allocation. What the light pipeline does not do is move loop-invariant
-memory reads out of loops: the writer of the IR puts them in front.
+The rest is instruction selection and register allocation. What the light pipeline does not do is move
+loop-invariant memory reads out of loops: the writer of the IR puts them in front.
 
-IR is best handed over as text. Written with f-strings, vector constants as `splat (float 1.0)`, it takes (build +
-parse) 0.37, 1.2, 4.6 and 12.9 ms in the four cases; as llvmlite.ir objects (build + str + parse) 3.4, 14, 53 and 145 ms.
+IR is best handed over as text. Written with f-strings, vector constants as `splat (float 1.0)`, it takes
+(build + parse) 0.37, 1.2, 4.6 and 12.9 ms in the four cases; as llvmlite.ir objects (build + str + parse)
+3.4, 14, 53 and 145 ms.
 
-Floating point: no pass may contract, reassociate or assume the absence of NaN unless an instruction's own flags say so
-(LLVM fuses only what is marked `contract`), and nothing here touches the processor's denormal flags.
+Floating point: no pass may contract, reassociate or assume the absence of NaN unless an instruction's own
+flags say so (LLVM fuses only what is marked `contract`), and nothing here touches the processor's denormal
+flags.
 """
 
 from __future__ import annotations
@@ -42,18 +46,9 @@ import llvmlite.binding as llvm
 if TYPE_CHECKING:
     import llvmlite.ir as ir
 
-PIPELINE = (
-    "sroa",
-    "simplify_cfg",
-    "loop_rotate",
-    "instruction_combine",
-    "new_gvn",
-    "simplify_cfg",
-    "dead_code_elimination",
-)
-
 _lock = threading.RLock()
-os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 class LoadError(RuntimeError):
@@ -77,9 +72,9 @@ class NativeCode:
 def compile_module(module: ir.Module | str, names: Iterable[str], link: Sequence[Any] = ()) -> NativeCode:
     """Compile a module, given as text or as llvmlite.ir objects, and load it.
 
-    `names` are the functions whose addresses are wanted; each must be unique in the process for its content (names
-    made from a hash of the kernel are). `link` holds Numba code libraries whose functions the module calls.
-    Raises RuntimeError with LLVM's message for malformed IR.
+    `names` are the functions whose addresses are wanted; each must be unique in the process for its content
+    (names made from a hash of the kernel are). `link` holds Numba code libraries whose functions the module
+    calls. Raises RuntimeError with LLVM's message for malformed IR.
     """
     return load_object(compile_to_object(module, link), names)
 
@@ -95,7 +90,7 @@ def compile_to_object(module: ir.Module | str, link: Sequence[Any] = ()) -> byte
 
 
 def load_object(object_code: bytes, names: Iterable[str]) -> NativeCode:
-    """Load object code made by `compile_to_object` on this kind of machine; LoadError if a name is not in it."""
+    """Load object code made by `compile_to_object` on such a machine; LoadError if a name is not in it."""
     with _lock:
         engine = _engine()
         engine.add_object_file(llvm.ObjectFileRef.from_data(object_code))
@@ -114,11 +109,11 @@ def add_symbol(name: str, address: int) -> None:
 
 @lru_cache(maxsize=1)
 def target_description() -> str:
-    """What machine code depends on, in one line: LLVM, triple, CPU and its instruction sets. Part of every cache key."""
-    version = ".".join(map(str, llvm.llvm_version_info))
-    return " ".join(
-        (f"llvm {version} llvmlite {llvmlite.__version__}", llvm.get_process_triple(), llvm.get_host_cpu_name(), _features())
-    )
+    """What machine code depends on, in one line: LLVM, triple, CPU and its instruction sets. Part of every
+    cache key.
+    """
+    versions = f"llvm {'.'.join(map(str, llvm.llvm_version_info))} llvmlite {llvmlite.__version__}"
+    return " ".join((versions, llvm.get_process_triple(), llvm.get_host_cpu_name(), _features()))
 
 
 def _features() -> str:
@@ -130,7 +125,7 @@ def _features() -> str:
 
 @lru_cache(maxsize=1)
 def _engine() -> Any:
-    """The engine that holds all code of this process; its target machine only relocates, it never compiles."""
+    """The engine that holds all code of this process; its target machine relocates, and never compiles."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = llvm.Target.from_triple(llvm.get_process_triple())

@@ -1,15 +1,18 @@
-"""Memory for outputs, used again when the user has dropped the array, and for temporaries; not the plan of who uses what.
+"""Memory for outputs, used again when the user has dropped the array, and for temporaries; not the plan of
+who uses what.
 
-Fresh memory costs a page fault every 4 KiB (or every 2 MiB), more than most kernels need to fill it, and the C library
-gives memory back sooner than one thinks. An output of at least `SMALL_BYTES` is therefore laid in a block that the pool
-knows. The block is the base of the array and of all its views, so its reference count says whether anybody still uses
-it: no finaliser, nothing to run when an array dies. The pool knows blocks up to a fixed number of bytes; beyond that the
-block used longest ago is forgotten, and goes back to the system with its array.
+Fresh memory costs a page fault every 4 KiB (or every 2 MiB), more than most kernels need to fill it, and the
+C library gives memory back sooner than one thinks. An output of at least `SMALL_BYTES` is therefore laid in a
+block that the pool knows. The block is the base of the array and of all its views, so its reference count
+says whether anybody still uses it: no finaliser, nothing to run when an array dies. The pool knows blocks up
+to a fixed number of bytes; beyond that the block used longest ago is forgotten, and goes back to the system
+with its array.
 
-Figures (Zen 4, one thread, the array is written once). 40 MB dropped at once: np.empty 4.0 ms, from this pool 0.95 ms, as
-fast as one kept array; without huge pages 26 ms (NumPy asks for them by itself). Eight outputs a call, replacing those of the
-call before, us per array, np.empty / this pool: 64 KiB 1.7 to 11 (as the heap happens to lie) / 4.0, 256 KiB 49 / 7.6,
-1 MiB 201 / 22, 4 MiB 617 / 119. Finding a block takes 1.0 us, np.empty of a small array 0.13 us.
+Figures (Zen 4, one thread, the array is written once). 40 MB dropped at once: np.empty 4.0 ms, from this pool
+0.95 ms, as fast as one kept array; without huge pages 26 ms (NumPy asks for them by itself). Eight outputs a
+call, replacing those of the call before, us per array, np.empty / this pool: 64 KiB 1.7 to 11 (as the heap
+happens to lie) / 4.0, 256 KiB 49 / 7.6, 1 MiB 201 / 22, 4 MiB 617 / 119. Finding a block takes 1.0 us,
+np.empty of a small array 0.13 us.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ _LOOKS = 64
 
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
-    """Blocks and bytes the pool knows, how many of them nobody uses, and takes served by old blocks (hits) or new ones."""
+    """Blocks and bytes the pool knows, how many of them nobody uses, and takes served by old blocks (hits) or
+    new ones.
+    """
 
     blocks: int
     nbytes: int
@@ -49,7 +54,9 @@ class PoolStatistics:
 
 
 class _Block(NamedTuple):
-    """An array that owns its memory, which NumPy therefore makes the base of every view; where aligned use begins."""
+    """An array that owns its memory, which NumPy therefore makes the base of every view; where aligned use
+    begins.
+    """
 
     memory: NDArray[np.uint8]
     offset: int
@@ -69,7 +76,9 @@ class OutputPool:
         return self.taker(shape, np.dtype(dtype))()
 
     def taker(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], NDArray[Any]]:
-        """`take` for one shape and dtype, made once and called often: 1.0 us instead of 1.9, small arrays 0.13 us."""
+        """`take` for one shape and dtype, made once and called often: 1.0 us instead of 1.9, small arrays
+        0.13 us.
+        """
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < SMALL_BYTES:
             return partial(np.empty, shape, dtype)
@@ -160,9 +169,11 @@ if sys.platform != "win32":
 
 
 class Arena:
-    """The temporaries of one running call: `nbytes` of 64-byte aligned memory at `address`, contents undefined."""
+    """The temporaries of one running call: `nbytes` of 64-byte aligned memory at `address`, contents
+    undefined.
+    """
 
-    __slots__ = ("address", "nbytes", "_memory")
+    __slots__ = ("_memory", "address", "nbytes")
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -171,7 +182,7 @@ class Arena:
 
 
 class ArenaStack:
-    """The arenas of one executable: as many as calls run at the same time, each used by one call at a time."""
+    """The arenas of one executable: as many as calls run at the same time, one for each of them."""
 
     def __init__(self, nbytes: int) -> None:
         self._nbytes = nbytes

@@ -1,21 +1,20 @@
-"""Runs the steps of an executable: one call from Python, then machine code only; what a step computes is not its business.
+"""Runs the steps of an executable: one call from Python, then machine code only; what a step computes is not
+its business.
 
     kernel:  void kernel(ptr table, ptr block, i64 lo, i64 hi, i64 chunk, i64 worker)
     table    addresses of the buffers of this call, eight bytes each
-    block    the constants of one step: slot numbers into the table, extents, strides, scalars, eight bytes each
+    block    the constants of one step: slots of the table, extents, strides, scalars, eight bytes each
     lo, hi   the part of the parallel extent to do; chunk is its number
-    worker   number of the running thread, 0 for the caller, below MAX_WORKERS: an index into per-thread scratch
+    worker   number of the running thread, 0 for the caller: an index into per-thread scratch
 
 Figures (two Zen 4 cores, shared machine): see `run_steps`.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +30,14 @@ __all__ = ["MAX_WORKERS", "Runtime", "StepRecord", "pack_steps", "runtime"]
 
 SPIN = 2000
 
-_DOC = "run_steps(table, steps, nsteps, times, threads, release): addresses and counts, six integers; always True."
+_DOC = "run_steps(table, steps, nsteps, times, threads, release): six integers, addresses and counts; True."
 
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One step as the driver reads it: addresses of function and block, extent, and in how many chunks it is cut."""
+    """One step as the driver reads it: addresses of function and block, extent, and in how many chunks it is
+    cut.
+    """
 
     function: int
     block: int
@@ -45,7 +46,9 @@ class StepRecord:
 
 
 def pack_steps(steps: Sequence[StepRecord]) -> NDArray[np.int64]:
-    """The step records as memory for the driver, shape (len(steps), 8); it must outlive the calls that use it."""
+    """The step records as memory for the driver, shape (len(steps), 8); it must outlive the calls that use
+    it.
+    """
     packed = np.zeros((len(steps), STEP_WORDS), np.int64)
     for row, step in zip(packed, steps, strict=True):
         row[:4] = step.function, step.block, step.extent, step.nchunks
@@ -54,7 +57,9 @@ def pack_steps(steps: Sequence[StepRecord]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """The loaded driver. `run_steps` is a builtin; `run_address` is the driver's entry for other machine code."""
+    """The loaded driver. `run_steps` is a builtin; `run_address` is the driver's entry for other machine
+    code.
+    """
 
     code: native.NativeCode
     pool: ThreadPool
@@ -68,10 +73,11 @@ def runtime() -> Runtime:
     return load_runtime(driver_ir(host_platform(), SPIN))
 
 
-def load_runtime(text: str) -> Runtime:
-    """Load a driver module and start its (empty) pool."""
+def load_runtime(text: str, prefix: str = "jitgrad") -> Runtime:
+    """Load a driver module, whose functions have names with `prefix`, and make its pool, without workers."""
     capi.register_symbols()
     exported = ("run", "run_steps", "worker", "stop", "reset", "pool")
-    code = compile_cached(text, [f"jitgrad_{name}" for name in exported])
-    builtin = capi.builtin("run_steps", code["jitgrad_run_steps"], _DOC)
-    return Runtime(code, ThreadPool(code), builtin, code["jitgrad_run"])
+    code = compile_cached(text, [f"{prefix}_{name}" for name in exported])
+    functions = {name: code[f"{prefix}_{name}"] for name in exported}
+    builtin = capi.builtin("run_steps", functions["run_steps"], _DOC)
+    return Runtime(code, ThreadPool(functions), builtin, functions["run"])

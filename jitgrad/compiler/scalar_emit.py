@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 from llvmlite import ir
@@ -12,7 +13,7 @@ from llvmlite import ir
 from jitgrad.compiler import vecmath
 from jitgrad.spec import DType
 
-Value = ir.Value
+Value: TypeAlias = Any  # an ir.Value; llvmlite is not typed
 
 _FLOATS = {"f": ir.FloatType(), "d": ir.DoubleType()}
 

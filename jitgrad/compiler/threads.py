@@ -1,7 +1,9 @@
-"""The life of the worker threads: started when first wanted, gone after a fork, stopped at exit; not what they run.
+"""The life of the worker threads: started when first wanted, gone after a fork, stopped at exit; not what
+they run.
 
-A worker is a Python daemon thread inside one ctypes call, which never holds the GIL. Nothing is started while one
-thread is asked for. A forked child has none of its parent's workers: its pool is reset and starts again when used.
+A worker is a Python daemon thread inside one ctypes call, which never holds the GIL. Nothing is started while
+one thread is asked for. A forked child has none of its parent's workers: its pool is reset and starts again
+when used.
 """
 
 from __future__ import annotations
@@ -11,24 +13,26 @@ import ctypes
 import os
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 
 from jitgrad.compiler.pool_layout import ENSURE, MAX_WORKERS, PROCESSORS, REGIONS, RUNNING, STOP, THREAD_IDS
-from jitgrad.compiler.native import NativeCode
 
 _EXIT_WAIT_SECONDS = 1.0
 
 
 class ThreadPool:
-    """The workers of one driver module. `ensure` may be called from any thread; the rest belongs to the process."""
+    """The workers of one driver module. `ensure` may be called from any thread; the rest belongs to the
+    process.
+    """
 
-    def __init__(self, code: NativeCode) -> None:
+    def __init__(self, functions: Mapping[str, int]) -> None:
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
-        self._worker = ctypes.CFUNCTYPE(None, ctypes.c_int64)(code["jitgrad_worker"])
-        self._end = ctypes.CFUNCTYPE(None)(code["jitgrad_stop"])
-        self._reset = ctypes.CFUNCTYPE(None)(code["jitgrad_reset"])
-        pool = self._pool = int(ctypes.CFUNCTYPE(ctypes.c_int64)(code["jitgrad_pool"])())
+        self._worker = ctypes.CFUNCTYPE(None, ctypes.c_int64)(functions["worker"])
+        self._end = ctypes.CFUNCTYPE(None)(functions["stop"])
+        self._reset = ctypes.CFUNCTYPE(None)(functions["reset"])
+        pool = self._pool = int(ctypes.CFUNCTYPE(ctypes.c_int64)(functions["pool"])())
         self._running = ctypes.c_int32.from_address(pool + RUNNING)
         self._stopping = ctypes.c_int32.from_address(pool + STOP)
         self._regions = ctypes.c_int64.from_address(pool + REGIONS)
@@ -50,7 +54,8 @@ class ThreadPool:
         return int(self._regions.value)
 
     def ensure(self, threads: int) -> None:
-        """Start workers until `threads` threads, the caller included, can share a region; fewer if there are no more to be had.
+        """Start workers until `threads` threads, the caller included, can share a region; fewer if there are
+        no more to be had.
 
         The driver calls this when it lacks workers; nobody else needs to.
         """

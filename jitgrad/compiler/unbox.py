@@ -1,13 +1,15 @@
-"""Checks the arguments of a call in machine code and notes their addresses; anything unusual is left to Python.
+"""Checks the arguments of a call in machine code and notes their addresses; anything unusual is left to
+Python.
 
-`unbox(spec, table, a0, a1, ...)` looks at every argument once: is it exactly numpy.ndarray, C-contiguous, aligned, in
-native byte order, of the recorded dtype and shape? Then its data pointer goes into the recorded slot of the table. A
-Python float or int is written to a cell of the table, and the cell's address into the slot. At the first argument that
-does not fit, the answer is False, without an exception, and the caller takes the slow road, which says what is wrong.
-Output arrays are arguments too; for them `writeable` is asked for.
+`unbox(spec, table, a0, a1, ...)` looks at every argument once: is it exactly numpy.ndarray, C-contiguous,
+aligned, in native byte order, of the recorded dtype and shape? Then its data pointer goes into the recorded
+slot of the table. A Python float or int is written to a cell of the table, and the cell's address into the
+slot. At the first argument that does not fit, the answer is False, without an exception, and the caller takes
+the slow road, which says what is wrong. Output arrays are arguments too; for them `writeable` is asked for.
 
-Five arrays of two dimensions take 0.09 us (Zen 4, CPython 3.11). The layouts used are those of NumPy's public headers: the fields of
-PyArrayObject, the same in 1.x and 2.x, and the first fields of PyArray_Descr up to type_num, likewise the same.
+Five arrays of two dimensions take 0.09 us (Zen 4, CPython 3.11). The layouts used are those of NumPy's public
+headers: the fields of PyArrayObject, the same in 1.x and 2.x, and the first fields of PyArray_Descr up to
+type_num, likewise the same.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ class ArrayArgument:
 
 @dataclass(frozen=True, slots=True)
 class ScalarArgument:
-    """A Python float (dtype float64 or float32) or int (int64), written to table[cell]; its address goes into `slot`."""
+    """A Python float (dtype float64 or float32) or int (int64), written to table[cell]; its address goes into
+    `slot`.
+    """
 
     slot: int
     cell: int
@@ -51,7 +55,9 @@ Argument = ArrayArgument | ScalarArgument
 
 
 def pack_arguments(arguments: Sequence[Argument]) -> NDArray[np.int64]:
-    """The spec of a call as memory for `unbox`: a count, then a record per argument. ValueError for other dtypes."""
+    """The spec of a call as memory for `unbox`: a count, then a record per argument. ValueError for other
+    dtypes.
+    """
     words = [len(arguments)]
     for argument in arguments:
         words += _array_words(argument) if isinstance(argument, ArrayArgument) else _scalar_words(argument)
@@ -85,7 +91,9 @@ def unboxer() -> Callable[..., bool]:
 
 
 def unbox_ir() -> str:
-    """The module as LLVM IR text. The addresses of the three types are external symbols, so the code can be cached."""
+    """The module as LLVM IR text. The addresses of the three types are external symbols, so the code can be
+    cached.
+    """
     for name, kind in (("ndarray", np.ndarray), ("float", float), ("int", int)):
         native.add_symbol(f"jitgrad_type_{name}", id(kind))
     head = object.__basicsize__
@@ -246,7 +254,8 @@ overflow:
   br i1 %raised, label %clear, label %next
 
 next:
-  %following = phi ptr [ %after_array, %fits ], [ %after_scalar, %single ], [ %after_scalar, %double ], [ %after_scalar, %int_value ], [ %after_scalar, %overflow ]
+  %following = phi ptr [ %after_array, %fits ], [ %after_scalar, %single ], [ %after_scalar, %double ],
+      [ %after_scalar, %int_value ], [ %after_scalar, %overflow ]
   %k1 = add i64 %k, 1
   br label %head
 clear:

@@ -1,4 +1,4 @@
-"""What reductions share: axes, the dtypes that sums have, the way back of a gradient, define_reduction; no op of its own."""
+"""What reductions share: axes, dtypes of sums, the way back of a gradient; it defines no op of its own."""
 
 from __future__ import annotations
 

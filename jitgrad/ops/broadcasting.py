@@ -71,7 +71,8 @@ broadcast_like_op = define(
 def _sum_to_like(x: Any, like: Any) -> Any:
     grown = x.ndim - like.ndim
     stretched = [axis + grown for axis, n in enumerate(like.shape) if n == 1 and x.shape[axis + grown] != 1]
-    return np.sum(x, axis=(*range(grown), *stretched), dtype=x.dtype).reshape(like.shape)
+    axes = (*range(grown), *stretched)  # a sum over no axes would turn -0.0 into 0.0
+    return np.sum(x, axis=axes, dtype=x.dtype).reshape(like.shape) if axes else x
 
 
 def _infer_sum_to_like(specs: Specs, params: Params) -> Specs:

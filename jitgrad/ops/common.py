@@ -1,4 +1,4 @@
-"""What the op families share: values to tensors, common dtypes, explicit broadcasting; it defines no op of its own."""
+"""What op families share: values to tensors, common dtypes, explicit broadcasting; it defines no op."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ def unwrap(value: Any) -> Any:
 
 
 def as_tensor(value: Any, dtype: DType | None = None, graph: Graph | None = None) -> Tensor:
-    """``value`` itself when it is a tensor (or stands for one), else a constant; converted to ``dtype`` when given."""
+    """``value`` itself when it is a tensor (or stands for one), else a constant; converted to ``dtype`` when
+    given.
+    """
     value = unwrap(value)
-    if isinstance(value, Tensor):
-        return value if dtype is None or value.dtype == dtype else operators.call("astype", value, dtype)  # type: ignore[no-any-return]
-    return operators.call("constant", value, dtype, graph=graph)  # type: ignore[no-any-return]
+    if not isinstance(value, Tensor):
+        return operators.call("constant", value, dtype, graph=graph)  # type: ignore[no-any-return]
+    return value if dtype is None or value.dtype == dtype else operators.call("astype", value, dtype)
 
 
 def build(name: str, *args: Any, **kwargs: Any) -> Tensor:
@@ -45,7 +47,7 @@ def as_tensors(*values: Any) -> tuple[Tensor, ...]:
     return tuple(as_tensor(value, graph=graph) for value in unwrapped)
 
 
-# -- dtypes ------------------------------------------------------------------------------------------------------------
+# -- dtypes --------------------------------------------------------------------------------------------------
 
 
 def type_key(value: Any) -> Any:
@@ -83,7 +85,7 @@ def require_float(name: str, dtype: DType) -> None:
         raise DTypeError(f"{name} needs a float tensor, got {dtype.name}")
 
 
-# -- shapes ------------------------------------------------------------------------------------------------------------
+# -- shapes --------------------------------------------------------------------------------------------------
 
 
 def _pattern(x: Tensor) -> Tensor:
@@ -103,7 +105,9 @@ def shaped_like(x: Tensor, y: Tensor) -> Tensor:
 
 
 def broadcast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors broadcast against each other by explicit ops: the only place where elementwise inputs are broadcast."""
+    """The tensors broadcast against each other by explicit ops: the only place where elementwise inputs are
+    broadcast.
+    """
     if all(has_shape_of(x, tensors[0]) for x in tensors[1:]):
         return tensors
     shapes = [x.spec.shape for x in tensors]
@@ -126,7 +130,7 @@ def _broadcast_one(x: Tensor, out: Shape | None, tensors: Sequence[Tensor]) -> T
         if x.spec.shape == out:
             return x
         if x.op.type == "constant" and not x.spec.shape:
-            return operators.call("constant", np.broadcast_to(x.op.params["value"], out), graph=x.graph)  # type: ignore[no-any-return,arg-type]
+            return as_tensor(np.broadcast_to(x.op.params["value"], out), graph=x.graph)  # type: ignore[arg-type]
         if x.spec.is_known:
             return operators.call("broadcast_to", x, out)  # type: ignore[no-any-return]
     others = [t for t in tensors if t is not x]
@@ -136,7 +140,7 @@ def _broadcast_one(x: Tensor, out: Shape | None, tensors: Sequence[Tensor]) -> T
 def filled_like(x: Tensor, value: Any, dtype: DType) -> Tensor:
     """A tensor of the shape of ``x`` that holds ``value`` everywhere: a constant where the shape is known."""
     if x.spec.is_known:
-        return operators.call("constant", filled(x.spec.known_shape, value, dtype), graph=x.graph)  # type: ignore[no-any-return]
+        return as_tensor(filled(x.spec.known_shape, value, dtype), graph=x.graph)
     return shaped_like(apply(find("broadcast_like"), as_tensor(value, dtype, x.graph), x), x)
 
 
@@ -170,7 +174,7 @@ def same_spec(specs: Specs, params: Params) -> Specs:
     return (TensorSpec(same_shape(specs), specs[0].dtype),)
 
 
-# -- building ----------------------------------------------------------------------------------------------------------
+# -- building ------------------------------------------------------------------------------------------------
 
 
 def elementwise(opdef: OpDef, *values: Any, dtypes: Sequence[DType], **params: Any) -> Any:
@@ -194,7 +198,9 @@ def _broadcast_values(values: Sequence[Any], dtypes: Sequence[DType]) -> list[Te
     if not arrays:
         return [as_tensor(value, dtype, graph) for value, dtype in zip(values, dtypes, strict=True)]
     pending = iter(arrays)
-    return [filled_like(arrays[0], value, dtype) if number else next(pending) for value, dtype, number in pairs]
+    return [
+        filled_like(arrays[0], value, dtype) if number else next(pending) for value, dtype, number in pairs
+    ]
 
 
 def where(condition: Any, x: Any, y: Any) -> Tensor:
@@ -213,7 +219,7 @@ def unsupported(name: str, detail: str = "") -> UnsupportedOpError:
         layout(
             f"numpy.{name}{detail} cannot be traced",
             needed=f"at {source_text(user_source())}",
-            hint="wrap the code in jg.py_func(fn, inputs, dtypes), which runs it as it is (without a gradient)",
+            hint="wrap the code in jg.py_func(fn, inputs, dtypes): it runs as it is, without a gradient",
         )
     )
 

@@ -1,4 +1,4 @@
-"""Elementwise ops that convert: astype, and the parts of complex numbers; JAX's convention for complex gradients."""
+"""Elementwise ops that convert: astype, and the parts of complex numbers (gradients as JAX's)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> T
     return t if t.dtype == wanted and not t.is_weak else shaped_like(apply_one(cast_op, t, dtype=wanted), t)
 
 
-# -- parts of complex numbers ------------------------------------------------------------------------------------------
+# -- parts of complex numbers --------------------------------------------------------------------------------
 
 
 def _real_dtype(dtype: DType) -> DType:
@@ -71,7 +71,7 @@ conjugate_op = from_ufunc(
 def conjugate(x: Any) -> Tensor:
     """As numpy.conjugate; a copy of a real tensor."""
     t = as_tensor(x)
-    return apply_one(conjugate_op, t) if t.dtype.kind == "c" else call("copy", t)  # type: ignore[no-any-return]
+    return apply_one(conjugate_op, t) if t.dtype.kind == "c" else call("copy", t)
 
 
 @function("real")
@@ -85,7 +85,7 @@ def real(val: Any) -> Tensor:
 def imag(val: Any) -> Tensor:
     """As numpy.imag; zeros for a real tensor."""
     x = as_tensor(val)
-    return apply_one(imag_op, x) if x.dtype.kind == "c" else call("zeros_like", x)  # type: ignore[no-any-return]
+    return apply_one(imag_op, x) if x.dtype.kind == "c" else call("zeros_like", x)
 
 
 @function("angle")

@@ -1,4 +1,4 @@
-"""Ops that hold or pass on values as they are: constants, placeholders, identity, stop_gradient; nothing is computed here."""
+"""Ops that hold or pass on values as they are: constants, placeholders, identity, stop_gradient."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ constant_op = define(
 def constant(value: Any, dtype: Any = None, name: str | None = None, *, graph: Graph | None = None) -> Tensor:
     """A tensor that holds ``value``; Python numbers as np.asarray types them unless ``dtype`` is given.
 
-    The array is copied unless no one can write to its memory, so that changing it later does not change the graph.
+    The array is copied unless no one can write to its memory, so that changing it later does not change the
+    graph.
     """
     array = np.asarray(value, dtype=dtype)
     if array.dtype.kind in "OUSV":

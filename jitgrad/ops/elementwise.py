@@ -1,12 +1,13 @@
 """Elementwise ops: NumPy's ufuncs, one definition each, gradients as lines of mathematics; no shapes here.
 
-Gradients at kinks and edges: ties of maximum and minimum share equally; absolute and hypot have 0 at the origin, so does
-arctan2; sqrt has inf at 0; power has 0 with respect to the exponent at base 0 and NaN at a negative base; floor, sign,
-rint and comparisons pass none at all.
+Gradients at kinks and edges: ties of maximum and minimum share equally; absolute and hypot have 0 at the
+origin, so does arctan2; sqrt has inf at 0; power has 0 with respect to the exponent at base 0 and NaN at a
+negative base; floor, sign, rint and comparisons pass none at all.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -26,7 +27,7 @@ def _share(g: Tensor, wins: Tensor, ties: Tensor) -> Tensor:
     return where(wins, g, where(ties, 0.5 * g, 0))
 
 
-# -- arithmetic --------------------------------------------------------------------------------------------------------
+# -- arithmetic ----------------------------------------------------------------------------------------------
 
 from_ufunc(np.add, lambda g, out, x, y: (g, g))
 from_ufunc(np.subtract, lambda g, out, x, y: (g, -g))
@@ -68,7 +69,9 @@ from_ufunc(np.float_power, _power_vjp)
 
 @function("operator_power")
 def operator_power(x: Any, y: Any) -> Any:
-    """``x ** y``; as in NumPy the operator, unlike np.power, takes the short way for the exponents 2, 1, 1/2 and -1."""
+    """``x ** y``; as in NumPy the operator, unlike np.power, takes the short way for the exponents 2, 1, 1/2
+    and -1.
+    """
     kind = as_tensor(x).dtype.kind
     is_short = (kind in "fc" and type(y) in (int, float)) or (kind in "iu" and type(y) is int and y == 2)
     name = {2: "square", 1: "positive", 0.5: "sqrt", -1: "reciprocal"}.get(y) if is_short else None
@@ -81,7 +84,7 @@ def divmod_(x1: Any, x2: Any) -> tuple[Any, Any]:
     return call("floor_divide", x1, x2), call("remainder", x1, x2)
 
 
-# -- exponentials and logarithms ---------------------------------------------------------------------------------------
+# -- exponentials and logarithms -----------------------------------------------------------------------------
 
 from_ufunc(np.exp, lambda g, out, x: g * out)
 from_ufunc(np.exp2, lambda g, out, x: g * out * LN2)
@@ -109,7 +112,7 @@ def _difference(x: Tensor, y: Tensor) -> Any:
     return where((x == y) & call("isinf", x), 0, x - y)
 
 
-# -- trigonometric and hyperbolic functions ----------------------------------------------------------------------------
+# -- trigonometric and hyperbolic functions ------------------------------------------------------------------
 
 from_ufunc(np.sin, lambda g, out, x: g * call("cos", x))
 from_ufunc(np.cos, lambda g, out, x: -g * call("sin", x))
@@ -137,7 +140,21 @@ def _over_square(x: Tensor, y: Tensor) -> Any:
     return ratio(ratio(x, r), r)
 
 
-# -- extremes, signs and rounding --------------------------------------------------------------------------------------
+@function("sinc")
+def sinc(x: Any) -> Any:
+    """As numpy.sinc, ``sin(pi x) / (pi x)``; near 0 its series, whose derivatives are right to any order."""
+    t = math.pi * as_tensor(x)
+    is_small = abs(t) < 0.5
+    return where(is_small, _sinc_series(t * t), call("sin", t) / where(is_small, 1, t))
+
+
+def _sinc_series(square: Any) -> Any:
+    """The sum of ``(-1)**k t**(2k) / (2k+1)!``, to rounding for ``|t| < 0.5``."""
+    coefficients = [(-1) ** k / math.factorial(2 * k + 1) for k in range(9)]
+    return functools.reduce(lambda total, c: total * square + c, reversed(coefficients))
+
+
+# -- extremes, signs and rounding ----------------------------------------------------------------------------
 
 from_ufunc(np.maximum, lambda g, out, x, y: (_share(g, x > y, x == y), _share(g, y > x, x == y)))
 from_ufunc(np.minimum, lambda g, out, x, y: (_share(g, x < y, x == y), _share(g, y < x, x == y)))
@@ -172,7 +189,7 @@ def _sign_vjp(g: Tensor, out: Tensor, x: Tensor) -> None:
 
 from_ufunc(np.sign, _sign_vjp)
 
-# -- comparison, logic, bits -------------------------------------------------------------------------------------------
+# -- comparison, logic, bits ---------------------------------------------------------------------------------
 
 from_ufunc(np.equal)
 from_ufunc(np.not_equal)
@@ -194,7 +211,7 @@ from_ufunc(np.invert)
 from_ufunc(np.left_shift)
 from_ufunc(np.right_shift)
 
-# -- ufuncs without a native form --------------------------------------------------------------------------------------
+# -- ufuncs without a native form ----------------------------------------------------------------------------
 
 from_ufunc(np.gcd, interpreted="gcd has no native form")
 from_ufunc(np.lcm, interpreted="lcm has no native form")

@@ -1,4 +1,4 @@
-"""Functions that make arrays of given shape: zeros, full_like, arange, linspace, eye; constants wherever shapes are known."""
+"""Functions that make arrays of a given shape: zeros, full_like, arange, linspace; constants, not ops."""
 
 from __future__ import annotations
 
@@ -66,9 +66,13 @@ def full_like(
     if shape is not None:
         return full(shape, fill_value, wanted)
     if _is_traced(fill_value):
-        return call("broadcast_arrays", call("astype", fill_value, wanted), x)[0]  # type: ignore[no-any-return]
+        return _spread(call("astype", fill_value, wanted), x)
     value = np.asarray(fill_value, wanted)
-    return filled_like(x, value, wanted) if value.ndim == 0 else call("broadcast_arrays", value, x)[0]
+    return filled_like(x, value, wanted) if value.ndim == 0 else _spread(value, x)
+
+
+def _spread(value: Any, x: Tensor) -> Tensor:
+    return call("broadcast_arrays", value, x)[0]  # type: ignore[no-any-return]
 
 
 @function("zeros_like", "empty_like")
@@ -91,11 +95,12 @@ def ones_like(
 def arange(
     start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *, device: Any = None, like: Any = None
 ) -> Tensor:
-    """As numpy.arange. The bounds must be known: they decide the shape. UnsupportedOpError for traced ones."""
+    """As numpy.arange. UnsupportedOpError for traced bounds: they decide the shape."""
     if _is_traced(start, stop, step):
         raise unsupported("arange", " with traced bounds, which decide the shape,")
-    bounds: Any = (0, start) if stop is None else (start, stop)
-    return _constant(np.arange(*bounds, 1 if step is None else step, dtype=dtype))
+    bounds = (0, start) if stop is None else (start, stop)
+    make: Any = np.arange
+    return _constant(make(*bounds, 1 if step is None else step, dtype=dtype))
 
 
 @function("linspace")
@@ -113,7 +118,8 @@ def linspace(
     """As numpy.linspace; the ends may be traced, the number of points not."""
     count = operator.index(num)
     if not _is_traced(start, stop):
-        grid: Any = np.linspace(start, stop, count, endpoint, True, dtype, axis)
+        make: Any = np.linspace
+        grid = make(start, stop, count, endpoint, True, dtype, axis)
         return tuple(map(_constant, grid)) if retstep else _constant(grid[0])
     points, step = _between(as_tensor(start), as_tensor(stop), count, endpoint)
     points = points if dtype is None else call("astype", points, dtype)

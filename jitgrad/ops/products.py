@@ -1,4 +1,4 @@
-"""Products along axes, prod and cumprod, whose gradients are right where elements are 0: they never divide."""
+"""Products along axes, prod and cumprod; their gradients never divide, so they are right at zeros."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jitgrad.ops.axes import Axes, axes_of, axis_of, define_reduction, masked, s
 from jitgrad.ops.common import filled_like, refuse_options, same_shape
 from jitgrad.spec import TensorSpec
 
-# -- prod --------------------------------------------------------------------------------------------------------------
+# -- prod ----------------------------------------------------------------------------------------------------
 
 
 def _prod_vjp(g: Tensor, out: Tensor, x: Tensor, *, axis: Axes, keepdims: bool) -> Any:
@@ -65,7 +65,7 @@ def prod(
     return product if initial is None else product * initial
 
 
-# -- cumprod -----------------------------------------------------------------------------------------------------------
+# -- cumprod -------------------------------------------------------------------------------------------------
 
 
 def _recur(x: Any, factor: Any, axis: int) -> Any:
@@ -101,12 +101,16 @@ recurrence_op = define(
 
 @function("linear_recurrence")
 def linear_recurrence(x: Tensor, factor: Tensor, axis: int) -> Tensor:
-    """``out[i] = x[i] + factor[i] out[i-1]`` along ``axis``, from ``out[0] = x[0]``; both of one shape and dtype."""
+    """``out[i] = x[i] + factor[i] out[i-1]`` along ``axis``, from ``out[0] = x[0]``; both of one shape and
+    dtype.
+    """
     return apply_one(recurrence_op, x, factor, axis=axis_of(x, axis))
 
 
 def _cumprod_vjp(g: Tensor, out: Tensor, x: Tensor, *, axis: int) -> Any:
-    """Sum over ``k >= i`` of ``g[k]`` times the product up to k without ``x[i]``: those before i, those between."""
+    """Sum over ``k >= i`` of ``g[k]`` times the product up to k without ``x[i]``: those before i, those
+    between.
+    """
     return _product_before(x, axis) * _recurrence_back(g, x, axis)
 
 

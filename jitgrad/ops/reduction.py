@@ -1,4 +1,4 @@
-"""Ops that combine elements along axes: sum, max, any, argmax, cumsum and their like; not what is composed of them.
+"""Ops that combine elements along axes: sum, max, any, argmax, cumsum; not what is composed of them.
 
 The gradient of max and min is shared equally among ties.
 """
@@ -26,7 +26,7 @@ from jitgrad.ops.axes import (
 from jitgrad.ops.common import as_tensor, filled_like, refuse_options, where
 from jitgrad.spec import DType, TensorSpec
 
-# -- sums --------------------------------------------------------------------------------------------------------------
+# -- sums ----------------------------------------------------------------------------------------------------
 
 sum_op = define_reduction(
     "sum", np.sum, "add", sum_dtype, lambda g, out, x, *, axis, keepdims: spread(g, x, axis, keepdims)
@@ -85,7 +85,7 @@ def cumulative_sum(
     return cumsum(x, axis, dtype)
 
 
-# -- extremes ----------------------------------------------------------------------------------------------------------
+# -- extremes ------------------------------------------------------------------------------------------------
 
 
 def _same(dtype: DType) -> DType:
@@ -132,7 +132,7 @@ def min_(
     return _extreme(min_op, "minimum", a, axis, keepdims, initial, where)
 
 
-# -- logic and indices -------------------------------------------------------------------------------------------------
+# -- logic and indices ---------------------------------------------------------------------------------------
 
 
 def _bool(dtype: DType) -> DType:
@@ -170,7 +170,9 @@ def all_(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False, *, w
 
 @function("argmax")
 def argmax(a: Any, axis: Any = None, out: Any = None, *, keepdims: bool = False) -> Tensor:
-    """As numpy.argmax: the first index of the largest element (in the flattened array for axis None); a NaN wins."""
+    """As numpy.argmax: the first index of the largest element (in the flattened array for axis None); a NaN
+    wins.
+    """
     refuse_options("argmax", out=out)
     x = as_tensor(a)
     return apply_one(argmax_op, x, axis=None if axis is None else axis_of(x, axis), keepdims=bool(keepdims))
@@ -178,7 +180,9 @@ def argmax(a: Any, axis: Any = None, out: Any = None, *, keepdims: bool = False)
 
 @function("argmin")
 def argmin(a: Any, axis: Any = None, out: Any = None, *, keepdims: bool = False) -> Tensor:
-    """As numpy.argmin: the first index of the smallest element (in the flattened array for axis None); a NaN wins."""
+    """As numpy.argmin: the first index of the smallest element (in the flattened array for axis None); a NaN
+    wins.
+    """
     refuse_options("argmin", out=out)
     x = as_tensor(a)
     return apply_one(argmin_op, x, axis=None if axis is None else axis_of(x, axis), keepdims=bool(keepdims))

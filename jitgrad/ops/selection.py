@@ -23,9 +23,9 @@ from jitgrad.ops.common import (
     type_key,
     unsupported,
 )
-from jitgrad.spec import DType, TensorSpec, promote
+from jitgrad.spec import DType, TensorSpec, is_compatible, promote
 
-# -- where -------------------------------------------------------------------------------------------------------------
+# -- where ---------------------------------------------------------------------------------------------------
 
 
 def _infer_where(specs: Specs, params: Params) -> Specs:
@@ -38,7 +38,7 @@ where_op = define(
     "where",
     infer=_infer_where,
     impl=np.where,
-    vjp=lambda g, out, c, x, y: (None, where(c, g, 0), where(c, 0, g)),
+    vjp=lambda g, out, c, x, y: (None, call("where", c, g, 0), call("where", c, 0, g)),
     kind=Elementwise("where"),
     infers_partial=True,
 )
@@ -48,9 +48,9 @@ where_op = define(
 def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
     """As numpy.where with three arguments. The side not taken gets the gradient 0, never NaN.
 
-    A NaN that the gradient of the other side's own formula makes (0 times an infinite slope) is out of reach here: mask
-    the argument too, ``where(x > 0, log(where(x > 0, x, 1)), 0)``. With one argument the result's shape depends on
-    values: UnsupportedOpError.
+    A NaN that the gradient of the other side's own formula makes (0 times an infinite slope) is out of reach
+    here: mask the argument too, ``where(x > 0, log(where(x > 0, x, 1)), 0)``. With one argument the result's
+    shape depends on values: UnsupportedOpError.
     """
     if x is None or y is None:
         raise unsupported("where", " with one argument, whose result has a shape that depends on values,")
@@ -58,7 +58,7 @@ def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
     return elementwise(where_op, condition, x, y, dtypes=(np.dtype(bool), dtype, dtype))
 
 
-# -- clip --------------------------------------------------------------------------------------------------------------
+# -- clip ----------------------------------------------------------------------------------------------------
 
 
 def _clip_vjp(g: Tensor, out: Tensor, x: Tensor, lo: Tensor, hi: Tensor) -> tuple[Any, ...]:
@@ -102,7 +102,7 @@ def _extremes(dtype: DType) -> tuple[Any, Any]:
     return (False, True) if dtype.kind == "b" else (-np.inf, np.inf)
 
 
-# -- functions made of them --------------------------------------------------------------------------------------------
+# -- functions made of them ----------------------------------------------------------------------------------
 
 
 @function("nan_to_num")
@@ -155,6 +155,30 @@ def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bo
     return call("all", isclose(a, b, rtol, atol, equal_nan))
 
 
+@function("array_equal")
+def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
+    """As numpy.array_equal for arrays of one shape, as a bool tensor."""
+    x, y = as_tensors(a1, a2)
+    if not is_compatible(x.shape, y.shape):
+        return call("constant", False, graph=x.graph)
+    same = x == y
+    return call("all", same | ((x != x) & (y != y)) if equal_nan else same)
+
+
+@function("isposinf")
+def isposinf(x: Any, out: Any = None) -> Any:
+    """As numpy.isposinf."""
+    refuse_options("isposinf", out=out)
+    return call("equal", x, np.inf)
+
+
+@function("isneginf")
+def isneginf(x: Any, out: Any = None) -> Any:
+    """As numpy.isneginf."""
+    refuse_options("isneginf", out=out)
+    return call("equal", x, -np.inf)
+
+
 @function("select")
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
     """As numpy.select: the choice of the first condition that holds."""
@@ -164,7 +188,7 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
     return functools.reduce(lambda rest, pair: where(pair[0], pair[1], rest), reversed(pairs), default)
 
 
-# -- n-ary sum ---------------------------------------------------------------------------------------------------------
+# -- n-ary sum -----------------------------------------------------------------------------------------------
 
 add_n_op = define(
     "add_n",
@@ -178,7 +202,7 @@ add_n_op = define(
 
 @function("add_n")
 def add_n(xs: Sequence[Any], name: str | None = None) -> Tensor:
-    """The sum of tensors of one shape and dtype, from the first to the last. ValueError when there is none."""
+    """The sum of tensors of one shape, from the first to the last. ValueError when there is none."""
     if not xs:
         raise ValueError("add_n needs at least one tensor")
     tensors = as_tensors(*xs)

@@ -1,4 +1,4 @@
-"""Special functions: SciPy's ufuncs and the activations of neural networks; SciPy is imported when one is interpreted."""
+"""Special functions and activations; SciPy is imported only when one of them is interpreted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ SQRT_PI = math.sqrt(math.pi)
 
 
 def float_dtype(name: str, *keys: Any) -> DType:
-    """float32 for float32 and float16 (and Python numbers beside them), float64 for other real numbers. DTypeError otherwise."""
+    """float32 for float32 and float16 (and Python numbers beside them), float64 for other real numbers.
+    DTypeError otherwise.
+    """
     if all(map(is_weak_key, keys)):
         keys = (np.dtype(np.float64), *keys)
     joint = joint_dtype(*keys)
@@ -45,7 +47,9 @@ def special(name: str) -> Callable[..., Any]:
 def _infer(name: str, specs: Specs) -> Specs:
     dtypes = {spec.dtype for spec in specs}
     if len(dtypes) > 1 or not dtypes <= {np.dtype(np.float32), np.dtype(np.float64)}:
-        raise DTypeError(f"{name} takes float32 or float64, got {' and '.join(sorted(d.name for d in dtypes))}")
+        raise DTypeError(
+            f"{name} takes float32 or float64, got {' and '.join(sorted(d.name for d in dtypes))}"
+        )
     return (TensorSpec(same_shape(specs), specs[0].dtype),)
 
 
@@ -85,7 +89,7 @@ def interpreted(name: str) -> Interpreted:
     return Interpreted(f"{name} has no native form")
 
 
-# -- activations -------------------------------------------------------------------------------------------------------
+# -- activations ---------------------------------------------------------------------------------------------
 
 define_special("sigmoid", lambda g, out, x: g * out * (1 - out), impl=special("expit"), names=("expit",))
 define_special(
@@ -97,7 +101,7 @@ define_special(
 define_special("relu", lambda g, out, x: where(x > 0, g, 0), impl=lambda x: np.maximum(x, x.dtype.type(0)))
 define_special("logit", lambda g, out, x: g / (x * (1 - x)), kind=interpreted("logit"))
 
-# -- error functions ---------------------------------------------------------------------------------------------------
+# -- error functions -----------------------------------------------------------------------------------------
 
 
 def _gauss(x: Any) -> Any:
@@ -127,14 +131,20 @@ def _hazard(x: Any, log_ndtr: Any) -> Any:
     return call("exp", -0.5 * (x * x) - log_ndtr) * math.sqrt(0.5 / math.pi)
 
 
-# -- gamma functions ---------------------------------------------------------------------------------------------------
+# -- gamma functions -----------------------------------------------------------------------------------------
 
-define_special("gammaln", lambda g, out, x: g * call("digamma", x), names=("lgamma",))
+
+def _gammaln(x: Any) -> Any:
+    """SciPy's, which overflows at denormal numbers, with ``-log|x|`` there."""
+    return np.where(abs(x) < np.finfo(x.dtype).tiny, -np.log(abs(x)), special("gammaln")(x))
+
+
+define_special("gammaln", lambda g, out, x: g * call("digamma", x), impl=_gammaln, names=("lgamma",))
 define_special("digamma", lambda g, out, x: g * call("polygamma1", x), names=("psi",))
 define_special("gamma", lambda g, out, x: g * out * call("digamma", x), kind=interpreted("gamma"))
 define_special(
     "polygamma1",
-    lambda g, out, x: g * polygamma(2, x),
+    lambda g, out, x: g * call("polygamma", 2, x),
     impl=lambda x: special("polygamma")(1, x).astype(x.dtype),
     names=("trigamma",),
 )
@@ -142,7 +152,7 @@ polygamma_op = define(
     "polygamma",
     infer=lambda specs, params: _infer("polygamma", specs),
     impl=lambda x, n: special("polygamma")(n, x).astype(x.dtype),
-    vjp=lambda g, out, x, *, n: g * polygamma(n + 1, x),
+    vjp=lambda g, out, x, *, n: g * call("polygamma", n + 1, x),
     kind=interpreted("polygamma of order 2 and above"),
     infers_partial=True,
 )
@@ -166,7 +176,7 @@ def betaln(a: Any, b: Any) -> Any:
     return call("gammaln", a) + call("gammaln", b) - call("gammaln", total)
 
 
-# -- entropies ---------------------------------------------------------------------------------------------------------
+# -- entropies -----------------------------------------------------------------------------------------------
 
 define_special(
     "xlogy", lambda g, out, x, y: (g * call("log", y), g * ratio(x, y)), arity=2, kind=interpreted("xlogy")
@@ -191,7 +201,7 @@ define_special(
     kind=interpreted("kl_div"),
 )
 
-# -- Bessel functions --------------------------------------------------------------------------------------------------
+# -- Bessel functions ----------------------------------------------------------------------------------------
 
 define_special("i0", lambda g, out, x: g * call("i1", x), kind=interpreted("i0"))
 define_special("i1", lambda g, out, x: g * (call("i0", x) - _over(out, x)), kind=interpreted("i1"))

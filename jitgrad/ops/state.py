@@ -1,4 +1,6 @@
-"""Ops with a state or an effect: reading and assigning Variables, and the operation that only groups others."""
+"""Ops with a state or an effect: reading and assigning Variables, and the operation that only groups
+others.
+"""
 
 from __future__ import annotations
 
@@ -33,18 +35,24 @@ read_op = define(
 )
 
 assign_op = define(
-    "assign", infer=_spec_of_variable, impl=_assigned, kind=Interpreted("a variable is assigned"), stateful=True,
+    "assign",
+    infer=_spec_of_variable,
+    impl=_assigned,
+    kind=Interpreted("a variable is assigned"),
+    stateful=True,
     differentiable=False,
-)  # fmt: skip
+)
 
-no_op = define("no_op", infer=lambda specs, params: (), impl=lambda: (), kind=Interpreted("nothing to do"), stateful=True)
+no_op = define(
+    "no_op", infer=lambda specs, params: (), impl=lambda: (), kind=Interpreted("nothing to do"), stateful=True
+)
 
 
 class Variable(Operators, NumpyProtocols):
     """A value that stays between runs. In a graph it stands where a tensor does.
 
-    The shape and dtype are those of the initial value and do not change. One operation per graph reads it, at its
-    first use there; ``read()`` adds another.
+    The shape and dtype are those of the initial value and do not change. One operation per graph reads it, at
+    its first use there; ``read()`` adds another.
     """
 
     __slots__ = ("__weakref__", "_value", "is_weak", "name", "spec", "trainable")
@@ -83,7 +91,9 @@ class Variable(Operators, NumpyProtocols):
         return self.as_graph_element()
 
     def read(self) -> Tensor:
-        """A new tensor of its value, read where the graph has come to, after the control dependencies in force."""
+        """A new tensor of its value, read where the graph has come to, after the control dependencies in
+        force.
+        """
         return apply(read_op, name=f"{self.name}/read", variable=self)  # type: ignore[no-any-return]
 
     def as_graph_element(self, graph: Graph | None = None) -> Tensor:
@@ -95,15 +105,19 @@ class Variable(Operators, NumpyProtocols):
         return graph.variables[self]
 
     def assign(self, value: Any) -> Tensor:
-        """The operation's output, the new value, which the variable has once it has run. ShapeError, DTypeError for a
-        value that does not fit.
+        """The operation's output, the new value, which the variable has once it has run. ShapeError,
+        DTypeError for a value that does not fit.
         """
         tensor = as_tensor(value)
         if not np.can_cast(tensor.dtype, self.dtype, "same_kind"):
-            raise DTypeError(layout(f"variable {self.name!r} cannot take the value", expected=self.spec, got=tensor.spec))
+            raise DTypeError(
+                layout(f"variable {self.name!r} cannot take the value", expected=self.spec, got=tensor.spec)
+            )
         tensor = as_tensor(tensor, self.dtype)
         if tensor.spec.is_known and tensor.shape != self.shape:
-            raise ShapeError(layout(f"variable {self.name!r} cannot take the value", expected=self.spec, got=tensor.spec))
+            raise ShapeError(
+                layout(f"variable {self.name!r} cannot take the value", expected=self.spec, got=tensor.spec)
+            )
         return apply(assign_op, tensor, variable=self, name=f"{self.name}/assign")  # type: ignore[no-any-return]
 
     def assign_add(self, value: Any) -> Tensor:
@@ -119,7 +133,9 @@ class Variable(Operators, NumpyProtocols):
 
 
 def group(*ops: Any, name: str | None = None) -> Operation:
-    """An operation that runs once all of ``ops`` (tensors, operations, assignments) have run; there may be none."""
+    """An operation that runs once all of ``ops`` (tensors, operations, assignments) have run; there may be
+    none.
+    """
     graph = next((element.graph for element in ops if hasattr(element, "graph")), default_graph())
     with graph.as_default(), graph.control_dependencies(list(ops)):
         return graph.add(no_op, (), {}, (), name or "group")

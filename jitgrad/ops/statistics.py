@@ -1,4 +1,4 @@
-"""Functions composed of reductions: mean, var, logsumexp, softmax, nansum, norms; only the count of elements is an op here."""
+"""Functions composed of reductions: mean, var, logsumexp, softmax, norms; only a count is an op here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jitgrad.ops.axes import Axes, axes_of
 from jitgrad.ops.common import as_tensor, as_tensors, refuse_options, unsupported, where
 from jitgrad.spec import DType, TensorSpec
 
-# -- counting ----------------------------------------------------------------------------------------------------------
+# -- counting ------------------------------------------------------------------------------------------------
 
 
 def _count(x: Any, axis: Axes, dtype: DType) -> Any:
@@ -34,7 +34,9 @@ size_op = define(
 
 
 def size_along(x: Tensor, axis: Axes, dtype: DType) -> Any:
-    """How many elements of ``x`` are combined along ``axis``: a number where the extents are known, else a tensor."""
+    """How many elements of ``x`` are combined along ``axis``: a number where the extents are known, else a
+    tensor.
+    """
     extents = x.spec.shape if axis is None or x.spec.shape is None else tuple(x.spec.shape[i] for i in axis)
     if extents is None or None in extents:
         return apply_one(size_op, x, axis=axis, dtype=dtype)
@@ -65,7 +67,7 @@ def count_nonzero(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     return call("sum", call("not_equal", a, 0), axis, np.intp, keepdims=keepdims)
 
 
-# -- moments -----------------------------------------------------------------------------------------------------------
+# -- moments -------------------------------------------------------------------------------------------------
 
 
 @function("mean")
@@ -101,8 +103,12 @@ def var(
     centre = call("mean", x, axes, keepdims=True, where=where) if mean is None else mean
     squares = _square_magnitude(x - centre)
     spare = ddof if correction is None else correction
-    degrees = call("maximum", _chosen(x, axes, where, keepdims) - spare, 0)
+    degrees = _at_least_zero(_chosen(x, axes, where, keepdims) - spare)
     return call("sum", squares, axes, keepdims=keepdims, where=where) / degrees
+
+
+def _at_least_zero(n: Any) -> Any:
+    return call("maximum", n, 0) if isinstance(n, Tensor) else max(n, 0)
 
 
 def _square_magnitude(x: Any) -> Any:
@@ -155,7 +161,8 @@ def _aligned(weights: Tensor, x: Tensor, axis: Any) -> Tensor:
     if weights.ndim != 1 or axis is None:
         raise unsupported("average", " with weights of another shape than the array's")
     (along,) = axes_of(x, operator.index(axis)) or (0,)
-    return call("reshape", weights, tuple(-1 if i == along else 1 for i in range(x.ndim)))  # type: ignore[no-any-return]
+    shape = tuple(-1 if i == along else 1 for i in range(x.ndim))
+    return call("reshape", weights, shape)  # type: ignore[no-any-return]
 
 
 @function("ptp")
@@ -165,11 +172,45 @@ def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> An
     return call("max", a, axis, keepdims=keepdims) - call("min", a, axis, keepdims=keepdims)
 
 
-# -- sums of exponentials ----------------------------------------------------------------------------------------------
+@function("median")
+def median(
+    a: Any, axis: int | None = None, out: Any = None, overwrite_input: bool = False, keepdims: bool = False
+) -> Any:
+    """As numpy.median along one axis or all: the middle of the sorted elements; NaN if there is one."""
+    refuse_options("median", out=out)
+    x = _inexact(a)
+    if isinstance(axis, tuple):
+        raise unsupported("median", " over several axes")
+    line = call("ravel", x) if axis is None else call("moveaxis", x, axis, -1)
+    ordered = call("sort", line, -1)
+    count = size_along(line, (-1,), np.dtype(np.int64))
+    lower, upper, last = (call("take", ordered, place, -1) for place in ((count - 1) // 2, count // 2, -1))
+    found = where(last != last, last, 0.5 * lower + 0.5 * upper)
+    if not keepdims:
+        return found
+    return call("expand_dims", found, tuple(range(x.ndim)) if axis is None else axis)
+
+
+@function("trapezoid")
+def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
+    """As numpy.trapezoid: the integral of a piecewise linear function."""
+    heights = call("moveaxis", y, axis, -1)
+    widths = dx if x is None else _widths(as_tensors(heights, x)[1], axis)
+    return call("sum", widths * (heights[..., 1:] + heights[..., :-1]) / 2.0, -1)
+
+
+def _widths(x: Tensor, axis: int) -> Any:
+    along = x if x.ndim == 1 else call("moveaxis", x, axis, -1)
+    return along[..., 1:] - along[..., :-1]
+
+
+# -- sums of exponentials ------------------------------------------------------------------------------------
 
 
 def _shift(x: Tensor, axis: Axes) -> Any:
-    """The largest element along ``axis``, 0 where that is infinite; a constant for gradients, since any shift will do."""
+    """The largest element along ``axis``, 0 where that is infinite; a constant for gradients, since any shift
+    will do.
+    """
     largest = call("max", x, axis, keepdims=True)
     return call("stop_gradient", where(call("isfinite", largest), largest, 0))
 
@@ -178,7 +219,9 @@ def _shift(x: Tensor, axis: Axes) -> Any:
 def logsumexp(
     a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, return_sign: bool = False
 ) -> Any:
-    """As scipy.special.logsumexp, without return_sign. Where all elements are -inf, so is the result, with gradient 0."""
+    """As scipy.special.logsumexp, without return_sign. Where all elements are -inf, so is the result, with
+    gradient 0.
+    """
     refuse_options("logsumexp", return_sign=return_sign or None)
     x = _inexact(a)
     axes = axes_of(x, axis)
@@ -216,7 +259,7 @@ def log_softmax(x: Any, axis: Any = None) -> Any:
     return shifted - call("log", call("sum", call("exp", shifted), axes, keepdims=True))
 
 
-# -- leaving NaN out ---------------------------------------------------------------------------------------------------
+# -- leaving NaN out -----------------------------------------------------------------------------------------
 
 
 def _nan_as(a: Any, neutral: Any) -> Tensor:
@@ -314,7 +357,7 @@ def _nan_extreme(name: str, neutral: float, a: Any, axis: Any, out: Any, keepdim
     return where(call("all", x != x, axis, keepdims=keepdims), np.nan, found)
 
 
-# -- norms -------------------------------------------------------------------------------------------------------------
+# -- norms ---------------------------------------------------------------------------------------------------
 
 
 @function("linalg.norm")

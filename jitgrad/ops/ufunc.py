@@ -1,8 +1,9 @@
-"""How a NumPy ufunc becomes an op and a function of tensors, with NumPy's own choice of dtypes; it defines no op itself."""
+"""How a NumPy ufunc becomes an op and a function of tensors, with NumPy's dtypes; it defines no op."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from jitgrad.spec import DType, TensorSpec
 
 @functools.lru_cache(maxsize=4096)
 def resolve(ufunc: np.ufunc, keys: tuple[Any, ...]) -> tuple[DType, ...]:
-    """NumPy's own loop for these dtypes and Python scalar types: the dtypes of the inputs, then of the outputs."""
+    """NumPy's own loop for these dtypes and Python scalar types: the dtypes of the inputs, then of the
+    outputs.
+    """
     try:
         found = tuple(ufunc.resolve_dtypes((*keys, *(None,) * ufunc.nout)))
     except TypeError as error:
@@ -25,6 +28,15 @@ def resolve(ufunc: np.ufunc, keys: tuple[Any, ...]) -> tuple[DType, ...]:
             layout(f"{ufunc.__name__} does not take {names}", hint="convert with astype")
         ) from error
     return found
+
+
+def _all_fit(values: Sequence[Any], dtypes: Sequence[DType]) -> bool:
+    """Whether the Python integers fit their dtypes; NumPy compares with those that do not, and refuses other
+    ufuncs.
+    """
+    pairs = zip(values, dtypes, strict=False)
+    infos = [(value, np.iinfo(dtype)) for value, dtype in pairs if type(value) is int and dtype.kind in "iu"]
+    return all(info.min <= value <= info.max for value, info in infos)
 
 
 def from_ufunc(
@@ -36,8 +48,8 @@ def from_ufunc(
 ) -> OpDef:
     """Define the op of a NumPy ufunc and enter its function under the ufunc's name.
 
-    Without a ``vjp`` the op is piecewise constant: it passes no gradient, unless ``differentiable=True`` says that
-    a rule is missing. ``interpreted`` is the reason why there is no scalar op of the loop IR for it.
+    Without a ``vjp`` the op is piecewise constant: it passes no gradient, unless ``differentiable=True`` says
+    that a rule is missing. ``interpreted`` is the reason why there is no scalar op of the loop IR for it.
     """
 
     def infer(specs: Specs, params: Params) -> Specs:
@@ -58,8 +70,11 @@ def from_ufunc(
     def build(*values: Any) -> Any:
         if len(values) != ufunc.nin:
             raise TypeError(f"{ufunc.__name__} takes {ufunc.nin} arrays, got {len(values)}")
-        keys = tuple(map(type_key, values))
-        return elementwise(op, *values, dtypes=resolve(ufunc, keys)[: ufunc.nin])
+        dtypes = resolve(ufunc, tuple(map(type_key, values)))
+        if not _all_fit(values, dtypes) and dtypes[-1] == np.dtype(bool):
+            values = tuple(np.asarray(value) if type(value) is int else value for value in values)
+            dtypes = resolve(ufunc, tuple(map(type_key, values)))
+        return elementwise(op, *values, dtypes=dtypes[: ufunc.nin])
 
     build.__name__ = build.__qualname__ = ufunc.__name__
     build.__doc__ = f"As numpy.{ufunc.__name__}."

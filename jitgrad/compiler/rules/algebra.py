@@ -69,8 +69,8 @@ def _is_zero(number: Any, sign: int) -> bool:
 def over_power_of_two(rw: Rewriter, ins: Instruction) -> Instruction | None:
     """x / 2**-k = x * 2**k
 
-    Larger numbers are left alone. They may be extents, as in a mean, and a program must not have another structure
-    because an extent is a power of two: a kernel for one extent is to do for all.
+    Larger numbers are left alone. They may be extents, as in a mean, and a program must not have another
+    structure because an extent is a power of two: a kernel for one extent is to do for all.
     """
     x, y = ins.inputs
     c, dtype = rw.numbers.get(y), rw.dtype(y)

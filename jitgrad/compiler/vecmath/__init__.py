@@ -51,6 +51,7 @@ _FUNCTIONS: dict[str, Callable[..., Real]] = {
     "arctanh": hyperbolic.arctanh,
     "erf": error_functions.erf,
     "erfc": error_functions.erfc,
+    "erfinv": error_functions.erfinv,
     "gammaln": gamma_functions.gammaln,
     "digamma": gamma_functions.digamma,
     "polygamma1": gamma_functions.polygamma1,

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf, nan
+
 from jitgrad.compiler.vecmath.exponential import (
     EXP2,
     LOG2_E,
@@ -10,7 +14,8 @@ from jitgrad.compiler.vecmath.exponential import (
     remainder_in_two_parts,
     scaled,
 )
-from jitgrad.compiler.vecmath.lanes import Real, Table, copysign, fma, poly, power_of_two, select, two_product, upper_bound
+from jitgrad.compiler.vecmath.lanes import Real, Table, copysign, fast_two_sum, fma, poly, power_of_two, select, sqrt, two_product, upper_bound
+from jitgrad.compiler.vecmath.logarithmic import decompose, log_in_two_parts
 
 # Where erf passes from its odd polynomial to 1 - erfc, and where it is 1.
 _ERF_LIMITS = Table((1.0, 3.9375), (1.25, 5.9375))
@@ -49,28 +54,117 @@ def erf(x: Real) -> Real:
     """The error function, to 1.5 ulp: an odd polynomial, or 1 - 2**P(|x|), whose error counts less than 1/5."""
     turn, end = _ERF_LIMITS.of(x)
     size = abs(x)
-    square = size * size
-    inner = fma(size, poly(square, _ERF), size)
     exponent = poly(upper_bound(size, end), _LOG2_ERFC)
     n, biased = nearest_integer(exponent, 1.0)
     complement = poly(exponent - n, EXP2) * power_of_two(biased - x.lanes.bias)
-    return copysign(select(size < turn, inner, 1.0 - complement), x)
+    return copysign(select(size < turn, _erf_near_0(size), 1.0 - complement), x)
+
+
+def _erf_near_0(x: Real) -> Real:
+    return fma(x, poly(x * x, _ERF), x)
 
 
 def erfc(x: Real) -> Real:
-    """1 - erf(x), to 2 ulp, also where it is tiny (Shepherd & Laframboise 1981); for x < 0 it is 2 - erfc(|x|).
+    """1 - erf(x), to 2 ulp, also where it is tiny (Shepherd & Laframboise 1981); for x < -5/8 it is 2 - erfc(|x|).
 
-    exp(-x**2) is 2**n * (1 + e) with x**2 in two parts; the division by 1 + 2*x is corrected by its residual.
+    exp(-x**2) is 2**n * (1 + e) with x**2 in two parts. The division of P by 1 + 2*x is corrected by its residual, for
+    which 1 / (1 + 2*x) is near enough 0.87 of the quotient.
     """
     centre, end = _ERFC_RANGE.of(x)
     size = upper_bound(abs(x), end)
-    numerator = poly((size - centre) / (size + centre), _ERFC)
+    first, *others = _ERFC.of(x)
+    q = (size - centre) / (size + centre)
+    rest = poly(q, others)
+    numerator = fma(q, rest, first)
+    numerator_low = fma(q, rest, first - numerator)
     divisor = fma(size, 2.0, 1.0)
+    divisor_low = fma(size, 2.0, 1.0 - divisor)
     scale = numerator / divisor
-    residual = fma(-scale, divisor, numerator) - scale * fma(size, 2.0, 1.0 - divisor)
+    residual = fma(-scale, divisor, numerator) + fma(-scale, divisor_low, numerator_low)
     square, error = two_product(size, size)
     n, biased = nearest_integer(square, -LOG2_E)
     r, low = remainder_in_two_parts(-square, n)
-    growth = r + expm1_tail(r, low - error)
-    value = scaled(scale + fma(scale, growth, residual * scale), biased)
-    return select(x < 0.0, 2.0 - value, value)
+    r, low = fast_two_sum(r, low - error)
+    growth = r + expm1_tail(r, low)
+    value = scaled(scale + fma(scale, growth, residual * (scale * 0.87)), biased)
+    return select(abs(x) < 0.625, 1.0 - _erf_near_0(x), select(x < 0.0, 2.0 - value, value))
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """From w = start on: a quotient of polynomials in w - start, numerator and denominator."""
+
+    start: float
+    numerator: tuple[float, ...]
+    denominator: tuple[float, ...]
+
+
+# With w = -log(1 - y**2): erfinv(y)/y - 1 in the first piece, erfinv(y)/y - sqrt(w) in the others. Errors relative to
+# erfinv 2**-28.3 and 2**-57.7.
+_ERFINV_SINGLE = (
+    _Piece(
+        0.0,
+        (-0.11377307, 0.22212756, 0.028671058, 0.004684112, 0.00034243867),
+        (1.0, 0.08689225, 0.026712745, 0.0015844651, 4.3333494e-05, 0.0),
+    ),
+    _Piece(
+        5.0,
+        (-0.15625522, -0.07319115, -0.012275158, -0.0015415278, -6.612544e-05),
+        (1.0, 0.4050221, 0.07794601, 0.008753883, 0.0004948926, 2.0868897e-06),
+    ),
+)
+_ERFINV_DOUBLE = (
+    _Piece(
+        0.0,
+        (-0.11377307454724199, 0.22186524582998646, 0.026122483122945885, 0.01074398676403696,
+         0.0010726432617305106, 0.00015546432515661974, 1.0568246054318037e-05, 6.240906888062003e-07,
+         1.6271840946317296e-08),
+        (1.0, 0.0891987910589036, 0.053810600651458526, 0.0038312553218765788, 0.0008912989960554645,
+         4.495451439180465e-05, 4.367878735399738e-06, 1.0977219883916933e-07, 1.8163989889195484e-09,
+         -1.0698866101547731e-11),
+    ),
+    _Piece(
+        6.25,
+        (-0.1640546361892081, -0.081952355738504, -0.01825503844297927, -0.0026424376476654665,
+         -0.00024949686085043703, -1.683244420370819e-05, -7.503290483863934e-07, -1.912821516644038e-08,
+         -7.11703079642964e-11),
+        (1.0, 0.4779321416279117, 0.11039018995986519, 0.015960110107039998, 0.0015714331065670095,
+         0.00010910380655428721, 5.133627106188469e-06, 1.494806215792964e-07, 1.1706911413248715e-09, 0.0),
+    ),
+    _Piece(
+        16.0,
+        (-0.16021620258844635, -0.04759454811901348, -0.006664559272632392, -0.0005583645299059108,
+         -2.9628994789766724e-05, -9.478900367063065e-07, -1.4102048748385424e-08, -6.810533774905351e-11,
+         -4.7838843481067374e-14),
+        (1.0, 0.30447110833101965, 0.04385951876009096, 0.0038012755068456993, 0.0002110999338152806,
+         7.258652582408476e-06, 1.2833807486850322e-07, 8.794675500753319e-10, 1.3988370972449545e-12, 0.0),
+    ),
+)  # fmt: skip
+
+
+def erfinv(y: Real) -> Real:
+    """The inverse of erf, to 2 ulp: y*(1 + R(w)) or y*(sqrt(w) + R(w)) with w = -log(1 - y**2) (after Giles 2010).
+
+    R is a quotient of polynomials whose coefficients are selected by w. It is small, so that its error counts
+    little. In the first piece R'(w) is about 1/5 where the rounding of w matters.
+    """
+    complement = fma(-y, y, 1.0)
+    log, log_low = log_in_two_parts(*decompose(complement, y.like(0.0)))
+    w = -log
+    first, *others = _ERFINV_DOUBLE if y.lanes.is_double else _ERFINV_SINGLE
+    starts = [w > piece.start for piece in others]
+
+    def chosen(parts: Iterable[float]) -> Real:
+        value, *rest = (y.like(part) for part in parts)
+        for is_started, part in zip(starts, rest, strict=True):
+            value = select(is_started, part, value)
+        return value
+
+    pieces = (first, *others)
+    t = w - chosen(piece.start for piece in pieces)
+    numerator = poly(t, [chosen(parts) for parts in zip(*(piece.numerator for piece in pieces), strict=True)])
+    denominator = poly(t, [chosen(parts) for parts in zip(*(piece.denominator for piece in pieces), strict=True)])
+    is_tail = starts[0]
+    slope = select(is_tail, y.like(0.0), -0.2)
+    value = fma(y, select(is_tail, sqrt(w), 1.0), y * fma(log_low, slope, numerator / denominator))
+    return select(abs(y) < 1.0, value, select(abs(y).equals(1.0), copysign(y.like(inf), y), nan))

@@ -10,21 +10,22 @@ from collections.abc import Callable
 from math import inf, nan
 
 from jitgrad.compiler.vecmath.lanes import Mask, Real, Table, fma, poly, rarely, rint, select
-from jitgrad.compiler.vecmath.logarithmic import decompose_any, log_of
+from jitgrad.compiler.vecmath.logarithmic import LN2, decompose_any, log_of, log_terms
 from jitgrad.compiler.vecmath.trigonometric import sine_of_half_turns
 
 _PI = 3.141592653589793
 _LOG_PI = 1.1447298858494002
-# lgamma(2 + t) / t for |t| <= 1/2: its value at 0 in two parts, then the rest divided by t; error 2**-25.7 and 2**-54.
+# lgamma(2 + t) / t for -0.5875 <= t <= 1/2: its value at 0 in two parts, and the rest divided by t; error 2**-26.6
+# and 2**-57.
 _LGAMMA_2 = Table((0.42278432846069336, 6.637774e-09), (0.42278433509846713, 4.942915152430645e-18))
 _LGAMMA = Table(
-    (0.32246703, -0.06735224, 0.020581523, -0.0073872013, 0.0028795998, -0.0011787356, 0.00056868384,
-     -0.00026866808),
-    (0.3224670334241132, -0.06735230105319825, 0.02058080842778109, -0.007385551028653339, 0.002890510331000434,
-     -0.0011927539126601495, 0.0005096695161791914, -0.00022315473661841176, 9.945766402955088e-05,
-     -4.4926518458656625e-05, 2.0505659118916904e-05, -9.437303627477835e-06, 4.3844216486243764e-06,
-     -2.0495446505617815e-06, 9.206785647509972e-07, -4.204013444098174e-07, 2.7816709712263286e-07,
-     -1.430386724224969e-07),
+    (0.32246703, -0.067352034, 0.020581279, -0.0073920884, 0.0028818164, -0.0011456258, 0.00056306913,
+     -0.0003362526),
+    (0.3224670334241132, -0.06735230105319791, 0.02058080842778789, -0.007385551028697838, 0.002890510330498572,
+     -0.001192753910710403, 0.000509669532616284, -0.00022315477801351403, 9.945737512232735e-05,
+     -4.492603188249857e-05, 2.0508629450484832e-05, -9.440637627771164e-06, 4.366002656200825e-06,
+     -2.036290673641479e-06, 9.88480145015035e-07, -4.487345583210674e-07, 1.4176390957332228e-07,
+     -1.1784808234500168e-07, 1.1549652983881686e-07),
 )  # fmt: skip
 # (lgamma(x) - (x - 1/2)*(log(x) - 1) - (log(2*pi) - 1)/2) * x in x**-2 for x >= 8, errors below 2**-32 and 2**-61.
 _STIRLING = Table(
@@ -75,25 +76,39 @@ _TRIGAMMA_TAIL = Table(
 def gammaln(x: Real) -> Real:
     """log|gamma(x)|, to 4 ulp; next to its zeros below 0 the error is absolute. inf at 0, -1, -2, ...; -inf at -inf.
 
-    From 8 on Stirling's series. Below, with n = rint(x) and t = x - n, lgamma(2 + t) from a polynomial, and the log of
+    From 8 on Stirling's series. Below, with n near x and t = x - n, lgamma(2 + t) from a polynomial, and the log of
     (t + 2) * ... * (t + n - 1) added, or for n < 2 that of x or x*(x + 1) subtracted.
     """
     size = abs(x)
     is_large = size > 8.0
-    n = rint(size)
+    n = select((size > 1.4140625) & (size < 2.0), 2.0, rint(size))
     t = size - n
     factor = select(n < 1.0, size * (size + 1.0), select(n < 2.0, size, 1.0))
     for step in range(2, 8):
         factor = select(n > step, factor * (t + step), factor)
-    log = log_of(*decompose_any(select(is_large, size, factor)))
-    inverse = 1.0 / size
-    tail = fma(inverse, poly(inverse * inverse, _STIRLING), _STIRLING_CONSTANT)
-    large = fma(size - 0.5, log - 1.0, tail)
-    near_2, near_2_low = _LGAMMA_2.of(x)
-    rest = fma(t, poly(t, _LGAMMA), near_2_low)
-    small = fma(t, near_2, fma(t, rest, select(n < 2.0, -log, log)))
-    value = select(size.equals(0.0) | size.equals(inf), inf, select(is_large, large, small))
+    k, f = decompose_any(select(is_large, size, factor))
+    value = select(is_large, _stirling(size, log_of(k, f)), _lgamma_near_2(t, n < 2.0, k, f))
+    value = select(size.equals(0.0) | size.equals(inf), inf, value)
     return _reflected(x, value, _gammaln_reflected)
+
+
+def _stirling(x: Real, log: Real) -> Real:
+    inverse = 1.0 / x
+    tail = fma(inverse, poly(inverse * inverse, _STIRLING), _STIRLING_CONSTANT)
+    return fma(x - 0.5, log - 1.0, tail)
+
+
+def _lgamma_near_2(t: Real, is_subtracted: Mask, k: Real, f: Real) -> Real:
+    """lgamma(2 + t) + (k*ln2 + log(1 + f)), or minus. Where t - f would cancel, it is taken from the first coefficient."""
+    ln2_high, ln2_low = LN2.of(t)
+    near_2, near_2_low = _LGAMMA_2.of(t)
+    half_square, tail = log_terms(f)
+    log_rest = fma(k, ln2_low, tail) - half_square
+    cancels = is_subtracted & f.equals(t)
+    slope = select(cancels, t.like(near_2 - 1.0), near_2)
+    k, f, log_rest = (select(is_subtracted, -part, part) for part in (k, f, log_rest))
+    rest = fma(t, fma(t, poly(t, _LGAMMA), near_2_low), log_rest)
+    return fma(k, ln2_high, fma(t, slope, rest) + select(cancels, 0.0, f))
 
 
 def _gammaln_reflected(x: Real, of_size: Real) -> Real:

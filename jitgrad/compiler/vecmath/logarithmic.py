@@ -91,12 +91,24 @@ def _exponent_mask(x: Real) -> int:
 
 def log_of(k: Real, f: Real) -> Real:
     """k*ln2 + log(1 + f)."""
-    ln2_high, ln2_low = LN2.of(f)
-    half_square, tail = _log_terms(f)
-    return fma(k, ln2_high, f - (half_square - fma(k, ln2_low, tail)))
+    return fma(k, LN2.of(f)[0], _log_remainder(k, f))
 
 
-def _log_terms(f: Real) -> tuple[Real, Real]:
+def log_in_two_parts(k: Real, f: Real) -> tuple[Real, Real]:
+    """k*ln2 + log(1 + f) and what its last rounding lost."""
+    ln2_high = LN2.of(f)[0]
+    rest = _log_remainder(k, f)
+    high = fma(k, ln2_high, rest)
+    return high, fma(k, ln2_high, -high) + rest
+
+
+def _log_remainder(k: Real, f: Real) -> Real:
+    """log(1 + f) and the small part of k*ln2."""
+    half_square, tail = log_terms(f)
+    return f - (half_square - fma(k, LN2.of(f)[1], tail))
+
+
+def log_terms(f: Real) -> tuple[Real, Real]:
     """h and t with log(1 + f) = f - h + t, h = f**2/2."""
     half_square = 0.5 * f * f
     if not f.lanes.is_double:
@@ -109,7 +121,7 @@ def _log_terms(f: Real) -> tuple[Real, Real]:
 def _log_to_base(k: Real, f: Real, base: Table) -> Real:
     """(k*ln2 + log(1 + f)) / ln(base), the sum and the product in two parts each."""
     factor, factor_low, ln2_high, ln2_low = base.of(f)
-    half_square, tail = _log_terms(f)
+    half_square, tail = log_terms(f)
     high, low = fast_two_sum(f, -half_square)
     product, error = two_product(high, factor)
     rest = fma(low + tail, factor, fma(high, factor_low, error))

@@ -1,0 +1,1 @@
+"""Benchmarks: workloads, and how they are measured; run with `python -m benchmarks`."""

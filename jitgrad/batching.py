@@ -1,0 +1,250 @@
+"""Batching: part of a graph repeated over a new leading axis, an operation for an operation; written per
+kernel kind.
+
+Jacobians are made of it: one derivative with a stand-in for the seed, then all the seeds at once. An op whose
+kind has no rule here, or whose rule does not apply, becomes ``batched_<name>``: the op on one example after
+another in the interpreter, and with the same kind when it is one that moves elements.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jitgrad.gradients import operations_between
+from jitgrad.graph import Operation, Tensor, apply
+from jitgrad.opdef import (
+    AxisIndex,
+    Contract,
+    Elementwise,
+    Gather,
+    Guard,
+    IndexMap,
+    Interpreted,
+    OpDef,
+    Params,
+    Reduce,
+    Reindex,
+    Scan,
+    Scatter,
+    Specs,
+    View,
+)  # fmt: skip
+from jitgrad.operators import call
+from jitgrad.scopes import compile_attrs
+from jitgrad.spec import TensorSpec
+
+Inputs = tuple[Tensor, ...]
+Mask = tuple[bool, ...]
+Rule = Callable[[Operation, Inputs, Mask, int], Any]
+
+
+def batch(ys: Sequence[Tensor], stand_ins: Mapping[Tensor, Tensor], n: int) -> list[Tensor]:
+    """``ys`` as they are for each of ``n`` values of the stand-ins.
+
+    ``stand_ins`` maps a tensor to its values, shape (n, *shape). All shapes must be known. The results have
+    shape (n, *y.shape), also where y does not depend on a stand-in.
+    """
+    made: dict[Tensor, Tensor] = dict(stand_ins)
+    for op in sorted(operations_between(tuple(stand_ins), ys), key=lambda op: op.id):
+        mask = tuple(x in made for x in op.inputs)
+        if any(mask) and not all(t in made for t in op.outputs):
+            inputs = tuple(made.get(x, x) for x in op.inputs)
+            with op.graph.only_attrs(compile_attrs(op)), op.graph.derived_from(op):
+                outputs = _batch_operation(op, inputs, mask, n)
+            made.update(zip(op.outputs, outputs, strict=True))
+    return [made[y] if y in made else repeat(y, n) for y in ys]
+
+
+def repeat(x: Tensor, n: int) -> Tensor:
+    """``x`` n times along a new leading axis."""
+    return call("broadcast_to", x, (n, *x.spec.known_shape))  # type: ignore[no-any-return]
+
+
+def _batch_operation(op: Operation, inputs: Inputs, mask: Mask, n: int) -> tuple[Tensor, ...]:
+    rule = _rules.get(type(op.opdef.kind))
+    made = None if rule is None else rule(op, inputs, mask, n)
+    if made is None:
+        made = apply(batched(op.opdef), *inputs, batched=mask, **op.params)
+    return made if isinstance(made, tuple) else (made,)
+
+
+# -- rules per kind: the batched outputs, or None where the rule does not apply ------------------------------
+
+
+def _all_repeated(inputs: Inputs, mask: Mask, n: int) -> Inputs:
+    return tuple(x if is_batched else repeat(x, n) for x, is_batched in zip(inputs, mask, strict=True))
+
+
+def _elementwise(op: Operation, inputs: Inputs, mask: Mask, n: int) -> Any:
+    return apply(op.opdef, *_all_repeated(inputs, mask, n), **op.params)
+
+
+def _view(op: Operation, inputs: Inputs, mask: Mask, n: int) -> Any:
+    return call("reshape", inputs[0], (n, *op.outputs[0].spec.known_shape)) if mask[0] else None
+
+
+def _reduce(op: Operation, inputs: Inputs, mask: Mask, n: int) -> Any:
+    axis, rank = op.params["axis"], op.inputs[0].ndim
+    if axis is None and op.outputs[0].dtype != op.inputs[0].dtype and op.type.startswith("arg"):
+        return None  # an index into the flattened array
+    axes = range(rank) if axis is None else [axis] if isinstance(axis, int) else axis
+    moved = tuple(a % rank + 1 for a in axes)
+    return apply(op.opdef, *inputs, **{**op.params, "axis": moved[0] if isinstance(axis, int) else moved})
+
+
+def _scan(op: Operation, inputs: Inputs, mask: Mask, n: int) -> Any:
+    return apply(op.opdef, *inputs, **{**op.params, "axis": op.params["axis"] % op.inputs[0].ndim + 1})
+
+
+def _contract(op: Operation, inputs: Inputs, mask: Mask, n: int) -> Any:
+    return apply(op.opdef, *_all_repeated(inputs, mask, n), **op.params)
+
+
+def _gather(op: Operation, inputs: Inputs, mask: Mask, n: int) -> Any:
+    """Positions that are the same for all examples; ``take_along`` wants them as often as there are
+    examples.
+    """
+    if any(mask[1:]):
+        return None
+    return apply(op.opdef, inputs[0], *_positions(op, inputs[1:], n), **_next_axes(op))
+
+
+def _scatter(op: Operation, inputs: Inputs, mask: Mask, n: int) -> Any:
+    if any(mask[2:]):
+        return None
+    like, updates = _all_repeated(inputs[:2], mask[:2], n)
+    return apply(op.opdef, like, updates, *_positions(op, inputs[2:], n), **_next_axes(op))
+
+
+def _positions(op: Operation, index: Inputs, n: int) -> Inputs:
+    kind = op.opdef.kind
+    assert isinstance(kind, Gather | Scatter)
+    return tuple(repeat(x, n) for x in index) if kind.form == "take_along" else index
+
+
+def _next_axes(op: Operation) -> dict[str, Any]:
+    params = dict(op.params)
+    if "axis" in params:
+        params["axis"] += 1
+    if "axes" in params:
+        params["axes"] = tuple(axis + 1 for axis in params["axes"])
+    return params
+
+
+_rules: dict[type, Rule] = {
+    Elementwise: _elementwise,
+    View: _view,
+    Reduce: _reduce,
+    Scan: _scan,
+    Contract: _contract,
+    Gather: _gather,
+    Scatter: _scatter,
+}
+
+
+# -- any op: one example after another -----------------------------------------------------------------------
+
+
+@functools.cache
+def batched(opdef: OpDef) -> OpDef:
+    """The op on a leading axis of those inputs for which ``params["batched"]`` holds; its other params are
+    the op's own.
+    """
+
+    def infer(specs: Specs, params: Params) -> Specs:
+        mask, own = _split(params)
+        extent = next(spec.known_shape[0] for spec, is_batched in zip(specs, mask, strict=True) if is_batched)
+        outputs = opdef.infer(_single(specs, mask), own)
+        return tuple(TensorSpec((extent, *spec.known_shape), spec.dtype) for spec in outputs)
+
+    def impl(*arrays: Any, batched: Mask, **own: Any) -> Any:
+        extent = next(len(a) for a, is_batched in zip(arrays, batched, strict=True) if is_batched)
+        results = [
+            opdef.impl(
+                *[a[i] if is_batched else a for a, is_batched in zip(arrays, batched, strict=True)], **own
+            )
+            for i in range(extent)
+        ]
+        if isinstance(results[0], tuple):
+            return tuple(np.stack(parts) for parts in zip(*results, strict=True))
+        return np.stack(results)
+
+    def vjp(g: Any, out: Any, *inputs: Tensor, batched: Mask, **own: Any) -> Any:
+        return _batched_vjp(opdef, g, out, inputs, batched, own)
+
+    kind = opdef.kind
+    return OpDef(
+        f"batched_{opdef.name}",
+        infer,
+        impl,
+        None if opdef.vjp is None else vjp,
+        Reindex(_batched_maps(kind))
+        if isinstance(kind, Reindex)
+        else Interpreted(f"{opdef.name} of a batch"),
+        opdef.differentiable,
+        opdef.stateful,
+    )
+
+
+def _split(params: Params) -> tuple[Mask, Params]:
+    return params["batched"], {key: value for key, value in params.items() if key != "batched"}
+
+
+def _single(specs: Specs, mask: Mask) -> Specs:
+    return tuple(
+        TensorSpec(spec.known_shape[1:], spec.dtype) if is_batched else spec
+        for spec, is_batched in zip(specs, mask, strict=True)
+    )
+
+
+def _batched_maps(kind: Reindex) -> Callable[[Specs, Params], tuple[tuple[IndexMap | None, ...], ...]]:
+    def maps(specs: Specs, params: Params) -> tuple[tuple[IndexMap | None, ...], ...]:
+        mask, own = _split(params)
+        return tuple(
+            tuple(_next_map(one, is_batched) for one, is_batched in zip(output, mask, strict=True))
+            for output in kind.maps(_single(specs, mask), own)
+        )
+
+    return maps
+
+
+def _next_map(one: IndexMap | None, is_batched: bool) -> IndexMap | None:
+    """The map with all output axes one further, and the leading axis itself where the input has it."""
+    if one is None:
+        return None
+    dims = tuple(d if d.axis is None else AxisIndex(d.axis + 1, d.scale, d.offset) for d in one.dims)
+    guards = tuple(Guard(guard.axis + 1, guard.lo, guard.hi) for guard in one.guards)
+    return IndexMap((AxisIndex(0), *dims) if is_batched else dims, guards)
+
+
+def _batched_vjp(
+    opdef: OpDef, g: Any, out: Any, inputs: Inputs, mask: Mask, own: dict[str, Any]
+) -> tuple[Any, ...]:
+    """The op's own rule on stand-ins for one example, batched; what all examples read gets the sum over
+    them.
+    """
+    assert opdef.vjp is not None
+    stand_ins: dict[Tensor, Tensor] = {}
+
+    def first(x: Tensor) -> Tensor:
+        one: Tensor = call("getitem", x, 0)
+        stand_ins[one] = x
+        return one
+
+    outs = out if isinstance(out, tuple) else (out,)
+    gs = g if isinstance(g, tuple) else (g,)
+    one_out, one_g = tuple(map(first, outs)), tuple(None if t is None else first(t) for t in gs)
+    ones = [first(x) if is_batched else x for x, is_batched in zip(inputs, mask, strict=True)]
+    is_single = not isinstance(out, tuple)
+    grads = opdef.vjp(one_g[0] if is_single else one_g, one_out[0] if is_single else one_out, *ones, **own)
+    grads = grads if isinstance(grads, list | tuple) else (grads,)
+    present = [t for t in grads if t is not None]
+    found = iter(batch(present, stand_ins, outs[0].spec.known_shape[0]))
+    return tuple(
+        None if t is None else next(found) if is_batched else call("sum", next(found), axis=0)
+        for t, is_batched in zip(grads, mask, strict=True)
+    )

@@ -1,0 +1,188 @@
+"""The command line: info, compare, explain and cache; it prints what the library finds and adds nothing of its own."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jitgrad
+from jitgrad.compiled import Compiled
+from jitgrad.config import config, get_num_threads
+from jitgrad.errors import JitgradError
+from jitgrad.profiler import compare
+from jitgrad.profiler.comparison import bytes_text
+
+STAGES = ("program", "clusters", "fusion", "kernels", "llvm")
+_PACKAGES = ("numpy", "scipy", "numba", "llvmlite", "optree", "platformdirs", "threadpoolctl")
+
+
+class UsageError(Exception):
+    """The command line asks for something that is not there."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; the exit status: 0, 1 when the cache holds damaged files, 2 for a wrong command line."""
+    options = _parser().parse_args(arguments)
+    try:
+        for line in options.run(options):
+            print(line)
+    except (UsageError, JitgradError) as error:
+        print(f"jitgrad {options.command}: {error}", file=sys.stderr)
+        return 2
+    return int(getattr(options, "status", 0))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("jitgrad", description="Fused gradients of NumPy code.")
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    def command(name: str, run: Callable[..., Iterator[str]], text: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=text, description=text)
+        made.set_defaults(run=run)
+        return made
+
+    command("info", _info, "versions, processor, threads, BLAS libraries and the cache directory")
+    made = command("compare", _compare, "a call interpreted, fused with separate gradients and fused merged, side by side")
+    _add_function(made)
+    made.add_argument("--repeat", type=int, metavar="N", help="calls of each (default: as many as take two seconds)")
+    made.add_argument("--html", metavar="PATH", help="write a page, too")
+    made = command("explain", _explain, "what the compiler makes of a call")
+    _add_function(made)
+    made.add_argument("--stage", choices=STAGES, help="one stage only (default: all but llvm)")
+    made.add_argument("--separate", action="store_true", help="gradients in clusters of their own")
+    made = command("cache", _cache, "the machine code on disk")
+    made.add_argument("action", choices=("list", "clear", "verify"), nargs="?", default="list")
+    return parser
+
+
+def _add_function(parser: argparse.ArgumentParser) -> None:
+    text = "a function, called with the module's example_args: a tuple, or a function that returns one"
+    parser.add_argument("function", metavar="file.py:function", help=text)
+
+
+# -- info ------------------------------------------------------------------------------------------------------------
+
+
+def _info(options: argparse.Namespace) -> Iterator[str]:
+    facts = [("jitgrad", jitgrad.__version__), ("python", f"{platform.python_version()} on {platform.platform()}")]
+    facts += [(name, _version(name)) for name in _PACKAGES]
+    facts += [("processor", _processor()), ("threads", f"{get_num_threads()} of {os.cpu_count()} processors")]
+    facts += [("BLAS", library) for library in _blas_libraries()]
+    facts += [("cache", _cache_text())]
+    for name, value in facts:
+        yield f"{name:<13} {value}"
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _processor() -> str:
+    import llvmlite.binding
+
+    from jitgrad.compiler.machine import vector_bytes
+
+    return f"{llvmlite.binding.get_host_cpu_name()}, vectors of {8 * vector_bytes()} bits"
+
+
+def _blas_libraries() -> Iterator[str]:
+    import scipy.linalg.cython_blas  # noqa: F401  loads SciPy's library, which the fused products use
+    from threadpoolctl import threadpool_info
+
+    for found in threadpool_info():
+        if found["user_api"] == "blas":
+            yield f"{found['internal_api']} {found['version']}, {found['num_threads']} threads, {found['filepath']}"
+
+
+def _cache_text() -> str:
+    from jitgrad.compiler.cache import kernel_cache
+
+    directory = kernel_cache().directory
+    if directory is None:
+        return "not used" if not config.settings.cache else "not used: the directory cannot be trusted or written to"
+    entries = kernel_cache().entries()
+    return f"{directory}: {len(entries)} kernels, {bytes_text(sum(e.nbytes for e in entries))}"
+
+
+# -- compare and explain ---------------------------------------------------------------------------------------------
+
+
+def _compare(options: argparse.Namespace) -> Iterator[str]:
+    fn, args = load_function(options.function)
+    if options.repeat is not None and options.repeat < 1:
+        raise UsageError(f"--repeat must be at least 1, got {options.repeat}")
+    comparison = compare(fn, *args, repeat=options.repeat)
+    yield comparison.table()
+    if options.html is not None:
+        comparison.save_html(options.html)
+        yield f"written to {options.html}"
+
+
+def _explain(options: argparse.Namespace) -> Iterator[str]:
+    fn, args = load_function(options.function)
+    compiled = fn if isinstance(fn, Compiled) else jitgrad.compile(fn)
+    if options.separate:
+        compiled = jitgrad.compile(compiled.fn, separate_compiled_gradients=True)
+    explanation = compiled.explain(*args)
+    yield explanation.text if options.stage is None else getattr(explanation, options.stage)
+
+
+def load_function(place: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The function named by ``file.py:function``, and the module's example_args. UsageError when one is missing."""
+    path, _, name = place.rpartition(":")
+    if not path or not name:
+        raise UsageError(f"expected file.py:function, got {place!r}")
+    module = _load_module(Path(path))
+    fn = getattr(module, name, None)
+    if not callable(fn):
+        raise UsageError(f"{path} has no function {name!r}")
+    args = getattr(module, "example_args", None)
+    if args is None:
+        raise UsageError(f"{path} has no example_args: the arguments to call {name} with, as a tuple or a function")
+    args = args() if callable(args) else args
+    if not isinstance(args, tuple):
+        raise UsageError(f"example_args of {path} must be a tuple or return one, got {type(args).__name__}")
+    return fn, args
+
+
+def _load_module(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise UsageError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    sys.path.insert(0, str(path.resolve().parent))
+    spec.loader.exec_module(module)
+    return module
+
+
+# -- cache -----------------------------------------------------------------------------------------------------------
+
+
+def _cache(options: argparse.Namespace) -> Iterator[str]:
+    from jitgrad.compiler.cache import kernel_cache
+
+    cache = kernel_cache()
+    if cache.directory is None:
+        yield f"the cache is {_cache_text()}"
+    elif options.action == "clear":
+        yield f"{cache.clear()} kernels deleted from {cache.directory}"
+    elif options.action == "verify":
+        damaged = cache.verify()
+        options.status = int(bool(damaged))
+        yield from (f"damaged: {key}" for key in damaged)
+        yield f"{len(cache.entries())} kernels in {cache.directory}, {len(damaged)} damaged"
+    else:
+        yield from (f"{entry.key}  {bytes_text(entry.nbytes)}" for entry in cache.entries())
+        yield _cache_text()

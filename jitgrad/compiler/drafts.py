@@ -1,0 +1,119 @@
+"""Drafts: a fusion group while it grows, and whether a node fits into it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from jitgrad.compiler.extents import ONE
+from jitgrad.compiler.groups import Axes, Placed
+from jitgrad.compiler.nodes import SCAN, SCATTER, Node
+
+MOST_NODES = 160  # per group: beyond that, registers spill and compile time grows faster than the code
+
+
+@dataclass(eq=False)
+class Draft:
+    """A growing group.
+
+    ``incomplete`` are values reduced over the parallel axis, not usable inside; ``copies`` are cheap values made here once
+    more, by the original and the axes.
+    """
+
+    is_serial: bool
+    axes: list[int] = field(default_factory=list)
+    extents: list[int] = field(default_factory=list)
+    nodes: list[Placed] = field(default_factory=list)
+    incomplete: set[int] = field(default_factory=set)
+    partials: dict[int, int] = field(default_factory=dict)
+    out_axes: dict[int, Axes] = field(default_factory=dict)
+    copies: dict[tuple[int, Axes], int] = field(default_factory=dict)
+
+    def append(self, placed: Placed) -> None:
+        """Add a node, and the axes that only it has."""
+        for d, axis in enumerate(placed.axes):
+            if axis is not None and axis >= len(self.axes):
+                self.axes.append(placed.node.classes[d])
+                self.extents.append(placed.node.shape[d])
+        self.nodes.append(placed)
+        self.out_axes[placed.node.value] = placed.out_axes
+
+    def replace_nodes(self, nodes: list[Placed]) -> None:
+        """Other nodes over the same axes."""
+        self.nodes = nodes
+        self.out_axes = {p.node.value: p.out_axes for p in nodes}
+
+    @property
+    def is_scatter(self) -> bool:
+        """Whether this is the kernel of a scatter, which no other node joins."""
+        return bool(self.nodes) and self.nodes[0].node.form == SCATTER
+
+
+def is_sequential(node: Node) -> bool:
+    """Whether a node runs along its axes in order, so that these cannot be cut in chunks."""
+    return node.form == SCAN or node.combine.startswith("arg")
+
+
+def runs_serially(node: Node) -> bool:
+    """Whether a group that begins with this node cannot be cut in chunks along its first axis."""
+    sized = [d for d, c in enumerate(node.classes) if c != ONE]
+    return node.is_serial or not sized or (is_sequential(node) and sized[0] in node.along)
+
+
+def fit(draft: Draft, node: Node) -> Axes | str:
+    """The group axis of each domain dimension, new inner axes included; or the reason why the node cannot join."""
+    if len(draft.nodes) >= MOST_NODES:
+        return f"the kernel already has {MOST_NODES} ops"
+    if draft.is_scatter:
+        return "a scatter has a kernel of its own"
+    fixed: dict[int, int] = {}
+    for d, axis in _axes_of_inputs(draft, node):
+        if node.classes[d] == ONE:
+            return "it reads one place of an axis of the nest"
+        if fixed.setdefault(d, axis) != axis:
+            return "its inputs run along different axes of the nest"
+    axes = assign_axes(draft, node, fixed)
+    if axes is None:
+        return "it runs over other axes"
+    return _objection(draft, node, axes) or axes
+
+
+def _axes_of_inputs(draft: Draft, node: Node) -> Iterator[tuple[int, int]]:
+    """Domain dimensions whose axis is given by an input that the group makes."""
+    for operand in node.operands:
+        for leaf in operand.leaves:
+            if isinstance(leaf.source, int) and leaf.source in draft.out_axes:
+                for index, axis in zip(leaf.dims, draft.out_axes[leaf.source], strict=True):
+                    if index.axis is not None and axis is not None:
+                        yield index.axis, axis
+
+
+def assign_axes(draft: Draft, node: Node, fixed: dict[int, int]) -> Axes | None:
+    """Axes in increasing order for the domain dimensions: the fixed ones, others of the same extent class, new inner ones."""
+    axes: list[int | None] = []
+    last, extra = -1, len(draft.axes)
+    taken = set(fixed.values())
+    for d, c in enumerate(node.classes):
+        if c == ONE:
+            axes.append(None)
+            continue
+        free = (a for a in range(last + 1, len(draft.axes)) if draft.axes[a] == c and a not in taken)
+        axis = fixed[d] if d in fixed else next(free, extra)
+        if axis <= last or (axis < len(draft.axes) and draft.axes[axis] != c):
+            return None
+        extra = max(extra, axis + 1)
+        axes.append(axis)
+        last = axis
+    return tuple(axes)
+
+
+def _objection(draft: Draft, node: Node, axes: Axes) -> str | None:
+    used = [a for a in axes if a is not None]
+    if draft.is_serial:
+        is_longer = not node.is_serial and any(a >= len(draft.axes) for a in used)
+        return "the kernel before it is a serial one of fewer axes" if is_longer else None
+    if 0 not in used and (draft.axes or used):
+        return "it does not run along the parallel axis"
+    if is_sequential(node) and any(axes[d] == 0 for d in node.along):
+        return "a running sum or the index of an extreme cannot be cut in chunks"
+    return None

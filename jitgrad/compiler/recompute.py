@@ -1,0 +1,160 @@
+"""Recomputing: which cheap values are made again by the kernel that reads them, instead of going through memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from jitgrad.compiler.accesses import Leaf, Operand
+from jitgrad.compiler.drafts import Draft
+from jitgrad.compiler.groups import Axes, Placed
+from jitgrad.compiler.nodes import MAP, Node
+
+# What it costs to compute an op again, against storing its result and loading it back (about 4 on this scale).
+CHEAP = {
+    "add": 1, "subtract": 1, "multiply": 1, "negative": 1, "square": 1, "identity": 1, "cast": 1, "where": 1,
+    "relu": 1, "maximum": 1, "minimum": 1, "absolute": 1, "sign": 1, "clip": 1, "equal": 1, "not_equal": 1, "less": 1,
+    "less_equal": 1, "greater": 1, "greater_equal": 1, "logical_and": 1, "logical_or": 1, "logical_not": 1, "divide": 3,
+    "sqrt": 3, "reciprocal": 3,
+}  # fmt: skip
+RECOMPUTE_LIMIT = 8
+
+
+def is_cheap(node: Node) -> bool:
+    """Whether a node computes each element by one cheap op of inputs read at the same place."""
+    selects = all(len(o.leaves) == 1 and o.leaves[0].is_selection for o in node.operands)
+    return node.form == MAP and node.op in CHEAP and selects
+
+
+def with_sources(node: Node, names: Mapping[int, int]) -> Node:
+    """The node reading other values in place of those in ``names``."""
+
+    def renamed(leaf: Leaf) -> Leaf:
+        return replace(leaf, source=names.get(leaf.source, leaf.source)) if isinstance(leaf.source, int) else leaf
+
+    operands = tuple(replace(o, leaves=tuple(map(renamed, o.leaves))) for o in node.operands)
+    return replace(node, operands=operands)
+
+
+@dataclass(eq=False)
+class Floating:
+    """Cheap nodes that read arrays from outside only: they have no home, each group that reads one makes it for itself."""
+
+    nodes: dict[int, Node] = field(default_factory=dict)
+
+    def accepts(self, node: Node, is_outside: Callable[[int], bool]) -> bool:
+        """Whether a node floats: it and what it needs are cheap together, and read at most two arrays."""
+        if not is_cheap(node) or not all(v in self.nodes or is_outside(v) for v in node.reads):
+            return False
+        cost = CHEAP[node.op] + sum(CHEAP[self.nodes[v].op] for v in self._closure(node))
+        return cost <= RECOMPUTE_LIMIT and len(self.real_reads(node)) <= 2
+
+    def _closure(self, node: Node) -> list[int]:
+        """The floating values that a node needs, directly or through others."""
+        found: dict[int, None] = {}
+        pending = list(node.reads)
+        while pending:
+            v = pending.pop()
+            if v in self.nodes and v not in found:
+                found[v] = None
+                pending += self.nodes[v].reads
+        return list(found)
+
+    def real_reads(self, node: Node) -> list[int]:
+        """What a node reads once its floating inputs are made on the spot."""
+        makers = (node, *(self.nodes[v] for v in self._closure(node)))
+        return [v for v in dict.fromkeys(v for n in makers for v in n.reads) if v not in self.nodes]
+
+    def taken_by(self, node: Node) -> list[int]:
+        """Floating values that a node reads by address or at another place, so that they need a home after all."""
+        moved = {leaf.source for o in node.operands for leaf in o.leaves if not leaf.is_selection}
+        return [v for v in node.reads if v in self.nodes and (v in moved or v == node.table)]
+
+    def settle_in(self, draft: Draft, node: Node, axes: Axes, new_value: Callable[[Node], int]) -> Node:
+        """The node with its floating inputs made in ``draft``, over the axes at which it reads them."""
+
+        def settled(leaf: Leaf) -> Leaf:
+            v = leaf.source
+            if not isinstance(v, int) or v not in self.nodes:
+                return leaf
+            out_axes = tuple(None if i.axis is None else axes[i.axis] for i in leaf.dims)
+            if (v, out_axes) not in draft.copies:
+                original = self.nodes[v]
+                made = replace(self.settle_in(draft, original, out_axes, new_value), value=new_value(original))
+                draft.append(Placed(made, out_axes))
+                draft.copies[v, out_axes] = made.value
+            return replace(leaf, source=draft.copies[v, out_axes])
+
+        if not any(v in self.nodes for v in node.reads):
+            return node
+        return replace(node, operands=tuple(replace(o, leaves=tuple(map(settled, o.leaves))) for o in node.operands))
+
+
+@dataclass(frozen=True)
+class Recomputing:
+    """Makes again, in a group that reads it, a cheap value of an earlier group whose own inputs are in memory anyway.
+
+    A derivative factor such as 1 - h*h depends on forward values only, so it lands in the forward group; read by the backward
+    group it would be one more array to write and read.
+    """
+
+    makers: Mapping[int, Node]  # values that another group makes, element by element
+    kept: Collection[int]  # values that must be in memory
+    stored: Collection[int]  # values that go through memory
+    new_value: Callable[[Node], int]
+
+    def rewrite(self, draft: Draft) -> None:
+        """Give a group its own copies of the cheap values that it reads."""
+        loaded = {v for p in draft.nodes for v in p.node.reads if v not in draft.out_axes}
+        renamed: dict[int, int] = {}
+        result: list[Placed] = []
+        for placed in draft.nodes:
+            for operand in placed.node.operands:
+                leaf = operand.leaves[0]
+                if self._may_copy(operand, draft) and leaf.source not in renamed:
+                    axes = tuple(None if i.axis is None else placed.axes[i.axis] for i in leaf.dims)
+                    self._copy(leaf.source, axes, loaded, renamed, result)  # type: ignore[arg-type]
+            wanted = {leaf.source for o in placed.node.operands if self._may_copy(o, draft) for leaf in o.leaves}
+            names = {v: name for v, name in renamed.items() if v in wanted}
+            result.append(replace(placed, node=with_sources(placed.node, names)))
+        draft.replace_nodes(result)
+
+    def _may_copy(self, operand: Operand, draft: Draft) -> bool:
+        leaf = operand.leaves[0]
+        v = leaf.source
+        is_whole = isinstance(v, int) and len(operand.leaves) == 1 and leaf.is_selection
+        return is_whole and v not in draft.out_axes and v not in self.kept
+
+    def _copy(self, v: int, axes: Axes, loaded: set[int], renamed: dict[int, int], result: list[Placed]) -> None:
+        recipe = self._recipe(v)
+        inside = {node.value for node in recipe}
+        leaves = {u for node in recipe for u in node.reads} - inside
+        if not recipe or len(leaves - loaded) > 1 or any(node.classes != recipe[-1].classes for node in recipe):
+            return
+        names: dict[int, int] = {}
+        for node in recipe:
+            names[node.value] = self.new_value(node)
+            result.append(Placed(replace(with_sources(node, names), value=names[node.value]), axes))
+        loaded |= leaves
+        renamed[v] = names[v]
+
+    def _recipe(self, v: int) -> list[Node]:
+        """The cheap nodes that make ``v`` from values that are in memory anyway, in order; none when it is not cheap."""
+        recipe: dict[int, Node] = {}
+        pending, cost = [v], 0
+        while pending:
+            u = pending.pop()
+            node = self.makers.get(u)
+            if u in recipe or (u != v and (node is None or u in self.kept)):
+                continue
+            if node is None or not is_cheap(node):
+                if u != v and u in self.stored:
+                    continue
+                return []
+            cost += CHEAP[node.op]
+            if cost > RECOMPUTE_LIMIT:
+                return []
+            recipe[u] = node
+            pending += node.reads
+        order = {u: position for position, u in enumerate(self.makers)}
+        return sorted(recipe.values(), key=lambda node: order[node.value])

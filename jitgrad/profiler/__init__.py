@@ -1,0 +1,8 @@
+"""Measuring: what a function costs interpreted and compiled; nothing here changes what is computed."""
+
+from jitgrad.profiler.comparing import compare
+from jitgrad.profiler.comparison import Comparison, Measurement
+from jitgrad.profiler.timing import Times
+from jitgrad.profiler.work import Work
+
+__all__ = ["Comparison", "Measurement", "Times", "Work", "compare"]

@@ -1,0 +1,75 @@
+"""Times of functions that are to be compared: called in turns, so that a busy machine slows all of them alike."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+SECONDS = 2.0
+FEWEST, MOST = 5, 300
+_SHORTEST = 20e-6  # calls shorter than this are timed several at once
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of a call: the median of ``count`` measurements, and the quartiles below and above it."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+    def __str__(self) -> str:
+        scale, unit = _unit(self.median)
+        low, high, median = (f"{x * scale:.3g}" for x in (self.low, self.high, self.median))
+        return f"{median} {unit} ({low}-{high})"
+
+
+def _unit(seconds: float) -> tuple[float, str]:
+    if seconds < 1e-3:
+        return 1e6, "us"
+    return (1e3, "ms") if seconds < 1 else (1.0, "s")
+
+
+def time_in_turns(calls: Sequence[Callable[[], Any]], repeat: int | None = None) -> list[Times]:
+    """Times of the calls, made in turns, each turn beginning with another one.
+
+    ``repeat`` is the number of turns; without it, as many as fit into about two seconds, at least 5 and at most 300.
+    The calls should have been made before: the first one is not left out. ValueError when ``repeat`` is below 1.
+    """
+    if repeat is not None and repeat < 1:
+        raise ValueError(f"repeat must be at least 1, got {repeat}")
+    once = [_seconds(call, 1) for call in calls]
+    loops = [max(1, round(_SHORTEST / max(seconds, 1e-9))) for seconds in once]
+    if repeat is None:
+        turn = sum(max(seconds, 1e-9) * n for seconds, n in zip(once, loops, strict=True))
+        repeat = min(MOST, max(FEWEST, int(SECONDS / turn)))
+    found: list[list[float]] = [[] for _ in calls]
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        for turn_number in range(repeat):
+            for k in range(len(calls)):
+                k = (k + turn_number) % len(calls)
+                found[k].append(_seconds(calls[k], loops[k]))
+    finally:
+        if was_enabled:
+            gc.enable()
+    return [_times(seconds) for seconds in found]
+
+
+def _seconds(call: Callable[[], Any], loops: int) -> float:
+    start = time.perf_counter()
+    for _ in range(loops):
+        call()
+    return (time.perf_counter() - start) / loops
+
+
+def _times(seconds: Sequence[float]) -> Times:
+    low, median, high = (float(x) for x in np.quantile(seconds, [0.25, 0.5, 0.75]))
+    return Times(median, low, high, len(seconds))

@@ -1,0 +1,219 @@
+"""The cache on disk: what it returns, what it refuses, and that damage and strangers do no harm."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from step_kernels import unique
+
+from jitgrad.compiler import cache as cache_module
+from jitgrad.compiler import native
+from jitgrad.compiler.cache import KernelCache, cache_key, compile_cached, kernel_cache, pack, unpack
+from jitgrad.config import config
+
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def warn_anew() -> Iterator[None]:
+    cache_module._warned = False
+    yield
+    cache_module._warned = False
+
+
+def code(value: int = 1) -> tuple[str, str, native.NativeCode]:
+    text, name = unique(f"define i64 @NAME() {{ ret i64 {value} }}")
+    return cache_key(text), name, native.compile_module(text, [name])
+
+
+def stored(directory: Path, value: int = 1) -> tuple[str, str, Path]:
+    key, name, made = code(value)
+    KernelCache(directory, MEGABYTE).put(key, made)
+    return key, name, directory / f"{key}.kernel"
+
+
+def call(loaded: native.NativeCode, name: str) -> int:
+    return int(ctypes.CFUNCTYPE(ctypes.c_int64)(loaded[name])())
+
+
+def test_round_trip_and_statistics(tmp_path: Path) -> None:
+    key, name, made = code(17)
+    first = KernelCache(tmp_path / "new", MEGABYTE)
+    assert first.get(key) is None
+    first.put(key, made)
+    assert first.get(key) is made
+    assert len(first) == 1
+    assert (first.statistics.misses, first.statistics.stored, first.statistics.memory_hits) == (1, 1, 1)
+    second = KernelCache(tmp_path / "new", MEGABYTE)
+    loaded = second.get(key, [name])
+    assert loaded is not None
+    assert call(loaded, name) == 17
+    assert second.statistics.disk_hits == 1
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "other key", "lengthen"])
+def test_damaged_files_are_misses_and_go(tmp_path: Path, damage: str) -> None:
+    key, name, path = stored(tmp_path)
+    data = bytearray(path.read_bytes())
+    if damage == "flip":
+        data[-20] ^= 1
+    elif damage == "cut":
+        del data[len(data) // 2 :]
+    elif damage == "empty":
+        data.clear()
+    elif damage == "lengthen":
+        data += b"x"
+    else:
+        data = bytearray(stored(tmp_path, 2)[2].read_bytes())
+    path.write_bytes(data)
+    cache = KernelCache(tmp_path, MEGABYTE)
+    assert cache.verify() == [key]
+    assert cache.get(key, [name]) is None
+    assert cache.statistics.damaged == 1
+    assert not path.exists()
+
+
+def test_file_without_the_function(tmp_path: Path) -> None:
+    key, _, path = stored(tmp_path)
+    assert KernelCache(tmp_path, MEGABYTE).get(key, ["absent"]) is None
+    assert not path.exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes")
+def test_files_that_others_may_write_are_not_run(tmp_path: Path) -> None:
+    key, _, path = stored(tmp_path)
+    path.chmod(0o666)
+    assert KernelCache(tmp_path, MEGABYTE).get(key) is None
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes")
+def test_open_directory_is_not_used_and_said_once(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.warns(RuntimeWarning, match="writable by you alone") as record:
+        cache = KernelCache(tmp_path, MEGABYTE)
+        KernelCache(tmp_path, MEGABYTE)
+    assert len(record) == 1
+    key, _, made = code()
+    cache.put(key, made)
+    assert cache.get(key) is made
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_file_in_place_of_the_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.warns(RuntimeWarning, match="cannot be used"):
+        assert KernelCache(tmp_path / "file", MEGABYTE).directory is None
+
+
+def test_directory_that_vanishes(tmp_path: Path) -> None:
+    cache = KernelCache(tmp_path / "gone", MEGABYTE)
+    (tmp_path / "gone").rmdir()
+    key, _, made = code()
+    with pytest.warns(RuntimeWarning, match="could not keep"):
+        cache.put(key, made)
+    assert cache.get(key) is made
+    assert cache.entries() == []
+
+
+def test_oldest_files_go_first(tmp_path: Path) -> None:
+    made = [code(value) for value in range(6)]
+    size = len(pack(made[0][0], made[0][2]))
+    cache = KernelCache(tmp_path, 4 * size + size // 2)
+    for age, (key, _, kernel) in enumerate(made[:4]):
+        cache.put(key, kernel)
+        os.utime(tmp_path / f"{key}.kernel", (1000 + age, 1000 + age))
+    cache.put(made[4][0], made[4][2])
+    left = {entry.key for entry in cache.entries()}
+    assert made[4][0] in left
+    assert made[0][0] not in left
+    assert sum(entry.nbytes for entry in cache.entries()) <= 4 * size
+
+
+def test_clear(tmp_path: Path) -> None:
+    for value in range(3):
+        stored(tmp_path, value)
+    cache = KernelCache(tmp_path, MEGABYTE)
+    assert len(cache.entries()) == 3
+    assert cache.clear() == 3
+    assert cache.entries() == []
+
+
+def test_leftovers_of_writers_are_swept(tmp_path: Path) -> None:
+    leftover = tmp_path / "a.1.b.tmp"
+    leftover.write_text("")
+    os.utime(leftover, (1000, 1000))
+    fresh = tmp_path / "c.1.d.tmp"
+    fresh.write_text("")
+    stored(tmp_path)
+    assert not leftover.exists()
+    assert fresh.exists()
+
+
+def test_many_writers_of_one_key(tmp_path: Path) -> None:
+    key, name, made = code(5)
+    caches = [KernelCache(tmp_path, MEGABYTE) for _ in range(4)]
+
+    def write(cache: KernelCache) -> None:
+        for _ in range(25):
+            cache.put(key, made)
+
+    threads = [threading.Thread(target=write, args=(cache,)) for cache in caches]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        found = KernelCache(tmp_path, MEGABYTE)
+        assert not found.verify()
+    for thread in threads:
+        thread.join()
+    loaded = KernelCache(tmp_path, MEGABYTE).get(key)
+    assert loaded is not None
+    assert call(loaded, name) == 5
+    assert [path.suffix for path in tmp_path.iterdir()] == [".kernel"]
+
+
+def test_second_process_compiles_nothing(tmp_path: Path) -> None:
+    script = """
+import sys
+from jitgrad.compiler.cache import compile_cached, kernel_cache
+code = compile_cached("define i64 @shared_by_processes() { ret i64 4 }", ["shared_by_processes"])
+print(kernel_cache().statistics.disk_hits, "numba" in sys.modules)
+"""
+    root = os.path.dirname(os.path.dirname(__file__))
+    environment = os.environ | {"JITGRAD_CACHE_DIR": str(tmp_path), "JITGRAD_CACHE": "1", "PYTHONPATH": root}
+    for expected in ("0 True", "1 False"):
+        command = [sys.executable, "-c", script]
+        done = subprocess.run(command, env=environment, capture_output=True, check=True)
+        assert done.stdout.decode().strip() == expected
+
+
+def test_settings_choose_the_cache(tmp_path: Path) -> None:
+    text, name = unique("define i64 @NAME() { ret i64 9 }")
+    with config(cache=False):
+        assert kernel_cache().directory is None
+    with config(cache=True, cache_dir=tmp_path):
+        assert kernel_cache().directory == tmp_path
+        assert call(compile_cached(text, [name]), name) == 9
+        assert [entry.key for entry in kernel_cache().entries()] == [cache_key(text)]
+
+
+def test_pack_and_unpack() -> None:
+    key, name, made = code()
+    data = pack(key, made)
+    assert unpack(key, data) == ((name,), made.object_code)
+    assert unpack("another", data) is None
+    assert unpack(key, b"") is None
+
+
+def test_no_warning_when_all_is_well(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        stored(tmp_path / "fine")

@@ -1,0 +1,195 @@
+"""The step driver and its threads: every chunk once, the same results for any number of threads, forks,
+nesting, exit.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from step_kernels import COUNT, NEST, SPIN, Call, compiled
+
+from jitgrad.compiler.driver import driver_ir
+from jitgrad.compiler.driver_os import host_platform
+from jitgrad.compiler.runtime import Runtime, load_runtime, runtime
+
+EXTENT = 1000
+
+
+def counting(nchunks: int, extent: int = EXTENT, steps: int = 1) -> Call:
+    buffers = [np.zeros(extent, np.int64), *(np.full(max(1, nchunks), -1, np.int64) for _ in range(3))]
+    return Call(buffers, [(compiled(COUNT), (), extent, nchunks)] * steps)
+
+
+def run(call: Call, threads: int, release: int = 0, driver: Runtime | None = None) -> None:
+    assert (driver or runtime()).run_steps(*call.arguments, 0, threads, release) is True
+
+
+@pytest.mark.parametrize("nchunks", [1, 2, 7, 64, 1000, 1003])
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_chunks_cover_the_extent_once(nchunks: int, threads: int) -> None:
+    call = counting(nchunks, steps=5)
+    run(call, threads)
+    count, lo, hi, worker = call.buffers
+    assert (count == 5).all()
+    bounds = EXTENT * np.arange(nchunks + 1) // nchunks
+    assert (lo == bounds[:-1]).all()
+    assert (hi == bounds[1:]).all()
+    assert (worker < threads).all()
+
+
+@pytest.mark.parametrize("release", [0, 1])
+def test_bits_do_not_depend_on_threads(release: int) -> None:
+    results = []
+    for threads in (1, 2, 3):
+        call = Call([np.zeros(9)], [(compiled(SPIN), (), 2000, 9)])
+        run(call, threads, release)
+        results.append(call.buffers[0])
+    assert all((result == results[0]).all() for result in results)
+
+
+def test_threads_share_the_work() -> None:
+    call = Call([np.zeros(64)], [(compiled(SPIN), (), 64 * 20000, 64)])
+    where = counting(64)
+    deadline = time.monotonic() + 10
+    workers: set[int] = set()
+    while len(workers) < 2 and time.monotonic() < deadline:
+        run(call, 2)
+        run(where, 2)
+        workers |= set(where.buffers[3].tolist())
+    assert workers == {0, 1}
+
+
+def test_no_thread_for_one() -> None:
+    script = """
+import threading
+from step_kernels import *
+from jitgrad.compiler.runtime import runtime
+call = Call([np.zeros(10, np.int64)] * 4, [(compiled(COUNT), (), 10, 4)])
+runtime().run_steps(*call.arguments, 0, 1, 0)
+assert runtime().pool.running == 0 and threading.active_count() == 1
+runtime().run_steps(*call.arguments, 0, 2, 0)
+assert runtime().pool.running == 1 and threading.active_count() == 2
+"""
+    python(script)
+
+
+def python(script: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a script in a new process that finds jitgrad and the kernels of the tests."""
+    here = os.path.dirname(__file__)
+    paths = os.environ | {"PYTHONPATH": os.pathsep.join((os.path.dirname(here), here))}
+    command = [sys.executable, "-c", script]
+    return subprocess.run(command, env=paths, timeout=20, capture_output=True, check=True)
+
+
+def test_concurrent_callers() -> None:
+    calls = [counting(16, steps=200) for _ in range(4)]
+    threads = [threading.Thread(target=run, args=(call, 3, 1)) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert all((call.buffers[0] == 200).all() for call in calls)
+
+
+@pytest.mark.parametrize("nchunks", [1, 8])
+def test_steps_inside_steps(nchunks: int) -> None:
+    inner = counting(5)
+    table, steps, _ = inner.arguments
+    outer = Call([np.zeros(1)], [(compiled(NEST), (runtime().run_address, table, steps), 20, nchunks)])
+    run(outer, 2 if nchunks == 1 else 1)
+    assert (inner.buffers[0] == 20).all()
+
+
+def test_a_step_inside_a_region_runs_serially() -> None:
+    inner = [counting(5) for _ in range(4)]
+    steps = []
+    for call in inner:
+        table, records, _ = call.arguments
+        steps.append((compiled(NEST), (runtime().run_address, table, records), 1, 2))
+    run(Call([np.zeros(1)], steps), 2)
+    for call in inner:
+        assert (call.buffers[0] == 1).all()
+        assert (call.buffers[3] == 0).all()
+
+
+def test_worker_numbers_stay_below_the_limit() -> None:
+    run(counting(64), 6)
+    assert runtime().pool.running == 5
+    for _ in range(200):
+        call = counting(64)
+        run(call, 2)
+        assert call.buffers[3].max() <= 1
+
+
+def test_stamps() -> None:
+    call = Call([np.zeros(4)], [(compiled(SPIN), (), 400_000, 1), (compiled(SPIN), (), 4_000, 4)])
+    stamps = np.zeros(3, np.int64)
+    before = time.perf_counter_ns()
+    runtime().run_steps(*call.arguments, stamps.ctypes.data, 1, 0)
+    after = time.perf_counter_ns()
+    assert before <= stamps[0] < stamps[1] < stamps[2] <= after
+    assert stamps[1] - stamps[0] > stamps[2] - stamps[1]
+
+
+@pytest.mark.parametrize("arguments", [(), (1, 2, 3), (0, 0, "x", 0, 1, 0), (0, 0, 2**70, 0, 1, 0)])
+def test_wrong_arguments_raise(arguments: tuple[object, ...]) -> None:
+    with pytest.raises((TypeError, OverflowError)):
+        runtime().run_steps(*arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_fork() -> None:
+    run(counting(8), 3)
+    child = os.fork()
+    if child == 0:
+        call = counting(8, steps=20)
+        before = runtime().pool.running
+        run(call, 3)
+        os._exit(0 if before == 0 and (call.buffers[0] == 20).all() and runtime().pool.running == 2 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    call = counting(8, steps=20)
+    run(call, 3)
+    assert (call.buffers[0] == 20).all()
+    assert runtime().pool.running >= 2
+
+
+def test_exit_while_workers_wait_and_run() -> None:
+    script = """
+import threading
+from step_kernels import *
+from jitgrad.compiler.runtime import runtime
+call = Call([np.zeros(64)], [(compiled(SPIN), (), 64 * 100_000, 64)] * 1000)
+runtime().run_steps(*Call([np.zeros(8)], [(compiled(SPIN), (), 80, 8)]).arguments, 0, 3, 0)
+threading.Thread(target=runtime().run_steps, args=(*call.arguments, 0, 3, 1), daemon=True).start()
+"""
+    assert not python(script).stderr
+
+
+def test_stopped_workers_start_again() -> None:
+    run(counting(8), 2)
+    runtime().pool.stop()
+    assert runtime().pool.running == 0
+    call = counting(8)
+    run(call, 2)
+    assert (call.buffers[0] == 1).all()
+    assert runtime().pool.running == 1
+
+
+def test_without_futex_and_affinity() -> None:
+    """The road of machines that block on a mutex and a condition variable."""
+    text = driver_ir(replace(host_platform(), futex=0, affinity=False), 50)
+    driver = load_runtime(text.replace("@jitgrad_", "@other_"), "other")
+    for _ in range(50):
+        call = counting(16, steps=3)
+        run(call, 3, driver=driver)
+        assert (call.buffers[0] == 3).all()
+        time.sleep(0.0005)
+    driver.pool.stop()
