@@ -1,7 +1,9 @@
-"""`python -m benchmarks`: value and gradient of each workload, compiled and interpreted in turns, as a table of medians.
+"""`python -m benchmarks`: value and gradient of each workload, compiled and interpreted in turns, as a table
+of medians.
 
-`first call` holds tracing and compiling with an empty cache; `other shape` is the first call with fewer rows, and `compiled`
-the kernels that it had to compile. `--smoke` runs a hundredth of the rows, once or twice, to see that all works.
+`first call` holds tracing and compiling with an empty cache; `other shape` is the first call with fewer rows,
+and `compiled` the kernels that it had to compile. `--smoke` runs a hundredth of the rows, once or twice, to
+see that all works.
 """
 
 from __future__ import annotations
@@ -14,10 +16,20 @@ from collections.abc import Sequence
 import jitgrad as jg
 from benchmarks.workloads import WORKLOADS, Workload
 from jitgrad.profiler.comparing import difference
-from jitgrad.profiler.comparison import machine_text
+from jitgrad.profiler.tables import machine_text, text_table
 from jitgrad.profiler.timing import time_in_turns
 
-COLUMNS = ("value and gradient of", "fused", "interpreted", "speed", "kernels", "first call", "other shape", "compiled", "difference")
+COLUMNS = (
+    "value and gradient of",
+    "fused",
+    "interpreted",
+    "speed",
+    "kernels",
+    "first call",
+    "other shape",
+    "compiled",
+    "difference",
+)
 
 
 def measure(workload: Workload, scale: float, repeat: int | None) -> tuple[str, ...]:
@@ -30,9 +42,16 @@ def measure(workload: Workload, scale: float, repeat: int | None) -> tuple[str, 
     error = difference(result, compiled.interpret(*args))
     fused, interpreted = time_in_turns([lambda: compiled(*args), lambda: compiled.interpret(*args)], repeat)
     return (
-        workload.name, str(fused), str(interpreted), f"{interpreted.median / fused.median:.1f}x", str(before.kernels),
-        f"{1e3 * first:.0f} ms", f"{1e3 * again:.1f} ms", str(compiled.cache_info().compiles - before.compiles), f"{error:.0e}",
-    )  # fmt: skip
+        workload.name,
+        str(fused),
+        str(interpreted),
+        f"{interpreted.median / fused.median:.1f}x",
+        str(before.kernels),
+        f"{1e3 * first:.0f} ms",
+        f"{1e3 * again:.1f} ms",
+        str(compiled.cache_info().compiles - before.compiles),
+        f"{error:.0e}",
+    )
 
 
 def _timed(call: object) -> tuple[float, object]:
@@ -45,7 +64,9 @@ def _timed(call: object) -> tuple[float, object]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="a hundredth of the work, to see that it runs")
-    parser.add_argument("--repeat", type=int, metavar="N", help="calls of each (default: as many as take two seconds)")
+    parser.add_argument(
+        "--repeat", type=int, metavar="N", help="calls of each (default: as many as take two seconds)"
+    )
     parser.add_argument("--only", metavar="WORD", default="", help="workloads whose name contains this word")
     options = parser.parse_args(arguments)
     scale, repeat = (0.01, 2) if options.smoke else (1.0, options.repeat)
@@ -53,9 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = [workload for workload in WORKLOADS if options.only in workload.name]
     with tempfile.TemporaryDirectory() as directory, jg.config(cache_dir=directory):
         rows = [COLUMNS, *(measure(workload, scale, repeat) for workload in chosen)]
-    widths = [max(len(row[k]) for row in rows) for k in range(len(COLUMNS))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) if not k else cell.rjust(width) for k, (cell, width) in enumerate(zip(row, widths, strict=True))))
+    print(text_table(rows))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The workloads: functions of NumPy arrays, each with its gradient, and random arguments for them; nothing is measured here."""
+"""The workloads: functions with their gradients, and random arguments for them; nothing is measured here."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _rows(count: int, scale: float) -> int:
     return max(2, round(count * scale))
 
 
-# -- one pass over many numbers --------------------------------------------------------------------------------------
+# -- one pass over many numbers ------------------------------------------------------------------------------
 
 
 def gelu_sum(x: Any, w: Any, b: Any) -> Any:
@@ -66,7 +66,7 @@ def _option_arguments(scale: float) -> Arguments:
     return tuple(rng.uniform(lo, hi, _rows(1_000_000, scale)) for lo, hi in bounds)
 
 
-# -- rows ------------------------------------------------------------------------------------------------------------
+# -- rows ----------------------------------------------------------------------------------------------------
 
 
 def layer_norm(x: Any, gain: Any, bias: Any, cotangent: Any) -> Any:
@@ -94,7 +94,7 @@ def _cross_entropy_arguments(scale: float) -> Arguments:
     return (*_normal((rows, 1000)), labels)
 
 
-# -- a network, and a call that does nothing -------------------------------------------------------------------------
+# -- a network, and a call that does nothing -----------------------------------------------------------------
 
 
 def network(x: Any, labels: Any, w1: Any, b1: Any, w2: Any, b2: Any, w3: Any, b3: Any) -> Any:
@@ -120,6 +120,8 @@ WORKLOADS = (
     Workload("Black-Scholes, 1e6 f64", jg.value_and_grad(option_prices, (0, 1, 2, 3, 4)), _option_arguments),
     Workload("layer norm, 4096x768 f32", jg.value_and_grad(layer_norm, (0, 1, 2)), _layer_norm_arguments),
     Workload("cross-entropy, 4096x1000 f32", jg.value_and_grad(cross_entropy), _cross_entropy_arguments),
-    Workload("digits network, batch 128 f32", jg.value_and_grad(network, (2, 3, 4, 5, 6, 7)), _network_arguments),
+    Workload(
+        "digits network, batch 128 f32", jg.value_and_grad(network, (2, 3, 4, 5, 6, 7)), _network_arguments
+    ),
     Workload("sum(x**2), 4 f64", jg.value_and_grad(square_sum), lambda scale: (np.arange(4.0),)),
 )

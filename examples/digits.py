@@ -1,13 +1,16 @@
-"""Trains a 64-128-64-10 network on the 1,797 handwritten digits that ship with scikit-learn; all of it is plain NumPy.
+"""Trains a 64-128-64-10 network on the 1,797 handwritten digits that ship with scikit-learn; all of it is
+plain NumPy.
 
-A training step (loss, gradient, Adam) is one compiled function. At the end the gradient step is run interpreted, fused with
-separate gradients and fused merged, as `python -m jitgrad compare examples/digits.py:step` does for any function.
+A training step (loss, gradient, Adam) is one compiled function. At the end the gradient step is run
+interpreted, fused with separate gradients and fused merged, as `python -m jitgrad compare
+examples/digits.py:step` does for any function.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,7 +29,7 @@ EPOCHS = 40
 SEED = 0
 
 
-# -- the model: NumPy, and nothing else ------------------------------------------------------------------------------
+# -- the model: NumPy, and nothing else ----------------------------------------------------------------------
 
 
 def logits(p: Params, x: Array) -> Array:
@@ -52,7 +55,7 @@ def adam(p: Params, grads: Params, moments: Moments, t: int, rate: float = 2e-3)
     return {k: p[k] - rate * (first[k] / a) / (np.sqrt(second[k] / b) + 1e-8) for k in p}, (first, second)
 
 
-# -- what jitgrad adds -----------------------------------------------------------------------------------------------
+# -- what jitgrad adds ---------------------------------------------------------------------------------------
 
 
 @jg.compile
@@ -71,21 +74,23 @@ def train_step(p: Params, moments: Moments, t: int, x: Array, labels: Array) -> 
 predict = jg.compile(lambda p, x: np.argmax(logits(p, x), axis=1), name="predict")
 
 
-# -- data and training -----------------------------------------------------------------------------------------------
+# -- data and training ---------------------------------------------------------------------------------------
 
 
 def load() -> tuple[Array, Array, Array, Array]:
     """Training and test images, float32 in [0, 1], and their labels; a quarter is held out for the test."""
     images, labels = load_digits(return_X_y=True)
     return tuple(  # type: ignore[return-value]
-        train_test_split((images / 16).astype(np.float32), labels, test_size=0.25, random_state=SEED, stratify=labels)
+        train_test_split(
+            (images / 16).astype(np.float32), labels, test_size=0.25, random_state=SEED, stratify=labels
+        )
     )
 
 
 def new_params(rng: np.random.Generator) -> Params:
     """Normal weights of variance 2/inputs (He et al., arXiv:1502.01852), and zero biases."""
     p: Params = {}
-    for k, (n, m) in enumerate(zip(SIZES[:-1], SIZES[1:], strict=True), 1):
+    for k, (n, m) in enumerate(pairwise(SIZES), 1):
         p[f"w{k}"] = (rng.standard_normal((n, m)) * np.sqrt(2 / n)).astype(np.float32)
         p[f"b{k}"] = np.zeros(m, np.float32)
     return p
@@ -124,7 +129,9 @@ def example_args() -> tuple[Params, Array, Array]:
 
 def main() -> None:
     x, x_test, labels, labels_test = load()
-    print(f"training on {len(x)} digits in batches of {BATCH} (the last of {len(x) % BATCH}), {EPOCHS} epochs")
+    print(
+        f"training on {len(x)} digits in batches of {BATCH} (the last of {len(x) % BATCH}), {EPOCHS} epochs"
+    )
     start = time.perf_counter()
     p = train(x, labels)
     seconds = time.perf_counter() - start

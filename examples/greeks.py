@@ -1,7 +1,9 @@
-"""Prices and Greeks of a million European options: gradients of a price written in NumPy, held against closed forms.
+"""Prices and Greeks of a million European options: gradients of a price written in NumPy, held against closed
+forms.
 
-The price is the formula of Black and Scholes (1973) in Merton's form (1973). Its first derivatives are one gradient; the second
-ones are gradients of delta and vega. All seven come out of one compiled function, in a few passes over the options.
+The price is the formula of Black and Scholes (1973) in Merton's form (1973). Its first derivatives are one
+gradient; the second ones are gradients of delta and vega. All seven come out of one compiled function, in a
+few passes over the options.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 COUNT = 1_000_000
 
 
-# -- the model: NumPy and SciPy --------------------------------------------------------------------------------------
+# -- the model: NumPy and SciPy ------------------------------------------------------------------------------
 
 
 def cdf(x: Array) -> Array:
@@ -34,11 +36,11 @@ def price(spot: Array, strike: Array, years: Array, rate: Array, sigma: Array) -
     return spot * cdf(d1) - strike * np.exp(-rate * years) * cdf(d1 - spread)
 
 
-# -- what jitgrad adds -----------------------------------------------------------------------------------------------
+# -- what jitgrad adds ---------------------------------------------------------------------------------------
 
 
 def total(*market: Array) -> Array:
-    """The sum of all prices: options do not influence one another, so its gradient holds each option's derivatives."""
+    """The sum of all prices: its gradient holds the derivatives of each option, which touch no other."""
     return np.sum(price(*market))
 
 
@@ -64,11 +66,11 @@ def greeks(*market: Array) -> dict[str, Array]:
     }  # fmt: skip
 
 
-# -- the closed forms, to check against ------------------------------------------------------------------------------
+# -- the closed forms, to check against ----------------------------------------------------------------------
 
 
 def closed_forms(spot: Array, strike: Array, years: Array, rate: Array, sigma: Array) -> dict[str, Array]:
-    """The same from textbook formulas (Hull, Options, Futures, and Other Derivatives, chapter on the Greek letters)."""
+    """The same from textbook formulas (Hull, Options, Futures, and Other Derivatives: the Greek letters)."""
     root = np.sqrt(years)
     d1 = (np.log(spot / strike) + (rate + sigma**2 / 2) * years) / (sigma * root)
     d2 = d1 - sigma * root

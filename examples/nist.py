@@ -1,7 +1,8 @@
-"""Fits NIST's certified nonlinear regressions: SciPy's trust-region optimiser, with the gradient and Hessian of a NumPy function.
+"""Fits NIST's certified nonlinear regressions: SciPy's trust-region optimiser, with the gradient and Hessian
+of a NumPy function.
 
-Each problem is started from the two points that NIST gives, the far one and the near one. The number of digits that agree with
-the certified parameters (which have 11) is printed.
+Each problem is started from the two points that NIST gives, the far one and the near one. The number of
+digits that agree with the certified parameters (which have 11) is printed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import jitgrad as jg
 
 
 def functions_of(problem: Problem, scale: Array) -> tuple[Any, Any]:
-    """Value and gradient, and the Hessian, of the residual sum of squares, for parameters in units of ``scale``."""
+    """The residual sum of squares of parameters in units of ``scale``: value and gradient, and Hessian."""
 
     def residual_sum(u: Any, x: Array, y: Array) -> Any:
         return np.sum((y - problem.model(u * scale, x)) ** 2)
@@ -25,7 +26,7 @@ def functions_of(problem: Problem, scale: Array) -> tuple[Any, Any]:
 
 
 def fit(problem: Problem, start: Array) -> tuple[Array, int]:
-    """The parameters that minimise the residual sum of squares, and the iterations it took; until rounding ends progress."""
+    """The parameters of the least residual sum of squares, and the iterations; rounding ends them."""
     value_and_gradient, hessian = functions_of(problem, start)
     found = minimize(
         value_and_gradient,
@@ -68,9 +69,8 @@ def main() -> None:
             b, iterations = fit(problem, np.array(start))
             rss = np.sum((problem.y - problem.model(b, problem.x)) ** 2)
             digits = matching_digits(b, problem.certified)
-            print(
-                f"{problem.name:10} {name:5} {iterations:11} {digits:7.1f}  {rss:.10e} ({problem.certified_rss:.10e})"
-            )
+            row = f"{problem.name:10} {name:5} {iterations:11} {digits:7.1f}"
+            print(f"{row}  {rss:.10e} ({problem.certified_rss:.10e})")
 
 
 if __name__ == "__main__":

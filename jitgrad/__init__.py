@@ -1,6 +1,4 @@
-"""jitgrad's public names, and nothing else: NumPy functions differentiated, and their whole gradients
-fused.
-"""
+"""jitgrad's public names, and nothing else: NumPy functions differentiated, their whole gradients fused."""
 
 from jitgrad import nn as nn
 from jitgrad import numpy as numpy

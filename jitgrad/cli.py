@@ -1,4 +1,4 @@
-"""The command line: info, compare, explain and cache; it prints what the library finds and adds nothing of its own."""
+"""The command line: info, compare, explain and cache; it prints what the library finds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jitgrad.compiled import Compiled
 from jitgrad.config import config, get_num_threads
 from jitgrad.errors import JitgradError
 from jitgrad.profiler import compare
-from jitgrad.profiler.comparison import bytes_text
+from jitgrad.profiler.tables import bytes_text
 
 STAGES = ("program", "clusters", "fusion", "kernels", "llvm")
 _PACKAGES = ("numpy", "scipy", "numba", "llvmlite", "optree", "platformdirs", "threadpoolctl")
@@ -50,9 +50,15 @@ def _parser() -> argparse.ArgumentParser:
         return made
 
     command("info", _info, "versions, processor, threads, BLAS libraries and the cache directory")
-    made = command("compare", _compare, "a call interpreted, fused with separate gradients and fused merged, side by side")
+    made = command(
+        "compare",
+        _compare,
+        "a call interpreted, fused with separate gradients and fused merged",
+    )
     _add_function(made)
-    made.add_argument("--repeat", type=int, metavar="N", help="calls of each (default: as many as take two seconds)")
+    made.add_argument(
+        "--repeat", type=int, metavar="N", help="calls of each (default: as many as take two seconds)"
+    )
     made.add_argument("--html", metavar="PATH", help="write a page, too")
     made = command("explain", _explain, "what the compiler makes of a call")
     _add_function(made)
@@ -68,11 +74,14 @@ def _add_function(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("function", metavar="file.py:function", help=text)
 
 
-# -- info ------------------------------------------------------------------------------------------------------------
+# -- info ----------------------------------------------------------------------------------------------------
 
 
 def _info(options: argparse.Namespace) -> Iterator[str]:
-    facts = [("jitgrad", jitgrad.__version__), ("python", f"{platform.python_version()} on {platform.platform()}")]
+    facts = [
+        ("jitgrad", jitgrad.__version__),
+        ("python", f"{platform.python_version()} on {platform.platform()}"),
+    ]
     facts += [(name, _version(name)) for name in _PACKAGES]
     facts += [("processor", _processor()), ("threads", f"{get_num_threads()} of {os.cpu_count()} processors")]
     facts += [("BLAS", library) for library in _blas_libraries()]
@@ -102,7 +111,8 @@ def _blas_libraries() -> Iterator[str]:
 
     for found in threadpool_info():
         if found["user_api"] == "blas":
-            yield f"{found['internal_api']} {found['version']}, {found['num_threads']} threads, {found['filepath']}"
+            name = f"{found['internal_api']} {found['version']}"
+            yield f"{name}, {found['num_threads']} threads, {found['filepath']}"
 
 
 def _cache_text() -> str:
@@ -110,12 +120,12 @@ def _cache_text() -> str:
 
     directory = kernel_cache().directory
     if directory is None:
-        return "not used" if not config.settings.cache else "not used: the directory cannot be trusted or written to"
+        return "not used: no directory that can be trusted and written to" if config.cache else "switched off"
     entries = kernel_cache().entries()
     return f"{directory}: {len(entries)} kernels, {bytes_text(sum(e.nbytes for e in entries))}"
 
 
-# -- compare and explain ---------------------------------------------------------------------------------------------
+# -- compare and explain -------------------------------------------------------------------------------------
 
 
 def _compare(options: argparse.Namespace) -> Iterator[str]:
@@ -139,7 +149,7 @@ def _explain(options: argparse.Namespace) -> Iterator[str]:
 
 
 def load_function(place: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The function named by ``file.py:function``, and the module's example_args. UsageError when one is missing."""
+    """The function named by ``file.py:function``, and the module's example_args; UsageError without them."""
     path, _, name = place.rpartition(":")
     if not path or not name:
         raise UsageError(f"expected file.py:function, got {place!r}")
@@ -149,7 +159,9 @@ def load_function(place: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         raise UsageError(f"{path} has no function {name!r}")
     args = getattr(module, "example_args", None)
     if args is None:
-        raise UsageError(f"{path} has no example_args: the arguments to call {name} with, as a tuple or a function")
+        raise UsageError(
+            f"{path} has no example_args: the arguments to call {name} with, as a tuple or a function"
+        )
     args = args() if callable(args) else args
     if not isinstance(args, tuple):
         raise UsageError(f"example_args of {path} must be a tuple or return one, got {type(args).__name__}")
@@ -167,7 +179,7 @@ def _load_module(path: Path) -> ModuleType:
     return module
 
 
-# -- cache -----------------------------------------------------------------------------------------------------------
+# -- cache ---------------------------------------------------------------------------------------------------
 
 
 def _cache(options: argparse.Namespace) -> Iterator[str]:

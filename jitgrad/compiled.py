@@ -4,7 +4,6 @@ executable's business.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import sys
@@ -13,7 +12,7 @@ import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -64,8 +63,7 @@ class _Entry:
     results: Results
 
 
-@dataclass(frozen=True, eq=False)
-class _Call:
+class _Call(NamedTuple):
     """A call taken apart: its place in the cache, its arrays, and what tracing it needs."""
 
     key: tuple[Any, ...]
@@ -77,8 +75,10 @@ class _Call:
 
 @dataclass(frozen=True)
 class Options:
-    """How a function is compiled. ``scoped`` is False for a transform of a compiled function, which brings
-    its own scope.
+    """How a function is compiled.
+
+    ``scoped`` is False for a transform of a compiled function, which brings its own scope. ``keeps_numbers``:
+    Python numbers are handed to the function as they are, for calls that are traced once and forgotten.
     """
 
     separate_compiled_gradients: bool = False
@@ -86,6 +86,7 @@ class Options:
     static_argnames: str | tuple[str, ...] = ()
     name: str | None = None
     scoped: bool = True
+    keeps_numbers: bool = False
 
 
 class Compiled:
@@ -213,7 +214,7 @@ class Compiled:
         for leaf in leaves:
             if isinstance(leaf, Tensor):
                 return None
-            key, array = read_leaf(leaf)
+            key, array = read_leaf(leaf, self.options.keeps_numbers)
             keys.append(key)
             if array is not None:
                 arrays.append(array)
@@ -256,8 +257,10 @@ class Compiled:
         entry = self._entries.get(call.key)
         if entry is None:
             return self._traced_entry(call)
-        with contextlib.suppress(KeyError):  # another thread may just have dropped it
+        try:  # noqa: SIM105 (suppress() would take longer than the look-up)
             self._entries.move_to_end(call.key)
+        except KeyError:
+            pass  # another thread has just dropped it
         return entry
 
     def _traced_entry(self, call: _Call) -> _Entry:
@@ -270,7 +273,7 @@ class Compiled:
                     call.key, Runner(traced.outputs, traced.feeds, traced.effects, name), traced.results
                 )
                 self._entries[call.key] = entry
-                self._latest = replace(call, arrays=[])
+                self._latest = call._replace(arrays=[])
                 self._traces += 1
                 while len(self._entries) > max_traces:
                     self._entries.popitem(last=False)
@@ -369,3 +372,8 @@ def _takes_more(fn: Callable[..., Any]) -> bool:
 def _takes_name(fn: Callable[..., Any], name: str) -> bool:
     parameters = inspect.signature(fn).parameters
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def run_once(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Trace a call, interpret it and forget it. Python numbers among the arguments stay what they are."""
+    return Compiled(fn, Options(scoped=False, keeps_numbers=True)).interpret(*args, **kwargs)

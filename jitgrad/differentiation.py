@@ -19,7 +19,7 @@ from jitgrad.graph import Operation, Tensor, operation_text, source_text, user_s
 from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor
 from jitgrad.spec import is_inexact, shape_text
-from jitgrad.trace import detach, leaf_names, parameter_names, same, weak_types
+from jitgrad.trace import Static, detach, is_dynamic_leaf, leaf_names, parameter_names, same, weak_types
 
 Fn = Callable[..., Any]
 
@@ -30,18 +30,24 @@ class Point:
 
     The tensors are fresh identities, so that the derivative of an outer transform with respect to the same
     value is not mistaken for this one. They are kept as operations, because an assignment in the function
-    (``x[0] = 1``) gives the tensor it was handed another value.
+    (``x[0] = 1``) gives the tensor it was handed another value. What is no array (the name of a layer) stays
+    as it is.
     """
 
     args: tuple[Any, ...]
     argnums: int | tuple[int, ...]
     structures: tuple[Any, ...]
-    operations: tuple[tuple[Operation, ...], ...]
+    operations: tuple[tuple[Operation | Static, ...], ...]
 
     @property
     def tensors(self) -> list[Tensor]:
         """All differentiated tensors, argument by argument."""
-        return [op.outputs[0] for ops in self.operations for op in ops]
+        return [op.outputs[0] for ops in self.operations for op in ops if isinstance(op, Operation)]
+
+    def differentiated(self, leaves: Sequence[Any]) -> list[Any]:
+        """Of one value per leaf of the arguments, those that stand for a differentiated tensor."""
+        ops = [op for ops in self.operations for op in ops]
+        return [leaf for leaf, op in zip(leaves, ops, strict=True) if isinstance(op, Operation)]
 
     def arrange(self, leaves: Sequence[Any]) -> Any:
         """One value per differentiated tensor, in the structure of the arguments; bare when argnums is an
@@ -49,7 +55,7 @@ class Point:
         """
         pending = iter(leaves)
         trees = tuple(
-            pytree.unflatten(structure, [next(pending) for _ in ops])
+            pytree.unflatten(structure, [op.value if isinstance(op, Static) else next(pending) for op in ops])
             for structure, ops in zip(self.structures, self.operations, strict=True)
         )
         return trees[0] if isinstance(self.argnums, int) else trees
@@ -65,10 +71,16 @@ def point_of(fn: Fn, args: tuple[Any, ...], argnums: int | Sequence[int]) -> Poi
     structures, operations = [], []
     for number in numbers:
         leaves, structure = pytree.flatten(args[number])
-        tensors = [_source(leaf, index, fn, args, number) for index, leaf in enumerate(leaves)]
+        sources = [_source(leaf, index, fn, args, number) for index, leaf in enumerate(leaves)]
+        if leaves and all(isinstance(source, Static) for source in sources):
+            raise DTypeError(
+                f"{_path(fn, args, number, 0)} of {signature_text(fn)} is {leaves[0]!r}: no derivative"
+            )
         structures.append(structure)
-        operations.append(tuple(t.op for t in tensors))
-        fresh[number] = pytree.unflatten(structure, tensors)
+        operations.append(tuple(x.op if isinstance(x, Tensor) else x for x in sources))
+        fresh[number] = pytree.unflatten(
+            structure, [x if isinstance(x, Tensor) else x.value for x in sources]
+        )
     return Point(tuple(fresh), chosen, tuple(structures), tuple(operations))
 
 
@@ -101,11 +113,9 @@ def signature_text(fn: Fn) -> str:
         return f"{name}(...)"
 
 
-def _source(leaf: Any, index: int, fn: Fn, args: tuple[Any, ...], number: int) -> Tensor:
-    if isinstance(leaf, str | bytes) or callable(leaf):
-        raise DTypeError(
-            f"{_path(fn, args, number, index)} of {signature_text(fn)} is {leaf!r}, which has no derivative"
-        )
+def _source(leaf: Any, index: int, fn: Fn, args: tuple[Any, ...], number: int) -> Tensor | Static:
+    if not is_dynamic_leaf(leaf):
+        return Static(type(leaf), leaf)
     tensor = same(as_tensor(leaf))
     tensor.is_weak = leaf.is_weak if isinstance(leaf, Tensor) else type(leaf) in weak_types
     if not is_inexact(tensor.dtype):
@@ -244,7 +254,8 @@ def _tangents(fn: Fn, point: Point, tangents: tuple[Any, ...]) -> list[Tensor]:
     expected = pytree.flatten(point.arrange(point.tensors))[1]
     if structure != expected:
         raise TypeError(f"the tangents of {signature_text(fn)} must have the structure of the primals")
-    return [_fitting("tangent", t, x) for t, x in zip(given, point.tensors, strict=True)]
+    pairs = zip(point.differentiated(given), point.tensors, strict=True)
+    return [_fitting("tangent", t, x) for t, x in pairs]
 
 
 def along(ys: Sequence[Tensor], xs: Sequence[Tensor], tangents: Sequence[Tensor]) -> list[Tensor]:

@@ -26,10 +26,35 @@ reductions = {
 accumulations = {"add": "cumsum", "multiply": "cumprod", "maximum": "cummax", "minimum": "cummin"}
 
 
+def _in_place(ufunc: np.ufunc) -> Callable[[Any, Any], Any]:
+    def operator(self: Any, other: Any) -> Any:
+        graph = getattr(self, "graph", None)
+        if graph is None or not graph.assigns_in_place or not self.shape:
+            return NotImplemented
+        return _call(ufunc, (self, other), {"out": (self,)})
+
+    return operator
+
+
 class NumpyProtocols:
-    """Mixin: makes NumPy call jitgrad when a traced value is among the arguments."""
+    """Mixin: makes NumPy call jitgrad when a traced value is among the arguments.
+
+    While a function is traced, ``x += y`` gives the object ``x`` another value, as it does to an array: all
+    that hold the object see it. Scalars, and tensors of graphs that the user builds, are values: there ``x``
+    is bound anew.
+    """
 
     __slots__ = ()
+
+    __iadd__, __isub__, __imul__ = _in_place(np.add), _in_place(np.subtract), _in_place(np.multiply)
+    __itruediv__, __ifloordiv__ = _in_place(np.divide), _in_place(np.floor_divide)
+    __imod__, __ipow__ = _in_place(np.remainder), _in_place(np.power)
+    __iand__, __ior__, __ixor__ = (
+        _in_place(np.bitwise_and),
+        _in_place(np.bitwise_or),
+        _in_place(np.bitwise_xor),
+    )
+    __ilshift__, __irshift__ = _in_place(np.left_shift), _in_place(np.right_shift)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         return call_ufunc(ufunc, method, inputs, kwargs)

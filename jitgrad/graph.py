@@ -139,6 +139,8 @@ class Operation:
 class Graph:
     """An append-only list of operations with unique names and the scopes that new operations get."""
 
+    assigns_in_place = False  # whether ``x += y`` changes the object x, as it changes an array
+
     def __init__(self) -> None:
         self._operations: list[Operation] = []
         self._by_name: dict[str, Operation] = {}

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from jitgrad.compiled import Compiled, Options
+from jitgrad.compiled import run_once
 from jitgrad.errors import DTypeError, ShapeError, layout
 from jitgrad.graph import Tensor, operation_text
 from jitgrad.operators import call
@@ -35,9 +35,7 @@ def _of_arrays(count: int) -> Callable[[F], F]:
                 with graph.as_default():
                     return fn(*args, **kwargs)
             rest = args[count:]
-            return Compiled(lambda *arrays: fn(*arrays, *rest, **kwargs), Options(scoped=False)).interpret(
-                *args[:count]
-            )
+            return run_once(lambda *arrays: fn(*arrays, *rest, **kwargs), *args[:count])
 
         return cast(F, run)
 

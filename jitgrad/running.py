@@ -19,7 +19,6 @@ from jitgrad.opdef import Interpreted
 from jitgrad.program import Program, needed_operations, slice_graph
 from jitgrad.spec import TensorSpec, spec_of
 
-
 max_shapes = 64  # programs that one part of a graph is kept compiled for
 
 

@@ -29,6 +29,8 @@ weak_types: dict[type, DType] = {kind: np.asarray(kind()).dtype for kind in (boo
 class Trace(Graph):
     """A graph into which the call of a function is traced."""
 
+    assigns_in_place = True
+
 
 def is_tracing() -> bool:
     """Whether a function is being traced here."""
@@ -43,15 +45,18 @@ class Static:
     value: Any
 
 
-def read_leaf(leaf: Any) -> tuple[LeafKey, Any]:
+def read_leaf(leaf: Any, keeps_numbers: bool = False) -> tuple[LeafKey, Any]:
     """The key of a leaf and its array, C-contiguous and of native byte order; None in place of a static
     leaf's array.
 
-    DTypeError for arrays of objects, text and dates; TypeError for an unhashable object.
+    Python numbers are static with ``keeps_numbers``. DTypeError for arrays of objects, text and dates;
+    TypeError for an unhashable object.
     """
     kind = type(leaf)
     if kind is not np.ndarray:
         if kind in weak_types:
+            if keeps_numbers:
+                return Static(kind, leaf), None
             return kind, _weak_array(leaf)
         if not _is_arraylike(leaf):
             return _static(leaf), None
@@ -72,6 +77,12 @@ def _weak_array(value: Any) -> Any:
     if array.dtype != weak_types[type(value)]:
         raise DTypeError(f"the integer {value} does not fit in int64")
     return array
+
+
+def is_dynamic_leaf(leaf: Any) -> bool:
+    """Whether a leaf is a number, an array or a tensor, and no part of the structure."""
+    is_traced = isinstance(leaf, Tensor) or hasattr(leaf, "as_graph_element")
+    return is_traced or type(leaf) in weak_types or _is_arraylike(leaf)
 
 
 def _is_arraylike(leaf: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 
 from jitgrad import pytree
-from jitgrad.compiled import Compiled, Options
+from jitgrad.compiled import Compiled, Options, run_once
 from jitgrad.differentiation import hessian_times, jacobian_of, pull_back, push_forward, value_and_gradients
 from jitgrad.graph import Tensor
 from jitgrad.operators import call
@@ -91,7 +91,7 @@ def _run(fn: Fn, in_graph: Fn, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if graph is not None:
         with graph.as_default():
             return in_graph(*args, **kwargs)
-    return Compiled(functools.wraps(fn)(in_graph), Options(scoped=False)).interpret(*args, **kwargs)
+    return run_once(functools.wraps(fn)(in_graph), *args, **kwargs)
 
 
 def _apply(key: Any, fn: Fn, in_graph: Fn, *args: Any) -> Any:
@@ -102,7 +102,7 @@ def _apply(key: Any, fn: Fn, in_graph: Fn, *args: Any) -> Any:
             return in_graph(*args)
     if isinstance(fn, Compiled):
         return fn.derive(key, in_graph, own_arguments=False)(*args)
-    return Compiled(in_graph, Options(scoped=False)).interpret(*args)
+    return run_once(in_graph, *args)
 
 
 # -- gradients -----------------------------------------------------------------------------------------------

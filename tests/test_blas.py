@@ -5,6 +5,7 @@ threads of BLAS.
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -170,6 +171,22 @@ def test_guards_set_one_thread_and_restore() -> None:
         assert counts == [1, 1, 1, 2]
     finally:
         set_threads(before)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_fork_inside_a_guard() -> None:
+    guards = blas.guard_steps()
+    if guards is None:
+        pytest.skip("this BLAS keeps its own threads")
+    run(guards[0], (np.zeros(1),), 1)
+    child = os.fork()
+    if child == 0:
+        for guard in guards:
+            run(guard, (np.zeros(1),), 1)
+        os._exit(0)
+    run(guards[1], (np.zeros(1),), 1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_scipy_is_as_if_it_had_been_imported_normally() -> None:

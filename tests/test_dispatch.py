@@ -151,6 +151,86 @@ def test_out_is_an_assignment() -> None:
     check(f, A)
 
 
+in_place = {
+    "seen by another name": lambda a: _alias(a.copy()),
+    "seen by the caller": lambda a: _helper(a.copy()),
+    "scalars are values": lambda a: _scalars(a),
+    "all operators": lambda a: _all_operators(a.copy()),
+    "integers": lambda a: _integers((a > 0).astype(np.int64) + 5),
+}
+
+
+def _alias(a: Any) -> Any:
+    b = a
+    b += 1.0
+    b[0] *= 2.0
+    return a * 10.0 + b
+
+
+def _helper(a: Any) -> Any:
+    def add(target: Any) -> None:
+        target -= 3
+
+    out = np.zeros_like(a)
+    add(out)
+    return out + a
+
+
+def _scalars(a: Any) -> Any:
+    total = np.sum(a)
+    same = total
+    same += a[0]
+    return same * total
+
+
+def _all_operators(a: Any) -> Any:
+    a += 1
+    a -= 0.5
+    a *= a
+    a /= 3
+    a **= 2
+    a //= 0.1
+    a %= 7
+    return a
+
+
+def _integers(n: Any) -> Any:
+    n <<= 2
+    n |= 1
+    n &= 21
+    n ^= 3
+    n >>= 1
+    return n
+
+
+@pytest.mark.parametrize("name", in_place)
+def test_in_place_operators(name: str) -> None:
+    check(in_place[name], A)
+
+
+def test_in_place_results_must_fit() -> None:
+    def halve(n: Any) -> Any:
+        n /= 2
+        return n
+
+    def grow(a: Any) -> Any:
+        a += np.ones((2, 3, 4))
+        return a
+
+    with pytest.raises(jg.DTypeError, match="float64 cannot be stored as int64"):
+        traced(halve, N)
+    with pytest.raises(jg.ShapeError):
+        traced(grow, A)
+
+
+def test_tensors_of_a_users_graph_are_values() -> None:
+    with jg.Graph().as_default():
+        x = jg.placeholder(np.float64, [2])
+        y = x
+        y += 1.0
+        assert y is not x and x.op.type == "placeholder"
+
+
 def test_out_must_hold_the_dtype() -> None:
     with pytest.raises(jg.DTypeError, match=r"numpy.add with out=: float64 cannot be stored as int64"):
         traced(lambda n: np.add(n, 0.5, out=np.zeros_like(n)), N)

@@ -1,4 +1,4 @@
-"""The shape of the package, read from its source: which module may import which, what is loaded, what is documented."""
+"""The shape of the package, read from its source: who imports whom, what is loaded, what is documented."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ pytestmark = pytest.mark.quick
 
 ROOT = Path(jitgrad.__file__).parent
 
-# From the bottom up: a module imports from its own layer and from those above it in this list. A package stands for all in it.
+# From the bottom up: a module imports from its own layer and from those above it in this list. A package
+# stands for all in it.
 LAYERS = (
     ("errors", "config", "spec", "pytree"),
     ("opdef",),
@@ -26,7 +27,17 @@ LAYERS = (
     ("gradients",),
     ("compiler",),
     ("executable",),
-    ("batching", "building", "compiled", "custom", "differentiation", "running", "session", "trace", "transforms"),
+    (
+        "batching",
+        "building",
+        "compiled",
+        "custom",
+        "differentiation",
+        "running",
+        "session",
+        "trace",
+        "transforms",
+    ),
     ("", "__main__", "cli", "nn", "numpy", "profiler", "testing"),
 )
 
@@ -52,7 +63,10 @@ FAMILIES = {
 def modules() -> dict[str, Path]:
     """Module name without the leading ``jitgrad.`` → file."""
     paths = sorted(ROOT.rglob("*.py"))
-    return {".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix("__init__").rstrip("."): p for p in paths}
+    return {
+        ".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix("__init__").rstrip("."): p
+        for p in paths
+    }
 
 
 MODULES = modules()
@@ -93,17 +107,15 @@ def layer(name: str) -> int:
 @pytest.mark.parametrize("name", MODULES)
 def test_imports_go_down(name: str) -> None:
     """No module imports from a layer above its own."""
-    up = [
-        other
-        for other, _ in imports(name)
-        if layer(other) > layer(name) and (name, other) not in LAZY
-    ]
+    up = [other for other, _ in imports(name) if layer(other) > layer(name) and (name, other) not in LAZY]
     assert not up, f"{name} imports {up}, which stand above it"
 
 
 def test_loading_needs_no_cycle() -> None:
     """The modules can be ordered so that each is loaded after those that it imports when it is loaded."""
-    waits = {name: {other for other, at_load in imports(name) if at_load and other != name} for name in MODULES}
+    waits = {
+        name: {other for other, at_load in imports(name) if at_load and other != name} for name in MODULES
+    }
     for name, others in waits.items():
         others -= {other for other in others if name.startswith(f"{other}.") or other == ""}
     while waits:
@@ -137,10 +149,13 @@ def test_jitgrad_imports_no_code_generator(capsys: pytest.CaptureFixture[str]) -
     code = """
 import json, sys, time
 t0 = time.perf_counter(); import numpy; t1 = time.perf_counter(); import jitgrad; t2 = time.perf_counter()
-heavy = sorted({m.split(".")[0] for m in sys.modules} & {"numba", "llvmlite", "scipy", "optree", "platformdirs", "threadpoolctl"})
+heavy = {"numba", "llvmlite", "scipy", "optree", "platformdirs", "threadpoolctl"}
+heavy = sorted(heavy & {m.split(".")[0] for m in sys.modules})
 print(json.dumps([heavy, t1 - t0, t2 - t1]))
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT.parent)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT.parent
+    )
     heavy, numpy_seconds, seconds = json.loads(run.stdout)
     with capsys.disabled():
         print(f"\nimport jitgrad: {1000 * seconds:.0f} ms after NumPy's {1000 * numpy_seconds:.0f} ms")
@@ -160,7 +175,7 @@ Definition = ast.ClassDef | ast.FunctionDef
 
 
 def public_definitions(node: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[tuple[str, Definition]]:
-    """Classes and functions of a module, and methods of its public classes, whose names have no leading underscore."""
+    """Classes and functions of a module, and methods of its public classes, without a leading underscore."""
     for child in node.body:
         if isinstance(child, Definition) and not child.name.startswith("_") and not is_overload(child):
             yield prefix + child.name, child

@@ -82,6 +82,17 @@ def test_dataclasses_are_containers() -> None:
     np.testing.assert_array_equal(out.w, X * 2)
 
 
+def test_what_is_no_array_stays_in_the_gradient() -> None:
+    def loss(p: Any) -> Any:
+        return np.sum(p.w * p.b) if p.name == "layer" else 0.0
+
+    g = jg.grad(loss)(Params(X, 2.0))
+    assert g.name == "layer" and g.w.tolist() == [2.0] * 4 and g.b == X.sum()
+    product = jg.hvp(loss, Params(X, 2.0), Params(np.zeros(4), 1.0))
+    assert product.w.tolist() == [1.0] * 4 and product.b == 0.0
+    assert jg.grad(jg.compile(loss))(Params(X, 2.0)).name == "layer"
+
+
 def test_argnums() -> None:
     def g(x: float, y: float) -> float:
         return x * y * y
@@ -114,6 +125,19 @@ def test_keyword_arguments_and_defaults() -> None:
 
     assert jg.grad(g)(X).tolist() == [2.0] * 4
     assert jg.grad(g)(X, scale=3.0).tolist() == [3.0] * 4
+
+
+def test_python_numbers_stay_what_they_are_unless_compiled() -> None:
+    def power(x: Any, n: int, flip: bool = False) -> Any:
+        for _ in range(n):
+            x = x * 2.0
+        return -np.sum(x) if flip else np.sum(x)
+
+    assert jg.grad(power)(X, 3).tolist() == [8.0] * 4
+    assert jg.grad(power)(X, n=1, flip=True).tolist() == [-2.0] * 4
+    assert jg.compile(jg.grad(power), static_argnums=(1, 2))(X, 3).tolist() == [8.0] * 4
+    with pytest.raises(jg.TracedValueError, match="static_argnames"):
+        jg.compile(jg.grad(power))(X, 3)
 
 
 def test_an_assignment_in_the_function_does_not_reach_the_caller() -> None:

@@ -91,7 +91,10 @@ class Accesses:
             if inner.fill is not None:
                 fill = inner.fill
             leaves += [c for leaf in inner.leaves if (c := compose(leaf, index_map, shape)) is not None]
-        is_partial = not leaves or all(leaf.guards for leaf in leaves) and not _is_covered(leaves, shape)
+        always = [leaf for leaf in leaves if not leaf.guards]
+        if always:
+            return Operand((always[0],))
+        is_partial = not leaves or not _is_covered(leaves, shape)
         return Operand(tuple(leaves), fill if is_partial else None) if leaves else Operand((Leaf(fill),))
 
     def identity(self, v: int) -> Operand:
@@ -144,7 +147,7 @@ def compose(leaf: Leaf, index_map: IndexMap, shape: tuple[int, ...]) -> Leaf | N
         known = guards.get(guard.axis)
         guards[guard.axis] = guard if known is None else Guard(guard.axis, max(known.lo, guard.lo), min(known.hi, guard.hi))
     kept = tuple(g for _, g in sorted(guards.items()) if g.lo > 0 or g.hi < shape[g.axis])
-    if any(g.lo >= g.hi for g in kept):
+    if any(max(g.lo, 0) >= min(g.hi, shape[g.axis]) for g in kept):
         return None
     return replace(leaf, dims=dims, guards=kept)
 

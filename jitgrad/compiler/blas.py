@@ -13,25 +13,36 @@ a gemv. Two rules differ from BLAS: k = 0 gives zeros, and what C held before ne
 included, unless it is added to.
 
 `guard_steps` puts OpenBLAS on one thread before the first product of a list of steps and back after the last
-one (5 ns). Without it its threads and ours fight: both spin after their work. 2 cores, sgemm 256x256x256,
-then a parallel kernel of 8 us:
+one (5 ns). Without it its threads and ours fight, because both spin after their work. Two cores, sgemm of 256
+x 256 x 256, then a parallel kernel of 8 us, microseconds for both:
 
-    OpenBLAS with 2 threads, then the kernel   254 us (186 + 8 if they did not disturb each other)
-    gemm in 6 cells by our threads, then it    %(fill)s
+    OpenBLAS with two threads                  340 (its gemm alone, repeated beside our waiting worker: 290)
+    the product in 32 cells by our threads     167 (the product alone: 158; by one thread: 289, uncut: 332)
 
-Other BLAS libraries keep their own threads, and a product is one cell. Sizes, one thread: 20x32 @ 32x32
-float32 takes %(small)s
+Other BLAS libraries keep their own threads, and a product is one cell.
+
+Small products, one thread, microseconds: gemm as a step, and a nest over whole vectors with its sizes fixed
+at compile time, several rows of C in registers:
+
+    float32   8x8 @ 8x16   0.06   0.02        float64   8x8 @ 8x16   0.08   0.04
+            16x16 @ 16x16  0.11   0.07                16x16 @ 16x16  0.19   0.14
+            20x32 @ 32x32  0.41   0.35                20x32 @ 32x32  0.77   0.70 (one row at a time 0.87)
+
+So a nest wins less than 0.1 us per product; it pays below some 16x16x16, or where it saves a pass over
+memory.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib.machinery
 import importlib.util
 import math
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,7 +50,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.compiler import native
-from jitgrad.compiler.blas_ir import BLOCK, GUARD_STUBS, MATMUL_STUBS, blas_ir
+from jitgrad.compiler.blas_ir import BLOCK, GUARD_STUBS, MATMUL_STUBS, RESET_STUB, blas_ir
 from jitgrad.compiler.cache import compile_cached
 
 INT32_MAX = 2**31 - 1
@@ -194,7 +205,11 @@ def guard_steps() -> tuple[BlasStep, BlasStep] | None:
 
 @lru_cache(maxsize=1)
 def _stubs() -> native.NativeCode:
-    return compile_cached(blas_ir(), (*MATMUL_STUBS.values(), *GUARD_STUBS))
+    code = compile_cached(blas_ir(), (*MATMUL_STUBS.values(), *GUARD_STUBS, RESET_STUB))
+    if set_threads_address() and hasattr(os, "register_at_fork"):
+        reset = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code[RESET_STUB])
+        os.register_at_fork(after_in_child=partial(reset, set_threads_address()))
+    return code
 
 
 def stub_address(name: str) -> int:

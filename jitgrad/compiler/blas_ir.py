@@ -4,6 +4,7 @@ planning.
     jitgrad_matmul_f32, jitgrad_matmul_f64    a range of cells of a product; the block is `BLOCK`, then, per
                                               batch axis, its extent and the strides of A, B and C
     jitgrad_blas_enter, jitgrad_blas_leave    OpenBLAS on one thread, and back; block: its getter and setter
+    jitgrad_blas_reset(setter)                nobody is between enter and leave: for a forked child
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ BLOCK = (
 
 MATMUL_STUBS = {"float32": "jitgrad_matmul_f32", "float64": "jitgrad_matmul_f64"}
 GUARD_STUBS = ("jitgrad_blas_enter", "jitgrad_blas_leave")
+RESET_STUB = "jitgrad_blas_reset"
 
 _KERNEL = "ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker"
 
@@ -304,6 +306,21 @@ restore:
   %set_at = getelementptr i64, ptr %block, i64 1
   %set = load ptr, ptr %set_at
   call void %set(i32 %threads)
+  br label %done
+done:
+  store atomic i32 0, ptr @lock release, align 4
+  ret void
+}}
+
+define void @{RESET_STUB}(ptr %set) #0 {{
+entry:
+  %depth = load i32, ptr @depth
+  %inside = icmp ne i32 %depth, 0
+  br i1 %inside, label %restore, label %done
+restore:
+  %threads = load i32, ptr @saved
+  call void %set(i32 %threads)
+  store i32 0, ptr @depth
   br label %done
 done:
   store atomic i32 0, ptr @lock release, align 4

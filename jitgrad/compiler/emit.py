@@ -180,8 +180,8 @@ class _KernelEmitter:
             self._vector_body(loop, i, None, sums)
 
         def rest(i: ir.Value) -> None:
-            left = self._splat(b.sub(stop, i), self.lanes)
-            self._vector_body(loop, i, b.icmp_signed("<", self._lane_numbers(), left), sums)
+            left = self._splat(b.trunc(b.sub(stop, i), INT32), self.lanes)
+            self._vector_body(loop, i, b.icmp_unsigned("<", self._lane_numbers(INT32), left), sums)
 
         self._counted(start, split, self.lanes, full)
         self._counted(split, stop, self.lanes, rest)
@@ -190,14 +190,13 @@ class _KernelEmitter:
     def _vector_body(self, loop: Loop, i: ir.Value, mask: ir.Value | None, sums: dict[str, ir.Value]) -> None:
         outside = dict(self.registers)
         self.vector = _VectorLoop(loop.var, self.lanes, i, mask, sums)
-        numbers = self.builder.add(self._splat(i, self.lanes), self._lane_numbers())
-        self.registers[loop.var] = Register(numbers, DT_INT64, self.lanes)
+        self.registers.pop(loop.var, None)
         self._body(loop.body)
         self.vector = None
         self.registers = outside
 
-    def _lane_numbers(self) -> ir.Value:
-        return ir.Constant(ir.VectorType(INT64, self.lanes), list(range(self.lanes)))
+    def _lane_numbers(self, type_: ir.Type = INT64) -> ir.Value:
+        return ir.Constant(ir.VectorType(type_, self.lanes), list(range(self.lanes)))
 
     def _splat(self, value: ir.Value, lanes: int) -> ir.Value:
         type_ = ir.VectorType(value.type, lanes)
@@ -220,7 +219,10 @@ class _KernelEmitter:
         return register
 
     def _register(self, name: str) -> Register:
-        """What a name stands for; an accumulator is read at each use."""
+        """What a name stands for; an accumulator is read at each use, a vector of loop numbers made at the first one."""
+        if self.vector is not None and name == self.vector.var and name not in self.registers:
+            numbers = self.builder.add(self._splat(self.vector.base, self.lanes), self._lane_numbers())
+            self.registers[name] = Register(numbers, DT_INT64, self.lanes)
         cell = self.accumulators.get(name)
         if cell is None:
             return self.registers[name]
@@ -228,7 +230,7 @@ class _KernelEmitter:
         return Register(self.builder.load(cell, typ=element_type(dtype)), dtype)
 
     def _lanes_of(self, arguments: Sequence[Argument]) -> int:
-        return max((self.registers[a].lanes for a in arguments if isinstance(a, str) and a in self.registers), default=0)
+        return max((self._register(a).lanes for a in arguments if isinstance(a, str)), default=0)
 
     def _let(self, dtype: DType, op: str, args: tuple[Argument, ...]) -> Register:
         lanes = self._lanes_of(args)
@@ -312,7 +314,7 @@ class _KernelEmitter:
         else:
             new = [self._argument(update.value, 0).value]
             if update.at is not None:
-                new.append(self.registers[update.at].value)
+                new.append(self._register(update.at).value)
             self._combine_into_cell(update, dtype, new)
 
     def _combine_into_cell(self, update: Update, dtype: DType, new: Sequence[ir.Value]) -> None:
@@ -352,7 +354,7 @@ class _KernelEmitter:
                 base = self.vector.base if term.stride == 1 else b.neg(self.vector.base)
                 scalar = base if scalar is None else b.add(scalar, base)
                 continue
-            register = self.registers[term.var]
+            register = self._register(term.var)
             place = self._scaled(register, term)
             if register.lanes:
                 vector = place if vector is None else b.add(vector, place)

@@ -36,7 +36,6 @@ SMALL_BYTES = 64 * 1024
 _PAGE_BYTES = 4096
 _MAX_KNOWN_BYTES = 1 << 30
 _CLASSES_PER_OCTAVE = 8
-_IDLE_REFERENCES = 2  # the block, and the argument of getrefcount
 _LOOKS = 64
 
 
@@ -60,6 +59,14 @@ class _Block(NamedTuple):
 
     memory: NDArray[np.uint8]
     offset: int
+
+
+def _references(block: _Block) -> int:
+    return getrefcount(block[0])
+
+
+_IDLE_REFERENCES = _references(_Block(np.empty(0, np.uint8), 0))
+"""How often the memory of an idle block is referred to: by its block, and by the act of counting."""
 
 
 class OutputPool:
@@ -138,7 +145,7 @@ class OutputPool:
 
 
 def _is_idle(block: _Block) -> bool:
-    return getrefcount(block[0]) <= _IDLE_REFERENCES
+    return _references(block) <= _IDLE_REFERENCES
 
 
 def block_bytes(nbytes: int) -> int:

@@ -91,17 +91,14 @@ def unboxer() -> Callable[..., bool]:
 
 
 def unbox_ir() -> str:
-    """The module as LLVM IR text. The addresses of the three types are external symbols, so the code can be
-    cached.
-    """
+    """The module as LLVM IR text; the three types are external symbols, so the code can be cached."""
     for name, kind in (("ndarray", np.ndarray), ("float", float), ("int", int)):
         native.add_symbol(f"jitgrad_type_{name}", id(kind))
-    head = object.__basicsize__
-    # PyArrayObject: data, nd (int), dimensions, strides, base, descr, flags (int)
-    data, nd, dimensions, descr, flags = head, head + 8, head + 16, head + 40, head + 48
-    # PyArray_Descr: typeobj, kind, type, byteorder (chars), one more char, type_num (int)
-    byteorder, type_num = head + 10, head + 12
-    return f"""
+    parts = (_DECLARATIONS, _ENTRY, _loop(), _array(), _scalar(), _END, "attributes #0 = { nounwind }\n")
+    return "\n".join(part.strip("\n") for part in parts)
+
+
+_DECLARATIONS = """
 @jitgrad_type_ndarray = external global i8
 @jitgrad_type_float = external global i8
 @jitgrad_type_int = external global i8
@@ -109,8 +106,10 @@ declare i64 @PyLong_AsLongLong(ptr) #0
 declare ptr @PyBool_FromLong(i64) #0
 declare ptr @PyErr_Occurred() #0
 declare void @PyErr_Clear() #0
+"""
 
-define ptr @jitgrad_unbox(ptr %self, ptr %args, i64 %nargs) #0 {{
+_ENTRY = """
+define ptr @jitgrad_unbox(ptr %self, ptr %args, i64 %nargs) #0 {
 entry:
   %enough = icmp sgt i64 %nargs, 1
   br i1 %enough, label %open, label %no
@@ -135,7 +134,12 @@ start:
   %first = getelementptr i64, ptr %spec, i64 1
   %rest = getelementptr ptr, ptr %args, i64 2
   br label %head
+"""
 
+
+def _loop() -> str:
+    """One turn per argument: its object and type, its record, its slot."""
+    return f"""
 head:
   %k = phi i64 [ 0, %start ], [ %k1, %next ]
   %record = phi ptr [ %first, %start ], [ %following, %next ]
@@ -152,7 +156,17 @@ argument:
   %entry_at = getelementptr i64, ptr %table, i64 %slot
   %is_array = icmp eq i64 %kind, {_ARRAY}
   br i1 %is_array, label %array, label %scalar
+"""
 
+
+def _array() -> str:
+    """An array: exact type, flags, rank, dtype, shape; then its data pointer goes into the slot."""
+    head = object.__basicsize__
+    # PyArrayObject: data, nd (int), dimensions, strides, base, descr, flags (int)
+    data, nd, dimensions, descr, flags = head, head + 8, head + 16, head + 40, head + 48
+    # PyArray_Descr: typeobj, kind, type, byteorder (chars), one more char, type_num (int)
+    byteorder, type_num = head + 10, head + 12
+    return f"""
 array:
   %exact = icmp eq ptr %type, @jitgrad_type_ndarray
   br i1 %exact, label %flags, label %no
@@ -216,7 +230,12 @@ fits:
   store ptr %data, ptr %entry_at
   %after_array = getelementptr i64, ptr %extents, i64 %rank
   br label %next
+"""
 
+
+def _scalar() -> str:
+    """A Python number: exact type; its value goes into the cell, and the cell's address into the slot."""
+    return f"""
 scalar:
   %cell_at = getelementptr i64, ptr %record, i64 2
   %cell_number = load i64, ptr %cell_at
@@ -229,7 +248,7 @@ float:
   %float_exact = icmp eq ptr %type, @jitgrad_type_float
   br i1 %float_exact, label %float_value, label %no
 float_value:
-  %value_at = getelementptr i8, ptr %object, i64 {head}
+  %value_at = getelementptr i8, ptr %object, i64 {object.__basicsize__}
   %value = load double, ptr %value_at
   %is_single = icmp eq i64 %kind, {_FLOAT32}
   br i1 %is_single, label %single, label %double
@@ -252,7 +271,10 @@ overflow:
   %error = call ptr @PyErr_Occurred()
   %raised = icmp ne ptr %error, null
   br i1 %raised, label %clear, label %next
+"""
 
+
+_END = """
 next:
   %following = phi ptr [ %after_array, %fits ], [ %after_scalar, %single ], [ %after_scalar, %double ],
       [ %after_scalar, %int_value ], [ %after_scalar, %overflow ]
@@ -267,6 +289,5 @@ yes:
 no:
   %false = call ptr @PyBool_FromLong(i64 0)
   ret ptr %false
-}}
-attributes #0 = {{ nounwind }}
+}
 """

@@ -69,13 +69,16 @@ from_ufunc(np.float_power, _power_vjp)
 
 @function("operator_power")
 def operator_power(x: Any, y: Any) -> Any:
-    """``x ** y``; as in NumPy the operator, unlike np.power, takes the short way for the exponents 2, 1, 1/2
-    and -1.
-    """
-    kind = as_tensor(x).dtype.kind
-    is_short = (kind in "fc" and type(y) in (int, float)) or (kind in "iu" and type(y) is int and y == 2)
-    name = {2: "square", 1: "positive", 0.5: "sqrt", -1: "reciprocal"}.get(y) if is_short else None
-    return call("power", x, y) if name is None else call(name, x)
+    """``x ** y``; as in NumPy the operator, unlike np.power, has short ways for the exponents 2, 1, 1/2, -1."""
+    short = {2: "square", 1: "positive", 0.5: "sqrt", -1: "reciprocal"}
+    if type(y) in (int, float) and y in short and _is_short(x, y):
+        return call(short[y], x)
+    return call("power", x, y)
+
+
+def _is_short(x: Any, y: float) -> bool:
+    kind = x.dtype.kind if isinstance(x, Tensor) else ""
+    return kind in ("f", "c") or (kind in ("i", "u") and type(y) is int and y == 2)
 
 
 @function("divmod")
@@ -93,18 +96,14 @@ from_ufunc(np.log, lambda g, out, x: g / x)
 from_ufunc(np.log2, lambda g, out, x: g / (x * LN2))
 from_ufunc(np.log10, lambda g, out, x: g / (x * LN10))
 from_ufunc(np.log1p, lambda g, out, x: g / (1 + x))
-from_ufunc(
-    np.logaddexp, lambda g, out, x, y: (g * _weight(_difference(x, y)), g * _weight(_difference(y, x)))
-)
-from_ufunc(
-    np.logaddexp2,
-    lambda g, out, x, y: (g * _weight(LN2 * _difference(x, y)), g * _weight(LN2 * _difference(y, x))),
-)
+from_ufunc(np.logaddexp, lambda g, out, x, y: (g * _weight(x, y), g * _weight(y, x)))
+from_ufunc(np.logaddexp2, lambda g, out, x, y: (g * _weight(x, y, LN2), g * _weight(y, x, LN2)))
 
 
-def _weight(difference: Any) -> Any:
-    """``e**x / (e**x + e**y)``, from ``x - y``."""
-    return call("sigmoid", difference)
+def _weight(x: Tensor, y: Tensor, rate: float | None = None) -> Any:
+    """``e**x / (e**x + e**y)``, or with ``e**rate`` for e."""
+    difference = _difference(x, y)
+    return call("sigmoid", difference if rate is None else rate * difference)
 
 
 def _difference(x: Tensor, y: Tensor) -> Any:

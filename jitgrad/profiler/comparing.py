@@ -1,4 +1,4 @@
-"""compare(): one call interpreted, fused with separate gradients and fused merged; what is reported is in comparison.py."""
+"""compare(): one call interpreted, fused with separate gradients and fused merged; it lays out nothing."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from jitgrad import pytree
 from jitgrad.compiled import Compiled, Options
 from jitgrad.profiler.comparison import Comparison, Measurement
 from jitgrad.profiler.timing import time_in_turns
+from jitgrad.profiler.work import Work, interpreted_work
 from jitgrad.spec import spec_of
 
 
 def compare(fn: Callable[..., Any], *args: Any, repeat: int | None = None) -> Comparison:
-    """Run ``fn(*args)`` interpreted, fused with separate gradients and fused merged; times, work and results side by side.
+    """Run ``fn(*args)`` interpreted, fused with separate gradients and fused merged; times, work and results
+    side by side.
 
-    ``fn`` is a function, compiled or not; what it computes with ``jg.grad`` and its kin inside is compiled too. The three are
-    called in turns: ``repeat`` times each, or for about two seconds. Times are those of whole calls, arguments looked at and
-    results put together. The results of the fused runs are compared with those of the interpreter. Errors are fn's own.
+    ``fn`` is a function, compiled or not; what it computes with ``jg.grad`` and its kin inside is compiled
+    too. The three are called in turns: ``repeat`` times each, or for about two seconds. Times are those of
+    whole calls, arguments looked at and results put together. The results of the fused runs are compared with
+    those of the interpreter. Errors are fn's own.
     """
     separate, merged = (_compiled(fn, flag) for flag in (True, False))
     calls = [partial(run, *args) for run in (merged.interpret, separate, merged)]
@@ -42,26 +45,27 @@ def _compiled(fn: Callable[..., Any], is_separate: bool) -> Compiled:
     return Compiled(fn, Options(separate_compiled_gradients=is_separate))
 
 
-def _interpreted_work(fn: Compiled, args: tuple[Any, ...]) -> Any:
-    from jitgrad.profiler.work import Work, interpreted_work
-
+def _interpreted_work(fn: Compiled, args: tuple[Any, ...]) -> Work:
     runs = [(stage.program(list(map(spec_of, arrays))), arrays) for stage, arrays in fn.stages(*args)]
     return sum((interpreted_work(program, arrays) for program, arrays in runs), Work())
 
 
-def _compiled_work(fn: Compiled, args: tuple[Any, ...]) -> Any:
-    from jitgrad.profiler.work import Work, compiled_work
+def _compiled_work(fn: Compiled, args: tuple[Any, ...]) -> Work:
+    from jitgrad.profiler.planned import compiled_work
 
     return sum((compiled_work(stage.executable(arrays)) for stage, arrays in fn.stages(*args)), Work())
 
 
 def difference(results: Any, expected: Any) -> float:
-    """The largest difference of two results with the same structure, relative to the largest finite magnitude of each array.
+    """The largest difference of two results with the same structure, relative to the largest finite magnitude
+    of each array.
 
     0.0 when all are equal, infinity where a NaN, an infinity, an integer or a shape is not the same in both.
     """
     ours, theirs = (pytree.flatten(tree)[0] for tree in (results, expected))
-    return max((_difference(np.asarray(a), np.asarray(b)) for a, b in zip(ours, theirs, strict=True)), default=0.0)
+    return max(
+        (_difference(np.asarray(a), np.asarray(b)) for a, b in zip(ours, theirs, strict=True)), default=0.0
+    )
 
 
 def _difference(a: Any, b: Any) -> float:

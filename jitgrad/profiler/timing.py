@@ -1,4 +1,4 @@
-"""Times of functions that are to be compared: called in turns, so that a busy machine slows all of them alike."""
+"""Times of calls made in turns, so that a busy machine slows all of them alike; what they do is not known."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ def _unit(seconds: float) -> tuple[float, str]:
 def time_in_turns(calls: Sequence[Callable[[], Any]], repeat: int | None = None) -> list[Times]:
     """Times of the calls, made in turns, each turn beginning with another one.
 
-    ``repeat`` is the number of turns; without it, as many as fit into about two seconds, at least 5 and at most 300.
-    The calls should have been made before: the first one is not left out. ValueError when ``repeat`` is below 1.
+    ``repeat`` is the number of turns; without it, as many as fit into about two seconds, at least 5 and at
+    most 300. The calls should have been made before: the first one is not left out. ValueError when
+    ``repeat`` is below 1.
     """
     if repeat is not None and repeat < 1:
         raise ValueError(f"repeat must be at least 1, got {repeat}")

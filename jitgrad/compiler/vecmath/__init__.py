@@ -59,7 +59,9 @@ _FUNCTIONS: dict[str, Callable[..., Real]] = {
 }
 
 NAMES: frozenset[str] = frozenset(_FUNCTIONS)
-ARITY: dict[str, int] = {name: 2 if name in {"power", "arctan2", "hypot", "logaddexp"} else 1 for name in _FUNCTIONS}
+ARITY: dict[str, int] = {
+    name: 2 if name in {"power", "arctan2", "hypot", "logaddexp"} else 1 for name in _FUNCTIONS
+}
 
 
 def emit(builder: ir.IRBuilder, name: str, args: Sequence[ir.Value]) -> ir.Value:

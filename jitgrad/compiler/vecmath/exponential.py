@@ -7,7 +7,17 @@ leaves it in the low bits of the sum, biased so that shifting those into the exp
 
 from __future__ import annotations
 
-from jitgrad.compiler.vecmath.lanes import Bits, Real, Table, fma, lower_bound, poly, power_of_two, select, upper_bound
+from jitgrad.compiler.vecmath.lanes import (
+    Bits,
+    Real,
+    Table,
+    fma,
+    lower_bound,
+    poly,
+    power_of_two,
+    select,
+    upper_bound,
+)
 from jitgrad.compiler.vecmath.logarithmic import log1p_unit
 
 LOG2_E = 1.4426950408889634
@@ -30,9 +40,9 @@ EXP2 = Table(
 # (expm1(r) - r) / r**2 on the same interval, error relative to expm1 2**-26.0 and 2**-54.1.
 _EXPM1 = Table(
     (0.49999997, 0.16666538, 0.04166741, 0.008367255, 0.001388118),
-    (0.5000000000000006, 0.16666666666665497, 0.04166666666656517, 0.008333333334283419, 0.0013888888936159477,
-     0.00019841267451875178, 2.480149938898292e-05, 2.755966790815931e-06, 2.762842027121271e-07,
-     2.427842493857673e-08),
+    (0.5000000000000006, 0.16666666666665497, 0.04166666666656517, 0.008333333334283419,
+     0.0013888888936159477, 0.00019841267451875178, 2.480149938898292e-05, 2.755966790815931e-06,
+     2.762842027121271e-07, 2.427842493857673e-08),
 )  # fmt: skip
 # Outside these bounds the result is 0 or inf, and the formula inside still says so.
 EXP_BOUNDS = Table((-104.0, 89.0), (-746.0, 710.0))

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from math import inf, nan
 
-from jitgrad.compiler.vecmath.exponential import EXP, LN2, LOG2_E, nearest_integer, remainder, remainder_in_two_parts
+from jitgrad.compiler.vecmath.exponential import (
+    EXP,
+    LN2,
+    LOG2_E,
+    nearest_integer,
+    remainder,
+    remainder_in_two_parts,
+)
 from jitgrad.compiler.vecmath.lanes import (
     Mask,
     Real,
@@ -22,7 +29,8 @@ from jitgrad.compiler.vecmath.logarithmic import decompose, log_of
 
 # sinh and cosh overflow below these; the formulas inside say so.
 _SINH_BOUND = Table((89.5,), (710.6,))
-# (sinh(r) - r) / r**3 and (cosh(r) - 1) / r**2 in r**2 for |r| <= ln2/2, relative errors below 2**-33 and 2**-61.
+# (sinh(r) - r) / r**3 and (cosh(r) - 1) / r**2 in r**2 for |r| <= ln2/2, relative errors below 2**-33 and
+# 2**-61.
 _SINH = Table(
     (0.16666667, 0.008333175, 0.00019974024),
     (0.16666666666666677, 0.008333333333321376, 0.0001984126988686522, 2.7557243380748274e-06,
@@ -39,9 +47,7 @@ _TANH_BOUND = Table((20.0,), (40.0,))
 _TANH_P = Table(
     (-0.3333332, -0.0015500309), (-0.3333333333333333, -0.020499817663349913, -0.00019922318307870397)
 )
-_TANH_Q = Table(
-    (1.0, 0.4046419), (1.0, 0.4614994529900444, 0.023292688840603985, 0.00020658208808202553)
-)
+_TANH_Q = Table((1.0, 0.4046419), (1.0, 0.4614994529900444, 0.023292688840603985, 0.00020658208808202553))
 # Beyond this x + sqrt(x**2 + 1) is 2*x.
 _LARGE = Table((2.0**13,), (2.0**28,))
 # (atanh(s) - s) / s**3 in s**2 for |s| <= 0.203, error relative to atanh 2**-35.1 and 2**-62.1.

@@ -62,7 +62,8 @@ class Lanes:
         return Bits(self, self._splat(ir.IntType(self.width), str(value)))
 
     def _splat(self, element: ir.Type, text: str) -> ir.Value:
-        # LLVM's short form "splat (...)": spelling out every lane makes the text several times longer to parse.
+        # LLVM's short form "splat (...)": spelling out every lane makes the text several times longer to
+        # parse.
         if not self.count:
             return ir.values.FormattedConstant(element, text)
         constant = ir.values.FormattedConstant(element, f"splat ({element} {text})")
@@ -193,7 +194,10 @@ class Bits:
 
     def at_most(self, bound: int) -> Bits:
         """The smaller of the two as unsigned integers."""
-        return Bits(self.lanes, self.lanes.builder.select(self.is_below(bound).value, self.value, self.like(bound).value))
+        return Bits(
+            self.lanes,
+            self.lanes.builder.select(self.is_below(bound).value, self.value, self.like(bound).value),
+        )
 
     def is_below(self, other: Bits | int) -> Mask:
         """Unsigned less-than."""

@@ -13,7 +13,18 @@ from math import inf, nan
 
 from llvmlite import ir
 
-from jitgrad.compiler.vecmath.lanes import Bits, Lanes, Mask, Real, declare, fast_two_sum, fma, rarely, select, two_product
+from jitgrad.compiler.vecmath.lanes import (
+    Bits,
+    Lanes,
+    Mask,
+    Real,
+    declare,
+    fast_two_sum,
+    fma,
+    rarely,
+    select,
+    two_product,
+)
 
 _I64 = ir.IntType(64)
 _I128 = ir.IntType(128)

@@ -9,7 +9,17 @@ from __future__ import annotations
 
 from math import inf, nan
 
-from jitgrad.compiler.vecmath.lanes import Bits, Real, Table, copysign, fast_two_sum, fma, poly, select, two_product
+from jitgrad.compiler.vecmath.lanes import (
+    Bits,
+    Real,
+    Table,
+    copysign,
+    fast_two_sum,
+    fma,
+    poly,
+    select,
+    two_product,
+)
 
 LN2 = Table((0.6931472, -1.9046542e-09), (0.6931471805599453, 2.3190468138462996e-17))
 SQRT_HALF_BITS = {32: 0x3F3504F3, 64: 0x3FE6A09E667F3BCD}
@@ -19,10 +29,9 @@ _LOG_SINGLE = (0.6666666, -0.50001646, 0.4000253, -0.3324664, 0.28401502, -0.263
 # (2*atanh(s)/s - 2) / s**2 in s**2 for |s| <= 0.1716, error relative to the log 2**-58.5.
 _ATANH_DOUBLE = (0.6666666666666735, 0.39999999999409336, 0.2857142874369247, 0.22222198428184017,
                  0.18183572403886902, 0.1531383074465798, 0.1479827446935775)  # fmt: skip
-# 1/ln(base) in two parts, then ln2/ln(base) in two, the first short enough for an exact product with an exponent.
-_TO_BASE_2 = Table(
-    (1.442695, 1.925963e-08, 1.0, 0.0), (1.4426950408889634, 2.0355273740931033e-17, 1.0, 0.0)
-)
+# 1/ln(base) in two parts, then ln2/ln(base) in two, the first short enough for an exact product with an
+# exponent.
+_TO_BASE_2 = Table((1.442695, 1.925963e-08, 1.0, 0.0), (1.4426950408889634, 2.0355273740931033e-17, 1.0, 0.0))
 _TO_BASE_10 = Table(
     (0.4342945, -1.010305e-08, 0.30102539, 4.605039e-06),
     (0.4342944819032518, 1.098319650216765e-17, 0.30102999566361177, 3.694239077158931e-13),

@@ -9,7 +9,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jitgrad.compiler.vecmath.lanes import Bits, Real, Table, fast_two_sum, fma, lower_bound, poly, select, two_product, two_sum, upper_bound
+from jitgrad.compiler.vecmath.lanes import (
+    Bits,
+    Real,
+    Table,
+    fast_two_sum,
+    fma,
+    lower_bound,
+    poly,
+    select,
+    two_product,
+    two_sum,
+    upper_bound,
+)
 from jitgrad.compiler.vecmath.large_arguments import Angle, recomputed
 
 _INVERSE_PI = 0.3183098861837907

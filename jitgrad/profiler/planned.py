@@ -1,0 +1,64 @@
+"""The work in a run of an executable, read from the compiled program; it loads the compiler."""
+
+from __future__ import annotations
+
+import math
+
+from jitgrad.compiler import CompiledCluster
+from jitgrad.compiler.lower import Lowered
+from jitgrad.compiler.nodes import Product
+from jitgrad.executable import Executable
+from jitgrad.profiler.work import Work, is_constant
+from jitgrad.program import Program
+
+
+def compiled_work(executable: Executable) -> Work:
+    """The work in a run of an executable."""
+    compiled = executable.compiled
+    total = Work(peak_bytes=_planned_peak(executable))
+    for step in compiled.steps:
+        if isinstance(step, CompiledCluster):
+            total += _cluster_work(compiled.program, step)
+        elif not is_constant(ins := compiled.program.instructions[step]):
+            moved = sum(compiled.program.specs[v].nbytes for v in {*ins.inputs, *ins.outputs})
+            total += Work(numpy_calls=1, launches=1, bytes_moved=moved)
+    return total
+
+
+def _cluster_work(program: Program, step: CompiledCluster) -> Work:
+    kernels = sum(isinstance(item, Lowered) for item in step.lowered)
+    moved = sum(_bytes_of(step, item) for item in step.lowered)
+    moved += sum(2 * program.specs[v].nbytes for v, _ in step.bound.copied)
+    return Work(kernels, len(step.lowered) - kernels, 0, 1, moved)
+
+
+def _bytes_of(step: CompiledCluster, item: Lowered | Product) -> int:
+    """Bytes that a kernel or product reads and writes, scratch in cache left out."""
+    values = (item.a, item.b, item.value) if isinstance(item, Product) else item.values
+    aliases = step.plan.aliases
+    return sum(step.plan.specs[v].nbytes for v in {aliases.get(v, v) for v in values if v is not None})
+
+
+def _planned_peak(executable: Executable) -> int:
+    """Arenas, and the arrays that are alive while the step runs that has most of them."""
+    program = executable.program
+    arenas = sum(s.bound.arena.nbytes for s in executable.compiled.steps if isinstance(s, CompiledCluster))
+    last: dict[int, float] = {}
+    steps = [_step_values(program, step) for step in executable.compiled.steps]
+    for number, (inputs, outputs) in enumerate(steps):
+        last |= dict.fromkeys((*inputs, *outputs), number)
+    last |= dict.fromkeys(program.outputs, math.inf)
+    alive: dict[int, int] = {}
+    peak = 0
+    for number, (_, outputs) in enumerate(steps):
+        alive |= {v: program.specs[v].nbytes for v in outputs}
+        peak = max(peak, sum(alive.values()))
+        alive = {v: nbytes for v, nbytes in alive.items() if last[v] > number}
+    return arenas + peak
+
+
+def _step_values(program: Program, step: CompiledCluster | int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The values that a step reads and makes."""
+    if isinstance(step, CompiledCluster):
+        return step.bound.inputs, step.bound.outputs + tuple(v for v, _ in step.bound.copied)
+    return program.instructions[step].inputs, program.instructions[step].outputs

@@ -1,0 +1,211 @@
+"""The compiler end to end: random programs against the interpreter, golden texts, kernels that outlive a change of extents."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitgrad as jg
+from jitgrad.compiler import machine
+from jitgrad.executable import make_executable
+from jitgrad.gradients import gradients
+from jitgrad.graph import Graph
+from jitgrad.interpreter import interpret
+from jitgrad.operators import functions as F
+from jitgrad.program import Program, slice_graph, verify
+from jitgrad.scopes import jit_scope
+from tests.oracles import python_results
+from tests.random_programs import random_program
+
+
+def _assert_close(ours: list[Any], expected: list[Any], program: Program) -> None:
+    is_single = any(spec.dtype == np.float32 for spec in program.specs)
+    rtol = 2e-3 if is_single else 1e-9
+    for a, b in zip(ours, map(np.asarray, expected), strict=True):
+        assert a.shape == b.shape
+        assert a.dtype == b.dtype
+        scale = np.abs(b[np.isfinite(b)]).max(initial=1.0)
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * scale)
+
+
+@pytest.mark.parametrize("block", range(40))
+def test_random_programs_equal_the_interpreter(block: int) -> None:
+    for seed in range(25 * block, 25 * (block + 1)):
+        program, arrays = random_program(seed)
+        verify(program)
+        _assert_close(make_executable(program)(arrays), interpret(program, arrays), program)
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_random_programs_of_second_order_equal_the_interpreter(block: int) -> None:
+    for seed in range(10_000 + 20 * block, 10_000 + 20 * (block + 1)):
+        program, arrays = random_program(seed, orders=2)
+        _assert_close(make_executable(program)(arrays), interpret(program, arrays), program)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("block", range(6))
+def test_kernels_run_in_plain_python_equal_the_interpreter(block: int) -> None:
+    for seed in range(20_000 + 20 * block, 20_000 + 20 * (block + 1)):
+        program, arrays = random_program(seed, ops=8)
+        _assert_close(python_results(program, arrays), interpret(program, arrays), program)
+
+
+def _program(f: Any, *shapes: tuple[int, ...], dtype: Any = np.float32) -> Program:
+    with Graph().as_default(), jit_scope():
+        xs = [F["placeholder"](dtype, shape) for shape in shapes]
+        y = f(*xs)
+        return slice_graph([y, *(g for g in gradients(y, xs) if g is not None)], {x: x.spec for x in xs})
+
+
+def _layer_norm(x: Any, gain: Any, bias: Any) -> Any:
+    centred = x - x.mean(axis=-1, keepdims=True)
+    variance = (centred * centred).mean(axis=-1, keepdims=True)
+    return np.sum((centred / np.sqrt(variance + 1e-5) * gain + bias) ** 2)
+
+
+def _softmax_cross_entropy(x: Any) -> Any:
+    shifted = x - x.max(axis=1, keepdims=True)
+    e = np.exp(shifted)
+    return -np.sum(np.log(e / e.sum(axis=1, keepdims=True)) * 0.01)
+
+
+def _classifier(x: Any, w: Any, b: Any) -> Any:
+    return _softmax_cross_entropy(np.tanh(x @ w + b))
+
+
+_fusions = {
+    "layer norm": (_layer_norm, [(64, 48), (48,), (48,)], "2 kernels, 0 matrix products"),
+    "softmax cross-entropy": (_softmax_cross_entropy, [(64, 48)], "2 kernels, 0 matrix products"),
+    "classifier": (_classifier, [(64, 48), (48, 10), (10,)], "2 kernels, 3 matrix products"),
+    "column means": (lambda x: np.sum(np.mean(x, axis=0) ** 2), [(64, 48)], "3 kernels, 0 matrix products"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _fusions)
+def test_forward_and_gradient_fuse_in_few_kernels(name: str) -> None:
+    f, shapes, expected = _fusions[name]
+    assert expected in make_executable(_program(f, *shapes)).explanation.fusion
+
+
+@pytest.mark.quick
+def test_a_kernel_prints_as_a_python_loop_nest() -> None:
+    from jitgrad.compiler.clusters import find_clusters
+    from jitgrad.compiler.extents import ExtentClasses
+    from jitgrad.compiler.fusion import plan_fusion
+    from jitgrad.compiler.groups import Group
+    from jitgrad.compiler.lower import lower_group
+    from jitgrad.compiler.nodes import build_nodes
+    from jitgrad.compiler.simplify import simplify
+
+    program = simplify(_program(lambda x, b: np.sum(np.tanh(x + b) ** 2), (6, 4), (4,)))
+    cluster = find_clusters(program).clusters[0]
+    classes = ExtentClasses(program, cluster.instructions)
+    nodes = build_nodes(program, cluster.instructions, cluster.outputs, classes)
+    plan = plan_fusion(nodes, program.specs, classes)
+    first = next(step for step in plan.steps if isinstance(step, Group))
+    assert lower_group(first, plan).kernel.text == _GOLDEN
+
+
+_GOLDEN = """\
+def kernel(partial0: 'partial f32[n0]', in0: 'in f32', in1: 'in f32', out0: 'out f32', partial1: 'partial f32[n2]', n0, n1, n2, c0: 'f32'):
+    acc0 = f32(0.0)
+    for i1 in vector(n0):
+        partial0[i1] = f32(0.0)
+    for i0 in parallel(n1):
+        for i1 in vector(n0):
+            v1 = in0[i0*n0 + i1]
+            v2 = in1[i1]
+            v3 = f32(add(v1, v2))
+            v4 = f32(tanh(v3))
+            v5 = f32(square(v4))
+            acc0 = add(acc0, v5)
+            v6 = f32(multiply(c0, v4))
+            v7 = f32(multiply(v4, v4))
+            v8 = f32(subtract(f32(1.0), v7))
+            v9 = f32(multiply(v6, v8))
+            out0[i0*n0 + i1] = v9
+            v10 = partial0[i1]
+            v11 = f32(add(v10, v9))
+            partial0[i1] = v11
+    partial1[0] = acc0
+"""
+
+
+def _kernels_compiled() -> int:
+    return machine.statistics.compiles + machine.statistics.disk_hits
+
+
+@pytest.mark.parametrize("name", _fusions)
+def test_another_extent_compiles_nothing(name: str) -> None:
+    f, shapes, _ = _fusions[name]
+    make_executable(_program(f, *shapes))
+    before = _kernels_compiled()
+    for n in (63, 2, 1000, 10, 48):
+        program = _program(f, (n, *shapes[0][1:]), *shapes[1:])
+        arrays = [np.random.default_rng(n).standard_normal(program.specs[v].shape).astype(np.float32) for v in program.inputs]
+        _assert_close(make_executable(program)(arrays), interpret(program, arrays), program)
+    assert _kernels_compiled() == before
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (1, 5), (5, 1), (1, 1)])
+def test_empty_and_unit_extents(shape: tuple[int, int]) -> None:
+    program = _program(lambda x: np.sum(np.exp(x - np.mean(x, axis=0)) ** 2), shape)
+    arrays = [np.ones(shape, np.float32)]
+    _assert_close(make_executable(program)(arrays), interpret(program, arrays), program)
+
+
+def test_same_bits_for_any_number_of_threads() -> None:
+    program = _program(_layer_norm, (1000, 300), (300,), (300,))
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(program.specs[v].shape).astype(np.float32) for v in program.inputs]
+    executable = make_executable(program)
+    threads = jg.get_num_threads()
+    results = []
+    try:
+        for n in (1, 2, 3):
+            jg.set_num_threads(n)
+            results.append([r.tobytes() for r in executable(arrays)])
+    finally:
+        jg.set_num_threads(threads)
+    assert results[0] == results[1] == results[2]
+
+
+def test_concurrent_calls_do_not_disturb_one_another() -> None:
+    program = _program(_classifier, (256, 48), (48, 10), (10,))
+    rng = np.random.default_rng(0)
+    feeds = [[rng.standard_normal(program.specs[v].shape).astype(np.float32) for v in program.inputs] for _ in range(4)]
+    executable = make_executable(program)
+    expected = [[r.tobytes() for r in executable(arrays)] for arrays in feeds]
+    wrong: list[int] = []
+
+    def work(k: int) -> None:
+        for _ in range(50):
+            if [r.tobytes() for r in executable(feeds[k])] != expected[k]:
+                wrong.append(k)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_outputs_share_memory_with_nothing() -> None:
+    with Graph().as_default(), jit_scope():
+        x = F["placeholder"](np.float64, (3, 4))
+        y = x + 1.0
+        fetches = [y, F["reshape"](y, (12,)), x, F["reshape"](x, (4, 3)), y, F["zeros"]((7, 0)), F["constant"](np.arange(3.0))]
+        program = slice_graph(fetches, {x: x.spec})
+    feeds = [np.arange(12.0).reshape(3, 4)]
+    results = make_executable(program)(feeds)
+    _assert_close(results, interpret(program, feeds), program)
+    for k, a in enumerate(results):
+        assert a.flags.writeable
+        assert a.flags.c_contiguous
+        assert not np.shares_memory(a, feeds[0])
+        assert not any(np.shares_memory(a, b) for b in results[:k])
