@@ -116,7 +116,7 @@ class Compiled:
             return self._inline(args, kwargs)
         plain = None if kwargs else _plain_key(args)
         entry = self._plain.get(plain)  # type: ignore[arg-type]
-        if entry is not None and entry.key in self._entries:
+        if entry is not None and self._touch(entry.key):
             return entry.results.build(entry.runner.run(args))
         call = self._take_apart(args, kwargs)
         if call is None:
@@ -255,13 +255,15 @@ class Compiled:
 
     def _entry(self, call: _Call) -> _Entry:
         entry = self._entries.get(call.key)
-        if entry is None:
-            return self._traced_entry(call)
-        try:  # noqa: SIM105 (suppress() would take longer than the look-up)
-            self._entries.move_to_end(call.key)
+        return entry if entry is not None and self._touch(call.key) else self._traced_entry(call)
+
+    def _touch(self, key: tuple[Any, ...]) -> bool:
+        """Make an entry the most recently used one; False when it has been dropped."""
+        try:
+            self._entries.move_to_end(key)
         except KeyError:
-            pass  # another thread has just dropped it
-        return entry
+            return False
+        return True
 
     def _traced_entry(self, call: _Call) -> _Entry:
         with self._lock:

@@ -14,7 +14,7 @@ import numpy as np
 from jitgrad import pytree
 from jitgrad.errors import GradientError, layout
 from jitgrad.gradients import registered_rules
-from jitgrad.graph import Operation, Tensor, apply, operation_text
+from jitgrad.graph import Tensor, apply, operation_text
 from jitgrad.opdef import AxisIndex, Elementwise, IndexMap, Interpreted, Params, Reindex, Specs, define
 from jitgrad.ops.common import as_tensor, same_spec
 from jitgrad.spec import DType, TensorSpec, is_inexact
@@ -191,16 +191,12 @@ def _infer_py_func(specs: Specs, params: Params) -> Specs:
 
 
 def _call_python(*arrays: Any, fn: Callable[..., Any], dtypes: tuple[DType, ...], shapes: Any) -> Any:
-    result = fn(*[_writable(array) for array in arrays])
+    result = fn(*map(np.array, arrays))  # copies, which it may change
     results = result if isinstance(result, tuple | list) and len(dtypes) != 1 else (result,)
     if len(results) != len(dtypes):
         raise ValueError(f"py_func {_name(fn)} gave {len(results)} results for {len(dtypes)} dtypes")
     made = tuple(np.asarray(value, dtype) for value, dtype in zip(results, dtypes, strict=True))
     return made if len(made) != 1 else made[0]
-
-
-def _writable(array: Any) -> Any:
-    return np.array(array)
 
 
 def _name(fn: Callable[..., Any]) -> str:
@@ -232,8 +228,3 @@ def py_func(fn: Callable[..., Any], inputs: Any, dtypes: Any, name: str | None =
     if len(types) != 1:
         return list(outputs)
     return outputs if is_single else [outputs]
-
-
-__all__ = [
-    "Operation", "custom_gradient", "not_differentiable", "prevent_gradient", "py_func", "register_gradient",
-]  # fmt: skip

@@ -58,7 +58,10 @@ class _ClusterCall:
         self._arguments = pack_arguments(arguments)
         self._arguments_address = self._arguments.ctypes.data
         self._copied = [
-            (bound.outputs.index(root) if root in bound.outputs else ~bound.inputs.index(root), program.specs[v].known_shape)
+            (
+                bound.outputs.index(root) if root in bound.outputs else ~bound.inputs.index(root),
+                program.specs[v].known_shape,
+            )
             for v, root in bound.copied
         ]
         self._steps_address = bound.steps.ctypes.data
@@ -68,7 +71,6 @@ class _ClusterCall:
         self._frames: list[_Frame] = []
         self._unbox = unboxer()
         self._run = runtime().run_steps
-        self._pool = runtime().pool
 
     def __call__(self, arrays: Sequence[Any]) -> list[Any]:
         made = [take() for take in self._takers]
@@ -88,8 +90,6 @@ class _ClusterCall:
     def run(self, frame: _Frame, times: int = 0) -> None:
         """Run the steps on a frame whose table is filled; ``times`` is the address of room for stamps, or 0."""
         threads = min(get_num_threads(), self._workers)
-        if threads > 1:
-            self._pool.ensure(threads)
         self._run(frame.address, self._steps_address, self._nsteps, times, threads, self._release)
 
     def _new_frame(self) -> _Frame:
@@ -100,7 +100,8 @@ class _ClusterCall:
         return _Frame(table, table.ctypes.data, arena)
 
     def _fitting(self, array: Any, spec: Any) -> npt.NDArray[Any]:
-        return np.require(array, spec.dtype, ["C", "A"]).reshape(spec.known_shape)
+        fitting: npt.NDArray[Any] = np.require(array, spec.dtype, ["C", "A"]).reshape(spec.known_shape)
+        return fitting
 
 
 class Executable:

@@ -6,14 +6,12 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-
 from jitgrad import operators
 from jitgrad.errors import DTypeError, GradientError, JitgradError, layout
 from jitgrad.graph import Graph, Operation, Tensor, apply, graph_of, operation_text
 from jitgrad.opdef import OpDef, find
 from jitgrad.scopes import common_attrs, gradient_attrs
 from jitgrad.spec import is_compatible, is_inexact
-
 
 # Op type -> fn(op, *grads), for all graphs; a graph's own gradient_rules come first.
 registered_rules: dict[str, Callable[..., Any]] = {}
@@ -24,10 +22,10 @@ def gradients(
 ) -> list[Tensor | None]:
     """Derivatives of the sum of all ``ys`` with respect to each of ``xs``, as tensors of the same graph.
 
-    ``ys``, ``xs``, ``grad_ys`` and ``stop_gradients`` are a tensor or a sequence of tensors. None stands where ``ys`` do not
-    depend on that x. ``grad_ys`` are the cotangents of ``ys`` (None: ones). Tensors in ``stop_gradients`` are constants.
-    Linear in the operations between xs and ys. GradientError for an op without a rule, DTypeError for a loss
-    that carries no gradient, ValueError for grad_ys that do not fit.
+    ``ys``, ``xs``, ``grad_ys`` and ``stop_gradients`` are a tensor or a sequence of tensors. None stands where ``ys``
+    do not depend on that x. ``grad_ys`` are the cotangents of ``ys`` (None: ones). Tensors in ``stop_gradients`` are
+    constants. Linear in the operations between xs and ys. GradientError for an op without a rule, DTypeError for a
+    loss that carries no gradient, ValueError for grad_ys that do not fit.
     """
     targets, sources = _as_tensors(ys), _as_tensors(xs)
     stopped = set(_as_tensors(stop_gradients)) if stop_gradients is not None else set()
@@ -190,7 +188,7 @@ def _seed(y: Tensor, g: Any) -> Tensor:
         raise DTypeError(
             layout(f"grad_ys of {y.name!r} does not fit", expected=y.spec, got=tensor.spec, op=operation_text(y.op))
         )
-    return tensor if tensor.dtype == y.dtype else operators.call("astype", tensor, y.dtype)  # type: ignore[no-any-return]
+    return tensor if tensor.dtype == y.dtype else operators.call("astype", tensor, y.dtype)
 
 
 def _missing(t: Tensor) -> Tensor | None:
@@ -232,7 +230,7 @@ class RuleError(JitgradError, ValueError):
 
 def _checked(op: Operation, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     if len(grads) != len(op.inputs):
-        raise RuleError(layout(f"the gradient rule of {op.type!r} gave {len(grads)} gradients for {len(op.inputs)} inputs",
+        raise RuleError(layout(f"the gradient rule of {op.type!r} gave {len(grads)} gradients, not {len(op.inputs)}",
                                op=operation_text(op)))  # fmt: skip
     for index, (g, x) in enumerate(zip(grads, op.inputs, strict=True)):
         if g is not None and not is_compatible(g.shape, x.shape):
@@ -241,4 +239,4 @@ def _checked(op: Operation, grads: Sequence[Tensor | None]) -> Sequence[Tensor |
     return grads
 
 
-__all__ = ["gradients", "apply_rule", "operations_between", "RuleError"]
+__all__ = ["RuleError", "apply_rule", "gradients", "operations_between"]

@@ -1,4 +1,6 @@
-"""Graph, Operation and Tensor: what the user builds, append-only, with names, scopes and source lines; it runs nothing."""
+"""Graph, Operation and Tensor: what the user builds, append-only, with names, scopes and source lines; it runs
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -177,7 +179,9 @@ class Graph:
             raise KeyError(f"the graph has no operation {name!r}") from None
 
     def as_graph_element(self, obj: Any) -> Tensor | Operation:
-        """The tensor or operation that a name (``"op"``, ``"op:0"``) or an object stands for, checked to be of this graph."""
+        """The tensor or operation that a name (``"op"``, ``"op:0"``) or an object stands for, checked to be of
+        this graph.
+        """
         if isinstance(obj, str):
             name, colon, index = obj.partition(":")
             op = self.get_operation_by_name(name)
@@ -208,7 +212,9 @@ class Graph:
 
     @contextlib.contextmanager
     def name_scope(self, name: str | None) -> Iterator[str]:
-        """Operations made inside are named ``name/...``; a name that ends in "/" is entered again as it is; "" is the root."""
+        """Operations made inside are named ``name/...``; a name that ends in "/" is entered again as it is; ""
+        is the root.
+        """
         before = self._name_scope
         if not name:
             scope = ""
@@ -356,9 +362,9 @@ def param_text(value: Any) -> str:
     return repr(value)
 
 
-# Unknown extents are replaced by each of two large extents that have all small divisors, so that sizes divide as they may
-# when the program runs, and by 0, where that is possible: output extents that differ between the inferences depend on
-# the unknown ones (``x[:5]`` of an unknown extent is not 5), the others do not.
+# Unknown extents are replaced by each of two large extents that have all small divisors, so that sizes divide as they
+# may when the program runs, and by 0, where that is possible: output extents that differ between the inferences
+# depend on the unknown ones (``x[:5]`` of an unknown extent is not 5), the others do not.
 _probes = (12_252_240, 24_504_480)
 
 

@@ -52,7 +52,9 @@ class Elementwise:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """No tensor inputs that matter: ``scalar`` is "constant" (params["value"]) or "iota" (index along params["axis"])."""
+    """No tensor inputs that matter: ``scalar`` is "constant" (params["value"]) or "iota" (index along
+    params["axis"]).
+    """
 
     scalar: str
 

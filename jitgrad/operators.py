@@ -1,4 +1,6 @@
-"""The table of functions by NumPy name, and Python's operators and NumPy's methods in terms of it; no op is defined here."""
+"""The table of functions by NumPy name, and Python's operators and NumPy's methods in terms of it; no op is
+defined here.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from jitgrad.errors import TracedValueError, layout
+from jitgrad.spec import TensorSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -105,7 +108,7 @@ class Operators:
     __divmod__, __rdivmod__ = _binary("divmod"), _reflected("divmod")
     __lt__, __le__ = _binary("less"), _binary("less_equal")
     __gt__, __ge__ = _binary("greater"), _binary("greater_equal")
-    __eq__, __ne__ = _binary("equal"), _binary("not_equal")  # type: ignore[assignment]
+    __eq__, __ne__ = _binary("equal"), _binary("not_equal")
     __hash__ = object.__hash__
     __neg__, __pos__ = _method("negative"), _method("positive")
     __abs__, __invert__ = _method("absolute"), _method("invert")
@@ -128,7 +131,7 @@ class Operators:
     repeat, take, dot, trace, diagonal = map(_method, ("repeat", "take", "dot", "trace", "diagonal"))
     conj, conjugate, copy, nonzero = map(_method, ("conjugate", "conjugate", "copy", "nonzero"))
 
-    spec: Any
+    spec: TensorSpec
 
     def __len__(self) -> int:
         return self._leading_extent("len()")

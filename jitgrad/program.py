@@ -1,11 +1,9 @@
 """Program: a slice of a graph for given fetches, with all shapes known; frozen, verified and printable.
 
-    program     ::= "program" NAME "(" input ("," input)* ")" "{" instruction* "return" value ("," value)* "}"
-    input       ::= value ":" spec
-    instruction ::= value ("," value)* "=" OP "(" argument ("," argument)* ")" ":" spec ("," spec)*  "# " SOURCE [" @" SCOPE]
-    argument    ::= value | PARAM "=" WORD
-    value       ::= "%" NUMBER
-    spec        ::= DTYPE "[" extent ("," extent)* "]"
+    program     ::= "program" NAME "(" input ("," input)* ")" "{" instruction* "return" value ("," value)* "}" input
+    ::= value ":" spec instruction ::= value ("," value)* "=" OP "(" argument ("," argument)* ")" ":" spec ("," spec)*
+    "# " SOURCE [" @" SCOPE] argument    ::= value | PARAM "=" WORD value       ::= "%" NUMBER spec        ::= DTYPE
+    "[" extent ("," extent)* "]"
 """
 
 from __future__ import annotations
@@ -23,7 +21,9 @@ from jitgrad.spec import TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where an instruction comes from: the operation's name, the user's line, the scope that compiles it (None: no one)."""
+    """Where an instruction comes from: the operation's name, the user's line, the scope that compiles it (None:
+    no one).
+    """
 
     name: str
     source: Source | None
@@ -62,7 +62,7 @@ class Program:
         if found is None:
             found = {v: number for number, ins in enumerate(self.instructions) for v in ins.outputs}
             self._cache["producers"] = found
-        return found  # type: ignore[no-any-return]
+        return found
 
     def uses(self) -> dict[int, list[int]]:
         """Value number → numbers of the instructions that read it, in order."""
@@ -73,7 +73,7 @@ class Program:
                 for v in dict.fromkeys(ins.inputs):
                     found.setdefault(v, []).append(number)
             self._cache["uses"] = found
-        return found  # type: ignore[no-any-return]
+        return found
 
     def with_instructions(self, instructions: Iterable[Instruction]) -> Program:
         """The same program with other instructions."""
@@ -177,7 +177,9 @@ def needed_operations(
     feeds: Collection[Tensor],
     done: Collection[Operation] = (),
 ) -> list[Operation]:
-    """The operations that computing ``fetches`` and running ``targets`` from ``feeds`` takes, in the order of the graph."""
+    """The operations that computing ``fetches`` and running ``targets`` from ``feeds`` takes, in the order of
+    the graph.
+    """
     fed = set(feeds)
     pending = [t.op for t in fetches if t not in fed] + list(targets)
     seen: set[Operation] = set()

@@ -146,7 +146,7 @@ def value_and_grad(fn: Fn, argnums: Argnums = 0, has_aux: bool = False) -> Fn:
 def vjp(fn: Fn, *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
     """``(out, vjp_fn)``: the value at ``primals``, and the function from a cotangent of the value to a
     tuple, one entry per primal. The cotangent has the structure and shapes of the value: TypeError,
-    ShapeError otherwise.
+    ShapeError otherwise. Outside a trace ``vjp_fn`` computes the value again, from copies of the primals.
     """
     graph = graph_in(primals)
     if graph is not None:

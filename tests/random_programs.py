@@ -1,4 +1,6 @@
-"""Random programs for compiler tests: tensors of small shapes under random ops, with gradients; pure functions of a seed."""
+"""Random programs for compiler tests: tensors of small shapes under random ops, with gradients; pure functions
+of a seed.
+"""
 
 from __future__ import annotations
 

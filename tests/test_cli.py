@@ -15,7 +15,7 @@ from jitgrad.profiler.comparing import difference
 from jitgrad.profiler.tables import bytes_text, text_table
 from jitgrad.profiler.timing import Times, time_in_turns
 
-MODULE = '''
+MODULE = """
 import numpy as np
 import jitgrad as jg
 
@@ -27,7 +27,7 @@ not_a_function = 3
 
 def example_args():
     return np.full((4, 2), 0.5), np.arange(12.0).reshape(3, 4)
-'''
+"""
 
 
 @pytest.fixture
@@ -41,7 +41,15 @@ def module(tmp_path: Path) -> str:
 def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info"]) == 0
     printed = capsys.readouterr().out
-    for word in (f"jitgrad       {jg.__version__}", "numpy", "llvmlite", "processor", "threads", "BLAS", "cache"):
+    for word in (
+        f"jitgrad       {jg.__version__}",
+        "numpy",
+        "llvmlite",
+        "processor",
+        "threads",
+        "BLAS",
+        "cache",
+    ):
         assert word in printed
 
 
@@ -49,7 +57,11 @@ def test_compare(module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     page = tmp_path / "page.html"
     assert main(["compare", f"{module}:step", "--repeat", "2", "--html", str(page)]) == 0
     printed = capsys.readouterr().out
-    assert [line.split(" ")[0].rstrip(",") for line in printed.splitlines()[2:5]] == ["interpreted", "fused", "fused"]
+    assert [line.split(" ")[0].rstrip(",") for line in printed.splitlines()[2:5]] == [
+        "interpreted",
+        "fused",
+        "fused",
+    ]
     assert "<table>" in page.read_text()
 
 
@@ -113,11 +125,13 @@ def test_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_python_m_jitgrad() -> None:
-    run = subprocess.run([sys.executable, "-m", "jitgrad", "--help"], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-m", "jitgrad", "--help"], capture_output=True, text=True, check=True
+    )
     assert "compare" in run.stdout
 
 
-# -- the comparison --------------------------------------------------------------------------------------------------
+# -- the comparison ------------------------------------------------------------------------------------------
 
 
 def step(x: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -135,7 +149,10 @@ def test_compare_counts_what_runs() -> None:
     assert merged.work.numpy_calls == merged.work.products == 0
     assert 3 * x.nbytes <= merged.work.bytes_moved < separate.work.bytes_moved < interpreted.work.bytes_moved
     assert x.nbytes <= merged.work.peak_bytes < separate.work.peak_bytes
-    assert all(row.times.low <= row.times.median <= row.times.high and row.times.count == 3 for row in comparison.rows)
+    assert all(
+        row.times.low <= row.times.median <= row.times.high and row.times.count == 3
+        for row in comparison.rows
+    )
 
 
 def test_compare_takes_compiled_functions_and_keeps_their_options() -> None:
@@ -170,5 +187,11 @@ def test_times() -> None:
 
 @pytest.mark.quick
 def test_texts() -> None:
-    assert [bytes_text(n) for n in (7, 1023, 2048, 3 << 20, 5 << 30)] == ["7 B", "1023 B", "2 KiB", "3 MiB", "5 GiB"]
+    assert [bytes_text(n) for n in (7, 1023, 2048, 3 << 20, 5 << 30)] == [
+        "7 B",
+        "1023 B",
+        "2 KiB",
+        "3 MiB",
+        "5 GiB",
+    ]
     assert text_table([("a", "bb"), ("ccc", "d")]) == "a    bb\n-------\nccc   d"

@@ -198,6 +198,17 @@ def test_the_cache_is_bounded_and_drops_the_least_recently_used() -> None:
     assert fn.calls == max_traces + 7
 
 
+def test_a_call_of_nothing_but_arrays_counts_as_use() -> None:
+    fn = Counted()
+    f = jg.compile(fn)
+    for n in range(max_traces + 6):
+        f(np.ones(n + 10))
+        f(X)
+    assert fn.calls == max_traces + 7
+    f(np.ones(10))
+    assert fn.calls == max_traces + 8
+
+
 @pytest.mark.parametrize(
     ("first", "second", "reason"),
     [

@@ -1,4 +1,6 @@
-"""The compiler end to end: random programs against the interpreter, golden texts, kernels that outlive a change of extents."""
+"""The compiler end to end: random programs against the interpreter, golden texts, kernels that outlive a change
+of extents.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from jitgrad.executable import make_executable
 from jitgrad.gradients import gradients
 from jitgrad.graph import Graph
 from jitgrad.interpreter import interpret
-from jitgrad.operators import functions as F
+from jitgrad.operators import functions
 from jitgrad.program import Program, slice_graph, verify
 from jitgrad.scopes import jit_scope
 from tests.oracles import python_results
@@ -56,7 +58,7 @@ def test_kernels_run_in_plain_python_equal_the_interpreter(block: int) -> None:
 
 def _program(f: Any, *shapes: tuple[int, ...], dtype: Any = np.float32) -> Program:
     with Graph().as_default(), jit_scope():
-        xs = [F["placeholder"](dtype, shape) for shape in shapes]
+        xs = [functions["placeholder"](dtype, shape) for shape in shapes]
         y = f(*xs)
         return slice_graph([y, *(g for g in gradients(y, xs) if g is not None)], {x: x.spec for x in xs})
 
@@ -111,7 +113,17 @@ def test_a_kernel_prints_as_a_python_loop_nest() -> None:
 
 
 _GOLDEN = """\
-def kernel(partial0: 'partial f32[n0]', in0: 'in f32', in1: 'in f32', out0: 'out f32', partial1: 'partial f32[n2]', n0, n1, n2, c0: 'f32'):
+def kernel(
+    partial0: 'partial f32[n0]',
+    in0: 'in f32',
+    in1: 'in f32',
+    out0: 'out f32',
+    partial1: 'partial f32[n2]',
+    n0,
+    n1,
+    n2,
+    c0: 'f32',
+):
     acc0 = f32(0.0)
     for i1 in vector(n0):
         partial0[i1] = f32(0.0)
@@ -146,7 +158,9 @@ def test_another_extent_compiles_nothing(name: str) -> None:
     before = _kernels_compiled()
     for n in (63, 2, 1000, 10, 48):
         program = _program(f, (n, *shapes[0][1:]), *shapes[1:])
-        arrays = [np.random.default_rng(n).standard_normal(program.specs[v].shape).astype(np.float32) for v in program.inputs]
+        arrays = [
+            np.random.default_rng(n).standard_normal(program.specs[v].shape).astype(np.float32) for v in program.inputs
+        ]
         _assert_close(make_executable(program)(arrays), interpret(program, arrays), program)
     assert _kernels_compiled() == before
 
@@ -197,9 +211,17 @@ def test_concurrent_calls_do_not_disturb_one_another() -> None:
 
 def test_outputs_share_memory_with_nothing() -> None:
     with Graph().as_default(), jit_scope():
-        x = F["placeholder"](np.float64, (3, 4))
+        x = functions["placeholder"](np.float64, (3, 4))
         y = x + 1.0
-        fetches = [y, F["reshape"](y, (12,)), x, F["reshape"](x, (4, 3)), y, F["zeros"]((7, 0)), F["constant"](np.arange(3.0))]
+        fetches = [
+            y,
+            functions["reshape"](y, (12,)),
+            x,
+            functions["reshape"](x, (4, 3)),
+            y,
+            functions["zeros"]((7, 0)),
+            functions["constant"](np.arange(3.0)),
+        ]
         program = slice_graph(fetches, {x: x.spec})
     feeds = [np.arange(12.0).reshape(3, 4)]
     results = make_executable(program)(feeds)

@@ -173,7 +173,7 @@ def test_not_differentiable(graph: jg.Graph, rules: None) -> None:
 def test_a_rule_is_checked(graph: jg.Graph, rules: None) -> None:
     x = variable(3)
     registered_rules["tanh"] = lambda op, g: [g, g]
-    with pytest.raises(ValueError, match=r"gave 2 gradients for 1 inputs(.|\n)*tanh"):
+    with pytest.raises(ValueError, match=r"gave 2 gradients, not 1(.|\n)*tanh"):
         jg.gradients(np.tanh(x), x)
     registered_rules["tanh"] = lambda op, g: np.sum(g)
     with pytest.raises(

@@ -38,9 +38,7 @@ def compile_program(program: Program) -> Compiled:
     """All stages, in order."""
     program = simplify(program)
     clustering = find_clusters(program)
-    steps = tuple(
-        compile_cluster(program, step) if isinstance(step, Cluster) else step for step in clustering.steps
-    )
+    steps = tuple(compile_cluster(program, step) if isinstance(step, Cluster) else step for step in clustering.steps)
     return Compiled(program, clustering, steps)
 
 

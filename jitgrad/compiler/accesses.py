@@ -14,7 +14,8 @@ from jitgrad.program import Instruction, Program
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A value read at one index per dimension, where all guards hold; or a literal. Axes are those of the reader's domain.
+    """A value read at one index per dimension, where all guards hold; or a literal. Axes are those of the
+    reader's domain.
 
     A dimension of extent 1 has the index AxisIndex(None); a fixed place in a longer one has scale 0.
     """
@@ -64,7 +65,9 @@ class Accesses:
             if u in self._memo:
                 continue
             ins = self.producer(u)
-            sources = [x for x in ins.inputs if x not in self._memo] if ins is not None and is_move(self.program, ins) else []
+            sources = (
+                [x for x in ins.inputs if x not in self._memo] if ins is not None and is_move(self.program, ins) else []
+            )
             if sources:
                 pending += [u, *sources]
             else:
@@ -99,7 +102,9 @@ class Accesses:
 
     def identity(self, v: int) -> Operand:
         """``v`` read as it is."""
-        return Operand((Leaf(v, tuple(AxisIndex(d if n != 1 else None) for d, n in enumerate(self.program.specs[v].known_shape))),))
+        return Operand(
+            (Leaf(v, tuple(AxisIndex(d if n != 1 else None) for d, n in enumerate(self.program.specs[v].known_shape))),)
+        )
 
 
 def is_move(program: Program, ins: Instruction) -> bool:
@@ -145,7 +150,9 @@ def compose(leaf: Leaf, index_map: IndexMap, shape: tuple[int, ...]) -> Leaf | N
                 return None
             continue
         known = guards.get(guard.axis)
-        guards[guard.axis] = guard if known is None else Guard(guard.axis, max(known.lo, guard.lo), min(known.hi, guard.hi))
+        guards[guard.axis] = (
+            guard if known is None else Guard(guard.axis, max(known.lo, guard.lo), min(known.hi, guard.hi))
+        )
     kept = tuple(g for _, g in sorted(guards.items()) if g.lo > 0 or g.hi < shape[g.axis])
     if any(max(g.lo, 0) >= min(g.hi, shape[g.axis]) for g in kept):
         return None

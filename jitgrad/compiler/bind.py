@@ -49,9 +49,7 @@ class BoundCluster:
     workers: int
 
 
-def bind_cluster(
-    program: Program, cluster: Cluster, plan: Plan, lowered: Sequence[Lowered | Product]
-) -> BoundCluster:
+def bind_cluster(program: Program, cluster: Cluster, plan: Plan, lowered: Sequence[Lowered | Product]) -> BoundCluster:
     """Step records of a cluster for the shapes of ``program``."""
     return _Binder(program, cluster, plan, lowered).bind()
 
@@ -79,8 +77,8 @@ class _Binder:
         records, blocks, names = self._records()
         return BoundCluster(
             pack_steps(records), tuple(blocks), tuple(names), inputs, tuple(v for v, _ in direct), tuple(copied),
-            tuple((first + p, arena.offsets[item.key]) for p, item in enumerate(lifetimes)), arena, first + len(lifetimes),
-            self.workers,
+            tuple((first + p, arena.offsets[item.key]) for p, item in enumerate(lifetimes)), arena, first +
+            len(lifetimes), self.workers,
         )  # fmt: skip
 
     def _root(self, v: int) -> int:
@@ -163,7 +161,9 @@ class _Binder:
                     (number, b.name) if v is None else self._root(v)
                     for b, v in zip(item.kernel.buffers, item.values, strict=True)
                 ]
-                words = [self.slots[key] for key in keys] + self._ints(item) + [constant_word(c) for c in item.constants]
+                words = (
+                    [self.slots[key] for key in keys] + self._ints(item) + [constant_word(c) for c in item.constants]
+                )
                 names.append(f"kernel_{number}")
             block = np.array(words, np.int64)
             blocks.append(block)
@@ -220,6 +220,6 @@ def _weight(op: str) -> int:
 
 
 _LIGHT = {
-    "add", "subtract", "multiply", "negative", "square", "identity", "cast", "where", "relu", "maximum", "minimum", "absolute",
-    "less", "greater", "equal", "not_equal", "less_equal", "greater_equal",
+    "add", "subtract", "multiply", "negative", "square", "identity", "cast", "where", "relu", "maximum", "minimum",
+    "absolute", "less", "greater", "equal", "not_equal", "less_equal", "greater_equal",
 }  # fmt: skip

@@ -33,7 +33,9 @@ def aligned(nbytes: int) -> int:
 
 
 def plan_arena(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
-    """Place temporaries so that those alive at the same step do not overlap: largest first, at the lowest free offset."""
+    """Place temporaries so that those alive at the same step do not overlap: largest first, at the lowest free
+    offset.
+    """
     placed: list[tuple[Lifetime, int]] = []
     offsets: dict[object, int] = {}
     for item in sorted(lifetimes, key=lambda item: -item.nbytes):

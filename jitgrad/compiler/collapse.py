@@ -39,7 +39,11 @@ def _merges(placed: Placed, a: int, b: int, plan: Plan) -> bool:
     if a not in placed.axes:
         return True
     da, db = placed.axes.index(a), placed.axes.index(b)
-    if (da in node.along) != (db in node.along) or (node.form == SCAN or node.combine.startswith("arg")) and da in node.along:
+    if (
+        (da in node.along) != (db in node.along)
+        or ((node.form == SCAN or node.combine.startswith("arg"))
+        and da in node.along)
+    ):
         return False
     if node.op.startswith("iota"):
         return False
@@ -56,9 +60,7 @@ def _leaf_merges(leaf: Leaf, da: int, db: int, plan: Plan, inner: int) -> bool:
     return _dims_merge(leaf.dims, da, db, plan.classes[leaf.source], inner)
 
 
-def _dims_merge(
-    dims: tuple[AxisIndex | int, ...], da: int, db: int, classes: tuple[int, ...], inner: int
-) -> bool:
+def _dims_merge(dims: tuple[AxisIndex | int, ...], da: int, db: int, classes: tuple[int, ...], inner: int) -> bool:
     """Whether an access uses neither domain dimension, or both as neighbours, the inner one over its whole extent."""
     uses = {d.axis: position for position, d in enumerate(dims) if isinstance(d, AxisIndex) and d.axis in (da, db)}
     if not uses:

@@ -16,8 +16,8 @@ MOST_NODES = 160  # per group: beyond that, registers spill and compile time gro
 class Draft:
     """A growing group.
 
-    ``incomplete`` are values reduced over the parallel axis, not usable inside; ``copies`` are cheap values made here once
-    more, by the original and the axes.
+    ``incomplete`` are values reduced over the parallel axis, not usable inside; ``copies`` are cheap values made here
+    once more, by the original and the axes.
     """
 
     is_serial: bool
@@ -89,7 +89,9 @@ def _axes_of_inputs(draft: Draft, node: Node) -> Iterator[tuple[int, int]]:
 
 
 def assign_axes(draft: Draft, node: Node, fixed: dict[int, int]) -> Axes | None:
-    """Axes in increasing order for the domain dimensions: the fixed ones, others of the same extent class, new inner ones."""
+    """Axes in increasing order for the domain dimensions: the fixed ones, others of the same extent class, new
+    inner ones.
+    """
     axes: list[int | None] = []
     last, extra = -1, len(draft.axes)
     taken = set(fixed.values())

@@ -1,8 +1,9 @@
 """Emission: a kernel of the loop IR becomes an LLVM function whose innermost loops work on vectors of lanes.
 
-The function is ``void kernel(ptr table, ptr block, i64 lo, i64 hi, i64 chunk, i64 worker)``: the block holds one slot number
-of the table per buffer, then the ints and the constants. Vector loops are emitted on vector types, not left to LLVM's vectoriser: the
-order of every sum is fixed here, no flag allows reassociation, and the pass pipeline can be a short one.
+The function is ``void kernel(ptr table, ptr block, i64 lo, i64 hi, i64 chunk, i64 worker)``: the block holds one slot
+number of the table per buffer, then the ints and the constants. Vector loops are emitted on vector types, not left to
+LLVM's vectoriser: the order of every sum is fixed here, no flag allows reassociation, and the pass pipeline can be a
+short one.
 """
 
 from __future__ import annotations
@@ -15,8 +16,24 @@ import numpy as np
 from llvmlite import ir
 
 from jitgrad.compiler.loopir import (
-    PARALLEL, PARALLEL_VECTOR, VECTOR, Accumulator, Argument, Bound, Buffer, Index, Kernel, Let, Literal, Load, Loop,
-    Statement, Store, Term, Update, statements,
+    PARALLEL,
+    PARALLEL_VECTOR,
+    VECTOR,
+    Accumulator,
+    Argument,
+    Bound,
+    Buffer,
+    Index,
+    Kernel,
+    Let,
+    Literal,
+    Load,
+    Loop,
+    Statement,
+    Store,
+    Term,
+    Update,
+    statements,
 )  # fmt: skip
 from jitgrad.compiler.scalar_emit import cast, constant, element_type, emit_op, memory_type, type_suffix
 from jitgrad.compiler.vecmath.lanes import declare
@@ -61,7 +78,9 @@ def emit_kernel(module: ir.Module, kernel: Kernel, name: str, vector_bytes: int)
 
 def lanes_for(kernel: Kernel, vector_bytes: int) -> int:
     """Lanes of the vector loops: a register of the widest float, two of them when the kernel is small enough for it."""
-    widths = [s.dtype.itemsize for s in statements(kernel.body) if isinstance(s, Let | Load | Update) and s.dtype.kind == "f"]
+    widths = [
+        s.dtype.itemsize for s in statements(kernel.body) if isinstance(s, Let | Load | Update) and s.dtype.kind == "f"
+    ]
     lanes = vector_bytes // max(widths, default=8)
     return 2 * lanes if kernel.size <= 40 else lanes
 
@@ -142,9 +161,7 @@ class _KernelEmitter:
             return self.function.args[2], self.function.args[3]
         return ir.Constant(INT64, 0), self.registers[loop.extent].value
 
-    def _counted(
-        self, start: ir.Value, stop: ir.Value, step: int, body: Callable[[ir.Value], None]
-    ) -> None:
+    def _counted(self, start: ir.Value, stop: ir.Value, step: int, body: Callable[[ir.Value], None]) -> None:
         """``for i in range(start, stop, step): body(i)``, the builder left behind the loop."""
         b = self.builder
         before = b.block
@@ -219,7 +236,9 @@ class _KernelEmitter:
         return register
 
     def _register(self, name: str) -> Register:
-        """What a name stands for; an accumulator is read at each use, a vector of loop numbers made at the first one."""
+        """What a name stands for; an accumulator is read at each use, a vector of loop numbers made at the
+        first one.
+        """
         if self.vector is not None and name == self.vector.var and name not in self.registers:
             numbers = self.builder.add(self._splat(self.vector.base, self.lanes), self._lane_numbers())
             self.registers[name] = Register(numbers, DT_INT64, self.lanes)
@@ -293,7 +312,9 @@ class _KernelEmitter:
         return [self.builder.select(wins, n, o) for o, n in zip(old, new, strict=True)]
 
     def _wins(self, combine: str, dtype: DType, old: Sequence[ir.Value], new: Sequence[ir.Value]) -> ir.Value:
-        """Whether a candidate (value, index) beats the best so far: a NaN first, then the extreme, then the lower index."""
+        """Whether a candidate (value, index) beats the best so far: a NaN first, then the extreme, then the
+        lower index.
+        """
         b = self.builder
         op = ">" if combine == "argmax" else "<"
         if dtype.kind == "f":
@@ -443,7 +464,9 @@ class _KernelEmitter:
         full = f"llvm.masked.{name}.{type_suffix(vector)}.{pointers}"
         is_store = name in ("store", "scatter")
         result = ir.VoidType() if is_store else vector
-        return self.builder.call(declare(self.builder.module, full, ir.FunctionType(result, [a.type for a in args])), args)
+        return self.builder.call(
+            declare(self.builder.module, full, ir.FunctionType(result, [a.type for a in args])), args
+        )
 
     def _reversed(self, value: ir.Value) -> ir.Value:
         picks = ir.Constant(ir.VectorType(INT32, self.lanes), list(range(self.lanes))[::-1])

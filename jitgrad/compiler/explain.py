@@ -53,10 +53,14 @@ def _fusion_lines(compiled: CompiledCluster) -> Iterator[str]:
     for number, step in enumerate(compiled.plan.steps):
         if isinstance(step, Group):
             kind = "serial" if step.is_serial else "parallel"
-            ops = " ".join(placed.node.op if placed.node.form == "map" else placed.node.combine or placed.node.form for placed in step.nodes)
+            ops = " ".join(
+                placed.node.op if placed.node.form == "map" else placed.node.combine or placed.node.form
+                for placed in step.nodes
+            )
             stored = ", ".join(f"%{v}" for v in sorted(step.stored | set(step.partials)))
             yield f"  kernel {number} ({kind}, {len(step.axes)} axes): {ops} -> {stored}"
         else:
-            yield f"  product {number}: %{step.a}{'.T' if step.transpose_a else ''} @ %{step.b}{'.T' if step.transpose_b else ''} -> %{step.value}"
+            a, b = (f"%{v}{'.T' if t else ''}" for v, t in ((step.a, step.transpose_a), (step.b, step.transpose_b)))
+            yield f"  product {number}: {a} @ {b} -> %{step.value}"
     for refusal in compiled.plan.refusals:
         yield f"  not fused: {refusal}"

@@ -10,7 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from jitgrad.opdef import (
-    AxisIndex, Contract, Elementwise, Gather, IndexMap, Reduce, Reindex, Scan, Scatter, View,
+    AxisIndex,
+    Contract,
+    Elementwise,
+    Gather,
+    IndexMap,
+    Reduce,
+    Reindex,
+    Scan,
+    Scatter,
+    View,
 )  # fmt: skip
 from jitgrad.program import Instruction, Program
 from jitgrad.spec import normalize_axes, normalize_axis

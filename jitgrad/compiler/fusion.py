@@ -4,9 +4,9 @@ A group is a set of nodes over common axes, run by one kernel. Its first axis is
 a reduction over that axis gives one partial result per chunk, combined by a serial group afterwards; a reduction over
 inner axes is complete inside the nest, and later nodes of the group may use it while the row is still in cache.
 
-Nodes are placed in order, each in the first group that takes it: a group that makes one of its inputs, else one that reads
-the same arrays, else a new one. A group is never earlier than the groups that make its inputs, so the order of groups is an
-order in which they can run.
+Nodes are placed in order, each in the first group that takes it: a group that makes one of its inputs, else one that
+reads the same arrays, else a new one. A group is never earlier than the groups that make its inputs, so the order of
+groups is an order in which they can run.
 """
 
 from __future__ import annotations
@@ -225,13 +225,19 @@ def combining_node(node: Node, partial: int, spec: TensorSpec, classes: tuple[in
     dims = tuple(AxisIndex(d) for d in range(len(classes)))
     place = iter(range(1, len(classes)))
     return Node(
-        node.value, REDUCE, "identity", (Operand((Leaf(partial, dims),)),), spec.known_shape, classes,
-        tuple(None if d is None else next(place) for d in node.out_dims), node.dtype, (0,), node.combine, is_serial=True,
+        node.value, REDUCE, "identity", (Operand((Leaf(partial, dims),)),), spec.known_shape, classes, tuple(None if d
+        is None else next(place) for d in node.out_dims), node.dtype, (0,), node.combine, is_serial=True,
     )  # fmt: skip
 
 
 def _group(number: int, draft: Draft, stored: set[int]) -> Group:
     leaving = frozenset(v for v in draft.out_axes if v in stored and v not in draft.incomplete)
     return Group(
-        number, tuple(draft.axes), tuple(draft.extents), tuple(draft.nodes), draft.is_serial, leaving, dict(draft.partials)
+        number,
+        tuple(draft.axes),
+        tuple(draft.extents),
+        tuple(draft.nodes),
+        draft.is_serial,
+        leaving,
+        dict(draft.partials),
     )

@@ -1,4 +1,6 @@
-"""What fusion gives: groups of nodes over common axes, in running order with the matrix products, and what was refused."""
+"""What fusion gives: groups of nodes over common axes, in running order with the matrix products, and what was
+refused.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,9 @@ class Placed:
 class Group:
     """Nodes that one kernel runs.
 
-    ``axes`` are extent classes, outermost first, with their ``extents``; ``stored`` are the values that leave the group through
-    memory; ``partials`` gives, for a value reduced over the parallel axis, the value with one part per chunk.
+    ``axes`` are extent classes, outermost first, with their ``extents``; ``stored`` are the values that leave the
+    group through memory; ``partials`` gives, for a value reduced over the parallel axis, the value with one part per
+    chunk.
     """
 
     number: int
@@ -57,8 +60,8 @@ class Refusal:
 class Plan:
     """Groups and products in running order.
 
-    ``specs`` and ``classes`` describe all values, partial results too, whose first extent is the number of chunks of the
-    group that ``chunked`` gives. ``aliases`` are values that share the memory of another.
+    ``specs`` and ``classes`` describe all values, partial results too, whose first extent is the number of chunks of
+    the group that ``chunked`` gives. ``aliases`` are values that share the memory of another.
     """
 
     steps: tuple[Group | Product, ...]

@@ -156,7 +156,9 @@ Statement = Load | Let | Accumulator | Update | Store | Loop
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A flat array. role: "in", "out", "scratch" (one part of ``extent`` elements per worker), "partial" (one per chunk)."""
+    """A flat array. role: "in", "out", "scratch" (one part of ``extent`` elements per worker), "partial" (one
+    per chunk).
+    """
 
     name: str
     dtype: DType
@@ -201,9 +203,11 @@ def statements(body: Sequence[Statement]) -> Iterator[Statement]:
 
 
 def _kernel_lines(kernel: Kernel) -> Iterator[str]:
-    buffers = [f"{b.name}: {_annotation(b)!r}" for b in kernel.buffers]
-    constants = [f"{c.name}: {dtype_text(c.dtype)!r}" for c in kernel.constants]
-    yield f"def kernel({', '.join([*buffers, *kernel.ints, *constants])}):"
+    yield "def kernel("
+    yield from (f"    {b.name}: {_annotation(b)!r}," for b in kernel.buffers)
+    yield from (f"    {name}," for name in kernel.ints)
+    yield from (f"    {c.name}: {dtype_text(c.dtype)!r}," for c in kernel.constants)
+    yield "):"
     yield from _body_lines(kernel.body, "    ")
 
 
@@ -248,7 +252,8 @@ def run_in_python(
 ) -> None:
     """Run a kernel in plain Python on flat arrays, chunk after chunk; outputs and partials are written in place.
 
-    ``numbers`` are the ints and the constants by name. A partial buffer holds ``nchunks`` parts; scratch buffers are made here.
+    ``numbers`` are the ints and the constants by name. A partial buffer holds ``nchunks`` parts; scratch buffers are
+    made here.
     """
     namespace = python_namespace()
     exec(compile(kernel.text, "<kernel>", "exec"), namespace)

@@ -1,7 +1,9 @@
-"""The loop tree: where in a group's nest each statement stands, so that a value is used while it is in a register or in cache.
+"""The loop tree: where in a group's nest each statement stands, so that a value is used while it is in a
+register or in cache.
 
-Roots (reductions, scans, values to store) are placed in order, each with the element-wise nodes that only it needs so far,
-in the latest loop that all their inputs allow; a reduction is complete after the loop over its outermost reduced axis.
+Roots (reductions, scans, values to store) are placed in order, each with the element-wise nodes that only it needs so
+far, in the latest loop that all their inputs allow; a reduction is complete after the loop over its outermost reduced
+axis.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from jitgrad.compiler.groups import Group, Placed
-from jitgrad.compiler.nodes import MAP, GATHER, REDUCE
+from jitgrad.compiler.nodes import GATHER, MAP, REDUCE
 
 
 @dataclass(eq=False)
@@ -126,18 +128,26 @@ class _TreeBuilder:
             body.items.insert(self._after(body, {v}), entry)
 
     def _loop_for(self, axes: tuple[int, ...], reads: set[int]) -> TreeLoop:
-        """The loop over ``axes`` in which all of ``reads`` are ready: an existing one if possible, as late as possible."""
+        """The loop over ``axes`` in which all of ``reads`` are ready: an existing one if possible, as late as
+        possible.
+        """
         body = self.root
         for axis in axes:
             body = self._descend(body, axis, reads)
         return body
 
     def _descend(self, body: TreeLoop, axis: int, reads: set[int]) -> TreeLoop:
-        """The loop over ``axis`` in ``body`` that makes one of ``reads``, else the latest one behind all of them, else a new one."""
+        """The loop over ``axis`` in ``body`` that makes one of ``reads``, else the latest one behind all of
+        them, else a new one.
+        """
         latest: TreeLoop | None = None
         for item in reversed(body.items):
             made = item.values if isinstance(item, TreeLoop) else {item.placed.node.value}
-            if isinstance(item, TreeLoop) and item.axis == axis and not any(self.completes.get(v) is item for v in reads):
+            if (
+                isinstance(item, TreeLoop)
+                and item.axis == axis
+                and not any(self.completes.get(v) is item for v in reads)
+            ):
                 if made & reads:
                     return item
                 latest = latest or item

@@ -7,6 +7,7 @@ import hashlib
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from llvmlite import ir
 
@@ -15,7 +16,9 @@ from jitgrad.compiler.cache import kernel_cache
 from jitgrad.compiler.emit import emit_kernel
 from jitgrad.compiler.loopir import Kernel
 
-EMITTER_VERSION = "1"
+# The modules that decide what machine code a kernel has: their text is part of every key, so that a cache written by
+# another version of them is never read.
+_SOURCES = ("emit.py", "scalar_emit.py", "_codegen.py", "vecmath")
 
 _lock = threading.RLock()
 _addresses: dict[str, int] = {}
@@ -42,9 +45,21 @@ def vector_bytes() -> int:
     return 32 if "+avx" in features else 16
 
 
+@functools.cache
+def emitter_version() -> str:
+    """A hash of the emitter's own source."""
+    digest = hashlib.sha256()
+    folder = Path(__file__).parent
+    for name in _SOURCES:
+        files = sorted((folder / name).glob("*.py")) if (folder / name).is_dir() else [folder / name]
+        for file in files:
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
 def kernel_key(kernel: Kernel) -> str:
     """What identifies the machine code of a kernel on this kind of machine."""
-    content = "\n".join((EMITTER_VERSION, native.target_description(), str(vector_bytes()), kernel.text))
+    content = "\n".join((emitter_version(), native.target_description(), str(vector_bytes()), kernel.text))
     return hashlib.sha256(content.encode()).hexdigest()
 
 

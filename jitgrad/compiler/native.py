@@ -18,8 +18,10 @@ tail, AVX-512, milliseconds after the IR was parsed and run time of a loop over 
     the passes below                     5.2       12.0        35           92       4.0   9.7   9.7   33.1 us
     load_object alone                    0.15       0.22        0.45         1.0
 
-The rest is instruction selection and register allocation. What the light pipeline does not do is move
-loop-invariant memory reads out of loops: the writer of the IR puts them in front.
+On value-and-gradient of a GELU, a layer norm and a softmax loss (busy machine): 77, 32, 48 ms instead of 311,
+161, 275, and the same run times. The rest is instruction selection and register allocation. What the light
+pipeline does not do is move loop-invariant memory reads out of loops: the writer of the IR puts them in
+front.
 
 IR is best handed over as text. Written with f-strings, vector constants as `splat (float 1.0)`, it takes
 (build + parse) 0.37, 1.2, 4.6 and 12.9 ms in the four cases; as llvmlite.ir objects (build + str + parse)

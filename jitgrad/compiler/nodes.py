@@ -1,4 +1,6 @@
-"""Nodes: a cluster's computing instructions in one common form, ready to be fused; moves of elements have become operands."""
+"""Nodes: a cluster's computing instructions in one common form, ready to be fused; moves of elements have
+become operands.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,15 @@ from dataclasses import dataclass, replace
 from jitgrad.compiler.accesses import Accesses, Leaf, Operand, is_move, splat_literal
 from jitgrad.compiler.extents import ONE, ExtentClasses
 from jitgrad.opdef import (
-    AxisIndex, Contract, Elementwise, Fill, Gather, Reduce, Scan, Scatter, View,
+    AxisIndex,
+    Contract,
+    Elementwise,
+    Fill,
+    Gather,
+    Reduce,
+    Scan,
+    Scatter,
+    View,
 )  # fmt: skip
 from jitgrad.program import Instruction, Program
 from jitgrad.spec import DType, normalize_axes, normalize_axis
@@ -65,7 +75,9 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class ClusterNodes:
-    """Nodes and products in order; ``aliases`` are values that share the storage of another; ``kept`` must be in memory."""
+    """Nodes and products in order; ``aliases`` are values that share the storage of another; ``kept`` must be
+    in memory.
+    """
 
     items: tuple[Node | Product, ...]
     aliases: dict[int, int]
@@ -97,7 +109,7 @@ class _Builder:
         for ins in instructions:
             if self._is_view(ins):
                 self.aliases[ins.outputs[0]] = self.aliases.get(ins.inputs[0], ins.inputs[0])
-            elif is_move(self.program, ins) or isinstance(ins.op.kind, Fill) and ins.op.kind.scalar == "constant":
+            elif is_move(self.program, ins) or (isinstance(ins.op.kind, Fill) and ins.op.kind.scalar == "constant"):
                 items += [self._copy(v) for v in ins.outputs if v in wanted and self._needs_copy(ins)]
             else:
                 items.append(self._node(ins))
@@ -164,7 +176,9 @@ class _Builder:
         else:
             out_dims = tuple(d if classes[d] != ONE else None for d in kept)
         dtype = self.program.specs[out].dtype
-        node = Node(out, REDUCE, "identity", (self.accesses.operand(x),), shape, classes, out_dims, dtype, axes, combine)
+        node = Node(
+            out, REDUCE, "identity", (self.accesses.operand(x),), shape, classes, out_dims, dtype, axes, combine
+        )
         return _reduced_last(node) if combine.startswith("arg") else node
 
     def _scan(self, ins: Instruction, combine: str) -> Node:
@@ -254,7 +268,9 @@ class _Builder:
 
 
 def _reduced_last(node: Node) -> Node:
-    """The reduction with its combined dimensions innermost: an index is carried in a register, not in a row of memory."""
+    """The reduction with its combined dimensions innermost: an index is carried in a register, not in a row of
+    memory.
+    """
     order = [d for d in range(len(node.shape)) if d not in node.along] + list(node.along)
     place = {d: k for k, d in enumerate(order)}
 
@@ -264,8 +280,9 @@ def _reduced_last(node: Node) -> Node:
 
     operands = tuple(replace(o, leaves=tuple(moved(leaf) for leaf in o.leaves)) for o in node.operands)
     return replace(
-        node, operands=operands, shape=tuple(node.shape[d] for d in order), classes=tuple(node.classes[d] for d in order),
-        out_dims=tuple(None if d is None else place[d] for d in node.out_dims), along=tuple(place[d] for d in node.along),
+        node, operands=operands, shape=tuple(node.shape[d] for d in order), classes=tuple(node.classes[d] for d in
+        order), out_dims=tuple(None if d is None else place[d] for d in node.out_dims), along=tuple(place[d] for d in
+        node.along),
     )  # fmt: skip
 
 

@@ -1,4 +1,6 @@
-"""Quantities: the run-time integers of a kernel (extents, strides, offsets) as products of extent classes or plain numbers."""
+"""Quantities: the run-time integers of a kernel (extents, strides, offsets) as products of extent classes or
+plain numbers.
+"""
 
 from __future__ import annotations
 

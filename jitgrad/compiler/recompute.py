@@ -38,7 +38,9 @@ def with_sources(node: Node, names: Mapping[int, int]) -> Node:
 
 @dataclass(eq=False)
 class Floating:
-    """Cheap nodes that read arrays from outside only: they have no home, each group that reads one makes it for itself."""
+    """Cheap nodes that read arrays from outside only: they have no home, each group that reads one makes it for
+    itself.
+    """
 
     nodes: dict[int, Node] = field(default_factory=dict)
 
@@ -94,8 +96,8 @@ class Floating:
 class Recomputing:
     """Makes again, in a group that reads it, a cheap value of an earlier group whose own inputs are in memory anyway.
 
-    A derivative factor such as 1 - h*h depends on forward values only, so it lands in the forward group; read by the backward
-    group it would be one more array to write and read.
+    A derivative factor such as 1 - h*h depends on forward values only, so it lands in the forward group; read by the
+    backward group it would be one more array to write and read.
     """
 
     makers: Mapping[int, Node]  # values that another group makes, element by element
@@ -139,7 +141,9 @@ class Recomputing:
         renamed[v] = names[v]
 
     def _recipe(self, v: int) -> list[Node]:
-        """The cheap nodes that make ``v`` from values that are in memory anyway, in order; none when it is not cheap."""
+        """The cheap nodes that make ``v`` from values that are in memory anyway, in order; none when it is not
+        cheap.
+        """
         recipe: dict[int, Node] = {}
         pending, cost = [v], 0
         while pending:

@@ -1,4 +1,6 @@
-"""Scalar ops as LLVM instructions, for scalars and vectors of lanes alike; analysis is in vecmath, loops are in emit."""
+"""Scalar ops as LLVM instructions, for scalars and vectors of lanes alike; analysis is in vecmath, loops are in
+emit.
+"""
 
 from __future__ import annotations
 
@@ -534,7 +536,17 @@ def _logaddexp2(o: Ops, x: Value, y: Value) -> Value:
     return b.select(o.compare("==", x, y), b.fadd(x, o.const(1)), total)
 
 
-_PREDICATES = {*_COMPARISONS, "isnan", "isinf", "isfinite", "signbit", "logical_and", "logical_or", "logical_xor", "logical_not"}
+_PREDICATES = {
+    *_COMPARISONS,
+    "isnan",
+    "isinf",
+    "isfinite",
+    "signbit",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "logical_not",
+}
 _FLOAT_ONLY = {
     "divide", "reciprocal", "sqrt", "heaviside", "deg2rad", "rad2deg", "degrees", "radians", "copysign", "signbit",
     "logaddexp2",

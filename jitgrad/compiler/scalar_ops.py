@@ -13,13 +13,13 @@ from jitgrad.spec import type_names
 # Ops whose meaning is the NumPy ufunc of the same name.
 UFUNCS = (
     "add", "subtract", "multiply", "divide", "floor_divide", "remainder", "fmod", "power", "float_power", "negative",
-    "positive", "absolute", "fabs", "sign", "reciprocal", "square", "sqrt", "cbrt", "exp", "exp2", "expm1", "log", "log2",
-    "log10", "log1p", "sin", "cos", "tan", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "arcsinh", "arccosh",
-    "arctanh", "arctan2", "hypot", "logaddexp", "logaddexp2", "maximum", "minimum", "fmax", "fmin", "floor", "ceil",
-    "trunc", "rint", "isnan", "isinf", "isfinite", "signbit", "copysign", "heaviside", "deg2rad", "rad2deg",
-    "degrees", "radians", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and",
-    "logical_or", "logical_xor", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor", "invert", "left_shift",
-    "right_shift",
+    "positive", "absolute", "fabs", "sign", "reciprocal", "square", "sqrt", "cbrt", "exp", "exp2", "expm1", "log",
+    "log2", "log10", "log1p", "sin", "cos", "tan", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "arcsinh",
+    "arccosh", "arctanh", "arctan2", "hypot", "logaddexp", "logaddexp2", "maximum", "minimum", "fmax", "fmin",
+    "floor", "ceil", "trunc", "rint", "isnan", "isinf", "isfinite", "signbit", "copysign", "heaviside", "deg2rad",
+    "rad2deg", "degrees", "radians", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal",
+    "logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor", "invert",
+    "left_shift", "right_shift",
 )  # fmt: skip
 
 SPECIAL = {

@@ -69,7 +69,7 @@ from_ufunc(np.float_power, _power_vjp)
 
 @function("operator_power")
 def operator_power(x: Any, y: Any) -> Any:
-    """``x ** y``; as in NumPy the operator, unlike np.power, has short ways for the exponents 2, 1, 1/2, -1."""
+    """``x ** y``: like the operator of NumPy, with short ways for the exponents 2, 1, 1/2 and -1."""
     short = {2: "square", 1: "positive", 0.5: "sqrt", -1: "reciprocal"}
     if type(y) in (int, float) and y in short and _is_short(x, y):
         return call(short[y], x)
@@ -77,7 +77,7 @@ def operator_power(x: Any, y: Any) -> Any:
 
 
 def _is_short(x: Any, y: float) -> bool:
-    kind = x.dtype.kind if isinstance(x, Tensor) else ""
+    kind = x.dtype.kind if hasattr(x, "dtype") else ""
     return kind in ("f", "c") or (kind in ("i", "u") and type(y) is int and y == 2)
 
 

@@ -30,7 +30,7 @@ COLUMNS = (
 class Measurement:
     """One way to run the call.
 
-    ``difference`` is the largest one to the interpreter's results, relative to each array's largest magnitude;
+    ``difference`` is the largest one to the interpreter's results, relative to the array's largest magnitude;
     None for the interpreter itself. ``fusion`` tells which kernels run.
     """
 

@@ -16,6 +16,7 @@ from jitgrad.compiler.vecmath.lanes import (
     poly,
     power_of_two,
     select,
+    two_sum,
     upper_bound,
 )
 from jitgrad.compiler.vecmath.logarithmic import log1p_unit
@@ -52,12 +53,9 @@ _EXP2_BOUNDS = Table((-151.0, 128.0), (-1076.0, 1024.0))
 def exp(x: Real) -> Real:
     """e**x, to 1 ulp."""
     low, high = EXP_BOUNDS.of(x)
-    return _exp_within(lower_bound(upper_bound(x, high), low))
-
-
-def _exp_within(x: Real) -> Real:
-    n, biased = nearest_integer(x, LOG2_E)
-    return scaled(poly(remainder(x, n), EXP), biased)
+    bounded = lower_bound(upper_bound(x, high), low)
+    n, biased = nearest_integer(bounded, LOG2_E)
+    return scaled(poly(remainder(bounded, n), EXP), biased)
 
 
 def exp2(x: Real) -> Real:
@@ -97,15 +95,23 @@ def log_sigmoid(x: Real) -> Real:
 
 
 def logaddexp(x: Real, y: Real) -> Real:
-    """log(exp(x) + exp(y)) = max + log1p(exp(-|x - y|)); next to a zero the error is absolute, some ulp of max."""
+    """log(exp(x) + exp(y)) = max + log1p(exp(-|x - y|)), to 2 ulp of the larger of max and the result.
+
+    The difference is taken in two parts, since its rounding is a relative error of the exponential.
+    """
     larger = select((x > y) | x.is_nan(), x, y)
-    distance = select(x.equals(y), 0.0, abs(x - y))
-    return larger + log1p_unit(exp_of_minus(distance))
+    difference, lost = two_sum(x, -y)
+    distance = select(x.equals(y), 0.0, abs(difference))
+    towards = select(difference < 0.0, lost, -lost)
+    return larger + log1p_unit(exp_of_minus(distance, select(abs(lost) < 1.0, towards, 0.0)))
 
 
-def exp_of_minus(x: Real) -> Real:
-    """exp(-x) for x >= 0 or NaN."""
-    return _exp_within(-upper_bound(x, -EXP_BOUNDS.of(x)[0]))
+def exp_of_minus(x: Real, low: Real | None = None) -> Real:
+    """exp(-x) for x >= 0 or NaN; or exp(low - x) for a small number low."""
+    bounded = -upper_bound(x, -EXP_BOUNDS.of(x)[0])
+    n, biased = nearest_integer(bounded, LOG2_E)
+    r = remainder(bounded, n)
+    return scaled(poly(r if low is None else r + low, EXP), biased)
 
 
 def nearest_integer(x: Real, factor: float) -> tuple[Real, Bits]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf, nan
 
-from jitgrad.compiler.vecmath.lanes import Mask, Real, Table, fma, poly, rarely, rint, select
+from jitgrad.compiler.vecmath.lanes import Mask, Real, Table, fma, poly, rarely, rint, select, two_product
 from jitgrad.compiler.vecmath.logarithmic import LN2, decompose_any, log_of, log_terms
 from jitgrad.compiler.vecmath.trigonometric import sine_of_half_turns
 
 _PI = 3.141592653589793
 _LOG_PI = 1.1447298858494002
+_PI_SQUARED = Table((9.869604, 2.903716e-07), (9.869604401089358, 6.265295508739711e-16))
 # lgamma(2 + t) / t for -0.5875 <= t <= 1/2: its value at 0 in two parts, and the rest divided by t; error
 # 2**-26.6 and 2**-57.
 _LGAMMA_2 = Table((0.42278432846069336, 6.637774e-09), (0.42278433509846713, 4.942915152430645e-18))
@@ -102,7 +103,9 @@ def _stirling(x: Real, log: Real) -> Real:
 
 
 def _lgamma_near_2(t: Real, is_subtracted: Mask, k: Real, f: Real) -> Real:
-    """lgamma(2 + t) + (k*ln2 + log(1 + f)), or minus. Where t - f would cancel, it is taken from the first coefficient."""
+    """lgamma(2 + t) + (k*ln2 + log(1 + f)), or minus. Where t - f would cancel, it is taken from the first
+    coefficient.
+    """
     ln2_high, ln2_low = LN2.of(t)
     near_2, near_2_low = _LGAMMA_2.of(t)
     half_square, tail = log_terms(f)
@@ -117,14 +120,14 @@ def _lgamma_near_2(t: Real, is_subtracted: Mask, k: Real, f: Real) -> Real:
 def _gammaln_reflected(x: Real, of_size: Real) -> Real:
     """log(pi / |x * sin(pi*x)|) - lgamma(|x|), but near 0, where the product would be denormal, lgamma(|x|)."""
     size = abs(x)
-    sine = abs(sine_of_half_turns(size - rint(size)))
+    sine = abs(sine_of_half_turns(size - rint(size))[0])
     logarithm = log_of(*decompose_any(size * sine))
     value = select(sine.equals(0.0), inf, (_LOG_PI - logarithm) - of_size)
     return select(size < 2.0**-60, of_size, select(size.equals(inf), -inf, value))
 
 
 def digamma(x: Real) -> Real:
-    """The derivative of gammaln, to 4 ulp; next to its zeros below 0 the error is absolute. NaN at -1, -2, ...
+    """The derivative of gammaln, to 4 ulp; below 0, of the largest term of the reflection. NaN at -1, -2, ...
 
     Below 1 it is digamma(x + 1) - 1/x, with the small difference x + 1 - root taken exactly; below 0 reflected.
     """
@@ -133,7 +136,8 @@ def digamma(x: Real) -> Real:
     is_tiny, is_large = positive < 1.0, positive > 4.0
     root, root_low = _ROOT.of(x)
     inverse = 1.0 / positive
-    distance = (positive - select(is_tiny, x.like(root - 1.0), root)) - root_low
+    lost = select(is_negative, (1.0 - positive) - x, 0.0)
+    distance = (positive - select(is_tiny, x.like(root - 1.0), root)) + (lost - root_low)
     small = distance * poly(_ratio(positive, is_tiny, _DIGAMMA_CENTRE), _DIGAMMA)
     square = inverse * inverse
     log = log_of(*decompose_any(positive))
@@ -146,9 +150,9 @@ def digamma(x: Real) -> Real:
 def _digamma_reflected(x: Real, of_complement: Real) -> Real:
     """digamma(1 - x) - pi / tan(pi*x)."""
     part = x - rint(x)
-    cosine = sine_of_half_turns(0.5 - abs(part))
-    cotangent = cosine / sine_of_half_turns(part)
-    return select(part.equals(0.0), nan, fma(cotangent, -_PI, of_complement))
+    cosine, _ = sine_of_half_turns(0.5 - abs(part))
+    sine, _ = sine_of_half_turns(part)
+    return select(part.equals(0.0), nan, fma(cosine / sine, -_PI, of_complement))
 
 
 def polygamma1(x: Real) -> Real:
@@ -168,8 +172,14 @@ def polygamma1(x: Real) -> Real:
 
 def _polygamma1_reflected(x: Real, of_complement: Real) -> Real:
     """(pi / sin(pi*x))**2 - polygamma(1, 1 - x)."""
-    ratio = _PI / sine_of_half_turns(x - rint(x))
-    return select(x.equals(-inf), inf, fma(ratio, ratio, -of_complement))
+    pi_squared, pi_squared_low = _PI_SQUARED.of(x)
+    sine, sine_low = sine_of_half_turns(x - rint(x))
+    square, error = two_product(sine, sine)
+    ratio = pi_squared / square
+    square_low = fma(sine + sine, sine_low, error)
+    residual = fma(-ratio, square_low, fma(-ratio, square, pi_squared)) + pi_squared_low
+    value = ratio + fma(residual * ratio, 1 / pi_squared, -of_complement)
+    return select(ratio.equals(inf) | x.equals(-inf), inf, value)
 
 
 def _ratio(x: Real, is_shifted: Mask, centre: Table) -> Real:

@@ -77,10 +77,16 @@ def tan(x: Real) -> Real:
     return _with_sign(recomputed("tan", x, fast, _LIMIT.of(x)[0], _tangent_of_angle), x.bits() & _sign_bit(x))
 
 
-def sine_of_half_turns(turns: Real) -> Real:
-    """sin(pi * turns) for |turns| <= 1/2."""
+def sine_of_half_turns(turns: Real) -> tuple[Real, Real]:
+    """sin(pi * turns) for |turns| <= 1/2 as a number and what rounding it lost.
+
+    What rounding pi * turns lost is added to the small terms, times about its cosine.
+    """
     high, low, _ = _PI.of(turns)
-    return _sine(fma(turns, high, turns * low))
+    r, error = two_product(turns, high)
+    square = r * r
+    lost = fma(turns, low, error) * fma(square, -0.405, 1.0)
+    return fast_two_sum(r, fma(square * poly(square, _SIN), r, lost))
 
 
 def _sine(r: Real) -> Real:
