@@ -17,19 +17,22 @@ from jitgrad.scopes import jit_scope
 from jitgrad.spec import TensorSpec
 
 F = operators.functions
-EXTENTS = (1, 2, 3, 5, 17)
+SMALL = (1, 2, 3, 5, 17)
+LARGE = (1, 3, 40, 67, 130, 300)  # several vectors, several chunks
 
 
-def random_program(seed: int, ops: int = 14, orders: int = 1) -> tuple[Program, list[Any]]:
+def random_program(
+    seed: int, ops: int = 14, orders: int = 1, extents: tuple[int, ...] = SMALL
+) -> tuple[Program, list[Any]]:
     """A program with its gradients up to ``orders``, all in one jit scope, and arrays to run it on."""
     rng = np.random.default_rng(seed)
     graph = Graph()
     with graph.as_default(), jit_scope():
-        inputs = [_input(rng) for _ in range(int(rng.integers(1, 4)))]
+        inputs = [_input(rng, extents) for _ in range(int(rng.integers(1, 4)))]
         pool: list[Tensor] = list(inputs)
         for _ in range(int(rng.integers(2, ops))):
             made = _grow(rng, pool)
-            if made is not None and made.size <= 5000:
+            if made is not None and made.size <= 1000 * max(extents):
                 pool.append(made)
         fetches = list(dict.fromkeys([pool[-1], *(pool[int(k)] for k in rng.integers(0, len(pool), 2))]))
         loss = _loss(pool[-1])
@@ -50,8 +53,8 @@ def _loss(x: Tensor) -> Tensor:
     return F["sum"](F["sin"](x))  # type: ignore[no-any-return]
 
 
-def _input(rng: np.random.Generator) -> Tensor:
-    shape = tuple(int(n) for n in rng.choice(EXTENTS, int(rng.integers(0, 4))))
+def _input(rng: np.random.Generator, extents: tuple[int, ...]) -> Tensor:
+    shape = tuple(int(n) for n in rng.choice(extents, int(rng.integers(0, 4))))
     return F["placeholder"](rng.choice([np.float64, np.float64, np.float32]), shape)  # type: ignore[no-any-return]
 
 

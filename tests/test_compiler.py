@@ -20,7 +20,7 @@ from jitgrad.operators import functions
 from jitgrad.program import Program, slice_graph, verify
 from jitgrad.scopes import jit_scope
 from tests.oracles import python_results
-from tests.random_programs import random_program
+from tests.random_programs import LARGE, random_program
 
 
 def _assert_close(ours: list[Any], expected: list[Any], program: Program) -> None:
@@ -45,6 +45,13 @@ def test_random_programs_equal_the_interpreter(block: int) -> None:
 def test_random_programs_of_second_order_equal_the_interpreter(block: int) -> None:
     for seed in range(10_000 + 20 * block, 10_000 + 20 * (block + 1)):
         program, arrays = random_program(seed, orders=2)
+        _assert_close(make_executable(program)(arrays), interpret(program, arrays), program)
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_random_programs_of_many_vectors_and_chunks_equal_the_interpreter(block: int) -> None:
+    for seed in range(30_000 + 20 * block, 30_000 + 20 * (block + 1)):
+        program, arrays = random_program(seed, ops=10, extents=LARGE)
         _assert_close(make_executable(program)(arrays), interpret(program, arrays), program)
 
 

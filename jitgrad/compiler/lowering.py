@@ -130,10 +130,9 @@ class Lowering:
                 body.rest.append(Accumulator(name, init.dtype, node.combine, init))
 
     def _row_axes(self, placed: Placed) -> tuple[int, ...]:
-        """The axes of the memory in which a reduction accumulates: those kept inside, and those of loops it
-        must outlive.
-        """
-        return tuple(sorted({*inner_kept(placed), *self.spilled.get(placed.node.value, ())}))
+        """The axes of the memory in which a reduction accumulates: those kept inside, those of loops it must outlive."""
+        outlived = self.spilled.get(placed.node.value, ()) if placed.node.form == REDUCE else ()
+        return tuple(sorted({*inner_kept(placed), *outlived}))
 
     def _row_buffer(self, placed: Placed) -> str:
         node = placed.node
@@ -371,7 +370,7 @@ class Lowering:
 
     def _spill_buffer(self, v: int) -> str:
         extent = self.extent(self.spilled[v])
-        return self.signature.buffer("scratch", v, self.plan.specs[v].dtype, extent)
+        return self.signature.buffer("scratch", ~v, self.plan.specs[v].dtype, extent)  # ~v: v itself has a row
 
     def _spill(self, placed: Placed, body: Body) -> None:
         v = placed.node.value

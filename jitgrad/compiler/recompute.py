@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from jitgrad.compiler.accesses import Leaf, Operand
 from jitgrad.compiler.drafts import Draft
+from jitgrad.compiler.extents import ONE
 from jitgrad.compiler.groups import Axes, Placed
 from jitgrad.compiler.nodes import MAP, Node
 
@@ -108,57 +109,71 @@ class Recomputing:
     def rewrite(self, draft: Draft) -> None:
         """Give a group its own copies of the cheap values that it reads."""
         loaded = {v for p in draft.nodes for v in p.node.reads if v not in draft.out_axes}
-        renamed: dict[int, int] = {}
+        copies: dict[tuple[int, Axes], int] = {}
         result: list[Placed] = []
         for placed in draft.nodes:
-            for operand in placed.node.operands:
-                leaf = operand.leaves[0]
-                if self._may_copy(operand, draft) and leaf.source not in renamed:
-                    axes = tuple(None if i.axis is None else placed.axes[i.axis] for i in leaf.dims)
-                    self._copy(leaf.source, axes, loaded, renamed, result)  # type: ignore[arg-type]
-            wanted = {leaf.source for o in placed.node.operands if self._may_copy(o, draft) for leaf in o.leaves}
-            names = {v: name for v, name in renamed.items() if v in wanted}
-            result.append(replace(placed, node=with_sources(placed.node, names)))
+            operands = tuple(self._copied(o, placed, draft, loaded, copies, result) for o in placed.node.operands)
+            result.append(replace(placed, node=replace(placed.node, operands=operands)))
         draft.replace_nodes(result)
 
-    def _may_copy(self, operand: Operand, draft: Draft) -> bool:
+    def _copied(
+        self,
+        operand: Operand,
+        placed: Placed,
+        draft: Draft,
+        loaded: set[int],
+        copies: dict[tuple[int, Axes], int],
+        result: list[Placed],
+    ) -> Operand:
+        """The operand, reading a copy made in this group if its value is cheap to make."""
         leaf = operand.leaves[0]
         v = leaf.source
-        is_whole = isinstance(v, int) and len(operand.leaves) == 1 and leaf.is_selection
-        return is_whole and v not in draft.out_axes and v not in self.kept
+        if not isinstance(v, int) or len(operand.leaves) > 1 or not leaf.is_selection:
+            return operand
+        if v in draft.out_axes or v in self.kept:
+            return operand
+        axes = tuple(None if i.axis is None else placed.axes[i.axis] for i in leaf.dims)
+        if (v, axes) not in copies:
+            copies[v, axes] = self._copy(v, axes, loaded, result)
+        return Operand((replace(leaf, source=copies[v, axes]),), operand.fill)
 
-    def _copy(self, v: int, axes: Axes, loaded: set[int], renamed: dict[int, int], result: list[Placed]) -> None:
+    def _copy(self, v: int, axes: Axes, loaded: set[int], result: list[Placed]) -> int:
+        """A copy of a value over the given axes, or the value itself when it is not cheap to make."""
         recipe = self._recipe(v)
         inside = {node.value for node in recipe}
         leaves = {u for node in recipe for u in node.reads} - inside
         if not recipe or len(leaves - loaded) > 1 or any(node.classes != recipe[-1].classes for node in recipe):
-            return
+            return v
         names: dict[int, int] = {}
         for node in recipe:
             names[node.value] = self.new_value(node)
             result.append(Placed(replace(with_sources(node, names), value=names[node.value]), axes))
         loaded |= leaves
-        renamed[v] = names[v]
+        return names[v]
 
     def _recipe(self, v: int) -> list[Node]:
-        """The cheap nodes that make ``v`` from values that are in memory anyway, in order; none when it is not
-        cheap.
-        """
+        """The cheap nodes that make ``v`` from values that are in memory anyway, in order; none when it is not cheap."""
         recipe: dict[int, Node] = {}
-        pending, cost = [v], 0
+        pending, cost = [(v, True)], 0
         while pending:
-            u = pending.pop()
+            u, in_place = pending.pop()
             node = self.makers.get(u)
-            if u in recipe or (u != v and (node is None or u in self.kept)):
+            if (u in recipe and in_place) or (u != v and (node is None or u in self.kept)):
                 continue
-            if node is None or not is_cheap(node):
-                if u != v and u in self.stored:
+            if node is None or not in_place or not is_cheap(node):
+                if u != v and u in self.stored and u not in recipe:
                     continue
                 return []
             cost += CHEAP[node.op]
             if cost > RECOMPUTE_LIMIT:
                 return []
             recipe[u] = node
-            pending += node.reads
+            pending += [(leaf.source, reads_in_place(leaf, node)) for o in node.operands for leaf in o.leaves
+                        if isinstance(leaf.source, int)]  # fmt: skip
         order = {u: position for position, u in enumerate(self.makers)}
         return sorted(recipe.values(), key=lambda node: order[node.value])
+
+
+def reads_in_place(leaf: Leaf, node: Node) -> bool:
+    """Whether a node reads each element of a value of its own shape at the element's own place."""
+    return tuple(i.axis for i in leaf.dims) == tuple(None if c == ONE else d for d, c in enumerate(node.classes))

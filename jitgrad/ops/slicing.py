@@ -159,8 +159,9 @@ def _unslice(v: Tensor, like: Tensor, params: Params) -> Tensor:
         return apply_one(unslice_strided_op, v, like, shape=None, **params)
     start, stop, step = list(params["start"]), list(params["stop"]), list(params["step"])
     for axis in strided:
-        assert extents is not None and extents[axis] is not None
-        selected = range(extents[axis])[slice(start[axis], stop[axis], step[axis])]
+        extent = extents[axis] if extents is not None else None
+        assert extent is not None
+        selected = range(extent)[slice(start[axis], stop[axis], step[axis])]
         sign = 1 if selected.step > 0 else -1
         v = _spread(v, axis - sum(d < axis for d in params["drop"]), abs(selected.step), len(selected))
         last = selected[-1] + sign

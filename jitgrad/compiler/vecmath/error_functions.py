@@ -27,7 +27,7 @@ from jitgrad.compiler.vecmath.lanes import (
     two_product,
     upper_bound,
 )
-from jitgrad.compiler.vecmath.logarithmic import decompose, log_in_two_parts
+from jitgrad.compiler.vecmath.logarithmic import decompose_any, log_in_two_parts
 
 # Where erf passes from its odd polynomial to 1 - erfc, and where it is 1.
 _ERF_LIMITS = Table((1.0, 3.9375), (1.25, 5.9375))
@@ -163,7 +163,7 @@ def erfinv(y: Real) -> Real:
     its error counts little. In the first piece what rounding w lost is made good.
     """
     complement = fma(-y, y, 1.0)
-    log, log_low = log_in_two_parts(*decompose(complement, y.like(0.0)))
+    log, log_low = log_in_two_parts(*decompose_any(complement))
     w = -log
     first, *others = _ERFINV_DOUBLE if y.lanes.is_double else _ERFINV_SINGLE
     starts = [w > piece.start for piece in others]

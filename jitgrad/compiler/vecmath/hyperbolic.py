@@ -17,6 +17,7 @@ from jitgrad.compiler.vecmath.lanes import (
     Real,
     Table,
     copysign,
+    fast_two_sum,
     fma,
     poly,
     power_of_two,
@@ -114,16 +115,16 @@ def arccosh(x: Real) -> Real:
     """log(x + sqrt(x**2 - 1)), to 2 ulp, as log1p of t + sqrt(t*(t + 2)) with t = x - 1; NaN below 1."""
     t = x - 1.0
     is_large = x > _LARGE.of(x)[0]
-    grown = t + sqrt(fma(t, t, t + t))
-    total, lost = two_sum(grown, 1.0)
-    value = _log_of_sum(select(is_large, x, total), select(is_large, 0.0, lost), is_large)
+    grown, lost = fast_two_sum(sqrt(fma(t, t, t + t)), t)
+    total, more_lost = two_sum(grown, 1.0)
+    value = _log_of_sum(select(is_large, x, total), select(is_large, 0.0, lost + more_lost), is_large)
     return select(x < 1.0, nan, select(x < inf, value, x))
 
 
 def _log_of_sum(x: Real, low: Real, doubled: Mask) -> Real:
     """log(x + low), or log(2x)."""
-    k, f = decompose(x, low)
-    return log_of(k + select(doubled, x.like(1.0), 0.0), f)
+    k, f, lost = decompose(x, low)
+    return log_of(k + select(doubled, x.like(1.0), 0.0), f, lost)
 
 
 def arctanh(x: Real) -> Real:

@@ -68,12 +68,14 @@ def log1p_unit(z: Real) -> Real:
     return log_of(*decompose(total, z - (total - 1.0)))
 
 
-def decompose(x: Real, low: Real) -> tuple[Real, Real]:
-    """k and f with x + low = 2**k * (1 + f), for normal x > 0 and |low| below an ulp of x."""
+def decompose(x: Real, low: Real) -> tuple[Real, Real, Real]:
+    """k, f and a remainder of f with x + low = 2**k * (1 + f), for normal x > 0 and |low| below an ulp of x."""
     k, mantissa, shifted = _split(x, 0.0)
     largest = 2 * x.lanes.bias << x.lanes.fraction_bits
     inverse = (largest - (shifted & _exponent_mask(x)).at_most(largest)).real()
-    return k, fma(low, inverse, mantissa - 1.0)
+    leading = mantissa - 1.0
+    f = fma(low, inverse, leading)
+    return k, f, fma(low, inverse, leading - f)
 
 
 def decompose_any(x: Real) -> tuple[Real, Real]:
@@ -98,9 +100,9 @@ def _exponent_mask(x: Real) -> int:
     return (2 * x.lanes.bias + 1) << x.lanes.fraction_bits
 
 
-def log_of(k: Real, f: Real) -> Real:
-    """k*ln2 + log(1 + f)."""
-    return fma(k, LN2.of(f)[0], _log_remainder(k, f))
+def log_of(k: Real, f: Real, low: Real | None = None) -> Real:
+    """k*ln2 + log(1 + f + low)."""
+    return fma(k, LN2.of(f)[0], _log_remainder(k, f, low))
 
 
 def log_in_two_parts(k: Real, f: Real) -> tuple[Real, Real]:
@@ -111,10 +113,11 @@ def log_in_two_parts(k: Real, f: Real) -> tuple[Real, Real]:
     return high, fma(k, ln2_high, -high) + rest
 
 
-def _log_remainder(k: Real, f: Real) -> Real:
-    """log(1 + f) and the small part of k*ln2."""
+def _log_remainder(k: Real, f: Real, low: Real | None = None) -> Real:
+    """log(1 + f + low) and the small part of k*ln2."""
     half_square, tail = log_terms(f)
-    return f - (half_square - fma(k, LN2.of(f)[1], tail))
+    small = fma(k, LN2.of(f)[1], tail)
+    return f - (half_square - (small if low is None else small + low))
 
 
 def log_terms(f: Real) -> tuple[Real, Real]:
