@@ -1,5 +1,6 @@
-"""`python -m benchmarks`: value and gradient of each workload, compiled and interpreted in turns, as a table
-of medians.
+"""`python -m benchmarks`: value and gradient of each workload, compiled and interpreted, as a table.
+
+Times are medians of calls made in turns, with quartiles; the interpreter gets as many threads of BLAS as suit it.
 
 `first call` holds tracing and compiling with an empty cache; `other shape` is the first call with fewer rows,
 and `compiled` the kernels that it had to compile. `--smoke` runs a hundredth of the rows, once or twice, to
@@ -9,12 +10,16 @@ see that all works.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import jitgrad as jg
 from benchmarks.workloads import WORKLOADS, Workload
+from jitgrad.profiler.baseline import best_blas_threads
 from jitgrad.profiler.comparing import difference
 from jitgrad.profiler.tables import machine_text, text_table
 from jitgrad.profiler.timing import time_in_turns
@@ -40,7 +45,9 @@ def measure(workload: Workload, scale: float, repeat: int | None) -> tuple[str, 
     before = compiled.cache_info()
     again, _ = _timed(lambda: compiled(*other))
     error = difference(result, compiled.interpret(*args))
-    fused, interpreted = time_in_turns([lambda: compiled(*args), lambda: compiled.interpret(*args)], repeat)
+    calls = [partial(compiled, *args), partial(compiled.interpret, *args)]
+    _, limited = best_blas_threads(calls[1], repeat)
+    fused, interpreted = time_in_turns(calls, repeat, [contextlib.nullcontext, limited])
     return (
         workload.name,
         str(fused),
@@ -54,8 +61,7 @@ def measure(workload: Workload, scale: float, repeat: int | None) -> tuple[str, 
     )
 
 
-def _timed(call: object) -> tuple[float, object]:
-    assert callable(call)
+def _timed(call: Callable[[], Any]) -> tuple[float, Any]:
     start = time.perf_counter()
     result = call()
     return time.perf_counter() - start, result
@@ -64,9 +70,7 @@ def _timed(call: object) -> tuple[float, object]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="a hundredth of the work, to see that it runs")
-    parser.add_argument(
-        "--repeat", type=int, metavar="N", help="calls of each (default: as many as take two seconds)"
-    )
+    parser.add_argument("--repeat", type=int, metavar="N", help="calls of each (default: as many as take two seconds)")
     parser.add_argument("--only", metavar="WORD", default="", help="workloads whose name contains this word")
     options = parser.parse_args(arguments)
     scale, repeat = (0.01, 2) if options.smoke else (1.0, options.repeat)

@@ -81,9 +81,7 @@ def load() -> tuple[Array, Array, Array, Array]:
     """Training and test images, float32 in [0, 1], and their labels; a quarter is held out for the test."""
     images, labels = load_digits(return_X_y=True)
     return tuple(  # type: ignore[return-value]
-        train_test_split(
-            (images / 16).astype(np.float32), labels, test_size=0.25, random_state=SEED, stratify=labels
-        )
+        train_test_split((images / 16).astype(np.float32), labels, test_size=0.25, random_state=SEED, stratify=labels)
     )
 
 
@@ -129,9 +127,7 @@ def example_args() -> tuple[Params, Array, Array]:
 
 def main() -> None:
     x, x_test, labels, labels_test = load()
-    print(
-        f"training on {len(x)} digits in batches of {BATCH} (the last of {len(x) % BATCH}), {EPOCHS} epochs"
-    )
+    print(f"training on {len(x)} digits in batches of {BATCH} (the last of {len(x) % BATCH}), {EPOCHS} epochs")
     start = time.perf_counter()
     p = train(x, labels)
     seconds = time.perf_counter() - start

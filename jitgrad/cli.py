@@ -56,9 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         "a call interpreted, fused with separate gradients and fused merged",
     )
     _add_function(made)
-    made.add_argument(
-        "--repeat", type=int, metavar="N", help="calls of each (default: as many as take two seconds)"
-    )
+    made.add_argument("--repeat", type=int, metavar="N", help="calls of each (default: as many as take two seconds)")
     made.add_argument("--html", metavar="PATH", help="write a page, too")
     made = command("explain", _explain, "what the compiler makes of a call")
     _add_function(made)
@@ -159,9 +157,7 @@ def load_function(place: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         raise UsageError(f"{path} has no function {name!r}")
     args = getattr(module, "example_args", None)
     if args is None:
-        raise UsageError(
-            f"{path} has no example_args: the arguments to call {name} with, as a tuple or a function"
-        )
+        raise UsageError(f"{path} has no example_args: the arguments to call {name} with, as a tuple or a function")
     args = args() if callable(args) else args
     if not isinstance(args, tuple):
         raise UsageError(f"example_args of {path} must be a tuple or return one, got {type(args).__name__}")

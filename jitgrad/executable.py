@@ -104,6 +104,10 @@ class _ClusterCall:
         return fitting
 
 
+# The values (or places) that a step takes, those that it gives, and the call.
+_Step = tuple[tuple[int, ...], tuple[int, ...], Callable[[Sequence[Any]], list[Any]]]
+
+
 class Executable:
     """Calls with arrays of the program's inputs; gives new arrays of its outputs."""
 
@@ -115,6 +119,7 @@ class Executable:
         kernels = sum(len(step.lowered) for step in self.compiled.steps if isinstance(step, CompiledCluster))
         self.stats = Stats(kernels, machine.statistics.compiles - before[0], machine.statistics.disk_hits - before[1])
         self._dead = self._last_uses()
+        self._whole = self._as_one_call()
 
     @functools.cached_property
     def explanation(self) -> Explanation:
@@ -122,6 +127,10 @@ class Executable:
         return explain(self.compiled)
 
     def __call__(self, arrays: Sequence[Any]) -> list[Any]:
+        if self._whole is not None:
+            inputs, outs, call = self._whole
+            made = call([arrays[k] for k in inputs])
+            return [made[k] for k in outs]
         values: list[Any] = [None] * len(self.program.specs)
         for v, array in zip(self.program.inputs, arrays, strict=True):
             values[v] = array
@@ -133,7 +142,17 @@ class Executable:
                 values[v] = None
         return self._separate([values[v] for v in self.program.outputs], arrays)
 
-    def _step(self, step: CompiledCluster | int) -> tuple[tuple[int, ...], tuple[int, ...], Callable[..., list[Any]]]:
+    def _as_one_call(self) -> _Step | None:
+        """Where one cluster is the whole program: the arrays that it takes, the outputs among its results, the call."""
+        if len(self._steps) != 1 or not isinstance(self._steps[0][2], _ClusterCall):
+            return None
+        inputs, outs, call = self._steps[0]
+        wanted = self.program.outputs
+        if len(set(wanted)) != len(wanted) or not set(wanted) <= set(outs):
+            return None
+        return tuple(map(self.program.inputs.index, inputs)), tuple(map(outs.index, wanted)), call
+
+    def _step(self, step: CompiledCluster | int) -> _Step:
         if isinstance(step, CompiledCluster):
             call = _ClusterCall(self.program, step)
             return call.inputs, call.outputs, call

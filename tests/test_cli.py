@@ -125,9 +125,7 @@ def test_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_python_m_jitgrad() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "jitgrad", "--help"], capture_output=True, text=True, check=True
-    )
+    run = subprocess.run([sys.executable, "-m", "jitgrad", "--help"], capture_output=True, text=True, check=True)
     assert "compare" in run.stdout
 
 
@@ -149,10 +147,7 @@ def test_compare_counts_what_runs() -> None:
     assert merged.work.numpy_calls == merged.work.products == 0
     assert 3 * x.nbytes <= merged.work.bytes_moved < separate.work.bytes_moved < interpreted.work.bytes_moved
     assert x.nbytes <= merged.work.peak_bytes < separate.work.peak_bytes
-    assert all(
-        row.times.low <= row.times.median <= row.times.high and row.times.count == 3
-        for row in comparison.rows
-    )
+    assert all(row.times.low <= row.times.median <= row.times.high and row.times.count == 3 for row in comparison.rows)
 
 
 def test_compare_takes_compiled_functions_and_keeps_their_options() -> None:

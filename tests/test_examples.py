@@ -60,9 +60,7 @@ def test_greeks_are_those_of_the_closed_forms() -> None:
     options = greeks.market(10_000)
     found = greeks.greeks(*options)
     for name, exact in greeks.closed_forms(*options).items():
-        np.testing.assert_allclose(
-            found[name], exact, rtol=1e-11, atol=1e-13 * np.max(np.abs(exact)), err_msg=name
-        )
+        np.testing.assert_allclose(found[name], exact, rtol=1e-11, atol=1e-13 * np.max(np.abs(exact)), err_msg=name)
 
 
 @pytest.mark.parametrize("start", [0, 1], ids=["far", "near"])

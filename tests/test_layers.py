@@ -63,10 +63,7 @@ FAMILIES = {
 def modules() -> dict[str, Path]:
     """Module name without the leading ``jitgrad.`` → file."""
     paths = sorted(ROOT.rglob("*.py"))
-    return {
-        ".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix("__init__").rstrip("."): p
-        for p in paths
-    }
+    return {".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix("__init__").rstrip("."): p for p in paths}
 
 
 MODULES = modules()
@@ -113,9 +110,7 @@ def test_imports_go_down(name: str) -> None:
 
 def test_loading_needs_no_cycle() -> None:
     """The modules can be ordered so that each is loaded after those that it imports when it is loaded."""
-    waits = {
-        name: {other for other, at_load in imports(name) if at_load and other != name} for name in MODULES
-    }
+    waits = {name: {other for other, at_load in imports(name) if at_load and other != name} for name in MODULES}
     for name, others in waits.items():
         others -= {other for other in others if name.startswith(f"{other}.") or other == ""}
     while waits:
@@ -153,9 +148,7 @@ heavy = {"numba", "llvmlite", "scipy", "optree", "platformdirs", "threadpoolctl"
 heavy = sorted(heavy & {m.split(".")[0] for m in sys.modules})
 print(json.dumps([heavy, t1 - t0, t2 - t1]))
 """
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT.parent
-    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT.parent)
     heavy, numpy_seconds, seconds = json.loads(run.stdout)
     with capsys.disabled():
         print(f"\nimport jitgrad: {1000 * seconds:.0f} ms after NumPy's {1000 * numpy_seconds:.0f} ms")

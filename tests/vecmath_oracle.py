@@ -60,8 +60,10 @@ FUNCTIONS = (
     Function("erf", low=-6, high=6),
     Function("erfc", low=-6, high=28),
     Function("erfinv", low=-1, high=1, domain=(-1, 1), around=(0.0, 1.0, -1.0, 0.995)),
-    Function("gammaln", limit=4.0, low=-20, high=20, domain=(-500, np.inf), around=(0.0, 1.0, 2.0, 1.4142, 8.0, -1.0, -2.457)),
-    Function("digamma", limit=4.0, low=-20, high=20, domain=(-500, np.inf), around=(0.0, 1.0, 1.4616, 4.0, -1.0, -0.504)),
+    Function("gammaln", 4.0, -20, 20, domain=(-500, np.inf), around=(0.0, 1.0, 2.0, 1.4142, 8.0, -1.0, -2.457)),
+    Function(
+        "digamma", limit=4.0, low=-20, high=20, domain=(-500, np.inf), around=(0.0, 1.0, 1.4616, 4.0, -1.0, -0.504)
+    ),
     Function("polygamma1", limit=4.0, low=-20, high=20, domain=(-500, np.inf), around=(0.0, 1.0, 4.0, -1.0)),
     Function("sigmoid", low=-750, high=50),
     Function("softplus", low=-750, high=712),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -11,6 +12,7 @@ import numpy as np
 
 from jitgrad import pytree
 from jitgrad.compiled import Compiled, Options
+from jitgrad.profiler.baseline import best_blas_threads
 from jitgrad.profiler.comparison import Comparison, Measurement
 from jitgrad.profiler.timing import time_in_turns
 from jitgrad.profiler.work import Work, interpreted_work
@@ -18,24 +20,30 @@ from jitgrad.spec import spec_of
 
 
 def compare(fn: Callable[..., Any], *args: Any, repeat: int | None = None) -> Comparison:
-    """Run ``fn(*args)`` interpreted, fused with separate gradients and fused merged; times, work and results
-    side by side.
+    """Run ``fn(*args)`` interpreted, fused with separate gradients and fused merged: times, work and results.
 
-    ``fn`` is a function, compiled or not; what it computes with ``jg.grad`` and its kin inside is compiled
-    too. The three are called in turns: ``repeat`` times each, or for about two seconds. Times are those of
-    whole calls, arguments looked at and results put together. The results of the fused runs are compared with
-    those of the interpreter. Errors are fn's own.
+    ``fn`` is a function, compiled or not; what it computes with ``jg.grad`` and its kin inside is compiled too.
+    The three are called in turns: ``repeat`` times each, or for about two seconds. Times are those of whole calls,
+    arguments looked at and results put together. The interpreter gets as many threads of BLAS as suit it best. The
+    results of the fused runs are compared with those of the interpreter. Errors are fn's own.
     """
     separate, merged = (_compiled(fn, flag) for flag in (True, False))
     calls = [partial(run, *args) for run in (merged.interpret, separate, merged)]
     results = [call() for call in calls]
-    times = time_in_turns(calls, repeat)
     works = [_interpreted_work(merged, args), _compiled_work(separate, args), _compiled_work(merged, args)]
+    threads, limited = best_blas_threads(calls[0], repeat)
+    times = time_in_turns(calls, repeat, [limited, contextlib.nullcontext, contextlib.nullcontext])
     differences = [None] + [difference(result, results[0]) for result in results[1:]]
-    explanations = [""] + [str(made.explain(*args).fusion) for made in (separate, merged)]
-    names = ("interpreted", "fused, separate gradients", "fused, merged gradients")
-    rows = zip(names, times, works, differences, explanations, strict=True)
+    fusions = [""] + [str(made.explain(*args).fusion) for made in (separate, merged)]
+    has_products = any(work.products for work in works)
+    names = (interpreter_name(threads, has_products), "fused, separate gradients", "fused, merged gradients")
+    rows = zip(names, times, works, differences, fusions, strict=True)
     return Comparison(merged.__name__, tuple(Measurement(*row) for row in rows))
+
+
+def interpreter_name(threads: int, has_products: bool) -> str:
+    """The row of the interpreter, which says what its BLAS was given, if that matters."""
+    return f"interpreted, {threads} BLAS thread{'s' * (threads > 1)}" if has_products else "interpreted"
 
 
 def _compiled(fn: Callable[..., Any], is_separate: bool) -> Compiled:
@@ -57,15 +65,12 @@ def _compiled_work(fn: Compiled, args: tuple[Any, ...]) -> Work:
 
 
 def difference(results: Any, expected: Any) -> float:
-    """The largest difference of two results with the same structure, relative to the largest finite magnitude
-    of each array.
+    """The largest difference of two results, relative to the largest finite magnitude of each array.
 
     0.0 when all are equal, infinity where a NaN, an infinity, an integer or a shape is not the same in both.
     """
     ours, theirs = (pytree.flatten(tree)[0] for tree in (results, expected))
-    return max(
-        (_difference(np.asarray(a), np.asarray(b)) for a, b in zip(ours, theirs, strict=True)), default=0.0
-    )
+    return max((_difference(np.asarray(a), np.asarray(b)) for a, b in zip(ours, theirs, strict=True)), default=0.0)
 
 
 def _difference(a: Any, b: Any) -> float:

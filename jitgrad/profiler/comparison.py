@@ -114,10 +114,7 @@ def _bar(row: Measurement, slowest: float) -> str:
 
 
 def _details(row: Measurement) -> str:
-    return (
-        f"<details><summary>{html.escape(row.name)}: kernels</summary>"
-        f"<pre>{html.escape(row.fusion)}</pre></details>"
-    )
+    return f"<details><summary>{html.escape(row.name)}: kernels</summary><pre>{html.escape(row.fusion)}</pre></details>"
 
 
 def _difference_text(difference: float | None) -> str:

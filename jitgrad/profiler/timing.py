@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+Around = Callable[[], contextlib.AbstractContextManager[Any]]
 
 SECONDS = 2.0
 FEWEST, MOST = 5, 300
@@ -36,39 +39,50 @@ def _unit(seconds: float) -> tuple[float, str]:
     return (1e3, "ms") if seconds < 1 else (1.0, "s")
 
 
-def time_in_turns(calls: Sequence[Callable[[], Any]], repeat: int | None = None) -> list[Times]:
+def time_in_turns(
+    calls: Sequence[Callable[[], Any]], repeat: int | None = None, around: Sequence[Around] | None = None
+) -> list[Times]:
     """Times of the calls, made in turns, each turn beginning with another one.
 
-    ``repeat`` is the number of turns; without it, as many as fit into about two seconds, at least 5 and at
-    most 300. The calls should have been made before: the first one is not left out. ValueError when
-    ``repeat`` is below 1.
+    ``repeat`` is the number of turns; without it, as many as fit into about two seconds, at least 5 and at most 300.
+    ``around`` makes, per call, the context in which it is made, which is not timed. The calls should have been made
+    before: the first one is not left out. ValueError when ``repeat`` is below 1.
     """
     if repeat is not None and repeat < 1:
         raise ValueError(f"repeat must be at least 1, got {repeat}")
-    once = [_seconds(call, 1) for call in calls]
-    loops = [max(1, round(_SHORTEST / max(seconds, 1e-9))) for seconds in once]
+    contexts = [contextlib.nullcontext] * len(calls) if around is None else around
+    pairs = list(zip(calls, contexts, strict=True))
+    once = [max(_seconds(call, context, 1), 1e-9) for call, context in pairs]
+    loops = [max(1, round(_SHORTEST / seconds)) for seconds in once]
     if repeat is None:
-        turn = sum(max(seconds, 1e-9) * n for seconds, n in zip(once, loops, strict=True))
+        turn = sum(seconds * n for seconds, n in zip(once, loops, strict=True))
         repeat = min(MOST, max(FEWEST, int(SECONDS / turn)))
     found: list[list[float]] = [[] for _ in calls]
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        for turn_number in range(repeat):
-            for k in range(len(calls)):
-                k = (k + turn_number) % len(calls)
-                found[k].append(_seconds(calls[k], loops[k]))
-    finally:
-        if was_enabled:
-            gc.enable()
+    with _without_collection():
+        for first in range(repeat):
+            for k in range(first, first + len(calls)):
+                k %= len(calls)
+                found[k].append(_seconds(*pairs[k], loops[k]))
     return [_times(seconds) for seconds in found]
 
 
-def _seconds(call: Callable[[], Any], loops: int) -> float:
-    start = time.perf_counter()
-    for _ in range(loops):
-        call()
-    return (time.perf_counter() - start) / loops
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _seconds(call: Callable[[], Any], context: Around, loops: int) -> float:
+    with context():
+        start = time.perf_counter()
+        for _ in range(loops):
+            call()
+        return (time.perf_counter() - start) / loops
 
 
 def _times(seconds: Sequence[float]) -> Times:

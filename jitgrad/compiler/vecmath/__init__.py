@@ -1,7 +1,7 @@
-"""Vector mathematics in LLVM IR: what NumPy and SciPy call by name; which values a loop feeds them is not known here.
+"""Vector mathematics in LLVM IR, by NumPy's and SciPy's names; it knows no loops and no arrays.
 
-`emit` writes one function as straight-line instructions at the builder's place, for a scalar or a vector alike. The
-largest errors are in docs/accuracy.md.
+`emit` writes one function as straight-line instructions at the builder's place, for a scalar or a vector alike.
+The largest errors are in docs/accuracy.md.
 """
 
 from __future__ import annotations
@@ -59,16 +59,14 @@ _FUNCTIONS: dict[str, Callable[..., Real]] = {
 }
 
 NAMES: frozenset[str] = frozenset(_FUNCTIONS)
-ARITY: dict[str, int] = {
-    name: 2 if name in {"power", "arctan2", "hypot", "logaddexp"} else 1 for name in _FUNCTIONS
-}
+ARITY: dict[str, int] = {name: 2 if name in {"power", "arctan2", "hypot", "logaddexp"} else 1 for name in _FUNCTIONS}
 
 
 def emit(builder: ir.IRBuilder, name: str, args: Sequence[ir.Value]) -> ir.Value:
-    """Emit the function `name` of the arguments, which all have one type: float, double, or a vector of either.
+    """Emit the function `name` of the arguments, which all have one type: float, double or a vector of either.
 
-    The result has that type; the builder is left after the last instruction, perhaps in another basic block.
-    A name that is not in NAMES is a KeyError.
+    The result has that type. The builder is left after the last instruction, perhaps in another basic block. A name
+    that is not in NAMES is a KeyError.
     """
     lanes = Lanes(builder, args[0].type)
     return _FUNCTIONS[name](*(Real(lanes, value) for value in args)).value

@@ -64,7 +64,7 @@ _ERFC = Table(
 
 
 def erf(x: Real) -> Real:
-    """The error function, to 1.5 ulp: an odd polynomial, or 1 - 2**P(|x|), whose error counts less than 1/5."""
+    """The error function, to 1.5 ulp: an odd polynomial, or 1 - 2**P(|x|), whose error counts little."""
     turn, end = _ERF_LIMITS.of(x)
     size = abs(x)
     exponent = poly(upper_bound(size, end), _LOG2_ERFC)
@@ -78,10 +78,11 @@ def _erf_near_0(x: Real) -> Real:
 
 
 def erfc(x: Real) -> Real:
-    """1 - erf(x), to 2 ulp, also where it is tiny (Shepherd & Laframboise 1981); for x < -5/8 it is 2 - erfc(|x|).
+    """1 - erf(x), to 2 ulp, also where it is tiny; for x < -5/8 it is 2 - erfc(|x|).
 
-    exp(-x**2) is 2**n * (1 + e) with x**2 in two parts. The division of P by 1 + 2*x is corrected by its residual, for
-    which 1 / (1 + 2*x) is near enough 0.87 of the quotient.
+    The mapping of the half line to an interval is Shepherd & Laframboise's (1981). exp(-x**2) is 2**n * (1 + e) with
+    x**2 in two parts. The division of P by 1 + 2*x is corrected by its residual, for which 1 / (1 + 2*x) is near
+    enough 0.87 of the quotient.
     """
     centre, end = _ERFC_RANGE.of(x)
     size = upper_bound(abs(x), end)
@@ -159,8 +160,8 @@ _ERFINV_DOUBLE = (
 def erfinv(y: Real) -> Real:
     """The inverse of erf, to 2 ulp: y times 1 + 15/64*w + R(w), or sqrt(w) + R(w), for w = -log(1 - y**2).
 
-    After Giles (2010), but R is a quotient of polynomials whose coefficients are selected by w; it is small, so that
-    its error counts little. In the first piece what rounding w lost is made good.
+    After Giles (2010), but R is a quotient of polynomials whose coefficients are selected by w; it is small, so
+    that its error counts little. In the first piece what rounding w lost is made good.
     """
     complement = fma(-y, y, 1.0)
     log, log_low = log_in_two_parts(*decompose_any(complement))
@@ -177,9 +178,7 @@ def erfinv(y: Real) -> Real:
     pieces = (first, *others)
     t = w - chosen(piece.start for piece in pieces)
     numerator = poly(t, [chosen(parts) for parts in zip(*(piece.numerator for piece in pieces), strict=True)])
-    denominator = poly(
-        t, [chosen(parts) for parts in zip(*(piece.denominator for piece in pieces), strict=True)]
-    )
+    denominator = poly(t, [chosen(parts) for parts in zip(*(piece.denominator for piece in pieces), strict=True)])
     is_tail = starts[0]
     base = select(is_tail, sqrt(w), fma(w, _ERFINV_SLOPE, 1.0))
     slope = select(is_tail, y.like(0.0), -_ERFINV_SLOPE)

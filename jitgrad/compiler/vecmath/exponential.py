@@ -1,7 +1,7 @@
 """Exponentials: exp, exp2, expm1, and the logistic functions that are made of them; no logarithm of its own.
 
-All reduce x = n*ln2 + r with |r| <= ln2/2 (Cody & Waite 1980, ln2 in two parts; the products are exact in the fma),
-take a minimax polynomial in r, and multiply by 2**n. The integer n is found by adding MAGIC = 1.5 * 2**p, which
+All reduce x = n*ln2 + r with |r| <= ln2/2 (Cody & Waite 1980; ln2 is in two parts, and the products are exact in
+the fma), take a minimax polynomial in r, and multiply by 2**n. The integer n is found by adding 1.5 * 2**p, which
 leaves it in the low bits of the sum, biased so that shifting those into the exponent field makes a power of two.
 """
 
@@ -78,7 +78,7 @@ def expm1(x: Real) -> Real:
 
 
 def sigmoid(x: Real) -> Real:
-    """1 / (1 + exp(-x)), to 2 ulp: 1 - t for x > 0 and z - z*t below, where z = exp(-|x|), t = z / (1 + z) <= 1/2."""
+    """1 / (1 + exp(-x)), to 2 ulp: with z = exp(-|x|) and t = z / (1 + z), it is 1 - t or, below 0, z - z*t."""
     z = exp_of_minus(abs(x))
     whole = select(x < 0.0, z, 1.0)
     return fma(-whole, z / (z + 1.0), whole)
@@ -141,6 +141,6 @@ def expm1_tail(r: Real, low: Real) -> Real:
 
 
 def scaled(x: Real, biased: Bits) -> Real:
-    """x * 2**n by two factors, neither of which overflows or is denormal, so that only the last product rounds."""
+    """x * 2**n by two factors that neither overflow nor are denormal, so that only the last product rounds."""
     half = biased >> 1
     return x * power_of_two(half) * power_of_two(biased - half)

@@ -1,7 +1,7 @@
-"""The logarithm of the gamma function and its first two derivatives: gammaln, digamma, polygamma1; not gamma itself.
+"""gammaln, the logarithm of the gamma function, and its derivatives digamma and polygamma1; not gamma itself.
 
-Large arguments take Stirling's series (as minimax polynomials), small ones the recurrence and one polynomial. Negative
-arguments, which are rare, add the terms of the reflection formula in a branch of their own.
+Large arguments take Stirling's series (as minimax polynomials), small ones the recurrence and one polynomial.
+Negative arguments, which are rare, add the terms of the reflection formula in a branch of their own.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _TRIGAMMA_TAIL = Table(
 
 
 def gammaln(x: Real) -> Real:
-    """log|gamma(x)|, to 4 ulp; next to its zeros below 0 the error is absolute. inf at 0, -1, -2, ...; -inf at -inf.
+    """log|gamma(x)|, to 4 ulp; below 0, of the largest term of the reflection. inf at 0, -1, -2, ...; -inf at -inf.
 
     From 8 on Stirling's series. Below, with n near x and t = x - n, lgamma(2 + t) from a polynomial, and the log of
     (t + 2) * ... * (t + n - 1) added, or for n < 2 that of x or x*(x + 1) subtracted.
@@ -103,9 +103,7 @@ def _stirling(x: Real, log: Real) -> Real:
 
 
 def _lgamma_near_2(t: Real, is_subtracted: Mask, k: Real, f: Real) -> Real:
-    """lgamma(2 + t) + (k*ln2 + log(1 + f)), or minus. Where t - f would cancel, it is taken from the first
-    coefficient.
-    """
+    """lgamma(2 + t) + (k*ln2 + log(1 + f)), or minus; where t - f would cancel, the first coefficient has it."""
     ln2_high, ln2_low = LN2.of(t)
     near_2, near_2_low = _LGAMMA_2.of(t)
     half_square, tail = log_terms(f)
@@ -118,7 +116,7 @@ def _lgamma_near_2(t: Real, is_subtracted: Mask, k: Real, f: Real) -> Real:
 
 
 def _gammaln_reflected(x: Real, of_size: Real) -> Real:
-    """log(pi / |x * sin(pi*x)|) - lgamma(|x|), but near 0, where the product would be denormal, lgamma(|x|)."""
+    """log(pi / |x * sin(pi*x)|) - lgamma(|x|), but near 0, where the product is denormal, lgamma(|x|)."""
     size = abs(x)
     sine = abs(sine_of_half_turns(size - rint(size))[0])
     logarithm = log_of(*decompose_any(size * sine))
@@ -163,9 +161,7 @@ def polygamma1(x: Real) -> Real:
     inverse = 1.0 / positive
     square = inverse * inverse
     shifted = select(is_tiny, positive + 1.0, positive)
-    small = poly(_ratio(positive, is_tiny, _TRIGAMMA_CENTRE), _TRIGAMMA) / shifted + select(
-        is_tiny, square, 0.0
-    )
+    small = poly(_ratio(positive, is_tiny, _TRIGAMMA_CENTRE), _TRIGAMMA) / shifted + select(is_tiny, square, 0.0)
     large = fma(square, fma(inverse, poly(square, _TRIGAMMA_TAIL), 0.5), inverse)
     return _reflected(x, select(is_large, large, small), _polygamma1_reflected)
 

@@ -1,4 +1,4 @@
-"""Hyperbolic functions and their inverses; the exponentials and logarithms inside come from their own modules."""
+"""Hyperbolic functions and their inverses; exponentials and logarithms come from their own modules."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ _COSH = Table(
 # From here on tanh rounds to 1: twice the argument.
 _TANH_BOUND = Table((20.0,), (40.0,))
 # (tanh(x)/x - 1) / x**2 = P/Q in x**2 for |x| <= 9/16, error relative to tanh 2**-28.9 and 2**-62.6.
-_TANH_P = Table(
-    (-0.3333332, -0.0015500309), (-0.3333333333333333, -0.020499817663349913, -0.00019922318307870397)
-)
+_TANH_P = Table((-0.3333332, -0.0015500309), (-0.3333333333333333, -0.020499817663349913, -0.00019922318307870397))
 _TANH_Q = Table((1.0, 0.4046419), (1.0, 0.4614994529900444, 0.023292688840603985, 0.00020658208808202553))
 # Beyond this x + sqrt(x**2 + 1) is 2*x.
 _LARGE = Table((2.0**13,), (2.0**28,))
@@ -101,7 +99,7 @@ def tanh(x: Real) -> Real:
 
 
 def arcsinh(x: Real) -> Real:
-    """log(|x| + sqrt(x**2 + 1)) with the sign of x, to 2 ulp; where x is small, log1p of an expression in x."""
+    """log(|x| + sqrt(x**2 + 1)) with the sign of x, to 2 ulp, as log1p of |x| + x**2 / (1 + sqrt(1 + x**2))."""
     size = abs(x)
     square = size * size
     is_large = size > _LARGE.of(x)[0]
@@ -130,8 +128,8 @@ def _log_of_sum(x: Real, low: Real, doubled: Mask) -> Real:
 def arctanh(x: Real) -> Real:
     """log((1 + x) / (1 - x)) / 2, to 2 ulp.
 
-    With 2**k near the quotient, (1 + x) / (1 - x) = 2**k * (1 + s) / (1 - s) gives k*ln2/2 + atanh(s), where s is one
-    quotient of two fmas, and x itself for k = 0.
+    With 2**k near the quotient, (1 + x) / (1 - x) = 2**k * (1 + s) / (1 - s) gives k*ln2/2 + atanh(s), where s is
+    one quotient of two fmas, and x itself for k = 0.
     """
     lanes, size = x.lanes, abs(x)
     half_step = 1 << (lanes.fraction_bits - 1)

@@ -35,7 +35,7 @@ def arctan(x: Real) -> Real:
 
 
 def arctan2(y: Real, x: Real) -> Real:
-    """The angle of the point (x, y), to 2 ulp, with the special cases of IEEE 754 `atan2`, which are NumPy's."""
+    """The angle of the point (x, y), to 2 ulp, with the special cases of IEEE 754, which are NumPy's."""
     height, width = abs(y), abs(x)
     swapped = height > width
     smaller, larger = select(swapped, width, height), select(swapped, height, width)
@@ -64,7 +64,7 @@ def arcsin(x: Real) -> Real:
 
 
 def arccos(x: Real) -> Real:
-    """The arc cosine, to 2 ulp: pi/2 - asin(x), 2*asin(sqrt((1 - x) / 2)) or pi - 2*asin(sqrt((1 + x) / 2))."""
+    """The arc cosine, to 2 ulp: pi/2 - asin(x), or beyond 1/2 from 2*asin(sqrt((1 - |x|) / 2))."""
     is_large, root, tail = _arcsin_terms(abs(x))
     base = select(is_large, select(x < 0.0, x.like(_PI), 0.0), x.like(_PI / 2))
     factor = copysign(select(is_large, x.like(2.0), 1.0), select(is_large, x, -x))

@@ -1,9 +1,9 @@
-"""Arithmetic on scalars and vectors of LLVM IR, written with Python's operators; it knows no function of analysis.
+"""Arithmetic on scalars and vectors of LLVM IR, written with Python's operators; no function of analysis.
 
-A `Real` is a float, double, <N x float> or <N x double> with the builder that makes its instructions; `Bits` is the
-integer of the same shape, `Mask` the comparison result. Python numbers next to a Real become constants of its type, so
+A `Real` is a float, double, <N x float> or <N x double> with the builder that makes its instructions; `Bits` is
+the integer of the same shape, `Mask` a comparison. Python numbers next to a Real become constants of its type, so
 that a formula reads as in a textbook: `p = poly(r * r, TABLE); return fma(r, p, r)`. One operator is one LLVM
-instruction, without fast-math flags: LLVM neither reassociates nor contracts, and rounding is what is written.
+instruction, without fast-math flags: LLVM neither reassociates nor contracts, and it rounds as written.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ def upper_bound(x: Real, bound: Operand) -> Real:
 
 
 def poly(x: Real, coefficients: Table | Sequence[Operand]) -> Real:
-    """c0 + c1*x + c2*x**2 + ... by Horner's rule; long ones with even and odd powers apart, for shorter latency.
+    """c0 + c1*x + c2*x**2 + ... by Horner's rule; long ones with even and odd powers apart, to be done sooner.
 
     The last two steps are Horner's in any case, so that where |x| is small the error is that of c0 + c1*x.
     """
@@ -330,7 +330,7 @@ def power_of_two(biased: Bits) -> Real:
 
 
 def rarely(mask: Mask, special: Callable[[], Real], usual: Real) -> Real:
-    """select(mask, special(), usual), where the code of `special` runs only if some lane of the mask holds."""
+    """select(mask, special(), usual); the code of `special` runs only if some lane of the mask holds."""
     lanes, builder = mask.lanes, mask.lanes.builder
     before = builder.block
     with builder.if_then(mask.any(), likely=False):

@@ -1,14 +1,15 @@
 """Trigonometric functions of huge arguments, one lane at a time; the usual arguments never come here.
 
-The fast formulas are right up to a limit. `recomputed` sends the lanes beyond it, if there are any, through a scalar
-float64 function that is made once per module: Payne & Hanek's reduction (SIGNUM Newsletter 18, 1983) multiplies the
-integer significand of x by the 192 bits of 2/pi that matter and drops the multiples of four quadrants.
+The fast formulas are right up to a limit. `recomputed` sends the lanes beyond it, if there are any, through a
+scalar float64 function that is made once per module: Payne & Hanek's reduction (SIGNUM Newsletter 18, 1983)
+multiplies the integer significand of x by the 192 bits of 2/pi that matter and drops the multiples of four quadrants.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf, nan
 
 from llvmlite import ir
@@ -32,15 +33,16 @@ _DOUBLE = ir.DoubleType()
 _HALF_PI = (1.5707963267948966, 6.123233995736766e-17)
 # 64 zeros, then the binary digits of 2/pi.
 _TWO_OVER_PI = (
-    "0000000000000000a2f9836e4e441529fc2757d1f534ddc0db6295993c439041fe5163abdebbc561b7246e3a424dd2e006492eea09d1921c"
-    "fe1deb1cb129a73ee88235f52ebb4484e99c7026b45f7e413991d639835339f49c845f8bbdf9283b1ff897ffde05980fef2f118b5a0a6d1f"
-    "6d367ecf27cb09b74f463f669e5fea2d7527bac7ebe5f17b3d0739f78a5292ea6bfb5fb11f8d5d08"
+    "0000000000000000a2f9836e4e441529fc2757d1f534ddc0db6295993c439041fe5163abdebbc561b7246e3a424dd2e0"
+    "06492eea09d1921cfe1deb1cb129a73ee88235f52ebb4484e99c7026b45f7e413991d639835339f49c845f8bbdf9283b"
+    "1ff897ffde05980fef2f118b5a0a6d1f6d367ecf27cb09b74f463f669e5fea2d7527bac7ebe5f17b3d0739f78a5292ea"
+    "6bfb5fb11f8d5d08"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Angle:
-    """x = quadrant*pi/2 + rest + low with |rest| <= pi/4; of the quadrant only the two lowest bits mean something."""
+    """x = quadrant*pi/2 + rest + low with |rest| <= pi/4; only the two lowest bits of the quadrant count."""
 
     quadrant: Bits
     rest: Real
@@ -48,12 +50,10 @@ class Angle:
 
 
 def recomputed(name: str, x: Real, fast: Real, limit: float, function: Callable[[Angle], Real]) -> Real:
-    """`fast`, but where |x| > limit the function of the exactly reduced |x|; inf gives NaN. The limit is at least 1."""
+    """`fast`, but where |x| > limit the function of the exactly reduced |x|; inf gives NaN. limit >= 1."""
     scalar = _scalar_routine(name, x.lanes.builder.module, function)
     lanewise = _lanewise_routine(name, x.lanes, limit, scalar)
-    return rarely(
-        abs(x) > limit, lambda: Real(x.lanes, x.lanes.builder.call(lanewise, [x.value, fast.value])), fast
-    )
+    return rarely(abs(x) > limit, lambda: Real(x.lanes, x.lanes.builder.call(lanewise, [x.value, fast.value])), fast)
 
 
 def _scalar_routine(name: str, module: ir.Module, function: Callable[[Angle], Real]) -> ir.Function:
@@ -118,15 +118,19 @@ def _one_lane(
 
 
 def _routine(module: ir.Module, name: str, result: ir.Type, args: list[ir.Type]) -> tuple[ir.Function, bool]:
-    """The private function of that name, which is kept out of line; and whether its body is still to be written."""
+    """The private function of that name, and whether its body is still to be written.
+
+    It stays out of line and unoptimised: it is rare, and its compilation would cost more than the usual code's.
+    """
     routine = declare(module, name, ir.FunctionType(result, args))
     routine.linkage = "internal"
     routine.attributes.add("noinline")
+    routine.attributes.add("optnone")
     return routine, not routine.blocks
 
 
 def _reduce(x: Real) -> Angle:
-    """Reduce 1 <= x < inf: x*2/pi modulo 4 as a 128-bit fraction T / 2**126, split at the nearest quadrant."""
+    """Reduce 1 <= x < inf: x*2/pi modulo 4 as a fraction T / 2**126, split at the nearest quadrant."""
     builder = x.lanes.builder
     turns = _scaled_turns(x)
     fraction = builder.shl(turns, _I128(2))
@@ -142,20 +146,21 @@ def _reduce(x: Real) -> Angle:
 def _scaled_turns(x: Real) -> ir.Value:
     """T with x * 2/pi = T / 2**126 modulo 4, its last bits rounded down.
 
-    x = m * 2**(e - 1075), so that the binary digits of 2/pi before number e - 1076 give multiples of four: the product
-    of m and the 192 digits from there is wanted modulo 2**192, of which T is the high part.
+    x = m * 2**(e - 1075), so that the binary digits of 2/pi before number e - 1076 give multiples of four: the
+    product of m and the 192 digits from there is wanted modulo 2**192, of which T is the high part.
     """
     builder = x.lanes.builder
     bits = x.bits()
     digit = (bits >> 52) - 1013
     first = (digit >> 6).value
-    words = [builder.load(builder.gep(_digits_of_two_over_pi(builder.module), [_I64(0), builder.add(first, _I64(i))]))
-             for i in range(4)]  # fmt: skip
+    table = _digits_of_two_over_pi(builder.module)
+    places = [builder.gep(table, [_I64(0), builder.add(first, _I64(step))]) for step in range(4)]
+    words = [builder.load(place) for place in places]
     shift = builder.and_(digit.value, _I64(63))
     funnel = declare(builder.module, "llvm.fshl.i64", ir.FunctionType(_I64, [_I64] * 3))
     high, middle, low = (
         builder.zext(builder.call(funnel, [left, right, shift]), _I128)
-        for left, right in zip(words[:-1], words[1:], strict=True)
+        for left, right in pairwise(words)
     )
     significand = builder.zext(((bits & ((1 << 52) - 1)) | (1 << 52)).value, _I128)
     total = builder.shl(builder.mul(significand, high), _I128(64))

@@ -1,8 +1,8 @@
-"""Logarithms: log, log2, log10, log1p, and the core that other families use; no powers and no special functions.
+"""Logarithms: log, log2, log10, log1p, and the core that other families use; no powers, no special functions.
 
 All write x = 2**k * m with sqrt(1/2) <= m < sqrt(2) by integer operations on the encoding, and f = m - 1 exactly.
-float32 takes log(1+f) = f - f**2/2 + f**3 * P(f); float64 takes s = f/(2+f) and the series of 2*atanh(s), whose
-few terms cost less than a long polynomial (the arrangement of Sun's fdlibm: f**2/2 is subtracted exactly enough).
+float32 takes log(1+f) = f - f**2/2 + f**3 * P(f). float64 takes s = f/(2+f) and the series of 2*atanh(s), whose few
+terms cost less than a long polynomial; it is arranged as in Sun's fdlibm, so that its error counts little.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Powers and roots: power, cbrt, hypot; square roots are an instruction and need no function.
 
-power(x, y) = exp(y * log|x|) with the logarithm as a sum of two numbers, about twice as precise, since an absolute
-error of y * log|x| is a relative one of the result.
+power(x, y) = exp(y * log|x|) with the logarithm as a sum of two numbers, about twice as precise, since an
+absolute error of y * log|x| is a relative one of the result.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def _log_in_two_parts(x: Real) -> tuple[Real, Real]:
 def cbrt(x: Real) -> Real:
     """The cube root, to 1 ulp.
 
-    The encoding of |x| is a rough logarithm; divided by -3 it encodes r, the inverse root to 4 %. Two steps of order
-    four make r exact but for rounding, and x * r**2 is corrected once by its own residual.
+    The encoding of |x| is a rough logarithm; divided by -3 it encodes r, the inverse root to 4 %. Two steps of
+    order four make r exact but for rounding, and x * r**2 is corrected once by its own residual.
     """
     tiny, up, down = _CBRT_SCALES.of(x)
     size = abs(x)

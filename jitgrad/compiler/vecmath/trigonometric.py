@@ -1,8 +1,8 @@
 """sin, cos and tan over the whole range; not their inverses.
 
-Up to a limit the argument is reduced by Cody & Waite's method with pi in three parts, the first product exact in the
-fma; sin and cos reduce by pi, so that one polynomial on |r| <= pi/2 does. Larger arguments, which are rare, are
-recomputed lane by lane in a function of their own (`large_arguments`).
+Up to a limit the argument is reduced by Cody & Waite's method with pi in three parts, the first difference exact
+in the fma; sin and cos reduce by pi, so that one polynomial on |r| <= pi/2 does. Larger arguments, which are rare,
+are recomputed lane by lane in a function of their own (`large_arguments`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,38 @@
+"""All workloads, in the order of the table; each family is a module that imports no framework."""
+
+from __future__ import annotations
+
+from benchmarks.workload import Workload
+from benchmarks.workloads import (
+    attention,
+    batched,
+    black_scholes,
+    chain,
+    elbo,
+    embedding,
+    gelu,
+    gmm,
+    mlp,
+    regression,
+    rosenbrock,
+    rowwise,
+    stencil,
+)
+
+FAMILIES = (
+    gelu,
+    black_scholes,
+    mlp,
+    rowwise,
+    attention,
+    embedding,
+    regression,
+    elbo,
+    gmm,
+    rosenbrock,
+    chain,
+    stencil,
+    batched,
+)
+
+WORKLOADS: dict[str, Workload] = {w.name: w for family in FAMILIES for w in family.WORKLOADS}

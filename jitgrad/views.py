@@ -1,0 +1,323 @@
+"""Views: tensors that share their memory in NumPy (``row = x[0]``, ``x.T``), kept equal when one is written to.
+
+A graph holds values and no memory, so a view is a tensor that remembers of which tensor it is a view (its base)
+and the operations that take it from there. Writing to a view gives the base, the base of that, and so on up to
+the array itself, new values in which the view's elements are replaced. All others that share the memory are taken
+anew when they are next used, and only when one of the writes since then has touched them. Nothing is added to the
+graph as long as nothing is written. Which tensors share memory, which elements two of them have in common,
+and which are read-only is asked of NumPy: the operations are made on an array of the same shape, whose elements
+are never looked at. Every array is taken to be in C order, as a compiled function gets its arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jitgrad.errors import ReadOnlyError, layout
+from jitgrad.graph import Operation, Tensor, apply, operation_text, source_text, user_source
+from jitgrad.operators import call, function
+
+# NumPy's functions whose results are views of an argument. The others give memory of their own: a copy.
+view_makers = frozenset(
+    "getitem transpose permute_dims swapaxes matrix_transpose linalg.matrix_transpose moveaxis rollaxis reshape "
+    "ravel expand_dims squeeze atleast_1d atleast_2d atleast_3d flip flipud fliplr rot90 real imag diagonal "
+    "linalg.diagonal diag broadcast_to broadcast_arrays split array_split hsplit vsplit dsplit unstack".split()
+)
+_bijections = frozenset(("transpose", "reshape", "merge_axes", "expand_dims", "squeeze", "flip", "identity"))
+_gathers = frozenset(("take", "index"))
+_windows = frozenset(("getslice", "split", *_gathers))
+_longest_path = 8  # operations of one function of NumPy, from its argument to its result
+_overlap_work = 1000  # effort of the exact answer; beyond it two views count as overlapping
+
+Step = tuple[Operation, int]  # an operation of one input of interest, the first, and the number of its output
+
+
+class Memory:
+    """What the views of one array share: the places written so far, None for a place that is not known."""
+
+    __slots__ = ("writes",)
+
+    def __init__(self) -> None:
+        self.writes: list[Any] = []
+
+
+class View:
+    """How a tensor is taken from its base, and how many of the memory's writes its value contains.
+
+    ``base`` is None for the array itself, whose value is always the latest. ``place`` is the NumPy array that
+    stands for the elements: None where the shape or the position is not known.
+    """
+
+    __slots__ = ("_place", "base", "memory", "seen", "spec", "steps")
+
+    def __init__(self, x: Tensor, base: Tensor | None, steps: tuple[Step, ...]) -> None:
+        self.memory: Memory = Memory() if base is None else view_of(base).memory
+        self.base = base
+        self.steps = steps
+        self.seen = len(self.memory.writes)
+        self.spec = x.spec
+        self._place: Any = ()
+
+    @property
+    def place(self) -> Any:
+        """The NumPy array that shares memory with those of the other views as the views do."""
+        if isinstance(self._place, tuple):
+            self._place = self._find_place()
+        return self._place
+
+    def _find_place(self) -> Any:
+        if self.base is None:
+            complex_or_not = self.spec.dtype if self.spec.dtype.kind == "c" else np.uint8
+            return np.empty(self.spec.known_shape, complex_or_not) if self.spec.is_known else None
+        place = view_of(self.base).place
+        for op, number in self.steps:
+            if place is None or op.type in _gathers:
+                return None
+            taken = op.opdef.impl(place, *(np.empty(t.shape) for t in op.inputs[1:]), **op.params)
+            place = taken[number] if isinstance(taken, tuple) else taken
+        return place
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether NumPy lets one write to the view: not to diagonals and broadcast arrays."""
+        if self.base is None:
+            return True
+        if self.place is not None:
+            return bool(self.place.flags.writeable)
+        known = all(op.type in _bijections | _windows for op, _ in self.steps)
+        return known and view_of(self.base).is_writable
+
+    def renew(self, x: Tensor) -> None:
+        """Let ``x``, whose view this is, have its present value."""
+        missed = self.memory.writes[self.seen :]
+        if missed:
+            self.seen = len(self.memory.writes)
+            if any(_overlap(self.place, written) for written in missed):
+                assert self.base is not None
+                rebind(x, _taken(self.base, self.steps))
+
+
+def view_of(x: Tensor) -> View:
+    """The view that ``x`` is; from now on of an array of its own where it was none."""
+    if x.view is None:
+        x.view = View(x, None, ())
+    return x.view
+
+
+def _overlap(a: Any, b: Any) -> bool:
+    if a is None or b is None:
+        return True
+    try:
+        return bool(np.shares_memory(a, b, max_work=_overlap_work))
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _taken(base: Tensor, steps: tuple[Step, ...]) -> Tensor:
+    out = base
+    for op, number in steps:
+        outputs = apply(op.opdef, out, *op.inputs[1:], **op.params)
+        out = outputs[number] if isinstance(outputs, tuple) else outputs
+    return out
+
+
+# -- making views --------------------------------------------------------------------------------------------
+
+
+@function("as_users_see")
+def as_users_see(name: str, out: Any, args: tuple[Any, ...]) -> Any:
+    """The result of the function of that name called with ``args``, as the user gets it.
+
+    Tied to the argument of which NumPy would give a view, or a tensor of its own: never an argument itself.
+    """
+    if isinstance(out, list | tuple):
+        return type(out)(as_users_see(name, item, args) for item in out)
+    if not isinstance(out, Tensor):
+        return out
+    if name in view_makers:
+        for x in _flat(args):
+            if x is not out:
+                _tie(out, x)
+    elif any(x is out for x in _flat(args)):
+        out = _own(out)
+    return out
+
+
+def _flat(args: tuple[Any, ...]) -> list[Tensor]:
+    return [x for x in args if isinstance(x, Tensor)]
+
+
+def _own(x: Tensor) -> Tensor:
+    own: Tensor = call("identity_tensor", x)
+    own.is_weak = x.is_weak
+    return own
+
+
+@function("item_as_users_see")
+def item_as_users_see(out: Tensor, x: Tensor, index: Any) -> Tensor:
+    """``out = x[index]``, tied to ``x`` unless it is a scalar or chosen by an array of positions."""
+    if out.spec.shape == () and not (index is Ellipsis or (isinstance(index, tuple) and Ellipsis in index)):
+        return out
+    _tie(out, x)
+    return out
+
+
+def _tie(out: Tensor, base: Tensor) -> None:
+    steps = _path(out, base)
+    if steps is None:
+        return
+    view = View(out, base, steps)
+    may_be_copy = view_of(base).base is not None and any(op.type == "reshape" for op, _ in steps)
+    if may_be_copy and (view.place is None or not _overlap(view.place, view_of(base).place)):
+        return
+    out.view = view
+
+
+def _path(out: Tensor, base: Tensor) -> tuple[Step, ...] | None:
+    """The operations that lead from ``base`` to ``out``; None where elements are not only moved."""
+    steps: list[Step] = []
+    t = out
+    while t is not base:
+        if len(steps) == _longest_path or not t.op.inputs or t.op.id < base.op.id:
+            return None
+        if t.op.type in _gathers and any(position.spec.shape != () for position in t.op.inputs[1:]):
+            return None
+        steps.append((t.op, t.value_index))
+        t = t.op.inputs[0]
+    return tuple(reversed(steps))
+
+
+# -- writing -------------------------------------------------------------------------------------------------
+
+
+def write(x: Tensor, new: Tensor) -> None:
+    """Let the object ``x`` have the value ``new``, and all that share its memory the elements that they share.
+
+    ``new`` is as ``rebind`` wants it. ReadOnlyError for views that NumPy does not let one write to.
+    """
+    if x.view is None:
+        return rebind(x, new)
+    view = x.view
+    check_writable(x)
+    rebind(x, new)
+    written, chain = view.place, [view]
+    while view.base is not None:
+        base = view.base
+        rebind(base, _whole(base, view.steps, x))
+        x, view = base, view_of(base)
+        chain.append(view)
+    view.memory.writes.append(written)
+    for view in chain:
+        view.seen = len(view.memory.writes)
+    return None
+
+
+def check_writable(x: Tensor) -> None:
+    """ReadOnlyError where NumPy would raise its ValueError."""
+    if x.view is not None and not x.view.is_writable:
+        raise ReadOnlyError(
+            layout(
+                "assignment destination is read-only",
+                op=operation_text(x.op),
+                needed=f"at {source_text(user_source())}",
+                hint="a diagonal or a broadcast array is a read-only view: assign to a copy, or to the array itself",
+            )
+        )
+
+
+def _whole(base: Tensor, steps: tuple[Step, ...], part: Tensor) -> Tensor:
+    """``base`` in which the elements at which the steps arrive are those of ``part``."""
+    if not steps:
+        return part
+    (op, number), rest = steps[0], steps[1:]
+    inner = _whole(_taken(base, steps[:1]), rest, part) if rest else part
+    return _replaced(base, op, number, inner)
+
+
+def _replaced(x: Tensor, op: Operation, number: int, part: Tensor) -> Tensor:
+    if op.type in _bijections:
+        assert op.opdef.vjp is not None
+        moved: Tensor = op.opdef.vjp(part, None, x, **op.params)
+        return _own(moved) if moved is part else moved
+    if op.type in ("real", "imag"):
+        real, imag = (part, call("imag", x)) if op.type == "real" else (call("real", x), part)
+        return call("add", real, call("multiply", imag, 1j))  # type: ignore[no-any-return]
+    new: Tensor = call("assigned", x, _index(op, number), part)
+    return _own(new) if new is x or new is part else new
+
+
+def _index(op: Operation, number: int) -> tuple[Any, ...]:
+    """The index with which the operation reads from its first input."""
+    if op.type == "getslice":
+        bounds = zip(op.params["start"], op.params["stop"], op.params["step"], strict=True)
+        drop = op.params["drop"]
+        return tuple(start if axis in drop else slice(start, stop, step)
+                     for axis, (start, stop, step) in enumerate(bounds))  # fmt: skip
+    if op.type == "split":
+        edges = (0, *op.params["at"], None)
+        return (*(slice(None),) * op.params["axis"], slice(edges[number], edges[number + 1]))
+    first = op.params["axis"] if op.type == "take" else op.params["axes"][0]
+    return (*(slice(None),) * first, *op.inputs[1:])
+
+
+def is_written(x: Tensor, index: Any, value: Any) -> bool:
+    """Whether ``value`` is the present view ``x[index]``, so that assigning it changes nothing.
+
+    Python ends ``x[index] += y`` with such an assignment.
+    """
+    view = value.view if isinstance(value, Tensor) else None
+    if view is None or view.base is not x or view.seen != len(view.memory.writes) or view.place is None:
+        return False
+    items = index if isinstance(index, tuple) else (index,)
+    if not all(item is None or item is Ellipsis or isinstance(item, int | slice | np.integer) for item in items):
+        return False
+    same = view_of(x).place[index]
+    return all(getattr(view.place, key) == getattr(same, key) for key in ("shape", "strides")) and (
+        view.place.ctypes.data == same.ctypes.data
+    )
+
+
+# -- objects and values --------------------------------------------------------------------------------------
+
+
+def rebind(x: Tensor, new: Tensor) -> None:
+    """Let the object ``x`` stand for the value ``new``; all operations made so far keep the old one.
+
+    ``new`` must be the output of an operation made for this purpose, that nobody holds. A fresh tensor takes
+    the place of ``x`` in the graph, and ``x`` takes that of ``new``. Code that keeps a list of tensors over a
+    call of user code (inputs of a trace) must keep their operations instead.
+    """
+    old = Tensor(x.op, x.value_index, x.spec)
+    old.is_weak = x.is_weak
+    old._consumers = x._consumers
+    for op in dict.fromkeys(old._consumers):
+        op.inputs = tuple(old if t is x else t for t in op.inputs)
+    _put_output(old)
+    x.op, x.value_index, x.spec, x.is_weak, x._consumers = (
+        new.op,
+        new.value_index,
+        new.spec,
+        new.is_weak,
+        new._consumers,
+    )
+    for op in dict.fromkeys(x._consumers):
+        op.inputs = tuple(x if t is new else t for t in op.inputs)
+    _put_output(x)
+
+
+def _put_output(t: Tensor) -> None:
+    outputs = list(t.op.outputs)
+    outputs[t.value_index] = t
+    t.op.outputs = tuple(outputs)
+
+
+def user_function(name: str, known: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as the user calls it: its result is tied to the argument of which it is a view."""
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return as_users_see(name, known(*args, **kwargs), (*args, *kwargs.values()))
+
+    return called
