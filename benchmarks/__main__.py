@@ -1,85 +1,110 @@
-"""`python -m benchmarks`: value and gradient of each workload, compiled and interpreted, as a table.
+"""`python -m benchmarks`: value and gradient of each workload by jitgrad, its interpreter and the peers that are
+installed (`python -m benchmarks.environments`), each in its own process, called in turns, as one table.
 
-Times are medians of calls made in turns, with quartiles; the interpreter gets as many threads of BLAS as suit it.
-
-`first call` holds tracing and compiling with an empty cache; `other shape` is the first call with fewer rows,
-and `compiled` the kernels that it had to compile. `--smoke` runs a hundredth of the rows, once or twice, to
-see that all works.
+Figures, the table and a picture are written to benchmarks/results/. `--smoke` runs a hundredth of the rows without
+peers, all workloads in the same processes, to see that all works and agrees with the reference.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
+import json
+import os
+import platform
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-import jitgrad as jg
-from benchmarks.workloads import WORKLOADS, Workload
-from jitgrad.profiler.baseline import best_blas_threads
-from jitgrad.profiler.comparing import difference
-from jitgrad.profiler.tables import machine_text, text_table
-from jitgrad.profiler.timing import time_in_turns
+import numpy as np
 
-COLUMNS = (
-    "value and gradient of",
-    "fused",
-    "interpreted",
-    "speed",
-    "kernels",
-    "first call",
-    "other shape",
-    "compiled",
-    "difference",
-)
+from benchmarks.frameworks import OURS, PEERS
+from benchmarks.measure import Bench, Options
+from benchmarks.environments import interpreter_of
+from benchmarks.picture import picture
+from benchmarks.report import Report, Row
+from benchmarks.workloads import WORKLOADS
+
+RESULTS = Path(__file__).resolve().parent / "results"
 
 
-def measure(workload: Workload, scale: float, repeat: int | None) -> tuple[str, ...]:
-    """A row of the table."""
-    compiled = jg.compile(workload.fn)
-    args, other = workload.arguments(scale), workload.arguments(scale * 0.75)
-    first, result = _timed(lambda: compiled(*args))
-    before = compiled.cache_info()
-    again, _ = _timed(lambda: compiled(*other))
-    error = difference(result, compiled.interpret(*args))
-    calls = [partial(compiled, *args), partial(compiled.interpret, *args)]
-    _, limited = best_blas_threads(calls[1], repeat)
-    fused, interpreted = time_in_turns(calls, repeat, [contextlib.nullcontext, limited])
-    return (
-        workload.name,
-        str(fused),
-        str(interpreted),
-        f"{interpreted.median / fused.median:.1f}x",
-        str(before.kernels),
-        f"{1e3 * first:.0f} ms",
-        f"{1e3 * again:.1f} ms",
-        str(compiled.cache_info().compiles - before.compiles),
-        f"{error:.0e}",
-    )
+def run(names: Sequence[str], frameworks: Sequence[str], options: Options) -> Report:
+    """Measure the workloads, telling on standard error how it goes."""
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="jitgrad-benchmarks-") as directory:
+        bench = Bench(frameworks, options, Path(directory))
+        try:
+            for name in names:
+                start = time.perf_counter()
+                rows.append(Row(WORKLOADS[name], *bench.measure(WORKLOADS[name])))
+                seconds = time.perf_counter() - start
+                print(f"{name}: {seconds:.1f} s, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
+        finally:
+            bench.close()
+    return Report(_machine(rows), rows, asdict(options))
 
 
-def _timed(call: Callable[[], Any]) -> tuple[float, Any]:
-    start = time.perf_counter()
-    result = call()
-    return time.perf_counter() - start, result
+def _machine(rows: Sequence[Row]) -> dict[str, Any]:
+    found = {name: figures.version for row in rows for name, figures in row.figures.items() if figures.version}
+    versions = {name: found[name] for name in ("jitgrad", *PEERS) if name in found}
+    return {
+        "processors": len(os.sched_getaffinity(0)),
+        "machine": platform.machine(),
+        "Python": platform.python_version(),
+        "NumPy": np.__version__,
+        **versions,
+    }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def write(report: Report) -> None:
+    """Write JSON, table and picture into benchmarks/results/."""
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "results.json").write_text(json.dumps(report.json, indent=1))
+    (RESULTS / "results.txt").write_text(report.text + "\n")
+    (RESULTS / "results.svg").write_text(picture(report.rows))
+
+
+def write_markdown(report: Report, path: Path) -> None:
+    """Write the table as a page for docs/."""
+    head = "# Benchmarks\n\nMade by `python -m benchmarks --markdown docs/benchmarks.md`.\n\n"
+    path.write_text(head + report.markdown + "\n")
+
+
+def _chosen(given: str, known: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
+    """The names in a list with commas; a workload may be given by a part of its name."""
+    words = [word for word in given.split(",") if word]
+    for word in words:
+        if not any(word in name for name in known):
+            parser.error(f"nothing is called {word!r}: there are {', '.join(known)}")
+    return [name for name in known if not words or any(word in name for word in words)]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
-    parser.add_argument("--smoke", action="store_true", help="a hundredth of the work, to see that it runs")
-    parser.add_argument("--repeat", type=int, metavar="N", help="calls of each (default: as many as take two seconds)")
-    parser.add_argument("--only", metavar="WORD", default="", help="workloads whose name contains this word")
+    parser.add_argument("--smoke", action="store_true", help="a hundredth of the work, without peers")
+    parser.add_argument("--only", metavar="NAME,...", default="", help="workloads with these words in their names")
+    parser.add_argument("--peers", metavar="NAME,...", help="of jax,torch,pytensor (default: those installed)")
+    parser.add_argument("--repeat", type=int, default=10, metavar="N", help="turns (default: 10)")
+    parser.add_argument("--markdown", type=Path, metavar="PATH", help="write the table there as well")
     options = parser.parse_args(arguments)
-    scale, repeat = (0.01, 2) if options.smoke else (1.0, options.repeat)
-    print(machine_text())
-    chosen = [workload for workload in WORKLOADS if options.only in workload.name]
-    with tempfile.TemporaryDirectory() as directory, jg.config(cache_dir=directory):
-        rows = [COLUMNS, *(measure(workload, scale, repeat) for workload in chosen)]
-    print(text_table(rows))
+    names = _chosen(options.only, list(WORKLOADS), parser)
+    if options.smoke:
+        smoke = Options(repeat=2, turn=0.001, scale=0.01, fresh=False)
+        report = run(names, OURS, smoke)
+    else:
+        peers = [p for p in PEERS if interpreter_of(p)] if options.peers is None else options.peers.split(",")
+        if unknown := set(peers) - {*PEERS, ""}:
+            parser.error(f"no such peer: {', '.join(sorted(unknown))}")
+        report = run(names, (*OURS, *filter(None, peers)), Options(repeat=options.repeat))
+        write(report)
+    print(report.text)
+    if options.markdown:
+        write_markdown(report, options.markdown)
+    return int(any(figures.error for row in report.rows for name, figures in row.figures.items() if name in OURS))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

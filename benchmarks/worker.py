@@ -26,6 +26,7 @@ import numpy as np
 from benchmarks.frameworks import Framework, load
 from benchmarks.workload import Workload
 from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads.prime import PRIME
 
 
 class Worker:
@@ -54,10 +55,9 @@ class Worker:
         return {}
 
     def prime(self) -> dict[str, Any]:
-        workload = WORKLOADS["rosenbrock"]
-        loss = workload.losses[self._framework.loss_of]
+        loss = PRIME.losses[self._framework.loss_of]
         start = time.perf_counter()
-        self._framework.prepare(loss, workload, workload.make(1.0))()
+        self._framework.prepare(loss, PRIME, PRIME.make(1.0))()
         return {"seconds": time.perf_counter() - start}
 
     def first(self) -> dict[str, Any]:

@@ -156,10 +156,8 @@ class Compiled:
         """Counts of traces, kernels, compilations and kernels found on disk."""
         with self._lock:
             stats = [made.stats for entry in self._entries.values() for made in entry.runner.executables()]
-        kernels, compiles, disk_hits = (
-            sum(getattr(s, name) for s in stats) for name in ("kernels", "compiles", "disk_hits")
-        )
-        return CacheInfo(self._traces, kernels, compiles, disk_hits)
+        kernels = frozenset[str]().union(*(s.kernels for s in stats))
+        return CacheInfo(self._traces, len(kernels), sum(s.compiles for s in stats), sum(s.disk_hits for s in stats))
 
     def derive(self, key: Any, transform: Callable[..., Any], own_arguments: bool = True) -> Compiled:
         """A transform of this function, cached as this one is; ``key`` tells transforms apart.

@@ -29,7 +29,7 @@ accumulations = {"add": "cumsum", "multiply": "cumprod", "maximum": "cummax", "m
 def _in_place(ufunc: np.ufunc) -> Callable[[Any, Any], Any]:
     def operator(self: Any, other: Any) -> Any:
         graph = getattr(self, "graph", None)
-        if graph is None or not graph.assigns_in_place or not self.shape:
+        if graph is None or not graph.assigns_in_place or not (self.shape or self._view is not None):
             return NotImplemented
         return _call(ufunc, (self, other), {"out": (self,)})
 
@@ -54,6 +54,7 @@ class NumpyProtocols:
         _in_place(np.bitwise_or),
         _in_place(np.bitwise_xor),
     )
+    __imatmul__ = _in_place(np.matmul)
     __ilshift__, __irshift__ = _in_place(np.left_shift), _in_place(np.right_shift)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
@@ -237,7 +238,10 @@ def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
     known = functions.get(name) or questions.get(name)
     if known is None:
         raise unsupported(full_name(func))
-    return known(*args, **kwargs)
+    result = known(*args, **kwargs)
+    if name in questions or kwargs.get("copy"):
+        return result
+    return functions["as_users_see"](name, result, (*args, *kwargs.values()))
 
 
 def _shape(a: Any) -> Any:

@@ -31,6 +31,10 @@ class UnsupportedOpError(JitgradError, NotImplementedError):
     """A NumPy function (or an option of one) that jitgrad cannot trace."""
 
 
+class ReadOnlyError(JitgradError, ValueError):
+    """A write to a view that NumPy gives as read-only."""
+
+
 class CompileError(JitgradError, RuntimeError):
     """The compiler broke one of its own rules, or the code generator refused its output."""
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from jitgrad.compiler import CompiledCluster, compile_program, machine
 from jitgrad.compiler.explain import Explanation, explain
+from jitgrad.compiler.lower import Lowered
 from jitgrad.compiler.pools import Arena, ArenaStack, outputs
 from jitgrad.compiler.runtime import runtime
 from jitgrad.compiler.unbox import ArrayArgument, pack_arguments, unboxer
@@ -24,9 +25,9 @@ _SHORT_RUN = 2
 
 @dataclass(frozen=True)
 class Stats:
-    """Kernels in use, how many of them were compiled here, and how many came from disk."""
+    """The kernels in use by their text, how many of them were compiled here, and how many came from disk."""
 
-    kernels: int = 0
+    kernels: frozenset[str] = frozenset()
     compiles: int = 0
     disk_hits: int = 0
 
@@ -116,7 +117,8 @@ class Executable:
         self.compiled = compile_program(program)
         self.program = self.compiled.program
         self._steps = [self._step(step) for step in self.compiled.steps]
-        kernels = sum(len(step.lowered) for step in self.compiled.steps if isinstance(step, CompiledCluster))
+        clusters = [step for step in self.compiled.steps if isinstance(step, CompiledCluster)]
+        kernels = frozenset(i.kernel.text for c in clusters for i in c.lowered if isinstance(i, Lowered))
         self.stats = Stats(kernels, machine.statistics.compiles - before[0], machine.statistics.disk_hits - before[1])
         self._dead = self._last_uses()
         self._whole = self._as_one_call()

@@ -9,8 +9,8 @@ from typing import Any
 from jitgrad import operators
 from jitgrad.errors import DTypeError, GradientError, JitgradError, layout
 from jitgrad.graph import Graph, Operation, Tensor, apply, graph_of, operation_text
-from jitgrad.opdef import OpDef, find
-from jitgrad.scopes import common_attrs, gradient_attrs
+from jitgrad.opdef import Elementwise, OpDef, find
+from jitgrad.scopes import gradient_attrs, sum_attrs
 from jitgrad.spec import is_compatible, is_inexact
 
 # Op type -> fn(op, *grads), for all graphs; a graph's own gradient_rules come first.
@@ -44,6 +44,10 @@ def _as_tensors(value: Any) -> list[Tensor]:
     return [item.as_graph_element() if hasattr(item, "as_graph_element") else item for item in items]
 
 
+# Ops whose rules pass a cotangent on as it is, or negated.
+_LINEAR = frozenset(("add", "subtract", "negative", "positive", "identity", "add_n"))
+
+
 class _Walk:
     """One reverse walk: the addends that each tensor's gradient has so far, and the rules that are applied."""
 
@@ -54,6 +58,7 @@ class _Walk:
         self.stopped = stopped
         self.addends: dict[Tensor, list[Tensor]] = {}
         self.summed: dict[Tensor, Tensor] = {}
+        self.masks: dict[Tensor, Tensor] = {}  # cotangent → where it is not 0 because of a where()
 
     def seed(self, targets: Sequence[Tensor], grad_ys: Any) -> None:
         cotangents = [None] * len(targets) if grad_ys is None else list(
@@ -79,9 +84,31 @@ class _Walk:
             if not wanted:
                 return
             filled = [g if g is not None else _missing(t) for g, t in zip(cotangents, op.outputs, strict=True)]
-            for x, g in zip(op.inputs, _checked(op, apply_rule(op, filled, wanted)), strict=True):
+            grads = self._masked(op, filled, _checked(op, apply_rule(op, filled, wanted)))
+            for x, g in zip(op.inputs, grads, strict=True):
                 if g is not None and self._carries(x, between):
                     self.addends.setdefault(x, []).append(g)
+
+    def _masked(
+        self, op: Operation, cotangents: Sequence[Tensor | None], grads: Sequence[Tensor | None]
+    ) -> Sequence[Tensor | None]:
+        """The gradients of an op, 0 where a where() downstream did not take the side that the op belongs to.
+
+        There the cotangent is 0, and a rule may make NaN of it: 0/x of a logarithm at x = 0. So a side that is not taken
+        is masked again behind each element-wise op whose derivative can be infinite.
+        """
+        if op.type == "where":
+            for g, side in zip(grads[1:], (op.inputs[0], operators.call("logical_not", op.inputs[0])), strict=True):
+                if g is not None:
+                    self.masks[g] = side
+            return grads
+        mask = self.masks.get(cotangents[0]) if cotangents[0] is not None else None
+        if mask is None or not isinstance(op.opdef.kind, Elementwise):
+            return grads
+        if op.type not in _LINEAR:
+            grads = [g if g is None else operators.call("where", mask, g, 0) for g in grads]
+        self.masks.update((g, mask) for g in grads if g is not None)
+        return grads
 
     def _carries(self, x: Tensor, between: set[Operation]) -> bool:
         reached = x in self.sources or (x.op in between and x not in self.stopped)
@@ -99,7 +126,7 @@ class _Walk:
         return self.summed[t]
 
     def _sum(self, addends: list[Tensor]) -> Tensor:
-        attrs = common_attrs([g.op for g in addends])
+        attrs = sum_attrs([g.op for g in addends])
         with self.graph.only_attrs(attrs), self.graph.name_scope(self.scope):
             return apply(find("add_n"), *addends)  # type: ignore[no-any-return]
 

@@ -11,7 +11,7 @@ import itertools
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from jitgrad.errors import LeakedTracerError, ShapeError, layout
 from jitgrad.opdef import OpDef, Specs
 from jitgrad.operators import Operators
 from jitgrad.spec import DType, Shape, TensorSpec
+
+if TYPE_CHECKING:
+    from jitgrad.views import View
 
 # Frames in these folders are not the user's: this package, and the Python parts of NumPy and SciPy that call it.
 _libraries = os.path.dirname(os.path.dirname(os.path.abspath(np.__file__)))
@@ -46,7 +49,7 @@ def source_text(source: Source | None) -> str:
 class Tensor(Operators, NumpyProtocols):
     """One output of an operation: a value that does not exist yet, with a dtype and a shape, perhaps partly unknown."""
 
-    __slots__ = ("__weakref__", "_consumers", "is_weak", "op", "shaped_like", "spec", "value_index")
+    __slots__ = ("__weakref__", "_consumers", "_view", "is_weak", "op", "shaped_like", "spec", "value_index")
 
     op: Operation
 
@@ -57,6 +60,7 @@ class Tensor(Operators, NumpyProtocols):
         self.is_weak = False
         self.shaped_like: Tensor | None = None  # a tensor known to have the same shape, where the extents are not
         self._consumers: list[Operation] = []
+        self._view: View | None = None  # whose memory it shares in NumPy, see jitgrad.views
 
     @property
     def graph(self) -> Graph:
@@ -191,7 +195,10 @@ class Graph:
             raise TypeError(f"{obj!r} is neither a tensor nor an operation, nor the name of one")
         if element.graph is not self:
             raise LeakedTracerError(foreign_message(element, self))
-        return element
+        found: Tensor | Operation = element
+        if isinstance(found, Tensor) and found._view is not None:
+            found._view.renew(found)
+        return found
 
     # -- scopes ----------------------------------------------------------------------------------------------------
 
@@ -292,6 +299,8 @@ class Graph:
         for x in inputs:
             if x.op.graph is not self:
                 raise LeakedTracerError(foreign_message(x, self))
+            if x._view is not None:
+                x._view.renew(x)
         op = Operation(self, opdef, inputs, params)
         op.name = self.unique_name(name or opdef.name)
         op.outputs = tuple(Tensor(op, index, spec) for index, spec in enumerate(specs))

@@ -8,7 +8,9 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from jitgrad.errors import TracedValueError, layout
+import numpy as np
+
+from jitgrad.errors import TracedValueError, UnsupportedOpError, layout
 from jitgrad.spec import TensorSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -50,7 +52,7 @@ def _reflected(name: str) -> Callable[[Any, Any], Any]:
 
 def _method(name: str) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return functions[name](self, *args, **kwargs)
+        return functions["as_users_see"](name, functions[name](self, *args, **kwargs), (self,))
 
     method.__name__ = name
     return method
@@ -59,6 +61,21 @@ def _method(name: str) -> Callable[..., Any]:
 def _needs_value(what: str, hint: str) -> Callable[..., Any]:
     def refuse(self: Any, *args: Any, **kwargs: Any) -> Any:
         raise traced_value_error(self, what, hint)
+
+    return refuse
+
+
+def _unsupported_method(name: str, detail: str = "") -> UnsupportedOpError:
+    from jitgrad.dispatch import unsupported
+
+    return unsupported(f"the method {name} of an array{detail}")
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    """A method of arrays that tensors do not have."""
+
+    def refuse(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise _unsupported_method(name)
 
     return refuse
 
@@ -84,6 +101,10 @@ def traced_value_error(x: Any, what: str, hint: str) -> TracedValueError:
 
 _branch_hint = "use np.where(condition, a, b), or jitgrad.cond and jitgrad.while_loop for branches and loops"
 _scalar_hint = "keep the value as an array, return it from the function, or make the argument static (static_argnames)"
+
+
+_reshape, _transpose, _matrix_transpose = _method("reshape"), _method("transpose"), _method("matrix_transpose")
+_real, _imag = _method("real"), _method("imag")
 
 
 class Operators:
@@ -113,7 +134,6 @@ class Operators:
     __neg__, __pos__ = _method("negative"), _method("positive")
     __abs__, __invert__ = _method("absolute"), _method("invert")
     __round__ = _method("round")
-    __getitem__ = _method("getitem")
 
     __bool__ = _needs_value("a condition (if, while, and, or, not)", _branch_hint)
     __float__ = _needs_value("float()", _scalar_hint)
@@ -125,19 +145,36 @@ class Operators:
 
     sum, prod, mean, std, var = map(_method, ("sum", "prod", "mean", "std", "var"))
     max, min, any, all = map(_method, ("max", "min", "any", "all"))
-    argmax, argmin, argsort, sort = map(_method, ("argmax", "argmin", "argsort", "sort"))
+    argmax, argmin, argsort = map(_method, ("argmax", "argmin", "argsort"))
+    put, searchsorted = map(_method, ("put", "searchsorted"))
     cumsum, cumprod, clip, round = map(_method, ("cumsum", "cumprod", "clip", "round"))
-    swapaxes, squeeze, ravel, flatten = map(_method, ("swapaxes", "squeeze", "ravel", "ravel"))
-    repeat, take, dot, trace, diagonal = map(_method, ("repeat", "take", "dot", "trace", "diagonal"))
+    swapaxes, squeeze, ravel, diagonal = map(_method, ("swapaxes", "squeeze", "ravel", "diagonal"))
+    repeat, take, dot, trace = map(_method, ("repeat", "take", "dot", "trace"))
     conj, conjugate, copy, nonzero = map(_method, ("conjugate", "conjugate", "copy", "nonzero"))
 
+    argpartition, choose, compress, partition, resize = map(
+        _refused, ("argpartition", "choose", "compress", "partition", "resize")
+    )
+    byteswap, dump, dumps, tobytes, tofile = map(_refused, ("byteswap", "dump", "dumps", "tobytes", "tofile"))
+
     spec: TensorSpec
+
+    def __copy__(self) -> Any:
+        return functions["copy"](self)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return functions["copy"](self)
+
+    def __format__(self, format_spec: str) -> str:
+        if format_spec:
+            raise traced_value_error(self, f"formatting with {format_spec!r}", _scalar_hint)
+        return str(self)
 
     def __len__(self) -> int:
         return self._leading_extent("len()")
 
     def __iter__(self) -> Iterator[Any]:
-        return (functions["getitem"](self, i) for i in range(self._leading_extent("iteration")))
+        return (self[i] for i in range(self._leading_extent("iteration")))
 
     def _leading_extent(self, what: str) -> int:
         shape = self.spec.shape
@@ -147,40 +184,71 @@ class Operators:
             raise traced_value_error(self, f"{what} over an unknown length", "use jitgrad.scan, or give the shape")
         return int(shape[0])
 
+    def __getitem__(self, index: Any) -> Any:
+        return functions["item_as_users_see"](functions["getitem"](self, index), self, index)
+
     def __setitem__(self, index: Any, value: Any) -> None:
         functions["setitem"](self, index, value)
 
+    def sort(self, axis: int = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> None:
+        """Sorted in place, as numpy.ndarray.sort; np.sort gives a sorted copy."""
+        functions["setitem"](self, ..., functions["sort"](self, axis, kind, order))
+
+    def fill(self, value: Any) -> None:
+        """All elements set to ``value``."""
+        functions["setitem"](self, ..., value)
+
+    def flatten(self, order: str = "C") -> Any:
+        """A copy in one dimension."""
+        return functions["as_users_see"]("flatten", functions["ravel"](self, order), (self,))
+
+    def view(self, dtype: Any = None) -> Any:
+        """Another tensor on the same memory; another dtype for it is not supported."""
+        if dtype is not None and np.dtype(dtype) != self.spec.dtype:
+            raise _unsupported_method("view", f" with dtype={dtype!r}")
+        return functions["as_users_see"]("view", functions["identity_tensor"](self), (self,))
+
+    @property
+    def flat(self) -> Any:
+        """The elements in one dimension: to be read, iterated over and assigned to."""
+        return functions["as_users_see"]("flat", functions["ravel"](self), (self,))
+
+    @flat.setter
+    def flat(self, value: Any) -> None:
+        self.flat[...] = value
+
     def reshape(self, *shape: Any, order: str = "C") -> Any:
         """As numpy.ndarray.reshape: the shape as a tuple or as several integers."""
-        return functions["reshape"](self, shape[0] if len(shape) == 1 else shape, order=order)
+        return _reshape(self, shape[0] if len(shape) == 1 else shape, order=order)
 
     def transpose(self, *axes: Any) -> Any:
         """As numpy.ndarray.transpose: no axes, a tuple, or several integers."""
-        return functions["transpose"](self, axes[0] if len(axes) == 1 else (axes or None))
+        return _transpose(self, axes[0] if len(axes) == 1 else (axes or None))
 
     def astype(self, dtype: Any, copy: bool = True) -> Any:
         """Converted to ``dtype``; float to integer truncates as NumPy does."""
-        return functions["astype"](self, dtype)
+        out = functions["astype"](self, dtype)
+        return functions["as_users_see"]("astype", out, (self,)) if copy else out
 
     @property
     def T(self) -> Any:
         """The transpose: all axes reversed."""
-        return functions["transpose"](self)
+        return _transpose(self)
 
     @property
     def mT(self) -> Any:
         """The last two axes swapped."""
-        return functions["matrix_transpose"](self)
+        return _matrix_transpose(self)
 
     @property
     def real(self) -> Any:
         """Real part."""
-        return functions["real"](self)
+        return _real(self)
 
     @property
     def imag(self) -> Any:
         """Imaginary part."""
-        return functions["imag"](self)
+        return _imag(self)
 
     @property
     def ndim(self) -> int:

@@ -63,10 +63,18 @@ def gradient_attrs(op: Operation, name: str) -> dict[str, Any]:
     return attrs
 
 
-def common_attrs(ops: list[Operation]) -> dict[str, Any]:
-    """The compilation attributes that all of ``ops`` share; none at all when they disagree."""
+def sum_attrs(ops: list[Operation]) -> dict[str, Any]:
+    """The compilation attributes of a sum of what ``ops`` make: those that they share.
+
+    Where all are compiled but in different scopes, the sum goes with the last of them, whose scope runs last: in no scope
+    it would run in the interpreter and cut the clusters around it.
+    """
     first, *rest = [compile_attrs(op) for op in ops]
-    return first if all(attrs == first for attrs in rest) else {}
+    if all(attrs == first for attrs in rest):
+        return first
+    if all(attrs.get(COMPILE) for attrs in (first, *rest)):
+        return compile_attrs(max(ops, key=lambda op: op.id))
+    return {}
 
 
 def cluster_scope(attrs: Mapping[str, Any]) -> str | None:

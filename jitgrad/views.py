@@ -2,16 +2,16 @@
 
 A graph holds values and no memory, so a view is a tensor that remembers of which tensor it is a view (its base)
 and the operations that take it from there. Writing to a view gives the base, the base of that, and so on up to
-the array itself, new values in which the view's elements are replaced. All others that share the memory are taken
-anew when they are next used, and only when one of the writes since then has touched them. Nothing is added to the
-graph as long as nothing is written. Which tensors share memory, which elements two of them have in common,
+the array itself, new values in which the view's elements are replaced. All others that share the memory leave the
+graph, in which other tensors take their places, and come back when they are next used: where one of the writes
+since then has touched them they are taken from their bases anew. Nothing is added to the graph as long as nothing
+is written. Which tensors share memory, which elements two of them have in common,
 and which are read-only is asked of NumPy: the operations are made on an array of the same shape, whose elements
 are never looked at. Every array is taken to be in C order, as a compiled function gets its arguments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,13 @@ from jitgrad.graph import Operation, Tensor, apply, operation_text, source_text,
 from jitgrad.operators import call, function
 
 # NumPy's functions whose results are views of an argument. The others give memory of their own: a copy.
-view_makers = frozenset(
-    "getitem transpose permute_dims swapaxes matrix_transpose linalg.matrix_transpose moveaxis rollaxis reshape "
-    "ravel expand_dims squeeze atleast_1d atleast_2d atleast_3d flip flipud fliplr rot90 real imag diagonal "
-    "linalg.diagonal diag broadcast_to broadcast_arrays split array_split hsplit vsplit dsplit unstack".split()
-)
+view_makers = frozenset((
+    "transpose", "permute_dims", "swapaxes", "matrix_transpose", "linalg.matrix_transpose", "moveaxis",
+    "rollaxis", "reshape", "ravel", "expand_dims", "squeeze", "atleast_1d", "atleast_2d", "atleast_3d",
+    "flip", "flipud", "fliplr", "rot90", "real", "imag", "diagonal", "linalg.diagonal", "diag",
+    "broadcast_to", "broadcast_arrays", "split", "array_split", "hsplit", "vsplit", "dsplit", "unstack", "flat",
+    "view",
+))  # fmt: skip
 _bijections = frozenset(("transpose", "reshape", "merge_axes", "expand_dims", "squeeze", "flip", "identity"))
 _gathers = frozenset(("take", "index"))
 _windows = frozenset(("getslice", "split", *_gathers))
@@ -36,19 +38,31 @@ Step = tuple[Operation, int]  # an operation of one input of interest, the first
 
 
 class Memory:
-    """What the views of one array share: the places written so far, None for a place that is not known."""
+    """What the views of one array share: the places written so far, None for a place that is not known, and the
+    views that stand in the graph with their present values.
+    """
 
-    __slots__ = ("writes",)
+    __slots__ = ("fresh", "writes")
 
     def __init__(self) -> None:
         self.writes: list[Any] = []
+        self.fresh: list[Tensor] = []
+
+    def wrote(self, place: Any, kept: list[Tensor]) -> None:
+        """Enter a write; all views but those in ``kept`` have to be renewed before they are used again."""
+        self.writes.append(place)
+        for x in self.fresh:
+            if all(x is not t for t in kept):
+                _leave(x)
+        self.fresh = [x for x in kept if view_of(x).base is not None]
+        for x in kept:
+            view_of(x).seen = len(self.writes)
 
 
 class View:
     """How a tensor is taken from its base, and how many of the memory's writes its value contains.
 
-    ``base`` is None for the array itself, whose value is always the latest. ``place`` is the NumPy array that
-    stands for the elements: None where the shape or the position is not known.
+    ``base`` is None for the array itself, whose value is always the latest.
     """
 
     __slots__ = ("_place", "base", "memory", "seen", "spec", "steps")
@@ -63,7 +77,9 @@ class View:
 
     @property
     def place(self) -> Any:
-        """The NumPy array that shares memory with those of the other views as the views do."""
+        """The NumPy array that shares memory with those of the other views as the views do; None where the
+        shape is not known. Positions that are not known are taken to be 0.
+        """
         if isinstance(self._place, tuple):
             self._place = self._find_place()
         return self._place
@@ -74,11 +90,24 @@ class View:
             return np.empty(self.spec.known_shape, complex_or_not) if self.spec.is_known else None
         place = view_of(self.base).place
         for op, number in self.steps:
-            if place is None or op.type in _gathers:
+            if place is None or not all(t.spec.is_known for t in op.inputs):
                 return None
-            taken = op.opdef.impl(place, *(np.empty(t.shape) for t in op.inputs[1:]), **op.params)
-            place = taken[number] if isinstance(taken, tuple) else taken
+            place = _moved(op, number, place)
         return place
+
+    def forget_place(self) -> None:
+        """Let the view count as one that may be anywhere in the memory."""
+        self._place = None
+
+    @property
+    def reach(self) -> Any:
+        """The place, if it is known which one it is; else None."""
+        view = self
+        while view.base is not None:
+            if any(op.type in _gathers for op, _ in view.steps):
+                return None
+            view = view_of(view.base)
+        return self.place
 
     @property
     def is_writable(self) -> bool:
@@ -93,25 +122,37 @@ class View:
     def renew(self, x: Tensor) -> None:
         """Let ``x``, whose view this is, have its present value."""
         missed = self.memory.writes[self.seen :]
-        if missed:
-            self.seen = len(self.memory.writes)
-            if any(_overlap(self.place, written) for written in missed):
-                assert self.base is not None
-                rebind(x, _taken(self.base, self.steps))
+        if not missed:
+            return
+        assert self.base is not None
+        is_touched = any(_overlap(self.reach, written) for written in missed)
+        _enter(x, _taken(self.base, self.steps) if is_touched else x.op.outputs[x.value_index])
+        self.seen = len(self.memory.writes)
+        self.memory.fresh.append(x)
 
 
 def view_of(x: Tensor) -> View:
     """The view that ``x`` is; from now on of an array of its own where it was none."""
-    if x.view is None:
-        x.view = View(x, None, ())
-    return x.view
+    if x._view is None:
+        x._view = View(x, None, ())
+    return x._view
+
+
+def _moved(op: Operation, number: int, place: Any) -> Any:
+    if op.type in _gathers:
+        axis = op.params["axis"] if op.type == "take" else op.params["axes"][0]
+        return place[(*(slice(None),) * axis, *(0 for _ in op.inputs[1:]), ...)]
+    if op.type == "getslice":
+        return place[(*_index(op, number), ...)]
+    taken = op.opdef.impl(place, *(np.empty(t.spec.known_shape) for t in op.inputs[1:]), **op.params)
+    return taken[number] if isinstance(taken, tuple) else taken
 
 
 def _overlap(a: Any, b: Any) -> bool:
     if a is None or b is None:
         return True
     try:
-        return bool(np.shares_memory(a, b, max_work=_overlap_work))
+        return bool(np.shares_memory(a, b, max_work=_overlap_work))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 
@@ -134,14 +175,15 @@ def as_users_see(name: str, out: Any, args: tuple[Any, ...]) -> Any:
     Tied to the argument of which NumPy would give a view, or a tensor of its own: never an argument itself.
     """
     if isinstance(out, list | tuple):
-        return type(out)(as_users_see(name, item, args) for item in out)
+        items = [as_users_see(name, item, args) for item in out]
+        return type(out)(*items) if hasattr(out, "_fields") else type(out)(items)
     if not isinstance(out, Tensor):
         return out
     if name in view_makers:
         for x in _flat(args):
             if x is not out:
-                _tie(out, x)
-    elif any(x is out for x in _flat(args)):
+                _tie(out, x, even_of_copy=name == "flat")
+    elif any(x is out for x in _flat(args)) or (out._view is not None and out._view.base is not None):
         out = _own(out)
     return out
 
@@ -159,21 +201,25 @@ def _own(x: Tensor) -> Tensor:
 @function("item_as_users_see")
 def item_as_users_see(out: Tensor, x: Tensor, index: Any) -> Tensor:
     """``out = x[index]``, tied to ``x`` unless it is a scalar or chosen by an array of positions."""
-    if out.spec.shape == () and not (index is Ellipsis or (isinstance(index, tuple) and Ellipsis in index)):
-        return out
-    _tie(out, x)
+    items = index if isinstance(index, tuple) else (index,)
+    is_scalar = out.spec.shape == () and not any(item is Ellipsis for item in items)
+    if not is_scalar and not any(isinstance(item, np.ndarray) for item in items):
+        _tie(out, x)
     return out
 
 
-def _tie(out: Tensor, base: Tensor) -> None:
+def _tie(out: Tensor, base: Tensor, even_of_copy: bool = False) -> None:
     steps = _path(out, base)
     if steps is None:
         return
     view = View(out, base, steps)
     may_be_copy = view_of(base).base is not None and any(op.type == "reshape" for op, _ in steps)
     if may_be_copy and (view.place is None or not _overlap(view.place, view_of(base).place)):
-        return
-    out.view = view
+        if not even_of_copy:
+            return
+        view.forget_place()
+    out._view = view
+    view.memory.fresh.append(out)
 
 
 def _path(out: Tensor, base: Tensor) -> tuple[Step, ...] | None:
@@ -198,26 +244,24 @@ def write(x: Tensor, new: Tensor) -> None:
 
     ``new`` is as ``rebind`` wants it. ReadOnlyError for views that NumPy does not let one write to.
     """
-    if x.view is None:
+    if x._view is None:
         return rebind(x, new)
-    view = x.view
+    view = x._view
     check_writable(x)
     rebind(x, new)
-    written, chain = view.place, [view]
+    place, chain = view.reach, [x]
     while view.base is not None:
         base = view.base
         rebind(base, _whole(base, view.steps, x))
         x, view = base, view_of(base)
-        chain.append(view)
-    view.memory.writes.append(written)
-    for view in chain:
-        view.seen = len(view.memory.writes)
+        chain.append(x)
+    view.memory.wrote(place, chain)
     return None
 
 
 def check_writable(x: Tensor) -> None:
     """ReadOnlyError where NumPy would raise its ValueError."""
-    if x.view is not None and not x.view.is_writable:
+    if x._view is not None and not x._view.is_writable:
         raise ReadOnlyError(
             layout(
                 "assignment destination is read-only",
@@ -268,8 +312,8 @@ def is_written(x: Tensor, index: Any, value: Any) -> bool:
 
     Python ends ``x[index] += y`` with such an assignment.
     """
-    view = value.view if isinstance(value, Tensor) else None
-    if view is None or view.base is not x or view.seen != len(view.memory.writes) or view.place is None:
+    view = value._view if isinstance(value, Tensor) else None
+    if view is None or view.base is not x or view.seen != len(view.memory.writes) or view.reach is None:
         return False
     items = index if isinstance(index, tuple) else (index,)
     if not all(item is None or item is Ellipsis or isinstance(item, int | slice | np.integer) for item in items):
@@ -290,34 +334,30 @@ def rebind(x: Tensor, new: Tensor) -> None:
     the place of ``x`` in the graph, and ``x`` takes that of ``new``. Code that keeps a list of tensors over a
     call of user code (inputs of a trace) must keep their operations instead.
     """
+    _leave(x)
+    _enter(x, new)
+
+
+def _leave(x: Tensor) -> None:
+    """Put another tensor in the place of ``x`` in the graph, if it has one."""
+    if x.op.outputs[x.value_index] is not x:
+        return
     old = Tensor(x.op, x.value_index, x.spec)
     old.is_weak = x.is_weak
     old._consumers = x._consumers
-    for op in dict.fromkeys(old._consumers):
-        op.inputs = tuple(old if t is x else t for t in op.inputs)
-    _put_output(old)
-    x.op, x.value_index, x.spec, x.is_weak, x._consumers = (
-        new.op,
-        new.value_index,
-        new.spec,
-        new.is_weak,
-        new._consumers,
-    )
-    for op in dict.fromkeys(x._consumers):
-        op.inputs = tuple(x if t is new else t for t in op.inputs)
-    _put_output(x)
+    _take_place(old, x)
 
 
-def _put_output(t: Tensor) -> None:
+def _enter(x: Tensor, new: Tensor) -> None:
+    """Put ``x``, which has no place in the graph, in that of ``new``."""
+    x.op, x.value_index, x.spec = new.op, new.value_index, new.spec
+    x.is_weak, x._consumers = new.is_weak, new._consumers
+    _take_place(x, new)
+
+
+def _take_place(t: Tensor, of: Tensor) -> None:
+    for op in dict.fromkeys(t._consumers):
+        op.inputs = tuple(t if x is of else x for x in op.inputs)
     outputs = list(t.op.outputs)
     outputs[t.value_index] = t
     t.op.outputs = tuple(outputs)
-
-
-def user_function(name: str, known: Callable[..., Any]) -> Callable[..., Any]:
-    """The function as the user calls it: its result is tied to the argument of which it is a view."""
-
-    def called(*args: Any, **kwargs: Any) -> Any:
-        return as_users_see(name, known(*args, **kwargs), (*args, *kwargs.values()))
-
-    return called

@@ -22,7 +22,7 @@ ROOT = Path(jitgrad.__file__).parent
 LAYERS = (
     ("errors", "config", "spec", "pytree"),
     ("opdef",),
-    ("operators", "dispatch", "graph", "scopes", "program"),
+    ("operators", "dispatch", "graph", "scopes", "program", "views"),
     ("ops", "interpreter"),
     ("gradients",),
     ("compiler",),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -33,23 +35,58 @@ def aligned(nbytes: int) -> int:
 
 
 def plan_arena(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
-    """Place temporaries so that those alive at the same step do not overlap: largest first, at the lowest free
-    offset.
+    """Place temporaries step by step, each in the smallest gap that takes it: those alive together do not overlap.
+
+    Of those that begin at the same step the largest is placed first. Linear in their number times that of gaps.
     """
-    placed: list[tuple[Lifetime, int]] = []
+    gaps = _Gaps()
     offsets: dict[object, int] = {}
-    for item in sorted(lifetimes, key=lambda item: -item.nbytes):
-        offset = 0
-        for other, start in sorted(
-            ((o, s) for o, s in placed if o.first <= item.last and item.first <= o.last), key=lambda pair: pair[1]
-        ):
-            if offset + item.nbytes <= start:
-                break
-            offset = max(offset, start + aligned(other.nbytes))
-        offsets[item.key] = offset
-        placed.append((item, offset))
-    total = max((start + aligned(item.nbytes) for item, start in placed), default=0)
-    return ArenaPlan(offsets, total, _most_alive(lifetimes))
+    ending: list[tuple[int, int, int]] = []
+    for item in sorted(lifetimes, key=lambda item: (item.first, -item.nbytes)):
+        while ending and ending[0][0] < item.first:
+            _, offset, nbytes = heapq.heappop(ending)
+            gaps.give_back(offset, nbytes)
+        offsets[item.key] = gaps.take(aligned(item.nbytes))
+        heapq.heappush(ending, (item.last, offsets[item.key], aligned(item.nbytes)))
+    return ArenaPlan(offsets, gaps.end, _most_alive(lifetimes))
+
+
+class _Gaps:
+    """The free parts of an arena below ``end``, in order of their offsets, no two of them adjacent."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self._starts: list[int] = []
+        self._sizes: list[int] = []
+
+    def take(self, nbytes: int) -> int:
+        """An offset with room for ``nbytes``: the start of the smallest gap that has it, else the arena grows."""
+        fitting = [(size, k) for k, size in enumerate(self._sizes) if size >= nbytes]
+        if fitting:
+            size, k = min(fitting)
+            offset = self._starts[k]
+            self._replace(k, k + 1, offset + nbytes, size - nbytes)
+            return offset
+        is_open = bool(self._starts) and self._starts[-1] + self._sizes[-1] == self.end
+        offset = self._starts[-1] if is_open else self.end
+        if is_open:
+            self._replace(len(self._starts) - 1, len(self._starts), 0, 0)
+        self.end = offset + nbytes
+        return offset
+
+    def give_back(self, offset: int, nbytes: int) -> None:
+        """Make a part free again, joined with the gaps that it touches."""
+        k = bisect.bisect(self._starts, offset)
+        low, high = k, k
+        if k > 0 and self._starts[k - 1] + self._sizes[k - 1] == offset:
+            low, offset, nbytes = k - 1, self._starts[k - 1], nbytes + self._sizes[k - 1]
+        if k < len(self._starts) and self._starts[k] == offset + nbytes:
+            high, nbytes = k + 1, nbytes + self._sizes[k]
+        self._replace(low, high, offset, nbytes)
+
+    def _replace(self, low: int, high: int, offset: int, nbytes: int) -> None:
+        self._starts[low:high] = [offset] if nbytes else []
+        self._sizes[low:high] = [nbytes] if nbytes else []
 
 
 def _most_alive(lifetimes: Iterable[Lifetime]) -> int:

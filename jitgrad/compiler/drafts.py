@@ -7,9 +7,20 @@ from dataclasses import dataclass, field
 
 from jitgrad.compiler.extents import ONE
 from jitgrad.compiler.groups import Axes, Placed
-from jitgrad.compiler.nodes import SCAN, SCATTER, Node
+from jitgrad.compiler.nodes import MAP, SCAN, SCATTER, Node
 
-MOST_NODES = 160  # per group: beyond that, registers spill and compile time grows faster than the code
+# What it costs to compute an op again, against storing its result and loading it back (about 4 on this scale).
+CHEAP = {
+    "add": 1, "subtract": 1, "multiply": 1, "negative": 1, "square": 1, "identity": 1, "cast": 1, "where": 1,
+    "relu": 1, "maximum": 1, "minimum": 1, "absolute": 1, "sign": 1, "clip": 1, "equal": 1, "not_equal": 1, "less": 1,
+    "less_equal": 1, "greater": 1, "greater_equal": 1, "logical_and": 1, "logical_or": 1, "logical_not": 1, "divide": 3,
+    "sqrt": 3, "reciprocal": 3,
+}  # fmt: skip
+
+# A kernel's ops weigh as in CHEAP, analytic functions 8. Beyond this weight registers spill, compile time grows
+# faster than the code, and long repetitive programs have fewer kernels that are equal.
+ANALYTIC_WEIGHT = 8
+MOST_WEIGHT = 200
 
 
 @dataclass(eq=False)
@@ -28,6 +39,7 @@ class Draft:
     partials: dict[int, int] = field(default_factory=dict)
     out_axes: dict[int, Axes] = field(default_factory=dict)
     copies: dict[tuple[int, Axes], int] = field(default_factory=dict)
+    weight: int = 0
 
     def append(self, placed: Placed) -> None:
         """Add a node, and the axes that only it has."""
@@ -36,6 +48,7 @@ class Draft:
                 self.axes.append(placed.node.classes[d])
                 self.extents.append(placed.node.shape[d])
         self.nodes.append(placed)
+        self.weight += weight_of(placed.node)
         self.out_axes[placed.node.value] = placed.out_axes
 
     def replace_nodes(self, nodes: list[Placed]) -> None:
@@ -47,6 +60,11 @@ class Draft:
     def is_scatter(self) -> bool:
         """Whether this is the kernel of a scatter, which no other node joins."""
         return bool(self.nodes) and self.nodes[0].node.form == SCATTER
+
+
+def weight_of(node: Node) -> int:
+    """What an op adds to the size of a kernel."""
+    return CHEAP.get(node.op, ANALYTIC_WEIGHT) if node.form == MAP else 1
 
 
 def is_sequential(node: Node) -> bool:
@@ -62,8 +80,8 @@ def runs_serially(node: Node) -> bool:
 
 def fit(draft: Draft, node: Node) -> Axes | str:
     """The group axis of each domain dimension, new inner axes included; or the reason why the node cannot join."""
-    if len(draft.nodes) >= MOST_NODES:
-        return f"the kernel already has {MOST_NODES} ops"
+    if draft.weight + weight_of(node) > MOST_WEIGHT:
+        return f"the kernel is full: its ops weigh {draft.weight} of {MOST_WEIGHT}"
     if draft.is_scatter:
         return "a scatter has a kernel of its own"
     fixed: dict[int, int] = {}

@@ -5,8 +5,8 @@ a reduction over that axis gives one partial result per chunk, combined by a ser
 inner axes is complete inside the nest, and later nodes of the group may use it while the row is still in cache.
 
 Nodes are placed in order, each in the first group that takes it: a group that makes one of its inputs, else one that
-reads the same arrays, else a new one. A group is never earlier than the groups that make its inputs, so the order of
-groups is an order in which they can run.
+reads the same arrays, else the latest one, else a new one. A group is never earlier than the groups that make its
+inputs, so the order of groups is an order in which they can run.
 """
 
 from __future__ import annotations
@@ -84,14 +84,15 @@ class _Planner:
         return self.home.get(self.cluster.aliases.get(v, v), -1)
 
     def _candidates(self, node: Node) -> Iterator[int]:
-        """Groups that the node may join, those of its producers first, then those that read the same arrays."""
+        """Groups that the node may join: those of its producers, those that read the same arrays, the latest one."""
         if node.form == SCATTER:
             return
         reads = self.floating.real_reads(node)
         makers = {self._step_of(v) for v in reads}
         earliest = max((self._ready(v, node) for v in reads), default=0)
         siblings = {step for v in reads for step in self.readers.get(v, ())[-_SIBLINGS:]}
-        for number in [*sorted(makers, reverse=True), *sorted(siblings - makers)]:
+        latest = {len(self.steps) - 1} - makers - siblings
+        for number in [*sorted(makers, reverse=True), *sorted(siblings - makers), *latest]:
             if number >= earliest and isinstance(self.steps[number], Draft):
                 yield number
 

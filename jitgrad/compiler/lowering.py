@@ -130,7 +130,7 @@ class Lowering:
                 body.rest.append(Accumulator(name, init.dtype, node.combine, init))
 
     def _row_axes(self, placed: Placed) -> tuple[int, ...]:
-        """The axes of the memory in which a reduction accumulates: those kept inside, those of loops it must outlive."""
+        """The axes of the memory in which a reduction accumulates: those kept inside and of loops it must outlive."""
         outlived = self.spilled.get(placed.node.value, ()) if placed.node.form == REDUCE else ()
         return tuple(sorted({*inner_kept(placed), *outlived}))
 

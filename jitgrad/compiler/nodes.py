@@ -4,6 +4,7 @@ become operands.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -26,7 +27,7 @@ from jitgrad.spec import DType, normalize_axes, normalize_axis
 MAP, REDUCE, SCAN, GATHER, SCATTER = "map", "reduce", "scan", "gather", "scatter"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Node:
     """``value[out_dims] = form(op(operands))`` over an iteration domain.
 
@@ -50,7 +51,7 @@ class Node:
     table_dims: tuple[AxisIndex | int, ...] = ()
     is_serial: bool = False
 
-    @property
+    @functools.cached_property
     def reads(self) -> tuple[int, ...]:
         """All values that it reads, each once."""
         table = () if self.table is None or self.form == SCATTER else (self.table,)

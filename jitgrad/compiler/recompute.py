@@ -6,18 +6,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from jitgrad.compiler.accesses import Leaf, Operand
-from jitgrad.compiler.drafts import Draft
+from jitgrad.compiler.drafts import CHEAP, Draft
 from jitgrad.compiler.extents import ONE
 from jitgrad.compiler.groups import Axes, Placed
 from jitgrad.compiler.nodes import MAP, Node
 
-# What it costs to compute an op again, against storing its result and loading it back (about 4 on this scale).
-CHEAP = {
-    "add": 1, "subtract": 1, "multiply": 1, "negative": 1, "square": 1, "identity": 1, "cast": 1, "where": 1,
-    "relu": 1, "maximum": 1, "minimum": 1, "absolute": 1, "sign": 1, "clip": 1, "equal": 1, "not_equal": 1, "less": 1,
-    "less_equal": 1, "greater": 1, "greater_equal": 1, "logical_and": 1, "logical_or": 1, "logical_not": 1, "divide": 3,
-    "sqrt": 3, "reciprocal": 3,
-}  # fmt: skip
 RECOMPUTE_LIMIT = 8
 
 
@@ -152,7 +145,7 @@ class Recomputing:
         return names[v]
 
     def _recipe(self, v: int) -> list[Node]:
-        """The cheap nodes that make ``v`` from values that are in memory anyway, in order; none when it is not cheap."""
+        """The cheap nodes that make ``v`` from values in memory, in order; none when it is not cheap."""
         recipe: dict[int, Node] = {}
         pending, cost = [(v, True)], 0
         while pending:

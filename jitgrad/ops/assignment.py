@@ -14,37 +14,7 @@ from jitgrad.ops.gathering import INDEX, as_index
 from jitgrad.ops.indexing import MASK_HINT, Plan, consumed, plan_index, view
 from jitgrad.ops.slicing import unslice
 from jitgrad.spec import TensorSpec
-
-
-def rebind(x: Tensor, new: Tensor) -> None:
-    """Let the object ``x`` stand for the value ``new``; all operations made so far keep the old one.
-
-    ``new`` must be the output of an operation made for this purpose, that nobody holds. A fresh tensor takes
-    the place of ``x`` in the graph, and ``x`` takes that of ``new``. Code that keeps a list of tensors over a
-    call of user code (inputs of a trace) must keep their operations instead.
-    """
-    old = Tensor(x.op, x.value_index, x.spec)
-    old.is_weak = x.is_weak
-    old._consumers = x._consumers
-    for op in dict.fromkeys(old._consumers):
-        op.inputs = tuple(old if t is x else t for t in op.inputs)
-    _put_output(old)
-    x.op, x.value_index, x.spec, x.is_weak, x._consumers = (
-        new.op,
-        new.value_index,
-        new.spec,
-        new.is_weak,
-        new._consumers,
-    )
-    for op in dict.fromkeys(x._consumers):
-        op.inputs = tuple(x if t is new else t for t in op.inputs)
-    _put_output(x)
-
-
-def _put_output(t: Tensor) -> None:
-    outputs = list(t.op.outputs)
-    outputs[t.value_index] = t
-    t.op.outputs = tuple(outputs)
+from jitgrad.views import check_writable, is_written, write
 
 
 @function("setitem")
@@ -52,14 +22,18 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
     """``x[index] = value``: every index of ``getitem``, and traced masks for values that broadcast.
 
     The value is converted to the dtype of ``x``; of several values for one element the last stays, as in
-    NumPy. Unlike in NumPy, other tensors never change: slices of ``x`` taken before are values, not views.
+    NumPy. What shares memory with ``x`` changes with it.
     """
-    new = _assigned(x, index, as_tensor(value, x.dtype, x.graph))
+    if is_written(x, index, value):
+        return
+    check_writable(x)
+    new = assigned(x, index, as_tensor(value, x.dtype, x.graph))
     if new is not x:
-        rebind(x, new)
+        write(x, new)
 
 
-def _assigned(x: Tensor, index: Any, value: Tensor) -> Tensor:
+@function("assigned")
+def assigned(x: Tensor, index: Any, value: Tensor) -> Tensor:
     """A new tensor, or ``x`` itself where nothing is assigned."""
     items = index if isinstance(index, tuple) else (index,)
     if any(isinstance(item, Tensor) and item.dtype.kind == "b" for item in items):
@@ -277,8 +251,8 @@ def put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
     if values.size != index.size:
         values = build("take", values, np.arange(index.size) % values.size, 0)
     if index.size:
-        flat = _assigned(build("ravel", x), index, values)
-        rebind(x, build("reshape", flat, x.spec.known_shape))
+        flat = assigned(build("ravel", x), index, values)
+        write(x, build("reshape", flat, x.spec.known_shape))
 
 
 @function("copyto")
@@ -287,7 +261,7 @@ def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) ->
     x = _target("copyto", dst)
     if where is True:
         return setitem(x, ..., src)
-    rebind(x, build("where", where, _fitted(as_tensor(src, x.dtype, x.graph), x.spec.known_shape), x))
+    write(x, build("where", where, _fitted(as_tensor(src, x.dtype, x.graph), x.spec.known_shape), x))
     return None
 
 
@@ -298,7 +272,7 @@ def putmask(a: Any, mask: Any, values: Any) -> None:
     source = as_tensor(values, x.dtype, x.graph)
     if source.size != 1 and source.shape != x.shape:
         raise unsupported("putmask", " with values of another shape than the array")
-    rebind(x, build("where", mask, _fitted(source, x.spec.known_shape), x))
+    write(x, build("where", mask, _fitted(source, x.spec.known_shape), x))
 
 
 @function("fill_diagonal")
@@ -322,7 +296,7 @@ def add_at(a: Any, indices: Any, b: Any) -> None:
     part = view(x, plan)
     index = [as_index(i, x) for i in plan.positions]
     sums = _scattered(part, _fitted(value, _selected_shape(part, plan)), index, plan.axes)
-    rebind(x, _with_window(x, plan, build("add", part, sums)))
+    write(x, _with_window(x, plan, build("add", part, sums)))
     return None
 
 

@@ -76,7 +76,9 @@ def _arcsin_terms(size: Real) -> tuple[Mask, Real, Real]:
     is_large = size > 0.5
     square = select(is_large, fma(size, -0.5, 0.5), size * size)
     root = select(is_large, sqrt(square), size)
-    return is_large, root, square * root * poly(square, _ASIN)
+    # What the square root lost is its residual / (2*root); where that matters, 1.4 is near enough.
+    lost = select(is_large, fma(-root, root, square) * 1.4, 0.0)
+    return is_large, root, fma(square * poly(square, _ASIN), root, lost)
 
 
 def _arc(base: Real, factor: Real, root: Real, tail: Real) -> Real:

@@ -159,8 +159,7 @@ def _scaled_turns(x: Real) -> ir.Value:
     shift = builder.and_(digit.value, _I64(63))
     funnel = declare(builder.module, "llvm.fshl.i64", ir.FunctionType(_I64, [_I64] * 3))
     high, middle, low = (
-        builder.zext(builder.call(funnel, [left, right, shift]), _I128)
-        for left, right in pairwise(words)
+        builder.zext(builder.call(funnel, [left, right, shift]), _I128) for left, right in pairwise(words)
     )
     significand = builder.zext(((bits & ((1 << 52) - 1)) | (1 << 52)).value, _I128)
     total = builder.shl(builder.mul(significand, high), _I128(64))

@@ -1,0 +1,220 @@
+"""Measuring a workload: sessions run in turns, so that noise of the machine meets all of them alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.frameworks import OURS
+from benchmarks.sessions import Session, WorkerError
+from benchmarks.workload import Array, Workload
+
+LIMITS = ("copy", "products")
+TOLERANCE = {"float32": 5e-4, "float64": 1e-9}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to measure: turns, seconds of a turn, scale of the arguments, seconds until a worker is given up, and
+    whether every workload gets new processes.
+    """
+
+    repeat: int = 10
+    turn: float = 0.15
+    scale: float = 1.0
+    timeout: float = 400.0
+    fresh: bool = True
+
+
+@dataclass
+class Figures:
+    """What one framework took for one workload, in seconds and bytes. ``turns`` has the samples of each turn,
+    ``start`` is the compile of something small before, ``warm`` the first call of a new process that finds
+    machine code on disk, ``difference`` the largest one to the reference.
+    """
+
+    turns: list[list[float]] = field(default_factory=list)
+    start: float | None = None
+    import_seconds: float | None = None
+    first: float | None = None
+    warm: float | None = None
+    peak_bytes: int | None = None
+    difference: float | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None
+    version: str | None = None
+
+    @property
+    def quartiles(self) -> tuple[float, float, float] | None:
+        """Lower quartile, median, upper quartile of all samples."""
+        if not self.turns:
+            return None
+        low, median, high = np.quantile(np.concatenate(self.turns), [0.25, 0.5, 0.75])
+        return float(low), float(median), float(high)
+
+    @property
+    def median(self) -> float | None:
+        """The median of all samples."""
+        return self.quartiles[1] if self.quartiles else None
+
+
+class Bench:
+    """Measures workloads under a directory for arguments, results and caches."""
+
+    def __init__(self, frameworks: Sequence[str], options: Options, directory: Path) -> None:
+        self._frameworks = frameworks
+        self._options = options
+        self._directory = directory
+        self._kept: dict[str, Session] = {}
+
+    def measure(self, workload: Workload) -> tuple[dict[str, Figures], int]:
+        """Figures by framework, and the least bytes that have to move."""
+        arrays = workload.make(self._options.scale)
+        data = self._directory / workload.name / "data"
+        data.mkdir(parents=True)
+        for k, array in enumerate(arrays):
+            np.save(data / f"{k}.npy", array)
+        figures = {name: Figures() for name in self._chosen(workload, arrays)}
+        try:
+            reference = self._reference(workload, data)
+        except WorkerError as error:
+            return {"interpreter": Figures(error=f"no reference: {error}")}, workload.least_bytes(arrays)
+        sessions: dict[str, Session] = {}
+        try:
+            for name, found in figures.items():
+                with _noting(found):
+                    sessions[name] = self._open(name, workload, found)
+                    self._first(sessions[name], workload, data, found)
+                    if name not in LIMITS:
+                        self._check(sessions[name], workload, reference, found)
+            self._alternate(sessions, figures)
+            for name, session in sessions.items():
+                if figures[name].error is not None:
+                    continue
+                with _noting(figures[name]):
+                    memory = session.ask("memory")
+                    figures[name].peak_bytes = memory["peak"] - memory["level"]
+                    figures[name].details = session.ask("describe")
+        finally:
+            self._close(sessions)
+        if self._options.fresh and "jitgrad" in figures and figures["jitgrad"].error is None:
+            self._warm(workload, data, figures["jitgrad"])
+        return figures, workload.least_bytes(arrays)
+
+    def close(self) -> None:
+        """End all processes that are left."""
+        for session in self._kept.values():
+            session.close()
+
+    def _chosen(self, workload: Workload, arrays: Sequence[Array]) -> list[str]:
+        """Limits of the memory and, where there are large products, of BLAS; frameworks that have a loss."""
+        limits = [LIMITS[0]] + [LIMITS[1]] * bool(workload.products(*arrays))
+        chosen = [name for name in self._frameworks if name in OURS or name in workload.losses]
+        return (limits if self._options.fresh else []) + chosen
+
+    # -- sessions ---------------------------------------------------------------------------------------------
+
+    def _open(self, name: str, workload: Workload, found: Figures) -> Session:
+        session = self._kept.get(name) or self._start(name, workload)
+        if not self._options.fresh:
+            self._kept[name] = session
+        found.version = session.hello["version"]
+        found.import_seconds = session.hello["import_seconds"]
+        return session
+
+    def _start(self, name: str, workload: Workload) -> Session:
+        cache = self._directory / workload.name
+        return Session(name, cache, self._options.timeout)
+
+    def _close(self, sessions: dict[str, Session]) -> None:
+        for session in sessions.values():
+            if session not in self._kept.values():
+                session.close()
+
+    def _reference(self, workload: Workload, data: Path) -> list[Array]:
+        """The results of the interpreter, in float64."""
+        name = "interpreter"
+        session = self._kept.get(name) or self._start(name, workload)
+        if not self._options.fresh:
+            self._kept[name] = session
+        try:
+            session.ask("load", workload=workload.name, path=str(data), cast=True)
+            session.ask("first")
+            return _results(session, data.parent / "reference.npz")
+        finally:
+            self._close({name: session})
+
+    # -- figures ----------------------------------------------------------------------------------------------
+
+    def _first(self, session: Session, workload: Workload, data: Path, found: Figures) -> None:
+        if session.framework not in LIMITS and self._options.fresh:
+            found.start = session.ask("prime")["seconds"]
+        session.ask("load", workload=workload.name, path=str(data))
+        found.first = session.ask("first")["seconds"]
+
+    def _check(self, session: Session, workload: Workload, reference: list[Array], found: Figures) -> None:
+        results = _results(session, self._directory / workload.name / f"{session.framework}.npz")
+        found.difference = max(difference(a, b) for a, b in zip(results, reference, strict=True))
+        tolerance = workload.tolerance or max(TOLERANCE[str(a.dtype)] for a in results)
+        if not found.difference <= tolerance:
+            raise WorkerError(f"differs by {found.difference:.1e} from the reference")
+
+    def _alternate(self, sessions: dict[str, Session], figures: dict[str, Figures]) -> None:
+        plans: dict[str, dict[str, int]] = {}
+        for name in [name for name in sessions if figures[name].error is None]:
+            with _noting(figures[name]):
+                plans[name] = self._plan(sessions[name])
+        names = list(plans)
+        for turn in range(self._options.repeat):
+            for k in range(len(names)):
+                name = names[(k + turn) % len(names)]
+                if figures[name].error is None:
+                    with _noting(figures[name]):
+                        figures[name].turns.append(sessions[name].ask("run", **plans[name])["seconds"])
+                    time.sleep(0.02 if self._options.fresh else 0.0)  # let the threads of this one fall asleep
+
+    def _plan(self, session: Session) -> dict[str, int]:
+        """Calls before a turn's first sample, samples, and calls of a sample: all for about a turn's time."""
+        once = min(session.ask("run", warm=1, samples=3, inner=1)["seconds"])
+        inner = max(1, int(2e-4 / once))
+        samples = min(50, max(1, int(self._options.turn / (once * inner))))
+        return {"warm": max(1, min(100, int(5e-3 / once))), "samples": samples, "inner": inner}
+
+    def _warm(self, workload: Workload, data: Path, found: Figures) -> None:
+        with _noting(found):
+            session = self._start("jitgrad", workload)
+            try:
+                session.ask("load", workload=workload.name, path=str(data))
+                found.warm = session.ask("first")["seconds"]
+            finally:
+                session.close()
+
+
+@contextmanager
+def _noting(found: Figures) -> Iterator[None]:
+    """Keep what a worker complains about with its figures, and go on."""
+    try:
+        yield
+    except WorkerError as error:
+        found.error = str(error)
+
+
+def _results(session: Session, path: Path) -> list[Array]:
+    session.ask("results", path=str(path))
+    with np.load(path) as arrays:
+        return [arrays[name] for name in arrays.files]
+
+
+def difference(result: Array, reference: Array) -> float:
+    """The largest difference, relative to the largest magnitude of the reference; infinite for other shapes."""
+    if result.shape != reference.shape:
+        return float("inf")
+    largest = float(np.max(np.abs(reference), initial=0.0))
+    distance = float(np.max(np.abs(result.astype(np.float64) - reference), initial=0.0))
+    return distance / largest if largest else distance
