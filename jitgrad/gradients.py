@@ -128,7 +128,11 @@ class _Walk:
     def _sum(self, addends: list[Tensor]) -> Tensor:
         attrs = sum_attrs([g.op for g in addends])
         with self.graph.only_attrs(attrs), self.graph.name_scope(self.scope):
-            return apply(find("add_n"), *addends)  # type: ignore[no-any-return]
+            total: Tensor = apply(find("add_n"), *addends)
+        masks = {self.masks.get(g) for g in addends}
+        if len(masks) == 1 and (mask := masks.pop()) is not None:
+            self.masks[total] = mask
+        return total
 
     @contextlib.contextmanager
     def _scopes_of(self, op: Operation) -> Iterator[None]:

@@ -234,3 +234,23 @@ def test_small_gradients_in_a_large_graph_cost_what_they_span() -> None:
             return seconds(lambda: [jg.gradients(end, middle) for end in ends])
 
     assert cost(20_000) < 4 * cost(200)
+
+
+@pytest.mark.parametrize(
+    "f, slope",
+    [
+        (lambda x: np.where(x > 0, np.log(x), 3 * x), 3.0),
+        (lambda x: np.where(x > 0, 2 * np.sqrt(x) + 1, 0.0), 0.0),
+        (lambda x: np.where(x > 0, 1 / x, 5 * x), 5.0),
+        (lambda x: np.where(x == 0, x, np.exp(1 / x)), 1.0),
+        (lambda x: np.where(x != 0, np.arctan2(x, x) * np.hypot(x, x), -x), -1.0),
+    ],
+)
+def test_where_lets_no_nan_of_the_side_not_taken_through(f: Any, slope: float) -> None:
+    x = np.array([0.0, 0.5])
+    total = lambda x: np.sum(f(x))  # noqa: E731
+    first = jg.grad(total)(x)
+    assert first[0] == slope
+    assert np.isfinite(first).all()
+    assert jg.hessian(total)(x)[0, 0] == 0
+    np.testing.assert_array_equal(jg.compile(jg.grad(total))(x)[0], slope)
