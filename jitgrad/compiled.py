@@ -212,12 +212,22 @@ class Compiled:
         for leaf in leaves:
             if isinstance(leaf, Tensor):
                 return None
-            key, array = read_leaf(leaf, self.options.keeps_numbers)
+            try:
+                key, array = read_leaf(leaf, self.options.keeps_numbers)
+            except TypeError as error:
+                raise self._refusal(error, args, kwargs, len(keys)) from None
             keys.append(key)
             if array is not None:
                 arrays.append(array)
         signature = tuple(keys)
         return _Call((structure, signature, statics), arrays, structure, signature, statics)
+
+    def _refusal(self, error: TypeError, args: Any, kwargs: Any, number: int) -> TypeError:
+        """The error of an argument that cannot be traced, with its name and the user's line."""
+        name = leaf_names(self._parameters, args, kwargs)[number]
+        what, *hints = str(error).split("\n")
+        text = layout(f"argument {name} of {self.__name__}: {what}", needed=f"at {source_text(user_source())}")
+        return type(error)("\n".join([text, *hints]))
 
     def _concrete_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
         call = self._take_apart(args, kwargs)

@@ -19,6 +19,10 @@ class GradientError(JitgradError, LookupError):
     """A gradient was asked for that does not exist."""
 
 
+class IndexingError(JitgradError, IndexError):
+    """An index does not fit the array, or is of a kind that indexes nothing."""
+
+
 class TracedValueError(JitgradError, TypeError):
     """The value of a traced tensor was needed while only its shape and dtype are known."""
 

@@ -41,6 +41,16 @@ def user_source() -> Source:
     return frame.f_code.co_filename, frame.f_lineno
 
 
+def raised_at(error: BaseException) -> Source | None:
+    """File and line of the innermost frame outside this package, NumPy and SciPy that the error came through."""
+    found, place = None, error.__traceback__
+    while place is not None:
+        name = place.tb_frame.f_code.co_filename
+        found = found if name.startswith(_not_the_users) else (name, place.tb_lineno)
+        place = place.tb_next
+    return found
+
+
 def source_text(source: Source | None) -> str:
     """``classify.py:41``."""
     return "an unknown place" if source is None else f"{os.path.basename(source[0])}:{source[1]}"

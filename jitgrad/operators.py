@@ -100,6 +100,10 @@ def traced_value_error(x: Any, what: str, hint: str) -> TracedValueError:
 
 
 _branch_hint = "use np.where(condition, a, b), or jitgrad.cond and jitgrad.while_loop for branches and loops"
+_array_hint = (
+    "use jitgrad.numpy, which has the same names (jitgrad.numpy.array([a, b])), np.take(table, i, axis=0) in place of "
+    "table[i] for a table of NumPy, or jg.py_func"
+)
 _scalar_hint = "keep the value as an array, return it from the function, or make the argument static (static_argnames)"
 
 
@@ -140,7 +144,7 @@ class Operators:
     __int__ = _needs_value("int()", _scalar_hint)
     __complex__ = _needs_value("complex()", _scalar_hint)
     __index__ = _needs_value("an index or a count", "use np.take, or make the argument static (static_argnames)")
-    __array__ = _needs_value("conversion to an array", "use jitgrad.numpy, which has the same names, or jg.py_func")
+    __array__ = _needs_value("conversion to an array", _array_hint)
     item, tolist = _needs_value("item()", _scalar_hint), _needs_value("tolist()", _scalar_hint)
 
     sum, prod, mean, std, var = map(_method, ("sum", "prod", "mean", "std", "var"))

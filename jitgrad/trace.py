@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from jitgrad import pytree
-from jitgrad.errors import DTypeError, layout
-from jitgrad.graph import Graph, Operation, Tensor, default_graph
+from jitgrad.errors import DTypeError, JitgradError, TracedValueError, layout
+from jitgrad.graph import Graph, Operation, Tensor, default_graph, raised_at, source_text
 from jitgrad.ops.creation import identity, placeholder
 from jitgrad.ops.state import assign_op
 from jitgrad.spec import DType
@@ -49,8 +49,8 @@ def read_leaf(leaf: Any, keeps_numbers: bool = False) -> tuple[LeafKey, Any]:
     """The key of a leaf and its array, C-contiguous and of native byte order; None in place of a static
     leaf's array.
 
-    Python numbers are static with ``keeps_numbers``. DTypeError for arrays of objects, text and dates;
-    TypeError for an unhashable object.
+    Python numbers are static with ``keeps_numbers``. DTypeError for arrays of objects, text and dates,
+    for unhashable objects too.
     """
     kind = type(leaf)
     if kind is not np.ndarray:
@@ -107,7 +107,7 @@ def _static(leaf: Any) -> Static:
     try:
         hash(leaf)
     except TypeError:
-        raise TypeError(
+        raise DTypeError(
             layout(
                 f"{leaf!r} of type {type(leaf).__name__} is neither an array nor hashable",
                 hint="pass arrays in lists, tuples, dicts or dataclasses, and make other arguments hashable",
@@ -208,10 +208,39 @@ def trace(
             with scope():
                 result = fn(*args, **kwargs)
             outputs, results = _collect(result, graph)
+        except JitgradError as error:
+            _locate(error)
+            raise
+        except (TypeError, ValueError) as error:
+            _explain_numpys_refusal(error)
+            raise
         finally:
             graph.closed_by = describe(fn)
     effects = tuple(op for op in graph.operations if op.opdef is assign_op)
     return Traced(inputs, outputs, results, effects)
+
+
+def _locate(error: JitgradError) -> None:
+    """Add the user's line to the message of an error, where it is not there yet."""
+    source = raised_at(error)
+    if source is not None and error.args and source_text(source) not in str(error):
+        error.args = (layout(str(error.args[0]), needed=f"at {source_text(source)}"), *error.args[1:])
+
+
+# What NumPy says when it is given a traced value where it needs a number, and what to do then.
+_refusals = {
+    "setting an array element with a sequence": "make the array with np.zeros_like(x) or jitgrad.numpy.zeros: an array "
+    "of NumPy cannot hold traced values",
+    "expected a sequence of integers or a single integer": "make the argument static (static_argnames)",
+}
+
+
+def _explain_numpys_refusal(error: Exception) -> None:
+    for text, hint in _refusals.items():
+        if text in str(error):
+            where = f"at {source_text(raised_at(error))}"
+            message = "NumPy needs the value of a traced tensor, which is not known while the function is traced"
+            raise TracedValueError(layout(message, numpy=error, needed=where, hint=hint)) from error
 
 
 def _stand_in(key: LeafKey, name: str) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.errors import DTypeError, ShapeError
+from jitgrad.errors import DTypeError, IndexingError, ShapeError
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Gather, OpDef, Params, Scatter, Specs, define
 from jitgrad.operators import call, function
@@ -26,10 +26,10 @@ INDEX = np.dtype(np.int64)
 
 
 def as_index(value: Any, x: Tensor) -> Tensor:
-    """``value`` as a tensor of 64-bit integers in the graph of ``x``; IndexError for floats."""
+    """``value`` as a tensor of 64-bit integers in the graph of ``x``; IndexingError for floats."""
     array = value if isinstance(value, Tensor) else np.asarray(value)
     if array.dtype.kind not in "iub" and not (isinstance(array, np.ndarray) and array.size == 0):
-        raise IndexError(f"positions must be integers, got {array.dtype.name}")
+        raise IndexingError(f"positions must be integers, got {array.dtype.name}")
     return (
         as_tensor(value, INDEX, x.graph)
         if isinstance(value, Tensor)
@@ -192,12 +192,12 @@ scatter_take_along_op: OpDef = define(
 
 
 def checked_positions(index: Any, extent: int | None, axis: int) -> None:
-    """IndexError for a concrete position outside the extent, when both are known."""
+    """IndexingError for a concrete position outside the extent, when both are known."""
     if isinstance(index, Tensor) or extent is None or index.size == 0:
         return
     bad = index[(index < -extent) | (index >= extent)]
     if bad.size:
-        raise IndexError(f"index {bad.flat[0]} is out of bounds for axis {axis} with size {extent}")
+        raise IndexingError(f"index {bad.flat[0]} is out of bounds for axis {axis} with size {extent}")
 
 
 @function("take")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.errors import ShapeError
+from jitgrad.errors import IndexingError, ShapeError
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.operators import function, traced_value_error
 from jitgrad.ops.common import as_tensor, build
@@ -45,7 +45,7 @@ class Plan:
 def getitem(x: Tensor, index: Any) -> Tensor:
     """``x[index]``: integers, slices, Ellipsis, None, integer arrays and tensors, concrete boolean arrays.
 
-    IndexError for too many indices and for concrete positions out of range; TracedValueError for a traced
+    IndexingError for too many indices and for concrete positions out of range; TracedValueError for a traced
     mask, since the shape would depend on its values. Traced positions out of range: see gathering.
     """
     plan = plan_index(x, index)
@@ -139,11 +139,11 @@ def _expanded(x: Tensor, index: Any) -> list[Entry]:
     items = [_plain(item) for item in (index if isinstance(index, tuple) else (index,))]
     ellipses = [k for k, item in enumerate(items) if item is Ellipsis]
     if len(ellipses) > 1:
-        raise IndexError("an index can only have a single ellipsis ('...')")
+        raise IndexingError("an index can only have a single ellipsis ('...')")
     taken = sum(consumed(item) for item in items)
     rank = x.ndim
     if taken > rank:
-        raise IndexError(f"too many indices for array: array is {rank}-dimensional, but {taken} were indexed")
+        raise IndexingError(f"too many indices for array: array is {rank}-dimensional, but {taken} were indexed")
     fill = [slice(None)] * (rank - taken)
     where = ellipses[0] if ellipses else len(items)
     items[where : where + 1] = fill
@@ -187,7 +187,7 @@ def _array(item: Any) -> Entry:
     if array.size == 0 and not isinstance(item, np.ndarray):
         array = array.astype(np.int64)
     if array.dtype.kind not in "iub":
-        raise IndexError(
+        raise IndexingError(
             "only integers, slices (`:`), ellipsis (`...`), None and integer or boolean arrays are indices, "
             f"got {type(item).__name__} of dtype {array.dtype.name}"
         )
@@ -214,7 +214,7 @@ def _mask_entries(x: Tensor, mask: Any, axis: int) -> list[Entry]:
     for k, n in enumerate(mask.shape):
         extent = x.shape[axis + k]
         if extent is not None and extent != n:
-            raise IndexError(
+            raise IndexingError(
                 f"boolean index did not match indexed array along axis {axis + k}; size of axis is {extent} "
                 f"but size of corresponding boolean axis is {n}"
             )

@@ -22,6 +22,9 @@ def resolve(ufunc: np.ufunc, keys: tuple[Any, ...]) -> tuple[DType, ...]:
     """
     try:
         found = tuple(ufunc.resolve_dtypes((*keys, *(None,) * ufunc.nout)))
+        if np.dtype(object) in found:  # NumPy compares Python integers as objects, since they know no bounds
+            keys = tuple(np.dtype(key) if isinstance(key, type) else key for key in keys)
+            found = tuple(ufunc.resolve_dtypes((*keys, *(None,) * ufunc.nout)))
     except TypeError as error:
         names = ", ".join(getattr(key, "name", getattr(key, "__name__", str(key))) for key in keys)
         raise DTypeError(
