@@ -14,16 +14,16 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.environments import interpreter_of
 from benchmarks.frameworks import OURS, PEERS
 from benchmarks.measure import Bench, Options
-from benchmarks.environments import interpreter_of
 from benchmarks.picture import picture
 from benchmarks.report import Report, Row
 from benchmarks.workloads import WORKLOADS
@@ -31,8 +31,8 @@ from benchmarks.workloads import WORKLOADS
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
-def run(names: Sequence[str], frameworks: Sequence[str], options: Options) -> Report:
-    """Measure the workloads, telling on standard error how it goes."""
+def run(names: Sequence[str], frameworks: Sequence[str], options: Options) -> Iterator[Report]:
+    """Measure the workloads, telling on standard error how it goes; after each, the report so far."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="jitgrad-benchmarks-") as directory:
         bench = Bench(frameworks, options, Path(directory))
@@ -42,13 +42,15 @@ def run(names: Sequence[str], frameworks: Sequence[str], options: Options) -> Re
                 rows.append(Row(WORKLOADS[name], *bench.measure(WORKLOADS[name])))
                 seconds = time.perf_counter() - start
                 print(f"{name}: {seconds:.1f} s, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
+                yield Report(_machine(rows), tuple(rows), asdict(options))
         finally:
             bench.close()
-    return Report(_machine(rows), rows, asdict(options))
 
 
 def _machine(rows: Sequence[Row]) -> dict[str, Any]:
-    found = {name: figures.version for row in rows for name, figures in row.figures.items() if figures.version}
+    found = {
+        name: figures.version for row in rows for name, figures in row.figures.items() if figures.version
+    }
     versions = {name: found[name] for name in ("jitgrad", *PEERS) if name in found}
     return {
         "processors": len(os.sched_getaffinity(0)),
@@ -85,25 +87,31 @@ def _chosen(given: str, known: Sequence[str], parser: argparse.ArgumentParser) -
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="a hundredth of the work, without peers")
-    parser.add_argument("--only", metavar="NAME,...", default="", help="workloads with these words in their names")
-    parser.add_argument("--peers", metavar="NAME,...", help="of jax,torch,pytensor (default: those installed)")
+    parser.add_argument(
+        "--only", metavar="NAME,...", default="", help="workloads with these words in their names"
+    )
+    parser.add_argument(
+        "--peers", metavar="NAME,...", help="of jax,torch,pytensor (default: those installed)"
+    )
     parser.add_argument("--repeat", type=int, default=10, metavar="N", help="turns (default: 10)")
     parser.add_argument("--markdown", type=Path, metavar="PATH", help="write the table there as well")
     options = parser.parse_args(arguments)
     names = _chosen(options.only, list(WORKLOADS), parser)
-    if options.smoke:
-        smoke = Options(repeat=2, turn=0.001, scale=0.01, fresh=False)
-        report = run(names, OURS, smoke)
-    else:
+    frameworks, how = OURS, Options(repeat=2, turn=0.001, pause=0.0, scale=0.01, fresh=False)
+    if not options.smoke:
         peers = [p for p in PEERS if interpreter_of(p)] if options.peers is None else options.peers.split(",")
         if unknown := set(peers) - {*PEERS, ""}:
             parser.error(f"no such peer: {', '.join(sorted(unknown))}")
-        report = run(names, (*OURS, *filter(None, peers)), Options(repeat=options.repeat))
-        write(report)
+        frameworks, how = (*OURS, *filter(None, peers)), Options(repeat=options.repeat)
+    for report in run(names, frameworks, how):
+        if not options.smoke:
+            write(report)
     print(report.text)
     if options.markdown:
         write_markdown(report, options.markdown)
-    return int(any(figures.error for row in report.rows for name, figures in row.figures.items() if name in OURS))
+    return int(
+        any(figures.error for row in report.rows for name, figures in row.figures.items() if name in OURS)
+    )
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -39,11 +40,15 @@ def interpreter_of(framework: str) -> Path | None:
 
 
 def make(framework: str, python: str, pip: Sequence[str]) -> None:
-    """Make a peer's environment; CalledProcessError if that fails, after removing nothing."""
+    """Make a peer's environment; CalledProcessError if that fails, and nothing is left behind."""
     place = directory() / framework
-    subprocess.run([python, "-m", "venv", str(place)], check=True)
     install = [str(place / "bin" / "python"), "-m", "pip", "install", "--quiet", *pip]
-    subprocess.run([*install, *REQUIREMENTS[framework]], check=True)
+    try:
+        subprocess.run([python, "-m", "venv", str(place)], check=True)
+        subprocess.run([*install, *REQUIREMENTS[framework]], check=True)
+    except subprocess.CalledProcessError:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

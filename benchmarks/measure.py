@@ -21,25 +21,31 @@ TOLERANCE = {"float32": 5e-4, "float64": 1e-9}
 
 @dataclass(frozen=True)
 class Options:
-    """How to measure: turns, seconds of a turn, scale of the arguments, seconds until a worker is given up, and
-    whether every workload gets new processes.
+    """How to measure.
+
+    Turns, seconds of a turn, seconds between turns (threads that wait for more work fall asleep), scale of the
+    arguments, seconds until a worker is given up, and whether every workload gets new processes.
     """
 
     repeat: int = 10
     turn: float = 0.15
+    pause: float = 0.02
     scale: float = 1.0
-    timeout: float = 400.0
+    timeout: float = 300.0
     fresh: bool = True
 
 
 @dataclass
 class Figures:
-    """What one framework took for one workload, in seconds and bytes. ``turns`` has the samples of each turn,
-    ``start`` is the compile of something small before, ``warm`` the first call of a new process that finds
-    machine code on disk, ``difference`` the largest one to the reference.
+    """What one framework took for one workload, in seconds and bytes.
+
+    ``turns`` has the samples of each turn, ``cpu`` what the processors spent on a call in each, all threads
+    together, spinning ones too. ``start`` is the compile of something small before, ``warm`` the first call of
+    a new process that finds machine code on disk, ``difference`` the largest one to the reference.
     """
 
     turns: list[list[float]] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
     start: float | None = None
     import_seconds: float | None = None
     first: float | None = None
@@ -129,7 +135,8 @@ class Bench:
         return session
 
     def _start(self, name: str, workload: Workload) -> Session:
-        cache = self._directory / workload.name
+        """PyTensor keeps its cache for the whole run: its own library takes Numba a minute to compile."""
+        cache = self._directory if name == "pytensor" else self._directory / workload.name
         return Session(name, cache, self._options.timeout)
 
     def _close(self, sessions: dict[str, Session]) -> None:
@@ -176,8 +183,10 @@ class Bench:
                 name = names[(k + turn) % len(names)]
                 if figures[name].error is None:
                     with _noting(figures[name]):
-                        figures[name].turns.append(sessions[name].ask("run", **plans[name])["seconds"])
-                    time.sleep(0.02 if self._options.fresh else 0.0)  # let the threads of this one fall asleep
+                        answer = sessions[name].ask("run", **plans[name])
+                        figures[name].turns.append(answer["seconds"])
+                        figures[name].cpu.append(answer["cpu"])
+                    time.sleep(self._options.pause)
 
     def _plan(self, session: Session) -> dict[str, int]:
         """Calls before a turn's first sample, samples, and calls of a sample: all for about a turn's time."""

@@ -20,8 +20,8 @@ NOTES = (
     "work takes, over jitgrad's: all arguments read and all gradients written once, at the rate measured for as "
     "many bytes in the same turns, or the large matrix products alone by NumPy's BLAS, whichever is longer.",
     "first: tracing, gradient, compiling and running, with empty caches, in a process that has compiled "
-    "something small before. warm: in a new process, machine code on disk. peak: of resident memory, above "
-    "the level after the import; arguments and results are part of it.",
+    "something small before; but PyTensor's cache lasts for the run. warm: in a new process, machine code on "
+    "disk. peak: of resident memory, above the level after the import; arguments and results are part of it.",
 )
 
 
@@ -121,7 +121,9 @@ class Report:
             return []
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
         slower = sum(ratio < 1 for ratio in ratios)
-        return [f"Against the best peer: geometric mean {mean:.2f}, slower on {slower} of {len(ratios)} rows."]
+        return [
+            f"Against the best peer: geometric mean {mean:.2f}, slower on {slower} of {len(ratios)} rows."
+        ]
 
     def _errors(self) -> list[str]:
         return [

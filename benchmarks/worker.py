@@ -3,7 +3,8 @@
     load       workload, path of its arrays, cast    the arrays, in float64 where "cast" says so
     prime                                            compile and run something small, to have all modules loaded
     first                                            the first call
-    run        warm, samples, inner                  seconds of a call: `samples` means over `inner` calls
+    run        warm, samples, inner                  seconds of a call: `samples` means over `inner` calls;
+                                                     and those that processors spent on it, all threads together
     results    path                                  write the arrays of a result
     describe                                         what was compiled
     memory                                           bytes: the peak, and the level after the import
@@ -69,12 +70,13 @@ class Worker:
         for _ in range(warm):
             self._result = self._call()
         seconds = []
+        used = time.process_time()
         for _ in range(samples):
             start = time.perf_counter()
             for _ in range(inner):
                 self._result = self._call()
             seconds.append((time.perf_counter() - start) / inner)
-        return {"seconds": seconds}
+        return {"seconds": seconds, "cpu": (time.process_time() - used) / (samples * inner)}
 
     def results(self, path: str) -> dict[str, Any]:
         assert self._workload is not None

@@ -208,7 +208,8 @@ class Compiled:
             args = tuple(None if i in self._static_positions else x for i, x in enumerate(args))
             kwargs = {name: x for name, x in kwargs.items() if name not in self._static_names}
         leaves, structure = pytree.flatten((args, kwargs))
-        keys, arrays = [], []
+        keys: list[LeafKey] = []
+        arrays: list[Any] = []
         for leaf in leaves:
             if isinstance(leaf, Tensor):
                 return None

@@ -86,11 +86,19 @@ def unsupported(what: str, hint: str | None = None) -> UnsupportedOpError:
 def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A ufunc, or one of its methods, on traced values. UnsupportedOpError where there is no op for it."""
     if method == "__call__":
-        return _call(ufunc, inputs, kwargs) if kwargs else _function_of(ufunc)(*inputs)
+        return _strong(_call(ufunc, inputs, kwargs) if kwargs else _function_of(ufunc)(*inputs))
     methods = {"reduce": _reduce, "accumulate": _accumulate, "outer": _outer, "at": _at}
     if method not in methods:
         raise unsupported(f"{full_name(ufunc)}.{method}")
     return methods[method](ufunc, inputs, kwargs)
+
+
+def _strong(result: Any) -> Any:
+    """The result of a function of NumPy on Python numbers is of a NumPy dtype, which does not give way."""
+    for x in result if isinstance(result, tuple) else (result,):
+        if getattr(x, "is_weak", False):
+            x.is_weak = False
+    return result
 
 
 def full_name(func: Any) -> str:
@@ -241,7 +249,7 @@ def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
     result = known(*args, **kwargs)
     if name in questions or kwargs.get("copy"):
         return result
-    return functions["as_users_see"](name, result, (*args, *kwargs.values()))
+    return _strong(functions["as_users_see"](name, result, (*args, *kwargs.values())))
 
 
 def _shape(a: Any) -> Any:
@@ -262,6 +270,10 @@ def _result_type(*values: Any) -> Any:
     )
 
 
+def _indices_from(make: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda arr, *args: make(np.broadcast_to(np.False_, _tensor(arr).spec.known_shape), *args)
+
+
 # NumPy functions whose answer is known while tracing: no op is made for them.
 questions: dict[str, Callable[..., Any]] = {
     "shape": _shape,
@@ -272,6 +284,9 @@ questions: dict[str, Callable[..., Any]] = {
     "isrealobj": lambda x: _tensor(x).dtype.kind != "c",
     "may_share_memory": lambda a, b, max_work=None: False,
     "shares_memory": lambda a, b, max_work=None: False,
+    "tril_indices_from": _indices_from(np.tril_indices_from),
+    "triu_indices_from": _indices_from(np.triu_indices_from),
+    "diag_indices_from": _indices_from(np.diag_indices_from),
     "common_type": lambda *values: (
         np.result_type(np.float16, *(_tensor(value).dtype for value in values)).type
     ),

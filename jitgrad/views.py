@@ -119,6 +119,11 @@ class View:
         known = all(op.type in _bijections | _windows for op, _ in self.steps)
         return known and view_of(self.base).is_writable
 
+    def has_value(self, x: Tensor, new: Tensor) -> None:
+        """Let ``x``, whose view this is, have the value ``new``, which contains all writes so far."""
+        rebind(x, new)
+        self.seen = len(self.memory.writes)
+
     def renew(self, x: Tensor) -> None:
         """Let ``x``, whose view this is, have its present value."""
         missed = self.memory.writes[self.seen :]
@@ -248,12 +253,13 @@ def write(x: Tensor, new: Tensor) -> None:
         return rebind(x, new)
     view = x._view
     check_writable(x)
-    rebind(x, new)
     place, chain = view.reach, [x]
+    view.has_value(x, new)
     while view.base is not None:
         base = view.base
-        rebind(base, _whole(base, view.steps, x))
+        whole = _whole(base, view.steps, x)
         x, view = base, view_of(base)
+        view.has_value(x, whole)
         chain.append(x)
     view.memory.wrote(place, chain)
     return None

@@ -141,7 +141,25 @@ calls: list[Call] = [
     *(c("linalg.norm", r(4, 5), order) for order in (None, "fro", "nuc", 1, -1, 2, -2, np.inf, -np.inf)),
     *(c("linalg.norm", A, order, (2, 0), True) for order in (None, "nuc", 1, 2, -np.inf)),
     *(c("linalg.norm", r(5), order) for order in (None, 0, 1, 2, 3, -1, np.inf, -np.inf)),
-    c("linalg.norm", A), c("linalg.norm", A, axis=1), c("linalg.norm", A, keepdims=True),
+    c("linalg.norm", A), c("linalg.norm", A, axis=1), c("linalg.norm", A, keepdims=True), c("linalg.cond", r(4, 3)),
+    # sequences, quantiles and covariances
+    *(c("convolve", r(a), r(b), mode) for a, b in ((7, 3), (3, 7), (6, 4), (1, 1))
+      for mode in ("full", "same", "valid")),
+    *(c("correlate", r(a), r(b), mode) for a, b in ((7, 3), (3, 6), (6, 4)) for mode in ("full", "same", "valid")),
+    c("convolve", n(5), r(2)), c("correlate", r(5) + 1j * r(5), r(3) + 1j), c("convolve", n(5), n(2)),
+    c("gradient", r(6)), c("gradient", r(6), 0.5), c("gradient", r(6), np.cumsum(r(6) ** 2)),
+    c("gradient", A, 2.0, axis=1),
+    c("gradient", A), c("gradient", r(2, 3), 0.1, np.array([0.0, 1.0, 3.0])), c("gradient", n(5)),
+    c("polyval", [1.0, -2.0, 3.0], A), c("polyval", r(3), r(5)), c("polyval", (2, 1), n(4)),
+    *(c("quantile", A, q, axis) for q in (0.3, [0.0, 0.25, 1.0]) for axis in (None, 0, -1, (0, 2))),
+    c("quantile", r(4, 3).astype(np.float32), 0.4, axis=0), c("quantile", np.array([1.0, np.nan]), 0.5),
+    c("percentile", A, 40, axis=1, keepdims=True), c("percentile", n(7), [10, 90]), c("quantile", r(1), 0.7),
+    c("cov", r(3, 8)), c("cov", r(8, 3), rowvar=False), c("cov", r(8)), c("cov", r(3, 8), r(8), ddof=0),
+    c("cov", n(2, 5)),
+    c("corrcoef", r(3, 8)), c("corrcoef", r(8), r(8)), c("corrcoef", r(8)),
+    c("insert", r(5), 2, 7.0), c("insert", A, 0, [1.0, 2.0]), c("insert", r(5), [1, 1, 4], r(3)),
+    c("insert", r(5), [0, -1], 0),
+    c("insert", n(4), slice(0, 4, 2), 9), c("block", [r(2), r(3)]), c("block", [r(2, 3), r(2, 1)]),
 ]  # fmt: skip
 
 contractions = [

@@ -1,5 +1,7 @@
 """Writing through views: small programs run by NumPy on arrays and by jitgrad on tensors, with their gradients."""
 
+# ruff: noqa: E701, E702
+
 from __future__ import annotations
 
 import inspect
@@ -66,7 +68,10 @@ def copies(x):
     for y in (a, b, c, d): y[:] = 1
     return x, a, b, c, d
 @program
-def as_same_dtype_is_a_copy(x): y = x.astype(x.dtype); y[0] = 0; z = x.astype(x.dtype, copy=False); z[1] = 2; return x, y
+def as_same_dtype_is_a_copy(x):
+    y, z = x.astype(x.dtype), x.astype(x.dtype, copy=False)
+    y[0] = 0; z[1] = 2
+    return x, y
 @program
 def flipped(x): y = np.flip(x, 1); y[0, 0] = 5; z = x[::-1]; z[0] = 2; return x, y, z
 @program
@@ -158,7 +163,9 @@ def test_a_program_does_what_numpy_does(fn: Fn) -> None:
 @pytest.mark.parametrize("fn", programs)
 def test_gradients_are_those_of_numpys_values(fn: Fn) -> None:
     def loss(x: Any) -> Any:
-        return sum((np.sin(k + y) * np.arange(1, y.size + 1).reshape(y.shape)).sum() for k, y in enumerate(_leaves(fn(x))))
+        results = _leaves(fn(x))
+        weights = [np.arange(1, y.size + 1).reshape(y.shape) for y in results]
+        return sum((np.sin(k + y) * w).sum() for k, (y, w) in enumerate(zip(results, weights, strict=True)))
 
     direction = np.random.default_rng(1).normal(size=X.shape)
     h = 1e-6
@@ -227,7 +234,9 @@ def test_time_steps_cost_the_same_each() -> None:
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("view", [np.diagonal, lambda x: np.broadcast_to(x, (2, 3, 4)), lambda x: np.diag(x[:, :3])[1:]])
+@pytest.mark.parametrize(
+    "view", [np.diagonal, lambda x: np.broadcast_to(x, (2, 3, 4)), lambda x: np.diag(x[:, :3])[1:]]
+)
 def test_read_only_views(view: Fn) -> None:
     def fn(x: Any) -> Any:
         view(x)[0] = 1

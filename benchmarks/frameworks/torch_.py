@@ -33,5 +33,5 @@ class Torch:
 
 
 def framework() -> Torch:
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
     return Torch()

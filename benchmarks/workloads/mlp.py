@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ def _arguments(batch: int, sizes: Sequence[int]) -> Callable[[np.random.Generato
     def make(rng: np.random.Generator, scale: float) -> tuple[Array, ...]:
         n = rows(batch, scale)
         weights: list[Array] = []
-        for k, m in zip(sizes, sizes[1:], strict=False):
+        for k, m in pairwise(sizes):
             weights += [weight32(rng, k, m), 0.1 * normal32(rng, m)]
         return (normal32(rng, n, sizes[0]), rng.integers(0, sizes[-1], n), *weights)
 

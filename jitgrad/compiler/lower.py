@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from jitgrad.compiler.collapse import collapse_axes
 from jitgrad.compiler.groups import Group, Plan
 from jitgrad.compiler.loopir import Kernel, Literal
+from jitgrad.compiler.loops import optimise_loops
 from jitgrad.compiler.lowering import Lowering
 from jitgrad.compiler.nodes import SCATTER
 from jitgrad.compiler.quantities import Quantity, product
@@ -34,7 +35,7 @@ def lower_group(group: Group, plan: Plan) -> Lowered:
     group, axis_classes = collapse_axes(group, plan)
     kind = ScatterLowering if group.nodes[0].node.form == SCATTER else Lowering
     lowering = kind(group, plan, axis_classes)
-    kernel = lowering.signature.kernel(lowering.body())
+    kernel = optimise_loops(lowering.signature.kernel(lowering.body()))
     first = axis_classes[0] if axis_classes else ()
     extent = Quantity() if group.is_serial else product(first)
     signature = lowering.signature

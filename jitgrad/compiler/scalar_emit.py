@@ -328,6 +328,22 @@ def _rad2deg(o: Ops, x: Value) -> Value:
     return _multiply(o, x, o.const(o.dtype.type(180 / math.pi)))
 
 
+@_op("scale_of")
+def _scale_of(o: Ops, divisor: Value) -> Value:
+    """The power of two that brings a divisor into the range in which it has a normal reciprocal; 1 for most."""
+    info = np.finfo(o.dtype)
+    size = o.intrinsic("fabs", divisor)
+    is_small = o.compare("<", size, o.const(4 * info.tiny))
+    is_large = o.compare(">", size, o.const(1 / (4 * info.tiny)))
+    up, down = o.const(2.0 ** (2 * info.nmant)), o.const(2.0 ** (-2 * info.nmant))
+    return o.builder.select(is_small, up, o.builder.select(is_large, down, o.const(1)))
+
+
+@_op("reciprocal_of")
+def _reciprocal_of(o: Ops, divisor: Value) -> Value:
+    return o.builder.fdiv(o.const(1), o.builder.fmul(divisor, _scale_of(o, divisor)))
+
+
 # -- division with a remainder -----------------------------------------------------------------------------------------
 
 

@@ -41,6 +41,19 @@ def _wrap_index(i: Any, n: Any) -> Any:
     return np.clip(np.int64(i) + (n if i < 0 else 0), 0, max(n - 1, 0))
 
 
+def _scale_of(divisor: Any) -> Any:
+    """The power of two that brings a divisor into the range in which it has a normal reciprocal; 1 for most."""
+    info, size = np.finfo(type(divisor)), abs(divisor)
+    if size < 4 * info.tiny:
+        return type(divisor)(2.0 ** (2 * info.nmant))
+    return type(divisor)(2.0 ** (-2 * info.nmant)) if size > 1 / (4 * info.tiny) else type(divisor)(1)
+
+
+def _reciprocal_of(divisor: Any) -> Any:
+    """The factor that, after the scale, divides."""
+    return type(divisor)(1) / (divisor * _scale_of(divisor))
+
+
 def _softplus(x: Any) -> Any:
     return np.logaddexp(x, type(x)(0))
 
@@ -63,6 +76,8 @@ def oracle() -> dict[str, Callable[..., Any]]:
         "gammaln": lambda x: -np.log(abs(x)) if abs(x) < np.finfo(type(x)).tiny else special.gammaln(x),
         "polygamma1": lambda x: special.polygamma(1, x),
         "wrap_index": _wrap_index,
+        "scale_of": _scale_of,
+        "reciprocal_of": _reciprocal_of,
         "argmax": _extreme(lambda a, b: a > b),
         "argmin": _extreme(lambda a, b: a < b),
     }

@@ -66,8 +66,10 @@ def is_weak_key(key: Any) -> bool:
 
 
 def common_dtype(*values: Any) -> DType:
-    """NumPy's result type of tensors, arrays and Python scalars."""
-    return joint_dtype(*map(type_key, values))
+    """NumPy's result type of the values as arrays, as functions that join or multiply arrays see them: Python
+    numbers do not give way.
+    """
+    return joint_dtype(*(np.dtype(key) if is_weak_key(key) else key for key in map(type_key, values)))
 
 
 def joint_dtype(*keys: Any) -> DType:

@@ -213,6 +213,42 @@ def append(arr: Any, values: Any, axis: Any = None) -> Tensor:
     return concatenate(as_tensors(arr, values), axis)
 
 
+@function("insert")
+def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Tensor:
+    """As numpy.insert for positions that are no tensors, into a vector or the flattened array."""
+    x = as_tensor(arr)
+    if isinstance(obj, Tensor) or (axis is not None and x.ndim != 1):
+        raise unsupported("insert", " at traced positions" if isinstance(obj, Tensor) else " along an axis")
+    line, new = build("ravel", x), build("ravel", as_tensor(values, x.dtype, x.graph))
+    count = new.size if isinstance(obj, int | np.integer) else np.arange(line.size + 1)[obj].size
+    new = new if new.size == count else build("broadcast_to", new, (count,))
+    order = np.insert(np.arange(line.size), obj, line.size + np.arange(count))
+    return build("take", concatenate([line, new]), order)
+
+
+@function("block")
+def block(arrays: Any) -> Tensor:
+    """As numpy.block: nested lists of arrays, the innermost joined along the last axis."""
+    depth = _depth(arrays)
+    rank = max(depth, *(x.ndim for x in as_tensors(*_leaves(arrays))))
+    return _blocked(arrays, depth, rank)
+
+
+def _depth(arrays: Any) -> int:
+    return 1 + max(map(_depth, arrays)) if isinstance(arrays, list) else 0
+
+
+def _leaves(arrays: Any) -> list[Any]:
+    return [leaf for item in arrays for leaf in _leaves(item)] if isinstance(arrays, list) else [arrays]
+
+
+def _blocked(arrays: Any, depth: int, rank: int) -> Tensor:
+    if isinstance(arrays, list):
+        return concatenate([_blocked(item, depth - 1, rank) for item in arrays], -depth)
+    x = as_tensor(arrays)
+    return build("reshape", x, (1,) * (rank - x.ndim) + x.spec.known_shape) if x.ndim < rank else x
+
+
 # -- split ---------------------------------------------------------------------------------------------------
 
 

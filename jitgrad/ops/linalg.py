@@ -351,3 +351,12 @@ def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None
     xt = _turned(x)
     m, n = x.spec.known_shape[-2:]
     return solve(xt @ x, xt) if m >= n else _turned(solve(x @ xt, x))
+
+
+@function("linalg.cond")
+def cond(x: Any, p: Any = None) -> Any:
+    """As numpy.linalg.cond in the spectral norm: the largest singular value over the smallest."""
+    if p not in (None, 2):
+        raise unsupported("linalg.cond", f" with p={p!r}")
+    values = svdvals(x)
+    return values[..., 0] / values[..., -1]

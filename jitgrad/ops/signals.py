@@ -1,0 +1,106 @@
+"""Sequences of samples: convolution, correlation, slopes and polynomials, made of other ops; no op is defined here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jitgrad.errors import ShapeError
+from jitgrad.graph import Tensor
+from jitgrad.operators import call, function
+from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype, unsupported
+from jitgrad.spec import normalize_axis
+
+
+@function("convolve")
+def convolve(a: Any, v: Any, mode: str = "full") -> Tensor:
+    """As numpy.convolve of two vectors: ``out[n] = sum_k a[n - k] v[k]``. ShapeError for an empty one."""
+    x, kernel = _vectors("convolve", a, v)
+    if kernel.size > x.size:
+        x, kernel = kernel, x
+    return _slid(x, build("flip", kernel), mode)
+
+
+@function("correlate")
+def correlate(a: Any, v: Any, mode: str = "valid") -> Tensor:
+    """As numpy.correlate of two vectors: ``out[n] = sum_k a[n + k] conj(v[k])``."""
+    x, kernel = _vectors("correlate", a, v)
+    if kernel.size > x.size:
+        return build("flip", _slid(kernel, build("conjugate", x), mode))
+    return _slid(x, build("conjugate", kernel), mode)
+
+
+def _vectors(name: str, a: Any, v: Any) -> tuple[Tensor, Tensor]:
+    dtype = common_dtype(a, v)
+    x, kernel = (build("atleast_1d", as_tensor(t, dtype)) for t in as_tensors(a, v))
+    if x.ndim != 1 or kernel.ndim != 1 or not x.size or not kernel.size:
+        raise ShapeError(f"{name} needs two vectors that are not empty, got {x.spec} and {kernel.spec}")
+    return x, kernel
+
+
+def _slid(x: Tensor, kernel: Tensor, mode: str) -> Tensor:
+    """The product of the kernel, which is not longer than ``x``, with each stretch of ``x``."""
+    n, k = x.size, kernel.size
+    before = {"full": k - 1, "same": k // 2, "valid": 0}
+    if mode not in before:
+        raise ValueError(f"mode must be 'full', 'same' or 'valid', got {mode!r}")
+    low = before[mode]
+    high = {"full": k - 1, "same": k - 1 - low, "valid": 0}[mode]
+    padded = build("pad", x, ((low, high),)) if low or high else x
+    places = np.arange(n + low + high - k + 1)[:, None] + np.arange(k)
+    return build("matmul", build("take", padded, places), kernel)
+
+
+@function("polyval")
+def polyval(p: Any, x: Any) -> Any:
+    """As numpy.polyval, by Horner's rule: the first coefficient is that of the highest power."""
+    if isinstance(p, Tensor):
+        coefficients = list(build("atleast_1d", p))
+    else:
+        is_traced = isinstance(p, list | tuple) and any(isinstance(c, Tensor) for c in p)
+        coefficients = list(p if is_traced else np.atleast_1d(p))
+    out: Any = build("zeros_like", as_tensor(x))
+    for c in coefficients:
+        out = call("add", call("multiply", out, x), c)
+    return out
+
+
+@function("gradient")
+def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
+    """As numpy.gradient with ``edge_order=1``: central differences inside, one-sided ones at the ends.
+
+    ``varargs`` are a number or a vector of coordinates per axis, or one number for all. One tensor for one axis,
+    else a tuple.
+    """
+    if edge_order != 1:
+        raise unsupported("gradient", f" with edge_order={edge_order}")
+    t = as_tensor(f)
+    y = t if t.dtype.kind in "fc" else build("astype", t, np.float64)
+    chosen = range(y.ndim) if axis is None else axis if isinstance(axis, list | tuple) else (axis,)
+    axes = [normalize_axis(k, y.ndim) for k in chosen]
+    spacings = varargs or (1.0,)
+    if len(spacings) == 1:
+        spacings *= len(axes)
+    if len(spacings) != len(axes):
+        raise TypeError(f"gradient along {len(axes)} axes takes as many spacings, got {len(varargs)}")
+    slopes = tuple(_slope(y, k, h) for k, h in zip(axes, spacings, strict=True))
+    return slopes[0] if len(slopes) == 1 else slopes
+
+
+def _slope(y: Tensor, axis: int, h: Any) -> Tensor:
+    line = build("moveaxis", y, axis, -1)
+    n = line.shape[-1]
+    if n < 2:
+        raise ShapeError(f"gradient needs at least 2 elements along axis {axis}, got {n}")
+    if np.ndim(h) == 0:
+        inside = (line[..., 2:] - line[..., :-2]) / (2.0 * h)
+        first, last = (line[..., 1:2] - line[..., :1]) / h, (line[..., -1:] - line[..., -2:-1]) / h
+    else:
+        gaps = call("diff", h)
+        steps = (line[..., 1:] - line[..., :-1]) / gaps
+        left, right = gaps[:-1], gaps[1:]
+        inside = (right * steps[..., :-1] + left * steps[..., 1:]) / (left + right)
+        first, last = steps[..., :1], steps[..., -1:]
+    slopes = build("concatenate", [first, inside, last], -1)
+    return build("moveaxis", slopes, -1, axis)

@@ -1,0 +1,61 @@
+"""Loop passes: what they make of a kernel's text, and that results stay those of the interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitgrad as jg
+
+_SPECIAL = [0.0, -0.0, 1.0, -3.0, np.inf, -np.inf, np.nan]
+
+
+def _grid(dtype: Any) -> Any:
+    info = np.finfo(dtype)
+    edges = [info.tiny, info.smallest_subnormal, info.tiny / 8, info.max, info.max / 3, 1 / info.tiny, 1e-10, 7.3, 1 / 3]
+    random = np.random.default_rng(0).uniform(-1, 1, 40) * 2.0 ** np.random.default_rng(1).integers(
+        info.minexp, info.maxexp, 40
+    )
+    return np.array([*_SPECIAL, *edges, *random], dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_division_of_a_row_by_a_number_is_a_division(dtype: Any) -> None:
+    values = _grid(dtype)
+    x = np.tile(values, (len(values), 1))
+    divide = jg.compile(lambda x, s: x / (s + s)[:, None])
+    with np.errstate(all="ignore"):
+        halves = values / 2
+        halves[halves + halves != values] = 1  # the smallest numbers have no half
+        expected = x / (halves + halves)[:, None]
+        ours = divide(x, halves)
+        same = (ours == expected) | (np.isnan(ours) & np.isnan(expected))
+        apart = np.abs(ours - expected) / np.spacing(np.abs(expected))
+    assert "reciprocal_of" in divide.explain(x, halves).kernels
+    assert (same | (apart <= 2)).all()
+    zeros = expected == 0
+    np.testing.assert_array_equal(np.signbit(ours[zeros]), np.signbit(expected[zeros]))
+
+
+@pytest.mark.quick
+def test_what_does_not_change_in_a_loop_stands_in_front_of_it() -> None:
+    from jitgrad.compiler.loopir import VECTOR, Buffer, Index, Kernel, Let, Load, Loop, Store, Term
+    from jitgrad.compiler.loops import hoist_invariants
+
+    f32 = np.dtype(np.float32)
+    place = Index((Term("i0"),))
+    body = (
+        Load("v0", f32, "in0", place),
+        Let("v1", f32, "exp", ("c0",)),
+        Let("v2", f32, "multiply", ("v1", "v1")),
+        Let("v3", f32, "add", ("v0", "v2")),
+        Store("out0", place, "v3", f32),
+    )
+    kernel = Kernel(
+        (Buffer("in0", f32, "in"), Buffer("out0", f32, "out")), ("n0",), (), (Loop("i0", "n0", VECTOR, body),)
+    )
+    hoisted = hoist_invariants(kernel)
+    assert [type(s).__name__ for s in hoisted.body] == ["Let", "Let", "Loop"]
+    assert hoist_invariants(hoisted) is hoisted
