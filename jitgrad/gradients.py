@@ -94,8 +94,8 @@ class _Walk:
     ) -> Sequence[Tensor | None]:
         """The gradients of an op, 0 where a where() downstream did not take the side that the op belongs to.
 
-        There the cotangent is 0, and a rule may make NaN of it: 0/x of a logarithm at x = 0. So a side that is not taken
-        is masked again behind each element-wise op whose derivative can be infinite.
+        There the cotangent is 0, and a rule may make NaN of it: 0/x of a logarithm at x = 0. So a side that is not
+        taken is masked again behind each element-wise op whose derivative can be infinite.
         """
         if op.type == "where":
             for g, side in zip(grads[1:], (op.inputs[0], operators.call("logical_not", op.inputs[0])), strict=True):

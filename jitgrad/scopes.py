@@ -66,8 +66,8 @@ def gradient_attrs(op: Operation, name: str) -> dict[str, Any]:
 def sum_attrs(ops: list[Operation]) -> dict[str, Any]:
     """The compilation attributes of a sum of what ``ops`` make: those that they share.
 
-    Where all are compiled but in different scopes, the sum goes with the last of them, whose scope runs last: in no scope
-    it would run in the interpreter and cut the clusters around it.
+    Where all are compiled but in different scopes, the sum goes with the last of them, whose scope runs last: in no
+    scope it would run in the interpreter and cut the clusters around it.
     """
     first, *rest = [compile_attrs(op) for op in ops]
     if all(attrs == first for attrs in rest):

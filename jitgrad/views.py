@@ -187,7 +187,7 @@ def as_users_see(name: str, out: Any, args: tuple[Any, ...]) -> Any:
     if name in view_makers:
         for x in _flat(args):
             if x is not out:
-                _tie(out, x, even_of_copy=name == "flat")
+                _tie(out, x, name)
     elif any(x is out for x in _flat(args)) or (out._view is not None and out._view.base is not None):
         out = _own(out)
     return out
@@ -213,18 +213,26 @@ def item_as_users_see(out: Tensor, x: Tensor, index: Any) -> Tensor:
     return out
 
 
-def _tie(out: Tensor, base: Tensor, even_of_copy: bool = False) -> None:
+def _tie(out: Tensor, base: Tensor, name: str = "getitem") -> None:
     steps = _path(out, base)
     if steps is None:
         return
     view = View(out, base, steps)
-    may_be_copy = view_of(base).base is not None and any(op.type == "reshape" for op, _ in steps)
-    if may_be_copy and (view.place is None or not _overlap(view.place, view_of(base).place)):
-        if not even_of_copy:
+    if view_of(base).base is not None and any(op.type == "reshape" for op, _ in steps):
+        if name == "flat":
+            view.forget_place()
+        elif not _is_shared(view, contiguous=name == "ravel"):
             return
-        view.forget_place()
     out._view = view
     view.memory.fresh.append(out)
+
+
+def _is_shared(view: View, contiguous: bool) -> bool:
+    """Whether NumPy gives another shape of a view without copying: for ``ravel`` only if it stays contiguous."""
+    assert view.base is not None
+    if view.place is None or (contiguous and not view.place.flags.c_contiguous):
+        return False
+    return _overlap(view.place, view_of(view.base).place)
 
 
 def _path(out: Tensor, base: Tensor) -> tuple[Step, ...] | None:

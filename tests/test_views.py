@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import inspect
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -247,6 +248,45 @@ def test_read_only_views(view: Fn) -> None:
     with pytest.raises(jg.ReadOnlyError, match="read-only") as caught:
         jg.compile(fn)(X)
     assert f"test_views.py:{inspect.getsourcelines(fn)[1] + 1}" in str(caught.value)
+
+
+_VIEWS = (
+    "{b}[1:]", "{b}.T", "{b}.reshape(-1)", "{b}[::-1]", "{b}[..., 0]", "{b}[..., ::2]", "{b}[..., None]", "{b}[None]",
+    "np.expand_dims({b}, 0)", "np.flip({b})", "{b}.ravel()", "{b}.copy()", "np.squeeze({b})", "{b}[0]", "({b} +
+    1).copy()", "np.array_split({b}, 2)[1]", "np.moveaxis({b}, 0, -1)", "{b}.reshape({b}.shape[::-1])",
+)  # fmt: skip
+_WRITES = (
+    "{b} += 2", "{b}[...] = {c}.sum() * 0.1", "{b}[0] = 0.5 * {b}[-1]", "{b}[..., 0] *= -1", "{b}[1:] += {b}[:-1] * 1",
+    "np.negative({b}, out={b})", "np.copyto({b}, 3.0 * {b})",
+)  # fmt: skip
+
+
+def _random_program(number: int) -> Fn:
+    """A function that takes views of views of its argument and writes to some of them; it gives them all."""
+    choose = random.Random(number)
+    lines, names = [], ["x"]
+    for k in range(choose.randint(4, 14)):
+        if choose.random() < 0.7:
+            lines.append(f"v{k} = " + choose.choice(_VIEWS).format(b=choose.choice(names)))
+            names.append(f"v{k}")
+        else:
+            lines.append(choose.choice(_WRITES).format(b=choose.choice(names), c=choose.choice(names)))
+    space: dict[str, Any] = {"np": np}
+    body = "".join(f"    {line}\n" for line in lines)
+    exec(f"def fn(x):\n{body}    return tuple(v.copy() for v in ({', '.join(names)},) if v.ndim)\n", space)
+    fn: Fn = space["fn"]
+    return fn
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("number", range(120))
+def test_random_programs(number: int) -> None:
+    fn = _random_program(number)
+    try:
+        expected = fn(X.copy())
+    except (IndexError, ValueError, TypeError):  # an index into nothing, or a scalar written to
+        return
+    _assert_same(jg.compile(fn).interpret(X), expected)
 
 
 @pytest.mark.quick
