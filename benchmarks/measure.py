@@ -31,7 +31,7 @@ class Options:
     turn: float = 0.15
     pause: float = 0.02
     scale: float = 1.0
-    timeout: float = 300.0
+    timeout: float = 180.0
     fresh: bool = True
 
 

@@ -19,7 +19,9 @@ import numpy as np
 from jitgrad import pytree
 from jitgrad.config import config, log
 from jitgrad.errors import layout
+from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Tensor, default_graph, source_text, user_source
+from jitgrad.keys import frozen, is_hashable
 from jitgrad.running import Runner, Stage
 from jitgrad.scopes import jit_scope
 from jitgrad.spec import TensorSpec
@@ -54,6 +56,10 @@ class CacheInfo:
     disk_hits: int
 
 
+# The static arguments of a call by name, or by number where the signature has no name for them.
+Statics = dict[int | str, Any]
+
+
 @dataclass(frozen=True, eq=False)
 class _Entry:
     """A traced call: its place in the cache, what runs it, and how its results are put together."""
@@ -70,7 +76,41 @@ class _Call(NamedTuple):
     arrays: list[Any]
     structure: Any
     leaves: tuple[LeafKey, ...]
-    statics: tuple[Any, ...]
+    statics: Statics
+
+
+# A function and its arguments, as ``__reduce__`` gives them.
+Recipe = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+def global_name(fn: Any) -> str | None:
+    """The name under which the module of ``fn`` holds it; None when it does not."""
+    found: Any = sys.modules.get(fn.__module__)
+    for part in fn.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return fn.__qualname__ if found is fn else None
+
+
+class Transformed:
+    """A transform of a function that is not compiled, as a function; pickled by its recipe."""
+
+    def __init__(self, fn: Callable[..., Any], call: Callable[..., Any], recipe: Recipe) -> None:
+        self.__name__ = self.__qualname__ = type(fn).__name__
+        functools.update_wrapper(self, fn)
+        self._call = call
+        self._recipe = recipe
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __reduce__(self) -> Any:
+        return global_name(self) or self._recipe
+
+    def __repr__(self) -> str:
+        return f"<transform of {describe(self)}>"
 
 
 @dataclass(frozen=True)
@@ -102,12 +142,16 @@ class Compiled:
         self.options = options
         self._parameters = parameter_names(fn)
         self._static_positions, self._static_names = _static_arguments(fn, self._parameters, options)
+        self._signature = _own_signature(fn, options)
+        self._static_defaults = _static_defaults(self._signature, self._static_names)
         self._entries: OrderedDict[tuple[Any, ...], _Entry] = OrderedDict()
         self._plain: dict[tuple[Any, ...], _Entry] = {}
         self._latest: _Call | None = None
         self._derived: dict[Any, Compiled] = {}
         self._traces = 0
+        self._recipe: Recipe | None = None
         self._lock = threading.RLock()
+        renew_when_forked(self)
 
     # -- calling ---------------------------------------------------------------------------------------------
 
@@ -159,16 +203,20 @@ class Compiled:
         kernels = frozenset[str]().union(*(s.kernels for s in stats))
         return CacheInfo(self._traces, len(kernels), sum(s.compiles for s in stats), sum(s.disk_hits for s in stats))
 
-    def derive(self, key: Any, transform: Callable[..., Any], own_arguments: bool = True) -> Compiled:
+    def derive(
+        self, key: Any, transform: Callable[..., Any], own_arguments: bool = True, recipe: Recipe | None = None
+    ) -> Compiled:
         """A transform of this function, cached as this one is; ``key`` tells transforms apart.
 
         ``own_arguments`` says that the transform takes this function's arguments, static ones among them.
+        ``recipe`` is how a pickle makes it again.
         """
         with self._lock:
             if key not in self._derived:
                 if own_arguments:
                     options = replace(self.options, name=None, scoped=False)
                     self._derived[key] = Compiled(functools.wraps(self.fn)(transform), options)
+                    self._derived[key]._recipe = recipe
                 else:
                     self._derived[key] = Compiled(transform, Options(scoped=False))
             return self._derived[key]
@@ -177,10 +225,7 @@ class Compiled:
         return self if instance is None else types.MethodType(self, instance)
 
     def __reduce__(self) -> Any:
-        found: Any = sys.modules.get(self.__module__)
-        for part in self.__qualname__.split("."):
-            found = getattr(found, part, None)
-        return self.__qualname__ if found is self else (Compiled, (self.fn, self.options))
+        return global_name(self) or self._recipe or (Compiled, (self.fn, self.options))
 
     def __repr__(self) -> str:
         return f"<compiled {describe(self.fn)}>"
@@ -202,8 +247,9 @@ class Compiled:
 
     def _take_apart(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
         """The call's arrays and key; None when a traced value is among its arguments."""
-        statics: tuple[Any, ...] = ()
+        statics: Statics = {}
         if self._static_positions or self._static_names:
+            args, kwargs = self._bind(args, kwargs)
             statics = self._statics(args, kwargs)
             args = tuple(None if i in self._static_positions else x for i, x in enumerate(args))
             kwargs = {name: x for name, x in kwargs.items() if name not in self._static_names}
@@ -221,7 +267,7 @@ class Compiled:
             if array is not None:
                 arrays.append(array)
         signature = tuple(keys)
-        return _Call((structure, signature, statics), arrays, structure, signature, statics)
+        return _Call((structure, signature, frozen(statics)), arrays, structure, signature, statics)
 
     def _refusal(self, error: TypeError, args: Any, kwargs: Any, number: int) -> TypeError:
         """The error of an argument that cannot be traced, with its name and the user's line."""
@@ -236,12 +282,22 @@ class Compiled:
             raise TypeError(f"{self.__name__}: interpret and explain take arrays, not traced values")
         return call
 
-    def _statics(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        given: list[tuple[int | str, Any]] = [(i, args[i]) for i in self._static_positions if i < len(args)]
-        given_by_name = [(name, kwargs[name]) for name in self._static_names if name in kwargs]
-        return tuple(
-            (where, type(value), self._hashable(where, value)) for where, value in (*given, *given_by_name)
-        )
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments in the one way in which the signature writes them, static defaults included."""
+        if self._signature is None:
+            return args, kwargs
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError:  # the function itself says it better
+            return args, kwargs
+        for name, value in self._static_defaults.items():
+            bound.arguments.setdefault(name, value)
+        return bound.args, bound.kwargs
+
+    def _statics(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Statics:
+        found: Statics = {i: args[i] for i in sorted(self._static_positions) if i < len(args)}
+        found |= {name: kwargs[name] for name in sorted(self._static_names) if name in kwargs}
+        return {where: self._hashable(where, value) for where, value in found.items()}
 
     def _hashable(self, where: int | str, value: Any) -> Any:
         try:
@@ -292,12 +348,8 @@ class Compiled:
 
     def _trace(self, call: _Call) -> Traced:
         def rebuild(args: Any, kwargs: Any) -> tuple[Any, Any]:
-            values = {where: value for where, _, value in call.statics}
-            args = tuple(values.get(i, x) for i, x in enumerate(args))
-            return args, {
-                **kwargs,
-                **{name: value for name, value in values.items() if isinstance(name, str)},
-            }
+            args = tuple(call.statics.get(i, x) for i, x in enumerate(args))
+            return args, kwargs | {name: value for name, value in call.statics.items() if isinstance(name, str)}
 
         names = [as_name(name) for name in self._leaf_names(call)]
         return trace(self.fn, call.structure, call.leaves, names, rebuild, self._scope)
@@ -321,9 +373,9 @@ class Compiled:
             if a != b
         ]
         changes += [
-            f"static argument {self._argument_name(b[0])} changed from {a[2]!r} to {b[2]!r}"
-            for a, b in zip(old.statics, new.statics, strict=False)
-            if a != b
+            f"static argument {self._argument_name(where)} changed from {old.statics[where]!r} to {value!r}"
+            for where, value in new.statics.items()
+            if where in old.statics and frozen(old.statics[where]) != frozen(value)
         ]
         dropped = f"its trace was dropped (at most {max_traces} are kept)"
         return ", ".join(changes[:3]) if changes else dropped
@@ -370,6 +422,24 @@ def _static_arguments(
     positions |= {parameters.index(name) for name in names if name in parameters}
     by_position = {parameters[number] for number in positions if number < len(parameters)}
     return frozenset(positions), frozenset(by_position | set(names))
+
+
+def _own_signature(fn: Callable[..., Any], options: Options) -> inspect.Signature | None:
+    """The signature by which a call may be written anew; None for a wrapper, which may look at how it was called."""
+    if hasattr(fn, "__wrapped__") and options.scoped and not isinstance(fn, Compiled | Transformed):
+        return None
+    try:
+        return inspect.signature(fn)
+    except (TypeError, ValueError):
+        return None
+
+
+def _static_defaults(signature: inspect.Signature | None, names: Iterable[str]) -> dict[str, Any]:
+    """Defaults of the static arguments, as far as they are hashable."""
+    if signature is None:
+        return {}
+    parameters = [p for name, p in signature.parameters.items() if name in names]
+    return {p.name: p.default for p in parameters if p.default is not p.empty and is_hashable(p.default)}
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

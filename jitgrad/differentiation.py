@@ -19,7 +19,7 @@ from jitgrad.graph import Operation, Tensor, operation_text, source_text, user_s
 from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor
 from jitgrad.spec import is_inexact, shape_text
-from jitgrad.trace import Static, detach, is_dynamic_leaf, leaf_names, parameter_names, same, weak_types
+from jitgrad.trace import Static, detach, is_dynamic_leaf, leaf_names, parameter_names, same, static, weak_types
 
 Fn = Callable[..., Any]
 
@@ -115,7 +115,7 @@ def signature_text(fn: Fn) -> str:
 
 def _source(leaf: Any, index: int, fn: Fn, args: tuple[Any, ...], number: int) -> Tensor | Static:
     if not is_dynamic_leaf(leaf):
-        return Static(type(leaf), leaf)
+        return static(leaf)
     tensor = same(as_tensor(leaf))
     tensor.is_weak = leaf.is_weak if isinstance(leaf, Tensor) else type(leaf) in weak_types
     if not is_inexact(tensor.dtype):

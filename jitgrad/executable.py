@@ -13,11 +13,12 @@ import numpy.typing as npt
 from jitgrad.compiler import CompiledCluster, compile_program, machine
 from jitgrad.compiler.explain import Explanation, explain
 from jitgrad.compiler.lower import Lowered
-from jitgrad.compiler.pools import Arena, ArenaStack, outputs
+from jitgrad.compiler.pools import Arena, outputs
 from jitgrad.compiler.runtime import runtime
 from jitgrad.compiler.unbox import ArrayArgument, pack_arguments, unboxer
 from jitgrad.config import get_num_threads
-from jitgrad.program import Program
+from jitgrad.errors import layout
+from jitgrad.program import Program, instruction_text
 
 # Below this many steps times chunks a run takes some microseconds at most: giving up the GIL would cost more.
 _SHORT_RUN = 2
@@ -47,6 +48,10 @@ class _ClusterCall:
     def __init__(self, program: Program, compiled: CompiledCluster) -> None:
         bound = compiled.bound
         self.bound = bound
+        self._program = program
+        self._checks = any(
+            b.role == "status" for i in compiled.lowered if isinstance(i, Lowered) for b in i.kernel.buffers
+        )
         self.inputs = bound.inputs
         self.outputs = bound.outputs + tuple(v for v, _ in bound.copied)
         self._workers = bound.workers
@@ -68,7 +73,6 @@ class _ClusterCall:
         self._steps_address = bound.steps.ctypes.data
         self._nsteps = len(bound.steps)
         self._release = int(self._nsteps > _SHORT_RUN or bool((bound.steps[:, 3] > 1).any()))
-        self._arenas = ArenaStack(bound.arena.nbytes)
         self._frames: list[_Frame] = []
         self._unbox = unboxer()
         self._run = runtime().run_steps
@@ -81,6 +85,8 @@ class _ClusterCall:
             for slot, array in enumerate((*arrays, *made)):
                 frame.table[slot] = array.ctypes.data
         self.run(frame)
+        if self._checks and frame.table[-1]:
+            self._report(frame)
         self._frames.append(frame)
         if self._copied:
             made += [
@@ -88,16 +94,29 @@ class _ClusterCall:
             ]
         return made
 
+    def _report(self, frame: _Frame) -> None:
+        """Raise what the status of a run says: a position out of bounds, as the interpreter does."""
+        value = int(frame.table[-1]) - 1
+        ins = self._program.instructions[self._program.producers()[value]]
+        raise IndexError(
+            layout(
+                f"op {ins.op.name!r}: a position is out of bounds",
+                op=instruction_text(self._program, ins),
+                hint="positions count from 0, or from the end when negative; clip them, or use np.where",
+            )
+        )
+
     def run(self, frame: _Frame, times: int = 0) -> None:
         """Run the steps on a frame whose table is filled; ``times`` is the address of room for stamps, or 0."""
         threads = min(get_num_threads(), self._workers)
         self._run(frame.address, self._steps_address, self._nsteps, times, threads, self._release)
 
     def _new_frame(self) -> _Frame:
-        table = np.zeros(max(1, self.bound.nslots), np.int64)
-        arena = self._arenas.acquire()
+        table = np.zeros(self.bound.nslots + 1, np.int64)  # the last word is the status itself
+        arena = Arena(self.bound.arena.nbytes)
         for slot, offset in self.bound.temporaries:
             table[slot] = arena.address + offset
+        table[-2] = table.ctypes.data + table.itemsize * self.bound.nslots
         return _Frame(table, table.ctypes.data, arena)
 
     def _fitting(self, array: Any, spec: Any) -> npt.NDArray[Any]:

@@ -274,6 +274,11 @@ class Graph:
         wanted = [element.op if isinstance(element, Tensor) else element for element in elements]
         return self._restoring(_control=tuple(dict.fromkeys((*self._control, *wanted))))
 
+    @property
+    def has_control_dependencies(self) -> bool:
+        """Whether new operations run after others that they do not read."""
+        return bool(self._control)
+
     def device(self, name: str | None) -> contextlib.AbstractContextManager[None]:
         """Operations made inside carry this device string."""
         return self._restoring(_device=name or "")

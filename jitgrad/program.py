@@ -194,7 +194,7 @@ def needed_operations(
 
 
 def _known_specs(op: Operation, inputs: tuple[TensorSpec, ...]) -> Sequence[TensorSpec]:
-    if all(t.spec.is_known for t in op.outputs):
+    if all(t.spec.is_known for t in (*op.inputs, *op.outputs)):
         return tuple(t.spec for t in op.outputs)
     try:
         specs = op.opdef.infer(inputs, op.params)

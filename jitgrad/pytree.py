@@ -11,8 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad.forking import wait_for_when_forking
+
 _namespace = "jitgrad"
-_registering = threading.Lock()
+_registering = threading.RLock()
+wait_for_when_forking(_registering)
 _plain: set[type] = {np.ndarray, float, int, bool, complex, str, np.float64, np.float32, np.int64}
 _containers: set[type] = set()
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.errors import ShapeError
+from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Operation, Tensor
 from jitgrad.interpreter import interpret
 from jitgrad.opdef import Interpreted
@@ -45,6 +46,7 @@ class Stage:
         self._programs: dict[tuple[TensorSpec, ...], Program] = {}
         self._executables: dict[Any, Any] = {}
         self._lock = threading.Lock()
+        renew_when_forked(self)
 
     def program(self, specs: Sequence[TensorSpec]) -> Program:
         """The program for feeds of these specs."""

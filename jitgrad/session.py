@@ -13,6 +13,7 @@ import numpy as np
 
 from jitgrad import pytree
 from jitgrad.errors import DTypeError, JitgradError, ShapeError, layout
+from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Graph, Operation, Tensor, default_graph, operation_text
 from jitgrad.running import Runner
 from jitgrad.spec import is_compatible, shape_text
@@ -39,6 +40,7 @@ class Session:
         self.graph = default_graph() if graph is None else graph
         self._runners: dict[Any, tuple[Runner, _Fetched]] = {}
         self._lock = threading.Lock()
+        renew_when_forked(self)
 
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
         """Values of ``fetches``, in their structure: arrays for tensors, None for operations.
@@ -47,7 +49,8 @@ class Session:
         dicts. ``feed_dict`` gives values to placeholders or to any other tensor. FeedError names a
         placeholder that is needed and not fed; ShapeError, DTypeError for a value that does not fit.
         """
-        feeds = {self._tensor(key): value for key, value in (feed_dict or {}).items()}
+        with self.graph.control_dependencies(None):
+            feeds = {self._tensor(key): value for key, value in (feed_dict or {}).items()}
         arrays = [_fed_array(t, value) for t, value in feeds.items()]
         runner, fetched = self._runner(fetches, tuple(feeds))
         values = runner.run(arrays)
@@ -76,7 +79,7 @@ class Session:
 
     def _runner(self, fetches: Any, feeds: tuple[Tensor, ...]) -> tuple[Runner, _Fetched]:
         leaves, structure = pytree.flatten(fetches)
-        with self.graph.as_default():
+        with self.graph.as_default(), self.graph.control_dependencies(None):
             elements = [self.graph.as_graph_element(leaf) for leaf in leaves]
         key = (structure, tuple(elements), feeds)
         with self._lock:

@@ -9,7 +9,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from jitgrad import pytree
 from jitgrad.errors import DTypeError, JitgradError, TracedValueError, layout
 from jitgrad.graph import Graph, Operation, Tensor, default_graph, raised_at, source_text
+from jitgrad.keys import frozen
 from jitgrad.ops.creation import identity, placeholder
 from jitgrad.ops.state import assign_op
 from jitgrad.spec import DType
@@ -39,10 +40,10 @@ def is_tracing() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Static:
-    """A leaf that is no array: part of the structure, compared by type and value."""
+    """A leaf that is no array: part of the structure, compared by type and value through its stand-in."""
 
-    kind: type
-    value: Any
+    value: Any = field(compare=False)
+    key: Any
 
 
 def read_leaf(leaf: Any, keeps_numbers: bool = False) -> tuple[LeafKey, Any]:
@@ -56,10 +57,10 @@ def read_leaf(leaf: Any, keeps_numbers: bool = False) -> tuple[LeafKey, Any]:
     if kind is not np.ndarray:
         if kind in weak_types:
             if keeps_numbers:
-                return Static(kind, leaf), None
+                return static(leaf), None
             return kind, _weak_array(leaf)
         if not _is_arraylike(leaf):
-            return _static(leaf), None
+            return _checked_static(leaf), None
         leaf = _as_array(leaf)
     if leaf.dtype.kind not in "fiubc":
         raise DTypeError(
@@ -103,7 +104,12 @@ def _as_array(leaf: Any) -> Any:
     return np.asarray(leaf)
 
 
-def _static(leaf: Any) -> Static:
+def static(leaf: Any) -> Static:
+    """A leaf as a part of the structure."""
+    return Static(leaf, frozen(leaf))
+
+
+def _checked_static(leaf: Any) -> Static:
     try:
         hash(leaf)
     except TypeError:
@@ -113,7 +119,7 @@ def _static(leaf: Any) -> Static:
                 hint="pass arrays in lists, tuples, dicts or dataclasses, and make other arguments hashable",
             )
         ) from None
-    return Static(type(leaf), leaf)
+    return static(leaf)
 
 
 # -- results -------------------------------------------------------------------------------------------------

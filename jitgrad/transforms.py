@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 
 from jitgrad import pytree
-from jitgrad.compiled import Compiled, Options, run_once
+from jitgrad.compiled import Compiled, Options, Transformed, run_once
 from jitgrad.differentiation import hessian_times, jacobian_of, pull_back, push_forward, value_and_gradients
 from jitgrad.graph import Tensor
 from jitgrad.operators import call
@@ -73,17 +73,20 @@ def compile(
 
 
 def _lift(key: Any, fn: Fn, in_graph: Fn) -> Fn:
-    """A transform of ``fn`` as a function of arrays or tensors; cached and run fused when ``fn`` is
-    compiled.
+    """A transform of ``fn`` as a function of arrays or tensors; cached and run fused when ``fn`` is compiled.
+
+    ``key`` holds the transform's name and its arguments after ``fn``.
     """
+    recipe = (_made_again, (key[0], fn, *key[1:]))
     if isinstance(fn, Compiled):
-        return fn.derive(key, in_graph)
+        return fn.derive(key, in_graph, recipe=recipe)
+    return Transformed(fn, lambda *args, **kwargs: _run(fn, in_graph, args, kwargs), recipe)
 
-    @functools.wraps(fn)
-    def transformed(*args: Any, **kwargs: Any) -> Any:
-        return _run(fn, in_graph, args, kwargs)
 
-    return transformed
+def _made_again(name: str, fn: Fn, *options: Any) -> Fn:
+    """The transform of that name with its arguments, out of a pickle."""
+    made: Fn = {"grad": grad, "value_and_grad": value_and_grad, "jacrev": jacrev, "jacfwd": jacfwd}[name](fn, *options)
+    return made
 
 
 def _run(fn: Fn, in_graph: Fn, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -13,9 +13,10 @@ _SPECIAL = [0.0, -0.0, 1.0, -3.0, np.inf, -np.inf, np.nan]
 
 
 def _grid(dtype: Any) -> Any:
-    info = np.finfo(dtype) edges = [info.tiny, info.smallest_subnormal, info.tiny / 8, info.max, info.max / 3, 1 /
-    info.tiny, 1e-10, 7.3, 1 / 3] random = np.random.default_rng(0).uniform(-1, 1, 40) * 2.0 **
-    np.random.default_rng(1).integers(
+    info = np.finfo(dtype)
+    edges = [info.tiny, info.smallest_subnormal, info.tiny / 8, info.max, info.max / 3]
+    edges += [1 / info.tiny, 1e-10, 7.3, 1 / 3]
+    random = np.random.default_rng(0).uniform(-1, 1, 40) * 2.0 ** np.random.default_rng(1).integers(
         info.minexp, info.maxexp, 40
     )
     return np.array([*_SPECIAL, *edges, *random], dtype)

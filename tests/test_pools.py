@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from jitgrad.compiler.pools import ALIGNMENT, SMALL_BYTES, Arena, ArenaStack, OutputPool, block_bytes
+from jitgrad.compiler.pools import ALIGNMENT, SMALL_BYTES, OutputPool, block_bytes
 
 LARGE = (SMALL_BYTES // 4 + 5, 2)
 FLOAT = np.dtype(np.float32)
@@ -132,15 +132,3 @@ def test_size_classes_waste_little(nbytes: int) -> None:
     assert size >= nbytes
     assert size <= max(nbytes + 4096, nbytes * 1.125)
     assert block_bytes(size) == size
-
-
-@pytest.mark.parametrize("nbytes", [0, 1, 1000, 1 << 20])
-def test_arenas(nbytes: int) -> None:
-    arenas = ArenaStack(nbytes)
-    first, second = arenas.acquire(), arenas.acquire()
-    assert first.address % ALIGNMENT == 0
-    assert first is not second
-    assert first.address != second.address
-    arenas.release(first)
-    assert arenas.acquire() is first
-    assert Arena(nbytes).nbytes == nbytes

@@ -143,7 +143,7 @@ def test_variables(graph: jg.Graph) -> None:
 
 def test_assignments_must_fit(graph: jg.Graph) -> None:
     v = jg.Variable(np.zeros(2, np.int64))
-    with pytest.raises(jg.ShapeError, match=r"expected: i64\[2\](.|\n)*got: +i64\[3\]"):
+    with pytest.raises(jg.ShapeError, match=r"expected i64\[2\], got i64\[3\]"):
         v.assign([1, 2, 3])
     with pytest.raises(jg.DTypeError, match="f64"):
         v.assign([1.0, 2.0])

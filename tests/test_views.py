@@ -252,8 +252,8 @@ def test_read_only_views(view: Fn) -> None:
 
 _VIEWS = (
     "{b}[1:]", "{b}.T", "{b}.reshape(-1)", "{b}[::-1]", "{b}[..., 0]", "{b}[..., ::2]", "{b}[..., None]", "{b}[None]",
-    "np.expand_dims({b}, 0)", "np.flip({b})", "{b}.ravel()", "{b}.copy()", "np.squeeze({b})", "{b}[0]", "({b} +
-    1).copy()", "np.array_split({b}, 2)[1]", "np.moveaxis({b}, 0, -1)", "{b}.reshape({b}.shape[::-1])",
+    "np.expand_dims({b}, 0)", "np.flip({b})", "{b}.ravel()", "{b}.copy()", "np.squeeze({b})", "{b}[0]",
+    "({b} + 1).copy()", "np.array_split({b}, 2)[1]", "np.moveaxis({b}, 0, -1)", "{b}.reshape({b}.shape[::-1])",
 )  # fmt: skip
 _WRITES = (
     "{b} += 2", "{b}[...] = {c}.sum() * 0.1", "{b}[0] = 0.5 * {b}[-1]", "{b}[..., 0] *= -1", "{b}[1:] += {b}[:-1] * 1",

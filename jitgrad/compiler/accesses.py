@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -49,6 +48,7 @@ class Accesses:
     def __init__(self, program: Program, members: set[int]) -> None:
         self.program = program
         self.members = members
+        self.unresolved: set[int] = set()  # moves that an index does not express: to be made in memory
         self._memo: dict[int, Operand] = {}
 
     def producer(self, v: int) -> Instruction | None:
@@ -58,7 +58,6 @@ class Accesses:
 
     def operand(self, v: int) -> Operand:
         """How to read ``v`` at an index of its own shape."""
-        chain: list[int] = []
         pending = [v]
         while pending:  # depth first without recursion: moves may be chained thousands deep
             u = pending.pop()
@@ -72,7 +71,6 @@ class Accesses:
                 pending += [u, *sources]
             else:
                 self._memo[u] = self._resolve(u, ins)
-                chain.append(u)
         return self._memo[v]
 
     def _resolve(self, v: int, ins: Instruction | None) -> Operand:
@@ -91,6 +89,7 @@ class Accesses:
             inner = self._memo[x]
             if inner.fill is not None and index_map.guards and inner.fill != fill:
                 inner = self.identity(x)
+                self.unresolved.add(x)
             if inner.fill is not None:
                 fill = inner.fill
             leaves += [c for leaf in inner.leaves if (c := compose(leaf, index_map, shape)) is not None]
@@ -184,7 +183,5 @@ def _is_covered(leaves: list[Leaf], shape: tuple[int, ...]) -> bool:
     if len(axes) != 1 or len(next(iter(axes))) != 1:
         return False
     axis = next(iter(axes))[0]
-    return sum(leaf.guards[0].hi - leaf.guards[0].lo for leaf in leaves) >= shape[axis]
-
-
-Resolver = Callable[[int], Operand]
+    inside = (min(leaf.guards[0].hi, shape[axis]) - max(leaf.guards[0].lo, 0) for leaf in leaves)
+    return sum(inside) >= shape[axis]

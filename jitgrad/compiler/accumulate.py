@@ -7,7 +7,7 @@ import numpy as np
 from jitgrad.compiler.groups import Group, Placed
 from jitgrad.compiler.loopir import Literal
 from jitgrad.compiler.looptree import LoopTree, TreeLoop, outermost_reduced
-from jitgrad.compiler.nodes import REDUCE, SCAN
+from jitgrad.compiler.nodes import REDUCE, SCAN, Node
 from jitgrad.spec import DType
 
 
@@ -36,8 +36,16 @@ def accumulating(group: Group, tree: LoopTree, loop: TreeLoop) -> list[Placed]:
     ]  # fmt: skip
 
 
-def identity_of(combine: str, dtype: DType) -> Literal:
-    """The value that a combination starts from."""
+def initial_value(node: Node, operand_dtype: DType) -> Literal:
+    """What a reduction or a scan starts from; a running sum of -0.0 stays -0.0, a sum does not, as in NumPy."""
+    combine = node.combine
+    dtype = operand_dtype if combine.startswith("arg") else node.dtype
+    if node.form == SCAN and combine == "add" and dtype.kind == "f":
+        return Literal(dtype.type(-0.0), dtype)
+    return _identity_of(combine, dtype)
+
+
+def _identity_of(combine: str, dtype: DType) -> Literal:
     if combine in ("add", "logical_or"):
         value = dtype.type(0)
     elif combine in ("multiply", "logical_and"):

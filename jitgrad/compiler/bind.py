@@ -14,7 +14,7 @@ from jitgrad.compiler.buffers import ArenaPlan, Lifetime, aligned, plan_arena
 from jitgrad.compiler.clusters import Cluster
 from jitgrad.compiler.extents import ONE
 from jitgrad.compiler.groups import Group, Plan
-from jitgrad.compiler.loopir import Literal
+from jitgrad.compiler.loopir import Buffer, Literal
 from jitgrad.compiler.lower import Lowered
 from jitgrad.compiler.machine import load_kernels
 from jitgrad.compiler.nodes import Product
@@ -26,6 +26,7 @@ from jitgrad.program import Program
 # never on the number of threads, because the order of partial sums follows it.
 CHUNK_NANOSECONDS = 8_000
 MOST_CHUNKS = 64
+STATUS = "status"
 NANOSECONDS_PER_NODE = 0.08  # one element of one node, vectorised, in cache
 
 
@@ -34,6 +35,7 @@ class BoundCluster:
     """What a call of a cluster needs: step records, the table's layout, the arena, and what its outputs look like.
 
     Slots 0.. of the table are the cluster's inputs, then its outputs, then temporaries at ``offsets`` of the arena.
+    The last slot is that of the status: 1 + the value that had a position out of bounds, 0 when none had.
     ``copied`` are outputs that share memory with another value and are copied from it after the run.
     """
 
@@ -74,11 +76,12 @@ class _Binder:
         arena = plan_arena(lifetimes)
         first = len(inputs) + len(direct)
         self.slots |= {item.key: first + position for position, item in enumerate(lifetimes)}
+        self.slots[STATUS] = first + len(lifetimes)
         records, blocks, names = self._records()
         return BoundCluster(
             pack_steps(records), tuple(blocks), tuple(names), inputs, tuple(v for v, _ in direct), tuple(copied),
-            tuple((first + p, arena.offsets[item.key]) for p, item in enumerate(lifetimes)), arena, first +
-            len(lifetimes), self.workers,
+            tuple((first + p, arena.offsets[item.key]) for p, item in enumerate(lifetimes)), arena,
+            first + len(lifetimes) + 1, self.workers,
         )  # fmt: skip
 
     def _root(self, v: int) -> int:
@@ -131,6 +134,8 @@ class _Binder:
         touched: list[tuple[object, int]] = []
         numbers = dict(zip(item.kernel.ints, self._ints(item), strict=True))
         for buffer, v in zip(item.kernel.buffers, item.values, strict=True):
+            if buffer.role == "status":
+                continue
             if v is None:
                 assert buffer.extent is not None
                 part = aligned(numbers[buffer.extent] * buffer.dtype.itemsize)
@@ -157,10 +162,7 @@ class _Binder:
                 names.append(step.name)
             else:
                 address, extent, nchunks = next(addresses), item.extent.value(self.extents), self.chunks[number]
-                keys = [
-                    (number, b.name) if v is None else self._root(v)
-                    for b, v in zip(item.kernel.buffers, item.values, strict=True)
-                ]
+                keys = [self._key(number, b, v) for b, v in zip(item.kernel.buffers, item.values, strict=True)]
                 words = (
                     [self.slots[key] for key in keys] + self._ints(item) + [constant_word(c) for c in item.constants]
                 )
@@ -169,6 +171,12 @@ class _Binder:
             blocks.append(block)
             records.append(StepRecord(address, block.ctypes.data, extent, nchunks))
         return self._guarded(records, blocks, names)
+
+    def _key(self, number: int, buffer: Buffer, value: int | None) -> object:
+        """What the slot of a kernel's buffer is found by."""
+        if buffer.role == "status":
+            return STATUS
+        return (number, buffer.name) if value is None else self._root(value)
 
     def _guarded(
         self, records: list[StepRecord], blocks: list[npt.NDArray[np.int64]], names: list[str]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from llvmlite import ir
@@ -18,11 +18,11 @@ from llvmlite import ir
 from jitgrad.compiler.loopir import (
     PARALLEL,
     PARALLEL_VECTOR,
-    VECTOR,
     Accumulator,
     Argument,
     Bound,
     Buffer,
+    Check,
     Index,
     Kernel,
     Let,
@@ -156,6 +156,8 @@ class _KernelEmitter:
                     self._update(statement)
                 case Store():
                     self._store(statement)
+                case Check():
+                    self._check(statement)
 
     def _range(self, loop: Loop) -> tuple[ir.Value, ir.Value]:
         if loop.kind in (PARALLEL, PARALLEL_VECTOR):
@@ -515,10 +517,29 @@ class _KernelEmitter:
     def _to_memory(self, value: ir.Value, dtype: DType, lanes: int) -> ir.Value:
         return cast(self.builder, value, dtype, np.dtype(np.uint8), lanes) if dtype.kind == "b" else value
 
+    def _check(self, check: Check) -> None:
+        b = self.builder
+        inside = self._inside(check.bounds)
+        assert inside is not None
+        outside = b.not_(inside.value)
+        if inside.lanes:
+            assert self.vector is not None
+            if self.vector.mask is not None:
+                outside = b.and_(outside, self.vector.mask)
+            bits = ir.IntType(self.lanes)
+            outside = b.icmp_unsigned("!=", b.bitcast(outside, bits), ir.Constant(bits, 0))
+        with b.if_then(outside, likely=False):
+            b.store(self.registers[check.code].value, self.buffers[check.buffer][0])
+
     def _store(self, store: Store) -> None:
         b = self.builder
         place, distance = self._place(store.index)
         align = store.dtype.itemsize
+        inside = self._inside(store.bounds)
+        if inside is not None and not inside.lanes:
+            with b.if_then(inside.value):
+                self._store(replace(store, bounds=()))
+            return
         if distance == 0:
             register = self._argument(store.value, 0)
             value = cast(b, register.value, register.dtype, store.dtype, 0)
@@ -528,7 +549,7 @@ class _KernelEmitter:
         register = self._argument(store.value, self.lanes)
         value = cast(b, register.value, register.dtype, store.dtype, self.lanes)
         raw = self._to_memory(value, store.dtype, self.lanes)
-        mask = self.vector.mask
+        mask = self._mask(inside)
         if distance == -1:
             place = b.sub(place, ir.Constant(INT64, self.lanes - 1))
             raw, mask = self._reversed(raw), None if mask is None else self._reversed(mask)
@@ -547,6 +568,3 @@ def _int32(value: int) -> ir.Value:
 
 def _updates(loop: Loop) -> Iterator[Update]:
     return (s for s in loop.body if isinstance(s, Update))
-
-
-__all__ = ["VECTOR", "emit_kernel", "lanes_for"]

@@ -200,11 +200,12 @@ class _Planner:
                 renumbered[number] = len(steps)
                 steps.append(step if isinstance(step, Product) else _group(len(steps), step, stored))
         values = list(dict.fromkeys(self._values(steps)))
+        described = set(values)
         return Plan(
             tuple(steps),
             {v: self.specs[v] for v in values},
             {v: self.class_of[v] if v in self.class_of else self.classes.of(v) for v in values},
-            {partial: renumbered[number] for partial, number in self.chunked.items() if number in renumbered},
+            {partial: renumbered[number] for partial, number in self.chunked.items() if partial in described},
             tuple(self.refusals),
             self.cluster.aliases,
         )

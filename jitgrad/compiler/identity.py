@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.compiler.constants import is_splat, splat_number
+from jitgrad.keys import frozen
 from jitgrad.opdef import Elementwise
 from jitgrad.program import Instruction
 
@@ -15,9 +16,6 @@ COMMUTATIVE = frozenset(
     ("add", "multiply", "equal", "not_equal", "logical_and", "logical_or", "logical_xor", "bitwise_and",
      "bitwise_or", "bitwise_xor", "hypot", "logaddexp", "logaddexp2")
 )  # fmt: skip
-
-_SMALL = 1024
-_plain = frozenset((int, str, bytes, bool, type(None)))
 
 
 def instruction_key(ins: Instruction) -> Any:
@@ -37,31 +35,8 @@ def instruction_key(ins: Instruction) -> Any:
         ins.op,
         inputs,
         ins.origin.scope,
-        tuple([(key, frozen(value)) for key, value in ins.params.items()]),
+        tuple([(key, frozen(value, _frozen_array)) for key, value in ins.params.items()]),
     )
-
-
-def frozen(value: Any) -> Any:
-    """A hashable stand-in for a param: equal ones mean equal params, types and signs of zeros included."""
-    kind = type(value)
-    if kind in _plain:
-        return (kind, value)
-    if kind is tuple or kind is list:
-        types = tuple(map(type, value))
-        return (
-            (kind, types, *value) if _plain.issuperset(types) else (kind, *[frozen(item) for item in value])
-        )
-    if kind is float:
-        return (kind, value.hex())
-    if isinstance(value, np.ndarray):
-        return _frozen_array(value)
-    if kind is dict:
-        return (kind, tuple([(key, frozen(item)) for key, item in value.items()]))
-    if kind is slice:
-        return (kind, frozen((value.start, value.stop, value.step)))
-    if isinstance(value, np.generic):
-        return (kind, value.dtype, value.tobytes())
-    return (kind, value if _is_hashable(value) else id(value))
 
 
 def _frozen_array(value: np.ndarray[Any, Any]) -> Any:
@@ -70,14 +45,4 @@ def _frozen_array(value: np.ndarray[Any, Any]) -> Any:
         return (np.ndarray, id(value))
     if is_splat(value):
         return (np.ndarray, value.dtype, value.shape, splat_number(value).tobytes())
-    if value.nbytes <= _SMALL:
-        return (np.ndarray, value.dtype, value.shape, None, value.tobytes())
     return (np.ndarray, id(value))
-
-
-def _is_hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True

@@ -6,7 +6,8 @@
                 | NAME "=" OP "(" argument* ")"                          a scalar op, see scalar_ops
                 | ACC "=" literal                                        an accumulator comes to life
                 | ACC "=" COMBINE "(" ACC "," argument ")"
-                | BUFFER "[" index "]" "=" argument
+                | ["if" bound*] BUFFER "[" index "]" "=" argument
+                | "if not" bound* BUFFER "[0] =" INT                     a position out of bounds is reported
     index     ::= (VAR | NAME) ["*" stride] ("+" ...)* ["+" OFFSET]
     argument  ::= NAME | VAR | INT | CONSTANT | literal
 
@@ -30,12 +31,22 @@ from jitgrad.spec import DType, dtype_text
 PARALLEL, PARALLEL_VECTOR, SERIAL, VECTOR = "parallel", "parallel_vector", "serial", "vector"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Literal:
-    """A constant of a dtype."""
+    """A constant of a dtype; two are equal when their bits are: 0.0 is not -0.0, and NaN is NaN."""
 
     value: Any
     dtype: DType
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Literal) and self._bits == other._bits
+
+    def __hash__(self) -> int:
+        return hash(self._bits)
+
+    @property
+    def _bits(self) -> tuple[DType, bytes]:
+        return self.dtype, np.asarray(self.value, self.dtype).tobytes()
 
     def __str__(self) -> str:
         return f"{dtype_text(self.dtype)}({literal_text(self.value)})"
@@ -129,12 +140,22 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Write a buffer."""
+    """Write a buffer; where a bound fails nothing is written."""
 
     buffer: str
     index: Index
     value: Argument
     dtype: DType
+    bounds: tuple[Bound, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Where a bound fails, ``code`` (the name of an int) is left in the status buffer."""
+
+    buffer: str
+    bounds: tuple[Bound, ...]
+    code: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +172,7 @@ class Loop:
     body: tuple[Statement, ...]
 
 
-Statement = Load | Let | Accumulator | Update | Store | Loop
+Statement = Load | Let | Accumulator | Update | Store | Check | Loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +264,11 @@ def _statement_lines(s: Statement) -> Iterator[str]:
             yield f"{acc} = {combine}({acc}, {value})"
         case Update(acc, _, combine, value, at):
             yield f"{acc}, {acc}_at = {combine}({acc}, {acc}_at, {value}, {at})"
-        case Store(buffer, index, value, _):
-            yield f"{buffer}[{index}] = {value}"
+        case Store(buffer, index, value, _, bounds):
+            guard = f"if {' and '.join(map(str, bounds))}: " if bounds else ""
+            yield f"{guard}{buffer}[{index}] = {value}"
+        case Check(buffer, bounds, code):
+            yield f"if not ({' and '.join(map(str, bounds))}): {buffer}[0] = {code}"
 
 
 def run_in_python(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from jitgrad.compiler.accesses import Leaf, Operand
-from jitgrad.compiler.accumulate import accumulating, identity_of, inner_kept, register_axis
+from jitgrad.compiler.accumulate import accumulating, initial_value, inner_kept, register_axis
 from jitgrad.compiler.extents import ONE
 from jitgrad.compiler.groups import Group, Placed, Plan
 from jitgrad.compiler.loopir import (
@@ -20,6 +20,7 @@ from jitgrad.compiler.loopir import (
     Accumulator,
     Argument,
     Bound,
+    Check,
     Index,
     Let,
     Literal,
@@ -118,9 +119,7 @@ class Lowering:
     def _open_accumulators(self, loop: TreeLoop, body: Body) -> None:
         for placed in accumulating(self.group, self.tree, loop):
             node = placed.node
-            init = identity_of(
-                node.combine, node.dtype if not node.combine.startswith("arg") else self._operand_dtype(node)
-            )
+            init = initial_value(node, self._operand_dtype(node))
             if loop.axis == outermost_reduced(placed) and inner_kept(placed):
                 self._fill(placed, init, body)
             if loop.axis == register_axis(placed):
@@ -390,15 +389,21 @@ class Lowering:
     def _gather(self, placed: Placed, args: tuple[Argument, ...], body: Body) -> str:
         node = placed.node
         assert node.table is not None
-        index = self.table_index(placed, node.table, args, body)
+        index, bounds = self.table_index(placed, node.table, args, body)
         name = self.name()
         buffer = self.signature.buffer("in", self.plan.aliases.get(node.table, node.table), node.dtype)
-        body.rest.append(Load(name, node.dtype, buffer, index))
+        body.rest.append(Load(name, node.dtype, buffer, index, bounds, Literal(node.dtype.type(0), node.dtype)))
         return name
 
-    def table_index(self, placed: Placed, table: int, args: tuple[Argument, ...], body: Body) -> Index:
-        """The place in a table that a gather or a scatter addresses; ``args`` are the values of the index operands."""
+    def table_index(
+        self, placed: Placed, table: int, args: tuple[Argument, ...], body: Body
+    ) -> tuple[Index, tuple[Bound, ...]]:
+        """The place in a table that a gather or a scatter addresses, and where it lies inside; it is checked.
+
+        ``args`` are the values of the index operands.
+        """
         terms: list[Term] = []
+        bounds: list[Bound] = []
         classes = self.plan.classes[table]
         for d, entry in enumerate(placed.node.table_dims):
             inner = tuple(c for c in classes[d + 1 :] if c != ONE)
@@ -408,6 +413,10 @@ class Lowering:
                 wrapped = self.name()
                 body.rest.append(Let(wrapped, INT64, "wrap_index", (args[entry], extent)))
                 terms.append(Term(wrapped, stride))
+                bounds.append(Bound(wrapped, self.signature.number("zero", 0), extent))
             elif entry.axis is not None and placed.axes[entry.axis] is not None:
                 terms.append(Term(f"i{placed.axes[entry.axis]}", stride))
-        return Index(tuple(terms))
+        status = self.signature.buffer("status", 0, INT64)
+        code = self.signature.number(("code", placed.node.value), placed.node.value + 1)
+        body.rest.append(Check(status, tuple(bounds), code))
+        return Index(tuple(terms)), tuple(bounds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from jitgrad.compiler.loopir import Kernel
 _SOURCES = ("emit.py", "scalar_emit.py", "_codegen.py", "vecmath")
 
 _lock = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _addresses: dict[str, int] = {}
 
 

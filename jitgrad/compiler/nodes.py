@@ -106,6 +106,9 @@ class _Builder:
         wanted = set(outputs)
         for ins in instructions:
             wanted.update(self._read_from_memory(ins))
+            for v in (*ins.inputs, *ins.outputs):
+                self.accesses.operand(v)
+        wanted |= self.accesses.unresolved
         items: list[Node | Product] = []
         for ins in instructions:
             if self._is_view(ins):
@@ -214,7 +217,15 @@ class _Builder:
         return Node(out, REDUCE, "multiply", (left, right), shape, classes, out_dims, spec.dtype, (k,), "add")
 
     def _permuted(self, v: int, axes: tuple[int, ...], classes: tuple[int, ...]) -> Operand:
-        return Operand((Leaf(v, tuple(AxisIndex(a if classes[a] != ONE else None) for a in axes)),))
+        """``v`` read with its dimensions along the given axes of a domain."""
+        place = [a if classes[a] != ONE else None for a in axes]
+
+        def moved(leaf: Leaf) -> Leaf:
+            dims = tuple(replace(i, axis=None if i.axis is None else place[i.axis]) for i in leaf.dims)
+            return replace(leaf, dims=dims, guards=tuple(replace(g, axis=axes[g.axis]) for g in leaf.guards))
+
+        operand = self.accesses.operand(v)
+        return replace(operand, leaves=tuple(map(moved, operand.leaves)))
 
     def _gather(self, ins: Instruction, form: str) -> Node:
         table, out = ins.inputs[0], ins.outputs[0]

@@ -186,22 +186,3 @@ class Arena:
         self.nbytes = nbytes
         self._memory = np.empty(nbytes + ALIGNMENT, np.uint8)
         self.address = -(-int(self._memory.ctypes.data) // ALIGNMENT) * ALIGNMENT
-
-
-class ArenaStack:
-    """The arenas of one executable: as many as calls run at the same time, one for each of them."""
-
-    def __init__(self, nbytes: int) -> None:
-        self._nbytes = nbytes
-        self._free: list[Arena] = []
-
-    def acquire(self) -> Arena:
-        """An arena that no running call uses; to be given back with `release`."""
-        try:
-            return self._free.pop()
-        except IndexError:
-            return Arena(self._nbytes)
-
-    def release(self, arena: Arena) -> None:
-        """Make the arena available to the next call."""
-        self._free.append(arena)

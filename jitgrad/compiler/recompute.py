@@ -9,7 +9,7 @@ from jitgrad.compiler.accesses import Leaf, Operand
 from jitgrad.compiler.drafts import CHEAP, Draft
 from jitgrad.compiler.extents import ONE
 from jitgrad.compiler.groups import Axes, Placed
-from jitgrad.compiler.nodes import MAP, Node
+from jitgrad.compiler.nodes import MAP, SCATTER, Node
 
 RECOMPUTE_LIMIT = 8
 
@@ -62,9 +62,10 @@ class Floating:
         return [v for v in dict.fromkeys(v for n in makers for v in n.reads) if v not in self.nodes]
 
     def taken_by(self, node: Node) -> list[int]:
-        """Floating values that a node reads by address or at another place, so that they need a home after all."""
+        """Floating values that a node reads by address, at another place or in a scatter: these need a home."""
         moved = {leaf.source for o in node.operands for leaf in o.leaves if not leaf.is_selection}
-        return [v for v in node.reads if v in self.nodes and (v in moved or v == node.table)]
+        taken = [v for v in node.reads if v in moved or v == node.table or node.form == SCATTER]
+        return [v for v in taken if v in self.nodes]
 
     def settle_in(self, draft: Draft, node: Node, axes: Axes, new_value: Callable[[Node], int]) -> Node:
         """The node with its floating inputs made in ``draft``, over the axes at which it reads them."""

@@ -175,8 +175,7 @@ def cast(builder: ir.IRBuilder, x: Value, source: DType, target: DType, lanes: i
     if a == "f" and b == "f":
         return (builder.fpext if target.itemsize > source.itemsize else builder.fptrunc)(x, type_)
     if a == "f":
-        wide = builder.fptosi(x, ops.shaped(np.dtype(np.int64)))
-        return wide if target.itemsize == 8 else builder.trunc(wide, type_)
+        return _float_to_integer(ops, x, target)
     if b == "f":
         return (builder.sitofp if a == "i" else builder.uitofp)(x, type_)
     if a != "b" and target.itemsize == source.itemsize:
@@ -184,6 +183,27 @@ def cast(builder: ir.IRBuilder, x: Value, source: DType, target: DType, lanes: i
     if a != "b" and target.itemsize < source.itemsize:
         return builder.trunc(x, type_)
     return (builder.sext if a == "i" else builder.zext)(x, type_)
+
+
+def _float_to_integer(o: Ops, x: Value, target: DType) -> Value:
+    """Truncation as NumPy's on x86: through int32 for narrow types, int64 for uint32; else the least number."""
+    if target.char in "LQ" and target.itemsize == 8:
+        return _float_to_uint64(o, x, target)
+    through: DType = np.dtype(np.int32 if target.itemsize <= 2 or target == np.int32 else np.int64)
+    limit = 2.0 ** (8 * through.itemsize - 1)
+    fits = o.builder.and_(o.compare(">=", x, o.const(-limit)), o.compare("<", x, o.const(limit)))
+    whole = o.builder.fptosi(o.builder.select(fits, x, o.const(0)), o.shaped(through))
+    whole = o.builder.select(fits, whole, o.const(-int(limit), through))
+    return o.builder.trunc(whole, o.shaped(target)) if target.itemsize < through.itemsize else whole
+
+
+def _float_to_uint64(o: Ops, x: Value, target: DType) -> Value:
+    """The upper half of the range is reached through int64 by subtracting 2**63."""
+    int64, half = np.dtype(np.int64), o.const(2.0**63)
+    is_upper = o.compare(">=", x, half)
+    low = _float_to_integer(o, o.builder.select(is_upper, o.builder.fsub(x, half), x), int64)
+    flipped = o.builder.xor(low, o.const(np.iinfo(int64).min, int64))
+    return o.builder.select(is_upper, flipped, low)
 
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------
@@ -531,14 +551,10 @@ def _shifted(o: Ops, count: Value, shift: Callable[[Value], Value], beyond: Valu
 
 @_op("wrap_index")
 def _wrap_index(o: Ops, i: Value, n: Value) -> Value:
-    """An index counted from either end, kept inside [0, n)."""
-    b = o.builder
-    int64 = Ops(b, np.dtype(np.int64), o.lanes)
-    i = cast(b, i, o.dtype, int64.dtype, o.lanes)
-    zero = int64.const(0)
-    i = b.select(int64.compare("<", i, zero), b.add(i, n), i)
-    last = _maximum(int64, b.sub(n, int64.const(1)), zero)
-    return _minimum(int64, _maximum(int64, i, zero), last)
+    """An index counted from either end as one from the front."""
+    int64 = Ops(o.builder, np.dtype(np.int64), o.lanes)
+    i = cast(o.builder, i, o.dtype, int64.dtype, o.lanes)
+    return o.builder.select(int64.compare("<", i, int64.const(0)), o.builder.add(i, n), i)
 
 
 @_op("logaddexp2")

@@ -37,8 +37,8 @@ def _extreme(better: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
 
 def _wrap_index(i: Any, n: Any) -> Any:
-    """An index counted from either end, kept inside [0, n)."""
-    return np.clip(np.int64(i) + (n if i < 0 else 0), 0, max(n - 1, 0))
+    """An index counted from either end as one from the front."""
+    return np.int64(i) + (n if i < 0 else 0)
 
 
 def _scale_of(divisor: Any) -> Any:

@@ -28,11 +28,11 @@ class ScatterLowering(Lowering):
         bodies = [self.bodies.setdefault(tree, Body(tree)) for tree in trees]
         body = bodies[-1]
         args = tuple(self.read(operand, placed, body) for operand in node.operands)
-        index = self.table_index(placed, node.value, args[1:], body)
+        index, bounds = self.table_index(placed, node.value, args[1:], body)
         before, after = self.name(), self.name()
-        body.rest.append(Load(before, node.dtype, out, index))
+        body.rest.append(Load(before, node.dtype, out, index, bounds, zero))
         body.rest.append(Let(after, node.dtype, "add", (before, args[0])))
-        body.rest.append(Store(out, index, after, node.dtype))
+        body.rest.append(Store(out, index, after, node.dtype, bounds))
         free = {placed.axes[e.axis] for e in node.table_dims if isinstance(e, AxisIndex) and e.axis is not None}
         statements: list[Statement] = body.loads + body.rest
         for position, axis in enumerate(reversed(axes)):

@@ -96,6 +96,11 @@ def masked(x: Tensor, mask: Any, neutral: Any) -> Tensor:
     return x if mask is True else where(mask, x, neutral)
 
 
+def narrowed(x: Tensor, dtype: Any) -> Tensor:
+    """A result in the dtype asked for, to which integers that were added up in a wider one wrap."""
+    return x if dtype is None else call("astype", x, dtype)  # type: ignore[no-any-return]
+
+
 def widened(a: Any, dtype: Any) -> Tensor:
     """``a`` in the dtype given, else in the one that NumPy adds up in."""
     x = as_tensor(a)

@@ -186,6 +186,7 @@ def delete(arr: Any, obj: Any, axis: Any = None) -> Tensor:
 def vander(x: Any, N: Any = None, increasing: bool = False) -> Tensor:
     """Columns ``x**0, x**1, ...``, the highest power first unless ``increasing``."""
     (column,) = as_tensors(x)
+    column = as_tensor(column, np.promote_types(column.dtype, np.int64))
     count = column.spec.known_shape[0] if N is None else int(N)
     powers = [build("ones_like", column)]
     for _ in range(count - 1):

@@ -78,6 +78,8 @@ def operator_power(x: Any, y: Any) -> Any:
 
 def _is_short(x: Any, y: float) -> bool:
     kind = x.dtype.kind if hasattr(x, "dtype") else ""
+    if kind == "b":  # square gives int8; a scalar goes the long way, which gives int64
+        return type(y) is int and y == 2 and x.ndim > 0
     return kind in ("f", "c") or (kind in ("i", "u") and type(y) is int and y == 2)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Interpreted, Params, Scan, Specs, define
 from jitgrad.operators import call, function
-from jitgrad.ops.axes import Axes, axes_of, axis_of, define_reduction, masked, spread, sum_dtype, widened
+from jitgrad.ops.axes import Axes, axes_of, axis_of, define_reduction, masked, narrowed, spread, sum_dtype, widened
 from jitgrad.ops.common import filled_like, refuse_options, same_shape
 from jitgrad.spec import TensorSpec
 
@@ -61,7 +61,7 @@ def prod(
     """As numpy.prod: integers and bools multiply in int64."""
     refuse_options("prod", out=out)
     x = masked(widened(a, dtype), where, 1)
-    product = apply_one(prod_op, x, axis=axes_of(x, axis), keepdims=bool(keepdims))
+    product = narrowed(apply_one(prod_op, x, axis=axes_of(x, axis), keepdims=bool(keepdims)), dtype)
     return product if initial is None else product * initial
 
 
@@ -133,7 +133,7 @@ def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: Any = None)
     """As numpy.cumprod: the flattened array for axis None."""
     refuse_options("cumprod", out=out)
     x = call("ravel", widened(a, dtype)) if axis is None else widened(a, dtype)
-    return apply_one(cumprod_op, x, axis=axis_of(x, 0 if axis is None else axis))
+    return narrowed(apply_one(cumprod_op, x, axis=axis_of(x, 0 if axis is None else axis)), dtype)
 
 
 @function("cumulative_prod")

@@ -19,6 +19,7 @@ from jitgrad.ops.axes import (
     define_reduction,
     is_void,
     masked,
+    narrowed,
     spread,
     sum_dtype,
     widened,
@@ -46,7 +47,7 @@ def sum_(
     """As numpy.sum: integers and bools add up in int64."""
     refuse_options("sum", out=out)
     x = masked(widened(a, dtype), where, 0)
-    total = apply_one(sum_op, x, axis=axes_of(x, axis), keepdims=bool(keepdims))
+    total = narrowed(apply_one(sum_op, x, axis=axes_of(x, axis), keepdims=bool(keepdims)), dtype)
     return total if initial is None else total + initial
 
 
@@ -73,7 +74,7 @@ def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: Any = None) 
     """As numpy.cumsum: the flattened array for axis None."""
     refuse_options("cumsum", out=out)
     x = call("ravel", widened(a, dtype)) if axis is None else widened(a, dtype)
-    return apply_one(cumsum_op, x, axis=axis_of(x, 0 if axis is None else axis))
+    return narrowed(apply_one(cumsum_op, x, axis=axis_of(x, 0 if axis is None else axis)), dtype)
 
 
 @function("cumulative_sum")

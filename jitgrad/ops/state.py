@@ -14,11 +14,18 @@ from jitgrad.graph import Graph, Operation, Tensor, apply, default_graph
 from jitgrad.opdef import Interpreted, Params, Specs, define
 from jitgrad.operators import Operators
 from jitgrad.ops.common import as_tensor
-from jitgrad.spec import DType, TensorSpec, spec_of
+from jitgrad.spec import DType, TensorSpec, is_compatible, spec_of
 
 
 def _spec_of_variable(specs: Specs, params: Params) -> Specs:
     return (params["variable"].spec,)
+
+
+def _infer_assign(specs: Specs, params: Params) -> Specs:
+    variable = params["variable"]
+    if not is_compatible(specs[0].shape, variable.shape):
+        raise ShapeError(f"variable {variable.name!r} expected {variable.spec}, got {specs[0]}")
+    return (variable.spec,)
 
 
 def _assigned(value: Any, variable: Variable) -> Any:
@@ -29,18 +36,20 @@ def _assigned(value: Any, variable: Variable) -> Any:
 read_op = define(
     "read_variable",
     infer=_spec_of_variable,
-    impl=lambda variable: variable._value,
+    impl=lambda *first, variable: variable._value,
+    vjp=lambda g, out, *first, variable: (g,) * len(first),
     kind=Interpreted("a variable is read"),
     stateful=True,
 )
 
 assign_op = define(
     "assign",
-    infer=_spec_of_variable,
+    infer=_infer_assign,
     impl=_assigned,
     kind=Interpreted("a variable is assigned"),
     stateful=True,
     differentiable=False,
+    infers_partial=True,
 )
 
 no_op = define(
@@ -52,7 +61,8 @@ class Variable(Operators, NumpyProtocols):
     """A value that stays between runs. In a graph it stands where a tensor does.
 
     The shape and dtype are those of the initial value and do not change. One operation per graph reads it, at
-    its first use there; ``read()`` adds another.
+    its first use there. ``read()`` adds another, and so does each use where control dependencies are in force:
+    it reads what the variable holds once they have run. Gradients with respect to the variable count them all.
     """
 
     __slots__ = ("__weakref__", "_value", "is_weak", "name", "spec", "trainable")
@@ -94,14 +104,20 @@ class Variable(Operators, NumpyProtocols):
         """A new tensor of its value, read where the graph has come to, after the control dependencies in
         force.
         """
-        return apply(read_op, name=f"{self.name}/read", variable=self)  # type: ignore[no-any-return]
+        return apply(read_op, self._first_read(default_graph()), name=f"{self.name}/read", variable=self)  # type: ignore[no-any-return]
 
     def as_graph_element(self, graph: Graph | None = None) -> Tensor:
         """The tensor that stands for it in ``graph``, the default graph if none is given."""
         graph = default_graph() if graph is None else graph
+        if not graph.has_control_dependencies:
+            return self._first_read(graph)
+        with graph.as_default():
+            return self.read()
+
+    def _first_read(self, graph: Graph) -> Tensor:
         if self not in graph.variables:
             with graph.as_default(), graph.control_dependencies(None), graph.name_scope(""):
-                graph.variables[self] = self.read()
+                graph.variables[self] = apply(read_op, name=f"{self.name}/read", variable=self)
         return graph.variables[self]
 
     def assign(self, value: Any) -> Tensor:
@@ -113,12 +129,7 @@ class Variable(Operators, NumpyProtocols):
             raise DTypeError(
                 layout(f"variable {self.name!r} cannot take the value", expected=self.spec, got=tensor.spec)
             )
-        tensor = as_tensor(tensor, self.dtype)
-        if tensor.spec.is_known and tensor.shape != self.shape:
-            raise ShapeError(
-                layout(f"variable {self.name!r} cannot take the value", expected=self.spec, got=tensor.spec)
-            )
-        return apply(assign_op, tensor, variable=self, name=f"{self.name}/assign")  # type: ignore[no-any-return]
+        return apply(assign_op, as_tensor(tensor, self.dtype), variable=self, name=f"{self.name}/assign")  # type: ignore[no-any-return]
 
     def assign_add(self, value: Any) -> Tensor:
         """As ``assign``, to the sum of the present value and ``value``."""

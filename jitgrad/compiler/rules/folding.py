@@ -1,8 +1,7 @@
-"""Rules that compute with constants: small results are computed, splats stay splats; nothing large."""
+"""Rules that compute with constants: what does not grow is computed, splats stay splats."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,6 @@ from jitgrad.compiler.constants import Array, splat
 from jitgrad.compiler.rewriter import Rewriter, Rule
 from jitgrad.opdef import Elementwise, Library, Reindex, View
 from jitgrad.program import Instruction
-
-SMALL = 1024
-_LARGEST_INPUT = 65536
 
 
 def fold_splats(rw: Rewriter, ins: Instruction) -> Instruction | None:
@@ -40,8 +36,11 @@ def fold_splats(rw: Rewriter, ins: Instruction) -> Instruction | None:
     return None
 
 
-def fold_small(rw: Rewriter, ins: Instruction) -> Instruction | None:
-    """f(constants) is a constant, when it has few elements."""
+def fold_dense(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """f(constants) is a constant, when it has no more elements than they have.
+
+    The rule compares shapes and knows no limit in numbers: another extent must not make another kernel.
+    """
     constants = rw.constants
     for v in ins.inputs:
         if v not in constants:
@@ -49,22 +48,14 @@ def fold_small(rw: Rewriter, ins: Instruction) -> Instruction | None:
     if not ins.inputs or len(ins.outputs) != 1 or isinstance(ins.op.kind, Library):
         return None
     spec = rw.specs[ins.outputs[0]]
-    if spec.size > SMALL or math.fsum(constants[v].size for v in ins.inputs) > _LARGEST_INPUT:
+    if spec.size > sum(constants[v].size for v in ins.inputs if v not in rw.numbers):
         return None
     array = _computed(ins, [constants[v] for v in ins.inputs])
     if array is None or array.shape != spec.shape or array.dtype != spec.dtype:
         return None
-    return rw.constant(ins, _compact(array))
-
-
-def _compact(array: Array) -> Array:
-    """A read-only copy; a splat where all elements have the same bytes."""
-    first = array.reshape(-1)[:1]
-    if array.size > 1 and array.tobytes() == first.tobytes() * array.size:
-        return splat(first[0], array.shape, array.dtype)
     array = array.copy()
     array.flags.writeable = False
-    return array
+    return rw.constant(ins, array)
 
 
 def _computed(ins: Instruction, arrays: list[Array]) -> Array | None:
@@ -76,4 +67,4 @@ def _computed(ins: Instruction, arrays: list[Array]) -> Array | None:
     return np.asarray(result)
 
 
-RULES: tuple[Rule, ...] = (fold_splats, fold_small)
+RULES: tuple[Rule, ...] = (fold_splats, fold_dense)
