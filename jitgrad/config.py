@@ -15,6 +15,7 @@ from __future__ import annotations
 import operator
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from types import TracebackType
 from typing import Any, Protocol, SupportsIndex
 
 MAX_THREADS = 64
+TOPICS = ("recompile", "all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ def settings_of_environment(environment: os._Environ[str] | dict[str, str]) -> S
         cache=environment.get("JITGRAD_CACHE", "1").lower() not in ("0", "false", "no", "off", ""),
         cache_dir=environment.get("JITGRAD_CACHE_DIR") or None,
         cache_bytes=512 * 1024 * 1024,
-        log=_checked("log", environment.get("JITGRAD_LOG", "")),
+        log=_known_topics(environment.get("JITGRAD_LOG", "")),
     )
 
 
@@ -149,8 +151,29 @@ def _bytes(value: SupportsIndex) -> int:
 
 
 def _topics(value: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:
+    topics = _split(value)
+    unknown = [topic for topic in topics if topic not in TOPICS]
+    if unknown:
+        raise ValueError(f"log has {_topics_text(unknown)}")
+    return topics
+
+
+def _topics_text(unknown: list[str]) -> str:
+    return f"no topic {', '.join(map(repr, unknown))}; it has {', '.join(TOPICS)}"
+
+
+def _split(value: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:
     topics = value.split(",") if isinstance(value, str) else value
     return tuple(topic.strip() for topic in topics if topic.strip())
+
+
+def _known_topics(text: str) -> tuple[str, ...]:
+    """The topics of the environment; unknown ones are warned of: they must not end a program that would run."""
+    topics = _split(text)
+    unknown = [topic for topic in topics if topic not in TOPICS]
+    if unknown:
+        warnings.warn(f"JITGRAD_LOG has {_topics_text(unknown)}", stacklevel=2)
+    return topics
 
 
 def _directory(value: str | os.PathLike[str] | None) -> str | None:

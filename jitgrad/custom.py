@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from jitgrad import pytree
-from jitgrad.errors import GradientError, layout
+from jitgrad.errors import DTypeError, GradientError, layout
 from jitgrad.gradients import registered_rules
 from jitgrad.graph import Tensor, apply, operation_text
 from jitgrad.opdef import AxisIndex, Elementwise, IndexMap, Interpreted, Params, Reindex, Specs, define
 from jitgrad.ops.common import as_tensor, same_spec
 from jitgrad.spec import DType, TensorSpec, is_inexact
-from jitgrad.trace import graph_in, same
+from jitgrad.trace import as_name, graph_in, same
 
 Rule = Callable[..., Any]
 
@@ -146,7 +146,7 @@ def _traced_custom(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
         flat = _per_leaf(fn, grads, args)
         return [_as_gradient(g) for g, x in zip(flat, inputs, strict=True) if x is not None]
 
-    outputs = apply(custom_gradient_op, *values, *traced, name=fn.__name__, count=len(values), rule=rule)
+    outputs = apply(custom_gradient_op, *values, *traced, name=as_name(_name(fn)), count=len(values), rule=rule)
     return pytree.unflatten(structure, list(outputs) if len(values) != 1 else [outputs])
 
 
@@ -195,8 +195,20 @@ def _call_python(*arrays: Any, fn: Callable[..., Any], dtypes: tuple[DType, ...]
     results = result if isinstance(result, tuple | list) and len(dtypes) != 1 else (result,)
     if len(results) != len(dtypes):
         raise ValueError(f"py_func {_name(fn)} gave {len(results)} results for {len(dtypes)} dtypes")
-    made = tuple(np.asarray(value, dtype) for value, dtype in zip(results, dtypes, strict=True))
+    made = tuple(_of_dtype(value, dtype, fn) for value, dtype in zip(results, dtypes, strict=True))
     return made if len(made) != 1 else made[0]
+
+
+def _of_dtype(value: Any, dtype: DType, fn: Callable[..., Any]) -> Any:
+    """The result as an array. Python numbers, and lists of them, take the declared dtype where it is of their kind."""
+    array = np.asarray(value)
+    is_python = not isinstance(value, np.ndarray | np.generic)
+    if array.dtype != dtype and not (is_python and np.can_cast(array.dtype, dtype, "same_kind")):
+        raise DTypeError(
+            layout(f"py_func {_name(fn)} gave another dtype than was declared", expected=dtype, got=array.dtype,
+                   hint="convert the result with astype, or declare its dtype in py_func(fn, inputs, dtypes)")
+        )  # fmt: skip
+    return array.astype(dtype, copy=False)
 
 
 def _name(fn: Callable[..., Any]) -> str:

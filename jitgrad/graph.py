@@ -9,6 +9,7 @@ import contextvars
 import functools
 import itertools
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -41,12 +42,23 @@ def user_source() -> Source:
     return frame.f_code.co_filename, frame.f_lineno
 
 
+def checked_name(name: str) -> str:
+    """``name``; ValueError unless it is made of letters, digits and ``_ . - /``."""
+    if not re.fullmatch(r"[\w.\-/]+", name):
+        raise ValueError(
+            layout(f"{name!r} cannot be the name of an operation", needed=f"at {source_text(user_source())}",
+                   hint="use letters, digits and _ . - /")
+        )  # fmt: skip
+    return name
+
+
 def raised_at(error: BaseException) -> Source | None:
     """File and line of the innermost frame outside this package, NumPy and SciPy that the error came through."""
     found, place = None, error.__traceback__
     while place is not None:
         name = place.tb_frame.f_code.co_filename
-        found = found if name.startswith(_not_the_users) else (name, place.tb_lineno)
+        is_library = name.startswith(_not_the_users) or name.endswith(".pyx")
+        found = found if is_library else (name, place.tb_lineno)
         place = place.tb_next
     return found
 
@@ -236,9 +248,9 @@ class Graph:
         if not name:
             scope = ""
         elif name.endswith("/"):
-            scope = name
+            scope = checked_name(name)
         else:
-            scope = self.unique_name(name) + "/"
+            scope = self.unique_name(checked_name(name)) + "/"
         with self._restoring(_name_scope=scope):
             yield scope
         assert self._name_scope == before
@@ -317,7 +329,7 @@ class Graph:
             if x._view is not None:
                 x._view.renew(x)
         op = Operation(self, opdef, inputs, params)
-        op.name = self.unique_name(name or opdef.name)
+        op.name = self.unique_name(checked_name(name) if name else opdef.name)
         op.outputs = tuple(Tensor(op, index, spec) for index, spec in enumerate(specs))
         op.source = self._source or user_source()
         op.original_op = self._original_op

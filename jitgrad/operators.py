@@ -4,13 +4,16 @@ defined here.
 
 from __future__ import annotations
 
+import dis
 import math
+import sys
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any, TypeVar
 
 import numpy as np
 
-from jitgrad.errors import TracedValueError, UnsupportedOpError, layout
+from jitgrad.errors import JitgradError, LeakedTracerError, TracedValueError, UnsupportedOpError, layout
 from jitgrad.spec import TensorSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -80,15 +83,23 @@ def _refused(name: str) -> Callable[..., Any]:
     return refuse
 
 
+def _is_assignment(frame: FrameType) -> bool:
+    """Whether the frame is at ``x[i] = y`` of the user's: not in a call of native code, nor in Python's random."""
+    opcode = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+    return opcode.startswith("STORE") and frame.f_globals.get("__name__") != "random"
+
+
 def is_operand(x: Any) -> bool:
     """Whether an operator accepts ``x`` beside a tensor: everything but strings, None and containers of objects."""
     return not isinstance(x, str | bytes | dict | set | type(None))
 
 
-def traced_value_error(x: Any, what: str, hint: str) -> TracedValueError:
-    """The error for code that needs the value of a traced tensor."""
-    from jitgrad.graph import operation_text, source_text, user_source
+def traced_value_error(x: Any, what: str, hint: str) -> JitgradError:
+    """The error for code that needs the value of a traced tensor; LeakedTracerError once its trace has ended."""
+    from jitgrad.graph import closed_message, operation_text, source_text, user_source
 
+    if x.graph.closed_by is not None:
+        return LeakedTracerError(closed_message(x.graph, (x,)))
     return TracedValueError(
         layout(
             f"{what} needs the value of {x.name!r}, which is not known while the function is traced",
@@ -103,6 +114,9 @@ _branch_hint = "use np.where(condition, a, b), or jitgrad.cond and jitgrad.while
 _array_hint = (
     "use jitgrad.numpy, which has the same names (jitgrad.numpy.array([a, b])), np.take(table, i, axis=0) in place of "
     "table[i] for a table of NumPy, or jg.py_func"
+)
+_shuffle_hint = (
+    "one permutation would be kept for all calls: pass it as an argument (x[permutation]), or shuffle before the call"
 )
 _scalar_hint = "keep the value as an array, return it from the function, or make the argument static (static_argnames)"
 
@@ -192,6 +206,8 @@ class Operators:
         return functions["item_as_users_see"](functions["getitem"](self, index), self, index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
+        if type(index) is int and isinstance(value, Operators) and not _is_assignment(sys._getframe(1)):
+            raise traced_value_error(self, "a shuffle, or another function that assigns item by item,", _shuffle_hint)
         functions["setitem"](self, index, value)
 
     def sort(self, axis: int = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> None:

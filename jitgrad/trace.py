@@ -8,7 +8,7 @@ import contextlib
 import inspect
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -157,6 +157,8 @@ def _collect(result: Any, graph: Graph) -> tuple[tuple[Tensor, ...], Results]:
     slots: list[int | None] = []
     for leaf in leaves:
         is_traced = isinstance(leaf, Tensor) or hasattr(leaf, "as_graph_element")
+        if not is_traced and _hides_values(leaf):
+            raise _hidden_output(result, len(slots))
         slots.append(len(outputs) if is_traced else None)
         if is_traced:
             tensor = graph.as_graph_element(leaf)
@@ -165,6 +167,23 @@ def _collect(result: Any, graph: Graph) -> tuple[tuple[Tensor, ...], Results]:
     fixed = tuple(_copied(leaf) if slot is None else None for leaf, slot in zip(leaves, slots, strict=True))
     is_bare = len(leaves) == len(outputs) == 1 and leaves[0] is result
     return tuple(outputs), Results(structure, tuple(slots), fixed, is_bare)
+
+
+def _hides_values(leaf: Any) -> bool:
+    """Whether a result is no container and may hold traced values all the same: an iterator, a set, objects."""
+    if isinstance(leaf, set | frozenset):
+        return any(isinstance(item, Tensor) for item in leaf)
+    if isinstance(leaf, np.ndarray) and leaf.dtype.hasobject:
+        return any(isinstance(item, Tensor) for item in leaf.ravel().tolist())
+    return isinstance(leaf, Iterator)
+
+
+def _hidden_output(result: Any, number: int) -> DTypeError:
+    leaf, path = pytree.flatten(result)[0][number], pytree.paths(result)[number]
+    return DTypeError(
+        layout(f"the result{path and ' ' + path} is of type {type(leaf).__name__}, whose items cannot be returned",
+               hint="return a list, a tuple, a dict or a dataclass of arrays: list(...) of a generator")
+    )  # fmt: skip
 
 
 # -- tracing -------------------------------------------------------------------------------------------------

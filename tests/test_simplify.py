@@ -357,11 +357,7 @@ def test_what_is_not_exact_is_kept(write: Write) -> None:
     assert simplified(program)[0] is program
 
 
-def test_large_constants_are_not_made() -> None:
-    b = Builder()
-    table = b.constant(np.arange(5000.0))
-    program = b.program(b.op("exp", table))
-    assert simplify(program) is program
+def test_constants_that_grow_are_not_made() -> None:
     b = Builder()
     program = b.program(wide(b, b.constant(np.arange(3.0)), (1000, 3)))
     assert simplify(program) is program
@@ -410,11 +406,10 @@ def test_commutative_ops_merge() -> None:
     assert op_names(result) == ["add", "subtract", "subtract"]
 
 
-def test_constants_merge_by_content() -> None:
+def test_numbers_merge_by_their_bits_and_arrays_by_identity() -> None:
     b = Builder()
-    outs = [
-        b.constant(a) for a in (np.arange(3.0), np.arange(3.0), np.arange(3), np.array(0.0), np.array(-0.0))
-    ]
+    table = np.arange(3.0)
+    outs = [b.constant(a) for a in (table, table, np.arange(3.0), np.array(0.0), np.array(0.0), np.array(-0.0))]
     result, _ = simplified(b.program(*outs))
     assert len(result.instructions) == 4
     assert len(set(result.outputs)) == 4

@@ -286,7 +286,9 @@ def run_in_python(
         arguments = dict(buffers)
         for b in kernel.buffers:
             part = numbers[b.extent] if b.extent else 1
-            if b.role == "scratch":
+            if b.role == "status":
+                arguments[b.name] = np.zeros(1, b.dtype)
+            elif b.role == "scratch":
                 arguments[b.name] = np.zeros(part, b.dtype)
             elif b.role == "partial":
                 arguments[b.name] = buffers[b.name][chunk * part : (chunk + 1) * part]

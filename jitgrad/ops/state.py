@@ -10,7 +10,7 @@ import numpy as np
 
 from jitgrad.dispatch import NumpyProtocols
 from jitgrad.errors import DTypeError, ShapeError, layout
-from jitgrad.graph import Graph, Operation, Tensor, apply, default_graph
+from jitgrad.graph import Graph, Operation, Tensor, apply, checked_name, default_graph
 from jitgrad.opdef import Interpreted, Params, Specs, define
 from jitgrad.operators import Operators
 from jitgrad.ops.common import as_tensor
@@ -72,7 +72,7 @@ class Variable(Operators, NumpyProtocols):
         if value.dtype.kind not in "fiubc":
             raise DTypeError(f"a Variable cannot hold values of dtype {value.dtype}")
         self.spec: TensorSpec = spec_of(value)
-        self.name = default_graph().unique_name(name or "Variable")
+        self.name = default_graph().unique_name(checked_name(name or "Variable"))
         self.trainable = trainable
         self.is_weak = False
         self._set(value)
