@@ -2,6 +2,7 @@
 
 from jitgrad import nn as nn
 from jitgrad import numpy as numpy
+from jitgrad.aggregation import AggregationMethod
 from jitgrad.building import colocate_with, control_dependencies, device, name_scope
 from jitgrad.building import tie as tuple
 from jitgrad.config import config, get_num_threads, set_num_threads
@@ -45,6 +46,7 @@ from jitgrad.transforms import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "AggregationMethod",
     "CompileError",
     "DTypeError",
     "GradientError",

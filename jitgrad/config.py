@@ -5,6 +5,7 @@ nothing but threads.
     JITGRAD_CACHE=0           no machine code on disk
     JITGRAD_CACHE_DIR=path    where it lies; otherwise the user's cache directory
     JITGRAD_LOG=recompile,... topics to write about, on standard error
+    JITGRAD_VERIFY=1          every stage of the compiler is checked before the next one
 
 `config(num_threads=2)` changes a setting for the process. `with config(num_threads=2):` changes it for the
 block, in this thread or task only. Attributes give the values that hold here and now: `config.num_threads`.
@@ -37,6 +38,7 @@ class Settings:
     cache_dir: str | None
     cache_bytes: int
     log: tuple[str, ...]
+    verify: bool
 
 
 class _Restorable(Protocol):
@@ -119,6 +121,7 @@ def settings_of_environment(environment: os._Environ[str] | dict[str, str]) -> S
         cache_dir=environment.get("JITGRAD_CACHE_DIR") or None,
         cache_bytes=512 * 1024 * 1024,
         log=_known_topics(environment.get("JITGRAD_LOG", "")),
+        verify=environment.get("JITGRAD_VERIFY", "0").lower() not in ("0", "false", "no", "off", ""),
     )
 
 
@@ -186,6 +189,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "cache_dir": _directory,
     "cache_bytes": _bytes,
     "log": _topics,
+    "verify": bool,
 }
 
 

@@ -202,13 +202,16 @@ def _call_python(*arrays: Any, fn: Callable[..., Any], dtypes: tuple[DType, ...]
 def _of_dtype(value: Any, dtype: DType, fn: Callable[..., Any]) -> Any:
     """The result as an array. Python numbers, and lists of them, take the declared dtype where it is of their kind."""
     array = np.asarray(value)
-    is_python = not isinstance(value, np.ndarray | np.generic)
-    if array.dtype != dtype and not (is_python and np.can_cast(array.dtype, dtype, "same_kind")):
+    if not isinstance(value, np.ndarray | np.generic):
+        is_integer = array.dtype.kind in "iu" and dtype.kind in "iu"
+        if is_integer or np.can_cast(array.dtype, dtype, "same_kind"):
+            return np.asarray(value, dtype)
+    if array.dtype != dtype:
         raise DTypeError(
             layout(f"py_func {_name(fn)} gave another dtype than was declared", expected=dtype, got=array.dtype,
                    hint="convert the result with astype, or declare its dtype in py_func(fn, inputs, dtypes)")
         )  # fmt: skip
-    return array.astype(dtype, copy=False)
+    return array
 
 
 def _name(fn: Callable[..., Any]) -> str:

@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from jitgrad import operators
+from jitgrad.aggregation import AggregationMethod, as_method, sum_of
 from jitgrad.errors import DTypeError, GradientError, JitgradError, layout
-from jitgrad.graph import Graph, Operation, Tensor, apply, graph_of, operation_text
-from jitgrad.opdef import Elementwise, OpDef, find
+from jitgrad.graph import Graph, Operation, Tensor, default_graph, graph_of, operation_text
+from jitgrad.opdef import Elementwise, OpDef
+from jitgrad.ops.creation import identity
+from jitgrad.ops.state import group
 from jitgrad.scopes import gradient_attrs, sum_attrs
 from jitgrad.spec import is_compatible, is_inexact
 
@@ -18,22 +21,34 @@ registered_rules: dict[str, Callable[..., Any]] = {}
 
 
 def gradients(
-    ys: Any, xs: Any, grad_ys: Any = None, name: str = "gradients", *, stop_gradients: Any = None
+    ys: Any,
+    xs: Any,
+    grad_ys: Any = None,
+    name: str = "gradients",
+    colocate_gradients_with_ops: bool = False,
+    gate_gradients: bool = False,
+    aggregation_method: Any = None,
+    stop_gradients: Any = None,
 ) -> list[Tensor | None]:
     """Derivatives of the sum of all ``ys`` with respect to each of ``xs``, as tensors of the same graph.
 
     ``ys``, ``xs``, ``grad_ys`` and ``stop_gradients`` are a tensor or a sequence of tensors. None stands where ``ys``
-    do not depend on that x. ``grad_ys`` are the cotangents of ``ys`` (None: ones). Tensors in ``stop_gradients`` are
-    constants. Linear in the operations between xs and ys. GradientError for an op without a rule, DTypeError for a
-    loss that carries no gradient, ValueError for grad_ys that do not fit.
+    do not depend on that x; integer and bool ys carry no gradient. ``grad_ys`` are the cotangents of ``ys`` (None:
+    ones). Tensors in ``stop_gradients`` are constants. Linear in the operations between xs and ys. GradientError for
+    an op without a rule, DTypeError or ValueError for grad_ys that do not fit.
+
+    ``colocate_gradients_with_ops``: gradient operations get the device and the colocation groups of their operation.
+    ``gate_gradients``: all gradients of an operation are ready before any of them is used. ``aggregation_method``: an
+    AggregationMethod, by which several gradients of one tensor are summed; ValueError for anything else.
     """
+    method = as_method(aggregation_method)
     targets, sources = _as_tensors(ys), _as_tensors(xs)
     stopped = set(_as_tensors(stop_gradients)) if stop_gradients is not None else set()
     graph = graph_of([*targets, *sources])
     for t in (*targets, *sources, *stopped):
         graph.as_graph_element(t)
     with graph.name_scope(name) as scope:
-        walk = _Walk(graph, scope, sources, stopped)
+        walk = _Walk(graph, scope, sources, stopped, method, colocate_gradients_with_ops, gate_gradients)
         walk.seed(targets, grad_ys)
         walk.run(targets)
         return [walk.gradient_of(x) for x in sources]
@@ -41,7 +56,8 @@ def gradients(
 
 def _as_tensors(value: Any) -> list[Tensor]:
     items = [value] if isinstance(value, Tensor) or hasattr(value, "as_graph_element") else list(value)
-    return [item.as_graph_element() if hasattr(item, "as_graph_element") else item for item in items]
+    with default_graph().control_dependencies(None):  # a Variable stands for its first read, from which others follow
+        return [item.as_graph_element() if hasattr(item, "as_graph_element") else item for item in items]
 
 
 # Ops whose rules pass a cotangent on as it is, or negated.
@@ -51,11 +67,24 @@ _LINEAR = frozenset(("add", "subtract", "negative", "positive", "identity", "add
 class _Walk:
     """One reverse walk: the addends that each tensor's gradient has so far, and the rules that are applied."""
 
-    def __init__(self, graph: Graph, scope: str, sources: Sequence[Tensor], stopped: set[Tensor]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        scope: str,
+        sources: Sequence[Tensor],
+        stopped: set[Tensor],
+        method: AggregationMethod,
+        is_colocated: bool,
+        is_gated: bool,
+    ) -> None:
         self.graph = graph
         self.scope = scope
         self.sources = set(sources)
         self.stopped = stopped
+        self.method = method
+        self.is_colocated = is_colocated
+        self.is_gated = is_gated
+        self.first_consumer: dict[Tensor, Operation] = {}
         self.addends: dict[Tensor, list[Tensor]] = {}
         self.summed: dict[Tensor, Tensor] = {}
         self.masks: dict[Tensor, Tensor] = {}  # cotangent → where it is not 0 because of a where()
@@ -67,6 +96,8 @@ class _Walk:
         if len(cotangents) != len(targets):
             raise ValueError(f"grad_ys has {len(cotangents)} entries for {len(targets)} ys")
         for y, g in zip(targets, cotangents, strict=True):
+            if g is None and not is_inexact(y.dtype):
+                continue
             with self._scopes_of(y.op):
                 self.addends.setdefault(y, []).append(_seed(y, g))
 
@@ -85,9 +116,21 @@ class _Walk:
                 return
             filled = [g if g is not None else _missing(t) for g, t in zip(cotangents, op.outputs, strict=True)]
             grads = self._masked(op, filled, _checked(op, apply_rule(op, filled, wanted)))
-            for x, g in zip(op.inputs, grads, strict=True):
-                if g is not None and self._carries(x, between):
+            used = [g if self._carries(x, between) else None for x, g in zip(op.inputs, grads, strict=True)]
+            for x, g in zip(op.inputs, self._gated(used) if self.is_gated else used, strict=True):
+                if g is not None:
                     self.addends.setdefault(x, []).append(g)
+                    self.first_consumer[x] = op
+
+    def _gated(self, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """The gradients again, each available only when all of them are."""
+        present = [g for g in grads if g is not None]
+        if len(present) < 2:
+            return grads
+        with self.graph.control_dependencies([group(*present, name="gate")]):
+            gated = {g: identity(g) for g in dict.fromkeys(present)}
+        self.masks |= {after: self.masks[g] for g, after in gated.items() if g in self.masks}
+        return [g if g is None else gated[g] for g in grads]
 
     def _masked(
         self, op: Operation, cotangents: Sequence[Tensor | None], grads: Sequence[Tensor | None]
@@ -122,13 +165,15 @@ class _Walk:
         if len(addends) == 1:
             return addends[0]
         if t not in self.summed:
-            self.summed[t] = self._sum(addends[::-1])
+            self.summed[t] = self._sum(t, addends[::-1])
         return self.summed[t]
 
-    def _sum(self, addends: list[Tensor]) -> Tensor:
+    def _sum(self, t: Tensor, addends: list[Tensor]) -> Tensor:
         attrs = sum_attrs([g.op for g in addends])
-        with self.graph.only_attrs(attrs), self.graph.name_scope(self.scope):
-            total: Tensor = apply(find("add_n"), *addends)
+        devices = {g.op.device for g in addends}
+        place = self._place_of(t.op if len(devices) > 1 else self.first_consumer.get(t, t.op))
+        with self.graph.only_attrs(attrs), self.graph.name_scope(self.scope), place:
+            total = sum_of(addends, self.method)
         masks = {self.masks.get(g) for g in addends}
         if len(masks) == 1 and (mask := masks.pop()) is not None:
             self.masks[total] = mask
@@ -137,8 +182,11 @@ class _Walk:
     @contextlib.contextmanager
     def _scopes_of(self, op: Operation) -> Iterator[None]:
         attrs = gradient_attrs(op, self.scope.rstrip("/"))
-        with self.graph.only_attrs(attrs), self.graph.derived_from(op):
+        with self.graph.only_attrs(attrs), self.graph.derived_from(op), self._place_of(op):
             yield
+
+    def _place_of(self, op: Operation) -> contextlib.AbstractContextManager[None]:
+        return self.graph.colocate_with(op) if self.is_colocated else contextlib.nullcontext()
 
 
 def operations_between(

@@ -98,6 +98,7 @@ def traced_value_error(x: Any, what: str, hint: str) -> JitgradError:
     """The error for code that needs the value of a traced tensor; LeakedTracerError once its trace has ended."""
     from jitgrad.graph import closed_message, operation_text, source_text, user_source
 
+    x = x.as_graph_element() if hasattr(x, "as_graph_element") else x
     if x.graph.closed_by is not None:
         return LeakedTracerError(closed_message(x.graph, (x,)))
     return TracedValueError(
@@ -110,7 +111,7 @@ def traced_value_error(x: Any, what: str, hint: str) -> JitgradError:
     )
 
 
-_branch_hint = "use np.where(condition, a, b), or jitgrad.cond and jitgrad.while_loop for branches and loops"
+_branch_hint = "use np.where(condition, a, b), or make what decides a static argument (static_argnames)"
 _array_hint = (
     "use jitgrad.numpy, which has the same names (jitgrad.numpy.array([a, b])), np.take(table, i, axis=0) in place of "
     "table[i] for a table of NumPy, or jg.py_func"
@@ -199,7 +200,7 @@ class Operators:
         if shape == ():
             raise TypeError(f"{what} of a 0-d tensor")
         if shape is None or shape[0] is None:
-            raise traced_value_error(self, f"{what} over an unknown length", "use jitgrad.scan, or give the shape")
+            raise traced_value_error(self, f"{what} over an unknown length", "give the shape, or use an operation on the whole array")
         return int(shape[0])
 
     def __getitem__(self, index: Any) -> Any:

@@ -1,8 +1,9 @@
-"""Tests keep their kernels beside pytest's own cache, not in the user's."""
+"""Tests verify every stage, and keep their kernels beside pytest's own cache, not in the user's."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+os.environ.setdefault("JITGRAD_VERIFY", "1")
 os.environ.setdefault("JITGRAD_CACHE_DIR", str(Path(__file__).parent.parent / ".pytest_cache" / "kernels"))

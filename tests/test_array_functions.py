@@ -30,6 +30,7 @@ def n(*shape: int) -> Array:
 
 
 A = r(3, 4, 5)
+SMALL = np.arange(-40, 56, 6, np.int8).reshape(4, 4)
 up = np.sort(r(6))
 masks = [np.array([True, False, True, False, False]), np.array([False, True, True, False, False])]
 
@@ -92,6 +93,21 @@ calls: list[Call] = [
     c("diff", r(5), 1, -1, 0.5, 2.0),
     c("ediff1d", A), c("ediff1d", r(4), r(2), r(1)), c("delete", A, 1), c("delete", A, [0, 2], 1),
     c("delete", A, slice(0, 2), -1), c("vander", r(4)), c("vander", r(4), 2, True),
+    *(c("vander", x) for x in (SMALL[0], SMALL[0] > 3, SMALL[0].astype(np.uint64), r(3).astype(np.float32))),
+    # products and sums of small integers keep their dtype and wrap
+    *(
+        c(name, *args, **options)
+        for small in (SMALL, SMALL.astype(np.uint8), SMALL > 3)
+        for name, args, options in (
+            ("dot", (small[0], small[1]), {}), ("vdot", (small, small), {}), ("inner", (small, small), {}),
+            ("vecdot", (small, small), {}), ("einsum", ("ii->", small), {}), ("einsum", ("i,i", small[0], small[1]), {}),
+            ("einsum", ("ij->j", small), {}), ("einsum", ("ij,jk->ki", small, small), {}),
+            ("einsum", ("ij,jk,kl", small, small, small), {}), ("sum", (small,), {"dtype": np.int8}),
+            ("sum", (small,), {"dtype": bool, "axis": 0}), ("prod", (small, 1), {"dtype": small.dtype}),
+            ("cumsum", (small,), {"dtype": small.dtype}), ("cumprod", (small, 0), {"dtype": np.int8}),
+            ("sum", (small,), {"dtype": np.int8, "initial": 3}),
+        )
+    ),
     # positions and order
     c("take", A, n(2, 2)), c("take", A, n(2, 2) % 3, 0), c("take", A, np.array(-1), 1),
     c("take", A, n(2, 2) * 3, mode="wrap"), c("take", A, n(2, 2) * 9 - 8, 1, mode="clip"),

@@ -4,20 +4,24 @@ what it computes.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import os
 import pickle
 import re
+import signal
 import threading
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import jitgrad as jg
-from jitgrad.compiled import max_traces
+from jitgrad import pytree
+from jitgrad.compiled import Compiled, max_traces
+from jitgrad.running import Stage
 
 X = np.arange(4.0)
 
@@ -167,6 +171,70 @@ def test_static_values_are_told_apart_by_type() -> None:
     assert [type(s) for s in seen] == [int, float, bool]
 
 
+class Size(NamedTuple):
+    n: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    n: Any
+
+
+@pytest.mark.parametrize("hold", [lambda n: n, lambda n: (n,), lambda n: ((0, n),), Size, Setup, lambda n: frozenset([n])])
+def test_static_values_are_told_apart_inside_containers(hold: Any) -> None:
+    def fill(x: Any, held: Any) -> Any:
+        while isinstance(held, tuple | frozenset | Setup):
+            held = held.n if isinstance(held, Setup) else list(held)[-1]
+        return np.full(2, held), x
+
+    f = jg.compile(fill, static_argnums=1)
+    values = [1, 1.0, True, 1 + 0j, np.float32(1), 0.0, -0.0]
+    for n in values * 2:
+        ours, theirs = f(X, hold(n))[0], np.full(2, n)
+        assert ours.dtype == theirs.dtype and np.array_equal(np.signbit(ours.real), np.signbit(theirs.real))
+    assert f.cache_info().traces == len(values)
+
+
+def test_static_leaves_are_told_apart_too() -> None:
+    f = jg.compile(lambda x, n: np.full(2, next(iter(n))))
+    assert [f(X, frozenset([n])).dtype for n in (1, True, 1.0)] == [np.int64, np.bool_, np.float64]
+
+
+def test_a_static_nan_is_one_value() -> None:
+    f = jg.compile(lambda x, n, *rest: x * n, static_argnums=(1, 2))
+    for make in (float, np.float64):
+        for _ in range(3):
+            f(X, make("nan"), (make("nan"), 1j * make("nan")))
+    assert f.cache_info().traces == 2
+
+
+def test_a_static_argument_is_bound_by_the_signature() -> None:
+    fn = Counted()
+
+    def scaled(x: Any, n: int = 3, *, flip: bool = False) -> Any:
+        return fn(x) * n
+
+    f = jg.compile(scaled, static_argnames=("n", "flip"))
+    for args, kwargs in [((X,), {}), ((X, 3), {}), ((X,), {"n": 3}), ((), {"n": 3, "x": X}), ((X,), {"flip": False})]:
+        assert f(*args, **kwargs).tolist() == (X * 6).tolist()
+    assert fn.calls == 1
+    g = jg.grad(jg.compile(lambda x, n=2: np.sum(x) * n, static_argnames="n"))
+    assert [h.tolist() for h in (g(X), g(X, 2), g(X, n=2), g(X, n=3))] == [[2.0] * 4] * 3 + [[3.0] * 4]
+    assert isinstance(g, Compiled) and g.cache_info().traces == 2
+    with pytest.raises(TypeError, match="unexpected keyword argument 'm'"):
+        f(X, m=1)
+
+
+def test_a_wrapper_sees_how_it_was_called() -> None:
+    @functools.wraps(power)
+    def wrapper(x: Any, **options: Any) -> Any:
+        return power(x, options.pop("n", 5))
+
+    f = jg.compile(wrapper, static_argnames="n")
+    np.testing.assert_array_equal(f(X, n=2), power(X, 2))
+    np.testing.assert_array_equal(f(X), power(X, 5))
+
+
 def test_static_arguments_must_exist() -> None:
     with pytest.raises(ValueError, match=r"static_argnums has 3, but power\(x, n, flip\)"):
         jg.compile(power, static_argnums=3)
@@ -278,6 +346,46 @@ def test_pickles_by_reference_or_by_its_function() -> None:
     assert other(X).tolist() == (X * 3).tolist() and other.options.name == "other"
 
 
+@jg.compile
+def total(x: Any) -> Any:
+    return np.sum(x * x)
+
+
+def plain_total(x: Any) -> Any:
+    return np.sum(x * x)
+
+
+@jg.value_and_grad
+def decorated(x: Any) -> Any:
+    return np.sum(x * x)
+
+
+@pytest.mark.parametrize("fn", [total, plain_total])
+@pytest.mark.parametrize(
+    "transform",
+    [
+        jg.grad,
+        lambda f: jg.value_and_grad(f, argnums=(0,)),
+        jg.jacfwd,
+        jg.hessian,
+        lambda f: jg.compile(jg.grad(f)),
+        lambda f: jg.compile(jg.hessian(f), name="curvature"),
+    ],
+)
+def test_transforms_pickle_by_their_function(fn: Any, transform: Any) -> None:
+    made = transform(fn)
+    again = pickle.loads(pickle.dumps(made))
+    assert type(again) is type(made)
+    for ours, theirs in zip(pytree.flatten(again(X))[0], pytree.flatten(made(X))[0], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    if fn is total:
+        assert pickle.loads(pickle.dumps(jg.grad(fn))) is jg.grad(fn)
+
+
+def test_a_decorated_transform_pickles_by_reference() -> None:
+    assert pickle.loads(pickle.dumps(decorated)) is decorated
+
+
 class Model:
     scale = 3.0
 
@@ -356,3 +464,75 @@ def test_after_a_fork() -> None:
         ok = doubled(X).tolist() == (X * 2).tolist() and doubled(X[:3]).tolist() == (X[:3] * 2).tolist()
         os._exit(0 if ok else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def _in_child(work: Any) -> int:
+    """The exit code of a forked child that does this; it is killed when it hangs."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        try:
+            os._exit(0 if work() else 1)
+        finally:
+            os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_fork_while_another_thread_traces_and_compiles() -> None:
+    """The child waits for no lock of a thread that it does not have."""
+    forking, done = threading.Event(), threading.Event()
+
+    def slow(x: Any) -> Any:
+        if not is_child:
+            forking.set()
+            done.wait()
+        return x * 2.0
+
+    is_child = False
+    f = jg.compile(slow)
+    thread = threading.Thread(target=f, args=(X,))
+    thread.start()
+    forking.wait()
+
+    def work() -> bool:
+        nonlocal is_child
+        is_child = True
+        return bool(f(X).tolist() == (X * 2).tolist())
+
+    assert _in_child(work) == 0
+    done.set()
+    thread.join()
+
+
+@pytest.mark.parametrize("make", [lambda: Stage((), ()), lambda: jg.Session(jg.Graph()), lambda: jg.compile(plain)])
+def test_a_forked_child_has_locks_of_its_own(make: Any) -> None:
+    owner = make()
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with owner._lock:
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    assert _in_child(lambda: owner._lock.acquire(timeout=5)) == 0
+    done.set()
+    thread.join()
+
+
+def test_a_fork_waits_while_a_dataclass_is_registered() -> None:
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with pytree._registering:
+            held.set()
+            done.wait(0.3)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    assert _in_child(lambda: jg.compile(lambda s: s.n * 2.0)(Setup(X)).tolist() == (X * 2).tolist()) == 0
+    done.set()
+    thread.join()

@@ -26,21 +26,28 @@ pytestmark = pytest.mark.quick
 
 def test_defaults() -> None:
     settings = settings_of_environment({})
-    assert settings == Settings(available_cpus(), True, None, 512 << 20, ())
+    assert settings == Settings(available_cpus(), True, None, 512 << 20, (), False)
     if hasattr(os, "sched_getaffinity"):
         assert settings.num_threads == min(MAX_THREADS, len(os.sched_getaffinity(0)))
 
 
 def test_environment() -> None:
-    variables = {"NUM_THREADS": "3", "CACHE": "0", "CACHE_DIR": "/x", "LOG": "a, b,"}
+    variables = {"NUM_THREADS": "3", "CACHE": "0", "CACHE_DIR": "/x", "LOG": "recompile, all,"}
     environment = {f"JITGRAD_{name}": value for name, value in variables.items()}
-    assert settings_of_environment(environment) == Settings(3, False, "/x", 512 << 20, ("a", "b"))
+    assert settings_of_environment(environment) == Settings(3, False, "/x", 512 << 20, ("recompile", "all"), False)
 
 
 @pytest.mark.parametrize("text", ["many", "0", "-1", "65", "1.5"])
 def test_environment_that_makes_no_sense(text: str) -> None:
     with pytest.raises(ValueError, match=r"JITGRAD_NUM_THREADS|num_threads"):
         settings_of_environment({"JITGRAD_NUM_THREADS": text})
+
+
+def test_unknown_topics_are_named() -> None:
+    with pytest.warns(UserWarning, match="JITGRAD_LOG has no topic 'nonsense'; it has recompile, all"):
+        assert settings_of_environment({"JITGRAD_LOG": "nonsense"}).log == ("nonsense",)
+    with pytest.raises(ValueError, match="log has no topic 'b', 'c'; it has recompile"):
+        config(log="recompile,b,c")
 
 
 def test_affinity_is_honoured() -> None:
@@ -58,11 +65,11 @@ assert get_num_threads() == 1
 def test_block_is_for_this_context_only() -> None:
     before = config.settings
     seen: list[Settings] = []
-    with config(cache_bytes=7, log="x") as settings:
+    with config(cache_bytes=7, log="all") as settings:
         assert settings is config.settings
-        assert (config.cache_bytes, config.log) == (7, ("x",))
+        assert (config.cache_bytes, config.log) == (7, ("all",))
         with config(cache_bytes=8):
-            assert (config.cache_bytes, config.log) == (8, ("x",))
+            assert (config.cache_bytes, config.log) == (8, ("all",))
         assert config.cache_bytes == 7
         thread = threading.Thread(target=lambda: seen.append(config.settings))
         thread.start()

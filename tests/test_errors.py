@@ -127,7 +127,7 @@ cases = {
         lambda: traced(lambda x: 1 if x > 0 else 2, 1.0),
         jg.TracedValueError,
         TypeError,
-        ("greater", "np.where", "jitgrad.cond", here),
+        ("greater", "np.where", "static_argnames", here),
     ),
     "float": Case(
         lambda: traced(lambda x: float(x), 1.0),

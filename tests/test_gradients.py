@@ -78,8 +78,13 @@ def test_integers_carry_no_gradient(graph: jg.Graph) -> None:
     x, n = variable(), jg.placeholder(np.int64, ())
     assert jg.gradients(x * n, n) == [None]
     assert jg.gradients(x * np.floor(x).astype(np.int64), x) != [None]
+    assert jg.gradients(np.sum(x.astype(np.int64)), [x, n]) == [None, None]
+    assert jg.gradients(x > 0, [x]) == [None]
+    assert run(jg.gradients([n + 1, x * 3.0], x), {x: 1.0}) == [3.0]
     with pytest.raises(jg.DTypeError, match=r"int64 carries no gradient"):
-        jg.gradients(n + 1, n)
+        jg.gradients(n + 1, x, [1.0])
+    with pytest.raises(jg.DTypeError, match=r"<lambda>\(x\) must return a float to have a gradient, got int64"):
+        jg.grad(lambda x: np.sum(x.astype(np.int64)))(np.ones(3))
 
 
 def test_other_outputs_of_an_operation_count_as_zero(graph: jg.Graph) -> None:
@@ -126,6 +131,102 @@ def test_stop_gradients_equals_stop_gradient(graph: jg.Graph) -> None:
 
 def opaque(x: Any) -> Any:
     return jg.py_func(lambda a: a * 2.0, [x], np.float64)
+
+
+# -- sums, places, gates -------------------------------------------------------------------------------------
+
+
+def five_uses(x: Any) -> Any:
+    return np.exp(x) + np.sin(x) + x * 2.0 + np.cos(x) + x * x
+
+
+@pytest.mark.parametrize("method", [None, *jg.AggregationMethod])
+def test_aggregation_methods_give_the_same(graph: jg.Graph, method: Any) -> None:
+    x = variable()
+    (g,) = jg.gradients(five_uses(x), x, None, "g", False, False, method)
+    at = 0.3
+    assert run(g, {x: at}) == pytest.approx(np.exp(at) + np.cos(at) + 2.0 - np.sin(at) + 2 * at, rel=1e-15)
+
+
+def depth_of_sums(g: Any) -> int:
+    """How many sums made by the driver lie one behind the other."""
+    if g.op.type not in ("add", "add_n") or not g.op.name.rpartition("/")[0] == "g":
+        return 0
+    return 1 + max(map(depth_of_sums, g.op.inputs))
+
+
+@pytest.mark.parametrize(
+    ("method", "unknown", "depth"),
+    [
+        (jg.AggregationMethod.ADD_N, False, 1),
+        (jg.AggregationMethod.EXPERIMENTAL_TREE, False, 3),
+        (jg.AggregationMethod.EXPERIMENTAL_ACCUMULATE_N, False, 5),
+        (jg.AggregationMethod.EXPERIMENTAL_ACCUMULATE_N, True, 1),
+    ],
+)
+def test_shapes_of_sums(graph: jg.Graph, method: Any, unknown: bool, depth: int) -> None:
+    """Six addends (x * x gives two) in one sum, in a tree, in a running total where shapes are known."""
+    x = jg.placeholder(np.float64, [None] if unknown else [3])
+    (g,) = jg.gradients(five_uses(x), x, name="g", aggregation_method=method)
+    assert depth_of_sums(g) == depth
+
+
+@pytest.mark.parametrize("method", [3, "ADD_N", True, 1.0])
+def test_an_unknown_aggregation_method_is_named(graph: jg.Graph, method: Any) -> None:
+    x = variable()
+    with pytest.raises(ValueError, match=f"aggregation_method={method!r} is none of .*EXPERIMENTAL_TREE"):
+        jg.gradients(x * x, x, aggregation_method=method)
+
+
+def test_gradients_are_placed_with_their_operations(graph: jg.Graph) -> None:
+    x = variable()
+    with graph.device("/cpu:1"):
+        y = np.exp(x)
+    with graph.colocate_with(y):
+        z = np.sin(x)
+    (g,) = jg.gradients(y * z, x, name="g", colocate_gradients_with_ops=True)
+    made = [op for op in graph.operations if op.name.startswith("g/") and op.original_op in (y.op, z.op)]
+    assert made
+    assert all(op.device == "/cpu:1" and op.colocation_groups == [f"loc:@{y.op.name}"] for op in made)
+    assert (g.op.type, g.op.device, g.op.colocation_groups) == ("add_n", "/cpu:1", [f"loc:@{y.op.name}"])
+    plain = jg.gradients(y * z, x)[0]
+    assert plain is not None and plain.op.colocation_groups == [f"loc:@{plain.op.name}"]
+
+
+def test_a_sum_over_devices_is_placed_with_its_tensor(graph: jg.Graph) -> None:
+    x = variable()
+    parts = []
+    for k in range(2):
+        with graph.device(f"/cpu:{k}"):
+            parts.append(np.exp(x))
+    (g,) = jg.gradients(parts, x, colocate_gradients_with_ops=True)
+    assert g is not None and g.op.colocation_groups == [f"loc:@{x.op.name}"]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_gated_gradients_wait_for_one_another(graph: jg.Graph, compiled: bool) -> None:
+    x, w = variable(2), variable(2)
+    with jg.jit_scope(compiled):
+        y = np.sum(np.where(x > 0, x * np.log(w), 0.0))
+    grads = jg.gradients(y, [x, w], gate_gradients=True)
+    gates = [op for op in graph.operations if op.type == "no_op"]
+    assert gates and all(op.name.endswith("_grad/gate") for op in gates)
+    last = next(g for g in grads if g is not None).op
+    assert last.type == "identity" and [op.type for op in last.control_inputs] == ["no_op"]
+    assert len(last.control_inputs[0].control_inputs) == 2
+    feeds = {x: [2.0, -1.0], w: [1.0, 0.0]}
+    expected = run(jg.gradients(y, [x, w]), feeds)
+    for ours, theirs in zip(run(grads, feeds), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_options_are_positional(graph: jg.Graph) -> None:
+    x = variable()
+    a = x * 2.0
+    assert run(jg.gradients(a * x, x, None, "g", True, True, jg.AggregationMethod.DEFAULT, [a]), {x: 3.0}) == [6.0]
+
+
+# -- rules ---------------------------------------------------------------------------------------------------
 
 
 def test_a_missing_rule_names_the_operation_and_the_line(graph: jg.Graph) -> None:

@@ -24,7 +24,7 @@ LAYERS = (
     ("opdef",),
     ("operators", "dispatch", "graph", "scopes", "program", "views"),
     ("ops", "interpreter"),
-    ("gradients",),
+    ("aggregation", "gradients"),
     ("compiler",),
     ("executable",),
     (

@@ -89,6 +89,24 @@ def test_nested_scope_keeps_the_roots_name(graph: jg.Graph, outer: Any, inner: A
     assert attrs(after) == (outer[0], "jit_scope_0", outer[1])
 
 
+def test_an_operation_keeps_the_attributes_that_it_has(graph: jg.Graph) -> None:
+    x = scalar()
+    with jg.jit_scope():
+        a = np.exp(x)
+    b = a * 2.0
+    b.op.attrs[COMPILE] = False
+    before = attrs(a), attrs(b)
+    with jg.jit_scope(separate_compiled_gradients=True):
+        c = a * b
+        (g,) = jg.gradients(c, x)
+    assert (attrs(a), attrs(b)) == before == ((True, "jit_scope_0", False), (False, None, None))
+    assert attrs(c) == (True, "jit_scope_1", True)
+    of_b = [op for op in graph.operations if op.original_op is b.op]
+    assert of_b and all(op.attrs == {COMPILE: False} for op in of_b)
+    with jg.jit_scope(), graph.attr_scope(**{COMPILE: False}):
+        assert attrs(x + 1.0) == (False, "jit_scope_2", False)
+
+
 def test_an_exception_restores_everything(graph: jg.Graph) -> None:
     x = scalar()
     with pytest.raises(ZeroDivisionError), jg.jit_scope(), jg.jit_scope(False):

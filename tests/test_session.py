@@ -151,6 +151,40 @@ def test_assignments_must_fit(graph: jg.Graph) -> None:
         jg.Variable(np.array([None]))
 
 
+def test_a_variable_is_read_after_the_control_dependencies(graph: jg.Graph) -> None:
+    v = jg.Variable(np.ones(3))
+    session = jg.Session()
+    assert session.run(v).tolist() == [1, 1, 1]
+    new = v.assign_add(np.ones(3))
+    with jg.control_dependencies([new]):
+        after = jg.identity(v * 1.0)
+        cube = np.sum(v * v * v)
+        assert session.run(v).tolist() == [1, 1, 1]
+        (inside,) = jg.gradients(cube, v)
+    (g,) = jg.gradients(cube, v)
+    assert session.run(after).tolist() == [2, 2, 2]
+    assert session.run(v).tolist() == [2, 2, 2]
+    assert session.run(g).tolist() == [27, 27, 27]
+    assert session.run(inside).tolist() == [48, 48, 48]
+
+
+def test_gradients_count_all_reads_of_a_variable(graph: jg.Graph) -> None:
+    v = jg.Variable(np.ones(3))
+    assert jg.Session().run(jg.gradients(v.read() * v + v.read(), v))[0].tolist() == [3, 3, 3]
+
+
+def test_a_value_of_unknown_shape_must_fit_when_it_is_assigned(graph: jg.Graph) -> None:
+    v = jg.Variable(np.ones(3))
+    x = jg.placeholder(np.float64)
+    new = v.assign(x)
+    part = v.assign(jg.py_func(lambda: np.ones(5), [], np.float64))
+    for fetch, feeds in [(new, {x: np.ones(5)}), (part, {})]:
+        with pytest.raises(jg.ShapeError, match=r"(?s)f64\[3\], got f64\[5\].*assign.*made at test_session.py"):
+            jg.Session().run(fetch, feeds)
+    assert v.numpy().tolist() == [1, 1, 1]
+    assert jg.Session().run(new, {x: [1, 2, 3]}).tolist() == [1, 2, 3]
+
+
 def test_results_do_not_alias_a_variable(graph: jg.Graph) -> None:
     v = jg.Variable([1.0])
     session = jg.Session()
@@ -211,6 +245,33 @@ def test_what_comes_before_a_py_func_runs_once(graph: jg.Graph) -> None:
     with graph.control_dependencies([out]):
         last = v.read()
     assert jg.Session().run([out, last]) == [22.0, 2.0]
+
+
+@pytest.mark.parametrize("result", [np.ones(2), np.float64(1), 1.0 + 1j, "a"])
+def test_py_func_checks_the_dtypes_of_results(graph: jg.Graph, result: Any) -> None:
+    y = jg.py_func(lambda: result, [], np.float32)
+    with pytest.raises(jg.DTypeError, match=r"(?s)<lambda>.*expected: float32.*got:  ") as caught:
+        jg.Session().run(y)
+    assert str(np.asarray(result).dtype) in str(caught.value)
+
+
+def test_py_func_may_give_python_numbers(graph: jg.Graph) -> None:
+    y, n = jg.py_func(lambda: ([1.0, 2], 3), [], [np.float32, np.uint8])
+    assert jg.Session().run([y, n])[1].dtype == np.uint8
+    assert jg.Session().run(y).dtype == np.float32
+
+
+@pytest.mark.parametrize("name", ["b c", "b:0", "", "a\n", "é?"])
+def test_names_are_checked(graph: jg.Graph, name: str) -> None:
+    def build() -> Any:
+        yield lambda: jg.constant(1, name=name)
+        yield lambda: jg.Variable(1.0, name=name)
+        yield lambda: jg.name_scope(name).__enter__()
+
+    for make in build() if name else ():
+        with pytest.raises(ValueError, match="cannot be the name of an operation"):
+            make()
+    assert jg.constant(1, name="a.b/c-d_0").op.name == "a.b/c-d_0"
 
 
 def test_py_func_checks_the_number_of_results(graph: jg.Graph) -> None:

@@ -8,6 +8,7 @@ import collections
 import dataclasses
 import enum
 import functools
+import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -303,6 +304,53 @@ def test_wrong_code_is_told_where_and_what(fn: Fn, error: type[Exception], text:
     with pytest.raises(error, match=text) as caught:
         jg.compile(fn)(X)
     assert "test_user_code.py:" in str(caught.value)
+
+
+def _objects(x: Any) -> Any:
+    out = np.empty(2, object)
+    out[0] = x
+    return out
+
+
+@pytest.mark.parametrize(
+    ("fn", "kind", "path"),
+    [
+        (lambda x: (x[i] for i in range(2)), "generator", ""),
+        (lambda x: {"a": [x, map(np.sin, x)]}, "map", r" \['a'\]\[1\]"),
+        (lambda x: (x, {x}), "set", r" \[1\]"),
+        (_objects, "ndarray", ""),
+    ],
+)
+def test_results_that_hide_traced_values_are_refused(fn: Fn, kind: str, path: str) -> None:
+    with pytest.raises(jg.DTypeError, match=f"the result{path} is of type {kind}, whose items"):
+        jg.compile(fn)(X)
+
+
+@pytest.mark.filterwarnings("ignore:you are shuffling")
+@pytest.mark.parametrize("shuffle", [np.random.shuffle, np.random.default_rng(0).shuffle, random.shuffle])
+def test_shuffling_a_traced_value_is_refused(shuffle: Fn) -> None:
+    def fn(x: Any) -> Any:
+        y = x.copy()
+        shuffle(y)
+        return y
+
+    with pytest.raises(jg.TracedValueError, match=r"(?s)a shuffle.*one permutation.*x\[permutation\]"):
+        jg.compile(fn)(Y)
+
+    def swapped(x: Any) -> Any:
+        x[0], x[1] = x[1], x[0]
+        x[2] += x[3]
+        return x
+
+    assert jg.compile(swapped)(Y).tolist() == swapped(Y.copy()).tolist()
+
+
+def test_a_leaked_value_is_no_array() -> None:
+    kept: list[Any] = []
+    jg.compile(lambda x: kept.append(x * 2.0) or x)(X)
+    for use in (np.asarray, float, bool, lambda x: x.tolist()):
+        with pytest.raises(jg.LeakedTracerError, match="after the call that traced it had ended"):
+            use(kept[0])
 
 
 def test_arguments_that_cannot_be_traced_are_named() -> None:

@@ -12,7 +12,9 @@ from jitgrad.compiler.groups import Group, Plan
 from jitgrad.compiler.lower import Lowered, lower_group
 from jitgrad.compiler.nodes import Product, build_nodes
 from jitgrad.compiler.simplify import simplify
-from jitgrad.program import Program
+from jitgrad.compiler.verifying import verify_plan
+from jitgrad.config import config
+from jitgrad.program import Program, verify
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Compiled:
 def compile_program(program: Program) -> Compiled:
     """All stages, in order."""
     program = simplify(program)
+    if config.verify:
+        verify(program, "simplify")
     clustering = find_clusters(program)
     steps = tuple(compile_cluster(program, step) if isinstance(step, Cluster) else step for step in clustering.steps)
     return Compiled(program, clustering, steps)
@@ -47,6 +51,8 @@ def compile_cluster(program: Program, cluster: Cluster) -> CompiledCluster:
     classes = ExtentClasses(program, cluster.instructions)
     nodes = build_nodes(program, cluster.instructions, cluster.outputs, classes)
     plan = plan_fusion(nodes, program.specs, classes)
+    if config.verify:
+        verify_plan(plan, cluster.inputs)
     lowered = tuple(lower_group(step, plan) if isinstance(step, Group) else step for step in plan.steps)
     bound = bind_cluster(program, cluster, plan, lowered)
     return CompiledCluster(cluster, plan, lowered, bound)

@@ -10,14 +10,14 @@ from dataclasses import replace
 from jitgrad.compiler.accesses import Leaf
 from jitgrad.compiler.extents import ONE
 from jitgrad.compiler.groups import Group, Placed, Plan
-from jitgrad.compiler.nodes import SCAN, SCATTER
+from jitgrad.compiler.nodes import SCAN
 from jitgrad.opdef import AxisIndex
 
 
 def collapse_axes(group: Group, plan: Plan) -> tuple[Group, tuple[tuple[int, ...], ...]]:
     """The group over fewer axes, and the extent classes whose product each remaining axis runs over."""
     blocks: list[list[int]] = []
-    may_merge = group.nodes[0].node.form != SCATTER
+    may_merge = not group.is_scatter
     for axis in range(len(group.axes)):
         if blocks and may_merge and all(_merges(p, axis - 1, axis, plan) for p in group.nodes):
             blocks[-1].append(axis)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jitgrad.compiler.nodes import Node, Product
+from jitgrad.compiler.nodes import SCATTER, Node, Product
 from jitgrad.spec import TensorSpec
 
 Axes = tuple[int | None, ...]
@@ -42,6 +42,11 @@ class Group:
     is_serial: bool
     stored: frozenset[int]
     partials: Mapping[int, int]
+
+    @property
+    def is_scatter(self) -> bool:
+        """Whether this is the kernel of a scatter, which has no other node."""
+        return self.nodes[0].node.form == SCATTER
 
 
 @dataclass(frozen=True, slots=True)

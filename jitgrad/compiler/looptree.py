@@ -8,7 +8,6 @@ axis.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from jitgrad.compiler.groups import Group, Placed
@@ -180,11 +179,3 @@ def outermost_reduced(placed: Placed) -> int | None:
 def domain_axes(placed: Placed) -> tuple[int, ...]:
     """The group axes that a node runs over, outermost first."""
     return tuple(sorted(a for a in placed.axes if a is not None))
-
-
-def loops(tree: TreeLoop) -> Iterator[TreeLoop]:
-    """All loops below a tree node, outer before inner."""
-    for item in tree.items:
-        if isinstance(item, TreeLoop):
-            yield item
-            yield from loops(item)

@@ -9,7 +9,6 @@ from jitgrad.compiler.groups import Group, Plan
 from jitgrad.compiler.loopir import Kernel, Literal
 from jitgrad.compiler.loops import optimise_loops
 from jitgrad.compiler.lowering import Lowering
-from jitgrad.compiler.nodes import SCATTER
 from jitgrad.compiler.quantities import Quantity, product
 from jitgrad.compiler.scatter import ScatterLowering
 
@@ -33,7 +32,7 @@ class Lowered:
 def lower_group(group: Group, plan: Plan) -> Lowered:
     """The kernel of a group."""
     group, axis_classes = collapse_axes(group, plan)
-    kind = ScatterLowering if group.nodes[0].node.form == SCATTER else Lowering
+    kind = ScatterLowering if group.is_scatter else Lowering
     lowering = kind(group, plan, axis_classes)
     kernel = optimise_loops(lowering.signature.kernel(lowering.body()))
     first = axis_classes[0] if axis_classes else ()

@@ -19,7 +19,7 @@ from jitgrad.compiler.loopir import Kernel
 
 # The modules that decide what machine code a kernel has: their text is part of every key, so that a cache written by
 # another version of them is never read.
-_SOURCES = ("emit.py", "scalar_emit.py", "_codegen.py", "vecmath")
+_SOURCES = ("emit*.py", "scalar_*.py", "_codegen.py", "vecmath/*.py")
 
 _lock = threading.RLock()
 if hasattr(os, "register_at_fork"):
@@ -53,9 +53,8 @@ def emitter_version() -> str:
     """A hash of the emitter's own source."""
     digest = hashlib.sha256()
     folder = Path(__file__).parent
-    for name in _SOURCES:
-        files = sorted((folder / name).glob("*.py")) if (folder / name).is_dir() else [folder / name]
-        for file in files:
+    for pattern in _SOURCES:
+        for file in sorted(folder.glob(pattern)):
             digest.update(file.read_bytes())
     return digest.hexdigest()
 

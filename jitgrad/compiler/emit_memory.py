@@ -1,0 +1,208 @@
+"""Emission of memory accesses: contiguous, reversed, gathered, masked; loops are not here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from llvmlite import ir
+
+from jitgrad.compiler.emit_registers import BOOL, INT32, INT64, POINTER, Register, RegisterEmitter
+from jitgrad.compiler.loopir import Bound, Check, Index, Load, Store, Term
+from jitgrad.compiler.scalar_values import cast, constant, memory_type, type_suffix
+from jitgrad.compiler.vecmath.lanes import declare
+from jitgrad.spec import DType
+
+
+class MemoryEmitter(RegisterEmitter):
+    """Emits loads, stores and checks, for scalars and for vectors of lanes with any distance between them."""
+
+    def _place(self, index: Index) -> tuple[ir.Value, int | None]:
+        """The place of lane 0 (or a vector of places) and the distance of lanes: 0 uniform, 1 or -1, None for any."""
+        b = self.builder
+        scalar = self.registers[index.offset].value if index.offset else None
+        vector: ir.Value | None = None
+        distance: int | None = 0
+        for term in index.terms:
+            if self.vector is not None and term.var == self.vector.var and isinstance(term.stride, int):
+                distance = term.stride
+                base = self.vector.base if term.stride == 1 else b.neg(self.vector.base)
+                scalar = base if scalar is None else b.add(scalar, base)
+                continue
+            register = self._register(term.var)
+            place = self._scaled(register, term)
+            if register.lanes:
+                vector = place if vector is None else b.add(vector, place)
+            else:
+                scalar = place if scalar is None else b.add(scalar, place)
+        scalar = ir.Constant(INT64, 0) if scalar is None else scalar
+        if vector is None:
+            return scalar, distance
+        if distance:
+            steps = ir.Constant(ir.VectorType(INT64, self.lanes), [distance * k for k in range(self.lanes)])
+            vector = b.add(vector, steps)
+        return b.add(vector, self._splat(scalar, self.lanes)), None
+
+    def _scaled(self, register: Register, term: Term) -> ir.Value:
+        if term.stride == 1:
+            return register.value
+        if isinstance(term.stride, int):
+            return self.builder.neg(register.value)
+        stride = self.registers[term.stride].value
+        if register.lanes:
+            stride = self._splat(stride, register.lanes)
+        return self.builder.mul(register.value, stride)
+
+    def _address(self, buffer: str, place: ir.Value) -> ir.Value:
+        base, description = self.buffers[buffer]
+        type_ = memory_type(description.dtype)
+        if isinstance(place.type, ir.VectorType):
+            gep = self.builder.gep(base, [place], source_etype=type_)
+            gep.type = ir.VectorType(POINTER, self.lanes)
+            return gep
+        return self.builder.gep(base, [place], source_etype=type_)
+
+    def _load(self, load: Load) -> Register:
+        place, distance = self._place(load.index)
+        inside = self._inside(load.bounds)
+        is_vector = distance != 0 or (inside is not None and inside.lanes)
+        if not is_vector:
+            return self._load_scalar(load, place, inside)
+        assert self.vector is not None
+        mask = self._mask(inside)
+        fill = constant(load.fill.value if load.fill else 0, load.dtype, self.lanes)
+        if distance == 0 and not isinstance(place.type, ir.VectorType):
+            place = self._splat(place, self.lanes)
+        raw = self._load_lanes(load, place, distance, mask, fill)
+        return Register(self._from_memory(raw, load.dtype, self.lanes), load.dtype, self.lanes)
+
+    def _load_scalar(self, load: Load, place: ir.Value, inside: Register | None) -> Register:
+        b = self.builder
+        type_ = memory_type(load.dtype)
+        if inside is None:
+            raw = b.load(self._address(load.buffer, place), typ=type_, align=load.dtype.itemsize)
+            return Register(self._from_memory(raw, load.dtype, 0), load.dtype)
+        assert load.fill is not None
+        before = b.block
+        with b.if_then(inside.value):
+            raw = b.load(self._address(load.buffer, place), typ=type_, align=load.dtype.itemsize)
+            value = self._from_memory(raw, load.dtype, 0)
+            within = b.block
+        merged = b.phi(value.type)
+        merged.add_incoming(constant(load.fill.value, load.dtype, 0), before)
+        merged.add_incoming(value, within)
+        return Register(merged, load.dtype)
+
+    def _load_lanes(
+        self, load: Load, place: ir.Value, distance: int | None, mask: ir.Value | None, fill: ir.Value
+    ) -> ir.Value:
+        b, lanes = self.builder, self.lanes
+        vector = ir.VectorType(memory_type(load.dtype), lanes)
+        align = load.dtype.itemsize
+        raw_fill = self._to_memory(fill, load.dtype, lanes)
+        if distance == -1:
+            place = b.sub(place, ir.Constant(INT64, lanes - 1))
+            mask = None if mask is None else self._reversed(mask)
+            raw_fill = self._reversed(raw_fill)
+        address = self._address(load.buffer, place)
+        if isinstance(place.type, ir.VectorType):
+            return self._masked("gather", vector, [address, _int32(align), mask or self._all(), raw_fill])
+        if mask is None:
+            raw = b.load(address, typ=vector, align=align)
+        else:
+            raw = self._masked("load", vector, [address, _int32(align), mask, raw_fill])
+        return self._reversed(raw) if distance == -1 else raw
+
+    def _masked(self, name: str, vector: ir.Type, args: list[ir.Value]) -> ir.Value:
+        pointers = "p0" if name in ("load", "store") else f"v{self.lanes}p0"
+        full = f"llvm.masked.{name}.{type_suffix(vector)}.{pointers}"
+        is_store = name in ("store", "scatter")
+        result = ir.VoidType() if is_store else vector
+        return self.builder.call(
+            declare(self.builder.module, full, ir.FunctionType(result, [a.type for a in args])), args
+        )
+
+    def _reversed(self, value: ir.Value) -> ir.Value:
+        picks = ir.Constant(ir.VectorType(INT32, self.lanes), list(range(self.lanes))[::-1])
+        return self.builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), picks)
+
+    def _all(self) -> ir.Value:
+        return ir.Constant(ir.VectorType(BOOL, self.lanes), [1] * self.lanes)
+
+    def _inside(self, bounds: Sequence[Bound]) -> Register | None:
+        """Whether all bounds hold; None when there are none."""
+        found: Register | None = None
+        for bound in bounds:
+            for op, limit in (("greater_equal", bound.lo), ("less", bound.hi)):
+                if limit is None:
+                    continue
+                test = self._let(np.dtype(bool), op, (bound.var, limit))
+                if found is not None:
+                    lanes = max(found.lanes, test.lanes)
+                    values = [r.value if r.lanes == lanes else self._splat(r.value, lanes) for r in (found, test)]
+                    test = Register(self.builder.and_(*values), np.dtype(bool), lanes)
+                found = test
+        return found
+
+    def _mask(self, inside: Register | None) -> ir.Value | None:
+        """The lanes that may touch memory: those of the loop for which the bounds hold."""
+        assert self.vector is not None
+        if inside is None:
+            return self.vector.mask
+        value = inside.value if inside.lanes else self._splat(inside.value, self.lanes)
+        return value if self.vector.mask is None else self.builder.and_(value, self.vector.mask)
+
+    def _from_memory(self, raw: ir.Value, dtype: DType, lanes: int) -> ir.Value:
+        return cast(self.builder, raw, np.dtype(np.uint8), dtype, lanes) if dtype.kind == "b" else raw
+
+    def _to_memory(self, value: ir.Value, dtype: DType, lanes: int) -> ir.Value:
+        return cast(self.builder, value, dtype, np.dtype(np.uint8), lanes) if dtype.kind == "b" else value
+
+    def _check(self, check: Check) -> None:
+        b = self.builder
+        inside = self._inside(check.bounds)
+        assert inside is not None
+        outside = b.not_(inside.value)
+        if inside.lanes:
+            assert self.vector is not None
+            if self.vector.mask is not None:
+                outside = b.and_(outside, self.vector.mask)
+            bits = ir.IntType(self.lanes)
+            outside = b.icmp_unsigned("!=", b.bitcast(outside, bits), ir.Constant(bits, 0))
+        with b.if_then(outside, likely=False):
+            b.store(self.registers[check.code].value, self.buffers[check.buffer][0])
+
+    def _store(self, store: Store) -> None:
+        b = self.builder
+        place, distance = self._place(store.index)
+        align = store.dtype.itemsize
+        inside = self._inside(store.bounds)
+        if inside is not None and not inside.lanes:
+            with b.if_then(inside.value):
+                self._store(replace(store, bounds=()))
+            return
+        if distance == 0:
+            register = self._argument(store.value, 0)
+            value = cast(b, register.value, register.dtype, store.dtype, 0)
+            b.store(self._to_memory(value, store.dtype, 0), self._address(store.buffer, place), align=align)
+            return
+        assert self.vector is not None
+        register = self._argument(store.value, self.lanes)
+        value = cast(b, register.value, register.dtype, store.dtype, self.lanes)
+        raw = self._to_memory(value, store.dtype, self.lanes)
+        mask = self._mask(inside)
+        if distance == -1:
+            place = b.sub(place, ir.Constant(INT64, self.lanes - 1))
+            raw, mask = self._reversed(raw), None if mask is None else self._reversed(mask)
+        address = self._address(store.buffer, place)
+        if isinstance(place.type, ir.VectorType):
+            self._masked("scatter", raw.type, [raw, address, _int32(align), mask or self._all()])
+        elif mask is None:
+            b.store(raw, address, align=align)
+        else:
+            self._masked("store", raw.type, [raw, address, _int32(align), mask])
+
+
+def _int32(value: int) -> ir.Value:
+    return ir.Constant(INT32, value)

@@ -1,0 +1,102 @@
+"""Emission of values: registers behind names, vectors of lanes, scalar ops; memory and loops are not here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from llvmlite import ir
+
+from jitgrad.compiler.loopir import Accumulator, Argument, Buffer, Kernel, Literal
+from jitgrad.compiler.scalar_emit import emit_op
+from jitgrad.compiler.scalar_values import constant, element_type
+from jitgrad.spec import DType
+
+INT64 = ir.IntType(64)
+INT32 = ir.IntType(32)
+POINTER = ir.PointerType()
+BOOL = ir.IntType(1)
+DT_INT64 = np.dtype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """An LLVM value, its dtype and its number of lanes (0: a scalar, the same for all lanes)."""
+
+    value: ir.Value
+    dtype: DType
+    lanes: int = 0
+
+
+@dataclass(slots=True)
+class VectorLoop:
+    """The vector loop that is being emitted: its variable, the first lane's number, and which lanes are inside."""
+
+    var: str
+    lanes: int
+    base: ir.Value
+    mask: ir.Value | None
+    sums: dict[str, ir.Value] = field(default_factory=dict)
+
+
+class RegisterEmitter:
+    """What a kernel's function is made of: its builders, the values behind names, vectors of lanes, scalar ops."""
+
+    def __init__(self, function: ir.Function, kernel: Kernel, lanes: int) -> None:
+        self.kernel = kernel
+        self.function = function
+        self.lanes = lanes
+        self.entry = ir.IRBuilder(function.append_basic_block("entry"))
+        self.builder = ir.IRBuilder(function.append_basic_block("start"))
+        self.registers: dict[str, Register] = {}
+        self.buffers: dict[str, tuple[ir.Value, Buffer]] = {}
+        self.accumulators: dict[str, ir.Value] = {}
+        self.inits: dict[str, Accumulator] = {}
+        self.vector: VectorLoop | None = None
+        self.is_parallel = False  # inside a parallel loop, where most of the work is
+
+    def _lane_numbers(self, type_: ir.Type = INT64) -> ir.Value:
+        return ir.Constant(ir.VectorType(type_, self.lanes), list(range(self.lanes)))
+
+    def _splat(self, value: ir.Value, lanes: int) -> ir.Value:
+        type_ = ir.VectorType(value.type, lanes)
+        if isinstance(value, ir.Constant):
+            splat = ir.values.FormattedConstant(value.type, f"splat ({value.type} {value.get_reference()})")
+            splat.type = type_
+            return splat
+        single = self.builder.insert_element(ir.Constant(type_, ir.Undefined), value, ir.Constant(INT32, 0))
+        zeros = ir.Constant(ir.VectorType(INT32, lanes), [0] * lanes)
+        return self.builder.shuffle_vector(single, ir.Constant(type_, ir.Undefined), zeros)
+
+    # -- scalar ops ------------------------------------------------------------------------------------------------
+
+    def _argument(self, argument: Argument, lanes: int) -> Register:
+        if isinstance(argument, Literal):
+            return Register(constant(argument.value, argument.dtype, lanes), argument.dtype, lanes)
+        register = self._register(argument)
+        if lanes and not register.lanes:
+            return Register(self._splat(register.value, lanes), register.dtype, lanes)
+        return register
+
+    def _register(self, name: str) -> Register:
+        """What a name stands for; an accumulator is read at each use, a vector of loop numbers made at the
+        first one.
+        """
+        if self.vector is not None and name == self.vector.var and name not in self.registers:
+            numbers = self.builder.add(self._splat(self.vector.base, self.lanes), self._lane_numbers())
+            self.registers[name] = Register(numbers, DT_INT64, self.lanes)
+        cell = self.accumulators.get(name)
+        if cell is None:
+            return self.registers[name]
+        dtype = DT_INT64 if name.endswith("_at") else self.inits[name].dtype
+        return Register(self.builder.load(cell, typ=element_type(dtype)), dtype)
+
+    def _lanes_of(self, arguments: Sequence[Argument]) -> int:
+        return max((self._register(a).lanes for a in arguments if isinstance(a, str)), default=0)
+
+    def _let(self, dtype: DType, op: str, args: tuple[Argument, ...]) -> Register:
+        lanes = self._lanes_of(args)
+        registers = [self._argument(a, lanes) for a in args]
+        value = emit_op(self.builder, op, [r.value for r in registers], [r.dtype for r in registers], dtype, lanes)
+        return Register(value, dtype, lanes)
