@@ -96,7 +96,9 @@ class Report:
         cells = self._cells()
         bars = ["|".join(["", *("---" if k == 0 else "---:" for k in range(len(cells[0]))), ""])]
         lines = ["| " + " | ".join(row) + " |" for row in cells]
-        return "\n\n".join([names, "\n".join([lines[0], *bars, *lines[1:]]), *NOTES, *self._totals()])
+        return "\n\n".join(
+            [names, "\n".join([lines[0], *bars, *lines[1:]]), *NOTES, *self._totals(), *self._errors()]
+        )
 
     @property
     def json(self) -> dict[str, Any]:

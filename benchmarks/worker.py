@@ -19,6 +19,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -118,7 +119,9 @@ def serve(name: str) -> None:
         try:
             answer = getattr(worker, command.pop("do"))(**command)
         except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}"[:2000]}
+            lines = str(error).strip().splitlines() or [""]
+            answer = {"error": f"{type(error).__name__}: {lines[0]}"[:300]}
+            traceback.print_exc()
         print(json.dumps(answer), file=answers, flush=True)
 
 

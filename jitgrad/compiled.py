@@ -144,6 +144,8 @@ class Compiled:
         self._static_positions, self._static_names = _static_arguments(fn, self._parameters, options)
         self._signature = _own_signature(fn, options)
         self._static_defaults = _static_defaults(self._signature, self._static_names)
+        # So many positional arguments and no others need no binding; -1 where others have static defaults.
+        self._complete = len(self._parameters) if self._static_defaults.keys() <= {*self._parameters} else -1
         self._entries: OrderedDict[tuple[Any, ...], _Entry] = OrderedDict()
         self._plain: dict[tuple[Any, ...], _Entry] = {}
         self._latest: _Call | None = None
@@ -267,7 +269,8 @@ class Compiled:
             if array is not None:
                 arrays.append(array)
         signature = tuple(keys)
-        return _Call((structure, signature, frozen(statics)), arrays, structure, signature, statics)
+        values = tuple([(where, frozen(value)) for where, value in statics.items()])
+        return _Call((structure, signature, values), arrays, structure, signature, statics)
 
     def _refusal(self, error: TypeError, args: Any, kwargs: Any, number: int) -> TypeError:
         """The error of an argument that cannot be traced, with its name and the user's line."""
@@ -284,7 +287,7 @@ class Compiled:
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments in the one way in which the signature writes them, static defaults included."""
-        if self._signature is None:
+        if self._signature is None or (not kwargs and len(args) == self._complete):
             return args, kwargs
         try:
             bound = self._signature.bind(*args, **kwargs)

@@ -7,6 +7,7 @@ import threading
 import weakref
 from typing import Any
 
+_plain_lock = type(threading.Lock())
 _owners: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -19,16 +20,16 @@ def renew_when_forked(owner: Any) -> None:
     _owners.add(owner)
 
 
-def wait_for_when_forking(lock: threading.RLock) -> None:  # type: ignore[valid-type]
+def wait_for_when_forking(lock: threading.RLock) -> None:
     """A fork waits until no other thread holds ``lock``. For locks that are held for a moment."""
     if hasattr(os, "register_at_fork"):
-        acquire, release = lock.acquire, lock.release  # type: ignore[attr-defined]
+        acquire, release = lock.acquire, lock.release
         os.register_at_fork(before=acquire, after_in_parent=release, after_in_child=release)
 
 
 def _renew() -> None:
     for owner in list(_owners):
-        owner._lock = type(owner._lock)()
+        owner._lock = threading.Lock() if isinstance(owner._lock, _plain_lock) else threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

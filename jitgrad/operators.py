@@ -200,7 +200,8 @@ class Operators:
         if shape == ():
             raise TypeError(f"{what} of a 0-d tensor")
         if shape is None or shape[0] is None:
-            raise traced_value_error(self, f"{what} over an unknown length", "give the shape, or use an operation on the whole array")
+            hint = "give the shape, or use an operation on the whole array"
+            raise traced_value_error(self, f"{what} over an unknown length", hint)
         return int(shape[0])
 
     def __getitem__(self, index: Any) -> Any:

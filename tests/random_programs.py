@@ -15,7 +15,8 @@ from jitgrad.graph import Graph, Tensor
 from jitgrad.program import Program, slice_graph
 from jitgrad.scopes import jit_scope
 from jitgrad.spec import TensorSpec
-from tests.random_moves import DTYPES, FLOAT_MOVES, MIXED_MOVES, Draw, Move, op
+from tests.random_draws import DTYPES, Draw, op
+from tests.random_moves import FLOAT_MOVES, MIXED_MOVES, Move
 
 SMALL = (0, 1, 1, 2, 3, 5, 5, 17)
 LARGE = (1, 3, 40, 67, 130, 300)  # several vectors, several chunks
@@ -26,7 +27,8 @@ def random_program(
 ) -> tuple[Program, list[Any]]:
     """A program with its gradients up to ``orders``, and arrays to run it on.
 
-    Even seeds give floats only and one jit scope, odd ones all dtypes and several scopes with bare ops between.
+    Even seeds give floats only and one jit scope, odd ones all dtypes and several scopes with bare ops between; one
+    in eight feeds NaN, infinities and the largest integers too.
     """
     rng = np.random.default_rng(seed)
     is_mixed = seed % 2 == 1
@@ -43,7 +45,7 @@ def random_program(
         with jit_scope():
             chosen = [pool[-1], *(pool[int(k)] for k in rng.integers(0, len(pool), 2))]
             fetches = list(dict.fromkeys([*chosen, *_derivatives(pool, inputs, orders)]))
-    arrays = [_data(rng, x.spec) for x in inputs]
+    arrays = [_data(rng, x.spec, seed % 8 == 3) for x in inputs]
     return slice_graph(fetches, {x: x.spec for x in inputs}), arrays
 
 
@@ -56,13 +58,21 @@ def _input(rng: np.random.Generator, extents: tuple[int, ...], is_mixed: bool) -
     return op("placeholder", dtype, shape if np.prod(shape) <= 1000 * max(extents) else shape[:2])
 
 
-def _data(rng: np.random.Generator, spec: TensorSpec) -> Any:
-    shape = spec.known_shape
-    if spec.dtype.kind == "b":
+def _data(rng: np.random.Generator, spec: TensorSpec, is_special: bool) -> Any:
+    """Small numbers, one in five of them an extreme of the dtype if ``is_special``."""
+    shape, kind = spec.known_shape, spec.dtype.kind
+    if kind == "b":
         return np.asarray(rng.random(shape) < 0.5)
-    if spec.dtype.kind == "f":
-        return np.asarray(rng.uniform(-2, 2, shape), spec.dtype)
-    return np.asarray(rng.integers(-9 if spec.dtype.kind == "i" else 0, 10, shape), spec.dtype)
+    if kind == "f":
+        data = np.asarray(rng.uniform(-2, 2, shape), spec.dtype)
+        extremes = [0.0, -0.0, np.nan, np.inf, -np.inf, 1.0, -1.0, np.finfo(spec.dtype).smallest_subnormal]
+    else:
+        data = np.asarray(rng.integers(-9 if kind == "i" else 0, 10, shape), spec.dtype)
+        extremes = [np.iinfo(spec.dtype).min, np.iinfo(spec.dtype).max, 0, 1]
+    if is_special:
+        chosen = rng.random(shape) < 0.2
+        data[chosen] = rng.choice(np.array(extremes, spec.dtype), int(chosen.sum()))
+    return data
 
 
 def _grow(d: Draw, moves: tuple[Move, ...], pool: list[Tensor], largest: int) -> None:

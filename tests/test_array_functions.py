@@ -100,7 +100,8 @@ calls: list[Call] = [
         for small in (SMALL, SMALL.astype(np.uint8), SMALL > 3)
         for name, args, options in (
             ("dot", (small[0], small[1]), {}), ("vdot", (small, small), {}), ("inner", (small, small), {}),
-            ("vecdot", (small, small), {}), ("einsum", ("ii->", small), {}), ("einsum", ("i,i", small[0], small[1]), {}),
+            ("vecdot", (small, small), {}), ("einsum", ("ii->", small), {}),
+            ("einsum", ("i,i", small[0], small[1]), {}),
             ("einsum", ("ij->j", small), {}), ("einsum", ("ij,jk->ki", small, small), {}),
             ("einsum", ("ij,jk,kl", small, small, small), {}), ("sum", (small,), {"dtype": np.int8}),
             ("sum", (small,), {"dtype": bool, "axis": 0}), ("prod", (small, 1), {"dtype": small.dtype}),

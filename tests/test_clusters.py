@@ -144,6 +144,19 @@ def unlucky_scopes() -> Program:
     return b.program(b.op(compiled, a, other, scope="1"))
 
 
+def returned_twice() -> Program:
+    b = Builder()
+    y = b.op(compiled, b.input(3), scope="s")
+    return b.program(y, y)
+
+
+def outputs_of_every_kind() -> Program:
+    """A constant, an empty array, an input passed through, and a computed value."""
+    b = Builder()
+    x, empty = b.input(3), b.input(7, 0)
+    return b.program(b.constant(np.arange(3.0), scope="s"), empty, x, b.op(compiled, x, scope="s"))
+
+
 def control_edge() -> Program:
     b = Builder()
     x = b.input(3)
@@ -176,6 +189,8 @@ TABLE: list[tuple[str, Program | Callable[[], Program], list[list[str]]]] = [
     ("siblings", siblings, [["A", "B"]]),
     ("an input made late", late_parameter, [["A", "C"]]),
     ("the second scope goes first", unlucky_scopes, [["B"], ["A", "C"]]),
+    ("one value returned twice", returned_twice, [["A"]]),
+    ("outputs of every kind", outputs_of_every_kind, [["B"]]),
     ("control inputs are edges", control_edge, [["A"], ["C"]]),
     ("nothing marked", chain((compiled, None), (compiled, None)), []),
     ("marked alone", chain(R), [["A"]]),

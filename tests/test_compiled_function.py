@@ -180,7 +180,9 @@ class Setup:
     n: Any
 
 
-@pytest.mark.parametrize("hold", [lambda n: n, lambda n: (n,), lambda n: ((0, n),), Size, Setup, lambda n: frozenset([n])])
+@pytest.mark.parametrize(
+    "hold", [lambda n: n, lambda n: (n,), lambda n: ((0, n),), Size, Setup, lambda n: frozenset([n])]
+)
 def test_static_values_are_told_apart_inside_containers(hold: Any) -> None:
     def fill(x: Any, held: Any) -> Any:
         while isinstance(held, tuple | frozenset | Setup):
@@ -470,7 +472,7 @@ def _in_child(work: Any) -> int:
     """The exit code of a forked child that does this; it is killed when it hangs."""
     child = os.fork()
     if child == 0:
-        signal.alarm(20)
+        signal.alarm(10)
         try:
             os._exit(0 if work() else 1)
         finally:
@@ -499,9 +501,11 @@ def test_a_fork_while_another_thread_traces_and_compiles() -> None:
         is_child = True
         return bool(f(X).tolist() == (X * 2).tolist())
 
-    assert _in_child(work) == 0
-    done.set()
-    thread.join()
+    try:
+        assert _in_child(work) == 0
+    finally:
+        done.set()
+        thread.join()
 
 
 @pytest.mark.parametrize("make", [lambda: Stage((), ()), lambda: jg.Session(jg.Graph()), lambda: jg.compile(plain)])
@@ -517,9 +521,11 @@ def test_a_forked_child_has_locks_of_its_own(make: Any) -> None:
     thread = threading.Thread(target=hold)
     thread.start()
     held.wait()
-    assert _in_child(lambda: owner._lock.acquire(timeout=5)) == 0
-    done.set()
-    thread.join()
+    try:
+        assert _in_child(lambda: owner._lock.acquire(timeout=5)) == 0
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_a_fork_waits_while_a_dataclass_is_registered() -> None:

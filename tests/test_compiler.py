@@ -249,3 +249,25 @@ def test_outputs_share_memory_with_nothing() -> None:
         assert a.flags.c_contiguous
         assert not np.shares_memory(a, feeds[0])
         assert not any(np.shares_memory(a, b) for b in results[:k])
+
+
+@pytest.mark.parametrize("way", ["compiled", "interpreted"])
+def test_a_compiled_functions_outputs_are_arrays_of_the_callers_own(way: str) -> None:
+    """One value returned twice, a constant, an empty array, an input passed through."""
+    kept, x, empty = np.arange(3.0), np.arange(12.0).reshape(3, 4), np.zeros((7, 0))
+
+    def fn(x: Any, empty: Any) -> Any:
+        y = x + 1.0
+        return y, y, kept, empty, np.zeros_like(empty), x, x.reshape(4, 3), x.T, x[1:]
+
+    f = jg.compile(fn)
+    run = f if way == "compiled" else f.interpret
+    for _ in range(2):
+        results = run(x, empty)
+        for a, expected in zip(results, fn(x, empty), strict=True):
+            np.testing.assert_array_equal(a, expected)
+            assert a.flags.writeable and a.flags.c_contiguous
+        for k, a in enumerate(results):
+            assert not any(np.shares_memory(a, other) for other in (x, kept, *results[:k]))
+            assert a is not empty
+            a += 100.0

@@ -150,7 +150,7 @@ def test_aggregation_methods_give_the_same(graph: jg.Graph, method: Any) -> None
 
 def depth_of_sums(g: Any) -> int:
     """How many sums made by the driver lie one behind the other."""
-    if g.op.type not in ("add", "add_n") or not g.op.name.rpartition("/")[0] == "g":
+    if g.op.type not in ("add", "add_n") or g.op.name.rpartition("/")[0] != "g":
         return 0
     return 1 + max(map(depth_of_sums, g.op.inputs))
 

@@ -12,10 +12,10 @@ from counting import assert_linear
 from graphs import Builder, assert_equal_values, compiled, effect, op_names, opaque, special_values
 
 import jitgrad.ops  # noqa: F401
-from jitgrad.keys import frozen
 from jitgrad.compiler.rules import BY_KIND, BY_OP, folding
 from jitgrad.compiler.simplify import simplify, simplify_with_log
 from jitgrad.interpreter import interpret
+from jitgrad.keys import frozen
 from jitgrad.opdef import find
 from jitgrad.program import Program, verify
 

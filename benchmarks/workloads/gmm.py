@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.workload import Array, Workload, rows
+from benchmarks.workload import Array, Contraction, Workload, rows
 
 GAMMA, EXTRA = 1.0, 0  # the prior
 
@@ -95,6 +95,12 @@ def _arguments(rng: np.random.Generator, scale: float) -> tuple[Array, ...]:
     return rng.standard_normal(k), rng.standard_normal((k, d)), factors, rng.standard_normal((n, d))
 
 
+def _products(alphas: Array, means: Array, factors: Array, x: Array) -> tuple[Contraction, ...]:
+    """Each factor with all centred points."""
+    k, d = means.shape
+    return Contraction(len(x), d, d, k).with_gradients()
+
+
 WORKLOADS = (
     Workload(
         "gmm",
@@ -102,5 +108,6 @@ WORKLOADS = (
         {"numpy": loss, "jax": jax_loss, "torch": torch_loss, "pytensor": pytensor_loss},
         _arguments,
         (0, 1, 2),
+        products=_products,
     ),
 )

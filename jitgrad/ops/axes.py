@@ -98,7 +98,7 @@ def masked(x: Tensor, mask: Any, neutral: Any) -> Tensor:
 
 def narrowed(x: Tensor, dtype: Any) -> Tensor:
     """A result in the dtype asked for, to which integers that were added up in a wider one wrap."""
-    return x if dtype is None else call("astype", x, dtype)  # type: ignore[no-any-return]
+    return x if dtype is None else call("astype", x, dtype)
 
 
 def widened(a: Any, dtype: Any) -> Tensor:

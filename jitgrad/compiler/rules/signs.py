@@ -85,9 +85,11 @@ def negative_of_scaled(rw: Rewriter, ins: Instruction) -> Instruction | None:
 
 
 def even_of_negative(rw: Rewriter, ins: Instruction) -> Instruction | None:
-    """(-x)² = x², |-x| = |x|"""
+    """(-x)² = x², |-x| = |x|; unsigned integers wrap: there |-x| is not |x|"""
     x = _negated(rw, ins.inputs[0])
-    return None if x is None else rw.replace(ins, ins.op.name, x)
+    if x is None or (ins.op.name == "absolute" and rw.dtype(x).kind == "u"):
+        return None
+    return rw.replace(ins, ins.op.name, x)
 
 
 def square_of_absolute(rw: Rewriter, ins: Instruction) -> Instruction | None:

@@ -1,0 +1,226 @@
+"""Compiled functions where index arithmetic meets its edges: positions out of bounds, pads of different fills in one
+loop nest, integer products, casts, signs of zeros. Against NumPy, or the interpreter where NumPy has no such function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitgrad as jg
+from jitgrad.testing import assert_close, assert_same_results
+
+X = np.arange(3.0)
+M = np.arange(6).reshape(2, 3)
+Fn = Callable[..., Any]
+
+out_of_bounds: dict[str, tuple[str, Fn, list[Any]]] = {
+    "past the end": ("take", lambda x, i: np.take(x, i), [X, np.array([0, 3])]),
+    "before the start": ("take", lambda x, i: np.take(x, i), [X, np.array([2, -4])]),
+    "of an axis in the middle": ("take", lambda x, i: np.take(x, i, axis=1), [np.zeros((2, 3, 4)), np.array([3])]),
+    "of an empty table": ("take", lambda x, i: x[i], [np.zeros(0), np.array([0])]),
+    "of a table without rows": ("take", lambda x, i: x[i] * 2, [np.zeros((0, 4)), np.array([0])]),
+    "one of two": ("index", lambda x, i, j: x[i, j], [np.zeros((3, 4)), np.array([0, 2]), np.array([3, 4])]),
+    "along an axis": (
+        "take_along_axis",
+        lambda x, i: np.take_along_axis(x, i, axis=1),
+        [np.zeros((2, 3)), np.array([[0], [3]])],
+    ),
+    "of segments": ("scatter_take", lambda x, i: jg.unsorted_segment_sum(x, i, 2), [X, np.array([0, 1, 9])]),
+    "of no segments": ("scatter_take", lambda x, i: jg.unsorted_segment_sum(x, i, 0), [X, np.zeros(3, int)]),
+    "in a sum": ("take", lambda x, i: np.sum(x[i] ** 2), [np.ones(500), np.append(np.arange(499), 500)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", out_of_bounds)
+def test_positions_out_of_bounds_are_errors_that_name_op_and_line(name: str) -> None:
+    op, fn, args = out_of_bounds[name]
+    with pytest.raises(IndexError, match=rf"(?s)op '{op}': a position is out of bounds.*test_compiled_edges\.py:\d+"):
+        jg.compile(fn)(*args)
+
+
+def test_a_call_after_one_out_of_bounds_is_right() -> None:
+    f = jg.compile(lambda x, i: x[i] * 2)
+    for _ in range(3):
+        with pytest.raises(IndexError):
+            f(X, np.array([0, 7]))
+        np.testing.assert_array_equal(f(X, np.array([2, -3])), [4, 0])
+
+
+def test_positions_out_of_bounds_in_a_gradient() -> None:
+    f = jg.compile(jg.grad(lambda e, i: np.sum(e[i] ** 2)))
+    with pytest.raises(IndexError, match="out of bounds"):
+        f(np.ones((5, 3)), np.array([0, 5]))
+
+
+integer_products: dict[str, tuple[Fn, list[Any]]] = {
+    "reversed operand": (lambda a, b: a @ b[::-1], [M, M.T.copy()]),
+    "reversed rows and columns": (lambda a, b: a[::-1, ::-1] @ b, [M, M.T.copy()]),
+    "reshaped operand": (lambda a: a.reshape(3, 2) @ a, [M]),
+    "merged operand": (lambda a, b: a.reshape(2, 4) @ b, [np.arange(8).reshape(2, 2, 2), np.arange(12).reshape(4, 3)]),
+    "transposed operand": (lambda a: a @ a.T, [M]),
+    "row times matrix": (lambda v: v[0] @ v, [np.arange(9).reshape(3, 3)]),
+    "matrix times vector": (lambda a, v: a @ v, [M, np.arange(3)]),
+    "vector times itself": (lambda v: v @ v, [np.arange(6)]),
+    "vector times its reverse": (lambda v: v @ v[::-1], [np.arange(6)]),
+    "small integers that overflow": (lambda a: a @ a.T, [(M * 40).astype(np.int8)]),
+    "unsigned": (lambda a: a[:, ::-1] @ a.T, [M.astype(np.uint16)]),
+    "batches": (lambda a: a @ np.swapaxes(a, 1, 2)[::-1], [np.arange(12).reshape(2, 2, 3)]),
+}
+
+
+@pytest.mark.parametrize("name", integer_products)
+def test_integer_matrix_products(name: str) -> None:
+    fn, args = integer_products[name]
+    found, expected = jg.compile(fn)(*args), np.asarray(fn(*args))
+    np.testing.assert_array_equal(found, expected)
+    assert np.asarray(found).dtype == expected.dtype
+
+
+def _rolled(x: Any) -> Any:
+    return np.concatenate([np.pad(x, (1, 0), constant_values=5)[:-1], np.pad(x, (0, 1), constant_values=7)[1:]])
+
+
+def _pad_low(x: Any) -> Any:
+    return np.pad(x, 1, constant_values=-np.inf)
+
+
+fills: dict[str, Fn] = {
+    "pad in a concatenation": lambda x: np.concatenate([np.pad(x, 1, constant_values=1.0), x]),
+    "pad in a pad": lambda x: np.pad(np.pad(x, 1, constant_values=2.0), 1),
+    "three pads": lambda x: np.pad(np.pad(np.pad(x, 1), (1, 2), constant_values=-1.0), (2, 0), constant_values=3.0),
+    "pads in a stack": lambda x: np.stack([np.pad(x, 1, constant_values=-np.inf), np.pad(x, 1)]),
+    "pads of both zeros": lambda x: np.stack([np.pad(x, 1, constant_values=-0.0), np.pad(x, 1)]),
+    "sum of pads": lambda x: np.pad(x, 1, constant_values=2.0) + np.pad(x, 1, constant_values=3.0),
+    "pad of a pad's slice": lambda x: np.pad(np.pad(x, 1, constant_values=4.0)[1:], 1, constant_values=6.0),
+    "slice of a pad": lambda x: np.pad(x, (0, 1), constant_values=1.0)[1:] + x,
+    "slice inside a pad": lambda x: np.pad(x, 2, constant_values=9.0)[2:-2] + x,
+    "slice of only padding": lambda x: np.pad(x, (3, 0), constant_values=9.0)[:3] + x,
+    "reversed pad": lambda x: np.pad(x, (2, 0), constant_values=1.0)[::-1][:3] * x,
+    "slices of pads joined": _rolled,
+    "slice over joints": lambda x: np.concatenate([x, x * 2, x * 3])[2:8] + np.sin(np.arange(6)),
+    "maximum over pads": lambda x: np.max(np.stack([_pad_low(x)[k : k + 3] for k in range(3)]), axis=0),
+    "pad of integers": lambda x: np.pad(np.pad(x.astype(np.int32), 1, constant_values=7), 1, constant_values=-2),
+    "pad of bools": lambda x: np.pad(x > 1, 1, constant_values=True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", fills)
+def test_each_pad_keeps_its_fill(name: str) -> None:
+    for x in (X + 5, X.astype(np.float32)):
+        found, expected = jg.compile(fills[name])(x), fills[name](x)
+        assert_close(found, expected)
+        if expected.dtype.kind == "f":
+            np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
+
+
+@pytest.mark.parametrize("name", ["pad in a pad", "slice of a pad", "slices of pads joined", "slice over joints"])
+def test_gradients_through_pads(name: str) -> None:
+    assert_same_results(jg.grad(lambda x: np.sum(np.sin(fills[name](x)))), X)
+    assert_same_results(jg.hessian(lambda x: np.sum(np.sin(fills[name](x)))), X)
+
+
+rows = np.array([0, 1, 1, 3])
+scatters: dict[str, tuple[Fn, list[Any]]] = {
+    "of a cheap expression": (lambda x, i: jg.unsorted_segment_sum(x * 2, i, 5), [np.arange(4.0), rows]),
+    "of a scalar": (lambda x, i: jg.unsorted_segment_sum(np.broadcast_to(x, (4,)), i, 5), [np.float64(2), rows]),
+    "of a reversed table": (lambda x, i: jg.unsorted_segment_sum(x[::-1], i, 5), [np.arange(8.0).reshape(4, 2), rows]),
+    "by computed rows": (lambda x, i: jg.unsorted_segment_sum(x, i % 3 - 1, 5), [np.arange(4.0), rows]),
+    "embedding": (jg.grad(lambda e, i, w: np.sum(e[i] * w * 2)), [np.ones((5, 3)), rows, np.ones((4, 3))]),
+    "embedding, squared": (jg.grad(lambda e, i: np.sum(np.tanh(e[i]) ** 2)), [np.full((5, 3), 0.3), rows]),
+    "embedding, twice": (jg.grad(lambda e, i: np.sum(e[i] * e[i[::-1]])), [np.arange(15.0).reshape(5, 3), rows]),
+    "of integers": (lambda x, i: jg.unsorted_segment_sum(x + 1, i, 5), [np.arange(4), rows]),
+}
+
+
+@pytest.mark.parametrize("name", scatters)
+def test_scatters_of_expressions(name: str) -> None:
+    fn, args = scatters[name]
+    assert_same_results(fn, *args)
+
+
+def test_a_scatter_is_the_sum_of_the_rows() -> None:
+    found = jg.compile(lambda x, i: jg.unsorted_segment_sum(x * 2, i, 5))(np.arange(4.0), rows)
+    np.testing.assert_array_equal(found, [0, 6, 0, 6, 0])
+
+
+@pytest.mark.parametrize("shape", [(3, 3, 1), (1, 4, 1), (1, 1, 1), (2, 1, 3)])
+@pytest.mark.parametrize("axis", [(0, 2), (2,), None])
+def test_gradient_of_a_product_over_an_extent_of_one(shape: tuple[int, ...], axis: Any) -> None:
+    x = np.linspace(0.2, 0.9, int(np.prod(shape))).reshape(shape)
+    grad = jg.grad(lambda x: np.sum(np.sin(np.prod(np.tanh(x), axis=axis, keepdims=True))))
+    assert_same_results(grad, x)
+    if axis == (2,) and shape[2] == 1:
+        np.testing.assert_allclose(jg.compile(grad)(x), np.cos(np.tanh(x)) * (1 - np.tanh(x) ** 2))
+
+
+@pytest.mark.parametrize("source", [np.float64, np.float32])
+@pytest.mark.parametrize("target", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"])
+def test_floats_are_cast_to_integers_as_numpy_does(source: Any, target: str) -> None:
+    values = [0.0, -0.0, 0.99, -0.99, 1.5, 7.9, 100.0, 127.0]
+    values += [] if target[0] == "u" else [-1.5, -7.9, -100.0]
+    x = np.array(values, source)
+    found = jg.compile(lambda x: x.astype(np.dtype(target)))(x)
+    np.testing.assert_array_equal(found, x.astype(target))
+    assert found.dtype == np.dtype(target)
+
+
+@pytest.mark.parametrize(
+    ("value", "target"),
+    [(1e19, "u8"), (2.0**63, "u8"), (3e9, "u4"), (3e9, "i8"), (-(2.0**31), "i4"), (-(2.0**63), "i8"), (65535.0, "u2")],
+)  # fmt: skip
+def test_large_floats_are_cast_to_integers_that_hold_them(value: float, target: str) -> None:
+    x = np.array([value, 5.0, value] * 7)
+    np.testing.assert_array_equal(jg.compile(lambda x: x.astype(np.dtype(target)))(x), x.astype(target))
+
+
+@pytest.mark.parametrize("target", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"])
+def test_floats_no_integer_holds_are_cast_as_numpy_casts_one_element(target: str) -> None:
+    """One by one: in an array, NumPy casts the same element to uint32 in two ways, by its place."""
+    x = np.array([300.0, -1.5, 3e9, -3e9, 1e30, -1e30, np.nan, np.inf, -np.inf, 7.0] * 3)
+    with np.errstate(all="ignore"):
+        expected = np.concatenate([x[k : k + 1].astype(target) for k in range(x.size)])
+    np.testing.assert_array_equal(jg.compile(lambda x: x.astype(np.dtype(target)))(x), expected)
+
+
+zeros: dict[str, Fn] = {
+    "cumsum": np.cumsum,
+    "cumsum of rows": lambda x: np.cumsum(np.stack([x, x]), axis=1),
+    "cumsum of columns": lambda x: np.cumsum(np.stack([x, x]), axis=0),
+    "reversed cumsum": lambda x: np.cumsum(x[::-1])[::-1],
+    "cumprod": np.cumprod,
+    "pad": lambda x: np.pad(x, 1, constant_values=-0.0),
+    "pad in a sum of pads": lambda x: np.pad(x, 1, constant_values=-0.0) + np.pad(x, 1, constant_values=-0.0),
+    "concatenation": lambda x: np.concatenate([x, np.pad(x, 1, constant_values=-0.0)]),
+    "gather": lambda x: x[np.array([1, 0])],
+}
+
+
+@pytest.mark.parametrize("name", zeros)
+def test_negative_zeros_keep_their_sign(name: str) -> None:
+    x = np.array([-0.0, -0.0])
+    found, expected = jg.compile(zeros[name])(x), zeros[name](x)
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
+    assert (found == expected).all()
+
+
+unsigned: dict[str, Fn] = {
+    "absolute of negative": lambda x: np.abs(-x),
+    "sum of absolute of negative": lambda x: np.sum(np.abs(-x)),
+    "absolute of a negative product": lambda x: np.abs(-(x * x[::-1])),
+    "square of negative": lambda x: np.square(-x),
+    "maximum of negatives": lambda x: np.maximum(-x, -x[::-1]),
+    "extreme of negative": lambda x: np.max(-x) - np.min(-x),
+    "quotient of negative": lambda x: -x // 3,
+    "float of negative": lambda x: (-x).astype(np.float64),
+}
+
+
+@pytest.mark.parametrize("dtype", ["u1", "u2", "u4", "u8", "i1", "i8"])
+@pytest.mark.parametrize("name", unsigned)
+def test_negative_integers_wrap_as_numpys(name: str, dtype: str) -> None:
+    x = np.array([0, 3, 127, 100], dtype)
+    np.testing.assert_array_equal(jg.compile(unsigned[name])(x), unsigned[name](x))
