@@ -217,3 +217,11 @@ def test_no_warning_when_all_is_well(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         stored(tmp_path / "fine")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes on this system")
+def test_a_pipe_in_place_of_a_file_is_passed_over(tmp_path: Path) -> None:
+    from jitgrad.compiler.cache import _contents
+
+    os.mkfifo(tmp_path / "kernel.o")
+    assert _contents(tmp_path / "kernel.o") is None

@@ -237,8 +237,9 @@ def unpack(key: str, data: bytes) -> tuple[tuple[str, ...], bytes] | None:
 def _contents(path: Path) -> tuple[tuple[str, ...], bytes] | None:
     """What a file holds, if it is sound and nobody else may have written it."""
     try:
-        with open(path, "rb") as file:
-            if not _is_private(os.fstat(file.fileno())):
+        with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:  # a pipe must not stop us
+            info = os.fstat(file.fileno())
+            if not stat.S_ISREG(info.st_mode) or not _is_private(info):
                 return None
             return unpack(path.stem, file.read())
     except OSError:
