@@ -17,10 +17,10 @@ from jitgrad.compiler.pools import Arena, outputs
 from jitgrad.compiler.runtime import runtime
 from jitgrad.compiler.unbox import ArrayArgument, pack_arguments, unboxer
 from jitgrad.config import get_num_threads
-from jitgrad.errors import layout
-from jitgrad.program import Program, instruction_text
+from jitgrad.interpreter import position_error
+from jitgrad.program import Program
 
-# Below this many steps times chunks a run takes some microseconds at most: giving up the GIL would cost more.
+# A run of at most this many steps, none of them cut in chunks, is taken to be short: it keeps the GIL.
 _SHORT_RUN = 2
 
 
@@ -79,7 +79,7 @@ class _ClusterCall:
 
     def __call__(self, arrays: Sequence[Any]) -> list[Any]:
         made = [take() for take in self._takers]
-        frame = self._frames.pop() if self._frames else self._new_frame()
+        frame = self._take_frame()
         if not self._unbox(self._arguments_address, frame.address, *arrays, *made):
             arrays = [self._fitting(array, spec) for array, spec in zip(arrays, self._in_specs, strict=True)]
             for slot, array in enumerate((*arrays, *made)):
@@ -98,18 +98,19 @@ class _ClusterCall:
         """Raise what the status of a run says: a position out of bounds, as the interpreter does."""
         value = int(frame.table[-1]) - 1
         ins = self._program.instructions[self._program.producers()[value]]
-        raise IndexError(
-            layout(
-                f"op {ins.op.name!r}: a position is out of bounds",
-                op=instruction_text(self._program, ins),
-                hint="positions count from 0, or from the end when negative; clip them, or use np.where",
-            )
-        )
+        raise position_error(self._program, ins)
 
     def run(self, frame: _Frame, times: int = 0) -> None:
         """Run the steps on a frame whose table is filled; ``times`` is the address of room for stamps, or 0."""
         threads = min(get_num_threads(), self._workers)
         self._run(frame.address, self._steps_address, self._nsteps, times, threads, self._release)
+
+    def _take_frame(self) -> _Frame:
+        """A frame that no running call uses. Another thread may take the last one between a look and a pop."""
+        try:
+            return self._frames.pop()
+        except IndexError:
+            return self._new_frame()
 
     def _new_frame(self) -> _Frame:
         table = np.zeros(self.bound.nslots + 1, np.int64)  # the last word is the status itself

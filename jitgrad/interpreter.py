@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.program import Program
+from jitgrad.errors import IndexingError, layout
+from jitgrad.opdef import Gather, Scatter
+from jitgrad.program import Instruction, Program, instruction_text
 
 
 def interpret(program: Program, feeds: Sequence[Any]) -> list[Any]:
@@ -18,7 +20,12 @@ def interpret(program: Program, feeds: Sequence[Any]) -> list[Any]:
     dead = last_uses(program)
     with np.errstate(all="ignore"):
         for number, ins in enumerate(program.instructions):
-            result = ins.op.impl(*[values[v] for v in ins.inputs], **ins.params)
+            try:
+                result = ins.op.impl(*[values[v] for v in ins.inputs], **ins.params)
+            except IndexError as error:
+                if isinstance(ins.op.kind, Gather | Scatter):
+                    raise position_error(program, ins) from error
+                raise
             if len(ins.outputs) == 1:
                 values[ins.outputs[0]] = result
             else:
@@ -27,6 +34,17 @@ def interpret(program: Program, feeds: Sequence[Any]) -> list[Any]:
             for v in dead.get(number, ()):
                 values[v] = None
     return [values[v] for v in program.outputs]
+
+
+def position_error(program: Program, ins: Instruction) -> IndexingError:
+    """The error for a gather or a scatter that was given a position out of bounds."""
+    return IndexingError(
+        layout(
+            f"op {ins.op.name!r}: a position is out of bounds",
+            op=instruction_text(program, ins),
+            hint="positions count from 0, or from the end when negative; clip them, or use np.where",
+        )
+    )
 
 
 def last_uses(program: Program) -> dict[int, list[int]]:

@@ -224,3 +224,10 @@ unsigned: dict[str, Fn] = {
 def test_negative_integers_wrap_as_numpys(name: str, dtype: str) -> None:
     x = np.array([0, 3, 127, 100], dtype)
     np.testing.assert_array_equal(jg.compile(unsigned[name])(x), unsigned[name](x))
+
+
+def test_the_interpreter_names_op_and_line_of_a_position_out_of_bounds() -> None:
+    take = jg.compile(lambda x, i: np.take(x, i))
+    for run in (take, take.interpret):
+        with pytest.raises(jg.IndexingError, match=r"'take': a position is out of bounds(.|\n)*test_compiled_edges.py"):
+            run(np.arange(3.0), np.array([7]))

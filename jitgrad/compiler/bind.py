@@ -12,6 +12,7 @@ import numpy.typing as npt
 from jitgrad.compiler import blas
 from jitgrad.compiler.buffers import ArenaPlan, Lifetime, aligned, plan_arena
 from jitgrad.compiler.clusters import Cluster
+from jitgrad.compiler.drafts import weight_of
 from jitgrad.compiler.extents import ONE
 from jitgrad.compiler.groups import Group, Plan
 from jitgrad.compiler.loopir import Buffer, Literal
@@ -218,16 +219,6 @@ def chunk_count(group: Group) -> int:
     """In how many chunks the parallel axis of a group is cut."""
     if group.is_serial or not group.extents:
         return 1
-    work = sum(math.prod(placed.node.shape) * _weight(placed.node.op) for placed in group.nodes)
+    work = sum(math.prod(placed.node.shape) * weight_of(placed.node) for placed in group.nodes)
     wanted = int(work * NANOSECONDS_PER_NODE / CHUNK_NANOSECONDS)
     return 1 if wanted < 2 else min(wanted, MOST_CHUNKS, max(1, group.extents[0]))
-
-
-def _weight(op: str) -> int:
-    return 1 if op in _LIGHT else 5
-
-
-_LIGHT = {
-    "add", "subtract", "multiply", "negative", "square", "identity", "cast", "where", "relu", "maximum", "minimum",
-    "absolute", "less", "greater", "equal", "not_equal", "less_equal", "greater_equal",
-}  # fmt: skip
