@@ -29,6 +29,16 @@ out_of_bounds: dict[str, tuple[str, Fn, list[Any]]] = {
         lambda x, i: np.take_along_axis(x, i, axis=1),
         [np.zeros((2, 3)), np.array([[0], [3]])],
     ),
+    "where a row's one update goes": (
+        "scatter_take_along_axis",
+        jg.grad(lambda x, i: np.sum(np.tanh(np.take_along_axis(x, i, axis=1)))),
+        [np.zeros((2, 3)), np.array([[0], [-4]])],
+    ),
+    "of computed rows": (
+        "take_along_axis",
+        lambda x, i: np.sum(np.take_along_axis(np.exp(x) - np.max(x, axis=1, keepdims=True), i, axis=1)),
+        [np.zeros((2, 3)), np.array([[0], [3]])],
+    ),
     "of segments": ("scatter_take", lambda x, i: jg.unsorted_segment_sum(x, i, 2), [X, np.array([0, 1, 9])]),
     "of no segments": ("scatter_take", lambda x, i: jg.unsorted_segment_sum(x, i, 0), [X, np.zeros(3, int)]),
     "in a sum": ("take", lambda x, i: np.sum(x[i] ** 2), [np.ones(500), np.append(np.arange(499), 500)]),
@@ -124,6 +134,9 @@ def test_gradients_through_pads(name: str) -> None:
 
 
 rows = np.array([0, 1, 1, 3])
+along = np.take_along_axis
+SQUARE = np.arange(-8.0, 8).reshape(4, 4) / 7
+CUBE = np.arange(16.0).reshape(2, 4, 2)
 scatters: dict[str, tuple[Fn, list[Any]]] = {
     "of a cheap expression": (lambda x, i: jg.unsorted_segment_sum(x * 2, i, 5), [np.arange(4.0), rows]),
     "of a scalar": (lambda x, i: jg.unsorted_segment_sum(np.broadcast_to(x, (4,)), i, 5), [np.float64(2), rows]),
@@ -132,6 +145,19 @@ scatters: dict[str, tuple[Fn, list[Any]]] = {
     "embedding": (jg.grad(lambda e, i, w: np.sum(e[i] * w * 2)), [np.ones((5, 3)), rows, np.ones((4, 3))]),
     "embedding, squared": (jg.grad(lambda e, i: np.sum(np.tanh(e[i]) ** 2)), [np.full((5, 3), 0.3), rows]),
     "embedding, twice": (jg.grad(lambda e, i: np.sum(e[i] * e[i[::-1]])), [np.arange(15.0).reshape(5, 3), rows]),
+    "one per row": (jg.grad(lambda x, i: np.sum(np.sin(along(x, i, 1)) * along(x, i, 1))), [SQUARE, rows[:, None]]),
+    "one per row, from the end": (jg.grad(lambda x, i: np.sum(np.sin(along(x, i - 4, 1)))), [SQUARE, rows[:, None]]),
+    "one per column": (jg.grad(lambda x, i: np.sum(np.sin(along(x, i, 0)) + x)), [SQUARE, rows[None]]),
+    "one per row of a cube": (jg.grad(lambda x, i: np.sum(along(x, i, 1) ** 2)), [CUBE, rows.reshape(2, 1, 2)]),
+    "one of one": (jg.grad(lambda x, i: np.sum(np.sin(along(x, i, 1)))), [SQUARE[:, :1], rows[:, None] * 0]),
+    "one of a row of a slice": (
+        jg.grad(lambda x, i: np.sum(np.sin(along(x, i[:, 1:2], 1) * np.arange(8.0).reshape(4, 2)[:, 1:]))),
+        [SQUARE, np.stack([rows, rows], axis=1)],
+    ),
+    "one per row by small integers": (
+        jg.grad(lambda x, i: np.sum(along(x, i, 1) ** 2)),
+        [SQUARE, rows[:, None].astype(np.int8)],
+    ),
     "of integers": (lambda x, i: jg.unsorted_segment_sum(x + 1, i, 5), [np.arange(4), rows]),
 }
 
@@ -140,6 +166,29 @@ scatters: dict[str, tuple[Fn, list[Any]]] = {
 def test_scatters_of_expressions(name: str) -> None:
     fn, args = scatters[name]
     assert_same_results(fn, *args)
+
+
+def test_a_negative_zero_that_is_scattered_is_a_zero() -> None:
+    z = np.array([[-0.0], [0.0]])
+    place = jg.vjp(lambda x: along(x, np.array([[1], [0]]), 1), np.ones((2, 3)))[1]
+    assert not np.signbit(place(z)[0]).any()
+    assert not np.signbit(jg.compile(place)(z)[0]).any()
+
+
+def softmax_loss(z: Any, labels: Any) -> Any:
+    z = z - np.max(z, axis=1, keepdims=True)
+    return np.mean(np.log(np.sum(np.exp(z), axis=1)) - along(z, labels[:, None], 1)[:, 0])
+
+
+@pytest.mark.parametrize("n", [1, 3, 40])
+@pytest.mark.parametrize("k", [1, 7, 33, 100])
+def test_softmax_loss_and_gradient_in_one_nest(n: int, k: int) -> None:
+    rng = np.random.default_rng(n * k)
+    z, labels = rng.standard_normal((n, k)), rng.integers(-k, k, n)
+    step = jg.value_and_grad(softmax_loss)
+    assert_same_results(step, z, labels)
+    if n > 1 and k > 1:
+        assert "2 kernels" in jg.compile(step).explain(z, labels).fusion
 
 
 def test_a_scatter_is_the_sum_of_the_rows() -> None:

@@ -244,6 +244,16 @@ RULES = [
         ["unslice"],
     ),
     row(
+        "gather_before_computing",
+        lambda b, x, y: b.op(
+            "take_along_axis",
+            b.op("subtract", x, b.op("broadcast_to", total(b, y, 1, op="max", keepdims=True), shape=(N, 3))),
+            b.constant(np.arange(N)[:, None] % 3),
+            axis=1,
+        ),
+        ["max", "constant", "take_along_axis", "subtract"],
+    ),
+    row(
         "scatter_into_constant",
         lambda b, x, y: b.op("scatter_take", y, x, b.constant(np.arange(N)), axis=0),
         ["constant", "constant", "scatter_take"],

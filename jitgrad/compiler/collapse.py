@@ -10,7 +10,7 @@ from dataclasses import replace
 from jitgrad.compiler.accesses import Leaf
 from jitgrad.compiler.extents import ONE
 from jitgrad.compiler.groups import Group, Placed, Plan
-from jitgrad.compiler.nodes import SCAN
+from jitgrad.compiler.nodes import PLACE, SCAN
 from jitgrad.opdef import AxisIndex
 
 
@@ -45,7 +45,7 @@ def _merges(placed: Placed, a: int, b: int, plan: Plan) -> bool:
         and da in node.along)
     ):
         return False
-    if node.op.startswith("iota"):
+    if node.op.startswith(("iota", PLACE)):
         return False
     if node.table is not None and not _dims_merge(node.table_dims, da, db, plan.classes[node.table], node.classes[db]):
         return False

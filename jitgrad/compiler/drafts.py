@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from jitgrad.compiler.extents import ONE
 from jitgrad.compiler.groups import Axes, Placed
-from jitgrad.compiler.nodes import MAP, SCAN, SCATTER, Node
+from jitgrad.compiler.nodes import MAP, PLACE, SCAN, SCATTER, Node
 
 # What it costs to compute an op again, against storing its result and loading it back (about 4 on this scale).
 CHEAP = {
@@ -64,7 +64,8 @@ class Draft:
 
 def weight_of(node: Node) -> int:
     """What an op adds to the size of a kernel."""
-    return CHEAP.get(node.op, ANALYTIC_WEIGHT) if node.form == MAP else 1
+    is_analytic = node.form == MAP and not node.op.startswith(PLACE)
+    return CHEAP.get(node.op, ANALYTIC_WEIGHT) if is_analytic else 1
 
 
 def is_sequential(node: Node) -> bool:

@@ -10,6 +10,7 @@ from jitgrad.compiler.loopir import (
     VECTOR,
     Accumulator,
     Argument,
+    Check,
     Kernel,
     Let,
     Literal,
@@ -28,7 +29,7 @@ def optimise_loops(kernel: Kernel) -> Kernel:
 
 
 def hoist_invariants(kernel: Kernel) -> Kernel:
-    """Scalar ops on values from outside a loop stand in front of it."""
+    """Scalar ops on values from outside a loop, and checks of such positions, stand in front of it."""
     return _with_body(kernel, _hoisted(kernel.body))
 
 
@@ -38,11 +39,14 @@ def _hoisted(body: Sequence[Statement]) -> list[Statement]:
         if isinstance(statement, Loop):
             inner = _hoisted(statement.body)
             variant = {statement.var, *_defined(inner)}
-            before, inside = [], []
+            before: list[Statement] = []
+            inside: list[Statement] = []
             for s in inner:
                 if isinstance(s, Let) and not variant & set(s.args):
                     before.append(s)
                     variant.discard(s.name)
+                elif isinstance(s, Check) and not variant & {b.var for b in s.bounds}:
+                    before.append(s)
                 else:
                     inside.append(s)
             result += before

@@ -32,7 +32,7 @@ from jitgrad.compiler.loopir import (
     Update,
 )  # fmt: skip
 from jitgrad.compiler.looptree import Entry, LoopTree, TreeLoop, build_loop_tree, outermost_reduced
-from jitgrad.compiler.nodes import GATHER, MAP, REDUCE, SCAN, Node
+from jitgrad.compiler.nodes import GATHER, MAP, PLACE, REDUCE, SCAN, Node
 from jitgrad.compiler.quantities import product
 from jitgrad.compiler.signature import Signature
 from jitgrad.compiler.spills import find_spilled, ready_in
@@ -199,11 +199,11 @@ class Lowering:
             self._spill(placed, body)
 
     def _apply(self, node: Node, dtype: DType, args: tuple[Argument, ...], placed: Placed, body: Body) -> str:
-        if node.op.startswith("iota"):
-            axis = placed.axes[int(node.op[4:])]
-            args, op = ((f"i{axis}" if axis is not None else Literal(np.int64(0), INT64)),), "cast"
-        else:
-            op = node.op
+        op = node.op
+        if op.startswith(PLACE):
+            return self._place(placed, args, body)
+        if op.startswith("iota"):
+            args, op = (_loop_number(placed, int(op[4:])),), "cast"
         if op == "identity" and isinstance(args[0], str):
             return args[0]
         name = self.name()
@@ -384,6 +384,19 @@ class Lowering:
         index, _ = self._index(v, tuple(AxisIndex(a) for a in axes))
         body.rest.append(Store(self.signature.buffer("out", v, placed.node.dtype), index, value, placed.node.dtype))
 
+    def _place(self, placed: Placed, args: tuple[Argument, ...], body: Body) -> str:
+        """The update, added to zero as a scatter does, at its position along an axis, and zero elsewhere."""
+        node, (update, position) = placed.node, args
+        d = int(node.op.removeprefix(PLACE))
+        bound = self._wrapped(position, node.classes[d], body)
+        self._check((bound,), node.value, body)
+        zero = Literal(node.dtype.type(0), node.dtype)
+        hit, added, name = self.name(), self.name(), self.name()
+        body.rest.append(Let(hit, np.dtype(np.bool_), "equal", (_loop_number(placed, d), bound.var)))
+        body.rest.append(Let(added, node.dtype, "add", (update, zero)))
+        body.rest.append(Let(name, node.dtype, "where", (hit, added, zero)))
+        return name
+
     # -- indexed access --------------------------------------------------------------------------------------------
 
     def _gather(self, placed: Placed, args: tuple[Argument, ...], body: Body) -> str:
@@ -409,14 +422,27 @@ class Lowering:
             inner = tuple(c for c in classes[d + 1 :] if c != ONE)
             stride: str | int = self.signature.product(product(inner)) if inner else 1
             if isinstance(entry, int):
-                extent = self.signature.product(product(() if classes[d] == ONE else (classes[d],)))
-                wrapped = self.name()
-                body.rest.append(Let(wrapped, INT64, "wrap_index", (args[entry], extent)))
-                terms.append(Term(wrapped, stride))
-                bounds.append(Bound(wrapped, self.signature.number("zero", 0), extent))
+                bounds.append(self._wrapped(args[entry], classes[d], body))
+                terms.append(Term(bounds[-1].var, stride))
             elif entry.axis is not None and placed.axes[entry.axis] is not None:
                 terms.append(Term(f"i{placed.axes[entry.axis]}", stride))
-        status = self.signature.buffer("status", 0, INT64)
-        code = self.signature.number(("code", placed.node.value), placed.node.value + 1)
-        body.rest.append(Check(status, tuple(bounds), code))
+        self._check(tuple(bounds), placed.node.value, body)
         return Index(tuple(terms)), tuple(bounds)
+
+    def _wrapped(self, position: Argument, extent_class: int, body: Body) -> Bound:
+        """A position along an axis, counted from its end when it is negative; the bound says where it is inside."""
+        extent = self.signature.product(product(() if extent_class == ONE else (extent_class,)))
+        wrapped = self.name()
+        body.rest.append(Let(wrapped, INT64, "wrap_index", (position, extent)))
+        return Bound(wrapped, self.signature.number("zero", 0), extent)
+
+    def _check(self, bounds: tuple[Bound, ...], v: int, body: Body) -> None:
+        """Let the status tell when a position that makes ``v`` is out of bounds."""
+        status = self.signature.buffer("status", 0, INT64)
+        body.rest.append(Check(status, bounds, self.signature.number(("code", v), v + 1)))
+
+
+def _loop_number(placed: Placed, d: int) -> Argument:
+    """The number of the loop over a dimension of the node."""
+    axis = placed.axes[d]
+    return Literal(np.int64(0), INT64) if axis is None else f"i{axis}"

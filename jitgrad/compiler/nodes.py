@@ -25,6 +25,7 @@ from jitgrad.program import Instruction, Program
 from jitgrad.spec import DType, normalize_axes, normalize_axis
 
 MAP, REDUCE, SCAN, GATHER, SCATTER = "map", "reduce", "scan", "gather", "scatter"
+PLACE = "place"  # with a dimension: the first operand where the loop along it stands at the second one, else zero
 
 
 @dataclass(frozen=True)
@@ -237,6 +238,8 @@ class _Builder:
         )  # fmt: skip
 
     def _scatter(self, ins: Instruction, form: str) -> Node:
+        if form == "take_along" and (placing := self._placing(ins)) is not None:
+            return placing
         like, updates, *index_values = ins.inputs
         spec = self.program.specs[updates]
         classes = self.classes.of(updates)
@@ -245,6 +248,21 @@ class _Builder:
             ins.outputs[0], SCATTER, "scatter", (self.accesses.operand(updates), *indices), spec.known_shape, classes,
             (), self.program.specs[ins.outputs[0]].dtype, table=ins.outputs[0], table_dims=table_dims, is_serial=True,
         )  # fmt: skip
+
+    def _placing(self, ins: Instruction) -> Node | None:
+        """A scatter of one update per row, as a choice at each element of the row between the update and zero.
+
+        None for several updates per row, which may fall on one element.
+        """
+        _, updates, index = ins.inputs
+        out = ins.outputs[0]
+        axis = normalize_axis(ins.params["axis"], len(self.program.specs[out].known_shape))
+        if self.program.specs[updates].known_shape[axis] != 1:
+            return None
+        operands = [_at_start(self.accesses.operand(v), axis) for v in (updates, index)]
+        if any(operand is None for operand in operands):
+            return None
+        return self._map(out, f"{PLACE}{axis}", tuple(o for o in operands if o is not None))
 
     def _indices(
         self, indices: tuple[int, ...], table: int, classes: tuple[int, ...], form: str, ins: Instruction
@@ -296,6 +314,21 @@ def _reduced_last(node: Node) -> Node:
         order), out_dims=tuple(None if d is None else place[d] for d in node.out_dims), along=tuple(place[d] for d in
         node.along),
     )  # fmt: skip
+
+
+def _at_start(operand: Operand, axis: int) -> Operand | None:
+    """An operand over an axis of extent 1, for a domain in which that axis is longer; None where guards forbid it."""
+    if any(guard.axis == axis and not guard.lo <= 0 < guard.hi for leaf in operand.leaves for guard in leaf.guards):
+        return None
+    leaves = tuple(
+        replace(
+            leaf,
+            dims=tuple(replace(i, axis=None) if i.axis == axis else i for i in leaf.dims),
+            guards=tuple(guard for guard in leaf.guards if guard.axis != axis),
+        )
+        for leaf in operand.leaves
+    )
+    return Operand(leaves, operand.fill)
 
 
 def _axis(d: int, classes: tuple[int, ...]) -> AxisIndex:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from jitgrad.compiler.rewriter import Rule
-from jitgrad.compiler.rules import algebra, folding, logic, moves, products, signs, sums
+from jitgrad.compiler.rules import algebra, folding, gathers, logic, moves, products, signs, sums
 from jitgrad.opdef import Elementwise, Interpreted, OpDef, Reduce, Scatter, Shaped, View
 
 BY_OP: dict[str, tuple[Rule, ...]] = {
@@ -65,6 +65,7 @@ BY_OP: dict[str, tuple[Rule, ...]] = {
     "unslice": (moves.window_of_known_shape,),
     "concatenate": (moves.single_part,),
     "matmul": (products.transposed_factor,),
+    "take_along_axis": (gathers.gather_before_computing,),
 }
 
 BY_KIND: dict[type, tuple[Rule, ...]] = {
