@@ -11,6 +11,7 @@ from jitgrad.compiler.fusion import plan_fusion
 from jitgrad.compiler.groups import Group, Plan
 from jitgrad.compiler.lower import Lowered, lower_group
 from jitgrad.compiler.nodes import Product, build_nodes
+from jitgrad.compiler.order import order_steps
 from jitgrad.compiler.simplify import simplify
 from jitgrad.compiler.verifying import verify_plan
 from jitgrad.config import config
@@ -50,7 +51,7 @@ def compile_cluster(program: Program, cluster: Cluster) -> CompiledCluster:
     """A cluster's stages, in order."""
     classes = ExtentClasses(program, cluster.instructions)
     nodes = build_nodes(program, cluster.instructions, cluster.outputs, classes)
-    plan = plan_fusion(nodes, program.specs, classes)
+    plan = order_steps(plan_fusion(nodes, program.specs, classes), (*cluster.inputs, *cluster.outputs))
     if config.verify:
         verify_plan(plan, cluster.inputs)
     lowered = tuple(lower_group(step, plan) if isinstance(step, Group) else step for step in plan.steps)

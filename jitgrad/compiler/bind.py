@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jitgrad.compiler import blas
-from jitgrad.compiler.buffers import ArenaPlan, Lifetime, aligned, plan_arena
+from jitgrad.compiler.buffers import ArenaPlan, Lifetime, aligned, plan_memory
 from jitgrad.compiler.clusters import Cluster
 from jitgrad.compiler.drafts import weight_of
 from jitgrad.compiler.extents import ONE
@@ -19,6 +19,7 @@ from jitgrad.compiler.loopir import Buffer, Literal
 from jitgrad.compiler.lower import Lowered
 from jitgrad.compiler.machine import load_kernels
 from jitgrad.compiler.nodes import Product
+from jitgrad.compiler.pools import SMALL_BYTES
 from jitgrad.compiler.runtime import MAX_WORKERS, StepRecord, pack_steps
 from jitgrad.config import available_cpus, get_num_threads
 from jitgrad.program import Program
@@ -35,7 +36,8 @@ NANOSECONDS_PER_NODE = 0.08  # one element of one node, vectorised, in cache
 class BoundCluster:
     """What a call of a cluster needs: step records, the table's layout, the arena, and what its outputs look like.
 
-    Slots 0.. of the table are the cluster's inputs, then its outputs, then temporaries at ``offsets`` of the arena.
+    Slots 0.. of the table are the cluster's inputs, then its outputs, then temporaries at ``offsets`` of the arena;
+    a temporary that lies in an output has no slot of its own.
     The last slot is that of the status: 1 + the value that had a position out of bounds, 0 when none had.
     ``copied`` are outputs that share memory with another value and are copied from it after the run.
     """
@@ -74,15 +76,19 @@ class _Binder:
         direct, copied = self._split_outputs()
         self.slots |= {root: len(inputs) + position for position, (_, root) in enumerate(direct)}
         lifetimes = self._lifetimes()
-        arena = plan_arena(lifetimes)
+        temporaries = [item for item in lifetimes if item.key not in self.slots]
+        outputs = {root for _, root in direct}
+        lenders = [item for item in lifetimes if item.key in outputs and item.nbytes >= SMALL_BYTES]
+        arena = plan_memory(temporaries, lenders)
         first = len(inputs) + len(direct)
-        self.slots |= {item.key: first + position for position, item in enumerate(lifetimes)}
-        self.slots[STATUS] = first + len(lifetimes)
+        self.slots |= {item: self.slots[output] for item, output in arena.lent.items()}
+        self.slots |= {key: first + position for position, key in enumerate(arena.offsets)}
+        self.slots[STATUS] = first + len(arena.offsets)
         records, blocks, names = self._records()
         return BoundCluster(
             pack_steps(records), tuple(blocks), tuple(names), inputs, tuple(v for v, _ in direct), tuple(copied),
-            tuple((first + p, arena.offsets[item.key]) for p, item in enumerate(lifetimes)), arena,
-            first + len(lifetimes) + 1, self.workers,
+            tuple((first + p, offset) for p, offset in enumerate(arena.offsets.values())), arena,
+            self.slots[STATUS] + 1, self.workers,
         )  # fmt: skip
 
     def _root(self, v: int) -> int:
@@ -120,12 +126,12 @@ class _Binder:
         return shape * self.plan.specs[v].dtype.itemsize
 
     def _lifetimes(self) -> list[Lifetime]:
+        """Of all that the steps read and write, inputs and outputs too."""
         spans: dict[object, tuple[int, int, int]] = {}
         for number, item in enumerate(self.lowered):
             for key, nbytes in self._touched(number, item):
-                if key not in self.slots:
-                    first = spans[key][1] if key in spans else number
-                    spans[key] = (nbytes, first, number)
+                first = spans[key][1] if key in spans else number
+                spans[key] = (nbytes, first, number)
         return [Lifetime(key, nbytes, first, last) for key, (nbytes, first, last) in spans.items()]
 
     def _touched(self, number: int, item: Lowered | Product) -> list[tuple[object, int]]:

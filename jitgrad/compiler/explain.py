@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from jitgrad.compiler.buffers import ArenaPlan
 from jitgrad.compiler.groups import Group
 from jitgrad.compiler.lower import Lowered
 from jitgrad.compiler.machine import kernel_module
@@ -62,5 +63,11 @@ def _fusion_lines(compiled: CompiledCluster) -> Iterator[str]:
         else:
             a, b = (f"%{v}{'.T' if t else ''}" for v, t in ((step.a, step.transpose_a), (step.b, step.transpose_b)))
             yield f"  product {number}: {a} @ {b} -> %{step.value}"
+    yield f"  {_memory(compiled.bound.arena)}"
     for refusal in compiled.plan.refusals:
         yield f"  not fused: {refusal}"
+
+
+def _memory(arena: ArenaPlan) -> str:
+    lent = f", {len(arena.lent)} temporaries in outputs not yet written" if arena.lent else ""
+    return f"memory: arena {arena.nbytes} bytes, most alive at once {arena.bound}, ratio {arena.ratio:.2f}{lent}"
