@@ -20,7 +20,7 @@ from jitgrad.errors import JitgradError
 from jitgrad.profiler import compare
 from jitgrad.profiler.tables import bytes_text
 
-STAGES = ("program", "clusters", "fusion", "kernels", "llvm")
+STAGES = ("program", "clusters", "fusion", "memory", "kernels", "llvm")
 _PACKAGES = ("numpy", "scipy", "numba", "llvmlite", "optree", "platformdirs", "threadpoolctl")
 
 

@@ -137,8 +137,8 @@ def test_temporaries_in_outputs_change_no_value() -> None:
 
 
 def test_the_plan_of_memory_is_explained() -> None:
-    text = jg.compile(_many_then_sums).explain(*np.ones((3, 64, 64))).fusion
-    assert "memory: arena " in text
+    text = jg.compile(_many_then_sums).explain(*np.ones((3, 64, 64))).memory
+    assert text.startswith("cluster 0: arena ")
     assert "most alive at once" in text
 
 

@@ -22,13 +22,14 @@ class Explanation:
     program: str
     clusters: str
     fusion: str
+    memory: str
     kernels: str
     llvm: str
 
     @property
     def text(self) -> str:
         """All stages but the machine's."""
-        return "\n".join((self.program, self.clusters, self.fusion, self.kernels))
+        return "\n".join((self.program, self.clusters, self.fusion, self.memory, self.kernels))
 
     def __str__(self) -> str:
         return self.text
@@ -42,6 +43,7 @@ def explain(compiled: Compiled) -> Explanation:
         compiled.program.text,
         compiled.clustering.text,
         "\n".join(line for c in clusters for line in _fusion_lines(c)),
+        "\n".join(f"cluster {c.cluster.number}: {_memory(c.bound.arena)}" for c in clusters),
         "\n".join(kernel.text for kernel in kernels),
         "\n".join(str(kernel_module(kernel)) for kernel in kernels),
     )
@@ -63,11 +65,10 @@ def _fusion_lines(compiled: CompiledCluster) -> Iterator[str]:
         else:
             a, b = (f"%{v}{'.T' if t else ''}" for v, t in ((step.a, step.transpose_a), (step.b, step.transpose_b)))
             yield f"  product {number}: {a} @ {b} -> %{step.value}"
-    yield f"  {_memory(compiled.bound.arena)}"
     for refusal in compiled.plan.refusals:
         yield f"  not fused: {refusal}"
 
 
 def _memory(arena: ArenaPlan) -> str:
     lent = f", {len(arena.lent)} temporaries in outputs not yet written" if arena.lent else ""
-    return f"memory: arena {arena.nbytes} bytes, most alive at once {arena.bound}, ratio {arena.ratio:.2f}{lent}"
+    return f"arena {arena.nbytes} bytes, most alive at once {arena.bound}, ratio {arena.ratio:.2f}{lent}"
