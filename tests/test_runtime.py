@@ -62,8 +62,17 @@ def test_threads_share_the_work() -> None:
     while len(workers) < 2 and time.monotonic() < deadline:
         run(call, 2)
         run(where, 2)
-        workers |= set(where.buffers[3].tolist())
+        takers = where.buffers[3]
+        assert (np.diff(takers) >= 0).all(), "the caller takes chunks from the front, the other thread from the back"
+        workers |= set(takers.tolist())
     assert workers == {0, 1}
+
+
+def test_too_many_chunks_run_serially() -> None:
+    call = counting(70_000, steps=2)
+    run(call, 2)
+    assert (call.buffers[0] == 2).all()
+    assert (call.buffers[3] == 0).all()
 
 
 def test_no_thread_for_one() -> None:

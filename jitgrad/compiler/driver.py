@@ -13,12 +13,14 @@ thread count.
     jitgrad_pool()                                       the address of the pool's memory
     jitgrad_run_steps(self, args, nargs)                 jitgrad_run_limited as a Python builtin
 
-How a region is shared out. One word holds the number of the region, how many threads may take part, and how
-many chunks nobody has taken yet (24, 8 and 32 bits). A thread takes a chunk by compare-and-swap of the whole
-word, so it can only take a chunk of the region that is open now, and only if its number is below the limit
-(scratch for `limit` threads is enough). From then on the region cannot end before this chunk is done, which
-makes its description (function, block, extent) safe to read. A worker that wakes late finds no chunk and goes
-on sleeping; the caller never waits for a thread that has taken nothing.
+How a region is shared out. One word holds the number of the region, how many threads may take part, and the
+first and the end of the chunks that nobody has taken yet (24, 8, 16 and 16 bits; more chunks run serially). A
+thread takes a chunk by compare-and-swap of the whole word, so it can only take a chunk of the region that is
+open now, and only if its number is below the limit (scratch for `limit` threads is enough). From then on the
+region cannot end before this chunk is done, which makes its description (function, block, extent) safe to
+read. A worker that wakes late finds no chunk and goes on sleeping; the caller never waits for a thread that
+has taken nothing. The caller takes chunks from the front, the first worker from the back, and so on in turns:
+what a thread has written in one step, it reads in the next, out of its own cache.
 
 How threads wait. A worker spins for some microseconds on `signal`, which changes with every region, then
 counts itself in `sleepers` and blocks on `signal` in the kernel; the caller changes `signal` before it reads
@@ -111,19 +113,24 @@ define internal void @run_chunk(ptr %function, ptr %table, ptr %block, i64 %exte
 ; Takes chunks of the open region and runs them until none is left.
 define internal void @work(i64 %worker) #0 {{
 entry:
+  %odd = and i64 %worker, 1
+  %from_back = icmp ne i64 %odd, 0
+  %change = select i1 %from_back, i64 -65536, i64 1
   br label %look
 look:
   %seen = load atomic i64, ptr {at(WORD)} acquire, align 8
-  %left = and i64 %seen, 4294967295
-  %none = icmp eq i64 %left, 0
-  %upper = lshr i64 %seen, 32
-  %limit = and i64 %upper, 255
+  %first = and i64 %seen, 65535
+  %upper = lshr i64 %seen, 16
+  %end = and i64 %upper, 65535
+  %none = icmp uge i64 %first, %end
+  %highest = lshr i64 %seen, 32
+  %limit = and i64 %highest, 255
   %surplus = icmp uge i64 %worker, %limit
   %leave = or i1 %none, %surplus
   br i1 %leave, label %done, label %take
 take:
-  %less = sub i64 %seen, 1
-  %pair = cmpxchg ptr {at(WORD)}, i64 %seen, i64 %less acq_rel acquire
+  %taken = add i64 %seen, %change
+  %pair = cmpxchg ptr {at(WORD)}, i64 %seen, i64 %taken acq_rel acquire
   %mine = extractvalue {{ i64, i1 }} %pair, 1
   br i1 %mine, label %chunk, label %look
 chunk:
@@ -132,7 +139,8 @@ chunk:
   %block = load ptr, ptr {at(BLOCK)}
   %extent = load i64, ptr {at(EXTENT)}
   %n = load i64, ptr {at(NCHUNKS)}
-  %c = sub i64 %n, %left
+  %last_left = sub i64 %end, 1
+  %c = select i1 %from_back, i64 %last_left, i64 %first
   call void @run_chunk(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i64 %c, i64 %worker)
   %pending = atomicrmw sub ptr {at(PENDING)}, i32 1 seq_cst
   %last = icmp eq i32 %pending, 1
@@ -209,7 +217,8 @@ entry:
   %limit64 = zext i32 %limit to i64
   %threads = shl i64 %limit64, 32
   %upper = or i64 %number, %threads
-  %word = or i64 %upper, %n
+  %end = shl i64 %n, 16
+  %word = or i64 %upper, %end
   store atomic i64 %word, ptr {at(WORD)} seq_cst, align 8
   %signalled = atomicrmw add ptr {at(SIGNAL)}, i32 1 seq_cst
   %sleepers = load atomic i32, ptr {at(SLEEPERS)} seq_cst, align 4
@@ -251,11 +260,13 @@ define internal void @run_parallel(ptr %function, ptr %table, ptr %block, i64 %e
       i32 %limit) #0 {{
 entry:
   %single = icmp ult i32 %limit, 2
-  br i1 %single, label %serial, label %workers
+  %many = icmp ugt i64 %n, 65535
+  %alone = or i1 %single, %many
+  br i1 %alone, label %serial, label %workers
 workers:
   %running = load atomic i32, ptr {at(RUNNING)} monotonic, align 4
-  %alone = icmp eq i32 %running, 0
-  br i1 %alone, label %serial, label %lock
+  %none = icmp eq i32 %running, 0
+  br i1 %none, label %serial, label %lock
 lock:
   %pair = cmpxchg ptr {at(LOCK)}, i32 0, i32 1 acquire monotonic
   %got = extractvalue {{ i32, i1 }} %pair, 1
