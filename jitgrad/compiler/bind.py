@@ -10,14 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from jitgrad.compiler import blas
-from jitgrad.compiler.buffers import ArenaPlan, Lifetime, aligned, plan_memory
+from jitgrad.compiler.buffers import ArenaPlan, Lifetime, plan_memory
 from jitgrad.compiler.clusters import Cluster
 from jitgrad.compiler.drafts import weight_of
+from jitgrad.compiler.emit import lanes_for, part_bytes
 from jitgrad.compiler.extents import ONE
 from jitgrad.compiler.groups import Group, Plan
 from jitgrad.compiler.loopir import Buffer, Literal
 from jitgrad.compiler.lower import Lowered
-from jitgrad.compiler.machine import load_kernels
+from jitgrad.compiler.machine import load_kernels, vector_bytes
 from jitgrad.compiler.nodes import Product
 from jitgrad.compiler.pools import SMALL_BYTES
 from jitgrad.compiler.runtime import MAX_WORKERS, StepRecord, pack_steps
@@ -140,12 +141,13 @@ class _Binder:
             return [(v, self._nbytes(v)) for v in values]
         touched: list[tuple[object, int]] = []
         numbers = dict(zip(item.kernel.ints, self._ints(item), strict=True))
+        lanes = lanes_for(item.kernel, vector_bytes())
         for buffer, v in zip(item.kernel.buffers, item.values, strict=True):
             if buffer.role == "status":
                 continue
             if v is None:
                 assert buffer.extent is not None
-                part = aligned(numbers[buffer.extent] * buffer.dtype.itemsize)
+                part = part_bytes(buffer, numbers[buffer.extent], lanes)
                 touched.append(((number, buffer.name), part * self.workers))
             else:
                 touched.append((self._root(v), self._nbytes(v)))
@@ -168,7 +170,7 @@ class _Binder:
                 address, words, extent, nchunks = step.address, list(step.block), step.extent, step.nchunks
                 names.append(step.name)
             else:
-                address, extent, nchunks = next(addresses), item.extent.value(self.extents), self.chunks[number]
+                address, extent, nchunks = next(addresses), self._cut_extent(item), self.chunks[number]
                 keys = [self._key(number, b, v) for b, v in zip(item.kernel.buffers, item.values, strict=True)]
                 words = (
                     [self.slots[key] for key in keys] + self._ints(item) + [constant_word(c) for c in item.constants]
@@ -178,6 +180,11 @@ class _Binder:
             blocks.append(block)
             records.append(StepRecord(address, block.ctypes.data, extent, nchunks))
         return self._guarded(records, blocks, names)
+
+    def _cut_extent(self, item: Lowered) -> int:
+        """What a kernel's chunks divide: the extent of its parallel loop, in vectors where it has a matrix per lane."""
+        extent = item.extent.value(self.extents)
+        return -(-extent // lanes_for(item.kernel, vector_bytes())) if item.group.lead else extent
 
     def _key(self, number: int, buffer: Buffer, value: int | None) -> object:
         """What the slot of a kernel's buffer is found by."""

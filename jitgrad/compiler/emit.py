@@ -13,13 +13,14 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
+from jitgrad.compiler.emit_lanes import TILES, LaneEmitter
 from jitgrad.compiler.emit_registers import DT_INT64, INT32, INT64, POINTER, Register, VectorLoop
-from jitgrad.compiler.emit_sums import SumEmitter
 from jitgrad.compiler.loopir import (
     PARALLEL,
     PARALLEL_VECTOR,
     Accumulator,
     Buffer,
+    Call,
     Check,
     Kernel,
     Let,
@@ -50,10 +51,18 @@ def lanes_for(kernel: Kernel, vector_bytes: int) -> int:
         s.dtype.itemsize for s in statements(kernel.body) if isinstance(s, Let | Load | Update) and s.dtype.kind == "f"
     ]
     lanes = vector_bytes // max(widths, default=8)
-    return 2 * lanes if kernel.size <= 40 else lanes
+    has_tiles = any(buffer.role in TILES for buffer in kernel.buffers)
+    return 2 * lanes if kernel.size <= 40 and not has_tiles else lanes
 
 
-class _KernelEmitter(SumEmitter):
+def part_bytes(buffer: Buffer, extent: int, lanes: int) -> int:
+    """Bytes of one worker's part of a buffer; a tile has room for whole squares of lanes."""
+    size = extent * buffer.dtype.itemsize
+    size = (size + lanes * buffer.dtype.itemsize) * lanes if buffer.role in TILES else size
+    return -(-size // CACHE_LINE) * CACHE_LINE
+
+
+class _KernelEmitter(LaneEmitter):
     """Emits a kernel: its arguments, then its statements, loop by loop."""
 
     def emit(self) -> None:
@@ -75,8 +84,8 @@ class _KernelEmitter(SumEmitter):
             self.registers[number.name] = Register(value, number.dtype)
         for buffer, slot in zip(self.kernel.buffers, slots, strict=True):
             address = self.builder.load(self.builder.gep(table, [slot], source_etype=INT64), typ=POINTER)
-            if buffer.role in ("scratch", "partial"):
-                number = worker if buffer.role == "scratch" else chunk
+            if buffer.role in ("scratch", "partial", *TILES):
+                number = chunk if buffer.role == "partial" else worker
                 part = self._part_bytes(buffer)
                 address = self.builder.gep(address, [self.builder.mul(number, part)], source_etype=ir.IntType(8))
             self.buffers[buffer.name] = (address, buffer)
@@ -91,6 +100,9 @@ class _KernelEmitter(SumEmitter):
         size = self.builder.mul(self.registers[buffer.extent].value, ir.Constant(INT64, buffer.dtype.itemsize))
         if buffer.role == "partial":
             return size
+        if buffer.role in TILES:
+            room = self.builder.add(size, ir.Constant(INT64, self.lanes * buffer.dtype.itemsize))
+            size = self.builder.mul(room, ir.Constant(INT64, self.lanes))
         padded = self.builder.add(size, ir.Constant(INT64, CACHE_LINE - 1))
         return self.builder.and_(padded, ir.Constant(INT64, -CACHE_LINE))
 
@@ -101,8 +113,12 @@ class _KernelEmitter(SumEmitter):
             match statement:
                 case Loop(kind="vector" | "parallel_vector"):
                     self._vector_loop(statement)
+                case Loop(kind="lanes"):
+                    self._lanes_loop(statement)
                 case Loop():
                     self._loop(statement)
+                case Call():
+                    self._call(statement)
                 case Load():
                     self.registers[statement.name] = self._load(statement)
                 case Let(name, dtype, op, args):
@@ -181,3 +197,30 @@ class _KernelEmitter(SumEmitter):
         self._body(loop.body)
         self.vector = None
         self.registers = outside
+
+    # -- loops of lanes ---------------------------------------------------------------------------------------------
+
+    def _lane_range(self, loop: Loop) -> tuple[ir.Value, ir.Value]:
+        """The first place and the end of a chunk, whose bounds count vectors of lanes."""
+        b, lanes = self.builder, ir.Constant(INT64, self.lanes)
+        start, stop = (b.mul(self.function.args[k], lanes) for k in (2, 3))
+        extent = self.registers[loop.extent].value
+        return start, b.select(b.icmp_signed("<", stop, extent), stop, extent)
+
+    def _lanes_loop(self, loop: Loop) -> None:
+        b = self.builder
+        start, stop = self._lane_range(loop)
+
+        def body(i: ir.Value) -> None:
+            left = b.sub(stop, i)
+            lanes = ir.Constant(INT64, self.lanes)
+            valid = b.select(b.icmp_signed("<", left, lanes), left, lanes)
+            inside = self._splat(b.trunc(valid, INT32), self.lanes)
+            mask = b.icmp_unsigned("<", self._lane_numbers(INT32), inside)
+            outside = dict(self.registers)
+            self.vector = VectorLoop(loop.var, self.lanes, i, mask, lane_sums={}, valid=valid)
+            self._body(loop.body)
+            self.vector = None
+            self.registers = outside
+
+        self._counted(start, stop, self.lanes, body)

@@ -31,13 +31,18 @@ class Register:
 
 @dataclass(slots=True)
 class VectorLoop:
-    """The vector loop that is being emitted: its variable, the first lane's number, and which lanes are inside."""
+    """The vector loop that is being emitted: its variable, the first lane's number, and which lanes are inside.
+
+    ``lane_sums`` are the accumulators of a loop of lanes, ``valid`` is how many lanes of it are inside.
+    """
 
     var: str
     lanes: int
     base: ir.Value
     mask: ir.Value | None
     sums: dict[str, ir.Value] = field(default_factory=dict)
+    lane_sums: dict[str, ir.Value] | None = None
+    valid: ir.Value | None = None
 
 
 class RegisterEmitter:

@@ -17,11 +17,14 @@ from jitgrad.compiler.accesses import Leaf, Operand
 from jitgrad.compiler.drafts import Draft, assign_axes, fit, runs_serially
 from jitgrad.compiler.extents import ExtentClasses
 from jitgrad.compiler.groups import Axes, Group, Placed, Plan, Refusal
+from jitgrad.compiler.matrices import fit_matrices, lead_dims, matrix_axes
 from jitgrad.compiler.nodes import MAP, REDUCE, SCATTER, ClusterNodes, Node, Product
 from jitgrad.compiler.recompute import Floating, Recomputing
+from jitgrad.compiler.small import depends_on, reads_by_matrix, sized
 from jitgrad.opdef import AxisIndex
 from jitgrad.spec import TensorSpec
 
+NOTHING = -1  # in place of a value: a number
 _SIBLINGS = 8  # how many of the groups that read an array are tried, the latest ones
 
 
@@ -59,15 +62,20 @@ class _Planner:
         elif item.value not in self.cluster.kept and self.floating.accepts(item, self._is_outside):
             self.floating.nodes[item.value] = item
         else:
-            for v in self.floating.taken_by(item):
+            for v in dict.fromkeys((*self.floating.taken_by(item), *self._hindering(item))):
                 self._open(self.floating.nodes.pop(v))
             self._join(item, self._candidates(item))
+
+    def _hindering(self, node: Node) -> set[int]:
+        """Floating values that a small product cannot make for itself: these need a home."""
+        lead = tuple(node.classes[d] for d in sized(node.classes[: node.batch]))
+        return self._misread(node, lead) & self.floating.nodes.keys() if lead else set()
 
     def _join(self, node: Node, candidates: Iterator[int]) -> None:
         for number in candidates:
             draft = self.steps[number]
             assert isinstance(draft, Draft)
-            axes = fit(draft, node)
+            axes = fit_matrices(draft, node, self._misread(node, draft.lead)) if draft.lead else fit(draft, node)
             if not isinstance(axes, str):
                 self._enter(number, node, axes)
                 return
@@ -75,6 +83,23 @@ class _Planner:
             if shared is not None:
                 self.refusals.append(Refusal(shared, node.value, axes))
         self._open(node)
+
+    def _misread(self, node: Node, lead: tuple[int, ...]) -> set[int]:
+        """The values that a node reads otherwise than matrix by matrix, or that float and do so themselves."""
+        dims = lead_dims(node, lead)
+        if dims is None:
+            return set(node.reads)
+        found = set()
+        for leaf in (leaf for operand in node.operands for leaf in operand.leaves):
+            v = leaf.source if isinstance(leaf.source, int) else NOTHING
+            if not reads_by_matrix(leaf, dims, node.classes, () if v == NOTHING else self._classes(v)) or (
+                v in self.floating.nodes and depends_on(leaf, dims) and self._misread(self.floating.nodes[v], lead)
+            ):
+                found.add(v)
+        return found
+
+    def _classes(self, v: int) -> tuple[int, ...]:
+        return self.class_of[v] if v in self.class_of else self.classes.of(v)
 
     def _is_outside(self, v: int) -> bool:
         return self._step_of(v) < 0
@@ -102,13 +127,16 @@ class _Planner:
         draft = self.steps[step] if step >= 0 else None
         if not isinstance(draft, Draft) or v in draft.incomplete or v in self.cluster.aliases or node.table == v:
             return step + 1
+        if draft.lead:
+            return step + 1 if v in self._misread(node, draft.lead) else step
         selects = all(leaf.is_selection for o in node.operands for leaf in o.leaves if leaf.source == v)
         return step if selects else step + 1
 
     def _open(self, node: Node) -> None:
-        draft = Draft(runs_serially(node))
+        lead = sized(node.classes[: node.batch])
+        draft = Draft(runs_serially(node), lead=tuple(node.classes[d] for d in lead))
         self.steps.append(draft)
-        axes = assign_axes(draft, node, {})
+        axes = matrix_axes(draft, node, lead) if lead else assign_axes(draft, node, {})
         assert axes is not None
         self._enter(len(self.steps) - 1, node, axes)
 
@@ -163,7 +191,7 @@ class _Planner:
         }  # fmt: skip
         recomputing = Recomputing(makers, self.cluster.kept, self._stored(), self._new_value)
         for step in self.steps:
-            if isinstance(step, Draft) and not step.is_scatter:
+            if isinstance(step, Draft) and not step.is_scatter and not step.lead:
                 recomputing.rewrite(step)
 
     def _stored(self) -> set[int]:
@@ -204,7 +232,7 @@ class _Planner:
         return Plan(
             tuple(steps),
             {v: self.specs[v] for v in values},
-            {v: self.class_of[v] if v in self.class_of else self.classes.of(v) for v in values},
+            {v: self._classes(v) for v in values},
             {partial: renumbered[number] for partial, number in self.chunked.items() if partial in described},
             tuple(self.refusals),
             self.cluster.aliases,
@@ -242,4 +270,5 @@ def _group(number: int, draft: Draft, stored: set[int]) -> Group:
         draft.is_serial,
         leaving,
         dict(draft.partials),
+        len(draft.lead),
     )

@@ -1,13 +1,15 @@
 """The loop IR: kernels as nests of counted loops over flat buffers; it knows neither ops nor tensors.
 
     kernel    ::= "def" NAME "(" buffer* int* constant* ")" ":" statement*
-    statement ::= "for" VAR "in" KIND "(" extent ")" ":" statement*      KIND: parallel, parallel_vector, serial, vector
+    statement ::= "for" VAR "in" KIND "(" extent ")" ":" statement*      KIND: parallel, parallel_vector, serial,
+                                                                         vector, lanes
                 | NAME "=" BUFFER "[" index "]" ["if" guard* "else" literal]
                 | NAME "=" OP "(" argument* ")"                          a scalar op, see scalar_ops
                 | ACC "=" literal                                        an accumulator comes to life
                 | ACC "=" COMBINE "(" ACC "," argument ")"
                 | ["if" bound*] BUFFER "[" index "]" "=" argument
                 | "if not" bound* BUFFER "[0] =" INT                     a position out of bounds is reported
+                | ROUTINE "(" BUFFER* argument* ")"                      a piece of work on whole tiles, see routines
     index     ::= (VAR | NAME) ["*" stride] ("+" ...)* ["+" OFFSET]
     argument  ::= NAME | VAR | INT | CONSTANT | literal
 
@@ -25,10 +27,11 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad.compiler.routines import python_routines
 from jitgrad.compiler.scalar_ops import python_namespace
 from jitgrad.spec import DType, dtype_text
 
-PARALLEL, PARALLEL_VECTOR, SERIAL, VECTOR = "parallel", "parallel_vector", "serial", "vector"
+PARALLEL, PARALLEL_VECTOR, SERIAL, VECTOR, LANES = "parallel", "parallel_vector", "serial", "vector", "lanes"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,11 +162,20 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """A routine at work on buffers, with numbers; see routines."""
+
+    routine: str
+    buffers: tuple[str, ...]
+    args: tuple[Argument, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Loop:
     """``var`` runs from 0 to ``extent``; a parallel loop runs over its chunk's part of it.
 
     The kinds "vector" and "parallel_vector" say that iterations do not depend on one another but through
-    accumulators, so that many run at once.
+    accumulators, so that many run at once. "lanes" is a parallel loop with loops inside: one iteration per lane.
     """
 
     var: str
@@ -172,13 +184,14 @@ class Loop:
     body: tuple[Statement, ...]
 
 
-Statement = Load | Let | Accumulator | Update | Store | Check | Loop
+Statement = Load | Let | Accumulator | Update | Store | Check | Call | Loop
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """A flat array. role: "in", "out", "scratch" (one part of ``extent`` elements per worker), "partial" (one
-    per chunk).
+    per chunk), "tile" (scratch with an element per lane, for a loop of lanes), "sums" (a tile that outlives the loop:
+    only lanes inside it are written).
     """
 
     name: str
@@ -269,6 +282,8 @@ def _statement_lines(s: Statement) -> Iterator[str]:
             yield f"{guard}{buffer}[{index}] = {value}"
         case Check(buffer, bounds, code):
             yield f"if not ({' and '.join(map(str, bounds))}): {buffer}[0] = {code}"
+        case Call(routine, buffers, args):
+            yield f"{routine}({', '.join(map(str, (*buffers, *args)))})"
 
 
 def run_in_python(
@@ -279,16 +294,17 @@ def run_in_python(
     ``numbers`` are the ints and the constants by name. A partial buffer holds ``nchunks`` parts; scratch buffers are
     made here.
     """
-    namespace = python_namespace()
+    namespace = python_namespace() | python_routines()
     exec(compile(kernel.text, "<kernel>", "exec"), namespace)
     for chunk in range(nchunks):
-        namespace["parallel"] = namespace["parallel_vector"] = functools.partial(_chunk_range, chunk, nchunks)
+        chunked = functools.partial(_chunk_range, chunk, nchunks)
+        namespace |= dict.fromkeys((PARALLEL, PARALLEL_VECTOR, LANES), chunked)
         arguments = dict(buffers)
         for b in kernel.buffers:
             part = numbers[b.extent] if b.extent else 1
             if b.role == "status":
                 arguments[b.name] = np.zeros(1, b.dtype)
-            elif b.role == "scratch":
+            elif b.role in ("scratch", "tile", "sums"):
                 arguments[b.name] = np.zeros(part, b.dtype)
             elif b.role == "partial":
                 arguments[b.name] = buffers[b.name][chunk * part : (chunk + 1) * part]

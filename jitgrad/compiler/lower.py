@@ -11,6 +11,7 @@ from jitgrad.compiler.loops import optimise_loops
 from jitgrad.compiler.lowering import Lowering
 from jitgrad.compiler.quantities import Quantity, product
 from jitgrad.compiler.scatter import ScatterLowering
+from jitgrad.compiler.tile_lowering import TileLowering
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,13 @@ class Lowered:
 
 def lower_group(group: Group, plan: Plan) -> Lowered:
     """The kernel of a group."""
-    group, axis_classes = collapse_axes(group, plan)
-    kind = ScatterLowering if group.is_scatter else Lowering
+    lead = group.axes[: group.lead]
+    kind: type[Lowering]
+    if lead:
+        kind, axis_classes = TileLowering, (lead, *((c,) for c in group.axes[1:]))
+    else:
+        group, axis_classes = collapse_axes(group, plan)
+        kind = ScatterLowering if group.is_scatter else Lowering
     lowering = kind(group, plan, axis_classes)
     kernel = optimise_loops(lowering.signature.kernel(lowering.body()))
     first = axis_classes[0] if axis_classes else ()

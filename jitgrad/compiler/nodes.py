@@ -5,11 +5,13 @@ become operands.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jitgrad.compiler.accesses import Accesses, Leaf, Operand, is_move, splat_literal
 from jitgrad.compiler.extents import ONE, ExtentClasses
+from jitgrad.compiler.small import is_small_product, reads_by_matrix, sized
 from jitgrad.opdef import (
     AxisIndex,
     Contract,
@@ -35,7 +37,8 @@ class Node:
     ``shape`` and ``classes`` describe the domain, ``out_dims`` gives the domain's dimension of each output dimension
     (None for an extent of 1). ``along`` are the domain dimensions that a reduction combines or a scan runs along.
     A gather reads ``table`` at ``table_dims``: per dimension an AxisIndex, or the position of an index operand.
-    A scatter adds its first operand to its value at ``table_dims``.
+    A scatter adds its first operand to its value at ``table_dims``. ``batch`` leading dimensions count the matrices of
+    a small product, which is in a kernel with a matrix per lane; 0 for all other nodes.
     """
 
     value: int
@@ -51,6 +54,7 @@ class Node:
     table: int | None = None
     table_dims: tuple[AxisIndex | int, ...] = ()
     is_serial: bool = False
+    batch: int = 0
 
     @functools.cached_property
     def reads(self) -> tuple[int, ...]:
@@ -132,6 +136,8 @@ class _Builder:
         match ins.op.kind:
             case View() if not is_move(self.program, ins):
                 yield ins.inputs[0]
+            case Contract() if self._is_small(ins):
+                yield from (v for v in ins.inputs if self._by_matrix(v) != self.accesses.operand(v))
             case Contract() if self._is_blas(ins):
                 yield from ins.inputs
             case Gather():
@@ -139,6 +145,12 @@ class _Builder:
 
     def _is_blas(self, ins: Instruction) -> bool:
         return self.program.specs[ins.outputs[0]].dtype.kind == "f"
+
+    def _is_small(self, ins: Instruction) -> bool:
+        """Whether a product is one of many of small matrices of floats."""
+        a, out = (self.program.specs[v].known_shape for v in (ins.inputs[0], ins.outputs[0]))
+        k = a[-2] if ins.params.get("transpose_a", False) else a[-1]
+        return self._is_blas(ins) and math.prod(out[:-2]) > 1 and is_small_product(out[-2], out[-1], k)
 
     def _copy(self, v: int) -> Node:
         return self._map(v, "identity", (self.accesses.operand(v),))
@@ -198,12 +210,13 @@ class _Builder:
     def _product(self, ins: Instruction) -> Node | Product:
         (a, b), out = ins.inputs, ins.outputs[0]
         ta, tb = bool(ins.params.get("transpose_a", False)), bool(ins.params.get("transpose_b", False))
-        if self._is_blas(ins):
+        if self._is_blas(ins) and not self._is_small(ins):
             return Product(out, a, b, ta, tb)
-        return self._loop_product(a, b, out, ta, tb)
+        return self._loop_product(ins, ta, tb)
 
-    def _loop_product(self, a: int, b: int, out: int, ta: bool, tb: bool) -> Node:
+    def _loop_product(self, ins: Instruction, ta: bool, tb: bool) -> Node:
         """A product as a reduction over the domain (batch..., m, k, n)."""
+        a, out = ins.inputs[0], ins.outputs[0]
         spec, a_spec = self.program.specs[out], self.program.specs[a]
         rank = len(spec.known_shape)
         k_dim = rank - 2 if ta else rank - 1
@@ -212,20 +225,34 @@ class _Builder:
         shape = (*spec.known_shape[:-1], a_spec.known_shape[k_dim], spec.known_shape[-1])
         out_classes = self.classes.of(out)
         classes = (*out_classes[:-1], self.classes.of(a)[k_dim], out_classes[-1])
-        left = self._permuted(a, (*batch, *((k, m) if ta else (m, k))), classes)
-        right = self._permuted(b, (*batch, *((n, k) if tb else (k, n))), classes)
+        is_small = self._is_small(ins)
+        factors = [self._by_matrix(x) if is_small else self.accesses.operand(x) for x in ins.inputs]
+        left = self._permuted(factors[0], (*batch, *((k, m) if ta else (m, k))), classes)
+        right = self._permuted(factors[1], (*batch, *((n, k) if tb else (k, n))), classes)
         out_dims = tuple(d if classes[d] != ONE else None for d in (*batch, m, n))
-        return Node(out, REDUCE, "multiply", (left, right), shape, classes, out_dims, spec.dtype, (k,), "add")
+        return Node(
+            out, REDUCE, "multiply", (left, right), shape, classes, out_dims, spec.dtype, (k,), "add",
+            batch=len(batch) if is_small else 0,
+        )  # fmt: skip
 
-    def _permuted(self, v: int, axes: tuple[int, ...], classes: tuple[int, ...]) -> Operand:
-        """``v`` read with its dimensions along the given axes of a domain."""
+    def _by_matrix(self, v: int) -> Operand:
+        """A batch of matrices read matrix by matrix; where a move hinders that, as an array made in memory."""
+        operand, classes = self.accesses.operand(v), self.classes.of(v)
+        lead = sized(classes[:-2])
+        for leaf in operand.leaves:
+            source = self.classes.of(leaf.source) if isinstance(leaf.source, int) else ()
+            if not reads_by_matrix(leaf, lead, classes, source):
+                return self.accesses.identity(v)
+        return operand
+
+    def _permuted(self, operand: Operand, axes: tuple[int, ...], classes: tuple[int, ...]) -> Operand:
+        """An operand read with its dimensions along the given axes of a domain."""
         place = [a if classes[a] != ONE else None for a in axes]
 
         def moved(leaf: Leaf) -> Leaf:
             dims = tuple(replace(i, axis=None if i.axis is None else place[i.axis]) for i in leaf.dims)
             return replace(leaf, dims=dims, guards=tuple(replace(g, axis=axes[g.axis]) for g in leaf.guards))
 
-        operand = self.accesses.operand(v)
         return replace(operand, leaves=tuple(map(moved, operand.leaves)))
 
     def _gather(self, ins: Instruction, form: str) -> Node:

@@ -60,8 +60,8 @@ class Signature:
 
     @property
     def values(self) -> tuple[int | None, ...]:
-        """The value behind each buffer; None for scratch and the status."""
-        return tuple(None if role in ("scratch", "status") else value for role, value in self._buffers)
+        """The value behind each buffer; None for scratch, tiles and the status."""
+        return tuple(None if role in ("scratch", "tile", "sums", "status") else value for role, value in self._buffers)
 
     @property
     def quantities(self) -> tuple[Quantity, ...]:

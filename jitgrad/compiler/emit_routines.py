@@ -1,0 +1,201 @@
+"""Emission of routines: internal functions of a module that work on whole tiles, made when they are first called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from llvmlite import ir
+
+from jitgrad.compiler.emit_registers import INT32, INT64, POINTER
+from jitgrad.compiler.loopir import Buffer
+from jitgrad.compiler.scalar_emit import emit_op
+from jitgrad.compiler.scalar_values import cast, memory_type, type_suffix
+from jitgrad.compiler.vecmath.lanes import declare
+from jitgrad.spec import DType, dtype_text
+
+
+def emit_routine(
+    builder: ir.IRBuilder, routine: str, buffers: Sequence[tuple[ir.Value, Buffer]], numbers: Sequence[ir.Value],
+    lanes: int,
+) -> None:  # fmt: skip
+    """Call a routine on buffers, with numbers; the dtype of the first buffer is that of all its elements."""
+    dtype = buffers[0][1].dtype
+    name = f"{routine}_{dtype_text(dtype)}"
+    types = [POINTER] * len(buffers) + [n.type for n in numbers]
+    function = builder.module.globals.get(name)
+    if function is None:
+        function = ir.Function(builder.module, ir.FunctionType(ir.VoidType(), types), name)
+        function.linkage = "internal"
+        function.attributes.add("nounwind")
+        _write(routine, Routine(function, dtype, lanes))
+    builder.call(function, [address for address, _ in buffers] + list(numbers))
+
+
+class Routine:
+    """A function that is being written: its builder, its dtype, and loops."""
+
+    def __init__(self, function: ir.Function, dtype: DType, lanes: int) -> None:
+        self.function = function
+        self.dtype = dtype
+        self.lanes = lanes
+        self.builder = ir.IRBuilder(function.append_basic_block("entry"))
+        self.vector = ir.VectorType(memory_type(dtype), lanes)
+
+    def number(self, value: int) -> ir.Value:
+        """A 64-bit integer."""
+        return ir.Constant(INT64, value)
+
+    def loop(self, start: ir.Value, stop: ir.Value, step: int, body: Callable[[ir.Value], None]) -> None:
+        """``for i in range(start, stop, step): body(i)``."""
+        b = self.builder
+        before = b.block
+        head, exit_ = (self.function.append_basic_block(n) for n in ("loop", "done"))
+        b.cbranch(b.icmp_signed("<", start, stop), head, exit_)
+        b.position_at_end(head)
+        i = b.phi(INT64)
+        i.add_incoming(start, before)
+        body(i)
+        following = b.add(i, self.number(step), flags=["nsw"])
+        i.add_incoming(following, b.block)
+        b.cbranch(b.icmp_signed("<", following, stop), head, exit_)
+        b.position_at_end(exit_)
+
+    def element(self, base: ir.Value, place: ir.Value) -> ir.Value:
+        """The address of one element."""
+        return self.builder.gep(base, [place], source_etype=memory_type(self.dtype))
+
+    def row(self, tile: ir.Value, place: ir.Value) -> ir.Value:
+        """The address of one element of a tile, for all lanes."""
+        return self.builder.gep(tile, [place], source_etype=self.vector)
+
+    def load(self, tile: ir.Value, place: ir.Value) -> ir.Value:
+        """One element of a tile, for all lanes."""
+        return self.builder.load(self.row(tile, place), typ=self.vector, align=self.dtype.itemsize)
+
+    def store(self, value: ir.Value, tile: ir.Value, place: ir.Value) -> None:
+        """Write one element of a tile, for all lanes."""
+        self.builder.store(value, self.row(tile, place), align=self.dtype.itemsize)
+
+    def lane_numbers(self) -> ir.Value:
+        """0, 1, 2, ... in the lanes."""
+        return ir.Constant(ir.VectorType(INT32, self.lanes), list(range(self.lanes)))
+
+    def splat(self, value: ir.Value) -> ir.Value:
+        """One scalar in all lanes."""
+        type_ = ir.VectorType(value.type, self.lanes)
+        single = self.builder.insert_element(ir.Constant(type_, ir.Undefined), value, ir.Constant(INT32, 0))
+        return self.shuffled(single, single, [0] * self.lanes)
+
+    def shuffled(self, x: ir.Value, y: ir.Value, picks: Sequence[int]) -> ir.Value:
+        """The lanes ``picks`` of x and y, one behind the other."""
+        return self.builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(INT32, len(picks)), list(picks)))
+
+
+def _write(routine: str, r: Routine) -> None:
+    if routine == "pack":
+        _pack(r)
+    elif routine == "unpack":
+        _unpack(r)
+    elif routine == "fill":
+        _fill(r)
+    else:
+        _fold(r, routine.removeprefix("fold_"))
+    r.builder.ret_void()
+
+
+def transposed(r: Routine, rows: Sequence[ir.Value]) -> list[ir.Value]:
+    """A square of as many rows as lanes, transposed by exchanging blocks of 1, 2, 4, ... elements."""
+    rows = list(rows)
+    size, lanes = 1, r.lanes
+    while size < lanes:
+        low = [k if not k & size else lanes + k - size for k in range(lanes)]
+        high = [k + size if not k & size else lanes + k for k in range(lanes)]
+        for k in range(lanes):
+            if not k & size:
+                x, y = rows[k], rows[k + size]
+                rows[k], rows[k + size] = r.shuffled(x, y, low), r.shuffled(x, y, high)
+        size *= 2
+    return rows
+
+
+def _columns(r: Routine, start: ir.Value, n: ir.Value) -> ir.Value:
+    """Which of the columns from ``start`` on exist."""
+    b = r.builder
+    left = b.trunc(b.sub(n, start), INT32)
+    return b.icmp_signed("<", r.lane_numbers(), r.splat(left))
+
+
+def _masked(r: Routine, name: str, args: list[ir.Value]) -> ir.Value:
+    result = r.vector if name == "load" else ir.VoidType()
+    full = f"llvm.masked.{name}.{type_suffix(r.vector)}.p0"
+    return r.builder.call(declare(r.builder.module, full, ir.FunctionType(result, [a.type for a in args])), args)
+
+
+def _pack(r: Routine) -> None:
+    """A square of elements at a time: rows are matrices, of which the last stands in for those beyond the end."""
+    b = r.builder
+    tile, source, first, n, valid = r.function.args
+    align = ir.Constant(INT32, r.dtype.itemsize)
+    last = b.sub(valid, r.number(1))
+    starts = []
+    for k in range(r.lanes):
+        inside = b.icmp_signed("<", r.number(k), valid)
+        place = b.mul(b.add(first, b.select(inside, r.number(k), last)), n)
+        starts.append(r.element(source, place))
+
+    def square(start: ir.Value) -> None:
+        mask = _columns(r, start, n)
+        zero = ir.Constant(r.vector, None)
+        rows = [_masked(r, "load", [r.element(row, start), align, mask, zero]) for row in starts]
+        for k, column in enumerate(transposed(r, rows)):
+            r.store(column, tile, b.add(start, r.number(k)))
+
+    r.loop(r.number(0), n, r.lanes, square)
+
+
+def _unpack(r: Routine) -> None:
+    b = r.builder
+    out, tile, first, n, valid = r.function.args
+    align = ir.Constant(INT32, r.dtype.itemsize)
+    never = ir.Constant(ir.VectorType(ir.IntType(1), r.lanes), [0] * r.lanes)
+    starts = [r.element(out, b.mul(b.add(first, r.number(k)), n)) for k in range(r.lanes)]
+
+    def square(start: ir.Value) -> None:
+        mask = _columns(r, start, n)
+        columns = [r.load(tile, b.add(start, r.number(k))) for k in range(r.lanes)]
+        for k, row in enumerate(transposed(r, columns)):
+            inside = b.select(b.icmp_signed("<", r.number(k), valid), mask, never)
+            _masked(r, "store", [row, r.element(starts[k], start), align, inside])
+
+    r.loop(r.number(0), n, r.lanes, square)
+
+
+def _fill(r: Routine) -> None:
+    sums, value, n = r.function.args
+    raw = cast(r.builder, value, r.dtype, _stored(r.dtype), 0)
+    splat = r.splat(raw)
+    r.loop(r.number(0), n, 1, lambda k: r.store(splat, sums, k))
+
+
+def _stored(dtype: DType) -> DType:
+    """The dtype of an element in memory."""
+    return np.dtype(np.uint8) if dtype.kind == "b" else dtype
+
+
+def _fold(r: Routine, combine: str) -> None:
+    """Halves of the lanes are combined until one is left."""
+    b = r.builder
+    partial, sums, n = r.function.args
+
+    def fold(k: ir.Value) -> None:
+        value = cast(b, r.load(sums, k), _stored(r.dtype), r.dtype, r.lanes)
+        lanes = r.lanes
+        while lanes > 1:
+            lanes //= 2
+            low, high = (r.shuffled(value, value, range(first, first + lanes)) for first in (0, lanes))
+            value = emit_op(b, combine, [low, high], [r.dtype, r.dtype], r.dtype, lanes)
+        single = b.extract_element(value, ir.Constant(INT32, 0))
+        b.store(cast(b, single, r.dtype, _stored(r.dtype), 0), r.element(partial, k), align=r.dtype.itemsize)
+
+    r.loop(r.number(0), n, 1, fold)

@@ -1,0 +1,58 @@
+"""Small matrices: which products are loops in a kernel in place of BLAS, and how a kernel reads a batch of matrices.
+
+A batch of small matrices is worked on by one kernel with a matrix per lane: its loops run over the rows and columns
+of one matrix, and each of its instructions does as many matrices as a vector has lanes. The leading axes that count
+matrices are one parallel loop; all others must be tiny.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jitgrad.compiler.accesses import Leaf
+from jitgrad.compiler.extents import ONE
+from jitgrad.opdef import AxisIndex
+
+TINY = 16
+SMALL = 8
+_MOST_COLUMNS = 8
+
+
+def is_tiny(extent: int) -> bool:
+    """Whether an axis may be an inner one of a kernel with a matrix per lane: a tile of it stays in the first cache."""
+    return extent <= TINY
+
+
+def is_small_product(m: int, n: int, k: int) -> bool:
+    """Whether products of an [m, k] and a [k, n] matrix, many at once, are loops rather than a BLAS call each."""
+    return max(m, n, k) <= SMALL
+
+
+def columns_at_once(n: int) -> int:
+    """How many of ``n`` columns a product has in registers at once: the largest divisor that leaves registers free."""
+    return max(c for c in range(1, _MOST_COLUMNS + 1) if n % c == 0) if n else 1
+
+
+def sized(classes: Sequence[int]) -> list[int]:
+    """The dimensions whose extent is not 1."""
+    return [d for d, c in enumerate(classes) if c != ONE]
+
+
+def reads_by_matrix(leaf: Leaf, lead: Sequence[int], classes: Sequence[int], source_classes: Sequence[int]) -> bool:
+    """Whether a leaf reads, for the matrix at a place of the dimensions ``lead``, the same place of its source, or a
+    place that does not depend on them. ``classes`` are those of the domain.
+    """
+    if any(guard.axis in lead for guard in leaf.guards):
+        return False
+    if not depends_on(leaf, lead):
+        return True
+    outer = sized(source_classes)[: len(lead)]
+    return [leaf.dims[d] for d in outer] == [AxisIndex(d) for d in lead] and (
+        [source_classes[d] for d in outer] == [classes[d] for d in lead]
+        and sum(index.axis in lead for index in leaf.dims) == len(lead)
+    )
+
+
+def depends_on(leaf: Leaf, lead: Sequence[int]) -> bool:
+    """Whether a leaf reads another element for another matrix."""
+    return any(index.axis in lead for index in leaf.dims)
