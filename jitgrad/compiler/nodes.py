@@ -150,7 +150,7 @@ class _Builder:
         """Whether a product is one of many of small matrices of floats."""
         a, out = (self.program.specs[v].known_shape for v in (ins.inputs[0], ins.outputs[0]))
         k = a[-2] if ins.params.get("transpose_a", False) else a[-1]
-        return self._is_blas(ins) and math.prod(out[:-2]) > 1 and is_small_product(out[-2], out[-1], k)
+        return self._is_blas(ins) and is_small_product(math.prod(out[:-2]), out[-2], out[-1], k)
 
     def _copy(self, v: int) -> Node:
         return self._map(v, "identity", (self.accesses.operand(v),))

@@ -1,0 +1,120 @@
+"""Batches of small matrices: kernels with a matrix per lane against the interpreter, and what they fuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import jitgrad as jg
+from jitgrad.executable import make_executable
+from jitgrad.gradients import gradients
+from jitgrad.graph import Graph
+from jitgrad.interpreter import interpret
+from jitgrad.operators import functions
+from jitgrad.program import Program, slice_graph
+from jitgrad.scopes import jit_scope
+from tests.oracles import python_results
+
+Array = npt.NDArray[Any]
+
+
+def _program(f: Any, arrays: list[Array]) -> Program:
+    with Graph().as_default(), jit_scope():
+        xs = [functions["placeholder"](a.dtype, a.shape) for a in arrays]
+        y = f(*xs)
+        return slice_graph([y, *(g for g in gradients(np.sum(y), xs) if g is not None)], {x: x.spec for x in xs})
+
+
+def _normal(*shapes: tuple[int, ...], dtype: Any = np.float64) -> list[Array]:
+    rng = np.random.default_rng(7)
+    return [rng.normal(size=shape).astype(dtype) for shape in shapes]
+
+
+def _turned(x: Any) -> Any:
+    return np.swapaxes(x, -1, -2)
+
+
+def _chain(a: Any, b: Any, c: Any) -> Any:
+    return (a @ b @ c) ** 2
+
+
+_cases: dict[str, tuple[Any, list[tuple[int, ...]]]] = {
+    "chain": (_chain, [(37, 4, 4), (37, 4, 4), (37, 4, 4)]),
+    "unequal extents": (_chain, [(19, 2, 5), (19, 5, 3), (19, 3, 7)]),
+    "several columns at once": (_chain, [(17, 9, 10), (17, 10, 12), (17, 12, 11)]),
+    "extents of one": (_chain, [(18, 1, 3), (18, 3, 1), (18, 1, 4)]),
+    "fewer matrices than lanes": (_chain, [(3, 4, 2), (3, 2, 3), (3, 3, 4)]),
+    "two axes of matrices": (_chain, [(3, 7, 4, 4), (3, 7, 4, 2), (3, 7, 2, 4)]),
+    "an axis of one matrix": (_chain, [(1, 21, 4, 4), (1, 21, 4, 2), (1, 21, 2, 4)]),
+    "one factor for all": (lambda a, b: np.tanh(a @ b), [(40, 4, 3), (3, 5)]),
+    "a broadcast factor": (lambda a, b: np.tanh(a @ b), [(5, 8, 4, 3), (8, 3, 5)]),
+    "transposed": (lambda a, b: _turned(a) @ _turned(b), [(33, 4, 3), (33, 5, 4)]),
+    "symmetric": (lambda a: a @ _turned(a) + np.eye(4), [(33, 4, 4)]),
+    "slices of matrices": (lambda a, b: a[:, 1:, :2] @ b[:, ::-1, :][:, :2], [(20, 4, 4), (20, 3, 5)]),
+    "slices of the batch": (lambda a, b: a[1:] @ b[:-1], [(20, 3, 3), (20, 3, 3)]),
+    "matrices last": (lambda a, b: np.moveaxis(a * 2, -1, 0) @ b, [(3, 3, 20), (20, 3, 3)]),
+    "padded": (lambda a, b: np.pad(a @ b, ((0, 0), (1, 0), (0, 2))) @ np.ones((5, 2)), [(20, 3, 3), (20, 3, 3)]),
+    "rows normalised": (lambda a, b: np.exp(a @ b) / np.sum(np.exp(a @ b), axis=-1, keepdims=True),
+                        [(20, 3, 4), (20, 4, 6)]),
+    "summed over matrices": (lambda a, b: np.tanh(np.sum(a @ b, axis=0)), [(50, 3, 4), (50, 4, 6)]),
+    "the largest of all": (lambda a, b: np.max(np.maximum(a @ b, 0)), [(50, 3, 4), (50, 4, 6)]),
+    "a row with matrices": (lambda a, b, c: a @ b * c[:, None, None], [(50, 3, 4), (50, 4, 6), (50,)]),
+    "compared": (lambda a, b: np.where(a @ b > 0, a @ b, 0.5), [(50, 3, 4), (50, 4, 6)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("name", _cases)
+def test_small_products_equal_the_interpreter(name: str, dtype: Any) -> None:
+    f, shapes = _cases[name]
+    arrays = _normal(*shapes, dtype=dtype)
+    program = _program(f, arrays)
+    rtol = 1e-11 if dtype == np.float64 else 1e-4
+    expected = interpret(program, arrays)
+    for results in (make_executable(program)(arrays), python_results(program, arrays)):
+        for ours, theirs in zip(results, expected, strict=True):
+            scale = np.abs(theirs).max(initial=1.0)
+            np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=rtol * scale)
+
+
+def test_a_chain_of_products_with_its_gradients_is_one_kernel() -> None:
+    program = _program(_chain, _normal((200, 4, 4), (200, 4, 4), (200, 4, 4)))
+    assert "1 kernels, 0 matrix products" in make_executable(program).explanation.fusion
+
+
+def test_few_large_or_single_matrices_are_left_to_blas() -> None:
+    for shapes in [[(40, 13, 4), (40, 4, 4)], [(3, 8, 8), (3, 8, 8)], [(4, 4), (4, 4)]]:
+        program = _program(np.matmul, _normal(*shapes))  # type: ignore[arg-type]
+        assert "3 matrix products" in make_executable(program).explanation.fusion
+
+
+def test_nan_and_infinities_stay_in_their_matrix() -> None:
+    a, b = _normal((29, 4, 4), (29, 4, 4))
+    a[5, 1, 2], a[11, 0, 0] = np.nan, np.inf
+    program = _program(lambda x, y: x @ y, [a, b])
+    for ours, theirs in zip(make_executable(program)([a, b]), interpret(program, [a, b]), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-11)
+
+
+def test_bits_do_not_depend_on_the_number_of_threads() -> None:
+    arrays = _normal((3001, 4, 4), (3001, 4, 4), (3001, 4, 4))
+    call = jg.compile(jg.value_and_grad(lambda a, b, c: np.sum(_chain(a, b, c)), argnums=(0, 1, 2)))
+    before, found = jg.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            jg.set_num_threads(threads)
+            value, slopes = call(*arrays)
+            found.append(b"".join(np.asarray(x).tobytes() for x in (value, *slopes)))
+    finally:
+        jg.set_num_threads(before)
+    assert len(set(found)) == 1
+
+
+def test_another_number_of_matrices_needs_no_compilation() -> None:
+    first, second = ([(n, 4, 4)] * 3 for n in (100, 77))
+    kernels = [make_executable(_program(_chain, _normal(*shapes))).stats for shapes in (first, second)]
+    assert kernels[1].kernels == kernels[0].kernels
+    assert kernels[1].compiles == 0
