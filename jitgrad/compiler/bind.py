@@ -67,7 +67,7 @@ class _Binder:
         self.plan = plan
         self.lowered = lowered
         self.workers = min(MAX_WORKERS, max(available_cpus(), get_num_threads()))
-        self.chunks = [chunk_count(item.group) if isinstance(item, Lowered) else 1 for item in lowered]
+        self.chunks = [chunk_count(item) if isinstance(item, Lowered) else 1 for item in lowered]
         self.extents = self._class_extents()
         self.slots: dict[object, int] = {}
 
@@ -228,10 +228,12 @@ def constant_word(literal: Literal) -> int:
     return int.from_bytes(raw.ljust(8, b"\0"), "little", signed=True)
 
 
-def chunk_count(group: Group) -> int:
-    """In how many chunks the parallel axis of a group is cut."""
+def chunk_count(item: Lowered) -> int:
+    """In how many chunks the parallel loop of a kernel is cut."""
+    group = item.group
     if group.is_serial or not group.extents:
         return 1
     work = sum(math.prod(placed.node.shape) * weight_of(placed.node) for placed in group.nodes)
     wanted = int(work * NANOSECONDS_PER_NODE / CHUNK_NANOSECONDS)
-    return 1 if wanted < 2 else min(wanted, MOST_CHUNKS, max(1, group.extents[0]))
+    extent = item.extent.value(dict(zip(group.axes, group.extents, strict=True)))
+    return 1 if wanted < 2 else min(wanted, MOST_CHUNKS, max(1, extent))

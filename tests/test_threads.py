@@ -1,0 +1,72 @@
+"""The number of threads changes no bit of a result: the benchmarks' workloads, and random programs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitgrad as jg
+from benchmarks.workloads import WORKLOADS
+from jitgrad.compiler import CompiledCluster
+from jitgrad.executable import Executable, make_executable
+from tests.random_programs import LARGE, random_program
+
+COUNTS = (1, 2, 3, 4, 7)
+
+
+@pytest.fixture(autouse=True)
+def many_threads() -> Iterator[None]:
+    """Compiled for the most threads, so that each count is taken as it is."""
+    before = jg.get_num_threads()
+    jg.set_num_threads(max(COUNTS))
+    yield
+    jg.set_num_threads(before)
+
+
+def _bits(call: Callable[[], Any]) -> list[bytes]:
+    return [np.asarray(a).tobytes() for a in call()]
+
+
+def _assert_same_bits(call: Callable[[], Any], what: str) -> None:
+    results = []
+    for threads in COUNTS:
+        jg.set_num_threads(threads)
+        results.append([_bits(call) for _ in range(1 + (threads == 2))])
+    jg.set_num_threads(max(COUNTS))
+    assert all(bits == results[0][0] for pair in results for bits in pair), what
+
+
+@pytest.mark.parametrize("name", sorted(WORKLOADS.keys() - {"gelu_1e7"}))
+def test_workloads_have_the_same_bits(name: str) -> None:
+    workload = WORKLOADS[name]
+    arrays = workload.make(1.0 if name == "chain" else 0.1)
+    f = jg.compile(jg.value_and_grad(workload.losses["numpy"], workload.argnums, workload.has_aux))
+
+    def call() -> list[Any]:
+        value, grads = f(*arrays)
+        return [*(value if workload.has_aux else (value,)), *grads]
+
+    call()
+    _assert_same_bits(call, name)
+
+
+def _most_chunks(executable: Executable) -> int:
+    steps = [step for step in executable.compiled.steps if isinstance(step, CompiledCluster)]
+    return max((int(step.bound.steps[:, 3].max(initial=1)) for step in steps), default=1)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_random_programs_have_the_same_bits(block: int) -> None:
+    """Programs of one scope: NumPy's own products, when interpreted, are rounded as its BLAS shares the work."""
+    tested = 0
+    for seed in range(50 * block, 50 * (block + 1), 2):
+        program, arrays = random_program(seed, ops=12, extents=(*LARGE, 2000))
+        executable = make_executable(program)
+        if _most_chunks(executable) > 1:
+            tested += 1
+            _assert_same_bits(functools.partial(executable, arrays), f"seed {seed}")
+    assert tested
