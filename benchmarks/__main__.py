@@ -26,6 +26,7 @@ from benchmarks.frameworks import OURS, PEERS
 from benchmarks.measure import Bench, Options
 from benchmarks.picture import picture
 from benchmarks.report import Report, Row
+from benchmarks.tables import chosen_workloads
 from benchmarks.workloads import WORKLOADS
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -75,15 +76,6 @@ def write_markdown(report: Report, path: Path) -> None:
     path.write_text(head + report.markdown + "\n")
 
 
-def _chosen(given: str, known: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
-    """The names in a list with commas; a workload may be given by a part of its name."""
-    words = [word for word in given.split(",") if word]
-    for word in words:
-        if not any(word in name for name in known):
-            parser.error(f"nothing is called {word!r}: there are {', '.join(known)}")
-    return [name for name in known if not words or any(word in name for word in words)]
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="a hundredth of the work, without peers")
@@ -96,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeat", type=int, default=10, metavar="N", help="turns (default: 10)")
     parser.add_argument("--markdown", type=Path, metavar="PATH", help="write the table there as well")
     options = parser.parse_args(arguments)
-    names = _chosen(options.only, list(WORKLOADS), parser)
+    names = chosen_workloads(options.only, parser)
     frameworks, how = OURS, Options(repeat=2, turn=0.001, pause=0.0, scale=0.01, fresh=False)
     if not options.smoke:
         peers = [p for p in PEERS if interpreter_of(p)] if options.peers is None else options.peers.split(",")

@@ -11,6 +11,7 @@ import numpy as np
 
 from benchmarks.frameworks import PEERS
 from benchmarks.measure import LIMITS, Figures
+from benchmarks.tables import aligned
 from benchmarks.workload import Workload
 
 NOTES = (
@@ -87,7 +88,7 @@ class Report:
     def text(self) -> str:
         """The table, the errors, and what stands above and below."""
         names = "  ".join(f"{key}: {value}" for key, value in self.machine.items())
-        return "\n".join([names, "", _aligned(self._cells()), "", *NOTES, *self._totals(), *self._errors()])
+        return "\n".join([names, "", aligned(self._cells()), "", *NOTES, *self._totals(), *self._errors()])
 
     @property
     def markdown(self) -> str:
@@ -206,12 +207,3 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
     "peak PyTensor": _of("pytensor", "peak_bytes", 1e-6, ".0f"),
     "difference": _of("jitgrad", "difference", 1, ".0e"),
 }
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    lines = [
-        "  ".join(cell.ljust(width) if k == 0 else cell.rjust(width) for k, (cell, width) in enumerate(cells))
-        for cells in (list(zip(row, widths, strict=True)) for row in rows)
-    ]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])

@@ -1,0 +1,52 @@
+"""Times of the steps of a compiled cluster, one by one, run without the path of a call; it knows no workload."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jitgrad.compiler import CompiledCluster
+from jitgrad.compiler.pools import Arena
+from jitgrad.compiler.runtime import runtime
+from jitgrad.executable import Executable
+
+
+class Steps:
+    """The steps of an executable that is one cluster, on memory of their own."""
+
+    def __init__(self, executable: Executable, arrays: Sequence[Any]) -> None:
+        cluster = _only_cluster(executable)
+        self._bound = cluster.bound
+        specs = executable.program.specs
+        given = dict(zip(executable.program.inputs, map(np.ascontiguousarray, arrays), strict=True))
+        made = [np.empty(specs[v].known_shape, specs[v].dtype) for v in self._bound.outputs]
+        self._kept = [*(given[v] for v in self._bound.inputs), *made]
+        self._arena = Arena(self._bound.arena.nbytes)
+        self._table = np.zeros(self._bound.nslots + 1, np.int64)
+        self._table[: len(self._kept)] = [a.ctypes.data for a in self._kept]
+        for slot, offset in self._bound.temporaries:
+            self._table[slot] = self._arena.address + offset
+        self._table[self._bound.nslots - 1] = self._table.ctypes.data + 8 * self._bound.nslots
+        self._times = np.zeros(len(self._bound.steps) + 1, np.int64)
+
+    @property
+    def is_parallel(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which steps are cut in chunks."""
+        return np.asarray(self._bound.steps[:, 3] > 1)
+
+    def seconds(self, threads: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Run all steps once; what each took."""
+        steps, times = self._bound.steps, self._times
+        run = runtime().run_steps
+        run(self._table.ctypes.data, steps.ctypes.data, len(steps), times.ctypes.data, threads, 1)
+        return np.diff(times) * 1e-9
+
+
+def _only_cluster(executable: Executable) -> CompiledCluster:
+    """The cluster that is the whole program; ValueError where there is anything else."""
+    match executable.compiled.steps:
+        case (CompiledCluster() as cluster,):
+            return cluster
+    raise ValueError("the program is more than one cluster")
