@@ -59,7 +59,18 @@ def _machine(rows: Sequence[Row]) -> dict[str, Any]:
         "Python": platform.python_version(),
         "NumPy": np.__version__,
         **versions,
+        **_rates(rows),
     }
+
+
+def _rates(rows: Sequence[Row]) -> dict[str, str]:
+    """What the machine was measured to do at its best: bytes to and from memory, multiply-adds."""
+    streams = [row.figures["stream"] for row in rows if "stream" in row.figures and row.figures["stream"].turns]
+    moved = [f.details["bytes"] / min(map(min, f.turns)) for f in streams if f.details.get("level") == "memory"]
+    counted = [row.figures["arithmetic"].details for row in rows if "arithmetic" in row.figures]
+    done = [details["products"]["4"] for details in counted if details]
+    rates = {"memory GB/s": min(moved, default=None), "float32 multiply-adds G/s": max(done, default=None)}
+    return {name: f"{rate / 1e9:.0f}" for name, rate in rates.items() if rate}
 
 
 def write(report: Report) -> None:

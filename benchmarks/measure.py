@@ -15,7 +15,7 @@ from benchmarks.frameworks import OURS
 from benchmarks.sessions import Session, WorkerError
 from benchmarks.workload import Array, Workload
 
-LIMITS = ("copy", "products")
+LIMITS = ("stream", "arithmetic", "products")
 TOLERANCE = {"float32": 5e-4, "float64": 1e-9}
 
 
@@ -119,8 +119,8 @@ class Bench:
             session.close()
 
     def _chosen(self, workload: Workload, arrays: Sequence[Array]) -> list[str]:
-        """Limits of the memory and, where there are large products, of BLAS; frameworks that have a loss."""
-        limits = [LIMITS[0]] + [LIMITS[1]] * bool(workload.products(*arrays))
+        """Limits of memory, arithmetic and, where there are large products, of BLAS; frameworks that have a loss."""
+        limits = [name for name in LIMITS if name != "products" or workload.products(*arrays)]
         chosen = [name for name in self._frameworks if name in OURS or name in workload.losses]
         return (limits if self._options.fresh else []) + chosen
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple
 from typing import Any
 
 import jitgrad as jg
@@ -26,14 +27,23 @@ class Jitgrad:
         return [value, *grads, *aux]
 
     def describe(self) -> dict[str, Any]:
-        """Counts of kernels, products and NumPy calls, and the bytes that they move."""
+        """Counts of kernels, products and NumPy calls, the bytes that they move, and operations by size of element:
+        products, divisions and others.
+        """
+        from jitgrad.profiler.operations import operations
         from jitgrad.profiler.planned import compiled_work
 
-        works = [
-            compiled_work(stage.executable(arrays)) for stage, arrays in self._compiled.stages(*self._arrays)
-        ]
+        executables = [stage.executable(arrays) for stage, arrays in self._compiled.stages(*self._arrays)]
+        works = [compiled_work(executable) for executable in executables]
         names = ("kernels", "products", "numpy_calls", "launches", "bytes_moved", "peak_bytes")
-        return {name: sum(getattr(work, name) for work in works) for name in names}
+        found = {name: sum(getattr(work, name) for work in works) for name in names}
+        total = [operations(executable) for executable in executables]
+        sizes = {size for counts in total for size in counts}
+        return {**found, "operations": {size: _sum(counts.get(size) for counts in total) for size in sizes}}
+
+
+def _sum(counts: Iterable[Any]) -> list[float]:
+    return [sum(numbers) for numbers in zip(*(astuple(count) for count in counts if count), strict=True)]
 
 
 def framework() -> Jitgrad:

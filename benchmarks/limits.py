@@ -1,0 +1,59 @@
+"""The least time that a workload can take on this machine, from what was measured beside it; it measures nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.measure import Figures
+
+_LEAST = 3e-6  # a call costs about as much
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Seconds, and what takes them: a level of memory, "BLAS", "ALU" or both."""
+
+    seconds: float
+    what: str
+
+
+def limit_of(figures: Mapping[str, Figures]) -> Limit | None:
+    """The longer of moving the data and of computing; None below what a call costs, or where nothing was measured."""
+    limits = [limit for limit in (_moving(figures), _computing(figures)) if limit and limit.seconds > _LEAST]
+    return max(limits, key=lambda limit: limit.seconds, default=None)
+
+
+def _moving(figures: Mapping[str, Figures]) -> Limit | None:
+    seconds = _shortest(figures, "stream")
+    return Limit(seconds, str(figures["stream"].details.get("level", "memory"))) if seconds else None
+
+
+def _computing(figures: Mapping[str, Figures]) -> Limit | None:
+    """Products and the arithmetic beside them, one after the other; what is less than a tenth is not named."""
+    parts = {"BLAS": _shortest(figures, "products"), "ALU": _arithmetic(figures)}
+    total = sum(parts.values())
+    return Limit(total, "+".join(name for name, seconds in parts.items() if seconds > 0.1 * total)) if total else None
+
+
+def _shortest(figures: Mapping[str, Figures], name: str) -> float:
+    turns = figures[name].turns if name in figures else []
+    return min(map(min, turns), default=0.0)
+
+
+def _arithmetic(figures: Mapping[str, Figures]) -> float:
+    """Seconds of the operations that jitgrad counted: of multiplications and divisions alone, or of all, if longer."""
+    counts = _details(figures, "jitgrad").get("operations", {})
+    rates = _details(figures, "arithmetic")
+    return sum(_seconds(counts[size], rates, size) for size in rates.get("products", {}) if size in counts)
+
+
+def _seconds(counts: Sequence[float], rates: Mapping[str, Mapping[str, float]], size: str) -> float:
+    products, divisions, _ = counts
+    multiplying = products / rates["products"][size] + divisions / rates["divisions"][size]
+    return max(multiplying, sum(counts) / rates["issued"][size])
+
+
+def _details(figures: Mapping[str, Figures], name: str) -> Mapping[str, Any]:
+    return figures[name].details if name in figures else {}

@@ -1,0 +1,127 @@
+"""Arithmetic in a run of an executable, counted in the loops of its kernels; products left to BLAS are not part of it.
+
+An operation is one arithmetic instruction for one element: a multiply-add is one, a tanh as many as it is made of, on
+the path that arguments of ordinary size take. Loads, stores and address arithmetic are not counted.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from llvmlite import ir
+
+from jitgrad.compiler import CompiledCluster
+from jitgrad.compiler.loopir import Accumulator, Kernel, Let, Literal, Load, Loop, Statement, Update
+from jitgrad.compiler.lower import Lowered
+from jitgrad.compiler.scalar_emit import emit_op
+from jitgrad.compiler.scalar_values import element_type
+from jitgrad.executable import Executable
+from jitgrad.spec import DType
+
+_LANES = 8
+_INSTRUCTION = re.compile(r'^\s*%\S+ = (?:tail )?(call|[a-z]+)\b(?:.*?@"?([\w.]+))?', re.MULTILINE)
+_FREE = {"bitcast", "phi", "load", "getelementptr", "insertelement", "shufflevector", "extractelement", "alloca"}
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """Operations on elements of one size: multiplications (multiply-adds too), divisions and roots, and all others."""
+
+    products: float = 0.0
+    divisions: float = 0.0
+    others: float = 0.0
+
+    def __add__(self, other: Operations) -> Operations:
+        return Operations(self.products + other.products, self.divisions + other.divisions, self.others + other.others)
+
+    def times(self, number: float) -> Operations:
+        """So many of each."""
+        return Operations(self.products * number, self.divisions * number, self.others * number)
+
+
+def operations(executable: Executable) -> dict[int, Operations]:
+    """Operations of one run, by the size of their elements in bytes."""
+    total: dict[int, Operations] = {}
+    for step in executable.compiled.steps:
+        if isinstance(step, CompiledCluster):
+            for item, numbers in _kernels(step):
+                for size, found in _count(item.kernel, numbers).items():
+                    total[size] = total.get(size, Operations()) + found
+    return total
+
+
+def _kernels(step: CompiledCluster) -> Iterator[tuple[Lowered, dict[str, int]]]:
+    """The kernels of a cluster with the values of their ints."""
+    blocks = {block.ctypes.data: block for block in step.bound.blocks}
+    for name, record in zip(step.bound.names, step.bound.steps, strict=True):
+        item = step.lowered[int(name.removeprefix("kernel_"))] if name.startswith("kernel_") else None
+        if isinstance(item, Lowered):
+            words = blocks[int(record[1])][len(item.kernel.buffers) :]
+            yield item, dict(zip(item.kernel.ints, map(int, words), strict=False))
+
+
+def _count(kernel: Kernel, numbers: Mapping[str, int]) -> dict[int, Operations]:
+    dtypes: dict[str, DType] = {constant.name: constant.dtype for constant in kernel.constants}
+    dtypes |= dict.fromkeys(kernel.ints, np.dtype(np.int64))
+    total: dict[int, Operations] = {}
+    for statement, times in _repeated(kernel.body, numbers, 1, dtypes):
+        for size, found in _operations_of(statement, dtypes).items():
+            total[size] = total.get(size, Operations()) + found.times(times)
+    return total
+
+
+def _repeated(
+    body: Sequence[Statement], numbers: Mapping[str, int], times: int, dtypes: dict[str, DType]
+) -> Iterator[tuple[Statement, int]]:
+    """All statements and how often they run; the dtypes of names are noted on the way."""
+    for statement in body:
+        if isinstance(statement, Loop):
+            dtypes[statement.var] = np.dtype(np.int64)
+            yield from _repeated(statement.body, numbers, times * numbers[statement.extent], dtypes)
+        else:
+            if isinstance(statement, Load | Let | Accumulator):
+                dtypes[statement.name] = statement.dtype
+            yield statement, times
+
+
+def _operations_of(statement: Statement, dtypes: Mapping[str, DType]) -> dict[int, Operations]:
+    match statement:
+        case Let(_, dtype, op, args):
+            given = tuple(arg.dtype if isinstance(arg, Literal) else dtypes[arg] for arg in args)
+            return {max(d.itemsize for d in (dtype, *given)): _operations_of_op(op, given, dtype)}
+        case Update(_, dtype, combine):
+            return {dtype.itemsize: _update(combine)}
+    return {}
+
+
+def _update(combine: str) -> Operations:
+    match combine:
+        case "add":
+            return Operations(others=1)
+        case "multiply":
+            return Operations(products=1)
+    return Operations(others=2)  # a comparison and a choice
+
+
+@functools.cache
+def _operations_of_op(op: str, given: tuple[DType, ...], out: DType) -> Operations:
+    """What the emitter makes of a scalar op for one element."""
+    types = [ir.VectorType(element_type(dtype), _LANES) for dtype in given]
+    function = ir.Function(ir.Module(), ir.FunctionType(ir.VoidType(), types), "op")
+    builder = ir.IRBuilder(function.append_basic_block())
+    emit_op(builder, op, function.args, given, out, _LANES)
+    found = Counter(_kind(*match) for match in _INSTRUCTION.findall(str(function)))
+    return Operations(found["product"], found["division"], found["other"])
+
+
+def _kind(instruction: str, called: str) -> str:
+    if instruction in _FREE or (instruction == "call" and not called.startswith("llvm.")):
+        return "free"
+    if instruction == "fmul" or called.startswith("llvm.fma."):
+        return "product"
+    return "division" if instruction == "fdiv" or called.startswith("llvm.sqrt.") else "other"

@@ -1,0 +1,51 @@
+"""Arithmetic counted in kernels, and the limits that follow from it and from what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitgrad as jg
+from benchmarks.limits import Limit, limit_of
+from benchmarks.measure import Figures
+from jitgrad.profiler.operations import Operations, operations
+
+
+def _counted(f: Callable[..., Any], *arrays: Any) -> dict[int, Operations]:
+    [(stage, given)] = jg.compile(f).stages(*arrays)
+    return operations(stage.executable(given))
+
+
+def test_operations_are_counted_in_loops() -> None:
+    x = np.ones((30, 70))
+    assert _counted(lambda x, y: x * y + x, x, x)[8] == Operations(products=2100, others=2100)
+    assert _counted(lambda x: np.sqrt(x) / (x + 1), x.astype(np.float32))[4] == Operations(divisions=4200, others=2100)
+
+
+def test_sums_and_functions_are_counted() -> None:
+    x = np.ones((30, 70))
+    sums = _counted(lambda x: np.sum(x, axis=1), x)[8]
+    assert 2100 <= sums.others <= 2200
+    tanh = _counted(np.tanh, x)[8]
+    assert tanh.products >= 10 * x.size
+    assert tanh.divisions == x.size
+
+
+@pytest.mark.quick
+def test_the_longer_limit_is_named() -> None:
+    rates = {"products": {"4": 1e9}, "divisions": {"4": 1e8}, "issued": {"4": 2e9}}
+    figures = {
+        "stream": Figures(turns=[[3e-3, 2e-3]], details={"level": "L3"}),
+        "arithmetic": Figures(turns=[[1.0]], details=rates),
+        "jitgrad": Figures(turns=[[1.0]], details={"operations": {"4": [1e6, 1e5, 1e6]}}),
+    }
+    assert limit_of(figures) == Limit(2e-3, "L3")
+    figures["products"] = Figures(turns=[[4e-3, 5e-3]])
+    limit = limit_of(figures)
+    assert limit is not None
+    assert limit.seconds == pytest.approx(6e-3)
+    assert limit.what == "BLAS+ALU"
+    assert limit_of({}) is None
