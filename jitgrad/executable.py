@@ -17,7 +17,7 @@ from jitgrad.compiler.pools import Arena, outputs
 from jitgrad.compiler.runtime import runtime
 from jitgrad.compiler.unbox import ArrayArgument, pack_arguments, unboxer
 from jitgrad.config import get_num_threads
-from jitgrad.interpreter import position_error
+from jitgrad.interpreter import run_error
 from jitgrad.program import Program
 
 # A run of at most this many steps, none of them cut in chunks, is taken to be short: it keeps the GIL.
@@ -95,10 +95,10 @@ class _ClusterCall:
         return made
 
     def _report(self, frame: _Frame) -> None:
-        """Raise what the status of a run says: a position out of bounds, as the interpreter does."""
+        """Raise what the status of a run says, as the interpreter does."""
         value = int(frame.table[-1]) - 1
         ins = self._program.instructions[self._program.producers()[value]]
-        raise position_error(self._program, ins)
+        raise run_error(self._program, ins)
 
     def run(self, frame: _Frame, times: int = 0) -> None:
         """Run the steps on a frame whose table is filled; ``times`` is the address of room for stamps, or 0."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.errors import IndexingError, layout
-from jitgrad.opdef import Gather, Scatter
+from jitgrad.opdef import Gather, Library, Scatter
 from jitgrad.program import Instruction, Program, instruction_text
 
 
@@ -34,6 +34,16 @@ def interpret(program: Program, feeds: Sequence[Any]) -> list[Any]:
             for v in dead.get(number, ()):
                 values[v] = None
     return [values[v] for v in program.outputs]
+
+
+def run_error(program: Program, ins: Instruction) -> Exception:
+    """The error for an instruction that found its arguments wanting while it ran."""
+    match ins.op.kind:
+        case Library("cholesky"):
+            return np.linalg.LinAlgError("Matrix is not positive definite")
+        case Library():
+            return np.linalg.LinAlgError("Singular matrix")
+    return position_error(program, ins)
 
 
 def position_error(program: Program, ins: Instruction) -> IndexingError:

@@ -9,6 +9,7 @@ import numpy as np
 
 from jitgrad.compiler import scalar_emit
 from jitgrad.compiler.constants import constant_value, is_splat
+from jitgrad.compiler.small import is_small_routine
 from jitgrad.opdef import (
     Contract,
     Elementwise,
@@ -27,6 +28,7 @@ from jitgrad.opdef import (
 from jitgrad.program import Instruction, Program
 
 KERNEL_DTYPES = frozenset(map(np.dtype, ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")))
+ROUTINES = frozenset(("solve", "solve_triangular", "inv", "det", "slogdet", "cholesky"))
 METADATA = frozenset(("shape", "rank", "size"))
 
 
@@ -40,6 +42,8 @@ def kernel_refusal(instruction: Instruction, program: Program) -> str | None:
         dtype = specs[v].dtype
         if dtype not in KERNEL_DTYPES:
             return f"{instruction.op.name} has a value of dtype {dtype.name}, for which there are no kernels"
+    if isinstance(instruction.op.kind, Library):
+        return _library_refusal(instruction, program)
     if isinstance(instruction.op.kind, Elementwise):
         return scalar_emit.refusal(instruction.op.kind.scalar, [specs[v].dtype for v in instruction.inputs])
     return None
@@ -54,7 +58,7 @@ def _op_refusal(op: OpDef, outputs: int) -> str | None:
         case Interpreted(reason):
             return f"{op.name} runs in the interpreter: {reason}"
         case Library(routine):
-            return f"{op.name} calls the library routine {routine}"
+            return None if routine in ROUTINES else f"{op.name} calls the library routine {routine}"
         case Shaped():
             return f"{op.name} takes its shape from another value, which simplify() has not resolved"
         case Reindex():
@@ -62,6 +66,17 @@ def _op_refusal(op: OpDef, outputs: int) -> str | None:
         case Elementwise() | Fill() | View() | Reduce() | Scan() | Contract() | Gather() | Scatter():
             return None if outputs == 1 else f"{op.name} has {outputs} outputs"
     return f"{op.name} is of a kind that has no kernels"
+
+
+def _library_refusal(ins: Instruction, program: Program) -> str | None:
+    """Why a routine on these matrices is left to a library; None when there is a kernel for them."""
+    a = program.specs[ins.inputs[0]]
+    if a.dtype.kind != "f":
+        return f"{ins.op.name} of {a.dtype.name} has no kernel"
+    columns = program.specs[ins.inputs[-1]].known_shape[-1]
+    if not is_small_routine(a.known_shape, columns):
+        return f"{ins.op.name} calls a library: there are kernels for batches of small matrices only"
+    return None
 
 
 class Dependences:

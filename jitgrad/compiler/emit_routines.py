@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from llvmlite import ir
 
-from jitgrad.compiler.emit_registers import INT32, INT64, POINTER
+from jitgrad.compiler import emit_linalg
+from jitgrad.compiler.emit_registers import INT32, POINTER
+from jitgrad.compiler.emit_tiles import Routine
 from jitgrad.compiler.loopir import Buffer
 from jitgrad.compiler.scalar_emit import emit_op
-from jitgrad.compiler.scalar_values import cast, memory_type, type_suffix
+from jitgrad.compiler.scalar_values import cast, type_suffix
 from jitgrad.compiler.vecmath.lanes import declare
 from jitgrad.spec import DType, dtype_text
 
@@ -32,75 +34,11 @@ def emit_routine(
     builder.call(function, [address for address, _ in buffers] + list(numbers))
 
 
-class Routine:
-    """A function that is being written: its builder, its dtype, and loops."""
-
-    def __init__(self, function: ir.Function, dtype: DType, lanes: int) -> None:
-        self.function = function
-        self.dtype = dtype
-        self.lanes = lanes
-        self.builder = ir.IRBuilder(function.append_basic_block("entry"))
-        self.vector = ir.VectorType(memory_type(dtype), lanes)
-
-    def number(self, value: int) -> ir.Value:
-        """A 64-bit integer."""
-        return ir.Constant(INT64, value)
-
-    def loop(self, start: ir.Value, stop: ir.Value, step: int, body: Callable[[ir.Value], None]) -> None:
-        """``for i in range(start, stop, step): body(i)``."""
-        b = self.builder
-        before = b.block
-        head, exit_ = (self.function.append_basic_block(n) for n in ("loop", "done"))
-        b.cbranch(b.icmp_signed("<", start, stop), head, exit_)
-        b.position_at_end(head)
-        i = b.phi(INT64)
-        i.add_incoming(start, before)
-        body(i)
-        following = b.add(i, self.number(step), flags=["nsw"])
-        i.add_incoming(following, b.block)
-        b.cbranch(b.icmp_signed("<", following, stop), head, exit_)
-        b.position_at_end(exit_)
-
-    def element(self, base: ir.Value, place: ir.Value) -> ir.Value:
-        """The address of one element."""
-        return self.builder.gep(base, [place], source_etype=memory_type(self.dtype))
-
-    def row(self, tile: ir.Value, place: ir.Value) -> ir.Value:
-        """The address of one element of a tile, for all lanes."""
-        return self.builder.gep(tile, [place], source_etype=self.vector)
-
-    def load(self, tile: ir.Value, place: ir.Value) -> ir.Value:
-        """One element of a tile, for all lanes."""
-        return self.builder.load(self.row(tile, place), typ=self.vector, align=self.dtype.itemsize)
-
-    def store(self, value: ir.Value, tile: ir.Value, place: ir.Value) -> None:
-        """Write one element of a tile, for all lanes."""
-        self.builder.store(value, self.row(tile, place), align=self.dtype.itemsize)
-
-    def lane_numbers(self) -> ir.Value:
-        """0, 1, 2, ... in the lanes."""
-        return ir.Constant(ir.VectorType(INT32, self.lanes), list(range(self.lanes)))
-
-    def splat(self, value: ir.Value) -> ir.Value:
-        """One scalar in all lanes."""
-        type_ = ir.VectorType(value.type, self.lanes)
-        single = self.builder.insert_element(ir.Constant(type_, ir.Undefined), value, ir.Constant(INT32, 0))
-        return self.shuffled(single, single, [0] * self.lanes)
-
-    def shuffled(self, x: ir.Value, y: ir.Value, picks: Sequence[int]) -> ir.Value:
-        """The lanes ``picks`` of x and y, one behind the other."""
-        return self.builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(INT32, len(picks)), list(picks)))
-
-
 def _write(routine: str, r: Routine) -> None:
-    if routine == "pack":
-        _pack(r)
-    elif routine == "unpack":
-        _unpack(r)
-    elif routine == "fill":
-        _fill(r)
-    else:
+    if routine.startswith("fold_"):
         _fold(r, routine.removeprefix("fold_"))
+    else:
+        _writers[routine](r)
     r.builder.ret_void()
 
 
@@ -199,3 +137,6 @@ def _fold(r: Routine, combine: str) -> None:
         b.store(cast(b, single, r.dtype, _stored(r.dtype), 0), r.element(partial, k), align=r.dtype.itemsize)
 
     r.loop(r.number(0), n, 1, fold)
+
+
+_writers = {"pack": _pack, "unpack": _unpack, "fill": _fill} | emit_linalg.WRITERS

@@ -15,6 +15,7 @@ from jitgrad.opdef import (
     Elementwise,
     Gather,
     IndexMap,
+    Library,
     Reduce,
     Reindex,
     Scan,
@@ -90,6 +91,8 @@ def equal_dims(program: Program, ins: Instruction) -> Iterator[tuple[Dim, Dim]]:
             yield from _through_contract(program, ins)
         case Gather(form):
             yield from _through_gather(program, ins.inputs[0], ins.inputs[1], out, ins, form)
+        case Library():
+            yield from _through_library(program, ins)
         case Scatter(form):
             for d in range(len(program.specs[out].known_shape)):
                 yield (ins.inputs[0], d), (out, d)
@@ -147,6 +150,18 @@ def _through_contract(program: Program, ins: Instruction) -> Iterator[tuple[Dim,
     yield (a, m), (out, rank - 2)
     yield (b, n), (out, rank - 1)
     yield (a, k), (b, k2)
+
+
+def _through_library(program: Program, ins: Instruction) -> Iterator[tuple[Dim, Dim]]:
+    """A square matrix, right sides with as many rows, and results with what they have of these axes."""
+    a, rank = ins.inputs[0], len(program.specs[ins.inputs[0]].known_shape)
+    yield (a, rank - 2), (a, rank - 1)
+    for v in (*ins.inputs[1:], *ins.outputs):
+        for d in range(min(rank - 1, len(program.specs[v].known_shape))):
+            yield (a, d), (v, d)
+    for v in ins.outputs:
+        if len(program.specs[v].known_shape) == rank:
+            yield (ins.inputs[-1], rank - 1), (v, rank - 1)
 
 
 def _through_gather(

@@ -10,8 +10,8 @@ from jitgrad.compiler.loopir import Kernel, Literal
 from jitgrad.compiler.loops import optimise_loops
 from jitgrad.compiler.lowering import Lowering
 from jitgrad.compiler.quantities import Quantity, product
+from jitgrad.compiler.routine_lowering import RoutineLowering
 from jitgrad.compiler.scatter import ScatterLowering
-from jitgrad.compiler.tile_lowering import TileLowering
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def lower_group(group: Group, plan: Plan) -> Lowered:
     lead = group.axes[: group.lead]
     kind: type[Lowering]
     if lead:
-        kind, axis_classes = TileLowering, (lead, *((c,) for c in group.axes[1:]))
+        kind, axis_classes = RoutineLowering, (lead, *((c,) for c in group.axes[1:]))
     else:
         group, axis_classes = collapse_axes(group, plan)
         kind = ScatterLowering if group.is_scatter else Lowering

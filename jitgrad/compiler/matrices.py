@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from jitgrad.compiler.drafts import MOST_WEIGHT, Draft, weight_of
 from jitgrad.compiler.groups import Axes
-from jitgrad.compiler.nodes import MAP, REDUCE, Node
+from jitgrad.compiler.nodes import MAP, REDUCE, ROUTINE, Node
 from jitgrad.compiler.small import is_tiny, sized
 
 _MOST_INNER = 3
@@ -36,8 +36,8 @@ def fit_matrices(draft: Draft, node: Node, misread: set[int]) -> Axes | str:
 
 def _objection(draft: Draft, node: Node, dims: list[int], misread: set[int]) -> str | None:
     inner = [d for d in sized(node.classes) if d not in dims]
-    if node.form not in (MAP, REDUCE) or node.combine.startswith("arg"):
-        return "it is neither an elementwise op nor a sum"
+    if node.form not in (MAP, REDUCE, ROUTINE) or node.combine.startswith("arg"):
+        return "it is neither an elementwise op nor a sum nor a routine"
     if not node.batch and not any(v in draft.out_axes for v in node.reads):
         return "it reads nothing that is made matrix by matrix"
     if len(inner) > _MOST_INNER or not all(is_tiny(node.shape[d]) for d in inner):

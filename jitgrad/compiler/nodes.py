@@ -18,6 +18,7 @@ from jitgrad.opdef import (
     Elementwise,
     Fill,
     Gather,
+    Library,
     Reduce,
     Scan,
     Scatter,
@@ -26,7 +27,7 @@ from jitgrad.opdef import (
 from jitgrad.program import Instruction, Program
 from jitgrad.spec import DType, normalize_axes, normalize_axis
 
-MAP, REDUCE, SCAN, GATHER, SCATTER = "map", "reduce", "scan", "gather", "scatter"
+MAP, REDUCE, SCAN, GATHER, SCATTER, ROUTINE = "map", "reduce", "scan", "gather", "scatter", "routine"
 PLACE = "place"  # with a dimension: the first operand where the loop along it stands at the second one, else zero
 
 
@@ -38,7 +39,8 @@ class Node:
     (None for an extent of 1). ``along`` are the domain dimensions that a reduction combines or a scan runs along.
     A gather reads ``table`` at ``table_dims``: per dimension an AxisIndex, or the position of an index operand.
     A scatter adds its first operand to its value at ``table_dims``. ``batch`` leading dimensions count the matrices of
-    a small product, which is in a kernel with a matrix per lane; 0 for all other nodes.
+    a small product or of a routine, which is in a kernel with a matrix per lane; 0 for all other nodes. The operands of
+    a routine are a matrix over the next two dimensions, and right sides over the first and the third of the next three.
     """
 
     value: int
@@ -120,6 +122,8 @@ class _Builder:
                 self.aliases[ins.outputs[0]] = self.aliases.get(ins.inputs[0], ins.inputs[0])
             elif is_move(self.program, ins) or (isinstance(ins.op.kind, Fill) and ins.op.kind.scalar == "constant"):
                 items += [self._copy(v) for v in ins.outputs if v in wanted and self._needs_copy(ins)]
+            elif isinstance(ins.op.kind, Library):
+                items += self._routines(ins, ins.op.kind.routine)
             else:
                 items.append(self._node(ins))
         self.kept = {self.aliases.get(v, v) for v in wanted}
@@ -136,7 +140,7 @@ class _Builder:
         match ins.op.kind:
             case View() if not is_move(self.program, ins):
                 yield ins.inputs[0]
-            case Contract() if self._is_small(ins):
+            case Contract() | Library() if self._is_by_matrix(ins):
                 yield from (v for v in ins.inputs if self._by_matrix(v) != self.accesses.operand(v))
             case Contract() if self._is_blas(ins):
                 yield from ins.inputs
@@ -145,6 +149,9 @@ class _Builder:
 
     def _is_blas(self, ins: Instruction) -> bool:
         return self.program.specs[ins.outputs[0]].dtype.kind == "f"
+
+    def _is_by_matrix(self, ins: Instruction) -> bool:
+        return isinstance(ins.op.kind, Library) or self._is_small(ins)
 
     def _is_small(self, ins: Instruction) -> bool:
         """Whether a product is one of many of small matrices of floats."""
@@ -244,6 +251,26 @@ class _Builder:
             if not reads_by_matrix(leaf, lead, classes, source):
                 return self.accesses.identity(v)
         return operand
+
+    def _routines(self, ins: Instruction, routine: str) -> Iterator[Node]:
+        """One node per output, over (batch..., rows, columns) of the matrix, and right sides' columns."""
+        a, *sides = ins.inputs
+        shape, classes = self.program.specs[a].known_shape, self.classes.of(a)
+        batch = tuple(range(len(shape) - 2))
+        row, column, side = len(batch), len(batch) + 1, len(batch) + 2
+        operands = [self._by_matrix(a)]
+        if sides:
+            shape += self.program.specs[sides[0]].known_shape[-1:]
+            classes += self.classes.of(sides[0])[-1:]
+            operands.append(self._permuted(self._by_matrix(sides[0]), (*batch, row, side), classes))
+        if routine == "solve_triangular":
+            routine = "solve_lower" if ins.params["lower"] else "solve_upper"
+        for number, v in enumerate(ins.outputs):
+            dims = (*batch, row, side if sides else column)[: len(self.program.specs[v].known_shape)]
+            yield Node(
+                v, ROUTINE, f"{routine}_{number}" if number else routine, tuple(operands), shape, classes,
+                tuple(d if classes[d] != ONE else None for d in dims), self.program.specs[v].dtype, batch=len(batch),
+            )  # fmt: skip
 
     def _permuted(self, operand: Operand, axes: tuple[int, ...], classes: tuple[int, ...]) -> Operand:
         """An operand read with its dimensions along the given axes of a domain."""

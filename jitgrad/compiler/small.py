@@ -7,6 +7,7 @@ matrices are one parallel loop; all others must be tiny.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from jitgrad.compiler.accesses import Leaf
@@ -34,6 +35,11 @@ def is_small_product(batch: int, m: int, n: int, k: int) -> bool:
         float32   164, 9   201, 18   333, 81   379, 231   573, 505
     """
     return batch > 1 and max(m, n, k) <= (_SMALL if batch >= _MANY else _SMALLEST)
+
+
+def is_small_routine(shape: Sequence[int], columns: int) -> bool:
+    """Whether a factorization of matrices, or a solution with ``columns`` right sides, has a kernel."""
+    return math.prod(shape[:-2]) > 1 and 0 < shape[-1] <= TINY and 0 < columns <= TINY
 
 
 def columns_at_once(n: int) -> int:

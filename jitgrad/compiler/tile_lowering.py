@@ -57,6 +57,7 @@ class TileLowering(Lowering):
         self.counter = 0
         self.lead = group.axes[: group.lead]
         self.packed: set[int] = set()
+        self.factors: dict[object, tuple[str, str]] = {}
         self.statements: list[Statement] = []
         self.before: list[Statement] = []
         self.after: list[Statement] = []
@@ -103,6 +104,7 @@ class TileLowering(Lowering):
     # -- nests -----------------------------------------------------------------------------------------------------
 
     def _lower_node(self, placed: Placed) -> None:
+        """The statements that fill the tile of a node's value, or add to its sums."""
         node = placed.node
         lead = lead_dims(node, self.lead) or []
         inner = [d for d in sized(node.classes) if d not in lead]
