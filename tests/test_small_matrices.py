@@ -118,3 +118,111 @@ def test_another_number_of_matrices_needs_no_compilation() -> None:
     kernels = [make_executable(_program(_chain, _normal(*shapes))).stats for shapes in (first, second)]
     assert kernels[1].kernels == kernels[0].kernels
     assert kernels[1].compiles == 0
+
+
+# -- factorizations and solutions -----------------------------------------------------------------------------------
+
+
+def _positive(a: Any) -> Any:
+    return a @ _turned(a) + 0.5 * np.eye(a.shape[-1])
+
+
+def _density(a: Any, b: Any) -> Any:
+    covariance = _positive(a)
+    return np.sum(b * np.linalg.solve(covariance, b)) + np.sum(np.linalg.slogdet(covariance)[1])
+
+
+_routines: dict[str, tuple[Any, list[tuple[int, ...]]]] = {
+    "solve": (np.linalg.solve, [(37, 5, 5), (37, 5, 2)]),
+    "solve with one column": (np.linalg.solve, [(37, 4, 4), (37, 4, 1)]),
+    "solve transposed": (lambda a, b: np.linalg.solve(_turned(a), b), [(18, 5, 5), (18, 5, 3)]),
+    "solve with one matrix for all": (np.linalg.solve, [(3, 3), (20, 3, 2)]),
+    "solve of extent one": (np.linalg.solve, [(20, 1, 1), (20, 1, 3)]),
+    "solve of sixteen": (np.linalg.solve, [(20, 16, 16), (20, 16, 16)]),
+    "inv": (np.linalg.inv, [(37, 5, 5)]),
+    "inv on two axes": (np.linalg.inv, [(3, 4, 5, 5)]),
+    "det": (np.linalg.det, [(37, 5, 5)]),
+    "slogdet": (lambda a: np.linalg.slogdet(a)[0] * np.linalg.slogdet(a)[1], [(37, 5, 5)]),
+    "cholesky": (lambda a: np.linalg.cholesky(_positive(a)), [(37, 5, 5)]),
+    "upper cholesky": (lambda a: np.linalg.cholesky(_positive(a), upper=True), [(37, 5, 5)]),
+    "triangular": (lambda a, b: functions["linalg.solve_triangular"](a + 4 * np.eye(4), b, lower=True),
+                   [(20, 4, 4), (20, 4, 3)]),
+    "other triangle": (lambda a, b: functions["linalg.solve_triangular"](a + 4 * np.eye(4), b),
+                       [(20, 4, 4), (20, 4, 3)]),
+    "blocks": (lambda a, b: np.linalg.solve(np.block([[a, b], [b, -a]]), np.concatenate([a, b], 1)),
+               [(20, 2, 2), (20, 2, 2)]),
+    "normal densities": (_density, [(40, 6, 6), (40, 6, 1)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("name", _routines)
+def test_routines_equal_the_interpreter(name: str, dtype: Any) -> None:
+    f, shapes = _routines[name]
+    arrays = _normal(*shapes, dtype=dtype)
+    program = _program(f, arrays)
+    executable = make_executable(program)
+    rtol = 1e-8 if dtype == np.float64 else 2e-2
+    expected = interpret(program, arrays)
+    for results in (executable(arrays), python_results(program, arrays)):
+        for ours, theirs in zip(results, expected, strict=True):
+            scale = np.abs(theirs).max(initial=1.0)
+            np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=rtol * scale)
+
+
+def test_densities_with_their_gradients_factor_each_matrix_once_in_one_kernel() -> None:
+    explanation = make_executable(_program(_density, _normal((40, 6, 6), (40, 6, 1)))).explanation
+    assert explanation.kernels.count(" lu(tile") == 1
+    assert explanation.kernels.count("in lanes(") == 1
+    assert "0 matrix products" in explanation.fusion
+
+
+def test_an_exchange_of_rows_differs_from_matrix_to_matrix() -> None:
+    orders = np.array([np.random.default_rng(k).permutation(6) for k in range(50)])
+    a = np.eye(6)[orders] * np.arange(1.0, 7.0)
+    for f in (np.linalg.inv, np.linalg.det, lambda x: np.linalg.solve(_turned(x), x)):
+        np.testing.assert_allclose(jg.compile(f)(a), f(a), rtol=1e-12)
+
+
+@pytest.mark.parametrize("f", [np.linalg.inv, lambda a: np.linalg.solve(a, a), np.linalg.cholesky])
+def test_a_singular_matrix_among_many_is_the_interpreters_error(f: Any) -> None:
+    a = np.broadcast_to(np.eye(3), (21, 3, 3)).copy()
+    call = jg.compile(f)
+    np.testing.assert_array_equal(call(a), a)
+    a[17] = np.ones((3, 3))
+    with pytest.raises(np.linalg.LinAlgError) as theirs:
+        f(a)
+    with pytest.raises(np.linalg.LinAlgError) as ours:
+        call(a)
+    assert str(ours.value) == str(theirs.value)
+    a[17] = np.eye(3)
+    np.testing.assert_array_equal(call(a), a)
+
+
+def test_determinants_of_singular_and_of_extreme_matrices() -> None:
+    a = np.broadcast_to(np.eye(4), (9, 4, 4)).copy()
+    a[1] = 0
+    a[2] = np.ones((4, 4))
+    a[3], a[4] = np.diag([1e200, 1e200, 1e-200, -1e-200]), np.eye(4) * 1e-100
+    a[5, 2, 2], a[6, 1, 1], a[7, 0, 0] = np.nan, np.inf, -3
+    sign, logarithm = jg.compile(lambda x: tuple(np.linalg.slogdet(x)))(a)
+    with np.errstate(all="ignore"):
+        expected, product = np.linalg.slogdet(a), np.linalg.det(a)
+    np.testing.assert_array_equal(sign, expected.sign)
+    np.testing.assert_allclose(logarithm, expected.logabsdet, rtol=1e-12)
+    np.testing.assert_allclose(jg.compile(np.linalg.det)(a), product, rtol=1e-11)
+
+
+def test_nan_in_one_matrix_gives_nan_there_and_no_error() -> None:
+    a, b = _normal((20, 4, 4), (20, 4, 2))
+    a[7, 2, 1] = np.nan
+    solved = jg.compile(np.linalg.solve)(a, b)
+    expected = np.linalg.solve(a, b)
+    np.testing.assert_array_equal(np.isnan(solved).any(axis=(1, 2)), np.isnan(expected).any(axis=(1, 2)))
+    np.testing.assert_allclose(np.delete(solved, 7, 0), np.delete(expected, 7, 0), rtol=1e-9)
+
+
+def test_large_or_single_matrices_are_left_to_the_library() -> None:
+    for shape in [(20, 17, 17), (5, 5)]:
+        explanation = make_executable(_program(np.linalg.inv, _normal(shape))).explanation
+        assert "there are kernels for batches of small matrices only" in explanation.clusters

@@ -64,13 +64,6 @@ class Matrices:
         """Write an integer per lane."""
         self.b.store(value, self.b.gep(tile, [place], source_etype=self.numbers), align=8)
 
-    def cell(self, value: ir.Value) -> ir.Value:
-        """A variable."""
-        with self.b.goto_entry_block():
-            cell = self.b.alloca(value.type)
-        self.b.store(value, cell)
-        return cell
-
     def get(self, cell: ir.Value, type_: ir.Type | None = None) -> ir.Value:
         """What a variable holds."""
         return self.b.load(cell, typ=type_ or self.r.vector)
@@ -135,8 +128,8 @@ def _lu(r: Routine) -> None:
     zero = m.number(0)
 
     def find_pivot(k: ir.Value) -> None:
-        best = m.cell(m.size(r.load(a, m.place(k, k))))
-        at = m.cell(r.splat(k))
+        best = r.cell(m.size(r.load(a, m.place(k, k))))
+        at = m.r.cell(r.splat(k))
 
         def compare(row: ir.Value) -> None:
             size, before = m.size(r.load(a, m.place(row, k))), m.get(best)
@@ -221,7 +214,7 @@ def _solve_upper(r: Routine) -> None:
 def _has_zero(m: Matrices, a: ir.Value) -> ir.Value:
     """Whether the diagonal has a zero, per lane."""
     mask_type = ir.VectorType(ir.IntType(1), m.r.lanes)
-    found = m.cell(ir.Constant(mask_type, [0] * m.r.lanes))
+    found = m.r.cell(ir.Constant(mask_type, [0] * m.r.lanes))
 
     def look(k: ir.Value) -> None:
         is_zero = m.b.fcmp_ordered("==", m.r.load(a, m.place(k, k)), m.number(0))
@@ -240,7 +233,7 @@ def _find_zero(r: Routine) -> None:
 def _sign(m: Matrices, lu: ir.Value, pivots: ir.Value) -> ir.Value:
     """The sign of the determinant, before zeros are looked for."""
     b, r = m.b, m.r
-    sign = m.cell(m.number(1))
+    sign = m.r.cell(m.number(1))
 
     def turn(k: ir.Value) -> None:
         is_moved = b.icmp_signed("!=", m.load_number(pivots, k), r.splat(k))
@@ -254,7 +247,7 @@ def _sign(m: Matrices, lu: ir.Value, pivots: ir.Value) -> ir.Value:
 
 def _logarithm(m: Matrices, lu: ir.Value) -> ir.Value:
     """The logarithm of the magnitude of the determinant; minus infinity where the diagonal has a zero."""
-    total = m.cell(m.number(0))
+    total = m.r.cell(m.number(0))
 
     def add(k: ir.Value) -> None:
         term = vecmath.emit(m.b, "log", [m.size(m.r.load(lu, m.place(k, k)))])
@@ -291,7 +284,7 @@ def _cholesky(r: Routine) -> None:
 
     def dot(i: ir.Value, j: ir.Value) -> ir.Value:
         """a[i, j] less the product of the parts of rows i and j in front of column j."""
-        rest = m.cell(r.load(a, m.place(i, j)))
+        rest = m.r.cell(r.load(a, m.place(i, j)))
 
         def subtract(k: ir.Value) -> None:
             b.store(m.less_product(r.load(a, m.place(i, k)), r.load(a, m.place(j, k)), m.get(rest)), rest)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from llvmlite import ir
 
-from jitgrad.compiler import emit_linalg
+from jitgrad.compiler import emit_linalg, emit_products
 from jitgrad.compiler.emit_registers import INT32, POINTER
 from jitgrad.compiler.emit_tiles import Routine
 from jitgrad.compiler.loopir import Buffer
 from jitgrad.compiler.scalar_emit import emit_op
-from jitgrad.compiler.scalar_values import cast, type_suffix
+from jitgrad.compiler.scalar_values import cast, memory_type, type_suffix
 from jitgrad.compiler.vecmath.lanes import declare
 from jitgrad.spec import DType, dtype_text
 
@@ -139,4 +139,15 @@ def _fold(r: Routine, combine: str) -> None:
     r.loop(r.number(0), n, 1, fold)
 
 
-_writers = {"pack": _pack, "unpack": _unpack, "fill": _fill} | emit_linalg.WRITERS
+def _spread(r: Routine) -> None:
+    tile, source, n = r.function.args
+    type_, align = memory_type(r.dtype), r.dtype.itemsize
+    r.loop(r.number(0), n, 1, lambda k: r.store(
+        r.splat(r.builder.load(r.element(source, k), typ=type_, align=align)), tile, k
+    ))  # fmt: skip
+
+
+_writers = {
+    "pack": _pack, "unpack": _unpack, "spread": _spread, "fill": _fill, "product": emit_products.product,
+    **emit_linalg.WRITERS,
+}  # fmt: skip

@@ -56,6 +56,13 @@ class Routine:
         """Write one element of a tile, for all lanes."""
         self.builder.store(value, self.row(tile, place), align=self.dtype.itemsize)
 
+    def cell(self, value: ir.Value) -> ir.Value:
+        """A variable."""
+        with self.builder.goto_entry_block():
+            cell = self.builder.alloca(value.type)
+        self.builder.store(value, cell)
+        return cell
+
     def lane_numbers(self) -> ir.Value:
         """0, 1, 2, ... in the lanes."""
         return ir.Constant(ir.VectorType(INT32, self.lanes), list(range(self.lanes)))

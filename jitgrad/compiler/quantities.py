@@ -11,15 +11,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """``number`` times the extents of ``classes``, over ``divisor``."""
+    """``number`` times the extents of ``classes``."""
 
     classes: tuple[int, ...] = ()
     number: int = 1
-    divisor: int = 1
 
     def value(self, extents: Mapping[int, int]) -> int:
         """The integer, for these extents per class."""
-        return self.number * math.prod(extents[c] for c in self.classes) // self.divisor
+        return self.number * math.prod(extents[c] for c in self.classes)
 
 
 def product(classes: tuple[int, ...], number: int = 1) -> Quantity:

@@ -1,18 +1,21 @@
-"""Factorizations and solutions in kernels with a matrix per lane: calls of routines on tiles.
+"""Products, factorizations and solutions in kernels with a matrix per lane: calls of routines on tiles.
 
 A matrix that several nodes solve with, invert or take the determinant of, itself or transposed, is factored once.
 """
 
 from __future__ import annotations
 
+import math
+
 from jitgrad.compiler.accesses import Operand
 from jitgrad.compiler.extents import ONE
 from jitgrad.compiler.groups import Placed
-from jitgrad.compiler.loopir import Bound, Call, Check, Index, Load, Store, Term
+from jitgrad.compiler.loopir import Bound, Call, Check, Index, Literal, Load, Store, Term
 from jitgrad.compiler.lowering import INT64, Body
+from jitgrad.compiler.matrices import lead_dims
 from jitgrad.compiler.nodes import ROUTINE, Node
 from jitgrad.compiler.quantities import Quantity, product
-from jitgrad.compiler.small import sized
+from jitgrad.compiler.small import depends_on, sized
 from jitgrad.compiler.tile_lowering import TileLowering
 
 _CHECKED = {"solve", "inv"}
@@ -23,7 +26,7 @@ class RoutineLowering(TileLowering):
 
     def _lower_node(self, placed: Placed) -> None:
         if placed.node.form != ROUTINE:
-            super()._lower_node(placed)
+            (self._product if placed.node.batch else super()._lower_node)(placed)
         elif placed.node.op == "cholesky":
             self._cholesky(placed)
         elif placed.node.op in ("solve_lower", "solve_upper"):
@@ -31,19 +34,70 @@ class RoutineLowering(TileLowering):
         else:
             self._with_factors(placed)
 
+    # -- products --------------------------------------------------------------------------------------------------
+
+    def _product(self, placed: Placed) -> None:
+        node = placed.node
+        m, k, n = range(node.batch, node.batch + 3)
+        left, right = self._matrix(placed, 0, (m, k)), self._matrix(placed, 1, (k, n))
+        extents = [self._extent_of_class(node.classes[d]) for d in (m, n, k)]
+        self._call("product", (self._tile(node.value), left[0], right[0]), *extents, *left[1:], *right[1:])
+
+    def _matrix(self, placed: Placed, position: int, dims: tuple[int, int]) -> tuple[str, str, str, str]:
+        """The tile in which an operand lies, where it begins, and the strides of its rows and columns."""
+        operand = placed.node.operands[position]
+        leaf = operand.leaves[0]
+        if len(operand.leaves) > 1 or leaf.guards or isinstance(leaf.source, Literal):
+            return self._copied(placed, position, dims)
+        lead = lead_dims(placed.node, self.lead) or []
+        inner = self._inner_dims(leaf.source)
+        if leaf.source in self.makers or depends_on(leaf, lead):
+            tile = self._packed(leaf.source)
+        elif leaf.is_selection and all(leaf.dims[d].axis in dims for d in inner):
+            tile = self._spread(leaf.source)
+        else:
+            return self._copied(placed, position, dims)
+        shape, classes = self.plan.specs[leaf.source].known_shape, self.plan.classes[leaf.source]
+        strides, start = dict.fromkeys(dims, Quantity((), 0)), 0
+        for d in inner:
+            index = leaf.dims[d]
+            start += index.offset * math.prod(shape[d + 1 :])
+            if index.axis in strides:
+                strides[index.axis] = product(tuple(c for c in classes[d + 1 :] if c != ONE), index.scale)
+        first = self.signature.number((leaf, "start"), start)
+        row, column = (self.signature.product(strides[d]) for d in dims)
+        return tile, first, row, column
+
+    def _spread(self, v: int) -> str:
+        """The tile of a value that is the same for all matrices, filled in front of the loop."""
+        if v not in self.packed:
+            self.packed.add(v)
+            source = self.signature.buffer("in", self.plan.aliases.get(v, v), self.plan.specs[v].dtype)
+            self.before.append(Call("spread", (self._tile(v), source), (self._count(v),)))
+        return self._tile(v)
+
+    def _copied(self, placed: Placed, position: int, dims: tuple[int, int]) -> tuple[str, str, str, str]:
+        """A copy of an operand in a tile of its own."""
+        classes = tuple(placed.node.classes[d] for d in dims)
+        tile = self._scratch(placed.node, classes)
+        self._copy(placed, position, tile, dims)
+        row = self._extent_of_class(classes[1])
+        one = self.signature.product(Quantity())
+        return tile, self.signature.number("zero", 0), row, one
+
     # -- routines --------------------------------------------------------------------------------------------------
 
     def _cholesky(self, placed: Placed) -> None:
         node = placed.node
-        self._copy(placed, 0, self._tile(node.value))
+        self._copy(placed, 0, self._tile(node.value), self._square(node))
         self._call("cholesky", (self._tile(node.value), self._flags()), self._rows(node))
         self._report(placed)
 
     def _solve_triangular(self, placed: Placed) -> None:
         node = placed.node
-        matrix = self._scratch(placed)
-        self._copy(placed, 0, matrix)
-        self._copy(placed, 1, self._tile(node.value))
+        matrix = self._scratch(node, node.classes[node.batch : node.batch + 2])
+        self._copy(placed, 0, matrix, self._square(node))
+        self._copy(placed, 1, self._tile(node.value), (node.batch, node.batch + 2))
         self._call("find_zero", (matrix, self._flags()), self._rows(node))
         self._report(placed)
         self._call(node.op, (matrix, self._tile(node.value)), self._rows(node), self._columns_of(node))
@@ -58,7 +112,7 @@ class RoutineLowering(TileLowering):
         suffix = "_transposed" if transposed else ""
         match node.op:
             case "solve":
-                self._copy(placed, 1, out)
+                self._copy(placed, 1, out, (node.batch, node.batch + 2))
                 self._call(f"lu_solve{suffix}", (factors, pivots, out), rows, self._columns_of(node))
             case "inv":
                 self._call("identity_matrix", (out,), rows)
@@ -77,9 +131,9 @@ class RoutineLowering(TileLowering):
         node = placed.node
         key, transposed = _identity_of(node)
         if key not in self.factors:
-            factors = self._scratch(placed)
+            factors = self._scratch(node, node.classes[node.batch : node.batch + 2])
             pivots = self.signature.buffer("tile", self._fresh(), INT64, self._rows(node))
-            self._copy(placed, 0, factors, transposed)
+            self._copy(placed, 0, factors, self._square(node)[:: -1 if transposed else 1])
             self._call("lu", (factors, pivots), self._rows(node))
             self.factors[key] = factors, pivots
         return *self.factors[key], transposed
@@ -91,11 +145,13 @@ class RoutineLowering(TileLowering):
         self.counter += 1
         return -1 - self.counter
 
-    def _scratch(self, placed: Placed) -> str:
-        """A tile as large as the matrix of a node."""
-        node = placed.node
-        classes = tuple(c for c in node.classes[node.batch : node.batch + 2] if c != ONE)
-        return self.signature.buffer("tile", self._fresh(), node.dtype, self.signature.product(product(classes)))
+    def _scratch(self, node: Node, classes: tuple[int, ...]) -> str:
+        """A tile of a node's dtype that holds no value of the program."""
+        count = self.signature.product(product(tuple(c for c in classes if c != ONE)))
+        return self.signature.buffer("tile", self._fresh(), node.dtype, count)
+
+    def _square(self, node: Node) -> tuple[int, int]:
+        return node.batch, node.batch + 1
 
     def _rows(self, node: Node) -> str:
         return self._extent_of_class(node.classes[node.batch])
@@ -120,12 +176,9 @@ class RoutineLowering(TileLowering):
         self.statements.append(Load(name, INT64, self._flags(), Index(())))
         self.statements.append(Check(status, (Bound(name, None, self.signature.product(Quantity())),), code))
 
-    def _copy(self, placed: Placed, position: int, tile: str, transposed: bool = False) -> None:
-        """An operand into a tile, row by row or column by column."""
+    def _copy(self, placed: Placed, position: int, tile: str, dims: tuple[int, ...]) -> None:
+        """An operand into a tile, with the dimensions ``dims`` as rows and columns."""
         node = placed.node
-        first = node.batch
-        dims = (first, first + 1) if position == 0 else (first, first + 2)
-        dims = dims[::-1] if transposed else dims
 
         def write(body: Body) -> None:
             value = self.read(node.operands[position], placed, body)

@@ -2,9 +2,11 @@
 
     pack(tile, source, i, n)      the n elements of matrix i into a tile
     unpack(out, tile, i, n)       and back
+    spread(tile, source, n)       n elements that are the same for all matrices
     fill(sums, value, n)          one value in all places
     fold_<combine>(partial, sums, n)    what was combined per lane, combined
 
+    product(out, a, b, m, n, k, start and strides of rows and columns of a, and of b)
     lu(a, pivots, n)                            a becomes its factors, L below the diagonal
     lu_solve(lu, pivots, x, n, m)               m right sides become solutions
     lu_solve_transposed(lu, pivots, x, n, m)    the same for the transposed matrix
@@ -40,6 +42,17 @@ def _fill(sums: Any, value: Any, n: int) -> None:
 
 def _fold(partial: Any, sums: Any, n: int) -> None:
     partial[:n] = sums[:n]
+
+
+def _spread(tile: Any, source: Any, n: int) -> None:
+    tile[:n] = source[:n]
+
+
+def _product(out: Any, a: Any, b: Any, m: int, n: int, k: int, *places: int) -> None:
+    def matrix(x: Any, rows: int, columns: int, start: int, row: int, column: int) -> Any:
+        return x[start + row * np.arange(rows)[:, None] + column * np.arange(columns)]
+
+    out[: m * n] = (matrix(a, m, k, *places[:3]) @ matrix(b, k, n, *places[3:])).ravel()
 
 
 def _lu(a: Any, pivots: Any, n: int) -> None:
@@ -130,7 +143,8 @@ def python_routines() -> dict[str, Callable[..., None]]:
     """Name of a routine → its meaning on flat arrays, where a tile holds the elements of one matrix."""
     table: dict[str, Callable[..., None]] = {f"fold_{combine}": _fold for combine in COMBINES}
     return table | {
-        "pack": _pack, "unpack": _unpack, "fill": _fill, "lu": _lu, "lu_solve": _lu_solve,
+        "pack": _pack, "unpack": _unpack, "spread": _spread, "fill": _fill, "product": _product, "lu": _lu,
+        "lu_solve": _lu_solve,
         "lu_solve_transposed": _lu_solve_transposed, "lu_sign": _lu_sign, "lu_log": _lu_log, "lu_det": _lu_det,
         "find_zero": _find_zero, "solve_lower": _solve_lower, "solve_upper": _solve_upper, "cholesky": _cholesky,
         "identity_matrix": _identity_matrix,

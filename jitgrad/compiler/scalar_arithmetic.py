@@ -366,18 +366,6 @@ def _shifted(o: Ops, count: Value, shift: Callable[[Value], Value], beyond: Valu
     return o.builder.select(fits, shift(o.builder.select(fits, count, o.const(0))), beyond)
 
 
-@_op("multiply_add")
-def _multiply_add(o: Ops, x: Value, y: Value, z: Value) -> Value:
-    """x * y + z, rounded once where the processor can."""
-    product = o.builder.fmul(x, y, flags=("contract",))
-    return o.builder.fadd(product, z, flags=("contract",))
-
-
-@_op("latest")
-def _latest(o: Ops, before: Value, value: Value) -> Value:
-    return value
-
-
 @_op("wrap_index")
 def _wrap_index(o: Ops, i: Value, n: Value) -> Value:
     """An index counted from either end as one from the front."""

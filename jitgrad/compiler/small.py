@@ -17,7 +17,6 @@ from jitgrad.opdef import AxisIndex
 TINY = 16
 _MANY = 16  # matrices; fewer leave lanes empty
 _SMALL, _SMALLEST = 12, 4
-_MOST_COLUMNS = 8
 
 
 def is_tiny(extent: int) -> bool:
@@ -40,11 +39,6 @@ def is_small_product(batch: int, m: int, n: int, k: int) -> bool:
 def is_small_routine(shape: Sequence[int], columns: int) -> bool:
     """Whether a factorization of matrices, or a solution with ``columns`` right sides, has a kernel."""
     return math.prod(shape[:-2]) > 1 and 0 < shape[-1] <= TINY and 0 < columns <= TINY
-
-
-def columns_at_once(n: int) -> int:
-    """How many of ``n`` columns a product has in registers at once: the largest divisor that leaves registers free."""
-    return max(c for c in range(1, _MOST_COLUMNS + 1) if n % c == 0) if n else 1
 
 
 def sized(classes: Sequence[int]) -> list[int]:

@@ -5,16 +5,13 @@
         for ...: tile1[...] = ...          one nest per node
         unpack(out0, tile1, i0, n1)        what leaves the kernel
 
-A tile holds one value for the matrices of the lanes, element by element, in the first cache. Products have several
-columns in registers at once. What is combined over the matrices is kept per lane, and folded behind the loop.
+A tile holds one value for the matrices of the lanes, element by element, in the first cache. Products and routines are
+calls, see routine_lowering. What is combined over the matrices is kept per lane, and folded behind the loop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-
-import numpy as np
 
 from jitgrad.compiler.accesses import Leaf
 from jitgrad.compiler.accumulate import initial_value
@@ -36,12 +33,12 @@ from jitgrad.compiler.loopir import (
     Update,
 )  # fmt: skip
 from jitgrad.compiler.looptree import TreeLoop
-from jitgrad.compiler.lowering import INT64, Body, Lowering
+from jitgrad.compiler.lowering import Body, Lowering
 from jitgrad.compiler.matrices import lead_dims
 from jitgrad.compiler.nodes import REDUCE, Node
-from jitgrad.compiler.quantities import Quantity, product
+from jitgrad.compiler.quantities import product
 from jitgrad.compiler.signature import Signature
-from jitgrad.compiler.small import columns_at_once, depends_on, sized
+from jitgrad.compiler.small import depends_on, sized
 from jitgrad.opdef import AxisIndex
 
 
@@ -61,7 +58,6 @@ class TileLowering(Lowering):
         self.statements: list[Statement] = []
         self.before: list[Statement] = []
         self.after: list[Statement] = []
-        self.columns = len(group.axes)  # numbers for the columns that are in registers at once, behind the axes
 
     def body(self) -> list[Statement]:
         """The statements of the kernel."""
@@ -116,30 +112,22 @@ class TileLowering(Lowering):
         across = any(d in node.along for d in lead)
         if across:
             self._open_sums(placed)
-        jammed = kept[-1:] if node.batch and summed else []
-        at_once = columns_at_once(node.shape[jammed[0]]) if jammed else 1
 
         def reduced(body: Body) -> None:
-            columns = self._columns(placed, jammed[0], at_once, body) if at_once > 1 else [placed]
-            for column, value in zip(columns, self._sums(columns, summed, body), strict=True):
-                (self._add_to_sums if across else self._store_tile)(column, value, body)
+            value = self._sum(placed, summed, body)
+            (self._add_to_sums if across else self._store_tile)(placed, value, body)
 
-        if at_once == 1:
-            self._nest(placed, kept, reduced)
-            return
-        count = self.signature.product(Quantity((node.classes[jammed[0]],), 1, at_once))
-
-        def blocks(body: Body) -> None:
-            body.rest.append(Loop(f"i{placed.axes[jammed[0]]}", count, SERIAL, tuple(self._collected(reduced))))
-
-        self._nest(placed, kept[:-1], blocks)
+        self._nest(placed, kept, reduced)
 
     def _nest(self, placed: Placed, dims: Sequence[int], write: Callable[[Body], None]) -> None:
+        self.statements += self._loops(placed, dims, write)
+
+    def _loops(self, placed: Placed, dims: Sequence[int], write: Callable[[Body], None]) -> list[Statement]:
         """Loops over some dimensions of a node around the statements that ``write`` makes."""
         statements = self._collected(write)
         for d in reversed(dims):
             statements = [Loop(f"i{placed.axes[d]}", self._extent_of(placed.node, d), SERIAL, tuple(statements))]
-        self.statements += statements
+        return statements
 
     def _collected(self, write: Callable[[Body], None]) -> list[Statement]:
         body = Body(TreeLoop(-1, None))
@@ -148,19 +136,6 @@ class TileLowering(Lowering):
 
     def _extent_of(self, node: Node, d: int) -> str:
         return self.signature.product(product((node.classes[d],)))
-
-    def _columns(self, placed: Placed, d: int, count: int, body: Body) -> list[Placed]:
-        """The node at ``count`` neighbouring places of a dimension, each with a loop variable of its own."""
-        axis = placed.axes[d]
-        first = self.name()
-        body.rest.append(Let(first, INT64, "multiply", (f"i{axis}", Literal(np.int64(count), INT64))))
-        columns = []
-        for k in range(count):
-            self.columns += 1
-            body.rest.append(Let(f"i{self.columns}", INT64, "add", (first, Literal(np.int64(k), INT64))))
-            axes = tuple(self.columns if i == d else a for i, a in enumerate(placed.axes))
-            columns.append(replace(placed, axes=axes))
-        return columns
 
     # -- computing -------------------------------------------------------------------------------------------------
 
@@ -176,33 +151,20 @@ class TileLowering(Lowering):
             return args[0]
         return self._apply(node, node.dtype, args, placed, body)
 
-    def _sums(self, columns: Sequence[Placed], summed: Sequence[int], body: Body) -> list[Argument]:
-        """What a reduction combines along its inner axes, for each of some places."""
-        node = columns[0].node
-        if not summed:
-            return [self._value(column, body) for column in columns]
-        init = initial_value(node, node.dtype)
-        names = [f"acc{self.counter + k}" for k in range(len(columns))]
-        self.counter += len(columns)
-        body.rest += [Accumulator(name, node.dtype, node.combine, init) for name in names]
-        inside = Body(TreeLoop(-1, None))
-        for column, name in zip(columns, names, strict=True):
-            self._combine_inside(column, name, inside)
-        statements: Sequence[Statement] = inside.rest
-        for d in reversed(summed):
-            statements = [Loop(f"i{columns[0].axes[d]}", self._extent_of(node, d), SERIAL, tuple(statements))]
-        body.rest += statements
-        return list(names)
-
-    def _combine_inside(self, placed: Placed, acc: str, body: Body) -> None:
+    def _sum(self, placed: Placed, summed: Sequence[int], body: Body) -> Argument:
+        """What a reduction combines along its inner axes, at one place of the others."""
         node = placed.node
-        if node.batch:
-            x, y = (self.read(operand, placed, body) for operand in node.operands)
-            name = self.name()
-            body.rest.append(Let(name, node.dtype, "multiply_add", (x, y, acc)))
-            body.rest.append(Update(acc, node.dtype, "latest", name))
-        else:
-            body.rest.append(Update(acc, node.dtype, node.combine, self._value(placed, body)))
+        if not summed:
+            return self._value(placed, body)
+        acc = f"acc{self.counter}"
+        self.counter += 1
+
+        def combine(inside: Body) -> None:
+            inside.rest.append(Update(acc, node.dtype, node.combine, self._value(placed, inside)))
+
+        body.rest.append(Accumulator(acc, node.dtype, node.combine, initial_value(node, node.dtype)))
+        body.rest += self._loops(placed, summed, combine)
+        return acc
 
     # -- writing ---------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,58 @@
+"""Emission of products of tiles: several rows and columns of the result in registers at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llvmlite import ir
+
+from jitgrad.compiler.emit_tiles import Routine
+from jitgrad.compiler.scalar_values import constant
+
+
+def product(r: Routine) -> None:
+    """out[i, j] = sum over k of a[i, k] * b[k, j], each sum in order, rounded once per step where the processor can.
+
+    Blocks of 2 x 4, then single rows or columns. With 4 x 4 it is as fast, and a third more code.
+    """
+    m, n = r.function.args[3:5]
+
+    def row_block(count: int) -> Callable[[ir.Value], None]:
+        def body(i: ir.Value) -> None:
+            _strips(r, n, 4, lambda columns: lambda j: _block(r, i, j, count, columns))
+
+        return body
+
+    _strips(r, m, 2, row_block)
+
+
+def _strips(r: Routine, extent: ir.Value, width: int, body: Callable[[int], Callable[[ir.Value], None]]) -> None:
+    """``body(width)`` for each whole strip of an extent, ``body(1)`` for each place of the rest."""
+    whole = r.builder.sub(extent, r.builder.srem(extent, r.number(width)))
+    r.loop(r.number(0), whole, width, body(width))
+    r.loop(whole, extent, 1, body(1))
+
+
+def _block(r: Routine, i: ir.Value, j: ir.Value, rows: int, columns: int) -> None:
+    """The elements from (i, j) on."""
+    b = r.builder
+    out, a, x, _, n, k, a_start, a_row, a_column, x_start, x_row, x_column = r.function.args[:12]
+    zero = constant(0, r.dtype, r.lanes)
+    sums = [[r.cell(zero) for _ in range(columns)] for _ in range(rows)]
+    left = [b.add(a_start, b.mul(b.add(i, r.number(p)), a_row)) for p in range(rows)]
+    right = [b.add(x_start, b.mul(b.add(j, r.number(q)), x_column)) for q in range(columns)]
+
+    def step(place: ir.Value) -> None:
+        along, down = b.mul(place, a_column), b.mul(place, x_row)
+        factors = [r.load(a, b.add(start, along)) for start in left]
+        others = [r.load(x, b.add(start, down)) for start in right]
+        for row, factor in zip(sums, factors, strict=True):
+            for cell, other in zip(row, others, strict=True):
+                product = b.fmul(factor, other, flags=("contract",))
+                b.store(b.fadd(product, b.load(cell, typ=r.vector), flags=("contract",)), cell)
+
+    r.loop(r.number(0), k, 1, step)
+    for p, row in enumerate(sums):
+        for q, cell in enumerate(row):
+            place = b.add(b.mul(b.add(i, r.number(p)), n), b.add(j, r.number(q)))
+            r.store(b.load(cell, typ=r.vector), out, place)
