@@ -184,7 +184,7 @@ class _Binder:
     def _cut_extent(self, item: Lowered) -> int:
         """What a kernel's chunks divide: the extent of its parallel loop, in vectors where it has a matrix per lane."""
         extent = item.extent.value(self.extents)
-        return -(-extent // lanes_for(item.kernel, vector_bytes())) if item.group.lead else extent
+        return -(-extent // lanes_for(item.kernel, vector_bytes())) if item.group.lead is not None else extent
 
     def _key(self, number: int, buffer: Buffer, value: int | None) -> object:
         """What the slot of a kernel's buffer is found by."""

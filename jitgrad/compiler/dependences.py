@@ -75,7 +75,7 @@ def _library_refusal(ins: Instruction, program: Program) -> str | None:
         return f"{ins.op.name} of {a.dtype.name} has no kernel"
     columns = program.specs[ins.inputs[-1]].known_shape[-1]
     if not is_small_routine(a.known_shape, columns):
-        return f"{ins.op.name} calls a library: there are kernels for batches of small matrices only"
+        return f"{ins.op.name} calls a library: there are kernels for small matrices only"
     return None
 
 

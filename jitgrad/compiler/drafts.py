@@ -29,7 +29,7 @@ class Draft:
 
     ``incomplete`` are values reduced over the parallel axis, not usable inside; ``copies`` are cheap values made here
     once more, by the original and the axes. ``lead`` are the extent classes that count matrices, in a group with a
-    matrix per lane; none in others.
+    matrix per lane, and () for a single one; None in others.
     """
 
     is_serial: bool
@@ -41,7 +41,7 @@ class Draft:
     out_axes: dict[int, Axes] = field(default_factory=dict)
     copies: dict[tuple[int, Axes], int] = field(default_factory=dict)
     weight: int = 0
-    lead: tuple[int, ...] = ()
+    lead: tuple[int, ...] | None = None
 
     def append(self, placed: Placed) -> None:
         """Add a node, and the axes that only it has."""
@@ -87,7 +87,7 @@ def fit(draft: Draft, node: Node) -> Axes | str:
         return f"the kernel is full: its ops weigh {draft.weight} of {MOST_WEIGHT}"
     if draft.is_scatter:
         return "a scatter has a kernel of its own"
-    if node.batch:
+    if node.batch is not None:
         return "small matrices have kernels of their own"
     fixed: dict[int, int] = {}
     for d, axis in _axes_of_inputs(draft, node):

@@ -68,14 +68,17 @@ class _Planner:
 
     def _hindering(self, node: Node) -> set[int]:
         """Floating values that a small product cannot make for itself: these need a home."""
+        if node.batch is None:
+            return set()
         lead = tuple(node.classes[d] for d in sized(node.classes[: node.batch]))
-        return self._misread(node, lead) & self.floating.nodes.keys() if lead else set()
+        return self._misread(node, lead) & self.floating.nodes.keys()
 
     def _join(self, node: Node, candidates: Iterator[int]) -> None:
         for number in candidates:
             draft = self.steps[number]
             assert isinstance(draft, Draft)
-            axes = fit_matrices(draft, node, self._misread(node, draft.lead)) if draft.lead else fit(draft, node)
+            misread = set() if draft.lead is None else self._misread(node, draft.lead)
+            axes = fit(draft, node) if draft.lead is None else fit_matrices(draft, node, misread)
             if not isinstance(axes, str):
                 self._enter(number, node, axes)
                 return
@@ -127,16 +130,20 @@ class _Planner:
         draft = self.steps[step] if step >= 0 else None
         if not isinstance(draft, Draft) or v in draft.incomplete or v in self.cluster.aliases or node.table == v:
             return step + 1
-        if draft.lead:
+        if draft.lead is not None:
             return step + 1 if v in self._misread(node, draft.lead) else step
         selects = all(leaf.is_selection for o in node.operands for leaf in o.leaves if leaf.source == v)
         return step if selects else step + 1
 
     def _open(self, node: Node) -> None:
-        lead = sized(node.classes[: node.batch])
-        draft = Draft(runs_serially(node), lead=tuple(node.classes[d] for d in lead))
+        if node.batch is None:
+            draft = Draft(runs_serially(node))
+            axes = assign_axes(draft, node, {})
+        else:
+            lead = sized(node.classes[: node.batch])
+            draft = Draft(runs_serially(node) or not lead, lead=tuple(node.classes[d] for d in lead))
+            axes = matrix_axes(draft, node, lead)
         self.steps.append(draft)
-        axes = matrix_axes(draft, node, lead) if lead else assign_axes(draft, node, {})
         assert axes is not None
         self._enter(len(self.steps) - 1, node, axes)
 
@@ -191,7 +198,7 @@ class _Planner:
         }  # fmt: skip
         recomputing = Recomputing(makers, self.cluster.kept, self._stored(), self._new_value)
         for step in self.steps:
-            if isinstance(step, Draft) and not step.is_scatter and not step.lead:
+            if isinstance(step, Draft) and not step.is_scatter and step.lead is None:
                 recomputing.rewrite(step)
 
     def _stored(self) -> set[int]:
@@ -270,5 +277,5 @@ def _group(number: int, draft: Draft, stored: set[int]) -> Group:
         draft.is_serial,
         leaving,
         dict(draft.partials),
-        len(draft.lead),
+        None if draft.lead is None else len(draft.lead),
     )

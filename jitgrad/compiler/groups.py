@@ -32,7 +32,7 @@ class Group:
 
     ``axes`` are extent classes, outermost first, with their ``extents``; ``stored`` are the values that leave the
     group through memory; ``partials`` gives, for a value reduced over the parallel axis, the value with one part per
-    chunk. In a group with a matrix per lane, the first ``lead`` axes count matrices; 0 in others.
+    chunk. In a group with a matrix per lane, the first ``lead`` axes count matrices; None in others.
     """
 
     number: int
@@ -42,7 +42,7 @@ class Group:
     is_serial: bool
     stored: frozenset[int]
     partials: Mapping[int, int]
-    lead: int = 0
+    lead: int | None = None
 
     @property
     def is_scatter(self) -> bool:

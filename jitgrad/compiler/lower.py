@@ -32,10 +32,10 @@ class Lowered:
 
 def lower_group(group: Group, plan: Plan) -> Lowered:
     """The kernel of a group."""
-    lead = group.axes[: group.lead]
     kind: type[Lowering]
-    if lead:
-        kind, axis_classes = RoutineLowering, (lead, *((c,) for c in group.axes[1:]))
+    axis_classes: tuple[tuple[int, ...], ...]
+    if group.lead is not None:
+        kind, axis_classes = RoutineLowering, (group.axes[: group.lead],)
     else:
         group, axis_classes = collapse_axes(group, plan)
         kind = ScatterLowering if group.is_scatter else Lowering

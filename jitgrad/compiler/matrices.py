@@ -19,7 +19,7 @@ def lead_dims(node: Node, lead: tuple[int, ...]) -> list[int] | None:
     dims = sized(node.classes)[: len(lead)]
     if tuple(node.classes[d] for d in dims) != lead:
         return None
-    return dims if not node.batch or dims == sized(node.classes[: node.batch]) else None
+    return dims if node.batch is None or dims == sized(node.classes[: node.batch]) else None
 
 
 def fit_matrices(draft: Draft, node: Node, misread: set[int]) -> Axes | str:
@@ -28,6 +28,7 @@ def fit_matrices(draft: Draft, node: Node, misread: set[int]) -> Axes | str:
     """
     if draft.weight + weight_of(node) > MOST_WEIGHT:
         return f"the kernel is full: its ops weigh {draft.weight} of {MOST_WEIGHT}"
+    assert draft.lead is not None
     dims = lead_dims(node, draft.lead)
     if dims is None:
         return "it does not run over the same matrices"
@@ -38,7 +39,7 @@ def _objection(draft: Draft, node: Node, dims: list[int], misread: set[int]) -> 
     inner = [d for d in sized(node.classes) if d not in dims]
     if node.form not in (MAP, REDUCE, ROUTINE) or node.combine.startswith("arg"):
         return "it is neither an elementwise op nor a sum nor a routine"
-    if not node.batch and not any(v in draft.out_axes for v in node.reads):
+    if node.batch is None and not any(v in draft.out_axes for v in node.reads):
         return "it reads nothing that is made matrix by matrix"
     if len(inner) > _MOST_INNER or not all(is_tiny(node.shape[d]) for d in inner):
         return "its matrices are not small"
@@ -51,7 +52,7 @@ def _objection(draft: Draft, node: Node, dims: list[int], misread: set[int]) -> 
 
 def matrix_axes(draft: Draft, node: Node, dims: list[int]) -> Axes:
     """The leading axes for ``dims``, new ones for all others."""
-    first = max(len(draft.axes), len(draft.lead))
+    first = max(len(draft.axes), len(dims))
     inner = {d: first + k for k, d in enumerate(d for d in sized(node.classes) if d not in dims)}
     place = dict(zip(dims, range(len(dims)), strict=True)) | inner
     return tuple(place.get(d) for d in range(len(node.classes)))

@@ -39,8 +39,9 @@ class Node:
     (None for an extent of 1). ``along`` are the domain dimensions that a reduction combines or a scan runs along.
     A gather reads ``table`` at ``table_dims``: per dimension an AxisIndex, or the position of an index operand.
     A scatter adds its first operand to its value at ``table_dims``. ``batch`` leading dimensions count the matrices of
-    a small product or of a routine, which is in a kernel with a matrix per lane; 0 for all other nodes. The operands of
-    a routine are a matrix over the next two dimensions, and right sides over the first and the third of the next three.
+    a small product or of a routine, which is in a kernel with a matrix per lane; None for all other nodes. The operands
+    of a routine are a matrix over the next two dimensions, and right sides over the first and the third of the next
+    three.
     """
 
     value: int
@@ -56,7 +57,7 @@ class Node:
     table: int | None = None
     table_dims: tuple[AxisIndex | int, ...] = ()
     is_serial: bool = False
-    batch: int = 0
+    batch: int | None = None
 
     @functools.cached_property
     def reads(self) -> tuple[int, ...]:
@@ -239,7 +240,7 @@ class _Builder:
         out_dims = tuple(d if classes[d] != ONE else None for d in (*batch, m, n))
         return Node(
             out, REDUCE, "multiply", (left, right), shape, classes, out_dims, spec.dtype, (k,), "add",
-            batch=len(batch) if is_small else 0,
+            batch=len(batch) if is_small else None,
         )  # fmt: skip
 
     def _by_matrix(self, v: int) -> Operand:

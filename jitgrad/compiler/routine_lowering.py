@@ -26,7 +26,7 @@ class RoutineLowering(TileLowering):
 
     def _lower_node(self, placed: Placed) -> None:
         if placed.node.form != ROUTINE:
-            (self._product if placed.node.batch else super()._lower_node)(placed)
+            (super()._lower_node if placed.node.batch is None else self._product)(placed)
         elif placed.node.op == "cholesky":
             self._cholesky(placed)
         elif placed.node.op in ("solve_lower", "solve_upper"):
@@ -38,7 +38,8 @@ class RoutineLowering(TileLowering):
 
     def _product(self, placed: Placed) -> None:
         node = placed.node
-        m, k, n = range(node.batch, node.batch + 3)
+        first = _first(node)
+        m, k, n = first, first + 1, first + 2
         left, right = self._matrix(placed, 0, (m, k)), self._matrix(placed, 1, (k, n))
         extents = [self._extent_of_class(node.classes[d]) for d in (m, n, k)]
         self._call("product", (self._tile(node.value), left[0], right[0]), *extents, *left[1:], *right[1:])
@@ -95,9 +96,10 @@ class RoutineLowering(TileLowering):
 
     def _solve_triangular(self, placed: Placed) -> None:
         node = placed.node
-        matrix = self._scratch(node, node.classes[node.batch : node.batch + 2])
+        first = _first(node)
+        matrix = self._scratch(node, node.classes[first : first + 2])
         self._copy(placed, 0, matrix, self._square(node))
-        self._copy(placed, 1, self._tile(node.value), (node.batch, node.batch + 2))
+        self._copy(placed, 1, self._tile(node.value), (first, first + 2))
         self._call("find_zero", (matrix, self._flags()), self._rows(node))
         self._report(placed)
         self._call(node.op, (matrix, self._tile(node.value)), self._rows(node), self._columns_of(node))
@@ -112,7 +114,7 @@ class RoutineLowering(TileLowering):
         suffix = "_transposed" if transposed else ""
         match node.op:
             case "solve":
-                self._copy(placed, 1, out, (node.batch, node.batch + 2))
+                self._copy(placed, 1, out, (_first(node), _first(node) + 2))
                 self._call(f"lu_solve{suffix}", (factors, pivots, out), rows, self._columns_of(node))
             case "inv":
                 self._call("identity_matrix", (out,), rows)
@@ -131,7 +133,7 @@ class RoutineLowering(TileLowering):
         node = placed.node
         key, transposed = _identity_of(node)
         if key not in self.factors:
-            factors = self._scratch(node, node.classes[node.batch : node.batch + 2])
+            factors = self._scratch(node, node.classes[_first(node) : _first(node) + 2])
             pivots = self.signature.buffer("tile", self._fresh(), INT64, self._rows(node))
             self._copy(placed, 0, factors, self._square(node)[:: -1 if transposed else 1])
             self._call("lu", (factors, pivots), self._rows(node))
@@ -151,13 +153,13 @@ class RoutineLowering(TileLowering):
         return self.signature.buffer("tile", self._fresh(), node.dtype, count)
 
     def _square(self, node: Node) -> tuple[int, int]:
-        return node.batch, node.batch + 1
+        return _first(node), _first(node) + 1
 
     def _rows(self, node: Node) -> str:
-        return self._extent_of_class(node.classes[node.batch])
+        return self._extent_of_class(node.classes[_first(node)])
 
     def _columns_of(self, node: Node) -> str:
-        return self._extent_of_class(node.classes[node.batch + 2])
+        return self._extent_of_class(node.classes[_first(node) + 2])
 
     def _extent_of_class(self, c: int) -> str:
         return self.signature.product(product(() if c == ONE else (c,)))
@@ -193,11 +195,17 @@ class RoutineLowering(TileLowering):
         self._nest(placed, [d for d in dims if d in sized(node.classes)], write)
 
 
+def _first(node: Node) -> int:
+    """The first dimension of a matrix, behind those that count them."""
+    assert node.batch is not None
+    return node.batch
+
+
 def _identity_of(node: Node) -> tuple[object, bool]:
     """What tells the matrix of a node from others, and whether the node reads it transposed."""
     operand = node.operands[0]
     leaf = operand.leaves[0]
-    row, column = node.batch, node.batch + 1
+    row, column = _first(node), _first(node) + 1
     axes = [index.axis for index in leaf.dims]
     if len(operand.leaves) > 1 or row not in axes or column not in axes or axes.index(row) < axes.index(column):
         return operand, False

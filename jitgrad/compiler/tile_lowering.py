@@ -1,9 +1,9 @@
 """The body of a kernel with a matrix per lane: each node is a nest of its own over the inner axes, from tiles to tiles.
 
-    for i0 in lanes(n0):                   as many matrices at once as a vector has lanes
-        pack(tile0, in0, i0, n1)           what is read from memory, all elements of a matrix
+    for lane in lanes(n0):                 as many matrices at once as a vector has lanes
+        pack(tile0, in0, lane, n1)         what is read from memory, all elements of a matrix
         for ...: tile1[...] = ...          one nest per node
-        unpack(out0, tile1, i0, n1)        what leaves the kernel
+        unpack(out0, tile1, lane, n1)      what leaves the kernel
 
 A tile holds one value for the matrices of the lanes, element by element, in the first cache. Products and routines are
 calls, see routine_lowering. What is combined over the matrices is kept per lane, and folded behind the loop.
@@ -52,7 +52,7 @@ class TileLowering(Lowering):
         self.makers = {p.node.value: p for p in group.nodes}
         self.signature = Signature()
         self.counter = 0
-        self.lead = group.axes[: group.lead]
+        self.lead = group.axes[: group.lead or 0]
         self.packed: set[int] = set()
         self.factors: dict[object, tuple[str, str]] = {}
         self.statements: list[Statement] = []
@@ -66,7 +66,7 @@ class TileLowering(Lowering):
             self._lower_node(placed)
             if placed.node.value in self.group.stored:
                 self._unpack(placed)
-        return [*self.before, Loop("i0", extent, LANES, tuple(self.statements)), *self.after]
+        return [*self.before, Loop("lane", extent, LANES, tuple(self.statements)), *self.after]
 
     # -- tiles -----------------------------------------------------------------------------------------------------
 
@@ -89,13 +89,13 @@ class TileLowering(Lowering):
         if v not in self.makers and v not in self.packed:
             self.packed.add(v)
             source = self.signature.buffer("in", self.plan.aliases.get(v, v), self.plan.specs[v].dtype)
-            self.statements.append(Call("pack", (self._tile(v), source), ("i0", self._count(v))))
+            self.statements.append(Call("pack", (self._tile(v), source), ("lane", self._count(v))))
         return self._tile(v)
 
     def _unpack(self, placed: Placed) -> None:
         v = placed.node.value
         out = self.signature.buffer("out", v, placed.node.dtype)
-        self.statements.append(Call("unpack", (out, self._tile(v)), ("i0", self._count(v))))
+        self.statements.append(Call("unpack", (out, self._tile(v)), ("lane", self._count(v))))
 
     # -- nests -----------------------------------------------------------------------------------------------------
 
