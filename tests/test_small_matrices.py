@@ -62,6 +62,7 @@ _cases: dict[str, tuple[Any, list[tuple[int, ...]]]] = {
     "summed over matrices": (lambda a, b: np.tanh(np.sum(a @ b, axis=0)), [(50, 3, 4), (50, 4, 6)]),
     "the largest of all": (lambda a, b: np.max(np.maximum(a @ b, 0)), [(50, 3, 4), (50, 4, 6)]),
     "a row with matrices": (lambda a, b, c: a @ b * c[:, None, None], [(50, 3, 4), (50, 4, 6), (50,)]),
+    "elementwise before": (lambda a, b: (np.tanh(a) * 2 + 1) @ np.exp(_turned(b)), [(50, 3, 4), (50, 6, 4)]),
     "compared": (lambda a, b: np.where(a @ b > 0, a @ b, 0.5), [(50, 3, 4), (50, 4, 6)]),
 }  # fmt: skip
 
@@ -83,6 +84,12 @@ def test_small_products_equal_the_interpreter(name: str, dtype: Any) -> None:
 def test_a_chain_of_products_with_its_gradients_is_one_kernel() -> None:
     program = _program(_chain, _normal((200, 4, 4), (200, 4, 4), (200, 4, 4)))
     assert "1 kernels, 0 matrix products" in make_executable(program).explanation.fusion
+
+
+def test_what_a_product_reads_is_computed_in_its_kernel() -> None:
+    program = _program(lambda a, b: np.tanh(a) @ np.exp(_turned(b)), _normal((50, 3, 4), (50, 6, 4)))
+    fusion = make_executable(program).explanation.fusion
+    assert "(parallel, a matrix per lane): tanh exp" in fusion
 
 
 def test_few_large_or_single_matrices_are_left_to_blas() -> None:

@@ -57,11 +57,12 @@ def _fusion_lines(compiled: CompiledCluster) -> Iterator[str]:
         if isinstance(step, Group):
             kind = "serial" if step.is_serial else "parallel"
             ops = " ".join(
-                placed.node.op if placed.node.form == "map" else placed.node.combine or placed.node.form
+                placed.node.op if placed.node.form in ("map", "routine") else placed.node.combine or placed.node.form
                 for placed in step.nodes
             )
             stored = ", ".join(f"%{v}" for v in sorted(step.stored | set(step.partials)))
-            yield f"  kernel {number} ({kind}, {len(step.axes)} axes): {ops} -> {stored}"
+            nest = f"{len(step.axes)} axes" if step.lead is None else "a matrix per lane"
+            yield f"  kernel {number} ({kind}, {nest}): {ops} -> {stored}"
         else:
             a, b = (f"%{v}{'.T' if t else ''}" for v, t in ((step.a, step.transpose_a), (step.b, step.transpose_b)))
             yield f"  product {number}: {a} @ {b} -> %{step.value}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from jitgrad.compiler.accesses import Accesses, Leaf, Operand, is_move, splat_literal
 from jitgrad.compiler.extents import ONE, ExtentClasses
-from jitgrad.compiler.small import is_small_product, reads_by_matrix, sized
+from jitgrad.compiler.small import is_small_product, is_tiny, reads_by_matrix, sized
 from jitgrad.opdef import (
     AxisIndex,
     Contract,
@@ -39,9 +39,9 @@ class Node:
     (None for an extent of 1). ``along`` are the domain dimensions that a reduction combines or a scan runs along.
     A gather reads ``table`` at ``table_dims``: per dimension an AxisIndex, or the position of an index operand.
     A scatter adds its first operand to its value at ``table_dims``. ``batch`` leading dimensions count the matrices of
-    a small product or of a routine, which is in a kernel with a matrix per lane; None for all other nodes. The operands
-    of a routine are a matrix over the next two dimensions, and right sides over the first and the third of the next
-    three.
+    a small product, of a routine, or of an elementwise node before them, in a kernel with a matrix per lane; None for
+    all other nodes. The operands of a routine are a matrix over the next two dimensions, and right sides over the first
+    and the third of the next three.
     """
 
     value: int
@@ -108,6 +108,7 @@ class _Builder:
         self.classes = classes
         self.aliases: dict[int, int] = {}
         self.kept: set[int] = set()
+        self.leads: dict[int, tuple[int, ...]] = {}  # values read matrix by matrix → the classes that count matrices
 
     def build(self, members: Sequence[int], outputs: Sequence[int]) -> ClusterNodes:
         instructions = [self.program.instructions[number] for number in members]
@@ -117,6 +118,7 @@ class _Builder:
             for v in (*ins.inputs, *ins.outputs):
                 self.accesses.operand(v)
         wanted |= self.accesses.unresolved
+        self._find_leads(instructions)
         items: list[Node | Product] = []
         for ins in instructions:
             if self._is_view(ins):
@@ -160,6 +162,35 @@ class _Builder:
         k = a[-2] if ins.params.get("transpose_a", False) else a[-1]
         return self._is_blas(ins) and is_small_product(math.prod(out[:-2]), out[-2], out[-1], k)
 
+    def _find_leads(self, instructions: Sequence[Instruction]) -> None:
+        """From the last to the first, for what products and routines read, and what that is computed from."""
+        for ins in reversed(instructions):
+            if isinstance(ins.op.kind, Contract | Library) and self._is_by_matrix(ins):
+                classes = self.classes.of(ins.inputs[0])[:-2]
+                lead: tuple[int, ...] | None = tuple(classes[d] for d in sized(classes))
+            elif isinstance(ins.op.kind, Elementwise) or is_move(self.program, ins):
+                lead = self.leads.get(ins.outputs[0])
+            else:
+                lead = None
+            if lead is not None:
+                self.leads |= dict.fromkeys(ins.inputs, lead)
+
+    def _by_lead(self, node: Node) -> Node:
+        """An elementwise node in a kernel with a matrix per lane, if its value is read there and it can be."""
+        lead = self.leads.get(node.value)
+        if not lead:
+            return node
+        dims = sized(node.classes)
+        inner = [node.shape[d] for d in dims[len(lead) :]]
+        is_led = tuple(node.classes[d] for d in dims[: len(lead)]) == lead
+        if not is_led or not inner or len(inner) > 2 or not all(map(is_tiny, inner)):
+            return node
+        for leaf in (leaf for operand in node.operands for leaf in operand.leaves):
+            source = self.classes.of(leaf.source) if isinstance(leaf.source, int) else ()
+            if not reads_by_matrix(leaf, dims[: len(lead)], node.classes, source):
+                return node
+        return replace(node, batch=dims[len(lead) - 1] + 1)
+
     def _copy(self, v: int) -> Node:
         return self._map(v, "identity", (self.accesses.operand(v),))
 
@@ -175,7 +206,7 @@ class _Builder:
         out = ins.outputs[0]
         match ins.op.kind:
             case Elementwise(scalar):
-                return self._map(out, scalar, self._operands(ins))
+                return self._by_lead(self._map(out, scalar, self._operands(ins)))
             case Fill():
                 axis = normalize_axis(ins.params.get("axis", 0), len(self.program.specs[out].known_shape))
                 return self._map(out, f"iota{axis}", ())

@@ -13,7 +13,7 @@ from jitgrad.compiler.groups import Placed
 from jitgrad.compiler.loopir import Bound, Call, Check, Index, Literal, Load, Store, Term
 from jitgrad.compiler.lowering import INT64, Body
 from jitgrad.compiler.matrices import lead_dims
-from jitgrad.compiler.nodes import ROUTINE, Node
+from jitgrad.compiler.nodes import REDUCE, ROUTINE, Node
 from jitgrad.compiler.quantities import Quantity, product
 from jitgrad.compiler.small import depends_on, sized
 from jitgrad.compiler.tile_lowering import TileLowering
@@ -26,7 +26,8 @@ class RoutineLowering(TileLowering):
 
     def _lower_node(self, placed: Placed) -> None:
         if placed.node.form != ROUTINE:
-            (super()._lower_node if placed.node.batch is None else self._product)(placed)
+            is_product = placed.node.form == REDUCE and placed.node.batch is not None
+            (self._product if is_product else super()._lower_node)(placed)
         elif placed.node.op == "cholesky":
             self._cholesky(placed)
         elif placed.node.op in ("solve_lower", "solve_upper"):
