@@ -60,3 +60,48 @@ def test_what_does_not_change_in_a_loop_stands_in_front_of_it() -> None:
     hoisted = hoist_invariants(kernel)
     assert [type(s).__name__ for s in hoisted.body] == ["Let", "Let", "Loop"]
     assert hoist_invariants(hoisted) is hoisted
+
+
+def normalised(x: Any, gain: Any) -> Any:
+    centred = x - np.mean(x, axis=1, keepdims=True)
+    return np.sum(np.tanh(centred / np.sqrt(np.mean(centred**2, axis=1, keepdims=True) + 1e-5) * gain))
+
+
+@pytest.mark.parametrize("shape", [(40, 64), (300, 16), (33, 208), (64, 48)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_stored_past_the_caches_are_the_same(
+    shape: tuple[int, int], dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    x, gain = rng.standard_normal(shape).astype(dtype), rng.standard_normal(shape[1]).astype(dtype)
+    step = jg.grad(normalised, argnums=(0, 1))
+    expected = jg.compile(step)(x, gain)
+    module = jg.compile(step).explain(x, gain).llvm
+    monkeypatch.setattr("jitgrad.compiler.bind.last_level_bytes", lambda: 1)
+    streamed = jg.compile(lambda x, gain: step(x, gain))
+    for _ in range(3):
+        for ours, theirs in zip(streamed(x, gain), expected, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    stage, arrays = streamed.stages(x, gain)[0]
+    assert stage.executable(arrays).compiled.steps[0].bound.blocks[0][-1] == 0
+    assert "!nontemporal" in module
+    assert "fence seq_cst" in module
+
+
+def several_reductions(x: Any) -> tuple[Any, ...]:
+    along = (np.sum(x, 1), np.max(x, 1), np.argmax(x, 1), np.argmin(x, 1), np.sum(x * x, 1))
+    return (*along, np.min(x), np.sum(x, 0))
+
+
+@pytest.mark.parametrize("n", [1, 7, 15, 16, 17, 31, 63, 64, 65, 100, 129, 200])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
+def test_reductions_of_rows_in_several_registers(n: int, dtype: Any) -> None:
+    x = (np.random.default_rng(n).standard_normal((50, n)) * 3).astype(dtype)
+    x[3, n // 2] = x[4].max()
+    if dtype != np.int32:
+        x[5, n - 1], x[6, 0] = np.nan, -np.inf
+    reduce = jg.compile(several_reductions)
+    found, rows = reduce(x), several_reductions(x)
+    for ours, theirs in zip(found, rows, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5 if dtype == np.float32 else 1e-12, atol=1e-5)
+    np.testing.assert_array_equal(found[2], rows[2])

@@ -1,9 +1,9 @@
 """Emission: a kernel of the loop IR becomes an LLVM function whose innermost loops work on vectors of lanes.
 
 The function is ``void kernel(ptr table, ptr block, i64 lo, i64 hi, i64 chunk, i64 worker)``: the block holds one slot
-number of the table per buffer, then the ints and the constants. Vector loops are emitted on vector types, not left to
-LLVM's vectoriser: the order of every sum is fixed here, no flag allows reassociation, and the pass pipeline can be a
-short one.
+number of the table per buffer, then the ints and the constants, then 0 where stores go past the caches, else -1.
+Vector loops are emitted on vector types, not left to LLVM's vectoriser: the order of every sum is fixed here, no flag
+allows reassociation, and the pass pipeline can be a short one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
+from jitgrad.compiler import vecmath
 from jitgrad.compiler.emit_lanes import TILES, LaneEmitter
+from jitgrad.compiler.emit_memory import CACHE_LINE
 from jitgrad.compiler.emit_registers import DT_INT64, INT32, INT64, POINTER, Register, VectorLoop
 from jitgrad.compiler.loopir import (
     PARALLEL,
@@ -34,7 +36,8 @@ from jitgrad.compiler.loopir import (
 from jitgrad.compiler.scalar_values import element_type
 
 KERNEL_TYPE = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, INT64, INT64, INT64, INT64])
-CACHE_LINE = 64
+FEW, SOME = 8, 60  # statements of a loop body, in which a function of analysis counts as twelve
+ANALYTIC = 12
 
 
 def emit_kernel(module: ir.Module, kernel: Kernel, name: str, vector_bytes: int) -> ir.Function:
@@ -46,13 +49,23 @@ def emit_kernel(module: ir.Module, kernel: Kernel, name: str, vector_bytes: int)
 
 
 def lanes_for(kernel: Kernel, vector_bytes: int) -> int:
-    """Lanes of the vector loops: a register of the widest float, two of them when the kernel is small enough for it."""
+    """Lanes of the loops: a register of the widest float."""
     widths = [
         s.dtype.itemsize for s in statements(kernel.body) if isinstance(s, Let | Load | Update) and s.dtype.kind == "f"
     ]
-    lanes = vector_bytes // max(widths, default=8)
-    has_tiles = any(buffer.role in TILES for buffer in kernel.buffers)
-    return 2 * lanes if kernel.size <= 40 and not has_tiles else lanes
+    return vector_bytes // max(widths, default=8)
+
+
+def registers_at_once(loop: Loop) -> int:
+    """How many registers of lanes a turn of a vector loop works on: more where the body is short, and sums.
+
+    A sum in one register waits some four cycles for the addition before it. Long bodies overlap by themselves, and
+    would need more registers than there are.
+    """
+    weight = sum(ANALYTIC if isinstance(s, Let) and s.op in vecmath.NAMES else 1 for s in loop.body)
+    if weight <= FEW and any(isinstance(s, Update) for s in loop.body):
+        return 4
+    return 2 if weight <= SOME else 1
 
 
 def part_bytes(buffer: Buffer, extent: int, lanes: int) -> int:
@@ -68,6 +81,8 @@ class _KernelEmitter(LaneEmitter):
     def emit(self) -> None:
         self._prologue()
         self._body(self.kernel.body)
+        if self.may_stream:
+            self._end_streams()
         self.builder.ret_void()
         self.entry.branch(self.function.blocks[1])
 
@@ -82,6 +97,7 @@ class _KernelEmitter(LaneEmitter):
         for number in self.kernel.constants:
             value = self._word(block, next(words), element_type(number.dtype))
             self.registers[number.name] = Register(value, number.dtype)
+        self.streaming = self._word(block, next(words))
         for buffer, slot in zip(self.kernel.buffers, slots, strict=True):
             address = self.builder.load(self.builder.gep(table, [slot], source_etype=INT64), typ=POINTER)
             if buffer.role in ("scratch", "partial", *TILES):
@@ -165,29 +181,33 @@ class _KernelEmitter(LaneEmitter):
         self.is_parallel = outside
 
     def _vector_loop(self, loop: Loop) -> None:
-        """Whole vectors first, then one masked vector for what is left; every vector masked where little work is done.
+        """Whole vectors first, some at once, then masked ones for what is left; all masked where little work is done.
 
         The body of a loop written once instead of twice compiles in two thirds of the time.
         """
         b = self.builder
         start, stop = self._range(loop)
-        sums = self._open_sums(loop)
-        lanes = ir.Constant(INT64, self.lanes)
+        lanes = self.lanes
+        split = start
+        sums: list[dict[str, ir.Value]] = []
 
         def full(i: ir.Value) -> None:
-            self._vector_body(loop, i, None, sums)
+            self._vector_body(loop, i, None, sums[0])
 
         def masked(i: ir.Value) -> None:
-            left = b.sub(stop, i)
-            inside = b.trunc(b.select(b.icmp_signed("<", left, lanes), left, lanes), INT32)
-            mask = b.icmp_unsigned("<", self._lane_numbers(INT32), self._splat(inside, self.lanes))
-            self._vector_body(loop, i, mask, sums)
+            left, most = b.sub(stop, i), ir.Constant(INT64, lanes)
+            inside = b.trunc(b.select(b.icmp_signed("<", left, most), left, most), INT32)
+            mask = b.icmp_unsigned("<", self._lane_numbers(INT32), self._splat(inside, lanes))
+            self._vector_body(loop, i, mask, sums[-1])
 
-        split = start
         if self.is_parallel or loop.kind == PARALLEL_VECTOR:
-            split = b.sub(stop, b.srem(b.sub(stop, start), lanes))
+            self.lanes = lanes * registers_at_once(loop)
+            sums.append(self._open_sums(loop))
+            split = b.sub(stop, b.srem(b.sub(stop, start), ir.Constant(INT64, self.lanes)))
             self._counted(start, split, self.lanes, full)
-        self._counted(split, stop, self.lanes, masked)
+        self.lanes = lanes
+        sums.append(self._open_sums(loop))
+        self._counted(split, stop, lanes, masked)
         self._close_sums(loop, sums)
 
     def _vector_body(self, loop: Loop, i: ir.Value, mask: ir.Value | None, sums: dict[str, ir.Value]) -> None:

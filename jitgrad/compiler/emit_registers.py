@@ -59,6 +59,8 @@ class RegisterEmitter:
         self.accumulators: dict[str, ir.Value] = {}
         self.inits: dict[str, Accumulator] = {}
         self.vector: VectorLoop | None = None
+        self.streaming: ir.Value = ir.Constant(INT64, -1)  # 0 where stores go past the caches
+        self.may_stream = False
         self.is_parallel = False  # inside a parallel loop, where most of the work is
 
     def _lane_numbers(self, type_: ir.Type = INT64) -> ir.Value:
@@ -73,6 +75,11 @@ class RegisterEmitter:
         single = self.builder.insert_element(ir.Constant(type_, ir.Undefined), value, ir.Constant(INT32, 0))
         zeros = ir.Constant(ir.VectorType(INT32, lanes), [0] * lanes)
         return self.builder.shuffle_vector(single, ir.Constant(type_, ir.Undefined), zeros)
+
+    def _part(self, value: ir.Value, first: int, count: int) -> ir.Value:
+        """Some neighbouring lanes."""
+        picks = ir.Constant(ir.VectorType(INT32, count), list(range(first, first + count)))
+        return self.builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), picks)
 
     # -- scalar ops ------------------------------------------------------------------------------------------------
 

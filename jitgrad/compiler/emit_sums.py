@@ -40,26 +40,35 @@ class SumEmitter(MemoryEmitter):
             self._new_sum(update.acc, self.inits[update.acc], self.lanes, sums)
         return sums
 
-    def _close_sums(self, loop: Loop, sums: dict[str, ir.Value]) -> None:
-        """Combine the lanes, halving the vector each time, and the result into the scalar accumulator."""
+    def _close_sums(self, loop: Loop, sums: Sequence[dict[str, ir.Value]]) -> None:
+        """Combine what the parts of a loop have summed, each halved to the fewest lanes, then these into the scalar."""
         for update in _updates(loop):
             dtype = self.inits[update.acc].dtype
-            vector = ir.VectorType(element_type(dtype), self.lanes)
-            parts = [self.builder.load(sums[update.acc], typ=vector)]
-            if update.at is not None:
-                parts.append(self.builder.load(sums[update.acc + "_at"], typ=ir.VectorType(INT64, self.lanes)))
-            lanes = self.lanes
-            while lanes > 1:
-                lanes //= 2
-                low = [self._half(p, 0, lanes) for p in parts]
-                high = [self._half(p, lanes, lanes) for p in parts]
-                parts = self._combine(update.combine, dtype, low, high, lanes)
-            single = [self.builder.extract_element(p, ir.Constant(INT32, 0)) for p in parts]
+            total: list[ir.Value] = []
+            for cells in sums:
+                part = self._narrowed(update, dtype, self._sums_of_lanes(update, cells), self.lanes)
+                total = self._combine(update.combine, dtype, total, part, self.lanes) if total else part
+            single = [
+                self.builder.extract_element(p, ir.Constant(INT32, 0))
+                for p in self._narrowed(update, dtype, total, 1)
+            ]  # fmt: skip
             self._combine_into_cell(update, dtype, single)
 
-    def _half(self, value: ir.Value, first: int, count: int) -> ir.Value:
-        picks = ir.Constant(ir.VectorType(INT32, count), list(range(first, first + count)))
-        return self.builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), picks)
+    def _sums_of_lanes(self, update: Update, cells: dict[str, ir.Value]) -> list[ir.Value]:
+        names = [update.acc] if update.at is None else [update.acc, update.acc + "_at"]
+        return [self.builder.load(cells[name], typ=cells[name].allocated_type) for name in names]
+
+    def _narrowed(
+        self, update: Update, dtype: DType, parts: list[ir.Value], lanes: int
+    ) -> list[ir.Value]:
+        """Lanes combined, halving the vector each time."""
+        width = parts[0].type.count
+        while width > lanes:
+            width //= 2
+            low = [self._part(p, 0, width) for p in parts]
+            high = [self._part(p, width, width) for p in parts]
+            parts = self._combine(update.combine, dtype, low, high, width)
+        return parts
 
     def _combine(
         self, combine: str, dtype: DType, old: Sequence[ir.Value], new: Sequence[ir.Value], lanes: int
