@@ -108,22 +108,29 @@ class RegisterEmitter:
         return max((self._register(a).lanes for a in arguments if isinstance(a, str)), default=0)
 
     def _let(self, dtype: DType, op: str, args: tuple[Argument, ...]) -> Register:
-        if op == "equal" and self.vector is not None and args[0] == self.vector.var:
-            place = self._argument(args[1], 0)
-            if not place.lanes:
-                return self._lane_at(self.vector, place.value)
+        if op in ("equal", "less", "greater_equal") and self.vector is not None and args[0] == self.vector.var:
+            limit = self._argument(args[1], 0)
+            if not limit.lanes:
+                return self._lanes_where(op, self.vector, limit.value)
         lanes = self._lanes_of(args)
         registers = [self._argument(a, lanes) for a in args]
         value = emit_op(self.builder, op, [r.value for r in registers], [r.dtype for r in registers], dtype, lanes)
         return Register(value, dtype, lanes)
 
-    def _lane_at(self, vector: VectorLoop, place: ir.Value) -> Register:
-        """Whether the loop's number is ``place``, by one bit shifted there: comparing lanes of 64 bits takes more."""
-        b, bits = self.builder, ir.IntType(max(8, vector.lanes))
-        lane = b.sub(place, vector.base)
-        is_here = b.icmp_unsigned("<", lane, ir.Constant(INT64, vector.lanes))
-        number = b.trunc(lane, bits) if bits.width < INT64.width else lane
-        bit = b.select(is_here, b.shl(ir.Constant(bits, 1), number), ir.Constant(bits, 0))
-        if bits.width > vector.lanes:
-            bit = b.trunc(bit, ir.IntType(vector.lanes))
-        return Register(b.bitcast(bit, ir.VectorType(BOOL, vector.lanes)), np.dtype(bool), vector.lanes)
+    def _lanes_where(self, op: str, vector: VectorLoop, limit: ir.Value) -> Register:
+        """Where the loop's number is ``limit``, below it, or not: by bits shifted in one register.
+
+        Comparing lanes of 64 bits takes two instructions for each eight.
+        """
+        b, zero, one = self.builder, ir.Constant(INT64, 0), ir.Constant(INT64, 1)
+        count = ir.Constant(INT64, vector.lanes)
+        lane = b.sub(limit, vector.base)
+        if op == "equal":
+            bits = b.select(b.icmp_unsigned("<", lane, count), b.shl(one, lane), zero)
+        else:
+            lane = b.select(b.icmp_signed("<", lane, zero), zero, lane)
+            below = b.select(b.icmp_signed("<", lane, count), b.sub(b.shl(one, lane), one), ir.Constant(INT64, -1))
+            bits = below if op == "less" else b.not_(below)
+        if vector.lanes < INT64.width:
+            bits = b.trunc(bits, ir.IntType(vector.lanes))
+        return Register(b.bitcast(bits, ir.VectorType(BOOL, vector.lanes)), np.dtype(bool), vector.lanes)

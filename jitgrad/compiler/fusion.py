@@ -170,6 +170,11 @@ class _Planner:
         self.class_of[len(self.specs) - 1] = like.classes
         return len(self.specs) - 1
 
+    def _new_element(self, node: Node) -> int:
+        self.specs.append(TensorSpec(node.shape, node.dtype))
+        self.class_of[len(self.specs) - 1] = node.classes
+        return len(self.specs) - 1
+
     def _combine_partials(self, number: int, draft: Draft, placed: Placed) -> None:
         """A reduction over the parallel axis ends in a serial group that combines one partial result per chunk."""
         node = placed.node
@@ -196,7 +201,7 @@ class _Planner:
             p.node.value: p.node for step in self.steps if isinstance(step, Draft) for p in step.nodes
             if p.node.form == MAP
         }  # fmt: skip
-        recomputing = Recomputing(makers, self.cluster.kept, self._stored(), self._new_value)
+        recomputing = Recomputing(makers, self.cluster.kept, self._stored(), self._new_value, self._new_element)
         for step in self.steps:
             if isinstance(step, Draft) and not step.is_scatter and step.lead is None:
                 recomputing.rewrite(step)

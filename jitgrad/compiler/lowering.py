@@ -298,7 +298,8 @@ class Lowering:
             number = self.signature.constant(v)
             return number if not leaf.guards or fill is None else self._select(leaf, number, fill, placed, body)
         if v in self.makers:
-            return self._read_made(v, body)
+            made = self._read_made(v, body)
+            return made if not leaf.guards or fill is None else self._select(leaf, made, fill, placed, body)
         dims = tuple(AxisIndex(None if i.axis is None else placed.axes[i.axis], i.scale, i.offset) for i in leaf.dims)
         bounds = self._bounds(leaf, placed)
         index, depth = self._index(v, dims)

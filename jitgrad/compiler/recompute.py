@@ -10,6 +10,7 @@ from jitgrad.compiler.drafts import CHEAP, Draft
 from jitgrad.compiler.extents import ONE
 from jitgrad.compiler.groups import Axes, Placed
 from jitgrad.compiler.nodes import MAP, SCATTER, Node
+from jitgrad.opdef import AxisIndex
 
 RECOMPUTE_LIMIT = 8
 
@@ -99,6 +100,7 @@ class Recomputing:
     kept: Collection[int]  # values that must be in memory
     stored: Collection[int]  # values that go through memory
     new_value: Callable[[Node], int]
+    new_element: Callable[[Node], int]  # a value of the shape of a node's domain
 
     def rewrite(self, draft: Draft) -> None:
         """Give a group its own copies of the cheap values that it reads."""
@@ -122,10 +124,10 @@ class Recomputing:
         """The operand, reading a copy made in this group if its value is cheap to make."""
         leaf = operand.leaves[0]
         v = leaf.source
-        if not isinstance(v, int) or len(operand.leaves) > 1 or not leaf.is_selection:
+        if not isinstance(v, int) or len(operand.leaves) > 1 or v in draft.out_axes or v in self.kept:
             return operand
-        if v in draft.out_axes or v in self.kept:
-            return operand
+        if not leaf.is_selection:
+            return self._copied_elsewhere(operand, placed, loaded, result)
         axes = tuple(None if i.axis is None else placed.axes[i.axis] for i in leaf.dims)
         if (v, axes) not in copies:
             copies[v, axes] = self._copy(v, axes, loaded, result)
@@ -145,14 +147,48 @@ class Recomputing:
         loaded |= leaves
         return names[v]
 
-    def _recipe(self, v: int) -> list[Node]:
-        """The cheap nodes that make ``v`` from values in memory, in order; none when it is not cheap."""
+    def _copied_elsewhere(self, operand: Operand, placed: Placed, loaded: set[int], result: list[Placed]) -> Operand:
+        """As `_copied`, for a value read at another place than its reader's, or not everywhere.
+
+        Only where all that it is made of is read here anyhow: -4*r beside four neighbours r of a grid.
+        """
+        leaf, reader = operand.leaves[0], placed.node
+        assert isinstance(leaf.source, int)
+        recipe = self._recipe(leaf.source, loaded - {leaf.source})
+        inside = {node.value for node in recipe}
+        leaves = {u for node in recipe for u in node.reads} - inside
+        if not recipe or not leaves or leaves - loaded or any(n.classes != recipe[-1].classes for n in recipe):
+            return operand
+        here = tuple(AxisIndex(d if c != ONE else None) for d, c in enumerate(reader.classes))
+        names: dict[int, int] = {}
+
+        def moved(inner: Leaf) -> Leaf:
+            if not isinstance(inner.source, int):
+                return inner
+            u = inner.source
+            return Leaf(names[u], here) if u in names else replace(leaf, source=u)
+
+        for node in recipe:
+            operands = tuple(replace(o, leaves=tuple(map(moved, o.leaves))) for o in node.operands)
+            made = replace(
+                node, operands=operands, shape=reader.shape, classes=reader.classes,
+                out_dims=tuple(i.axis for i in here),
+            )  # fmt: skip
+            names[node.value] = self.new_element(made)
+            result.append(Placed(replace(made, value=names[node.value]), placed.axes))
+        return Operand((Leaf(names[leaf.source], here, leaf.guards),), operand.fill)
+
+    def _recipe(self, v: int, at_hand: Collection[int] = ()) -> list[Node]:
+        """The cheap nodes that make ``v`` from values in memory, in order; none when it is not cheap.
+
+        They begin with values ``at_hand``, however cheap these are.
+        """
         recipe: dict[int, Node] = {}
         pending, cost = [(v, True)], 0
         while pending:
             u, in_place = pending.pop()
             node = self.makers.get(u)
-            if (u in recipe and in_place) or (u != v and (node is None or u in self.kept)):
+            if (u in recipe and in_place) or (u != v and (node is None or u in self.kept or u in at_hand)):
                 continue
             if node is None or not in_place or not is_cheap(node):
                 if u != v and u in self.stored and u not in recipe:
