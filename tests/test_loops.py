@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
+from jitgrad.testing import assert_same_results
 
 _SPECIAL = [0.0, -0.0, 1.0, -3.0, np.inf, -np.inf, np.nan]
 
@@ -105,3 +106,41 @@ def test_reductions_of_rows_in_several_registers(n: int, dtype: Any) -> None:
     for ours, theirs in zip(found, rows, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5 if dtype == np.float32 else 1e-12, atol=1e-5)
     np.testing.assert_array_equal(found[2], rows[2])
+
+
+def row_loss(x: Any, w: Any) -> Any:
+    centred = x - np.mean(x, axis=1, keepdims=True)
+    return np.sum(np.tanh(np.sum(centred * w, axis=1)) * np.sum(centred * centred, axis=1))
+
+
+@pytest.mark.parametrize("n", [1, 5, 64, 150])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_cheap_row_is_made_again_where_it_is_read(n: int, dtype: Any) -> None:
+    rng = np.random.default_rng(n)
+    x, w = rng.standard_normal((30, n)).astype(dtype), rng.standard_normal(n).astype(dtype)
+    step = jg.value_and_grad(row_loss, (0, 1))
+    assert_same_results(step, x, w)
+
+
+@pytest.mark.quick
+def test_rows_of_scratch_that_are_not_cheap_stay() -> None:
+    from jitgrad.compiler.loopir import SERIAL, VECTOR, Buffer, Index, Kernel, Let, Load, Loop, Store, Term, Update
+    from jitgrad.compiler.remake import remake_cheap_values
+
+    f32 = np.dtype(np.float32)
+    place, row = Index((Term("i1"),)), Index((Term("i0", "n0"), Term("i1")))
+
+    def kernel(*made: Any) -> Kernel:
+        first = Loop("i1", "n0", VECTOR, (Load("v0", f32, "in0", row), *made, Store("scratch0", place, "v1", f32)))
+        second = Loop("i1", "n0", VECTOR, (Load("v2", f32, "scratch0", place), Store("out0", row, "v2", f32)))
+        buffers = (Buffer("in0", f32, "in"), Buffer("scratch0", f32, "scratch", "n0"), Buffer("out0", f32, "out"))
+        return Kernel(buffers, ("n0", "n1"), (), (Loop("i0", "n1", SERIAL, (first, second)),))
+
+    double = Let("v1", f32, "add", ("v0", "v0"))
+    again = remake_cheap_values(kernel(double)).text
+    assert "scratch0" not in again
+    assert "v2_v0 = in0[i0*n0 + i1]\n            v2 = f32(add(v2_v0, v2_v0))" in again
+    dear = kernel(Let("v1", f32, "exp", ("v0",)))
+    assert remake_cheap_values(dear) is dear
+    running = kernel(double, Update("v1", f32, "add", "v0"))
+    assert remake_cheap_values(running) is running

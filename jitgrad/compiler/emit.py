@@ -20,6 +20,7 @@ from jitgrad.compiler.emit_registers import DT_INT64, INT32, INT64, POINTER, Reg
 from jitgrad.compiler.loopir import (
     PARALLEL,
     PARALLEL_VECTOR,
+    VECTOR,
     Accumulator,
     Buffer,
     Call,
@@ -173,7 +174,10 @@ class _KernelEmitter(LaneEmitter):
 
         def body(i: ir.Value) -> None:
             self.registers[loop.var] = Register(i, DT_INT64)
+            passes = sum(isinstance(s, Loop) and s.kind == VECTOR for s in loop.body)
+            self.row, self.prefetched = loop.var if passes > 1 else "", set()
             self._body(loop.body)
+            self.row = ""
 
         outside = self.is_parallel
         self.is_parallel |= loop.kind == PARALLEL

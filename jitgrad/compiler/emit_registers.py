@@ -61,6 +61,8 @@ class RegisterEmitter:
         self.vector: VectorLoop | None = None
         self.streaming: ir.Value = ir.Constant(INT64, -1)  # 0 where stores go past the caches
         self.may_stream = False
+        self.row = ""  # the variable of the loop around several vector loops
+        self.prefetched: set[object] = set()
         self.is_parallel = False  # inside a parallel loop, where most of the work is
 
     def _lane_numbers(self, type_: ir.Type = INT64) -> ir.Value:

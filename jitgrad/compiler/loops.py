@@ -20,11 +20,13 @@ from jitgrad.compiler.loopir import (
     Update,
     statements,
 )
+from jitgrad.compiler.remake import remake_cheap_values
 
 
 def optimise_loops(kernel: Kernel) -> Kernel:
     """All loop passes, in order."""
     kernel = multiply_by_reciprocals(kernel)
+    kernel = remake_cheap_values(kernel)
     return hoist_invariants(kernel)
 
 

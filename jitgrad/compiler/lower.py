@@ -40,8 +40,12 @@ def lower_group(group: Group, plan: Plan) -> Lowered:
         group, axis_classes = collapse_axes(group, plan)
         kind = ScatterLowering if group.is_scatter else Lowering
     lowering = kind(group, plan, axis_classes)
-    kernel = optimise_loops(lowering.signature.kernel(lowering.body()))
+    body = lowering.body()
+    signature = lowering.signature
+    whole = signature.kernel(body)
+    kernel = optimise_loops(whole)
     first = axis_classes[0] if axis_classes else ()
     extent = Quantity() if group.is_serial else product(first)
-    signature = lowering.signature
-    return Lowered(kernel, signature.values, signature.quantities, signature.constants, extent, group.is_serial, group)
+    behind = {b.name: v for b, v in zip(whole.buffers, signature.values, strict=True)}
+    values = tuple(behind[b.name] for b in kernel.buffers)
+    return Lowered(kernel, values, signature.quantities, signature.constants, extent, group.is_serial, group)
