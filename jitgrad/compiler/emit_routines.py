@@ -70,41 +70,44 @@ def _masked(r: Routine, name: str, args: list[ir.Value]) -> ir.Value:
     return r.builder.call(declare(r.builder.module, full, ir.FunctionType(result, [a.type for a in args])), args)
 
 
-def _pack(r: Routine) -> None:
-    """A square of elements at a time: rows are matrices, of which the last stands in for those beyond the end."""
+def _starts(r: Routine, base: ir.Value, first: ir.Value, n: ir.Value, valid: ir.Value) -> list[ir.Value]:
+    """Where the matrix of each lane begins; the last one stands in for those beyond the end."""
     b = r.builder
-    tile, source, first, n, valid = r.function.args
-    align = ir.Constant(INT32, r.dtype.itemsize)
     last = b.sub(valid, r.number(1))
     starts = []
     for k in range(r.lanes):
-        inside = b.icmp_signed("<", r.number(k), valid)
-        place = b.mul(b.add(first, b.select(inside, r.number(k), last)), n)
-        starts.append(r.element(source, place))
+        lane = b.select(b.icmp_signed("<", r.number(k), valid), r.number(k), last)
+        starts.append(r.element(base, b.mul(b.add(first, lane), n)))
+    return starts
+
+
+def _pack(r: Routine) -> None:
+    """A square of elements at a time, whose rows are matrices."""
+    tile, source, first, n, valid = r.function.args
+    align = ir.Constant(INT32, r.dtype.itemsize)
+    starts = _starts(r, source, first, n, valid)
 
     def square(start: ir.Value) -> None:
         mask = _columns(r, start, n)
         zero = ir.Constant(r.vector, None)
         rows = [_masked(r, "load", [r.element(row, start), align, mask, zero]) for row in starts]
         for k, column in enumerate(transposed(r, rows)):
-            r.store(column, tile, b.add(start, r.number(k)))
+            r.store(column, tile, r.builder.add(start, r.number(k)))
 
     r.loop(r.number(0), n, r.lanes, square)
 
 
 def _unpack(r: Routine) -> None:
-    b = r.builder
+    """The way back. Lanes beyond the end hold what the last one holds, because they were given the same."""
     out, tile, first, n, valid = r.function.args
     align = ir.Constant(INT32, r.dtype.itemsize)
-    never = ir.Constant(ir.VectorType(ir.IntType(1), r.lanes), [0] * r.lanes)
-    starts = [r.element(out, b.mul(b.add(first, r.number(k)), n)) for k in range(r.lanes)]
+    starts = _starts(r, out, first, n, valid)
 
     def square(start: ir.Value) -> None:
         mask = _columns(r, start, n)
-        columns = [r.load(tile, b.add(start, r.number(k))) for k in range(r.lanes)]
-        for k, row in enumerate(transposed(r, columns)):
-            inside = b.select(b.icmp_signed("<", r.number(k), valid), mask, never)
-            _masked(r, "store", [row, r.element(starts[k], start), align, inside])
+        columns = [r.load(tile, r.builder.add(start, r.number(k))) for k in range(r.lanes)]
+        for row, target in zip(transposed(r, columns), starts, strict=True):
+            _masked(r, "store", [row, r.element(target, start), align, mask])
 
     r.loop(r.number(0), n, r.lanes, square)
 
