@@ -232,6 +232,11 @@ def test_nan_in_one_matrix_gives_nan_there_and_no_error() -> None:
     expected = np.linalg.solve(a, b)
     np.testing.assert_array_equal(np.isnan(solved).any(axis=(1, 2)), np.isnan(expected).any(axis=(1, 2)))
     np.testing.assert_allclose(np.delete(solved, 7, 0), np.delete(expected, 7, 0), rtol=1e-9)
+    positive = _positive(_normal((20, 4, 4))[0])
+    positive[3, 1, 0] = np.nan
+    np.testing.assert_array_equal(
+        np.isnan(jg.compile(np.linalg.cholesky)(positive)), np.isnan(np.linalg.cholesky(positive))
+    )
 
 
 def test_large_matrices_are_left_to_the_library() -> None:

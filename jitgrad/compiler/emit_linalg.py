@@ -277,7 +277,7 @@ def _lu_det(r: Routine) -> None:
 
 
 def _cholesky(r: Routine) -> None:
-    """Row by row, from the lower triangle; flags say where a matrix is not positive definite."""
+    """Row by row, from the lower triangle; flags say where one is not positive definite. NaN is passed on."""
     a, flags, n, _ = r.function.args
     m, b = Matrices(r, n), r.builder
     m.store_number(ir.Constant(m.numbers, [0] * r.lanes), flags, r.number(0))
@@ -295,8 +295,7 @@ def _cholesky(r: Routine) -> None:
     def row(i: ir.Value) -> None:
         m.above(i, lambda j: r.store(b.fdiv(dot(i, j), r.load(a, m.place(j, j))), a, m.place(i, j)))
         square = dot(i, i)
-        is_positive = b.fcmp_ordered(">", square, m.number(0))
-        fails = b.zext(b.not_(is_positive), m.numbers)
+        fails = b.zext(b.fcmp_ordered("<=", square, m.number(0)), m.numbers)
         m.store_number(b.or_(m.load_number(flags, r.number(0)), fails), flags, r.number(0))
         r.store(call_intrinsic(b, "sqrt", [square]), a, m.place(i, i))
         m.below(i, lambda column: r.store(m.number(0), a, m.place(i, column)))

@@ -130,7 +130,7 @@ def _cholesky(a: Any, flags: Any, n: int) -> None:
         for j in range(i):
             m[i, j] = (m[i, j] - m[i, :j] @ m[j, :j]) / m[j, j]
         square = m[i, i] - m[i, :i] @ m[i, :i]
-        flags[0] |= not square > 0
+        flags[0] |= square <= 0
         m[i, i] = np.sqrt(square)
         m[i, i + 1 :] = 0
 
