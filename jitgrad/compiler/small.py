@@ -16,7 +16,7 @@ from jitgrad.opdef import AxisIndex
 
 TINY = 32
 _MANY = 16  # matrices; fewer leave lanes empty
-_SMALL, _SMALLEST = 12, 4
+_SMALL, _SMALLEST = 16, 4
 
 
 def is_tiny(extent: int) -> bool:
@@ -30,8 +30,8 @@ def is_small_product(batch: int, m: int, n: int, k: int) -> bool:
     Value and gradient of sum((a @ b)**2), one thread, nanoseconds per matrix, by BLAS and by loops:
 
         n x n       2         4         8        12         16
-        float64   148, 9   185, 26   280, 142  550, 456   951, 1035
-        float32   164, 9   201, 18   333, 81   379, 231   573, 505
+        float64   148, 13  184, 28   272, 129  553, 354  958, 796
+        float32   165, 11  201, 18   333, 77   380, 209  570, 438
     """
     return batch > 1 and max(m, n, k) <= (_SMALL if batch >= _MANY else _SMALLEST)
 
