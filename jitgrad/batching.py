@@ -53,7 +53,7 @@ def batch(ys: Sequence[Tensor], stand_ins: Mapping[Tensor, Tensor], n: int) -> l
         mask = tuple(x in made for x in op.inputs)
         if any(mask) and not all(t in made for t in op.outputs):
             inputs = tuple(made.get(x, x) for x in op.inputs)
-            with op.graph.only_attrs(compile_attrs(op)), op.graph.derived_from(op):
+            with op.graph.derived_from(op, compile_attrs(op)):
                 outputs = _batch_operation(op, inputs, mask, n)
             made.update(zip(op.outputs, outputs, strict=True))
     return [made[y] if y in made else repeat(y, n) for y in ys]

@@ -79,6 +79,7 @@ class _Walk:
     ) -> None:
         self.graph = graph
         self.scope = scope
+        self.name = scope.rstrip("/")
         self.sources = set(sources)
         self.stopped = stopped
         self.method = method
@@ -110,13 +111,14 @@ class _Walk:
                 self._propagate(op, cotangents, between)
 
     def _propagate(self, op: Operation, cotangents: list[Tensor | None], between: set[Operation]) -> None:
-        with self._scopes_of(op), self.graph.name_scope(f"{self.scope}{op.name}_grad/"):
-            wanted = [x for x in op.inputs if self._carries(x, between)]
-            if not wanted:
+        with self._scopes_of(op, f"{self.scope}{op.name}_grad/"):
+            carried = [self._carries(x, between) for x in op.inputs]
+            if True not in carried:
                 return
             filled = [g if g is not None else _missing(t) for g, t in zip(cotangents, op.outputs, strict=True)]
+            wanted = [x for x, carries in zip(op.inputs, carried, strict=True) if carries]
             grads = self._masked(op, filled, _checked(op, apply_rule(op, filled, wanted)))
-            used = [g if self._carries(x, between) else None for x, g in zip(op.inputs, grads, strict=True)]
+            used = [g if carries else None for g, carries in zip(grads, carried, strict=True)]
             for x, g in zip(op.inputs, self._gated(used) if self.is_gated else used, strict=True):
                 if g is not None:
                     self.addends.setdefault(x, []).append(g)
@@ -140,7 +142,7 @@ class _Walk:
         There the cotangent is 0, and a rule may make NaN of it: 0/x of a logarithm at x = 0. So a side that is not
         taken is masked again behind each element-wise op whose derivative can be infinite.
         """
-        if op.type == "where":
+        if op.opdef.name == "where":
             for g, side in zip(grads[1:], (op.inputs[0], operators.call("logical_not", op.inputs[0])), strict=True):
                 if g is not None:
                     self.masks[g] = side
@@ -179,11 +181,9 @@ class _Walk:
             self.masks[total] = mask
         return total
 
-    @contextlib.contextmanager
-    def _scopes_of(self, op: Operation) -> Iterator[None]:
-        attrs = gradient_attrs(op, self.scope.rstrip("/"))
-        with self.graph.only_attrs(attrs), self.graph.derived_from(op), self._place_of(op):
-            yield
+    def _scopes_of(self, op: Operation, name_scope: str | None = None) -> contextlib.AbstractContextManager[None]:
+        attrs = gradient_attrs(op, self.name)
+        return self.graph.derived_from(op, attrs, name_scope, self.is_colocated)
 
     def _place_of(self, op: Operation) -> contextlib.AbstractContextManager[None]:
         return self.graph.colocate_with(op) if self.is_colocated else contextlib.nullcontext()
@@ -275,13 +275,16 @@ def _missing(t: Tensor) -> Tensor | None:
     return operators.call("zeros_like", t) if is_inexact(t.dtype) else None
 
 
+_SEQUENCES = (list, tuple)
+
+
 def apply_rule(op: Operation, cotangents: Sequence[Tensor | None], wanted: Sequence[Tensor]) -> Sequence[Tensor | None]:
     """The cotangents of an operation's inputs by its gradient rule; GradientError when it has none."""
-    override = op.graph.gradient_rules.get(op.type) or registered_rules.get(op.type)
+    opdef: OpDef = op.opdef
+    override = op.graph.gradient_rules.get(opdef.name) or registered_rules.get(opdef.name)
     if override is not None:
         result = override(op, *cotangents)
-        return result if isinstance(result, list | tuple) else (result,)
-    opdef: OpDef = op.opdef
+        return result if isinstance(result, _SEQUENCES) else (result,)
     if opdef.vjp is None:
         if opdef.differentiable:
             raise _no_rule(op, wanted)
@@ -289,7 +292,7 @@ def apply_rule(op: Operation, cotangents: Sequence[Tensor | None], wanted: Seque
     single = len(op.outputs) == 1
     out = op.outputs[0] if single else op.outputs
     result = opdef.vjp(cotangents[0] if single else tuple(cotangents), out, *op.inputs, **op.params)
-    return result if isinstance(result, list | tuple) else (result,)
+    return result if isinstance(result, _SEQUENCES) else (result,)
 
 
 def _no_rule(op: Operation, wanted: Sequence[Tensor]) -> GradientError:

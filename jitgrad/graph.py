@@ -11,14 +11,15 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from jitgrad.dispatch import NumpyProtocols
 from jitgrad.errors import LeakedTracerError, ShapeError, layout
-from jitgrad.opdef import OpDef, Specs
+from jitgrad.opdef import Elementwise, OpDef, Specs
 from jitgrad.operators import Operators
 from jitgrad.spec import DType, Shape, TensorSpec
 
@@ -34,12 +35,25 @@ _not_the_users = (
 Source = tuple[str, int]
 
 
+class _LibraryFiles(dict[str, bool]):
+    """File name → whether it is of this package, NumPy or SciPy; each is looked at once."""
+
+    def __missing__(self, name: str) -> bool:
+        self[name] = found = name.startswith(_not_the_users)
+        return found
+
+
+_is_library = _LibraryFiles()
+_sources: dict[Source, Source] = {}  # each place once: many operations come from the same
+
+
 def user_source() -> Source:
     """File and line of the innermost frame outside this package, NumPy and SciPy."""
     frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(_not_the_users) and frame.f_back is not None:
+    while _is_library[frame.f_code.co_filename] and frame.f_back is not None:
         frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
+    source = (frame.f_code.co_filename, frame.f_lineno)
+    return _sources.setdefault(source, source)
 
 
 def checked_name(name: str) -> str:
@@ -57,7 +71,7 @@ def raised_at(error: BaseException) -> Source | None:
     found, place = None, error.__traceback__
     while place is not None:
         name = place.tb_frame.f_code.co_filename
-        is_library = name.startswith(_not_the_users) or name.endswith(".pyx")
+        is_library = _is_library[name] or name.endswith(".pyx")
         found = found if is_library else (name, place.tb_lineno)
         place = place.tb_next
     return found
@@ -66,6 +80,9 @@ def raised_at(error: BaseException) -> Source | None:
 def source_text(source: Source | None) -> str:
     """``classify.py:41``."""
     return "an unknown place" if source is None else f"{os.path.basename(source[0])}:{source[1]}"
+
+
+_no_params: dict[str, Any] = {}
 
 
 class Tensor(Operators, NumpyProtocols):
@@ -122,26 +139,35 @@ class Operation:
     """A node of a graph: an op applied to tensors, with params (what is computed) and attrs (annotations)."""
 
     __slots__ = (
-        "__weakref__", "_colocation", "attrs", "control_inputs", "device", "graph", "id", "inputs", "name", "opdef",
+        "__weakref__", "_attrs", "_colocation", "control_inputs", "device", "graph", "id", "inputs", "name", "opdef",
         "original_op", "outputs", "params", "source",
     )  # fmt: skip
 
     outputs: tuple[Tensor, ...]
 
-    def __init__(self, graph: Graph, opdef: OpDef, inputs: tuple[Tensor, ...], params: Mapping[str, Any]) -> None:
+    def __init__(
+        self, graph: Graph, opdef: OpDef, inputs: tuple[Tensor, ...], params: Mapping[str, Any], name: str, here: Here
+    ) -> None:
         self.graph = graph
         self.opdef = opdef
         self.inputs = inputs
-        self.params = params
-        self.attrs: dict[str, Any] = {}
+        self.params = params or _no_params
+        self.name = name
+        self._attrs: Mapping[str, Any] = here.attrs  # those of the scope until they are asked for
         self.control_inputs: tuple[Operation, ...] = ()
-        self.device = ""
-        self._colocation: tuple[str, ...] = ()
-        self.original_op: Operation | None = None
-        self.source: Source | None = None
-        self.id = -1
-        self.name = ""
+        self.device = here.device
+        self._colocation = here.colocation
+        self.original_op = here.original_op
+        self.source: Source | None = here.source or user_source()
+        self.id = len(graph._operations)
         self.outputs = ()
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """The annotations, a dictionary of its own."""
+        if not isinstance(self._attrs, dict):
+            self._attrs = dict(self._attrs)
+        return self._attrs
 
     @property
     def type(self) -> str:
@@ -155,13 +181,48 @@ class Operation:
 
     def get_attr(self, key: str) -> Any:
         """The attr or param of that name; LookupError when there is none."""
-        for table in (self.attrs, self.params):
+        for table in (self._attrs, self.params):
             if key in table:
                 return table[key]
         raise LookupError(f"operation {self.name!r} has no attribute {key!r}")
 
     def __repr__(self) -> str:
         return f"<Operation {self.name!r} type={self.type}>"
+
+
+class Here(NamedTuple):
+    """What the active scopes of a graph give to the operations that are made now."""
+
+    device: str = ""
+    colocation: tuple[str, ...] = ()
+    name_scope: str = ""
+    attrs: MappingProxyType[str, Any] = MappingProxyType({})
+    asks: bool = False  # whether some attr is a function of the operation
+    control: tuple[Operation, ...] = ()
+    original_op: Operation | None = None
+    source: Source | None = None
+
+    def beside(self, op: Operation) -> Here:
+        """With the device and the colocation groups of ``op``."""
+        groups = tuple(dict.fromkeys((*self.colocation, *op.colocation_groups)))
+        return self._replace(device=op.device or self.device, colocation=groups)
+
+
+class _Inside:
+    """Context manager: operations made inside are made at another ``Here``, which ``move`` makes of the present one."""
+
+    __slots__ = ("before", "graph", "move")
+
+    def __init__(self, graph: Graph, move: Callable[[Here], Here]) -> None:
+        self.graph = graph
+        self.move = move
+
+    def __enter__(self) -> None:
+        self.before = self.graph._here
+        self.graph._here = self.move(self.before)
+
+    def __exit__(self, *error: object) -> None:
+        self.graph._here = self.before
 
 
 class Graph:
@@ -173,13 +234,7 @@ class Graph:
         self._operations: list[Operation] = []
         self._by_name: dict[str, Operation] = {}
         self._names: dict[str, int] = {}
-        self._name_scope = ""
-        self._attr_scope: dict[str, Any] = {}
-        self._control: tuple[Operation, ...] = ()
-        self._device = ""
-        self._colocation: tuple[str, ...] = ()
-        self._original_op: Operation | None = None
-        self._source: Source | None = None
+        self._here = Here()
         self.scope_counter = itertools.count()
         self.gradient_rules: dict[str, Any] = {}
         self.seed: int | None = None
@@ -199,10 +254,12 @@ class Graph:
 
     def get_operation_by_name(self, name: str) -> Operation:
         """The operation of that name; KeyError when there is none."""
-        try:
-            return self._by_name[name]
-        except KeyError:
-            raise KeyError(f"the graph has no operation {name!r}") from None
+        found = self._by_name
+        for op in self._operations[len(found) :]:
+            found[op.name] = op
+        if name not in found:
+            raise KeyError(f"the graph has no operation {name!r}")
+        return found[name]
 
     def as_graph_element(self, obj: Any) -> Tensor | Operation:
         """The tensor or operation that a name (``"op"``, ``"op:0"``) or an object stands for, checked to be of
@@ -226,85 +283,85 @@ class Graph:
 
     def unique_name(self, name: str) -> str:
         """``name`` in the current name scope, with ``_1``, ``_2``, ... appended when it is taken."""
-        full = self._name_scope + name
-        count = self._names.get(full)
+        full, names = self._here.name_scope + name, self._names
+        count = names.get(full)
         if count is None:
-            self._names[full] = 1
+            names[full] = 1
             return full
-        while True:
-            candidate = f"{full}_{count}"
+        while (candidate := f"{full}_{count}") in names:
             count += 1
-            if candidate not in self._names:
-                self._names[full] = count
-                self._names[candidate] = 1
-                return candidate
+        names[full] = count + 1
+        names[candidate] = 1
+        return candidate
 
     @contextlib.contextmanager
     def name_scope(self, name: str | None) -> Iterator[str]:
         """Operations made inside are named ``name/...``; a name that ends in "/" is entered again as it is; ""
         is the root.
         """
-        before = self._name_scope
         if not name:
             scope = ""
         elif name.endswith("/"):
             scope = checked_name(name)
         else:
             scope = self.unique_name(checked_name(name)) + "/"
-        with self._restoring(_name_scope=scope):
+        with _Inside(self, lambda here: here._replace(name_scope=scope)):
             yield scope
-        assert self._name_scope == before
-
-    @contextlib.contextmanager
-    def _restoring(self, **state: Any) -> Iterator[None]:
-        before = {key: getattr(self, key) for key in state}
-        for key, value in state.items():
-            setattr(self, key, value)
-        try:
-            yield
-        finally:
-            for key, value in before.items():
-                setattr(self, key, value)
 
     def attr_scope(self, **attrs: Any) -> contextlib.AbstractContextManager[None]:
         """Operations made inside get these attrs; a callable value is asked with each operation."""
-        return self._restoring(_attr_scope={**self._attr_scope, **attrs})
+        return self.only_attrs({**self._here.attrs, **attrs})
 
     def only_attrs(self, attrs: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
         """Operations made inside get exactly these attrs, whatever scope is active."""
-        return self._restoring(_attr_scope=dict(attrs))
+        fixed, asks = MappingProxyType(dict(attrs)), any(map(callable, attrs.values()))
+        return _Inside(self, lambda here: here._replace(attrs=fixed, asks=asks))
 
     def current_attr(self, key: str) -> Any:
         """What the active attr scope gives for ``key``; None when it gives nothing."""
-        return self._attr_scope.get(key)
+        return self._here.attrs.get(key)
 
     def control_dependencies(self, ops: Sequence[Any] | None) -> contextlib.AbstractContextManager[None]:
         """Operations made inside run after ``ops``; None drops the dependencies of the enclosing scopes."""
         if ops is None:
-            return self._restoring(_control=())
+            return _Inside(self, lambda here: here._replace(control=()))
         elements = [self.as_graph_element(op) for op in ops]
         wanted = [element.op if isinstance(element, Tensor) else element for element in elements]
-        return self._restoring(_control=tuple(dict.fromkeys((*self._control, *wanted))))
+        control = tuple(dict.fromkeys((*self._here.control, *wanted)))
+        return _Inside(self, lambda here: here._replace(control=control))
 
     @property
     def has_control_dependencies(self) -> bool:
         """Whether new operations run after others that they do not read."""
-        return bool(self._control)
+        return bool(self._here.control)
 
     def device(self, name: str | None) -> contextlib.AbstractContextManager[None]:
         """Operations made inside carry this device string."""
-        return self._restoring(_device=name or "")
+        return _Inside(self, lambda here: here._replace(device=name or ""))
 
     def colocate_with(self, op: Any) -> contextlib.AbstractContextManager[None]:
         """Operations made inside carry the device and the colocation groups of ``op``."""
         element = self.as_graph_element(op)
         target = element.op if isinstance(element, Tensor) else element
-        groups = tuple(dict.fromkeys((*self._colocation, *target.colocation_groups)))
-        return self._restoring(_colocation=groups, _device=target.device or self._device)
+        return _Inside(self, lambda here: here.beside(target))
 
-    def derived_from(self, op: Operation) -> contextlib.AbstractContextManager[None]:
-        """Operations made inside have ``op`` as their ``original_op`` and its source line."""
-        return self._restoring(_original_op=op, _source=op.source)
+    def derived_from(
+        self,
+        op: Operation,
+        attrs: MappingProxyType[str, Any],
+        name_scope: str | None = None,
+        is_colocated: bool = False,
+    ) -> contextlib.AbstractContextManager[None]:
+        """Operations made inside have ``op`` as their ``original_op``, its source line and exactly these attrs; the
+        names begin with ``name_scope``, if one is given, and ``is_colocated`` gives them the place of ``op``.
+        """
+
+        def derived(here: Here) -> Here:
+            device, groups = here.beside(op)[:2] if is_colocated else here[:2]
+            scope = here.name_scope if name_scope is None else name_scope
+            return Here(device, groups, scope, attrs, False, here.control, op, op.source)
+
+        return _Inside(self, derived)
 
     @contextlib.contextmanager
     def as_default(self) -> Iterator[Graph]:
@@ -328,22 +385,21 @@ class Graph:
                 raise LeakedTracerError(foreign_message(x, self))
             if x._view is not None:
                 x._view.renew(x)
-        op = Operation(self, opdef, inputs, params)
-        op.name = self.unique_name(checked_name(name) if name else opdef.name)
-        op.outputs = tuple(Tensor(op, index, spec) for index, spec in enumerate(specs))
-        op.source = self._source or user_source()
-        op.original_op = self._original_op
-        op.device = self._device
-        op._colocation = self._colocation
-        if self._control:
-            op.control_inputs = tuple(c for c in self._control if all(x.op is not c for x in inputs))
-        op.id = len(self._operations)
+        here = self._here
+        op = Operation(self, opdef, inputs, params, self.unique_name(checked_name(name) if name else opdef.name), here)
+        if len(specs) == 1:
+            op.outputs = (Tensor(op, 0, specs[0]),)
+        else:
+            op.outputs = tuple([Tensor(op, index, spec) for index, spec in enumerate(specs)])
+        if here.control:
+            op.control_inputs = tuple(c for c in here.control if all(x.op is not c for x in inputs))
         self._operations.append(op)
-        self._by_name[op.name] = op
         for x in inputs:
             x._consumers.append(op)
-        for key, value in self._attr_scope.items():
-            op.attrs[key] = value(op) if callable(value) else value
+        if here.asks:
+            op._attrs = {}
+            for key, value in here.attrs.items():
+                op._attrs[key] = value(op) if callable(value) else value
         return op
 
 
@@ -406,6 +462,8 @@ _probes = (12_252_240, 24_504_480)
 
 def infer_specs(opdef: OpDef, specs: Specs, params: Mapping[str, Any]) -> Specs:
     """Output specs of an op, as far as the input specs tell."""
+    if not params and type(opdef.kind) is Elementwise:
+        return _elementwise_specs(opdef, specs)
     if opdef.infers_partial or all(spec.is_known for spec in specs):
         return opdef.infer(specs, params)
     found = [_probe(opdef, specs, params, extent) for extent in _probes]
@@ -415,6 +473,11 @@ def infer_specs(opdef: OpDef, specs: Specs, params: Mapping[str, Any]) -> Specs:
         TensorSpec(functools.reduce(_agreement, [spec.shape for spec in outs]), outs[0].dtype)
         for outs in zip(*found, strict=True)
     )
+
+
+@functools.lru_cache(maxsize=4096)
+def _elementwise_specs(opdef: OpDef, specs: Specs) -> Specs:
+    return opdef.infer(specs, {})
 
 
 def _probe(opdef: OpDef, specs: Specs, params: Mapping[str, Any], extent: int) -> Specs:
@@ -458,7 +521,7 @@ def apply(opdef: OpDef, *inputs: Tensor, name: str | None = None, **params: Any)
     ShapeError and DTypeError of the op's inference get the op, its inputs and the user's line.
     """
     graph = graph_of(inputs)
-    specs = tuple(x.spec for x in inputs)
+    specs = tuple([x.spec for x in inputs])
     try:
         out_specs = infer_specs(opdef, specs, params)
     except (ShapeError, TypeError) as error:

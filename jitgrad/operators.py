@@ -89,9 +89,12 @@ def _is_assignment(frame: FrameType) -> bool:
     return opcode.startswith("STORE") and frame.f_globals.get("__name__") != "random"
 
 
+_NO_OPERANDS = (str, bytes, dict, set, type(None))
+
+
 def is_operand(x: Any) -> bool:
     """Whether an operator accepts ``x`` beside a tensor: everything but strings, None and containers of objects."""
-    return not isinstance(x, str | bytes | dict | set | type(None))
+    return not isinstance(x, _NO_OPERANDS)
 
 
 def traced_value_error(x: Any, what: str, hint: str) -> JitgradError:

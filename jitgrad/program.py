@@ -163,7 +163,7 @@ def slice_graph(
         for v, t in zip(outputs, op.outputs, strict=True):
             number.setdefault(t, v)  # a fed output keeps its fed value
         after = tuple(place[c] for c in op.control_inputs if c in place)
-        origin = Origin(op.name, op.source, cluster_scope(op.attrs))
+        origin = Origin(op.name, op.source, cluster_scope(op._attrs))
         place[op] = len(instructions)
         instructions.append(Instruction(op.opdef, inputs, outputs, op.params, origin, after))
     return Program(

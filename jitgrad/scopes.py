@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from jitgrad.graph import Graph, Operation, default_graph
@@ -12,6 +14,7 @@ COMPILE = "_XlaCompile"
 SCOPE = "_XlaScope"
 SEPARATE = "_XlaSeparateCompiledGradients"
 
+Attrs = MappingProxyType[str, Any]
 CompileOps = bool | Callable[[Operation], bool]
 
 
@@ -50,20 +53,27 @@ def _checked(compile_ops: CompileOps) -> CompileOps:
     return ask
 
 
-def compile_attrs(op: Operation) -> dict[str, Any]:
+def compile_attrs(op: Operation) -> Attrs:
     """The compilation attributes that an operation carries."""
-    return {key: op.attrs[key] for key in (COMPILE, SCOPE, SEPARATE) if key in op.attrs}
+    attrs = op._attrs
+    return MappingProxyType({key: attrs[key] for key in (COMPILE, SCOPE, SEPARATE) if key in attrs})
 
 
-def gradient_attrs(op: Operation, name: str) -> dict[str, Any]:
+def gradient_attrs(op: Operation, name: str) -> Attrs:
     """Compilation attributes of the gradient of ``op`` made by ``gradients(name=name)`` (SEMANTICS section 2)."""
-    attrs = compile_attrs(op)
+    get = op._attrs.get
+    return _gradient_attrs((get(COMPILE), get(SCOPE), get(SEPARATE)), name)
+
+
+@functools.lru_cache(maxsize=256)
+def _gradient_attrs(values: tuple[Any, ...], name: str) -> Attrs:
+    attrs = {key: value for key, value in zip((COMPILE, SCOPE, SEPARATE), values, strict=True) if value is not None}
     if attrs.get(COMPILE) and attrs.get(SEPARATE) and SCOPE in attrs:
         attrs[SCOPE] = f"{attrs[SCOPE]}_grad_{name.replace('/', '_')}"
-    return attrs
+    return MappingProxyType(attrs)
 
 
-def sum_attrs(ops: list[Operation]) -> dict[str, Any]:
+def sum_attrs(ops: list[Operation]) -> Attrs:
     """The compilation attributes of a sum of what ``ops`` make: those that they share.
 
     Where all are compiled but in different scopes, the sum goes with the last of them, whose scope runs last: in no
@@ -74,7 +84,7 @@ def sum_attrs(ops: list[Operation]) -> dict[str, Any]:
         return first
     if all(attrs.get(COMPILE) for attrs in (first, *rest)):
         return compile_attrs(max(ops, key=lambda op: op.id))
-    return {}
+    return MappingProxyType({})
 
 
 def cluster_scope(attrs: Mapping[str, Any]) -> str | None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +26,7 @@ def dtype_text(dtype: DType) -> str:
     return type_names.get(dtype.name, dtype.name)
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
+class TensorSpec(NamedTuple):
     """Shape and dtype. ``shape`` is None when the rank is unknown; a dimension is None when its extent is."""
 
     shape: Shape | None
@@ -99,7 +97,7 @@ def broadcast_shapes(*shapes: Shape | None) -> Shape | None:
 
 def is_compatible(a: Shape | None, b: Shape | None) -> bool:
     """Whether two partly known shapes may be the same shape."""
-    if a is None or b is None:
+    if a is None or b is None or a == b:
         return True
     return len(a) == len(b) and all(m is None or n is None or m == n for m, n in zip(a, b, strict=True))
 

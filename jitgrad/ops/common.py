@@ -12,8 +12,9 @@ import numpy.typing as npt
 from jitgrad import operators
 from jitgrad.errors import DTypeError, ShapeError, UnsupportedOpError, layout
 from jitgrad.graph import Graph, Tensor, apply, graph_of, operation_text, source_text, user_source
+from jitgrad.keys import frozen
 from jitgrad.opdef import OpDef, Params, Specs, find
-from jitgrad.spec import DType, Shape, TensorSpec, broadcast_shapes
+from jitgrad.spec import DType, Shape, TensorSpec, broadcast_shapes, spec_of
 
 PYTHON_SCALARS = (bool, int, float, complex)
 _weak_types = {"i": int, "u": int, "f": float, "c": complex}
@@ -21,7 +22,9 @@ _weak_types = {"i": int, "u": int, "f": float, "c": complex}
 
 def unwrap(value: Any) -> Any:
     """The tensor that ``value`` stands for (a Variable, say), else ``value`` itself."""
-    return value.as_graph_element() if hasattr(value, "as_graph_element") else value
+    if type(value) is Tensor or not hasattr(value, "as_graph_element"):
+        return value
+    return value.as_graph_element()
 
 
 def as_tensor(value: Any, dtype: DType | None = None, graph: Graph | None = None) -> Tensor:
@@ -31,7 +34,7 @@ def as_tensor(value: Any, dtype: DType | None = None, graph: Graph | None = None
     value = unwrap(value)
     if not isinstance(value, Tensor):
         return operators.call("constant", value, dtype, graph=graph)  # type: ignore[no-any-return]
-    return value if dtype is None or value.dtype == dtype else operators.call("astype", value, dtype)
+    return value if dtype is None or value.spec.dtype == dtype else operators.call("astype", value, dtype)
 
 
 def build(name: str, *args: Any, **kwargs: Any) -> Tensor:
@@ -52,11 +55,12 @@ def as_tensors(*values: Any) -> tuple[Tensor, ...]:
 
 def type_key(value: Any) -> Any:
     """What NumPy's promotion looks at: a dtype, or the Python type of a scalar that gives way (NEP 50)."""
-    value = unwrap(value)
-    if isinstance(value, Tensor):
-        return _weak_types.get(value.dtype.kind, value.dtype) if value.is_weak else value.dtype
     if type(value) in PYTHON_SCALARS:
         return np.dtype(bool) if type(value) is bool else type(value)
+    value = unwrap(value)
+    if isinstance(value, Tensor):
+        dtype = value.spec.dtype
+        return _weak_types.get(dtype.kind, dtype) if value.is_weak else dtype
     return np.asarray(value).dtype
 
 
@@ -96,12 +100,12 @@ def _pattern(x: Tensor) -> Tensor:
 
 def has_shape_of(x: Tensor, y: Tensor) -> bool:
     """Whether two tensors are known to have the same shape, even where extents are not known."""
-    return _pattern(x) is _pattern(y) or (x.spec.is_known and x.spec.shape == y.spec.shape)
+    return x is y or (x.spec.is_known and x.spec.shape == y.spec.shape) or _pattern(x) is _pattern(y)
 
 
 def shaped_like(x: Tensor, y: Tensor) -> Tensor:
     """``x``, remembered to have the shape of ``y`` where its own extents are not known."""
-    if not x.spec.is_known and x is not y:
+    if x is not y and not x.spec.is_known:
         x.shaped_like = _pattern(y)
     return x
 
@@ -142,21 +146,34 @@ def _broadcast_one(x: Tensor, out: Shape | None, tensors: Sequence[Tensor]) -> T
 def filled_like(x: Tensor, value: Any, dtype: DType) -> Tensor:
     """A tensor of the shape of ``x`` that holds ``value`` everywhere: a constant where the shape is known."""
     if x.spec.is_known:
-        return as_tensor(filled(x.spec.known_shape, value, dtype), graph=x.graph)
+        array = filled(x.spec.known_shape, value, dtype)
+        return x.op.graph.add(find("constant"), (), {"value": array}, (spec_of(array),)).outputs[0]
     return shaped_like(apply(find("broadcast_like"), as_tensor(value, dtype, x.graph), x), x)
 
 
 def filled(shape: tuple[int, ...], value: Any, dtype: DType | None = None) -> npt.NDArray[Any]:
     """A read-only array that holds ``value`` everywhere, in the memory of one element."""
+    return _filled(shape, value, dtype) if type(value) not in PYTHON_SCALARS else _splat(
+        shape, value, dtype, frozen(value)
+    )
+
+
+def _filled(shape: tuple[int, ...], value: Any, dtype: DType | None) -> npt.NDArray[Any]:
     number = np.array(value, dtype=dtype)
     number.flags.writeable = False
     return np.broadcast_to(number, shape)
 
 
+@functools.lru_cache(maxsize=1024)
+def _splat(shape: tuple[int, ...], value: Any, dtype: DType | None, stand_in: Any) -> npt.NDArray[Any]:
+    """An array of a Python number, which ``stand_in`` tells from those that compare equal."""
+    return _filled(shape, value, dtype)
+
+
 def same_shape(specs: Specs) -> Shape | None:
     """The shape that all elementwise inputs have, as far as it is known; ShapeError when they differ."""
     try:
-        return functools.reduce(_merged, (spec.shape for spec in specs))
+        return functools.reduce(_merged, [spec.shape for spec in specs])
     except ShapeError:
         raise ShapeError(f"inputs of different shapes: {', '.join(map(str, specs))}") from None
 
@@ -184,24 +201,31 @@ def elementwise(opdef: OpDef, *values: Any, dtypes: Sequence[DType], **params: A
 
     Python numbers become constants of the broadcast shape.
     """
-    inputs = _broadcast_values(tuple(map(unwrap, values)), dtypes)
+    values = tuple(map(unwrap, values))
+    inputs = _broadcast_values(values, dtypes)
     outputs = apply(opdef, *inputs, **params)
-    is_weak = all(is_weak_key(type_key(value)) for value in values)
+    is_weak = _are_weak(values)
     for out in outputs if isinstance(outputs, tuple) else (outputs,):
         shaped_like(out, inputs[0]).is_weak = is_weak
     return outputs
 
 
-def _broadcast_values(values: Sequence[Any], dtypes: Sequence[DType]) -> list[Tensor]:
+def _are_weak(values: Sequence[Any]) -> bool:
+    return is_weak_key(type_key(values[0])) and all(is_weak_key(type_key(value)) for value in values[1:])
+
+
+def _broadcast_values(values: Sequence[Any], dtypes: Sequence[DType]) -> Sequence[Tensor]:
     graph = graph_of(values)
-    is_number = [type(value) in PYTHON_SCALARS for value in values]
-    pairs = list(zip(values, dtypes, is_number, strict=True))
-    arrays = broadcast(*(as_tensor(value, dtype, graph) for value, dtype, number in pairs if not number))
+    pairs = list(zip(values, dtypes, strict=True))
+    arrays = [as_tensor(value, dtype, graph) for value, dtype in pairs if type(value) not in PYTHON_SCALARS]
     if not arrays:
-        return [as_tensor(value, dtype, graph) for value, dtype in zip(values, dtypes, strict=True)]
-    pending = iter(arrays)
+        return [as_tensor(value, dtype, graph) for value, dtype in pairs]
+    wide = broadcast(*arrays) if len(arrays) > 1 else tuple(arrays)
+    if len(wide) == len(pairs):
+        return wide
+    pending = iter(wide)
     return [
-        filled_like(arrays[0], value, dtype) if number else next(pending) for value, dtype, number in pairs
+        filled_like(wide[0], value, dtype) if type(value) in PYTHON_SCALARS else next(pending) for value, dtype in pairs
     ]
 
 

@@ -40,8 +40,8 @@ def constant(value: Any, dtype: Any = None, name: str | None = None, *, graph: G
     if not _is_frozen(array):
         array = array.copy()
         array.flags.writeable = False
-    with (default_graph() if graph is None else graph).as_default():
-        return apply(constant_op, name=name, value=array)  # type: ignore[no-any-return]
+    graph = default_graph() if graph is None else graph
+    return graph.add(constant_op, (), {"value": array}, (spec_of(array),), name).outputs[0]
 
 
 def _is_frozen(array: Any) -> bool:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jitgrad.errors import DTypeError, layout
+from jitgrad.graph import Tensor, graph_of
 from jitgrad.opdef import Elementwise, Interpreted, OpDef, Params, Specs, Vjp, define
 from jitgrad.operators import functions
-from jitgrad.ops.common import elementwise, same_shape, type_key
+from jitgrad.ops.common import elementwise, filled_like, same_shape, type_key
 from jitgrad.spec import DType, TensorSpec
 
 
@@ -37,9 +38,49 @@ def _all_fit(values: Sequence[Any], dtypes: Sequence[DType]) -> bool:
     """Whether the Python integers fit their dtypes; NumPy compares with those that do not, and refuses other
     ufuncs.
     """
+    if int not in map(type, values):
+        return True
     pairs = zip(values, dtypes, strict=False)
     infos = [(value, np.iinfo(dtype)) for value, dtype in pairs if type(value) is int and dtype.kind in "iu"]
     return all(info.min <= value <= info.max for value, info in infos)
+
+
+class _ShortWay(NamedTuple):
+    """For values that need no conversion and no broadcasting: the first tensor among them, the dtypes, the result."""
+
+    first: int
+    dtypes: tuple[DType, ...]
+    specs: Specs
+
+
+def _short_key(x: Any) -> Any:
+    return x.spec if type(x) is Tensor and not x.is_weak else type(x)
+
+
+@functools.lru_cache(maxsize=4096)
+def _short_way(ufunc: np.ufunc, keys: tuple[Any, ...]) -> _ShortWay | None:
+    """What to do with tensors of these specs and Python numbers of these types; None where it takes more care."""
+    specs = [key for key in keys if isinstance(key, TensorSpec)]
+    if len(keys) != ufunc.nin or not specs or not specs[0].is_known or len({spec.shape for spec in specs}) > 1:
+        return None
+    if any(key not in (int, float) for key in keys if not isinstance(key, TensorSpec)):
+        return None
+    dtypes = resolve(ufunc, tuple([key.dtype if isinstance(key, TensorSpec) else key for key in keys]))
+    for key, dtype in zip(keys, dtypes, strict=False):
+        if dtype.kind in "iu" if key is int else dtype != getattr(key, "dtype", dtype):
+            return None
+    outs = tuple([TensorSpec(specs[0].shape, dtype) for dtype in dtypes[ufunc.nin :]])
+    return _ShortWay(keys.index(specs[0]), dtypes[: ufunc.nin], outs)
+
+
+def _apply_directly(op: OpDef, short: _ShortWay, values: tuple[Any, ...]) -> Any:
+    x = values[short.first]
+    graph = graph_of((x,))
+    inputs = tuple([
+        y if type(y) is Tensor else filled_like(x, y, dtype) for y, dtype in zip(values, short.dtypes, strict=True)
+    ])
+    outputs = graph.add(op, inputs, {}, short.specs).outputs
+    return outputs[0] if len(outputs) == 1 else outputs
 
 
 def from_ufunc(
@@ -57,8 +98,8 @@ def from_ufunc(
 
     def infer(specs: Specs, params: Params) -> Specs:
         shape = same_shape(specs)
-        dtypes = resolve(ufunc, tuple(spec.dtype for spec in specs))
-        return tuple(TensorSpec(shape, dtype) for dtype in dtypes[ufunc.nin :])
+        dtypes = resolve(ufunc, tuple([spec.dtype for spec in specs]))
+        return tuple([TensorSpec(shape, dtype) for dtype in dtypes[ufunc.nin :]])
 
     op = define(
         ufunc.__name__,
@@ -71,6 +112,9 @@ def from_ufunc(
     )
 
     def build(*values: Any) -> Any:
+        short = _short_way(ufunc, tuple([_short_key(x) for x in values]))
+        if short is not None:
+            return _apply_directly(op, short, values)
         if len(values) != ufunc.nin:
             raise TypeError(f"{ufunc.__name__} takes {ufunc.nin} arrays, got {len(values)}")
         dtypes = resolve(ufunc, tuple(map(type_key, values)))
