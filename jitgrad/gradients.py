@@ -8,6 +8,7 @@ from typing import Any
 
 from jitgrad import operators
 from jitgrad.aggregation import AggregationMethod, as_method, sum_of
+from jitgrad.collecting import collection_paused
 from jitgrad.errors import DTypeError, GradientError, JitgradError, layout
 from jitgrad.graph import Graph, Operation, Tensor, default_graph, graph_of, operation_text
 from jitgrad.opdef import Elementwise, OpDef
@@ -47,7 +48,7 @@ def gradients(
     graph = graph_of([*targets, *sources])
     for t in (*targets, *sources, *stopped):
         graph.as_graph_element(t)
-    with graph.name_scope(name) as scope:
+    with graph.name_scope(name) as scope, collection_paused():
         walk = _Walk(graph, scope, sources, stopped, method, colocate_gradients_with_ops, gate_gradients)
         walk.seed(targets, grad_ys)
         walk.run(targets)

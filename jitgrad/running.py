@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad.collecting import collection_paused
 from jitgrad.errors import ShapeError
 from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Operation, Tensor
@@ -67,7 +68,7 @@ class Stage:
     def _make_executable(self, key: Any, arrays: Sequence[Any]) -> Any:
         from jitgrad.executable import make_executable
 
-        with self._lock:
+        with self._lock, collection_paused():
             if key not in self._executables:
                 _keep(self._executables, key, make_executable(self.program(tuple(map(spec_of, arrays)))))
             return self._executables[key]

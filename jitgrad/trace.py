@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad import pytree
+from jitgrad.collecting import collection_paused
 from jitgrad.errors import DTypeError, JitgradError, TracedValueError, layout
 from jitgrad.graph import Graph, Operation, Tensor, default_graph, raised_at, source_text
 from jitgrad.keys import frozen
@@ -230,7 +231,7 @@ def trace(
         if rebuild is not None:
             args, kwargs = rebuild(args, kwargs)
         try:
-            with scope():
+            with scope(), collection_paused():
                 result = fn(*args, **kwargs)
             outputs, results = _collect(result, graph)
         except JitgradError as error:

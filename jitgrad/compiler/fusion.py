@@ -132,8 +132,7 @@ class _Planner:
             return step + 1
         if draft.lead is not None:
             return step + 1 if v in self._misread(node, draft.lead) else step
-        selects = all(leaf.is_selection for o in node.operands for leaf in o.leaves if leaf.source == v)
-        return step if selects else step + 1
+        return step + 1 if v in node.moved else step
 
     def _open(self, node: Node) -> None:
         if node.batch is None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from jitgrad.compiler.accesses import Accesses, Leaf, Operand, is_move, splat_literal
 from jitgrad.compiler.extents import ONE, ExtentClasses
+from jitgrad.compiler.loopir import Literal
 from jitgrad.compiler.small import is_small_product, is_tiny, reads_by_matrix, sized
 from jitgrad.opdef import (
     AxisIndex,
@@ -64,6 +65,11 @@ class Node:
         """All values that it reads, each once."""
         table = () if self.table is None or self.form == SCATTER else (self.table,)
         return tuple(dict.fromkeys([v for operand in self.operands for v in operand.values] + list(table)))
+
+    @functools.cached_property
+    def moved(self) -> frozenset[int | Literal]:
+        """What it reads elsewhere than at the place of an axis of its domain, somewhere."""
+        return frozenset([leaf.source for o in self.operands for leaf in o.leaves if not leaf.is_selection])
 
 
 @dataclass(frozen=True, slots=True)

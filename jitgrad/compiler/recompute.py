@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -17,8 +18,9 @@ RECOMPUTE_LIMIT = 8
 
 def is_cheap(node: Node) -> bool:
     """Whether a node computes each element by one cheap op of inputs read at the same place."""
-    selects = all(len(o.leaves) == 1 and o.leaves[0].is_selection for o in node.operands)
-    return node.form == MAP and node.op in CHEAP and selects
+    if node.form != MAP or node.op not in CHEAP or node.moved:
+        return False
+    return all(len(o.leaves) == 1 for o in node.operands)
 
 
 def with_sources(node: Node, names: Mapping[int, int]) -> Node:
@@ -64,8 +66,9 @@ class Floating:
 
     def taken_by(self, node: Node) -> list[int]:
         """Floating values that a node reads by address, at another place or in a scatter: these need a home."""
-        moved = {leaf.source for o in node.operands for leaf in o.leaves if not leaf.is_selection}
-        taken = [v for v in node.reads if v in moved or v == node.table or node.form == SCATTER]
+        if not self.nodes:
+            return []
+        taken = [v for v in node.reads if v in node.moved or v == node.table or node.form == SCATTER]
         return [v for v in taken if v in self.nodes]
 
     def settle_in(self, draft: Draft, node: Node, axes: Axes, new_value: Callable[[Node], int]) -> Node:
@@ -101,6 +104,11 @@ class Recomputing:
     stored: Collection[int]  # values that go through memory
     new_value: Callable[[Node], int]
     new_element: Callable[[Node], int]  # a value of the shape of a node's domain
+
+    @functools.cached_property
+    def order(self) -> dict[int, int]:
+        """The place of each maker among them."""
+        return {v: position for position, v in enumerate(self.makers)}
 
     def rewrite(self, draft: Draft) -> None:
         """Give a group its own copies of the cheap values that it reads."""
@@ -200,8 +208,7 @@ class Recomputing:
             recipe[u] = node
             pending += [(leaf.source, reads_in_place(leaf, node)) for o in node.operands for leaf in o.leaves
                         if isinstance(leaf.source, int)]  # fmt: skip
-        order = {u: position for position, u in enumerate(self.makers)}
-        return sorted(recipe.values(), key=lambda node: order[node.value])
+        return sorted(recipe.values(), key=lambda node: self.order[node.value])
 
 
 def reads_in_place(leaf: Leaf, node: Node) -> bool:
