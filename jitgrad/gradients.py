@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -61,6 +62,7 @@ def _as_tensors(value: Any) -> list[Tensor]:
         return [item.as_graph_element() if hasattr(item, "as_graph_element") else item for item in items]
 
 
+_by_id = operator.attrgetter("id")
 # Ops whose rules pass a cotangent on as it is, or negated.
 _LINEAR = frozenset(("add", "subtract", "negative", "positive", "identity", "add_n"))
 
@@ -105,7 +107,7 @@ class _Walk:
 
     def run(self, targets: Sequence[Tensor]) -> None:
         between = operations_between(tuple(self.sources), targets, self.stopped)
-        pending = sorted(between, key=lambda op: op.id, reverse=True)
+        pending = sorted(between, key=_by_id, reverse=True)
         for op in pending:
             cotangents = [self.gradient_of(t) for t in op.outputs]
             if any(g is not None for g in cotangents):
@@ -203,15 +205,17 @@ def operations_between(
     first = min((x.op.id for x in sources), default=0)
 
     def down(op: Operation) -> Iterator[Operation]:
-        return (c for t in op.outputs if t not in blocked for c in t._consumers if c.id <= last)
+        if len(op.outputs) == 1 and not blocked:
+            return iter(op.outputs[0]._consumers)
+        return (c for t in op.outputs if t not in blocked for c in t._consumers)
 
     def up(op: Operation) -> Iterator[Operation]:
-        return (x.op for x in op.inputs if x.op.id > first and x not in blocked)
+        return iter([x.op for x in op.inputs if x not in blocked])
 
-    forward = _Reach([c for x in sources for c in x._consumers if c.id <= last], down)
+    forward = _Reach((c for x in sources for c in x._consumers), down, range(last + 1))
     ends = {t.op for t in targets if t not in blocked}
-    backward = _Reach((op for op in ends if op.id > first), up)
-    while forward.step() and backward.step():
+    backward = _Reach(iter(ends), up, range(first + 1, last + 1))
+    while forward.follow() and backward.follow():
         pass
     if forward.is_done:
         return _restrict(forward.seen, lambda op, kept: op in ends or any(
@@ -223,30 +227,38 @@ def operations_between(
 
 
 class _Reach:
-    """The operations reachable in one direction, found one per step."""
+    """The operations of a range reachable in one direction, a few edges at a time: one may have any number of them."""
 
-    def __init__(self, start: Iterable[Operation], neighbours: Any) -> None:
-        self.seen: set[Operation] = set(start)
-        self.pending = list(self.seen)
+    def __init__(
+        self, start: Iterator[Operation], neighbours: Callable[[Operation], Iterator[Operation]], within: range
+    ) -> None:
+        self.seen: set[Operation] = set()
+        self.pending = [start]
         self.neighbours = neighbours
+        self.within = within
 
     @property
     def is_done(self) -> bool:
         return not self.pending
 
-    def step(self) -> bool:
-        """Visit one operation; False when all have been visited."""
-        if self.pending:
-            for other in self.neighbours(self.pending.pop()):
-                if other not in self.seen:
-                    self.seen.add(other)
-                    self.pending.append(other)
-        return bool(self.pending)
+    def follow(self, edges: int = 64) -> bool:
+        """Follow so many edges; False when there are no more."""
+        seen, pending = self.seen, self.pending
+        for _ in range(edges):
+            op = next(pending[-1], None)
+            if op is None:
+                pending.pop()
+                if not pending:
+                    return False
+            elif op not in seen and op.id in self.within:
+                seen.add(op)
+                pending.append(self.neighbours(op))
+        return True
 
 
 def _restrict(ops: set[Operation], keep: Any, *, reverse: bool) -> set[Operation]:
     kept: set[Operation] = set()
-    for op in sorted(ops, key=lambda op: op.id, reverse=reverse):
+    for op in sorted(ops, key=_by_id, reverse=reverse):
         if keep(op, kept):
             kept.add(op)
     return kept

@@ -150,6 +150,7 @@ RULES = [
     row("extreme_of_same", lambda b, x, y: b.op("fmin", x, x), []),
     row("short_sum", lambda b, x, y: b.op("add_n", x), []),
     row("short_sum", lambda b, x, y: b.op("add_n", x, y), ["add"]),
+    row("long_sum", lambda b, x, y: b.op("add_n", *[x, y] * 40), ["add_n"] * 3),
     row("same_dtype", lambda b, x, y: b.op("astype", x, dtype=F64), []),
     row(
         "cast_of_cast",

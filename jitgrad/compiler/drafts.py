@@ -66,8 +66,9 @@ class Draft:
 
 def weight_of(node: Node) -> int:
     """What an op adds to the size of a kernel."""
-    is_analytic = node.form == MAP and not node.op.startswith(PLACE)
-    return CHEAP.get(node.op, ANALYTIC_WEIGHT) if is_analytic else 1
+    if node.form != MAP or node.op.startswith(PLACE):
+        return 1
+    return len(node.operands) if node.op == "add_n" else CHEAP.get(node.op, ANALYTIC_WEIGHT)
 
 
 def is_sequential(node: Node) -> bool:

@@ -43,7 +43,7 @@ BY_OP: dict[str, tuple[Rule, ...]] = {
         logic.choice_by_negation,
         logic.choice_within_choice,
     ),
-    "add_n": (algebra.short_sum,),
+    "add_n": (algebra.short_sum, algebra.long_sum),
     "astype": (algebra.same_dtype, algebra.cast_of_cast),
     "broadcast_to": (
         moves.same_shape,

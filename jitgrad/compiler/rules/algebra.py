@@ -14,6 +14,8 @@ from jitgrad.compiler.constants import splat
 from jitgrad.compiler.rewriter import Rewriter
 from jitgrad.program import Instruction
 
+LONGEST_SUM = 32  # addends of one instruction: a kernel of more arrays is slow to compile and to run
+
 
 def identity(rw: Rewriter, ins: Instruction) -> int | None:
     """id(x) = x"""
@@ -99,6 +101,16 @@ def power_of_integer(rw: Rewriter, ins: Instruction) -> int | Instruction | None
     if n == 4:
         return rw.replace(ins, "square", rw.emit(ins.origin, "square", x))
     return rw.replace(ins, "reciprocal", x) if n == -1 and spec.dtype.kind == "f" else None
+
+
+def long_sum(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """add_n(x, y, ..., z) = add_n(add_n(x, y, ...), ..., z), from the left, for fusion cannot cut within one sum"""
+    first, rest = ins.inputs[:LONGEST_SUM], ins.inputs[LONGEST_SUM:]
+    if not rest:
+        return None
+    while len(rest) >= LONGEST_SUM:
+        first, rest = (rw.emit(ins.origin, "add_n", *first), *rest[: LONGEST_SUM - 1]), rest[LONGEST_SUM - 1 :]
+    return rw.replace(ins, "add_n", rw.emit(ins.origin, "add_n", *first), *rest)
 
 
 def short_sum(rw: Rewriter, ins: Instruction) -> int | Instruction | None:

@@ -1,0 +1,188 @@
+"""`python -m benchmarks.growth`: what an operation costs to build, differentiate, compile and run in graphs of 300,
+3,000 and 30,000 operations, and whether gradients of a small part depend on the rest of the graph. It compares nothing
+with other frameworks.
+
+Each line is a process of its own with empty caches, warmed up with something else. Operations are those of the graph,
+gradients included; build is per operation of the user's, gradients per operation that they add, the rest per
+operation of all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import gc
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import jitgrad as jg
+from jitgrad.config import config
+
+SIZES = (300, 3_000, 30_000)
+OTHERS = (1_000, 10_000, 100_000)
+Built = tuple[Any, list[Any]]
+
+
+def chain(units: int) -> Built:
+    """One op behind the other: sin(x) 1.01 + 0.1."""
+    x = jg.placeholder(np.float64, (1000,))
+    y: Any = x
+    for _ in range(units):
+        y = np.sin(y) * 1.01 + 0.1
+    return np.sum(y), [x]
+
+
+def wide(units: int) -> Built:
+    """Many branches of one input, summed."""
+    x = jg.placeholder(np.float64, (1000,))
+    branches = [np.tanh(x * (1.0 + k)) for k in range(units)]
+    return np.sum(jg.add_n(branches)), [x]
+
+
+def network(units: int) -> Built:
+    """A deep network of narrow layers."""
+    y = jg.placeholder(np.float32, (16, 8))
+    weights = []
+    for _ in range(units):
+        w, b = jg.placeholder(np.float32, (8, 8)), jg.placeholder(np.float32, (8,))
+        y = np.tanh(y @ w + b)
+        weights += [w, b]
+    return np.sum(y * y), weights
+
+
+def mixed(units: int) -> Built:
+    """Ops of several kinds on values made lately, so that no two kernels are equal."""
+    rng = random.Random(1)
+    x = jg.placeholder(np.float64, (1000,))
+    values = [x]
+    ops: tuple[Callable[[Any, Any], Any], ...] = (
+        lambda a, b: a + b, lambda a, b: a * b, lambda a, b: np.tanh(a), lambda a, b: np.maximum(a, b),
+        lambda a, b: a - b, lambda a, b: np.exp(a * 0.1),
+    )  # fmt: skip
+    for k in range(units):
+        values.append(ops[k % len(ops)](*rng.choices(values[-20:], k=2)))
+    return np.sum(jg.add_n(values[-20:])), [x]
+
+
+# How many operations a unit makes, its gradient included.
+GRAPHS: dict[str, tuple[Callable[[int], Built], float]] = {
+    "chain": (chain, 9.0), "wide": (wide, 9.0), "network": (network, 13.0), "mixed": (mixed, 4.4),
+}  # fmt: skip
+
+
+def measure(name: str, size: int) -> dict[str, float]:
+    """Microseconds per operation, by stage, of one graph in this process."""
+    build, per_unit = GRAPHS[name]
+    _warm_up()
+    graph, clock = jg.Graph(), [time.perf_counter()]
+    with graph.as_default():
+        with jg.jit_scope():
+            y, xs = build(max(1, round(size / per_unit)))
+        clock.append(time.perf_counter())
+        built = len(graph)
+        fetches = [y, *jg.gradients(y, xs)]
+        clock.append(time.perf_counter())
+        total = len(graph)
+    feeds = {op.outputs[0]: _value(op.outputs[0]) for op in graph.operations if op.type == "placeholder"}
+    session = jg.Session(graph)
+    clock.append(time.perf_counter())
+    session.run(fetches, feeds)
+    clock.append(time.perf_counter())
+    later = [_seconds(lambda: session.run(fetches, feeds)) for _ in range(3)]
+    return {
+        "ops": total,
+        "build": _per(clock[1] - clock[0], built),
+        "gradients": _per(clock[2] - clock[1], total - built),
+        "first": _per(clock[4] - clock[3], total),
+        "second": _per(min(later), total),
+    }
+
+
+def _warm_up() -> None:
+    config(cache=False)
+    jg.compile(jg.grad(lambda x: np.sum(np.log1p(x @ x) ** 3)))(np.ones((3, 3)))
+    gc.collect()
+    gc.freeze()  # what has been imported is not looked through in the middle of a measurement
+
+
+def _value(t: Any) -> Any:
+    return np.random.default_rng(0).standard_normal(t.shape).astype(t.dtype) * 0.3
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def _per(seconds: float, count: int) -> float:
+    return 1e6 * seconds / count
+
+
+def measure_others(others: int, gradients: int = 20) -> dict[str, float]:
+    """Microseconds that the gradient of a small loss takes in a graph of so many other operations."""
+    _warm_up()
+    graph = jg.Graph()
+    with graph.as_default():
+        x = jg.placeholder(np.float64, (10,))
+        losses = [np.sum(np.tanh(x * (1.0 + k)) ** 2) for k in range(gradients)]
+        y = np.exp(x)
+        while len(graph) < others:
+            y = np.sin(y) + x
+        spent = [_seconds(functools.partial(jg.gradients, loss, x)) for loss in losses]
+    return {"ops": others, "each": 1e6 * float(np.median(spent))}
+
+
+def _in_own_process(*arguments: str) -> dict[str, float]:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.growth", "--one", *arguments], capture_output=True, text=True, check=True
+    )
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def table(names: Sequence[str], sizes: Sequence[int]) -> str:
+    """All figures as a page in Markdown."""
+    heads = ("graph", "operations", "build", "gradients", "compile and first run", "later run")
+    lines = ["| " + " | ".join(heads) + " |", "|---|---:|---:|---:|---:|---:|"]
+    for name in names:
+        for size in sizes:
+            f = _in_own_process(name, str(size))
+            figures = " | ".join(f"{f[key]:.3g}" for key in ("build", "gradients", "first", "second"))
+            lines.append(f"| {name} | {f['ops']:,.0f} | {figures} |")
+    lines += ["", "Microseconds per operation.", "", "| other operations | one gradient, µs |", "|---:|---:|"]
+    for others in OTHERS:
+        f = _in_own_process("others", str(others))
+        lines.append(f"| {others:,} | {f['each']:.0f} |")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("python -m benchmarks.growth", description=__doc__)
+    parser.add_argument("--only", default=",".join(GRAPHS), help=f"of {', '.join(GRAPHS)}")
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="operations")
+    parser.add_argument("--markdown", type=Path, metavar="PATH", help="write the tables there as well")
+    parser.add_argument("--one", nargs=2, metavar=("GRAPH", "OPERATIONS"), help="one line, as JSON")
+    options = parser.parse_args(arguments)
+    if options.one:
+        name, size = options.one[0], int(options.one[1])
+        print(json.dumps(measure_others(size) if name == "others" else measure(name, size)))
+        return 0
+    text = table(options.only.split(","), [int(size) for size in options.sizes.split(",")])
+    print(text)
+    if options.markdown is not None:
+        head = "# Growth\n\nMade by `python -m benchmarks.growth --markdown docs/growth.md`.\n\n"
+        options.markdown.write_text(f"{head}{text}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
