@@ -328,7 +328,7 @@ def _checked(op: Operation, grads: Sequence[Tensor | None]) -> Sequence[Tensor |
         raise RuleError(layout(f"the gradient rule of {op.type!r} gave {len(grads)} gradients, not {len(op.inputs)}",
                                op=operation_text(op)))  # fmt: skip
     for index, (g, x) in enumerate(zip(grads, op.inputs, strict=True)):
-        if g is not None and not is_compatible(g.shape, x.shape):
+        if g is not None and g.spec.shape != x.spec.shape and not is_compatible(g.spec.shape, x.spec.shape):
             raise RuleError(layout(f"the gradient rule of {op.type!r} gave a wrong shape for input {index}",
                                    op=operation_text(op), expected=x.spec, got=g.spec))  # fmt: skip
     return grads

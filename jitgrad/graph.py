@@ -19,7 +19,7 @@ import numpy as np
 
 from jitgrad.dispatch import NumpyProtocols
 from jitgrad.errors import LeakedTracerError, ShapeError, layout
-from jitgrad.opdef import Elementwise, OpDef, Specs
+from jitgrad.opdef import PURE_KINDS, OpDef, Specs
 from jitgrad.operators import Operators
 from jitgrad.spec import DType, Shape, TensorSpec
 
@@ -462,8 +462,9 @@ _probes = (12_252_240, 24_504_480)
 
 def infer_specs(opdef: OpDef, specs: Specs, params: Mapping[str, Any]) -> Specs:
     """Output specs of an op, as far as the input specs tell."""
-    if not params and type(opdef.kind) is Elementwise:
-        return _elementwise_specs(opdef, specs)
+    if type(opdef.kind) in PURE_KINDS:
+        with contextlib.suppress(TypeError):  # of params that cannot be hashed
+            return _known_specs(opdef, specs, tuple(params.items()))
     if opdef.infers_partial or all(spec.is_known for spec in specs):
         return opdef.infer(specs, params)
     found = [_probe(opdef, specs, params, extent) for extent in _probes]
@@ -476,8 +477,8 @@ def infer_specs(opdef: OpDef, specs: Specs, params: Mapping[str, Any]) -> Specs:
 
 
 @functools.lru_cache(maxsize=4096)
-def _elementwise_specs(opdef: OpDef, specs: Specs) -> Specs:
-    return opdef.infer(specs, {})
+def _known_specs(opdef: OpDef, specs: Specs, params: tuple[tuple[str, Any], ...]) -> Specs:
+    return opdef.infer(specs, dict(params))
 
 
 def _probe(opdef: OpDef, specs: Specs, params: Mapping[str, Any], extent: int) -> Specs:

@@ -149,6 +149,9 @@ Kind = (
     Elementwise | Fill | Reindex | View | Reduce | Scan | Contract | Gather | Scatter | Shaped | Library | Interpreted
 )
 
+# Kinds whose ops infer the same from equal specs and params, whatever else has happened.
+PURE_KINDS = frozenset((Elementwise, Reindex, View, Reduce, Contract, Shaped))
+
 # vjp(g, out, *inputs, **params): g and out are tensors (tuples of them for several outputs); gives one cotangent or
 # None per input, bare for a single input. It is written with ops, so that it can be traced and differentiated again.
 Vjp = Callable[..., Any]

@@ -8,9 +8,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from jitgrad.errors import CompileError, ShapeError, layout
 from jitgrad.graph import Operation, Source, Tensor, operation_text, param_text, source_text
@@ -19,8 +20,7 @@ from jitgrad.scopes import cluster_scope
 from jitgrad.spec import TensorSpec
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """Where an instruction comes from: the operation's name, the user's line, the scope that compiles it (None:
     no one).
     """
@@ -157,12 +157,12 @@ def slice_graph(
     place: dict[Operation, int] = {}
     instructions: list[Instruction] = []
     for op in needed:
-        inputs = tuple(number[x] for x in op.inputs)
+        inputs = tuple([number[x] for x in op.inputs])
         outputs = tuple(range(len(specs), len(specs) + len(op.outputs)))
-        specs += _known_specs(op, tuple(specs[v] for v in inputs))
+        specs += _known_specs(op, specs, inputs)
         for v, t in zip(outputs, op.outputs, strict=True):
             number.setdefault(t, v)  # a fed output keeps its fed value
-        after = tuple(place[c] for c in op.control_inputs if c in place)
+        after = tuple([place[c] for c in op.control_inputs if c in place]) if op.control_inputs else ()
         origin = Origin(op.name, op.source, cluster_scope(op._attrs))
         place[op] = len(instructions)
         instructions.append(Instruction(op.opdef, inputs, outputs, op.params, origin, after))
@@ -189,15 +189,19 @@ def needed_operations(
             continue
         seen.add(op)
         pending += [x.op for x in op.inputs if x not in fed]
-        pending += [c for c in op.control_inputs if c not in done]
-    return sorted(seen, key=lambda op: op.id)
+        if op.control_inputs:
+            pending += [c for c in op.control_inputs if c not in done]
+    return sorted(seen, key=operator.attrgetter("id"))
 
 
-def _known_specs(op: Operation, inputs: tuple[TensorSpec, ...]) -> Sequence[TensorSpec]:
-    if all(t.spec.is_known for t in (*op.inputs, *op.outputs)):
-        return tuple(t.spec for t in op.outputs)
+_has_known_spec = operator.attrgetter("spec.is_known")
+
+
+def _known_specs(op: Operation, made: Sequence[TensorSpec], inputs: tuple[int, ...]) -> Sequence[TensorSpec]:
+    if all(map(_has_known_spec, op.outputs)) and all(map(_has_known_spec, op.inputs)):
+        return [t.spec for t in op.outputs]
     try:
-        specs = op.opdef.infer(inputs, op.params)
+        specs = op.opdef.infer(tuple([made[v] for v in inputs]), op.params)
     except ShapeError as error:
         raise ShapeError(layout(f"op {op.type!r}: {error}", op=operation_text(op))) from None
     unknown = [spec for spec in specs if not spec.is_known]

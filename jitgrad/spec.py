@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -75,6 +76,7 @@ def spec_of(array: npt.NDArray[Any]) -> TensorSpec:
     return TensorSpec(array.shape, array.dtype)
 
 
+@functools.lru_cache(maxsize=4096)
 def broadcast_shapes(*shapes: Shape | None) -> Shape | None:
     """NumPy's broadcasting rule, where an unknown extent gives way to a known one other than 1.
 

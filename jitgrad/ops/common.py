@@ -76,6 +76,7 @@ def common_dtype(*values: Any) -> DType:
     return joint_dtype(*(np.dtype(key) if is_weak_key(key) else key for key in map(type_key, values)))
 
 
+@functools.lru_cache(maxsize=1024)
 def joint_dtype(*keys: Any) -> DType:
     """NumPy's result type of what ``type_key`` gave; DTypeError when there is none."""
     try:
