@@ -8,6 +8,7 @@ import contextlib
 import contextvars
 import functools
 import itertools
+import operator
 import os
 import re
 import sys
@@ -462,11 +463,8 @@ _probes = (12_252_240, 24_504_480)
 
 def infer_specs(opdef: OpDef, specs: Specs, params: Mapping[str, Any]) -> Specs:
     """Output specs of an op, as far as the input specs tell."""
-    if type(opdef.kind) in PURE_KINDS:
-        with contextlib.suppress(TypeError):  # of params that cannot be hashed
-            return _known_specs(opdef, specs, tuple(params.items()))
-    if opdef.infers_partial or all(spec.is_known for spec in specs):
-        return opdef.infer(specs, params)
+    if opdef.infers_partial or all(map(_is_known, specs)):
+        return _asked_once(opdef, specs, params) if type(opdef.kind) in PURE_KINDS else opdef.infer(specs, params)
     found = [_probe(opdef, specs, params, extent) for extent in _probes]
     with contextlib.suppress(ShapeError):
         found.append(_probe(opdef, specs, params, 0))
@@ -476,9 +474,18 @@ def infer_specs(opdef: OpDef, specs: Specs, params: Mapping[str, Any]) -> Specs:
     )
 
 
+def _asked_once(opdef: OpDef, specs: Specs, params: Mapping[str, Any]) -> Specs:
+    with contextlib.suppress(TypeError):  # of params that cannot be hashed
+        return _known_answer(opdef, specs, tuple(params.items()))
+    return opdef.infer(specs, params)
+
+
 @functools.lru_cache(maxsize=4096)
-def _known_specs(opdef: OpDef, specs: Specs, params: tuple[tuple[str, Any], ...]) -> Specs:
+def _known_answer(opdef: OpDef, specs: Specs, params: tuple[tuple[str, Any], ...]) -> Specs:
     return opdef.infer(specs, dict(params))
+
+
+_is_known = operator.attrgetter("is_known")
 
 
 def _probe(opdef: OpDef, specs: Specs, params: Mapping[str, Any], extent: int) -> Specs:

@@ -2,38 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jitgrad.errors import IndexingError, layout
-from jitgrad.opdef import Gather, Library, Scatter
+from jitgrad.opdef import Elementwise, Fill, Gather, Library, Scatter
 from jitgrad.program import Instruction, Program, instruction_text
+
+_REUSED_BYTES = 256 * 1024  # from here on, memory that is at hand is worth more than looking for it costs; as in NumPy
+_OWN_REFERENCES = 3  # of an array that only the table of values holds: the table, a variable, the question itself
+
+
+class _Step(NamedTuple):
+    """An instruction made ready: what takes its arguments from the table of values, and where its result goes.
+
+    ``dead`` are values that nothing reads afterwards, ``reusable`` those in whose memory the result may be made.
+    """
+
+    number: int
+    impl: Callable[..., Any]
+    arguments: Callable[[list[Any]], Sequence[Any]]
+    params: Mapping[str, Any]
+    outputs: tuple[int, ...]
+    dead: tuple[int, ...]
+    reusable: tuple[int, ...]
 
 
 def interpret(program: Program, feeds: Sequence[Any]) -> list[Any]:
     """Values of the program's outputs for arrays of its inputs, each value dropped after its last use."""
-    values: list[Any] = [None] * len(program.specs)
+    constants, steps = _prepared(program)
+    values = constants.copy()
     for v, array in zip(program.inputs, feeds, strict=True):
         values[v] = array
-    dead = last_uses(program)
     with np.errstate(all="ignore"):
-        for number, ins in enumerate(program.instructions):
+        for step in steps:
+            number, impl, arguments, params, outputs, dead, reusable = step
             try:
-                result = ins.op.impl(*[values[v] for v in ins.inputs], **ins.params)
+                if reusable:
+                    memory = _free_memory(values, reusable)
+                    result = impl(*arguments(values), out=memory)
+                    del memory
+                else:
+                    result = impl(*arguments(values), **params)
             except IndexError as error:
-                if isinstance(ins.op.kind, Gather | Scatter):
-                    raise position_error(program, ins) from error
-                raise
-            if len(ins.outputs) == 1:
-                values[ins.outputs[0]] = result
+                raise _located(program, number, error) from error
+            if len(outputs) == 1:
+                values[outputs[0]] = result
             else:
-                for v, array in zip(ins.outputs, result, strict=True):
+                for v, array in zip(outputs, result, strict=True):
                     values[v] = array
-            for v in dead.get(number, ()):
+            del result  # only the table is to hold it
+            for v in dead:
                 values[v] = None
     return [values[v] for v in program.outputs]
+
+
+def _free_memory(values: list[Any], reusable: tuple[int, ...]) -> Any:
+    """The first of these arrays that nothing else refers to, no view either; None when there is none."""
+    for v in reusable:
+        array = values[v]
+        if type(array) is np.ndarray and array.flags.owndata and sys.getrefcount(array) == _OWN_REFERENCES:
+            return array
+    return None
+
+
+def _prepared(program: Program) -> tuple[list[Any], list[_Step]]:
+    """The table of values with the constants entered, and the other instructions made ready; kept with the program."""
+    found = program._cache.get("interpreted")
+    if found is None:
+        dead = last_uses(program)
+        constants: list[Any] = [None] * len(program.specs)
+        steps = []
+        for number, ins in enumerate(program.instructions):
+            if ins.op.kind == _CONSTANT:
+                constants[ins.outputs[0]] = ins.op.impl(**ins.params)
+            else:
+                steps.append(_step(program, number, ins, tuple(dead.get(number, ()))))
+        found = program._cache["interpreted"] = constants, steps
+    return found
+
+
+_CONSTANT = Fill("constant")
+
+
+def _step(program: Program, number: int, ins: Instruction, dead: tuple[int, ...]) -> _Step:
+    first = ins.inputs[0] if ins.inputs else 0
+    # A tuple of several values, a list of one or none.
+    arguments = itemgetter(*ins.inputs) if len(ins.inputs) > 1 else itemgetter(slice(first, first + len(ins.inputs)))
+    reusable = _reusable(program, ins, dead)
+    return _Step(number, ins.op.impl, arguments, ins.params, ins.outputs, dead, reusable)
+
+
+def _reusable(program: Program, ins: Instruction, dead: tuple[int, ...]) -> tuple[int, ...]:
+    """Large inputs of a ufunc that end with it and that are arrays like its result."""
+    if not isinstance(ins.op.impl, np.ufunc) or not isinstance(ins.op.kind, Elementwise) or len(ins.outputs) != 1:
+        return ()
+    spec = program.specs[ins.outputs[0]]
+    if ins.params or spec.nbytes < _REUSED_BYTES:
+        return ()
+    return tuple([v for v in ins.inputs if v in dead and program.specs[v] == spec and v in program.producers()])
+
+
+def _located(program: Program, number: int, error: IndexError) -> IndexError:
+    """The error itself, or one that names the instruction where that was given a position out of bounds."""
+    ins = program.instructions[number]
+    return position_error(program, ins) if isinstance(ins.op.kind, Gather | Scatter) else error
 
 
 def run_error(program: Program, ins: Instruction) -> Exception:

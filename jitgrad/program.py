@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from jitgrad.errors import CompileError, ShapeError, layout
 from jitgrad.graph import Operation, Source, Tensor, operation_text, param_text, source_text
@@ -20,7 +20,8 @@ from jitgrad.scopes import cluster_scope
 from jitgrad.spec import TensorSpec
 
 
-class Origin(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Origin:
     """Where an instruction comes from: the operation's name, the user's line, the scope that compiles it (None:
     no one).
     """

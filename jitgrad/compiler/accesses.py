@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,6 +10,8 @@ import numpy as np
 from jitgrad.compiler.loopir import Literal
 from jitgrad.opdef import AxisIndex, Fill, Guard, IndexMap, Reindex, View
 from jitgrad.program import Instruction, Program
+
+_PLAIN = frozenset({(1, 0)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class Leaf:
     @property
     def is_selection(self) -> bool:
         """Whether it only picks, orders or repeats whole axes, so that it can be passed on in a register."""
-        return not self.guards and all((i.scale, i.offset) == (1, 0) for i in self.dims)
+        return not self.guards and _PLAIN.issuperset([(i.scale, i.offset) for i in self.dims])
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +104,13 @@ class Accesses:
 
     def identity(self, v: int) -> Operand:
         """``v`` read as it is."""
-        return Operand(
-            (Leaf(v, tuple(AxisIndex(d if n != 1 else None) for d, n in enumerate(self.program.specs[v].known_shape))),)
-        )
+        axes = [d if n != 1 else None for d, n in enumerate(self.program.specs[v].known_shape)]
+        return Operand((Leaf(v, tuple(map(_along, axes))),))
+
+
+@functools.lru_cache(maxsize=64)
+def _along(axis: int | None) -> AxisIndex:
+    return AxisIndex(axis)
 
 
 def is_move(program: Program, ins: Instruction) -> bool:

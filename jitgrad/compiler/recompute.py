@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -116,8 +117,11 @@ class Recomputing:
         copies: dict[tuple[int, Axes], int] = {}
         result: list[Placed] = []
         for placed in draft.nodes:
-            operands = tuple(self._copied(o, placed, draft, loaded, copies, result) for o in placed.node.operands)
-            result.append(replace(placed, node=replace(placed.node, operands=operands)))
+            before = placed.node.operands
+            operands = tuple([self._copied(o, placed, draft, loaded, copies, result) for o in before])
+            if any(map(operator.is_not, operands, before)):
+                placed = replace(placed, node=replace(placed.node, operands=operands))
+            result.append(placed)
         draft.replace_nodes(result)
 
     def _copied(
@@ -139,6 +143,8 @@ class Recomputing:
         axes = tuple(None if i.axis is None else placed.axes[i.axis] for i in leaf.dims)
         if (v, axes) not in copies:
             copies[v, axes] = self._copy(v, axes, loaded, result)
+        if copies[v, axes] == v:
+            return operand
         return Operand((replace(leaf, source=copies[v, axes]),), operand.fill)
 
     def _copy(self, v: int, axes: Axes, loaded: set[int], result: list[Placed]) -> int:
