@@ -6,7 +6,7 @@ import functools
 import hashlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,10 +69,8 @@ def load_kernels(kernels: Sequence[Kernel]) -> list[int]:
     """Addresses of the functions of kernels; those met for the first time are loaded or compiled."""
     keys = [kernel_key(kernel) for kernel in kernels]
     with _lock:
-        for key, kernel in zip(keys, kernels, strict=True):
-            if key not in _addresses:
-                _addresses[key] = _obtain(key, kernel)
-                statistics.kernels += 1
+        missing = {key: kernel for key, kernel in zip(keys, kernels, strict=True) if not _is_found(key)}
+        _compile(missing)
     return [_addresses[key] for key in keys]
 
 
@@ -81,16 +79,30 @@ def function_name(key: str) -> str:
     return f"jitgrad_{key[:32]}"
 
 
-def _obtain(key: str, kernel: Kernel) -> int:
+def _is_found(key: str) -> bool:
+    """Whether a kernel is in memory, perhaps since just now, or has to be compiled."""
+    if key in _addresses:
+        return True
     name = function_name(key)
     stored = kernel_cache().get(key, [name])
-    if stored is not None:
-        statistics.disk_hits += 1
-        return stored[name]
-    code = native.compile_module(kernel_module(kernel, name), [name])
-    statistics.compiles += 1
-    kernel_cache().put(key, code)
-    return code[name]
+    if stored is None:
+        return False
+    statistics.kernels += 1
+    statistics.disk_hits += 1
+    _addresses[key] = stored[name]
+    return True
+
+
+def _compile(kernels: Mapping[str, Kernel]) -> None:
+    """Compile kernels, several at a time, load and keep them."""
+    names = [function_name(key) for key in kernels]
+    texts = [str(kernel_module(kernel, name)) for kernel, name in zip(kernels.values(), names, strict=True)]
+    for key, name, object_code in zip(kernels, names, native.compile_to_objects(texts), strict=True):
+        code = native.load_object(object_code, [name])
+        statistics.kernels += 1
+        statistics.compiles += 1
+        kernel_cache().put(key, code)
+        _addresses[key] = code[name]
 
 
 def kernel_module(kernel: Kernel, name: str = "kernel") -> ir.Module:
