@@ -53,7 +53,7 @@ class Generator:
     def __init__(self) -> None:
         self._machine = _new_machine()
         self._layout = str(self._machine.target_data)
-        self._builder = llvm.create_pass_builder(self._machine, llvm.create_pipeline_tuning_options(speed_level=2))
+        self._options = llvm.create_pipeline_tuning_options(speed_level=2)
         self._passes = llvm.create_new_module_pass_manager()
         for name in PIPELINE:
             getattr(self._passes, f"add_{name}_pass")()
@@ -65,7 +65,8 @@ class Generator:
             module.link_in(library._get_module_for_linking(), preserve=True)
         module.data_layout = self._layout
         module.verify()
-        _run_passes(self._passes, module, self._builder)
+        # A pass builder is good for one run: the run leaves callbacks in it that refer to the run's own objects.
+        _run_passes(self._passes, module, llvm.create_pass_builder(self._machine, self._options))
         return self._emitted(module)
 
     def _module(self, text: str, context: llvm.ContextRef) -> llvm.ModuleRef:
