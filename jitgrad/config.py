@@ -5,6 +5,7 @@ nothing but threads.
     JITGRAD_CACHE=0           no machine code on disk
     JITGRAD_CACHE_DIR=path    where it lies; otherwise the user's cache directory
     JITGRAD_LOG=recompile,... topics to write about, on standard error
+    JITGRAD_QUICK_START=0     kernels are compiled once, not quickly first and well in the background
     JITGRAD_VERIFY=1          every stage of the compiler is checked before the next one
 
 `config(num_threads=2)` changes a setting for the process. `with config(num_threads=2):` changes it for the
@@ -39,6 +40,7 @@ class Settings:
     cache_bytes: int
     log: tuple[str, ...]
     verify: bool
+    quick_start: bool = True
 
 
 class _Restorable(Protocol):
@@ -122,6 +124,7 @@ def settings_of_environment(environment: os._Environ[str] | dict[str, str]) -> S
         cache_bytes=512 * 1024 * 1024,
         log=_known_topics(environment.get("JITGRAD_LOG", "")),
         verify=environment.get("JITGRAD_VERIFY", "0").lower() not in ("0", "false", "no", "off", ""),
+        quick_start=environment.get("JITGRAD_QUICK_START", "1").lower() not in ("0", "false", "no", "off", ""),
     )
 
 
@@ -190,6 +193,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "cache_bytes": _bytes,
     "log": _topics,
     "verify": bool,
+    "quick_start": bool,
 }
 
 

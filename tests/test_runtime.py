@@ -94,7 +94,7 @@ def python(script: str) -> subprocess.CompletedProcess[bytes]:
     here = os.path.dirname(__file__)
     paths = os.environ | {"PYTHONPATH": os.pathsep.join((os.path.dirname(here), here))}
     command = [sys.executable, "-c", script]
-    return subprocess.run(command, env=paths, timeout=20, capture_output=True, check=True)
+    return subprocess.run(command, env=paths, timeout=120, capture_output=True, check=True)
 
 
 def test_concurrent_callers() -> None:

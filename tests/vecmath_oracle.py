@@ -10,11 +10,9 @@ from functools import cache
 import mpmath
 import numpy as np
 import scipy.special
-from llvmlite import ir
-from numba.core.compiler_lock import global_compiler_lock
-from numba.core.registry import cpu_target
 
-from jitgrad.compiler import vecmath
+from jitgrad.compiler import llvmir as ir
+from jitgrad.compiler import native, vecmath
 
 _ELEMENT = {np.float32: ir.FloatType(), np.float64: ir.DoubleType()}
 _I64 = ir.IntType(64)
@@ -74,19 +72,12 @@ FUNCTIONS = (
 @cache
 def compiled(name: str, dtype: type, lanes: int) -> Callable[..., np.ndarray]:
     """A loop that applies the function to arrays of the dtype, that many lanes at a time; 0 is the scalar form."""
-    codegen = cpu_target.target_context.codegen()
     title = f"vecmath_{name}_{np.dtype(dtype).name}_{lanes}"
-    template = codegen._create_empty_module(title)
     module = ir.Module(title)
-    module.triple, module.data_layout = template.triple, template.data_layout
     arity, step = vecmath.ARITY[name], max(lanes, 1)
     _write_loop(module, title, name, _ELEMENT[dtype], lanes)
-    library = codegen.create_library(title)
-    with global_compiler_lock:
-        library.add_ir_module(module)
-        library.finalize()
     signature = ctypes.CFUNCTYPE(None, ctypes.c_int64, *[ctypes.c_void_p] * (arity + 1))
-    entry = signature(library.get_pointer_to_function(title))
+    entry = signature(native.compile_module(str(module), [title])[title])
 
     def apply(*args: np.ndarray) -> np.ndarray:
         count = args[0].size
@@ -95,12 +86,11 @@ def compiled(name: str, dtype: type, lanes: int) -> Callable[..., np.ndarray]:
         entry(out.size, *(array.ctypes.data for array in (*padded, out)))
         return out[:count]
 
-    apply.library = library  # type: ignore[attr-defined]  # keeps the machine code alive
     return apply
 
 
 def _write_loop(module: ir.Module, title: str, name: str, element: ir.Type, lanes: int) -> None:
-    pointers = [element.as_pointer()] * (vecmath.ARITY[name] + 1)
+    pointers = [ir.PointerType()] * (vecmath.ARITY[name] + 1)
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [_I64, *pointers]), title)
     builder = ir.IRBuilder(function.append_basic_block())
     chunk = ir.VectorType(element, lanes) if lanes else element
@@ -110,9 +100,9 @@ def _write_loop(module: ir.Module, title: str, name: str, element: ir.Type, lane
     builder.position_at_end(loop)
     index = builder.phi(_I64)
     index.add_incoming(_I64(0), entry)
-    places = [builder.bitcast(builder.gep(arg, [index]), chunk.as_pointer()) for arg in function.args[1:]]
-    values = [builder.load(place, align=alignment) for place in places[:-1]]
-    builder.store(vecmath.emit(builder, name, values), places[-1], align=alignment)
+    places = [builder.gep(arg, [index], element) for arg in function.args[1:]]
+    values = [builder.load(place, chunk, alignment) for place in places[:-1]]
+    builder.store(vecmath.emit(builder, name, values), places[-1], alignment)
     following = builder.add(index, _I64(max(lanes, 1)))
     index.add_incoming(following, builder.block)
     builder.cbranch(builder.icmp_signed("<", following, function.args[0]), loop, done)

@@ -24,6 +24,7 @@ from jitgrad.compiler.machine import load_kernels, vector_bytes
 from jitgrad.compiler.nodes import Product
 from jitgrad.compiler.pools import SMALL_BYTES
 from jitgrad.compiler.runtime import MAX_WORKERS, StepRecord, pack_steps
+from jitgrad.compiler.tiers import improver
 from jitgrad.config import available_cpus, get_num_threads
 from jitgrad.program import Program
 
@@ -88,8 +89,10 @@ class _Binder:
         self.slots |= {key: first + position for position, key in enumerate(arena.offsets)}
         self.slots[STATUS] = first + len(arena.offsets)
         records, blocks, names = self._records()
+        steps = pack_steps(records)
+        improver.watch(steps)
         return BoundCluster(
-            pack_steps(records), tuple(blocks), tuple(names), inputs, tuple(v for v, _ in direct), tuple(copied),
+            steps, tuple(blocks), tuple(names), inputs, tuple(v for v, _ in direct), tuple(copied),
             tuple((first + p, offset) for p, offset in enumerate(arena.offsets.values())), arena,
             self.slots[STATUS] + 1, self.workers,
         )  # fmt: skip

@@ -11,8 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-from llvmlite import ir
-
+from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler import vecmath
 from jitgrad.compiler.emit_lanes import TILES, LaneEmitter
 from jitgrad.compiler.emit_memory import CACHE_LINE
@@ -101,9 +100,9 @@ class _KernelEmitter(LaneEmitter):
         for buffer, slot in zip(self.kernel.buffers, slots, strict=True):
             address = self.builder.load(self.builder.gep(table, [slot], source_etype=INT64), typ=POINTER)
             if buffer.role in ("scratch", "partial", *TILES):
-                number = chunk if buffer.role == "partial" else worker
+                owner = chunk if buffer.role == "partial" else worker
                 part = self._part_bytes(buffer)
-                address = self.builder.gep(address, [self.builder.mul(number, part)], source_etype=ir.IntType(8))
+                address = self.builder.gep(address, [self.builder.mul(owner, part)], source_etype=ir.IntType(8))
             self.buffers[buffer.name] = (address, buffer)
 
     def _word(self, block: ir.Value, number: int, type_: ir.Type = INT64) -> ir.Value:

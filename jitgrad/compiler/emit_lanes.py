@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from llvmlite import ir
-
+from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emit_registers import Register
 from jitgrad.compiler.emit_routines import emit_routine
 from jitgrad.compiler.emit_sums import SumEmitter
@@ -90,6 +89,7 @@ class LaneEmitter(SumEmitter):
         raw = self._to_memory(value, store.dtype, self.lanes)
         address = self._tile_address(store.buffer, place)
         if role == "sums":
+            assert self.vector.mask is not None
             before = self.builder.load(address, typ=raw.type, align=store.dtype.itemsize)
             raw = self.builder.select(self.vector.mask, raw, before)
         self.builder.store(raw, address, align=store.dtype.itemsize)
@@ -101,5 +101,6 @@ class LaneEmitter(SumEmitter):
             is_lane = self.vector is not None and a == self.vector.var
             numbers.append(self.vector.base if is_lane and self.vector else self._argument(a, 0).value)
         if self.vector is not None:
+            assert self.vector.valid is not None
             numbers.append(self.vector.valid)
         emit_routine(self.builder, call.routine, [self.buffers[name] for name in call.buffers], numbers, self.lanes)

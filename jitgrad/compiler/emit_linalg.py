@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from llvmlite import ir
-
+from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler import vecmath
 from jitgrad.compiler.emit_registers import INT64
 from jitgrad.compiler.emit_tiles import Routine
@@ -50,11 +49,13 @@ class Matrices:
 
     def number(self, value: float) -> ir.Value:
         """A number in all lanes."""
-        return constant(value, self.r.dtype, self.r.lanes)
+        numbers: ir.Value = constant(value, self.r.dtype, self.r.lanes)
+        return numbers
 
     def size(self, x: ir.Value) -> ir.Value:
         """The magnitude."""
-        return call_intrinsic(self.b, "fabs", [x])
+        size: ir.Value = call_intrinsic(self.b, "fabs", [x])
+        return size
 
     def load_number(self, tile: ir.Value, place: ir.Value) -> ir.Value:
         """An integer per lane."""

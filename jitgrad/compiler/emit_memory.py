@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from llvmlite import ir
 
+from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emit_registers import BOOL, INT32, INT64, POINTER, Register, RegisterEmitter
 from jitgrad.compiler.loopir import Bound, Check, Index, Load, Store, Term
 from jitgrad.compiler.scalar_values import cast, constant, memory_type, type_suffix
@@ -60,10 +60,6 @@ class MemoryEmitter(RegisterEmitter):
     def _address(self, buffer: str, place: ir.Value) -> ir.Value:
         base, description = self.buffers[buffer]
         type_ = memory_type(description.dtype)
-        if isinstance(place.type, ir.VectorType):
-            gep = self.builder.gep(base, [place], source_etype=type_)
-            gep.type = ir.VectorType(POINTER, self.lanes)
-            return gep
         return self.builder.gep(base, [place], source_etype=type_)
 
     def _load(self, load: Load) -> Register:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from llvmlite import ir
-
+from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emit_tiles import Routine
 from jitgrad.compiler.scalar_values import constant
 

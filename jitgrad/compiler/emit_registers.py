@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from llvmlite import ir
 
+from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.loopir import Accumulator, Argument, Buffer, Kernel, Literal
 from jitgrad.compiler.scalar_emit import emit_op
 from jitgrad.compiler.scalar_values import constant, element_type
@@ -71,11 +71,9 @@ class RegisterEmitter:
     def _splat(self, value: ir.Value, lanes: int) -> ir.Value:
         type_ = ir.VectorType(value.type, lanes)
         if isinstance(value, ir.Constant):
-            splat = ir.values.FormattedConstant(value.type, f"splat ({value.type} {value.get_reference()})")
-            splat.type = type_
-            return splat
+            return ir.splat(value.type, value.text, lanes)
         single = self.builder.insert_element(ir.Constant(type_, ir.Undefined), value, ir.Constant(INT32, 0))
-        zeros = ir.Constant(ir.VectorType(INT32, lanes), [0] * lanes)
+        zeros = ir.Constant(ir.VectorType(INT32, lanes), None)
         return self.builder.shuffle_vector(single, ir.Constant(type_, ir.Undefined), zeros)
 
     def _part(self, value: ir.Value, first: int, count: int) -> ir.Value:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from llvmlite import ir
 
 from jitgrad.compiler import emit_linalg, emit_products
+from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emit_registers import INT32, POINTER
 from jitgrad.compiler.emit_tiles import Routine
 from jitgrad.compiler.loopir import Buffer
@@ -25,7 +25,7 @@ def emit_routine(
     dtype = buffers[0][1].dtype
     name = f"{routine}_{dtype_text(dtype)}"
     types = [POINTER] * len(buffers) + [n.type for n in numbers]
-    function = builder.module.globals.get(name)
+    function = builder.module.functions.get(name)
     if function is None:
         function = ir.Function(builder.module, ir.FunctionType(ir.VoidType(), types), name)
         function.linkage = "internal"

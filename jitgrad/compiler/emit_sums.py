@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from llvmlite import ir
-
+from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emit_memory import MemoryEmitter
 from jitgrad.compiler.emit_registers import DT_INT64, INT32, INT64
 from jitgrad.compiler.loopir import Accumulator, Loop, Update
@@ -54,7 +54,7 @@ class SumEmitter(MemoryEmitter):
             ]  # fmt: skip
             self._combine_into_cell(update, dtype, single)
 
-    def _sums_of_lanes(self, update: Update, cells: dict[str, ir.Value]) -> list[ir.Value]:
+    def _sums_of_lanes(self, update: Update, cells: dict[str, Any]) -> list[ir.Value]:
         names = [update.acc] if update.at is None else [update.acc, update.acc + "_at"]
         return [self.builder.load(cells[name], typ=cells[name].allocated_type) for name in names]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from llvmlite import ir
-
+from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emit_registers import INT32, INT64
 from jitgrad.compiler.scalar_values import memory_type
 from jitgrad.spec import DType

@@ -6,20 +6,22 @@ import functools
 import hashlib
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from llvmlite import ir
-
-from jitgrad.compiler import native
-from jitgrad.compiler.cache import kernel_cache
+from jitgrad.compiler import llvmir as ir
+from jitgrad.compiler import native, tiers
+from jitgrad.compiler.cache import KernelCache, kernel_cache
 from jitgrad.compiler.emit import emit_kernel
 from jitgrad.compiler.loopir import Kernel
+from jitgrad.compiler.tiers import improver
+from jitgrad.config import config, get_num_threads
 
 # The modules that decide what machine code a kernel has: their text is part of every key, so that a cache written by
 # another version of them is never read.
-_SOURCES = ("emit*.py", "scalar_*.py", "_codegen.py", "vecmath/*.py")
+_SOURCES = ("emit*.py", "scalar_*.py", "_codegen.py", "llvmir/*.py", "vecmath/*.py")
 
 _lock = threading.RLock()
 if hasattr(os, "register_at_fork"):
@@ -94,15 +96,35 @@ def _is_found(key: str) -> bool:
 
 
 def _compile(kernels: Mapping[str, Kernel]) -> None:
-    """Compile kernels, several at a time, load and keep them."""
-    names = [function_name(key) for key in kernels]
-    texts = [str(kernel_module(kernel, name)) for kernel, name in zip(kernels.values(), names, strict=True)]
-    for key, name, object_code in zip(kernels, names, native.compile_to_objects(texts), strict=True):
-        code = native.load_object(object_code, [name])
-        statistics.kernels += 1
-        statistics.compiles += 1
+    """Compile and load kernels, several at a time; with threads, quickly now and well in the background."""
+    texts = {key: str(kernel_module(kernel, function_name(key))) for key, kernel in kernels.items()}
+    is_quick = config.quick_start and get_num_threads() > 1
+    twice = [key for key, text in texts.items() if is_quick and tiers.may_be_compiled_twice(text)]
+    once = [key for key in texts if key not in twice]
+    for key, code in zip(once, _compiled([texts[key] for key in once], map(function_name, once)), strict=True):
         kernel_cache().put(key, code)
+        _addresses[key] = code[function_name(key)]
+    names = [f"{function_name(key)}_quick" for key in twice]
+    quick = [texts[key].replace(function_name(key), name) for key, name in zip(twice, names, strict=True)]
+    for key, name, code in zip(twice, names, _compiled(quick, names, quickly=True), strict=True):
         _addresses[key] = code[name]
+    statistics.kernels += len(texts)
+    statistics.compiles += len(texts)
+    improver.add([tiers.Task(texts[key], partial(_replace, key, kernel_cache())) for key in twice])
+
+
+def _compiled(texts: Sequence[str], names: Iterable[str], quickly: bool = False) -> list[native.NativeCode]:
+    codes = native.compile_to_objects(texts, quickly)
+    return [native.load_object(code, [name]) for code, name in zip(codes, names, strict=True)]
+
+
+def _replace(key: str, cache: KernelCache, object_code: bytes) -> tuple[int, int]:
+    """Load and keep good code in place of quick code; both addresses."""
+    code = native.load_object(object_code, [function_name(key)])
+    cache.put(key, code)
+    with _lock:
+        old, _addresses[key] = _addresses[key], code[function_name(key)]
+    return old, _addresses[key]
 
 
 def kernel_module(kernel: Kernel, name: str = "kernel") -> ir.Module:

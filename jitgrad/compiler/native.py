@@ -95,12 +95,24 @@ def compile_to_object(module: ir.Module | str, link: Sequence[Any] = ()) -> byte
         return _codegen.linked_code(str(module), link)
 
 
-def compile_to_objects(texts: Sequence[str]) -> list[bytes]:
-    """Compile modules, each on its own, by as many threads as a call may use; RuntimeError for malformed IR."""
+def compile_to_objects(texts: Sequence[str], quickly: bool = False) -> list[bytes]:
+    """Compile modules, each on its own, by as many threads as a call may use; RuntimeError for malformed IR.
+
+    Code that is compiled ``quickly`` takes longer to run.
+    """
     from jitgrad.compiler import _codegen
 
     with _lock:
-        return _codegen.object_codes(texts, get_num_threads())
+        return _codegen.object_codes(texts, get_num_threads(), _codegen.QUICK if quickly else _codegen.GOOD)
+
+
+def compile_in_background(text: str) -> bytes:
+    """Compile a module while others may be compiled in other threads. The caller sees to it that no fork comes
+    between, and that there is one such call at a time.
+    """
+    from jitgrad.compiler import _codegen
+
+    return _codegen.background_code(text)
 
 
 def load_object(object_code: bytes, names: Iterable[str]) -> NativeCode:

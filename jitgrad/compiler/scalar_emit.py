@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from llvmlite import ir
 
+from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler import vecmath
 from jitgrad.compiler.scalar_arithmetic import COMPARISONS, emitters
 from jitgrad.compiler.scalar_values import Ops, Value, cast

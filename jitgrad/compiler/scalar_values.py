@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-from llvmlite import ir
 
+from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.vecmath.lanes import declare
 from jitgrad.spec import DType
 
@@ -44,11 +44,7 @@ def constant(value: object, dtype: DType, lanes: int) -> Value:
     """A constant of a dtype, in all lanes when there are any (0: a scalar)."""
     element = element_type(dtype)
     text = constant_text(value, dtype)
-    if not lanes:
-        return ir.values.FormattedConstant(element, text)
-    splat = ir.values.FormattedConstant(element, f"splat ({element} {text})")
-    splat.type = ir.VectorType(element, lanes)
-    return splat
+    return ir.splat(element, text, lanes) if lanes else ir.Literal(element, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +109,7 @@ def type_suffix(type_: ir.Type) -> str:
         return "f32"
     if isinstance(type_, ir.DoubleType):
         return "f64"
-    return f"i{type_.width}"
+    return type_.text
 
 
 def cast(builder: ir.IRBuilder, x: Value, source: DType, target: DType, lanes: int) -> Value:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from llvmlite import ir
-
+from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.vecmath import (
     error_functions,
     exponential,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from llvmlite import ir
+from jitgrad.compiler import llvmir as ir
 
 Number: TypeAlias = int | float
 Operand: TypeAlias = "Real | int | float"
@@ -37,8 +37,7 @@ class Lanes:
     def __init__(self, builder: ir.IRBuilder, type_: ir.Type) -> None:
         self.builder = builder
         self.type = type_
-        self.count = type_.count if isinstance(type_, ir.VectorType) else 0
-        self.element = type_.element if self.count else type_
+        self.count, self.element = (type_.count, type_.element) if isinstance(type_, ir.VectorType) else (0, type_)
         self.is_double = isinstance(self.element, ir.DoubleType)
         self.width = 64 if self.is_double else 32
         self.fraction_bits = 52 if self.is_double else 23
@@ -62,13 +61,7 @@ class Lanes:
         return Bits(self, self._splat(ir.IntType(self.width), str(value)))
 
     def _splat(self, element: ir.Type, text: str) -> ir.Value:
-        # LLVM's short form "splat (...)": spelling out every lane makes the text several times longer to
-        # parse.
-        if not self.count:
-            return ir.values.FormattedConstant(element, text)
-        constant = ir.values.FormattedConstant(element, f"splat ({element} {text})")
-        constant.type = ir.VectorType(element, self.count)
-        return constant
+        return ir.splat(element, text, self.count) if self.count else ir.Literal(element, text)
 
     def call(self, intrinsic: str, *args: ir.Value) -> ir.Value:
         """Call llvm.<intrinsic> on values of this type."""
@@ -79,7 +72,7 @@ class Lanes:
 
 def declare(module: ir.Module, name: str, signature: ir.FunctionType) -> ir.Function:
     """The function of that name in the module, declared if it is new."""
-    known = module.globals.get(name)
+    known = module.functions.get(name)
     return known if known is not None else ir.Function(module, signature, name)
 
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import inf, nan
 
-from llvmlite import ir
-
+from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.vecmath.lanes import (
     Bits,
     Lanes,
@@ -154,8 +153,8 @@ def _scaled_turns(x: Real) -> ir.Value:
     digit = (bits >> 52) - 1013
     first = (digit >> 6).value
     table = _digits_of_two_over_pi(builder.module)
-    places = [builder.gep(table, [_I64(0), builder.add(first, _I64(step))]) for step in range(4)]
-    words = [builder.load(place) for place in places]
+    places = [builder.gep(table, [builder.add(first, _I64(step))], _I64) for step in range(4)]
+    words = [builder.load(place, _I64) for place in places]
     shift = builder.and_(digit.value, _I64(63))
     funnel = declare(builder.module, "llvm.fshl.i64", ir.FunctionType(_I64, [_I64] * 3))
     high, middle, low = (
@@ -187,10 +186,11 @@ def _fraction(lanes: Lanes, digits: ir.Value, unit: float) -> Real:
 
 def _digits_of_two_over_pi(module: ir.Module) -> ir.GlobalVariable:
     name = "jitgrad.two_over_pi"
-    if name not in module.globals:
+    table = module.variables.get(name)
+    if table is None:
         words = [int(_TWO_OVER_PI[at : at + 16], 16) for at in range(0, len(_TWO_OVER_PI), 16)]
         table = ir.GlobalVariable(module, ir.ArrayType(_I64, len(words)), name)
         table.initializer = ir.Constant(table.value_type, words)
         table.global_constant = True
         table.linkage = "internal"
-    return module.globals[name]
+    return table

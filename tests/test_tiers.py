@@ -1,0 +1,152 @@
+"""Kernels compiled quickly and then well: the same bits, in the same places, kept on disk, forked or not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jitgrad.compiler.tiers import Improver, Task, may_be_compiled_twice
+
+_SCRIPT = """
+import os, sys, warnings
+import numpy as np
+import jitgrad as jg
+from jitgrad.compiler.machine import statistics
+from jitgrad.compiler.tiers import improver
+from scipy import special
+
+rng = np.random.default_rng(0)
+x, y = rng.standard_normal((2, 37, 53))
+w, n = rng.standard_normal((53, 21)).astype(np.float32), rng.integers(-9, 9, (37, 53))
+special_values = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 5e-324, -5e-324, 1.0, -1.0, 1e308, 0.5])
+
+
+def layer_norm(x):
+    centred = x - x.mean(axis=1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-5)
+
+
+def log_softmax(x):
+    shifted = x - x.max(axis=1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+
+
+CASES = [
+    (jg.value_and_grad(lambda x, y: np.sum(np.tanh(x) * y), (0, 1)), (x, y)),
+    (jg.value_and_grad(lambda x: np.sum(layer_norm(x) ** 3)), (x,)),
+    (jg.value_and_grad(lambda x: np.sum(log_softmax(x)[np.arange(37), np.arange(37)])), (x,)),
+    (jg.value_and_grad(lambda w: np.sum(special.erf(w) + special.gammaln(np.abs(w) + 1))), (w,)),
+    (lambda n, x: (n // 3 + n % 5, np.argmax(x, axis=1), np.where(n > 0, x, -x).min(axis=0)), (n, x)),
+    (lambda v: (np.exp(v), np.log(v), np.sin(v), v / v[::-1], np.minimum(v, 0.0)), (special_values,)),
+    (lambda v: (np.sum(v[5:]), np.prod(v[7:]), np.power(v, 3.5), v.astype(np.float32)), (special_values,)),
+]
+
+
+def bits(result):
+    from optree import tree_leaves
+    return [np.asarray(leaf).tobytes() for leaf in tree_leaves(result)]
+"""
+
+_SAME_BITS = """
+functions = [(jg.compile(f), arrays) for f, arrays in CASES]
+first = [bits(f(*arrays)) for f, arrays in functions]
+assert statistics.compiles > 10
+improver.wait()
+assert len(improver._replaced) == statistics.compiles
+executables = [e for f, _ in functions for entry in f._entries.values() for e in entry.runner._only.executables()]
+steps = [s.bound.steps for e in executables for s in e.compiled.steps if not isinstance(s, int)]
+assert len(steps) >= len(CASES)
+assert not {int(a) for table in steps for a in table[:, 0]} & {*improver._replaced}
+assert first == [bits(f(*arrays)) for f, arrays in functions]
+"""
+
+_FORKED = """
+f, arrays = CASES[1]
+compiled = jg.compile(f)
+before = bits(compiled(*arrays))
+warnings.simplefilter("ignore")
+child = os.fork()
+improver.wait()
+assert len(improver._replaced) == statistics.compiles
+assert bits(compiled(*arrays)) == before
+if child == 0:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+_COUNTS = """
+for f, arrays in CASES[:2]:
+    jg.compile(f)(*arrays)
+print(statistics.compiles, statistics.disk_hits)
+"""
+
+
+def run(script: str, cache: Path, **variables: str) -> str:
+    root = Path(__file__).parent.parent
+    environment = os.environ | {"JITGRAD_CACHE_DIR": str(cache), "PYTHONPATH": str(root), "JITGRAD_QUICK_START": "1"}
+    environment |= {"JITGRAD_NUM_THREADS": "2", **variables}
+    command = [sys.executable, "-W", "error", "-c", _SCRIPT + script]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_both_codes_give_the_same_bits(tmp_path: Path) -> None:
+    run(_SAME_BITS, tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_gets_good_code_too(tmp_path: Path) -> None:
+    run(_FORKED, tmp_path)
+
+
+def test_a_process_leaves_good_code_on_disk(tmp_path: Path) -> None:
+    compiles = run(_COUNTS, tmp_path).split()[0]
+    assert int(compiles) > 2
+    quickly = {file.name: file.read_bytes() for file in tmp_path.glob("*.kernel")}
+    assert run(_COUNTS, tmp_path).split() == ["0", compiles]
+    once = tmp_path / "once"
+    run(_COUNTS, once, JITGRAD_QUICK_START="0")
+    assert {name: (once / name).read_bytes() for name in quickly} == quickly
+
+
+@pytest.mark.parametrize("variables", [{"JITGRAD_NUM_THREADS": "1"}, {"JITGRAD_QUICK_START": "0"}])
+def test_kernels_are_compiled_once_where_that_is_asked_for(variables: dict[str, str], tmp_path: Path) -> None:
+    run(_COUNTS + "assert not improver._replaced and improver._thread is None", tmp_path, **variables)
+
+
+def test_records_are_changed_before_and_after_they_are_watched() -> None:
+    improver = Improver()
+    early, late = (np.array([[7, 0], [8, 0], [7, 0]]) for _ in range(2))
+    text = "define void @f() { ret void }"
+    with improver._busy:
+        improver.add([Task(text, lambda code: (7, 70)), Task(text, lambda code: (8, 80))])
+        improver.watch(early)
+    improver.wait()
+    assert early[:, 0].tolist() == [70, 80, 70]
+    improver.watch(late)
+    assert late[:, 0].tolist() == [70, 80, 70]
+
+
+def test_a_kernel_whose_good_code_cannot_be_made_keeps_the_quick_one() -> None:
+    improver = Improver()
+    records = np.array([[7, 0]])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with improver._busy:
+            improver.add([Task("nonsense", lambda code: (7, 70))])
+            improver.watch(records)
+        improver.wait()
+    assert records[0, 0] == 7
+    assert "keeps its quick code" in str(caught[0].message)
+
+
+def test_what_may_be_contracted_is_compiled_once() -> None:
+    assert may_be_compiled_twice("%y = fmul double %x, %x")
+    assert not may_be_compiled_twice("%y = fmul contract double %x, %x")
