@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -33,14 +34,15 @@ PHASES = (
     ("clusters", "jitgrad.compiler", "find_clusters"),
     ("nodes", "jitgrad.compiler", "build_nodes"),
     ("fusion", "jitgrad.compiler", "plan_fusion"),
+    ("order", "jitgrad.compiler", "order_steps"),
     ("lower", "jitgrad.compiler", "lower_group"),
     ("bind", "jitgrad.compiler", "bind_cluster"),
     ("key", "jitgrad.compiler.machine", "kernel_key"),
-    ("cache", "jitgrad.compiler.cache", "KernelCache.get"),
-    ("cache", "jitgrad.compiler.cache", "KernelCache.put"),
-    ("emit", "jitgrad.compiler.machine", "emit_kernel"),
+    ("emit", "jitgrad.compiler.machine", "kernel_module"),
     ("compile", "jitgrad.compiler.native", "compile_to_objects"),
     ("load", "jitgrad.compiler.native", "load_object"),
+    ("cache", "jitgrad.compiler.cache", "KernelCache.get"),
+    ("cache", "jitgrad.compiler.cache", "KernelCache.put"),
     ("products", "jitgrad.compiler.blas", "matmul_step"),
     ("run", "jitgrad.executable", "Executable.__call__"),
 )
@@ -52,13 +54,16 @@ class Stopwatch:
     def __init__(self) -> None:
         self.ms: dict[str, float] = defaultdict(float)
         self._stack = ["other"]
+        self._thread = threading.get_ident()
         self._since = time.perf_counter()
 
     def timed(self, phase: str, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, with its time taken."""
+        """The function, with its time taken in the thread that made the stopwatch."""
 
         @functools.wraps(fn)
         def call(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != self._thread:
+                return fn(*args, **kwargs)
             self._turn()
             self._stack.append(phase)
             try:
@@ -87,6 +92,8 @@ class Stopwatch:
 
 def first_call(name: str) -> dict[str, float]:
     """Milliseconds by phase of the first call of a row in this process."""
+    import scipy.special  # noqa: F401  losses import it where they use it, users at the top
+
     import jitgrad as jg
 
     workload, watch = WORKLOADS[name], Stopwatch()

@@ -118,3 +118,19 @@ def test_llvm_reads_all_of_it() -> None:
     address = native.compile_module(str(module), [name])[name]
     call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)
     assert (call(7), call(11)) == (7 + 6 + 3, 1 + 6 + 3)
+
+
+def test_a_product_is_contracted_where_both_flags_say_so() -> None:
+    module, function, b = new_function(FLOAT, FLOAT, FLOAT, FLOAT)
+    module.has_fma = True
+    x, y, z = function.args
+    product = b.fmul(x, y, flags=("contract",))
+    assert b.fadd(z, product) is b.fadd(z, b.fmul(x, y))
+    total, rest = b.fadd(z, product, flags=("contract",)), b.fsub(z, product, flags=("contract",))
+    b.ret(b.fadd(total, rest))
+    text = str(module)
+    assert f"{total.text} = call float @\"llvm.fma.f32\"(float %a0, float %a1, float %a2)" in text
+    assert text.count("call") == 2 and text.count("fmul") == 1
+    assert "contract" not in text
+    module.has_fma = False
+    assert b.fadd(z, product, flags=("contract",)) is b.fadd(z, product)

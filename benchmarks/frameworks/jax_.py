@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jax.scipy.special  # losses import it where they use it, users at the top
 import numpy as np
 
 from benchmarks.workload import Array, Loss, Workload

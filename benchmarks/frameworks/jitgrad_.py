@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple
 from typing import Any
 
+import scipy.special  # noqa: F401  losses import it where they use it, users at the top
+
 import jitgrad as jg
 from benchmarks.workload import Array, Loss, Workload
 

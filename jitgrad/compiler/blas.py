@@ -205,7 +205,9 @@ def guard_steps() -> tuple[BlasStep, BlasStep] | None:
 
 @lru_cache(maxsize=1)
 def _stubs() -> native.NativeCode:
-    code = compile_cached(blas_ir(), (*MATMUL_STUBS.values(), *GUARD_STUBS, RESET_STUB))
+    # The stubs only pass arguments on: good code would take three times as long to make, and no call gets shorter.
+    names = (*MATMUL_STUBS.values(), *GUARD_STUBS, RESET_STUB)
+    code = compile_cached(blas_ir(), names, quickly=True)
     if set_threads_address() and hasattr(os, "register_at_fork"):
         reset = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code[RESET_STUB])
         os.register_at_fork(after_in_child=partial(reset, set_threads_address()))

@@ -188,13 +188,13 @@ def cache_key(text: str) -> str:
     return hashlib.sha256(f"{native.target_description()}\n{text}".encode()).hexdigest()
 
 
-def compile_cached(text: str, names: Sequence[str]) -> NativeCode:
+def compile_cached(text: str, names: Sequence[str], quickly: bool = False) -> NativeCode:
     """The code of a module given as text: from memory, from disk, or compiled and kept."""
     cache = kernel_cache()
     key = cache_key(text)
     code = cache.get(key, names)
     if code is None:
-        code = native.compile_module(text, names)
+        code = native.compile_module(text, names, quickly=quickly)
         cache.put(key, code)
     return code
 

@@ -51,6 +51,13 @@ def vector_bytes() -> int:
 
 
 @functools.cache
+def has_fma() -> bool:
+    """Whether the processor adds a product with one rounding."""
+    features = native.target_description().replace(",", " ").split()
+    return "+fma" in features or any(feature.startswith(("aarch64", "arm64")) for feature in features)
+
+
+@functools.cache
 def emitter_version() -> str:
     """A hash of the emitter's own source."""
     digest = hashlib.sha256()
@@ -129,6 +136,6 @@ def _replace(key: str, cache: KernelCache, object_code: bytes) -> tuple[int, int
 
 def kernel_module(kernel: Kernel, name: str = "kernel") -> ir.Module:
     """The LLVM module of a kernel."""
-    module = ir.Module(name)
+    module = ir.Module(name, has_fma())
     emit_kernel(module, kernel, name, vector_bytes())
     return module

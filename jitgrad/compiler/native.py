@@ -73,20 +73,23 @@ class NativeCode:
         return self.addresses[name]
 
 
-def compile_module(module: ir.Module | str, names: Iterable[str], link: Sequence[Any] = ()) -> NativeCode:
+def compile_module(
+    module: ir.Module | str, names: Iterable[str], link: Sequence[Any] = (), quickly: bool = False
+) -> NativeCode:
     """Compile a module, given as text or as llvmlite.ir objects, and load it.
 
     `names` are the functions whose addresses are wanted; each must be unique in the process for its content
     (names made from a hash of the kernel are). `link` holds Numba code libraries whose functions the module
-    calls. Raises RuntimeError with LLVM's message for malformed IR.
+    calls. Code that is compiled ``quickly`` takes longer to run. Raises RuntimeError with LLVM's message for
+    malformed IR.
     """
-    return load_object(compile_to_object(module, link), names)
+    return load_object(compile_to_object(module, link, quickly), names)
 
 
-def compile_to_object(module: ir.Module | str, link: Sequence[Any] = ()) -> bytes:
+def compile_to_object(module: ir.Module | str, link: Sequence[Any] = (), quickly: bool = False) -> bytes:
     """Compile a module to relocatable object code for this machine, without loading it."""
     if not link:
-        return compile_to_objects([str(module)])[0]
+        return compile_to_objects([str(module)], quickly)[0]
     from numba.core.compiler_lock import global_compiler_lock
 
     from jitgrad.compiler import _codegen
@@ -96,10 +99,7 @@ def compile_to_object(module: ir.Module | str, link: Sequence[Any] = ()) -> byte
 
 
 def compile_to_objects(texts: Sequence[str], quickly: bool = False) -> list[bytes]:
-    """Compile modules, each on its own, by as many threads as a call may use; RuntimeError for malformed IR.
-
-    Code that is compiled ``quickly`` takes longer to run.
-    """
+    """Compile modules, each on its own, by as many threads as a call may use; RuntimeError for malformed IR."""
     from jitgrad.compiler import _codegen
 
     with _lock:

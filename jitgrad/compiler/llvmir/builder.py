@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from jitgrad.compiler.llvmir.module import Block, Function, Line, Module
-from jitgrad.compiler.llvmir.types import IntType, PointerType, Type, VectorType
-from jitgrad.compiler.llvmir.values import Cell, Constant, Phi, Value
+from jitgrad.compiler.llvmir.types import FunctionType, IntType, PointerType, Type, VectorType
+from jitgrad.compiler.llvmir.values import Cell, Constant, Phi, Product, Value
 
 _BOOL = IntType(1)
 _RELATIONS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
@@ -86,10 +86,37 @@ class IRBuilder:
     sdiv, udiv, srem, urem = _binary("sdiv"), _binary("udiv"), _binary("srem"), _binary("urem")
     and_, or_, xor = _binary("and"), _binary("or"), _binary("xor")
     shl, lshr, ashr = _binary("shl"), _binary("lshr"), _binary("ashr")
-    fadd, fsub, fmul, fdiv, frem = (_binary(f"f{name}") for name in ("add", "sub", "mul", "div", "rem"))
+    fdiv, frem = _binary("fdiv"), _binary("frem")
+    _fadd, _fsub, _fmul = _binary("fadd"), _binary("fsub"), _binary("fmul")
     trunc, zext, sext, bitcast = (_conversion(name) for name in ("trunc", "zext", "sext", "bitcast"))
     fptrunc, fpext, fptosi, fptoui = (_conversion(name) for name in ("fptrunc", "fpext", "fptosi", "fptoui"))
     sitofp, uitofp, ptrtoint, inttoptr = (_conversion(n) for n in ("sitofp", "uitofp", "ptrtoint", "inttoptr"))
+
+    def fmul(self, x: Value, y: Value, flags: Sequence[str] = ()) -> Value:
+        """x * y. The flag "contract" allows that a sum with the same flag rounds once, here and not by LLVM, so that
+        every way to compile the module gives the same bits.
+        """
+        product = self._fmul(x, y)
+        return Product(product, (x, y)) if "contract" in flags else product
+
+    def fadd(self, x: Value, y: Value, flags: Sequence[str] = ()) -> Value:
+        """x + y."""
+        if "contract" in flags and self.module.has_fma:
+            for product, other in ((x, y), (y, x)):
+                if isinstance(product, Product):
+                    return self._fma(*product.factors, other)
+        return self._fadd(x, y)
+
+    def fsub(self, x: Value, y: Value, flags: Sequence[str] = ()) -> Value:
+        """x - y."""
+        if "contract" in flags and self.module.has_fma and isinstance(y, Product):
+            return self._fma(self.fneg(y.factors[0]), y.factors[1], x)
+        return self._fsub(x, y)
+
+    def _fma(self, x: Value, y: Value, z: Value) -> Value:
+        name = f"llvm.fma.{x.type.suffix}"
+        function = self.module.functions.get(name) or Function(self.module, FunctionType(x.type, [x.type] * 3), name)
+        return self.call(function, [x, y, z])
 
     def fneg(self, x: Value) -> Value:
         """-x."""

@@ -9,10 +9,11 @@ from jitgrad.compiler.llvmir.values import Value
 
 
 class Module:
-    """Functions and variables by name."""
+    """Functions and variables by name; ``has_fma`` says that the processor adds a product with one rounding."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, has_fma: bool = False) -> None:
         self.name = name
+        self.has_fma = has_fma
         self.functions: dict[str, Function] = {}
         self.variables: dict[str, GlobalVariable] = {}
         self._metadata: list[str] = []

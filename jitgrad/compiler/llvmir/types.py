@@ -31,6 +31,11 @@ class Type:
     def __str__(self) -> str:
         return self.text
 
+    @property
+    def suffix(self) -> str:
+        """How the names of intrinsics say it: i64, f32, v16f32."""
+        return {"float": "f32", "double": "f64"}.get(self.text, self.text)
+
 
 class IntType(Type):
     """Integers of so many bits."""
@@ -87,6 +92,11 @@ class VectorType(Type):
         super().__init__(f"<{count} x {element.text}>")
         self.element = element
         self.count = count
+
+    @property
+    def suffix(self) -> str:
+        """How the names of intrinsics say it."""
+        return f"v{self.count}{self.element.suffix}"
 
 
 class ArrayType(Type):

@@ -26,6 +26,16 @@ class Value:
         return f"{self.type.text} {self.text}"
 
 
+class Product(Value):
+    """A product that may be contracted with a sum it is part of."""
+
+    __slots__ = ("factors",)
+
+    def __init__(self, value: Value, factors: tuple[Value, Value]) -> None:
+        super().__init__(value.type, value.text)
+        self.factors = factors
+
+
 class _UndefinedType:
     """The value of a constant that nothing reads."""
 
