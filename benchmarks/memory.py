@@ -62,10 +62,10 @@ def measure(name: str, calls: int, seconds: float) -> dict[str, Any]:
 
 def _plan(f: Any, arrays: Sequence[Any]) -> dict[str, Any]:
     """Arenas of all clusters that run, and the most that any plan needs for them; everything is compiled for that."""
-    from jitgrad.compiler import CompiledCluster
+    from jitgrad.compiler.bind import BoundCluster
 
     executables = [stage.executable(given) for stage, given in f.stages(*arrays)]
-    arenas = [s.bound.arena for e in executables for s in e.compiled.steps if isinstance(s, CompiledCluster)]
+    arenas = [s.arena for e in executables for s in e.bound.steps if isinstance(s, BoundCluster)]
     return {"arena": sum(a.nbytes for a in arenas), "alive": sum(a.bound for a in arenas)}
 
 

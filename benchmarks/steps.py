@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler import CompiledCluster
+from jitgrad.compiler.bind import BoundCluster
 from jitgrad.compiler.pools import Arena
 from jitgrad.compiler.runtime import runtime
 from jitgrad.executable import Executable
@@ -18,7 +18,7 @@ class Steps:
 
     def __init__(self, executable: Executable, arrays: Sequence[Any]) -> None:
         cluster = _only_cluster(executable)
-        self._bound = cluster.bound
+        self._bound = cluster
         specs = executable.program.specs
         given = dict(zip(executable.program.inputs, map(np.ascontiguousarray, arrays), strict=True))
         made = [np.empty(specs[v].known_shape, specs[v].dtype) for v in self._bound.outputs]
@@ -45,9 +45,9 @@ class Steps:
         return np.diff(times) * 1e-9
 
 
-def _only_cluster(executable: Executable) -> CompiledCluster:
+def _only_cluster(executable: Executable) -> BoundCluster:
     """The cluster that is the whole program; ValueError where there is anything else."""
-    match executable.compiled.steps:
-        case (CompiledCluster() as cluster,):
+    match executable.bound.steps:
+        case (BoundCluster() as cluster,):
             return cluster
     raise ValueError("the program is more than one cluster")

@@ -104,7 +104,6 @@ def _processor() -> str:
 
 
 def _blas_libraries() -> Iterator[str]:
-    import scipy.linalg.cython_blas  # noqa: F401  loads SciPy's library, which the fused products use
     from threadpoolctl import threadpool_info
 
     for found in threadpool_info():
@@ -120,7 +119,9 @@ def _cache_text() -> str:
     if directory is None:
         return "not used: no directory that can be trusted and written to" if config.cache else "switched off"
     entries = kernel_cache().entries()
-    return f"{directory}: {len(entries)} kernels, {bytes_text(sum(e.nbytes for e in entries))}"
+    plans = sum(e.is_plan for e in entries)
+    size = bytes_text(sum(e.nbytes for e in entries))
+    return f"{directory}: {len(entries) - plans} kernels, {plans} plans, {size}"
 
 
 # -- compare and explain -------------------------------------------------------------------------------------
@@ -185,12 +186,12 @@ def _cache(options: argparse.Namespace) -> Iterator[str]:
     if cache.directory is None:
         yield f"the cache is {_cache_text()}"
     elif options.action == "clear":
-        yield f"{cache.clear()} kernels deleted from {cache.directory}"
+        yield f"{cache.clear()} files deleted from {cache.directory}"
     elif options.action == "verify":
         damaged = cache.verify()
         options.status = int(bool(damaged))
         yield from (f"damaged: {key}" for key in damaged)
-        yield f"{len(cache.entries())} kernels in {cache.directory}, {len(damaged)} damaged"
+        yield f"{len(cache.entries())} files in {cache.directory}, {len(damaged)} damaged"
     else:
         yield from (f"{entry.key}  {bytes_text(entry.nbytes)}" for entry in cache.entries())
         yield _cache_text()

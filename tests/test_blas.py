@@ -197,14 +197,47 @@ def test_fork_inside_a_guard() -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
+_FROM_SCIPY = """
+import sys
+from jitgrad.compiler import blas_library as library
+library._in_numpy = lambda: None
+"""
+
+
 def test_scipy_is_as_if_it_had_been_imported_normally() -> None:
     script = """
-import sys
-from jitgrad.compiler import blas
-blas.blas_address("dgemm")
+library.blas_address("dgemm")
 assert "scipy.linalg" not in sys.modules
 import scipy.linalg.cython_blas, scipy.linalg, numpy
-assert blas.blas_address("dgemm") == blas.capsule_address(scipy.linalg.cython_blas.__pyx_capi__["dgemm"])
+assert library.blas_address("dgemm") == library.capsule_address(scipy.linalg.cython_blas.__pyx_capi__["dgemm"])
 assert (scipy.linalg.solve(numpy.eye(2) * 2, numpy.ones(2)) == 0.5).all()
 """
-    subprocess.run([sys.executable, "-c", script], check=True)
+    subprocess.run([sys.executable, "-c", _FROM_SCIPY + script], check=True)
+
+
+def test_products_by_scipys_library() -> None:
+    script = """
+import numpy as np, jitgrad as jg
+rng = np.random.default_rng(0)
+for m, k, n in ((90, 80, 70), (1, 300, 50), (50, 300, 1)):
+    a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
+    np.testing.assert_allclose(jg.compile(lambda a, b: np.tanh(a @ b) * 1.5)(a, b), np.tanh(a @ b) * 1.5, rtol=1e-12)
+    a, b = a.astype(np.float32), b.astype(np.float32)
+    np.testing.assert_allclose(jg.compile(lambda a, b: a @ b)(a, b), a @ b, rtol=1e-4, atol=1e-4)
+assert "scipy" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", _FROM_SCIPY + script], check=True)
+
+
+def test_the_library_is_numpys_own() -> None:
+    """The same one as of the interpreter's products, so no second library is loaded."""
+    script = """
+import sys, numpy as np, jitgrad as jg
+x = np.linspace(0, 1, 5600).reshape(70, 80)
+np.testing.assert_array_equal(jg.compile(lambda x: x @ x.T)(x).shape, (70, 70))
+from jitgrad.compiler import blas_library as library
+print("numpy" if library._in_numpy() else "other", "scipy" in sys.modules)
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    where, loaded = run.stdout.split()
+    assert loaded == ("False" if where == "numpy" else "True")

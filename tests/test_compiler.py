@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
-from jitgrad.compiler import machine
+from jitgrad.compiler.kernels import statistics
 from jitgrad.executable import make_executable
 from jitgrad.gradients import gradients
 from jitgrad.graph import Graph
@@ -166,7 +166,7 @@ def kernel(
 
 
 def _kernels_compiled() -> int:
-    return machine.statistics.compiles + machine.statistics.disk_hits
+    return statistics.compiles + statistics.disk_hits
 
 
 @pytest.mark.parametrize("name", _fusions)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
-from jitgrad.compiler import CompiledCluster, bind
+from jitgrad.compiler import stages
+from jitgrad.compiler.bind import BoundCluster, bind_cluster
 from jitgrad.compiler.buffers import ArenaPlan, Lifetime, aligned, lend_outputs, plan_arena, plan_memory
-from jitgrad.executable import make_executable
 from jitgrad.program import Program
 from tests.random_programs import LARGE, random_program
 from tests.tolerances import assert_same_up_to_rounding
@@ -86,13 +86,18 @@ def test_outputs_lend_memory_until_they_are_written() -> None:
     assert plan.bound == aligned(5000) + aligned(4000)
 
 
+_NO_CODE = ["no code"] * 1000
+
+
 def _arenas(program: Program) -> list[ArenaPlan]:
-    return [s.bound.arena for s in make_executable(program).compiled.steps if isinstance(s, CompiledCluster)]
+    _, _, *steps = stages.freeze_program(program, stages.compile_program(program))
+    clusters = [step for step in steps if step[0] == "cluster"]
+    return [bind_cluster(frozen, dict.fromkeys(_NO_CODE, 1)).arena for frozen in clusters]
 
 
 @pytest.mark.parametrize("block", range(10))
 def test_arenas_of_random_programs_are_near_the_bound(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bind, "load_kernels", lambda kernels: [1 for _ in kernels])
+    monkeypatch.setattr(stages, "load_kernels", lambda kernels: _NO_CODE[: len(kernels)])
     for seed in range(40 * block, 40 * (block + 1)):
         program, _ = random_program(seed, ops=(14, 40, 90)[seed % 3], orders=1 + seed % 2, extents=(*LARGE, 2000))
         assert all(arena.ratio <= 1.2 for arena in _arenas(program)), seed
@@ -113,9 +118,9 @@ def test_steps_are_ordered_to_keep_little_alive() -> None:
     np.testing.assert_allclose(f(*xs), _many_then_sums(*xs), rtol=1e-9)
     [(stage, arrays)] = f.stages(*xs)
     executable = stage.executable(arrays)
-    [cluster] = executable.compiled.steps
-    assert isinstance(cluster, CompiledCluster)
-    assert cluster.bound.arena.bound < 3 * xs[0].nbytes
+    [cluster] = executable.bound.steps
+    assert isinstance(cluster, BoundCluster)
+    assert cluster.arena.bound < 3 * xs[0].nbytes
 
 
 def test_temporaries_in_outputs_change_no_value() -> None:
@@ -128,7 +133,7 @@ def test_temporaries_in_outputs_change_no_value() -> None:
     f = jg.compile(jg.value_and_grad(loss, (0, 1)))
     [(stage, arrays)] = f.stages(w, v)
     executable = stage.executable(arrays)
-    assert any(isinstance(s, CompiledCluster) and s.bound.arena.lent for s in executable.compiled.steps)
+    assert any(isinstance(s, BoundCluster) and s.arena.lent for s in executable.bound.steps)
     assert_same_up_to_rounding(executable(arrays), executable.program, arrays, "lent")
     value, (gw, gv) = f(w, v)
     before = (float(value), gw.copy(), gv.copy())

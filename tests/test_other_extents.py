@@ -12,7 +12,7 @@ import pytest
 
 import jitgrad as jg
 from jitgrad import nn
-from jitgrad.compiler import machine
+from jitgrad.compiler.kernels import statistics
 from tests.cases import Array
 
 FIRST, FURTHER, SPECIAL = 100, (200, 50, 8, 1000, 1025), (1, 0)
@@ -90,7 +90,7 @@ def _values(fn: Fn) -> Fn:
 
 
 def _compiled() -> int:
-    return machine.statistics.compiles + machine.statistics.disk_hits
+    return statistics.compiles + statistics.disk_hits
 
 
 def _assert_right(f: Any, args: list[Array]) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from step_kernels import COUNT, NEST, SPIN, Call, compiled
 
+from jitgrad.compiler.cache import cache_key
 from jitgrad.compiler.driver import driver_ir
 from jitgrad.compiler.driver_os import host_platform
 from jitgrad.compiler.runtime import Runtime, load_runtime, runtime
@@ -195,7 +196,7 @@ def test_stopped_workers_start_again() -> None:
 def test_without_futex_and_affinity() -> None:
     """The road of machines that block on a mutex and a condition variable."""
     text = driver_ir(replace(host_platform(), futex=0, affinity=False), 50)
-    driver = load_runtime(text.replace("@jitgrad_", "@other_"), "other")
+    driver = load_runtime(cache_key(text), lambda: text.replace("@jitgrad_", "@other_"), "other")
     for _ in range(50):
         call = counting(16, steps=3)
         run(call, 3, driver=driver)

@@ -143,7 +143,8 @@ def splat_literal(ins: Instruction | None) -> Literal | None:
     array = np.asarray(ins.params["value"])
     if array.size == 0 or (array.size > 1 and any(s for s, n in zip(array.strides, array.shape, strict=True) if n > 1)):
         return None
-    return Literal(array.reshape(-1)[0] if array.size == 1 else array[(0,) * array.ndim], array.dtype)
+    number = array.reshape(-1)[0] if array.size == 1 else array[(0,) * array.ndim]
+    return Literal(number, array.dtype, ins.outputs[0])
 
 
 def compose(leaf: Leaf, index_map: IndexMap, shape: tuple[int, ...]) -> Leaf | None:

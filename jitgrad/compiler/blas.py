@@ -7,10 +7,9 @@ counts *cells*: a batch index and a tile of C. Each cell is one BLAS call with o
 share the work, and the bits do not depend on how many there are. Row-major products are column-major ones
 with the operands swapped: C' = B' A'.
 
-Addresses of BLAS functions come from SciPy's C interface (`scipy.linalg.cython_blas`, 32-bit integers by
-reference), are looked up in each process, and lie in the block, never in code. A vector on one side makes it
-a gemv. Two rules differ from BLAS: k = 0 gives zeros, and what C held before never shows through, NaN
-included, unless it is added to.
+Addresses of BLAS functions are looked up in each process (blas_library.py), and lie in the block, never in
+code. A vector on one side makes it a gemv. Two rules differ from BLAS: k = 0 gives zeros, and what C held
+before never shows through, NaN included, unless it is added to.
 
 `guard_steps` puts OpenBLAS on one thread before the first product of a list of steps and back after the last
 one (5 ns). Without it its threads and ours fight, because both spin after their work. Two cores, sgemm of 256
@@ -35,22 +34,17 @@ memory.
 from __future__ import annotations
 
 import ctypes
-import importlib.machinery
-import importlib.util
 import math
 import os
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache, lru_cache, partial
-from pathlib import Path
-from types import ModuleType
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jitgrad.compiler import native
 from jitgrad.compiler.blas_ir import BLOCK, GUARD_STUBS, MATMUL_STUBS, RESET_STUB, blas_ir
+from jitgrad.compiler.blas_library import blas_address, get_threads_address, set_threads_address
 from jitgrad.compiler.cache import compile_cached
 
 INT32_MAX = 2**31 - 1
@@ -64,8 +58,7 @@ _SHORT_SUM = 480
 _LETTERS = {"float32": "s", "float64": "d"}
 
 
-@dataclass(frozen=True, slots=True)
-class BlasStep:
+class BlasStep(NamedTuple):
     """A step for the driver: the stub's name and address, the words of its block, and how it is cut."""
 
     name: str
@@ -75,8 +68,7 @@ class BlasStep:
     nchunks: int
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(NamedTuple):
     """A batch of row-major matrices: table slot, offset and strides in elements. `transposed`: stored the
     other way round.
 
@@ -207,7 +199,7 @@ def guard_steps() -> tuple[BlasStep, BlasStep] | None:
 def _stubs() -> native.NativeCode:
     # The stubs only pass arguments on: good code would take three times as long to make, and no call gets shorter.
     names = (*MATMUL_STUBS.values(), *GUARD_STUBS, RESET_STUB)
-    code = compile_cached(blas_ir(), names, quickly=True)
+    code = compile_cached("blas", blas_ir, names, quickly=True)
     if set_threads_address() and hasattr(os, "register_at_fork"):
         reset = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code[RESET_STUB])
         os.register_at_fork(after_in_child=partial(reset, set_threads_address()))
@@ -217,81 +209,3 @@ def _stubs() -> native.NativeCode:
 def stub_address(name: str) -> int:
     """The address of a stub; all are compiled together, or taken from the cache, at the first use."""
     return _stubs()[name]
-
-
-@cache
-def blas_address(name: str) -> int:
-    """The address of a BLAS function of SciPy's C interface, such as `sgemm`, in this process."""
-    return capsule_address(_cython_blas().__pyx_capi__[name])
-
-
-def capsule_address(capsule: Any) -> int:
-    """The pointer that a PyCapsule holds, whatever its name."""
-    get_name = ctypes.pythonapi.PyCapsule_GetName
-    get_name.argtypes, get_name.restype = [ctypes.py_object], ctypes.c_char_p
-    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    get_pointer.argtypes, get_pointer.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
-    return int(get_pointer(capsule, get_name(capsule)))
-
-
-@lru_cache(maxsize=1)
-def _cython_blas() -> Any:
-    """SciPy's module of BLAS pointers, without importing the package around it (2 ms instead of 115) if that
-    works.
-    """
-    if "scipy.linalg" not in sys.modules:
-        module = _load_alone("scipy.linalg.cython_blas")
-        if module is not None:
-            return module
-    return importlib.import_module("scipy.linalg.cython_blas")
-
-
-def _load_alone(name: str) -> ModuleType | None:
-    """The extension module `name` by its file. The import system is left as if it had never been loaded."""
-    package = importlib.util.find_spec("scipy")
-    folders = list(package.submodule_search_locations or ()) if package else []
-    stem = name.rpartition(".")[2]
-    for suffix in importlib.machinery.EXTENSION_SUFFIXES:
-        for file in (Path(folder, "linalg", stem + suffix) for folder in folders):
-            if file.exists():
-                return _execute(name, file)
-    return None
-
-
-def _execute(name: str, file: Path) -> ModuleType | None:
-    import scipy  # noqa: F401  (its libraries have to be found first)
-
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        return None
-    try:
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    except ImportError:
-        return None
-    finally:
-        sys.modules.pop(name, None)  # a later import gives the same module, and sets it in its package
-    return module
-
-
-@cache
-def _openblas_function(stem: str) -> int:
-    """The address of an OpenBLAS function in the library that SciPy's BLAS is linked to; 0 if that is another
-    library.
-    """
-    library = ctypes.CDLL(_cython_blas().__file__)
-    for name in (f"scipy_{stem}", stem, f"scipy_{stem}64_", f"{stem}64_"):
-        function = getattr(library, name, None)
-        if function is not None:
-            return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
-    return 0
-
-
-def set_threads_address() -> int:
-    """`void openblas_set_num_threads(int)` of SciPy's BLAS, or 0."""
-    return _openblas_function("openblas_set_num_threads")
-
-
-def get_threads_address() -> int:
-    """`int openblas_get_num_threads(void)` of SciPy's BLAS, or 0."""
-    return _openblas_function("openblas_get_num_threads")

@@ -9,7 +9,7 @@ planning.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 BLOCK = (
     "gemm", "gemv", "m", "n", "k", "rows", "columns", "accumulate", "nbatch",
@@ -26,8 +26,7 @@ RESET_STUB = "jitgrad_blas_reset"
 _KERNEL = "ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker"
 
 
-@dataclass(frozen=True, slots=True)
-class _Scalar:
+class _Scalar(NamedTuple):
     type: str
     stub: str
     size: int
@@ -190,17 +189,15 @@ def _by_reference(types: dict[str, str]) -> str:
     """
     lines = []
     for name, kind in types.items():
-        if kind == "i32":
-            lines.append(f"  %{name}_32 = trunc i64 %{name} to i32")
-        elif kind == "i8":
+        if kind == "i8":
             lines.append(f"  %{name}_8 = select i1 %{name}, i8 {ord('T')}, i8 {ord('N')}")
-        value = {"i32": f"%{name}_32", "i8": f"%{name}_8"}.get(kind, f"%{name}")
+        value = f"%{name}_8" if kind == "i8" else f"%{name}"
         lines += [f"  %_{name} = alloca {kind}", f"  store {kind} {value}, ptr %_{name}"]
     return "\n".join(lines)
 
 
 def _gemm(kind: _Scalar) -> str:
-    cells = dict.fromkeys(("ta", "tb"), "i8") | dict.fromkeys(("m", "n", "k", "lda", "ldb", "ldc"), "i32")
+    cells = dict.fromkeys(("ta", "tb"), "i8") | dict.fromkeys(("m", "n", "k", "lda", "ldb", "ldc"), "i64")
     cells |= {"alpha": kind.type, "beta": kind.type}
     return f"""
 define internal void @gemm_{kind.type}(ptr %block, i1 %ta, i1 %tb, i64 %m, i64 %n, i64 %k, ptr %a,
@@ -217,7 +214,7 @@ define internal void @gemm_{kind.type}(ptr %block, i1 %ta, i1 %tb, i64 %m, i64 %
 
 
 def _gemv(kind: _Scalar) -> str:
-    cells = {"t": "i8"} | dict.fromkeys(("m", "n", "lda", "incx", "incy"), "i32") | {"one": kind.type}
+    cells = {"t": "i8"} | dict.fromkeys(("m", "n", "lda", "incx", "incy"), "i64") | {"one": kind.type}
     return f"""
 define internal void @gemv_{kind.type}(ptr %block, i1 %t, i64 %m, i64 %n, ptr %a, i64 %lda, ptr %x,
       i64 %incx, ptr %y, i64 %incy) #0 {{

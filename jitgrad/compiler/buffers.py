@@ -11,7 +11,8 @@ from __future__ import annotations
 import bisect
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import NamedTuple
 
 ALIGNMENT = 64
 
@@ -20,8 +21,7 @@ _NEAR = 1.02
 _MOST_LOOKS = 60_000
 
 
-@dataclass(frozen=True, slots=True)
-class Lifetime:
+class Lifetime(NamedTuple):
     """A temporary: its bytes, the first step that writes it and the last that reads it."""
 
     key: object
@@ -30,8 +30,7 @@ class Lifetime:
     last: int
 
 
-@dataclass(frozen=True)
-class ArenaPlan:
+class ArenaPlan(NamedTuple):
     """Offsets of the temporaries in one arena, its size, and the most bytes alive at once, which any arena needs.
 
     ``lent`` are temporaries in the memory of an output that is written later, with the key of that output; they take
@@ -41,7 +40,7 @@ class ArenaPlan:
     offsets: Mapping[object, int]
     nbytes: int
     bound: int
-    lent: Mapping[object, object] = field(default_factory=dict)
+    lent: Mapping[object, object] = MappingProxyType({})
 
     @property
     def ratio(self) -> float:
@@ -61,7 +60,7 @@ def plan_memory(temporaries: Sequence[Lifetime], outputs: Sequence[Lifetime]) ->
     """
     lent = lend_outputs(temporaries, outputs)
     plan = plan_arena([item for item in temporaries if item.key not in lent])
-    return replace(plan, bound=most_alive(temporaries), lent=lent)
+    return plan._replace(bound=most_alive(temporaries), lent=lent)
 
 
 def lend_outputs(temporaries: Sequence[Lifetime], outputs: Sequence[Lifetime]) -> dict[object, object]:

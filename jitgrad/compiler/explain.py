@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from jitgrad.compiler.bind import BoundCluster
 from jitgrad.compiler.buffers import ArenaPlan
 from jitgrad.compiler.groups import Group
 from jitgrad.compiler.lower import Lowered
 from jitgrad.compiler.machine import kernel_module
+from jitgrad.compiler.plans import BoundProgram
 
 if TYPE_CHECKING:
-    from jitgrad.compiler import Compiled, CompiledCluster
+    from jitgrad.compiler.stages import Compiled, CompiledCluster
 
 
 @dataclass(frozen=True)
@@ -35,15 +37,16 @@ class Explanation:
         return self.text
 
 
-def explain(compiled: Compiled) -> Explanation:
-    """The texts of all stages."""
+def explain(compiled: Compiled, bound: BoundProgram) -> Explanation:
+    """The texts of all stages, and what binding added."""
     clusters = [step for step in compiled.steps if not isinstance(step, int)]
+    arenas = [step.arena for step in bound.steps if isinstance(step, BoundCluster)]
     kernels = list(dict.fromkeys(item.kernel for c in clusters for item in c.lowered if isinstance(item, Lowered)))
     return Explanation(
         compiled.program.text,
         compiled.clustering.text,
         "\n".join(line for c in clusters for line in _fusion_lines(c)),
-        "\n".join(f"cluster {c.cluster.number}: {_memory(c.bound.arena)}" for c in clusters),
+        "\n".join(f"cluster {c.cluster.number}: {_memory(arena)}" for c, arena in zip(clusters, arenas, strict=True)),
         "\n".join(kernel.text for kernel in kernels),
         "\n".join(str(kernel_module(kernel)) for kernel in kernels),
     )

@@ -36,10 +36,14 @@ PARALLEL, PARALLEL_VECTOR, SERIAL, VECTOR, LANES = "parallel", "parallel_vector"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Literal:
-    """A constant of a dtype; two are equal when their bits are: 0.0 is not -0.0, and NaN is NaN."""
+    """A constant of a dtype; two are equal when their bits are: 0.0 is not -0.0, and NaN is NaN.
+
+    ``maker`` is the program's value that is this constant everywhere; None for a number that no value holds.
+    """
 
     value: Any
     dtype: DType
+    maker: int | None = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Literal) and self._bits == other._bits

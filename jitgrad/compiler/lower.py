@@ -19,6 +19,7 @@ class Lowered:
     """A kernel, the value behind each of its buffers (None for scratch), and the quantity behind each int.
 
     ``constants`` are the numbers behind the kernel's constants; ``extent`` is what the parallel loop runs over.
+    ``moves``: some ints are offsets or bounds of slices and the like.
     """
 
     kernel: Kernel
@@ -28,6 +29,7 @@ class Lowered:
     extent: Quantity
     is_serial: bool
     group: Group
+    moves: bool
 
 
 def lower_group(group: Group, plan: Plan) -> Lowered:
@@ -48,4 +50,6 @@ def lower_group(group: Group, plan: Plan) -> Lowered:
     extent = Quantity() if group.is_serial else product(first)
     behind = {b.name: v for b, v in zip(whole.buffers, signature.values, strict=True)}
     values = tuple(behind[b.name] for b in kernel.buffers)
-    return Lowered(kernel, values, signature.quantities, signature.constants, extent, group.is_serial, group)
+    return Lowered(
+        kernel, values, signature.quantities, signature.constants, extent, group.is_serial, group, signature.moves
+    )

@@ -435,12 +435,12 @@ class Lowering:
         extent = self.signature.product(product(() if extent_class == ONE else (extent_class,)))
         wrapped = self.name()
         body.rest.append(Let(wrapped, INT64, "wrap_index", (position, extent)))
-        return Bound(wrapped, self.signature.number("zero", 0), extent)
+        return Bound(wrapped, self.signature.fixed("zero", 0), extent)
 
     def _check(self, bounds: tuple[Bound, ...], v: int, body: Body) -> None:
         """Let the status tell when a position that makes ``v`` is out of bounds."""
         status = self.signature.buffer("status", 0, INT64)
-        body.rest.append(Check(status, bounds, self.signature.number(("code", v), v + 1)))
+        body.rest.append(Check(status, bounds, self.signature.fixed(("code", v), v + 1)))
 
 
 def _loop_number(placed: Placed, d: int) -> Argument:

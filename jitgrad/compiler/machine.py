@@ -1,13 +1,10 @@
-"""Machine code of kernels, found by content: in this process, else in the cache on disk, else compiled."""
+"""Machine code of kernels: their keys, which say what they hold, and their compilation when it is not found."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import os
-import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +12,15 @@ from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler import native, tiers
 from jitgrad.compiler.cache import KernelCache, kernel_cache
 from jitgrad.compiler.emit import emit_kernel
+from jitgrad.compiler.kernels import (
+    enter_kernel,
+    find_kernel,
+    function_name,
+    lock,
+    replace_kernel,
+    statistics,
+    watchers,
+)
 from jitgrad.compiler.loopir import Kernel
 from jitgrad.compiler.tiers import improver
 from jitgrad.config import config, get_num_threads
@@ -23,22 +29,8 @@ from jitgrad.config import config, get_num_threads
 # another version of them is never read.
 _SOURCES = ("emit*.py", "scalar_*.py", "_codegen.py", "llvmir/*.py", "vecmath/*.py")
 
-_lock = threading.RLock()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
-_addresses: dict[str, int] = {}
 
-
-@dataclass(slots=True)
-class MachineStatistics:
-    """Since the process began: kernels in use, how many were compiled here, how many came from disk."""
-
-    kernels: int = 0
-    compiles: int = 0
-    disk_hits: int = 0
-
-
-statistics = MachineStatistics()
+watchers.append(improver.watch)
 
 
 @functools.cache
@@ -74,32 +66,12 @@ def kernel_key(kernel: Kernel) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def load_kernels(kernels: Sequence[Kernel]) -> list[int]:
-    """Addresses of the functions of kernels; those met for the first time are loaded or compiled."""
+def load_kernels(kernels: Sequence[Kernel]) -> list[str]:
+    """The keys of kernels, all of them loaded; those found neither in memory nor on disk are compiled."""
     keys = [kernel_key(kernel) for kernel in kernels]
-    with _lock:
-        missing = {key: kernel for key, kernel in zip(keys, kernels, strict=True) if not _is_found(key)}
-        _compile(missing)
-    return [_addresses[key] for key in keys]
-
-
-def function_name(key: str) -> str:
-    """The symbol of a kernel: from its content, so that it is the same in every process."""
-    return f"jitgrad_{key[:32]}"
-
-
-def _is_found(key: str) -> bool:
-    """Whether a kernel is in memory, perhaps since just now, or has to be compiled."""
-    if key in _addresses:
-        return True
-    name = function_name(key)
-    stored = kernel_cache().get(key, [name])
-    if stored is None:
-        return False
-    statistics.kernels += 1
-    statistics.disk_hits += 1
-    _addresses[key] = stored[name]
-    return True
+    with lock:
+        _compile({key: kernel for key, kernel in zip(keys, kernels, strict=True) if find_kernel(key) is None})
+    return keys
 
 
 def _compile(kernels: Mapping[str, Kernel]) -> None:
@@ -110,12 +82,11 @@ def _compile(kernels: Mapping[str, Kernel]) -> None:
     once = [key for key in texts if key not in twice]
     for key, code in zip(once, _compiled([texts[key] for key in once], map(function_name, once)), strict=True):
         kernel_cache().put(key, code)
-        _addresses[key] = code[function_name(key)]
+        enter_kernel(key, code[function_name(key)])
     names = [f"{function_name(key)}_quick" for key in twice]
     quick = [texts[key].replace(function_name(key), name) for key, name in zip(twice, names, strict=True)]
     for key, name, code in zip(twice, names, _compiled(quick, names, quickly=True), strict=True):
-        _addresses[key] = code[name]
-    statistics.kernels += len(texts)
+        enter_kernel(key, code[name])
     statistics.compiles += len(texts)
     improver.add([tiers.Task(texts[key], partial(_replace, key, kernel_cache())) for key in twice])
 
@@ -129,9 +100,7 @@ def _replace(key: str, cache: KernelCache, object_code: bytes) -> tuple[int, int
     """Load and keep good code in place of quick code; both addresses."""
     code = native.load_object(object_code, [function_name(key)])
     cache.put(key, code)
-    with _lock:
-        old, _addresses[key] = _addresses[key], code[function_name(key)]
-    return old, _addresses[key]
+    return replace_kernel(key, code[function_name(key)]), code[function_name(key)]
 
 
 def kernel_module(kernel: Kernel, name: str = "kernel") -> ir.Module:

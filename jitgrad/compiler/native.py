@@ -4,9 +4,9 @@ nor the cache.
 Two roads lead to a function address, and they share their second half:
 
 * `compile_module`: IR → LLVM's code generator, with a light pass pipeline → object code → `load_object`;
-* `load_object`: object code (fresh, or from the disk cache) → an MCJIT engine → addresses. This half needs
-llvmlite only, so a process that finds all its kernels in the cache never imports Numba (170 ms, against 27 ms
-for llvmlite).
+* `load_object`: object code (fresh, or from the disk cache) → the loader in elf.py → addresses; or, where that loader
+refuses, an MCJIT engine. So a process that finds all its kernels in the cache does not import llvmlite (39 ms), and
+only code that calls functions of Numba's imports that (170 ms).
 
 Why not Numba's own pipeline: the IR that arrives here is vectorised already, so function passes, a cheap and
 a full module pipeline with the loop vectoriser find nothing to do. Loops over <16 x float> with a masked
@@ -37,14 +37,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import llvmlite
-import llvmlite.binding as llvm
-
+from jitgrad.compiler import elf
 from jitgrad.config import get_num_threads
 
 if TYPE_CHECKING:
@@ -59,15 +56,17 @@ class LoadError(RuntimeError):
     """Object code that is not for this machine, or that lacks a function it should hold."""
 
 
-@dataclass(frozen=True, slots=True)
 class NativeCode:
     """Machine code in memory: the object code it was loaded from, and the address of each exported function.
 
-    The memory belongs to the engine of the process and is never given back, so addresses stay valid.
+    The memory is never given back, so addresses stay valid.
     """
 
-    object_code: bytes
-    addresses: Mapping[str, int]
+    __slots__ = ("addresses", "object_code")
+
+    def __init__(self, object_code: bytes, addresses: Mapping[str, int]) -> None:
+        self.object_code = object_code
+        self.addresses = addresses
 
     def __getitem__(self, name: str) -> int:
         return self.addresses[name]
@@ -117,20 +116,43 @@ def compile_in_background(text: str) -> bytes:
 
 def load_object(object_code: bytes, names: Iterable[str]) -> NativeCode:
     """Load object code made by `compile_to_object` on such a machine; LoadError if a name is not in it."""
+    wanted = tuple(names)
     with _lock:
-        engine = _engine()
-        engine.add_object_file(llvm.ObjectFileRef.from_data(object_code))
-        engine.finalize_object()
-        addresses = {name: int(engine.get_function_address(name)) for name in names}
-    missing = [name for name, address in addresses.items() if not address]
+        addresses = _load_without_llvm(object_code)
+        if addresses is None:
+            addresses = _load_with_llvm(object_code, wanted)
+    missing = [name for name in wanted if not addresses.get(name)]
     if missing:
         raise LoadError(f"object code of {len(object_code)} bytes holds no function {', '.join(missing)}")
-    return NativeCode(object_code, MappingProxyType(addresses))
+    return NativeCode(object_code, MappingProxyType({name: addresses[name] for name in wanted}))
+
+
+def _load_without_llvm(object_code: bytes) -> dict[str, int] | None:
+    if not elf.is_supported():
+        return None
+    try:
+        return elf.load_elf(object_code, lambda name: _symbols.get(name) or elf.find_symbol(name))
+    except elf.RefusedError:
+        return None
+
+
+def _load_with_llvm(object_code: bytes, names: Iterable[str]) -> dict[str, int]:
+    import llvmlite.binding as llvm
+
+    engine = _engine()
+    for name, address in _symbols.items():
+        llvm.add_symbol(name, address)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(object_code))
+    engine.finalize_object()
+    return {name: int(engine.get_function_address(name)) for name in names}
+
+
+_symbols: dict[str, int] = {}
 
 
 def add_symbol(name: str, address: int) -> None:
     """Make an address of this process known under a name that IR may declare and call."""
-    llvm.add_symbol(name, address)
+    _symbols[name] = address
 
 
 @lru_cache(maxsize=1)
@@ -138,11 +160,16 @@ def target_description() -> str:
     """What machine code depends on, in one line: LLVM, triple, CPU and its instruction sets. Part of every
     cache key.
     """
+    import llvmlite
+    import llvmlite.binding as llvm
+
     versions = f"llvm {'.'.join(map(str, llvm.llvm_version_info))} llvmlite {llvmlite.__version__}"
     return " ".join((versions, llvm.get_process_triple(), llvm.get_host_cpu_name(), _features()))
 
 
 def _features() -> str:
+    import llvmlite.binding as llvm
+
     try:
         return str(llvm.get_host_cpu_features().flatten())
     except RuntimeError:
@@ -152,6 +179,8 @@ def _features() -> str:
 @lru_cache(maxsize=1)
 def _engine() -> Any:
     """The engine that holds all code of this process; its target machine relocates, and never compiles."""
+    import llvmlite.binding as llvm
+
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = llvm.Target.from_triple(llvm.get_process_triple())

@@ -23,7 +23,6 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from sys import getrefcount
 from typing import Any, NamedTuple
@@ -39,8 +38,7 @@ _CLASSES_PER_OCTAVE = 8
 _LOOKS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class PoolStatistics:
+class PoolStatistics(NamedTuple):
     """Blocks and bytes the pool knows, how many of them nobody uses, and takes served by old blocks (hits) or
     new ones.
     """

@@ -26,6 +26,19 @@ _MANY = 2
 _REWRITES = 30
 
 
+class Constants(dict[int, Array]):
+    """Constants by their values. ``looked``: the elements of one that is not a splat may have been read, so that the
+    program that results is right for these elements only.
+    """
+
+    looked = False
+
+    def __getitem__(self, v: int) -> Array:
+        array = super().__getitem__(v)
+        self.looked = self.looked or not is_splat(array)
+        return array
+
+
 class Rewriter:
     """The instructions so far, what made each value, and the constants among them.
 
@@ -37,7 +50,7 @@ class Rewriter:
     def __init__(self, program: Program, rules: Callable[[OpDef], Sequence[Rule]]) -> None:
         self.specs: list[TensorSpec] = list(program.specs)
         self.instructions: list[Instruction] = []
-        self.constants: dict[int, Array] = {}
+        self.constants = Constants()
         self.numbers: dict[int, Any] = {}
         self.renamed: dict[int, int] = {}
         self.fired: Counter[str] = Counter()

@@ -18,16 +18,14 @@ us, and they begin 20 us later.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jitgrad.compiler import capi, native
 from jitgrad.compiler.cache import compile_cached
-from jitgrad.compiler.driver import driver_ir
-from jitgrad.compiler.driver_os import host_platform
 from jitgrad.compiler.pool_layout import MAX_WORKERS, STEP_WORDS
 from jitgrad.compiler.threads import ThreadPool
 
@@ -38,8 +36,7 @@ SPIN = 2000
 _DOC = "run_steps(table, steps, nsteps, times, threads, release): six integers, addresses and counts; True."
 
 
-@dataclass(frozen=True, slots=True)
-class StepRecord:
+class StepRecord(NamedTuple):
     """One step as the driver reads it: addresses of function and block, extent, and in how many chunks it is
     cut.
     """
@@ -60,8 +57,7 @@ def pack_steps(steps: Sequence[StepRecord]) -> NDArray[np.int64]:
     return packed
 
 
-@dataclass(frozen=True, slots=True)
-class Runtime:
+class Runtime(NamedTuple):
     """The loaded driver. `run_steps` is a builtin; `run_address` is the driver's entry for other machine
     code.
     """
@@ -75,14 +71,24 @@ class Runtime:
 @lru_cache(maxsize=1)
 def runtime() -> Runtime:
     """The driver of this process, compiled or taken from the cache at its first use."""
-    return load_runtime(driver_ir(host_platform(), SPIN))
+    return load_runtime("driver", _driver_text)
 
 
-def load_runtime(text: str, prefix: str = "jitgrad") -> Runtime:
-    """Load a driver module, whose functions have names with `prefix`, and make its pool, without workers."""
+def _driver_text() -> str:
+    from jitgrad.compiler.driver import driver_ir
+    from jitgrad.compiler.driver_os import host_platform
+
+    return driver_ir(host_platform(), SPIN)
+
+
+def load_runtime(name: str, text: Callable[[], str], prefix: str = "jitgrad") -> Runtime:
+    """Load a driver module, whose functions have names with `prefix`, and make its pool, without workers.
+
+    ``text`` gives its IR when the module ``name`` is not in the cache.
+    """
     capi.register_symbols()
     exported = ("run", "run_steps", "worker", "stop", "reset", "pool")
-    code = compile_cached(text, [f"{prefix}_{name}" for name in exported])
-    functions = {name: code[f"{prefix}_{name}"] for name in exported}
+    code = compile_cached(name, text, [f"{prefix}_{function}" for function in exported])
+    functions = {function: code[f"{prefix}_{function}"] for function in exported}
     builtin = capi.builtin("run_steps", functions["run_steps"], _DOC)
     return Runtime(code, ThreadPool(functions), builtin, functions["run"])

@@ -23,6 +23,7 @@ class Signature:
         self._ints: dict[str, Quantity] = {}
         self._names: dict[object, str] = {}
         self._constants: list[Literal] = []
+        self.moves = False  # whether there are offsets or bounds, which belong to an extent that no class has
 
     def buffer(self, role: str, value: int, dtype: DType, extent: str | None = None) -> str:
         """The buffer of a value in a role."""
@@ -38,6 +39,11 @@ class Signature:
 
     def number(self, key: object, number: int) -> str:
         """An int for a plain number that belongs to ``key``: numbers that happen to be equal today are not one."""
+        self.moves = True
+        return self._int(key, Quantity((), number), "o")
+
+    def fixed(self, key: object, number: int) -> str:
+        """As `number`, for one that no extent changes."""
         return self._int(key, Quantity((), number), "o")
 
     def _int(self, key: object, quantity: Quantity, letter: str) -> str:

@@ -27,18 +27,26 @@ def simplify(program: Program) -> Program:
 
 def simplify_with_log(program: Program) -> tuple[Program, Mapping[str, int]]:
     """As `simplify`, with the names of the rules that fired and how often."""
+    program, fired, _ = simplify_and_watch(program)
+    return program, fired
+
+
+def simplify_and_watch(program: Program) -> tuple[Program, Mapping[str, int], bool]:
+    """As `simplify_with_log`, and whether elements of constants, other than splats, were read."""
     fired: Counter[str] = Counter()
+    looked = False
     with errors_ignored():
         for _ in range(SWEEPS):
-            program, counts, is_open = _sweep(program)
-            fired += counts
-            if not counts or not is_open:
+            program, rewriter = _sweep(program)
+            fired += rewriter.fired
+            looked = looked or rewriter.constants.looked
+            if not rewriter.fired or not rewriter.is_open:
                 break
-    return program, dict(fired)
+    return program, dict(fired), looked
 
 
-def _sweep(program: Program) -> tuple[Program, Counter[str], bool]:
-    """Every instruction once, in order: the program (itself if no rule fired), a count, whether to go on."""
+def _sweep(program: Program) -> tuple[Program, Rewriter]:
+    """Every instruction once, in order: the program (itself if no rule fired), and what the rewriter noted."""
     rewriter = Rewriter(program, rules_of)
     fixed = _fixed_instructions(program)
     place: dict[int, int] = {}
@@ -55,11 +63,10 @@ def _sweep(program: Program) -> tuple[Program, Counter[str], bool]:
     if dead:
         rewriter.fired["dead_code"] += dead
     if not rewriter.fired:
-        return program, rewriter.fired, False
+        return program, rewriter
     instructions = _renumbered(rewriter.instructions, live, place)
     specs = tuple(rewriter.specs)
-    result = replace(program, instructions=instructions, outputs=outputs, specs=specs, _cache={})
-    return result, rewriter.fired, rewriter.is_open
+    return replace(program, instructions=instructions, outputs=outputs, specs=specs, _cache={}), rewriter
 
 
 def _fixed_instructions(program: Program) -> set[int]:

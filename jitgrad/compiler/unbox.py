@@ -15,8 +15,8 @@ type_num, likewise the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +30,7 @@ _C_CONTIGUOUS, _ALIGNED, _WRITEABLE = 0x1, 0x100, 0x400
 _DOC = "unbox(spec, table, *arguments): False at the first argument that does not fit the spec."
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayArgument:
+class ArrayArgument(NamedTuple):
     """An array whose data pointer goes into `slot` of the table."""
 
     slot: int
@@ -40,8 +39,7 @@ class ArrayArgument:
     writeable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ScalarArgument:
+class ScalarArgument(NamedTuple):
     """A Python float (dtype float64 or float32) or int (int64), written to table[cell]; its address goes into
     `slot`.
     """
@@ -86,14 +84,14 @@ def _scalar_words(argument: ScalarArgument) -> list[int]:
 def unboxer() -> Callable[..., bool]:
     """The builtin `unbox(spec_address, table_address, *arguments) -> bool`."""
     capi.register_symbols()
-    code = compile_cached(unbox_ir(), ["jitgrad_unbox"])
+    for name, kind in (("ndarray", np.ndarray), ("float", float), ("int", int)):
+        native.add_symbol(f"jitgrad_type_{name}", id(kind))
+    code = compile_cached("unbox", unbox_ir, ["jitgrad_unbox"])
     return capi.builtin("unbox", code["jitgrad_unbox"], _DOC)
 
 
 def unbox_ir() -> str:
     """The module as LLVM IR text; the three types are external symbols, so the code can be cached."""
-    for name, kind in (("ndarray", np.ndarray), ("float", float), ("int", int)):
-        native.add_symbol(f"jitgrad_type_{name}", id(kind))
     parts = (_DECLARATIONS, _ENTRY, _loop(), _array(), _scalar(), _END, "attributes #0 = { nounwind }\n")
     return "\n".join(part.strip("\n") for part in parts)
 

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 from llvmlite import ir
 
-from jitgrad.compiler import CompiledCluster
+from jitgrad.compiler.bind import BoundCluster
 from jitgrad.compiler.loopir import Accumulator, Kernel, Let, Literal, Load, Loop, Statement, Update
 from jitgrad.compiler.lower import Lowered
 from jitgrad.compiler.scalar_emit import emit_op
 from jitgrad.compiler.scalar_values import element_type
+from jitgrad.compiler.stages import CompiledCluster
 from jitgrad.executable import Executable
 from jitgrad.spec import DType
 
@@ -47,18 +48,18 @@ class Operations:
 def operations(executable: Executable) -> dict[int, Operations]:
     """Operations of one run, by the size of their elements in bytes."""
     total: dict[int, Operations] = {}
-    for step in executable.compiled.steps:
-        if isinstance(step, CompiledCluster):
-            for item, numbers in _kernels(step):
+    for step, bound in zip(executable.compiled.steps, executable.bound.steps, strict=True):
+        if isinstance(step, CompiledCluster) and isinstance(bound, BoundCluster):
+            for item, numbers in _kernels(step, bound):
                 for size, found in _count(item.kernel, numbers).items():
                     total[size] = total.get(size, Operations()) + found
     return total
 
 
-def _kernels(step: CompiledCluster) -> Iterator[tuple[Lowered, dict[str, int]]]:
+def _kernels(step: CompiledCluster, bound: BoundCluster) -> Iterator[tuple[Lowered, dict[str, int]]]:
     """The kernels of a cluster with the values of their ints."""
-    blocks = {block.ctypes.data: block for block in step.bound.blocks}
-    for name, record in zip(step.bound.names, step.bound.steps, strict=True):
+    blocks = {block.ctypes.data: block for block in bound.blocks}
+    for name, record in zip(bound.names, bound.steps, strict=True):
         item = step.lowered[int(name.removeprefix("kernel_"))] if name.startswith("kernel_") else None
         if isinstance(item, Lowered):
             words = blocks[int(record[1])][len(item.kernel.buffers) :]

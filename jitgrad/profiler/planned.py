@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
-from jitgrad.compiler import CompiledCluster
+from jitgrad.compiler.bind import BoundCluster
 from jitgrad.compiler.lower import Lowered
 from jitgrad.compiler.nodes import Product
+from jitgrad.compiler.plans import BoundOp
+from jitgrad.compiler.stages import CompiledCluster
 from jitgrad.executable import Executable
 from jitgrad.profiler.work import Work, is_constant
 from jitgrad.program import Program
@@ -16,19 +18,20 @@ def compiled_work(executable: Executable) -> Work:
     """The work in a run of an executable."""
     compiled = executable.compiled
     total = Work(peak_bytes=_planned_peak(executable))
-    for step in compiled.steps:
+    for step, bound in zip(compiled.steps, executable.bound.steps, strict=True):
         if isinstance(step, CompiledCluster):
-            total += _cluster_work(compiled.program, step)
+            assert isinstance(bound, BoundCluster)
+            total += _cluster_work(compiled.program, step, bound)
         elif not is_constant(ins := compiled.program.instructions[step]):
             moved = sum(compiled.program.specs[v].nbytes for v in {*ins.inputs, *ins.outputs})
             total += Work(numpy_calls=1, launches=1, bytes_moved=moved)
     return total
 
 
-def _cluster_work(program: Program, step: CompiledCluster) -> Work:
+def _cluster_work(program: Program, step: CompiledCluster, bound: BoundCluster) -> Work:
     kernels = sum(isinstance(item, Lowered) for item in step.lowered)
     moved = sum(_bytes_of(step, item) for item in step.lowered)
-    moved += sum(2 * program.specs[v].nbytes for v, _ in step.bound.copied)
+    moved += sum(2 * program.specs[v].nbytes for v, _, _ in bound.copied)
     return Work(kernels, len(step.lowered) - kernels, 0, 1, moved)
 
 
@@ -42,9 +45,9 @@ def _bytes_of(step: CompiledCluster, item: Lowered | Product) -> int:
 def _planned_peak(executable: Executable) -> int:
     """Arenas, and the arrays that are alive while the step runs that has most of them."""
     program = executable.program
-    arenas = sum(s.bound.arena.nbytes for s in executable.compiled.steps if isinstance(s, CompiledCluster))
+    arenas = sum(s.arena.nbytes for s in executable.bound.steps if isinstance(s, BoundCluster))
     last: dict[int, float] = {}
-    steps = [_step_values(program, step) for step in executable.compiled.steps]
+    steps = [_step_values(step) for step in executable.bound.steps]
     for number, (inputs, outputs) in enumerate(steps):
         last |= dict.fromkeys((*inputs, *outputs), number)
     last |= dict.fromkeys(program.outputs, math.inf)
@@ -57,8 +60,8 @@ def _planned_peak(executable: Executable) -> int:
     return arenas + peak
 
 
-def _step_values(program: Program, step: CompiledCluster | int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _step_values(step: BoundCluster | BoundOp) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The values that a step reads and makes."""
-    if isinstance(step, CompiledCluster):
-        return step.bound.inputs, step.bound.outputs + tuple(v for v, _ in step.bound.copied)
-    return program.instructions[step].inputs, program.instructions[step].outputs
+    if isinstance(step, BoundCluster):
+        return step.inputs, step.outputs + tuple(v for v, _, _ in step.copied)
+    return step.inputs, step.outputs

@@ -48,7 +48,7 @@ def fold_dense(rw: Rewriter, ins: Instruction) -> Instruction | None:
     if not ins.inputs or len(ins.outputs) != 1 or isinstance(ins.op.kind, Library):
         return None
     spec = rw.specs[ins.outputs[0]]
-    if spec.size > sum(constants[v].size for v in ins.inputs if v not in rw.numbers):
+    if spec.size > sum(rw.specs[v].size for v in ins.inputs if v not in rw.numbers):
         return None
     array = _computed(ins, [constants[v] for v in ins.inputs])
     if array is None or array.shape != spec.shape or array.dtype != spec.dtype:

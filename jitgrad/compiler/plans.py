@@ -1,0 +1,78 @@
+"""Plans: frozen programs found by key on disk, bound for this process; it makes none (stages.py does)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from jitgrad.compiler.bind import Addresses, BoundCluster, bind_cluster
+from jitgrad.compiler.cache import kernel_cache
+from jitgrad.compiler.kernels import find_kernels
+from jitgrad.compiler.stored import decode_params, dump, load
+from jitgrad.opdef import OpDef, find
+from jitgrad.program import Program
+
+Frozen = tuple[Any, ...]
+
+
+class BoundOp(NamedTuple):
+    """An instruction that the interpreter runs."""
+
+    op: OpDef
+    params: Mapping[str, Any]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+class BoundProgram(NamedTuple):
+    """What a run of a program takes: steps in order over ``nvalues`` values, and the keys of the kernels in them."""
+
+    nvalues: int
+    outputs: tuple[int, ...]
+    steps: tuple[BoundCluster | BoundOp, ...]
+    kernels: frozenset[str]
+
+
+def find_plan(key: str) -> tuple[Frozen, Addresses] | None:
+    """The frozen program kept under a key, with the addresses of its kernels; None when any of it is missing."""
+    cache = kernel_cache()
+    data = cache.get_plan(key)
+    if data is None:
+        return None
+    frozen: Frozen = load(data)
+    keys = kernel_keys(frozen)
+    addresses = find_kernels(keys)
+    if addresses is None:
+        cache.drop_plan(key)
+        return None
+    return frozen, dict(zip(keys, addresses, strict=True))
+
+
+def keep_plan(key: str, frozen: Frozen) -> None:
+    """Keep a frozen program on disk, if all of it can be written."""
+    with suppress(ValueError):
+        kernel_cache().put_plan(key, dump(frozen))
+
+
+def kernel_keys(frozen: Frozen) -> list[str]:
+    """The keys of the kernels of a frozen program, each once."""
+    clusters = (step for step in frozen[2:] if step[0] == "cluster")
+    return list(dict.fromkeys(task[1] for step in clusters for task in step[6:] if task[0] == "kernel"))
+
+
+def bind_frozen(program: Program, frozen: Frozen, addresses: Addresses) -> BoundProgram:
+    """A frozen program in this process; ``program`` is the one whose key it has."""
+    nvalues, outputs, *steps = frozen
+    bound = tuple(_bind_step(program, step, addresses) for step in steps)
+    return BoundProgram(nvalues, outputs, bound, frozenset(addresses))
+
+
+def _bind_step(program: Program, step: Sequence[Any], addresses: Addresses) -> BoundCluster | BoundOp:
+    if step[0] == "cluster":
+        return bind_cluster(tuple(step), addresses)
+    _, number, name, params, inputs, outputs = step
+    if not isinstance(name, str):
+        ins = program.instructions[number] if name is None else name
+        return BoundOp(ins.op, ins.params, inputs, outputs)
+    return BoundOp(find(name), decode_params(params), inputs, outputs)

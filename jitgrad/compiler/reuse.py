@@ -1,0 +1,136 @@
+"""Plans for other extents: what the stages made of a program, frozen anew for a program of the same pattern.
+
+Simplification is always done, for it reads numbers and shapes in many ways. What follows it asks of extents only which
+are equal, which are 1, and which are small. So two simplified programs have the same pattern when they agree in all but
+extents above `EXACT` and numbers that are no part of a kernel, and agree in which of these are equal to one another.
+Then the stages would make the same kernels of both, and only numbers differ: the extent of each class of dimensions,
+and the constants. Offsets and bounds that come from slices, pads and concatenations are numbers of another kind; a
+program that has any is compiled anew (its kernels are found).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jitgrad.compiler.constants import constant_value, is_splat, splat_number
+from jitgrad.compiler.groups import Group
+from jitgrad.compiler.lower import Lowered
+from jitgrad.compiler.quantities import Quantity
+from jitgrad.compiler.signature import BAKED
+from jitgrad.compiler.stored import UnkeptError, dump, encode, op_name
+from jitgrad.forking import wait_for_when_forking
+from jitgrad.program import Instruction, Program
+
+if TYPE_CHECKING:
+    from jitgrad.compiler.stages import Compiled
+
+EXACT = 64
+"""Extents up to this are part of a pattern: some products of small matrices are loops, some sums are unrolled."""
+_MOST_KNOWN = 128
+
+Pattern = bytes
+
+
+def pattern_of(program: Program) -> Pattern | None:
+    """What a simplified program has in common with those that the stages treat alike; None when it has no such key."""
+    writer = _PatternWriter()
+    try:
+        return dump((program.inputs, program.outputs, *writer.values(program), *map(writer.step, program.instructions)))
+    except UnkeptError:
+        return None
+
+
+class _PatternWriter:
+    """Writes programs with extents and numbers by the order in which they are first met."""
+
+    def __init__(self) -> None:
+        self._extents: dict[int, int] = {}
+        self._numbers: dict[Any, int] = {}
+
+    def _shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple([n if n <= EXACT else -1 - self._extents.setdefault(n, len(self._extents)) for n in shape])
+
+    def values(self, program: Program) -> list[Any]:
+        """Shapes and dtypes of the values that a program has."""
+        used = [*program.inputs, *(v for ins in program.instructions for v in ins.outputs)]
+        return [(v, self._shape(program.specs[v].known_shape), program.specs[v].dtype.str) for v in used]
+
+    def step(self, ins: Instruction) -> Any:
+        """An instruction."""
+        name = op_name(ins.op)
+        if name is None:
+            raise UnkeptError(f"op {ins.op.name}")
+        return name, ins.inputs, ins.outputs, self._params(ins), ins.origin.scope, ins.after
+
+    def _params(self, ins: Instruction) -> Any:
+        value = constant_value(ins)
+        if value is not None:
+            return self._constant(value)
+        return tuple([(name, self._param(name, value)) for name, value in ins.params.items()])
+
+    def _param(self, name: str, value: Any) -> Any:
+        if name == "shape" and type(value) is tuple:
+            return self._shape(value)
+        return encode(value)
+
+    def _constant(self, value: np.ndarray[Any, Any]) -> Any:
+        """A constant array: its number where that is part of kernels, else which others are equal to it."""
+        shape = self._shape(value.shape)
+        if not is_splat(value):
+            return value.dtype.str, shape, "array"
+        number = splat_number(value)
+        key = (value.dtype.str, number.tobytes())
+        if value.dtype.kind not in "iuf" or not np.isfinite(number) or float(number) in BAKED:
+            return *key, shape
+        return value.dtype.str, shape, self._numbers.setdefault(key, len(self._numbers))
+
+
+# -- what is known -----------------------------------------------------------------------------------------------------
+
+_lock = threading.RLock()
+wait_for_when_forking(_lock)
+_known: OrderedDict[Pattern, Compiled] = OrderedDict()
+
+
+def find_known(pattern: Pattern | None) -> Compiled | None:
+    """The program that was entered for a pattern; None when there is none."""
+    with _lock:
+        found = _known.get(pattern) if pattern is not None else None
+        if found is not None and pattern is not None:
+            _known.move_to_end(pattern)
+        return found
+
+
+def enter_known(pattern: Pattern | None, compiled: Compiled) -> None:
+    """Keep what the stages made of a program with this pattern, if it serves for others; the oldest is forgotten."""
+    if pattern is None or not _can_reuse(compiled):
+        return
+    with _lock:
+        _known[pattern] = compiled
+        while len(_known) > _MOST_KNOWN:
+            _known.popitem(last=False)
+
+
+def _can_reuse(compiled: Compiled) -> bool:
+    """Whether all numbers of the kernels follow from the extents of classes, and these from the values' shapes."""
+    count = len(compiled.program.specs)
+    for step in compiled.steps:
+        if isinstance(step, int):
+            continue
+        of_values = {c for v, classes in step.plan.classes.items() if v < count for c in classes}
+        of_chunks = {step.plan.classes[partial][0] for partial in step.plan.chunked}
+        groups = (group for group in step.plan.steps if isinstance(group, Group))
+        if any(set(group.axes) - of_values - of_chunks for group in groups):
+            return False
+        kernels = [item for item in step.lowered if isinstance(item, Lowered)]
+        if any(item.moves or not all(map(_follows, item.ints)) for item in kernels):
+            return False
+    return True
+
+
+def _follows(quantity: Quantity) -> bool:
+    return not quantity.classes or quantity.number in (1, -1)

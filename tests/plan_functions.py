@@ -1,0 +1,27 @@
+"""Functions that tests of plans compile in new processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def elementwise(x: Any) -> Any:
+    return np.sum(np.tanh(x) ** 2 * 1.125)
+
+
+def products(x: Any) -> Any:
+    return np.sum(np.tanh(x @ x.T) * 1.125)
+
+
+def gathers(x: Any) -> Any:
+    return np.sum(x[np.array([0, 2, 2])] ** 2 * 1.125)
+
+
+def interpreted(x: Any) -> Any:
+    return np.sum(np.sort(np.sin(x), axis=0) * np.arange(3.0))
+
+
+def columns(x: Any) -> Any:
+    return np.sum(np.sum(np.exp(-x * x) * 1.375, axis=0) ** 2)

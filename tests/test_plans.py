@@ -1,0 +1,256 @@
+"""Plans on disk: what is part of a key and what is not, what a new process loads, and what happens to damaged files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitgrad as jg
+from jitgrad.compiler.cache import default_directory, kernel_cache
+from jitgrad.compiler.kernels import statistics
+from jitgrad.compiler.plankey import plan_key
+from jitgrad.compiler.stored import MOST_BYTES, UnkeptError, decode, dump, encode, load
+from jitgrad.errors import CompileError
+from jitgrad.executable import make_executable
+from jitgrad.program import Program
+from tests.plan_functions import columns
+from tests.random_programs import random_program
+from tests.tolerances import assert_same_up_to_rounding
+
+rng = np.random.default_rng(0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    with jg.config(cache=True, cache_dir=str(tmp_path), verify=False):
+        yield tmp_path
+
+
+def _program(fn: Callable[..., Any], *args: Any) -> Program:
+    [(stage, arrays)] = jg.compile(fn).stages(*args)
+    return stage.program([t.spec for t in stage.feeds]) if arrays is not None else stage
+
+
+def _key(fn: Callable[..., Any], *args: Any) -> str | None:
+    return plan_key(_program(fn, *args))
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+X = np.ones((4, 3))
+different: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "shape": (lambda x: np.sin(x) * 2.5, (np.ones((5, 3)),)),
+    "dtype": (lambda x: np.sin(x) * 2.5, (np.ones((4, 3), np.float32),)),
+    "op": (lambda x: np.cos(x) * 2.5, (X,)),
+    "number": (lambda x: np.sin(x) * 2.25, (X,)),
+    "sign of zero": (lambda x: np.sin(x) * -0.0, (X,)),
+    "zero": (lambda x: np.sin(x) * 0.0, (X,)),
+    "another output": (lambda x: (np.sin(x) * 2.5, np.sin(x)), (X,)),
+    "constant array": (lambda x: np.sin(x) * np.array([2.5, 2.5, 2.0]), (X,)),
+    "another constant array": (lambda x: np.sin(x) * np.array([2.5, 2.0, 2.0]), (X,)),
+    "axis": (lambda x: np.sum(x, axis=0), (X,)),
+    "another axis": (lambda x: np.sum(x, axis=1), (X,)),
+}
+
+
+def test_keys_differ_where_programs_do() -> None:
+    keys = [_key(fn, *args) for fn, args in ((lambda x: np.sin(x) * 2.5, (X,)), *different.values())]
+    assert None not in keys
+    assert len(set(keys)) == len(keys)
+
+
+def test_keys_know_no_names() -> None:
+    def one(first: Any) -> Any:
+        return np.tanh(first) + first
+
+    def other(second: Any) -> Any:
+        y = np.tanh(second)
+        return y + second
+
+    assert _key(one, X) == _key(other, X)
+
+
+def test_keys_know_the_scope() -> None:
+    def in_one(x: Any) -> Any:
+        return np.sin(np.cos(x))
+
+    def in_none(x: Any) -> Any:
+        with jg.jit_scope(compile_ops=False):
+            return np.sin(np.cos(x))
+
+    assert _key(in_one, X) != _key(in_none, X)
+
+
+def test_ops_of_others_have_no_key() -> None:
+    program = _program(np.sin, X)
+    assert plan_key(program) is not None
+    first, *rest = program.instructions
+    assert plan_key(program.with_instructions([replace(first, op=replace(first.op)), *rest])) is None
+
+
+def test_large_constants_count_by_shape() -> None:
+    large, other = rng.standard_normal((2, MOST_BYTES // 8 + 1))
+    x = np.ones(large.shape)
+    assert _key(lambda x: x * large, x) == _key(lambda x: x * other, x)
+    assert _key(lambda x: x * large, x) != _key(lambda x: x * large.reshape(1, -1), x)
+
+
+def test_large_constants_are_the_callers_own(folder: Path) -> None:
+    x = np.ones(MOST_BYTES // 8 + 1)
+    for _ in range(2):
+        large = rng.standard_normal(x.shape)
+        np.testing.assert_array_equal(jg.compile(lambda x, c=large: x * c * 3.5)(x), x * large * 3.5)
+
+
+def test_what_was_computed_from_large_constants_is_not_kept(folder: Path) -> None:
+    x = np.ones(MOST_BYTES // 8 + 1)
+    for _ in range(2):
+        large = rng.standard_normal(x.shape)
+        np.testing.assert_array_equal(jg.compile(lambda x, c=large: -x * (x * c) * (-c))(x), x * x * large * large)
+
+
+# -- params as bytes ---------------------------------------------------------------------------------------------------
+
+params = [
+    None, True, 1, 1.0, -0.0, float("inf"), 2 + 3j, "axis", b"x", (1, (2, None)), [1, (2,)], {"a": 1, "b": (2,)},
+    slice(1, None, 2), np.dtype(np.float32), np.float32, np.float64(2.5), np.int8(3), np.bool_(True),
+]  # fmt: skip
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("value", params, ids=repr)
+def test_params_come_back(value: Any) -> None:
+    found = decode(load(dump(encode(value))))
+    assert type(found) is type(value)
+    assert found == value
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("array", [np.arange(6.0).reshape(2, 3), np.zeros((0, 3)), np.array(2.5), np.ones(3, bool)])
+def test_arrays_come_back(array: Any) -> None:
+    found = decode(load(dump(encode(array))))
+    assert (found.dtype, found.shape) == (array.dtype, array.shape)
+    np.testing.assert_array_equal(found, array)
+    assert dump(encode(found)) == dump(encode(array))
+
+
+@pytest.mark.quick
+def test_splats_come_back_as_splats() -> None:
+    found = decode(encode(np.broadcast_to(np.float32(2.5), (1000, 1000))))
+    assert found.strides == (0, 0)
+    assert found[0, 0] == np.float32(2.5)
+
+
+@pytest.mark.quick
+def test_bytes_tell_types_and_signs_apart() -> None:
+    values = [1, 1.0, True, 0.0, -0.0, (1,), [1], "1", b"1", None, np.float32(1), np.float64(1), np.array(1.0)]
+    assert len({dump(encode(value)) for value in values}) == len(values)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("value", [object(), len, lambda: 0, np.array([None]), np.zeros(MOST_BYTES)])
+def test_what_cannot_be_written(value: Any) -> None:
+    with pytest.raises(UnkeptError):
+        encode(value)
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def test_random_programs_from_plans(folder: Path) -> None:
+    for seed in range(60):
+        program, arrays = random_program(seed, ops=9, orders=1 + seed % 2)
+        first = make_executable(program)
+        before = statistics.compiles
+        again = make_executable(program)
+        assert statistics.compiles == before
+        assert [a.tobytes() for a in first(arrays)] == [a.tobytes() for a in again(arrays)]
+        assert_same_up_to_rounding(again(arrays), program, arrays, f"seed {seed}")
+
+
+def test_damaged_plans_are_made_again(folder: Path) -> None:
+    expected = jg.compile(columns)(X)
+    [plan] = folder.glob("*.plan")
+    for damage in (b"", plan.read_bytes()[:-1], plan.read_bytes() + b"x"):
+        plan.write_bytes(damage)
+        np.testing.assert_array_equal(jg.compile(columns)(X), expected)
+        assert [entry.is_plan for entry in kernel_cache().entries()].count(True) == 1
+        assert not kernel_cache().verify()
+
+
+def test_a_plan_without_its_kernels_is_made_again(folder: Path) -> None:
+    jg.compile(columns)(X)
+    kernels = list(folder.glob("*.kernel"))
+    for kernel in kernels:
+        kernel.unlink()
+    run = _in_process(folder, "columns")
+    assert run["compiles"] > 0
+    assert _in_process(folder, "columns")["compiles"] == 0
+
+
+def test_plans_are_compared_with_the_stages_when_all_is_verified(folder: Path) -> None:
+    jg.compile(columns)(X)
+    key = _key(columns, X)
+    assert key is not None
+    data = kernel_cache().get_plan(key)
+    assert data is not None
+    frozen = load(data)
+    kernel_cache().put_plan(key, dump((frozen[0] + 1, *frozen[1:])))
+    with jg.config(verify=True), pytest.raises(CompileError, match="not the one that the stages make"):
+        jg.compile(columns)(X)
+
+
+# -- a new process -----------------------------------------------------------------------------------------------------
+
+
+def _in_process(folder: Path, name: str) -> dict[str, Any]:
+    """A new process that calls value and gradient of a function of this module: the results and what was loaded."""
+    code = f"""
+import json, sys
+import numpy as np, jitgrad as jg
+sys.path[:0] = [{str(Path(__file__).parent)!r}]
+loaded = set(sys.modules)
+from plan_functions import {name} as f
+value, gradient = jg.compile(jg.value_and_grad(f))(np.linspace(0.1, 2.0, 12).reshape(4, 3))
+from jitgrad.compiler.kernels import statistics
+new = sorted(m for m in set(sys.modules) - loaded)
+print(json.dumps([value.tobytes().hex(), gradient.tobytes().hex(), statistics.compiles, new]))
+"""
+    environment = os.environ | {"JITGRAD_CACHE_DIR": str(folder), "JITGRAD_CACHE": "1", "JITGRAD_VERIFY": "0"}
+    environment["PYTHONPATH"] = str(Path(jg.__file__).parent.parent)
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    value, gradient, compiles, loaded = json.loads(run.stdout)
+    return {"results": (value, gradient), "compiles": compiles, "loaded": set(loaded)}
+
+
+@pytest.mark.parametrize("name", ["elementwise", "products", "gathers", "interpreted"])
+def test_a_new_process_loads_no_compiler(tmp_path: Path, name: str) -> None:
+    first, second = _in_process(tmp_path, name), _in_process(tmp_path, name)
+    assert first["results"] == second["results"]
+    assert first["compiles"] > 0
+    assert second["compiles"] == 0
+    heavy = {"numba", "llvmlite", "scipy", "platformdirs", "optree", "hashlib"}
+    heavy |= {f"jitgrad.compiler.{name}" for name in ("stages", "simplify", "fusion", "machine", "emit", "driver")}
+    assert {"llvmlite", "jitgrad.compiler.stages"} <= first["loaded"]
+    assert sorted(heavy & second["loaded"]) == []
+
+
+@pytest.mark.quick
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere platformdirs itself is asked")
+@pytest.mark.parametrize("caches", [None, "", "  ", "/tmp/caches"])
+def test_the_folder_is_the_one_of_platformdirs(caches: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from platformdirs import user_cache_dir
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    if caches is not None:
+        monkeypatch.setenv("XDG_CACHE_HOME", caches)
+    assert default_directory() == user_cache_dir("jitgrad", appauthor=False)
