@@ -84,7 +84,7 @@ def test_rows_stored_past_the_caches_are_the_same(
         for ours, theirs in zip(streamed(x, gain), expected, strict=True):
             np.testing.assert_array_equal(ours, theirs)
     stage, arrays = streamed.stages(x, gain)[0]
-    assert stage.executable(arrays).compiled.steps[0].bound.blocks[0][-1] == 0
+    assert stage.executable(arrays).bound.steps[0].blocks[0][-1] == 0
     assert "!nontemporal" in module
     assert "fence seq_cst" in module
 

@@ -11,7 +11,7 @@ import pytest
 
 import jitgrad as jg
 from benchmarks.workloads import WORKLOADS
-from jitgrad.compiler import CompiledCluster
+from jitgrad.compiler.bind import BoundCluster
 from jitgrad.executable import Executable, make_executable
 from tests.random_programs import LARGE, random_program
 
@@ -55,8 +55,8 @@ def test_workloads_have_the_same_bits(name: str) -> None:
 
 
 def _most_chunks(executable: Executable) -> int:
-    steps = [step for step in executable.compiled.steps if isinstance(step, CompiledCluster)]
-    return max((int(step.bound.steps[:, 3].max(initial=1)) for step in steps), default=1)
+    steps = [step for step in executable.bound.steps if isinstance(step, BoundCluster)]
+    return max((int(step.steps[:, 3].max(initial=1)) for step in steps), default=1)
 
 
 @pytest.mark.parametrize("block", range(4))
