@@ -24,6 +24,8 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Protocol, SupportsIndex
 
+from jitgrad import conditions
+
 MAX_THREADS = 64
 TOPICS = ("recompile", "all")
 
@@ -65,10 +67,15 @@ class Config:
 
     def _of_process(self) -> Settings:
         if self._base is None:
-            self._base = settings_of_environment(os.environ)
+            self._set_base(settings_of_environment(os.environ))
+            assert self._base is not None
             if "JITGRAD_NUM_THREADS" in os.environ:
                 _limit_blas(self._base.num_threads)
         return self._base
+
+    def _set_base(self, settings: Settings) -> None:
+        self._base = settings
+        conditions.words[conditions.THREADS] = settings.num_threads
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -94,13 +101,15 @@ class Change:
         self._changes = {name: _checked(name, value) for name, value in changes.items()}
         self._token: Token[Settings | None] | None = None
         self._blas: _Restorable | None = None
-        config._base = replace(self._before, **self._changes)
+        settings = replace(self._before, **self._changes)
+        config._set_base(settings)
         if "num_threads" in changes:
-            self._blas = _limit_blas(config._base.num_threads)
+            self._blas = _limit_blas(settings.num_threads)
 
     def __enter__(self) -> Settings:
-        self._config._base = self._before
+        self._config._set_base(self._before)
         settings = replace(self._config.settings, **self._changes)
+        conditions.count(conditions.BLOCKS, 1)
         self._token = _here.set(settings)
         return settings
 
@@ -109,6 +118,7 @@ class Change:
     ) -> None:
         assert self._token is not None
         _here.reset(self._token)
+        conditions.count(conditions.BLOCKS, -1)
         if self._blas is not None:
             self._blas.restore_original_limits()
 

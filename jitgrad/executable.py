@@ -10,12 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from jitgrad.compiler import bind_program
-from jitgrad.compiler.bind import BoundCluster
+from jitgrad.compiler.bind import BoundCluster, Spec
+from jitgrad.compiler.entries import Output, Run
 from jitgrad.compiler.kernels import statistics
+from jitgrad.compiler.patterns import Array
 from jitgrad.compiler.plans import BoundOp
 from jitgrad.compiler.pools import Arena, outputs
 from jitgrad.compiler.runtime import runtime
-from jitgrad.compiler.unbox import ArrayArgument, pack_arguments, unboxer
+from jitgrad.compiler.unbox import pack_arguments, unboxer
 from jitgrad.config import get_num_threads
 from jitgrad.interpreter import run_error
 from jitgrad.program import Program
@@ -43,11 +45,15 @@ class _Frame(NamedTuple):
     address: int
     arena: Arena
 
+    def word(self, number: int) -> int:
+        """The address of a word of the table."""
+        return self.address + self.table.itemsize * number
+
 
 class _ClusterCall:
     """Calls a compiled cluster: arrays in, new arrays out."""
 
-    def __init__(self, bound: BoundCluster, report: Callable[[int], Exception]) -> None:
+    def __init__(self, bound: BoundCluster, report: Callable[[int], None]) -> None:
         self.bound = bound
         self._report = report
         self._checks = bound.checks
@@ -56,10 +62,10 @@ class _ClusterCall:
         self._workers = bound.workers
         self._takers = [outputs.taker(shape, dtype) for dtype, shape in bound.out_specs]
         arguments = [
-            ArrayArgument(slot, dtype, shape) for slot, (dtype, shape) in enumerate(bound.in_specs + bound.out_specs)
+            Array(slot, dtype, shape) for slot, (dtype, shape) in enumerate(bound.in_specs + bound.out_specs)
         ]
         self._arguments = pack_arguments(arguments)
-        self._arguments_address = self._arguments.ctypes.data
+        self._arguments_address = self._arguments.address
         self._copied = [(place, shape) for _, place, shape in bound.copied]
         self._steps_address = bound.steps.ctypes.data
         self._nsteps = len(bound.steps)
@@ -76,8 +82,8 @@ class _ClusterCall:
             for slot, array in enumerate((*arrays, *made)):
                 frame.table[slot] = array.ctypes.data
         self.run(frame)
-        if self._checks and frame.table[-1]:
-            raise self._report(int(frame.table[-1]) - 1)
+        if self._checks and frame.table[self.bound.nslots]:
+            self._report(int(frame.table[self.bound.nslots]))
         self._frames.append(frame)
         if self._copied:
             made += [
@@ -97,18 +103,71 @@ class _ClusterCall:
         except IndexError:
             return self._new_frame()
 
-    def _new_frame(self) -> _Frame:
-        table = np.zeros(self.bound.nslots + 1, np.int64)  # the last word is the status itself
-        arena = Arena(self.bound.arena.nbytes)
+    def _new_frame(self, room: int = 0, arena: Arena | None = None) -> _Frame:
+        """A frame whose table has so many words of room behind the status; with an arena that is there already."""
+        nslots = self.bound.nslots
+        table = np.zeros(nslots + 1 + room, np.int64)  # the word behind the slots is the status itself
+        arena = arena or Arena(self.bound.arena.nbytes)
         for slot, offset in self.bound.temporaries:
             table[slot] = arena.address + offset
-        table[-2] = table.ctypes.data + table.itemsize * self.bound.nslots
+        table[nslots - 1] = table.ctypes.data + table.itemsize * nslots
         return _Frame(table, table.ctypes.data, arena)
+
+    def as_run(self, inputs: Sequence[tuple[int, Spec]], wanted: Sequence[int]) -> Run | None:
+        """A program of these inputs and outputs as machine code runs it, on a frame of its own; None where an output is
+        made but not wanted.
+
+        Room behind the status: a word that says whether the frame is taken; per input of the program a slot, for one
+        that no step reads, and a cell; per output the two words of a scalar, and a slot, for one that is copied.
+        """
+        bound = self.bound
+        if not set(bound.outputs) <= set(wanted):
+            return None
+        first = (bound.nslots + 3) // 2 * 2
+        scalars = first + 2 * len(inputs)
+        copies = scalars + 2 * len(wanted)
+        frame = self._new_frame(copies + len(wanted) - bound.nslots - 1, self._take_frame().arena)
+        slots = {v: slot for slot, v in enumerate((*bound.inputs, *bound.outputs))}
+        places = tuple(slots.setdefault(v, first + 2 * k) for k, (v, _) in enumerate(inputs))
+        specs = dict(inputs) | dict(zip(bound.outputs, bound.out_specs, strict=True))
+        for v, place, shape in bound.copied:
+            root = bound.outputs[place] if place >= 0 else bound.inputs[~place]
+            slots[v], specs[v] = slots[root], (specs[root][0], shape)
+        made = []
+        for k, v in enumerate(wanted):
+            if v in bound.outputs and v not in wanted[:k]:
+                made.append(Output(slots[v], *specs[v]))
+                if not specs[v][1]:
+                    frame.table[slots[v]] = frame.word(scalars + 2 * k)
+            else:
+                made.append(Output(copies + k, *specs[v], slots[v]))
+        return Run(
+            frame.table, places, tuple(first + 2 * k + 1 for k in range(len(places))), tuple(made), bound.steps,
+            self._workers, bool(self._release), runtime().enter_address, frame.word(bound.nslots + 1),
+            frame.word(bound.nslots), self._report if self._checks else None, (frame, bound),
+        )  # fmt: skip
 
     def _fitting(self, array: Any, spec: Any) -> npt.NDArray[Any]:
         dtype, shape = spec
         fitting: npt.NDArray[Any] = np.require(array, dtype, ["C", "A"]).reshape(shape)
         return fitting
+
+
+class _Report:
+    """Raises what the status of a run says, as the interpreter does."""
+
+    def __init__(self, source: Program) -> None:
+        self._source = source
+
+    @functools.cached_property
+    def _program(self) -> Program:
+        from jitgrad.compiler.stages import compile_program
+
+        return compile_program(self._source).program
+
+    def __call__(self, status: int) -> None:
+        program = self._program
+        raise run_error(program, program.instructions[program.producers()[status - 1]])
 
 
 # The values (or places) that a step takes, those that it gives, and the call.
@@ -141,10 +200,6 @@ class Executable:
         """The program after the first stage, to which the numbers of values belong."""
         return self.compiled.program
 
-    def _run_error(self, value: int) -> Exception:
-        """The error of the instruction that makes a value, as the interpreter has it."""
-        return run_error(self.program, self.program.instructions[self.program.producers()[value]])
-
     @functools.cached_property
     def explanation(self) -> Explanation:
         """What became of the program, one text per stage."""
@@ -168,6 +223,20 @@ class Executable:
                 values[v] = None
         return self._separate([values[v] for v in self.bound.outputs], arrays)
 
+    @functools.cached_property
+    def as_run(self) -> Run | None:
+        """The program as machine code runs it without Python; None where it is not one cluster, or has outputs that
+        are none of its results and inputs.
+        """
+        if len(self._steps) != 1:
+            return None
+        _, outs, call = self._steps[0]
+        if not isinstance(call, _ClusterCall) or not {*self.source.inputs, *outs}.issuperset(self.bound.outputs):
+            return None
+        specs = [self.source.specs[v] for v in self.source.inputs]
+        inputs = [(v, (spec.dtype, spec.known_shape)) for v, spec in zip(self.source.inputs, specs, strict=True)]
+        return call.as_run(inputs, self.bound.outputs)
+
     def _as_one_call(self) -> _Step | None:
         """Where one cluster is the whole program: the arrays that it takes, the outputs among its results, the call."""
         if len(self._steps) != 1 or not isinstance(self._steps[0][2], _ClusterCall):
@@ -180,7 +249,7 @@ class Executable:
 
     def _step(self, step: BoundCluster | BoundOp) -> _Step:
         if isinstance(step, BoundCluster):
-            call = _ClusterCall(step, self._run_error)
+            call = _ClusterCall(step, _Report(self.source))
             return call.inputs, call.outputs, call
 
         def interpreted(arrays: Sequence[Any]) -> list[Any]:

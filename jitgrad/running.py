@@ -73,6 +73,10 @@ class Stage:
                 _keep(self._executables, key, make_executable(self.program(tuple(map(spec_of, arrays)))))
             return self._executables[key]
 
+    def as_run(self, arrays: Sequence[Any]) -> Any:
+        """How machine code runs feeds like these arrays without Python; None where it cannot, or where shapes vary."""
+        return self.executable(arrays).as_run if self._is_fixed else None
+
     def executables(self) -> list[Any]:
         """All executables made so far."""
         return list(self._executables.values())
@@ -127,6 +131,10 @@ class Runner:
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """Arrays of the fetches, computed by executables."""
         return self._only.run(arrays) if self._only is not None else self._run_steps(arrays, Stage.run)
+
+    def as_run(self, arrays: Sequence[Any]) -> Any:
+        """How machine code makes such a run without Python; None where it cannot."""
+        return self._only.as_run(arrays) if self._only is not None else None
 
     def interpret(self, arrays: Sequence[Any]) -> list[Any]:
         """Arrays of the fetches, computed op by op in NumPy."""

@@ -139,11 +139,14 @@ class Results:
         """The results for the arrays of the outputs; 0-d arrays become NumPy scalars, fixed arrays are
         copied.
         """
+        return self.put([array if array.ndim else array[()] for array in arrays])
+
+    def put(self, values: Sequence[Any]) -> Any:
+        """The results for values of the outputs, as they are."""
         if self.is_bare:
-            return arrays[0] if arrays[0].ndim else arrays[0][()]
+            return values[0]
         leaves = [
-            _copied(value) if slot is None else (arrays[slot] if arrays[slot].ndim else arrays[slot][()])
-            for slot, value in zip(self.slots, self.fixed, strict=True)
+            _copied(value) if slot is None else values[slot] for slot, value in zip(self.slots, self.fixed, strict=True)
         ]
         return pytree.unflatten(self.structure, leaves)
 

@@ -20,7 +20,8 @@ import pytest
 
 import jitgrad as jg
 from jitgrad import pytree
-from jitgrad.compiled import Compiled, max_traces
+from jitgrad.calls import max_traces
+from jitgrad.compiled import Compiled
 from jitgrad.running import Stage
 
 X = np.arange(4.0)

@@ -20,7 +20,7 @@ ROOT = Path(jitgrad.__file__).parent
 # From the bottom up: a module imports from its own layer and from those above it in this list. A package
 # stands for all in it.
 LAYERS = (
-    ("collecting", "errors", "config", "spec", "pytree", "keys", "forking"),
+    ("collecting", "errors", "conditions", "config", "spec", "pytree", "keys", "forking"),
     ("opdef",),
     ("operators", "dispatch", "graph", "scopes", "program", "views"),
     ("ops", "interpreter"),
@@ -30,11 +30,15 @@ LAYERS = (
     (
         "batching",
         "building",
+        "calls",
         "compiled",
         "custom",
         "differentiation",
         "running",
+        "seen",
         "session",
+        "statics",
+        "steady",
         "trace",
         "transforms",
     ),

@@ -9,28 +9,44 @@ here.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import sys
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
+
+import numpy as np
 
 from jitgrad.compiler import native
 
-_METH_FASTCALL = 0x80
+_METH_FASTCALL, _METH_KEYWORDS = 0x80, 0x02
 
 _SYMBOLS = (
     "PyLong_AsLongLong",
+    "PyLong_FromLongLong",
     "PyBool_FromLong",
+    "PyTuple_New",
+    "PyList_New",
+    "PyDict_New",
+    "PyDict_Size",
+    "PyDict_GetItemWithError",
+    "PyDict_SetItem",
+    "PyObject_RichCompareBool",
+    "PyObject_Vectorcall",
     "PyErr_Occurred",
     "PyErr_SetString",
     "PyErr_Clear",
     "PyEval_SaveThread",
     "PyEval_RestoreThread",
     "PyObject_CallFunctionObjArgs",
+    "Py_IncRef",
     "Py_DecRef",
 )
 
 _VARIABLES = ("PyExc_TypeError",)
+
+# Their places in NumPy's table of C functions.
+_ARRAY_FUNCTIONS = {"jitgrad_array_scalar": 60, "jitgrad_array_new": 94}
 
 OBJECT_TYPE_OFFSET = object.__basicsize__ - ctypes.sizeof(ctypes.c_void_p)
 """Where an object's type pointer lies: the last word of the object header, in every build of CPython."""
@@ -43,9 +59,6 @@ class _MethodDef(ctypes.Structure):
         ("ml_flags", ctypes.c_int),
         ("ml_doc", ctypes.c_char_p),
     ]
-
-
-_kept: list[_MethodDef] = []  # a builtin points at its definition for ever
 
 
 def is_cpython() -> bool:
@@ -67,14 +80,43 @@ def address_of(function: Any) -> int:
     return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
 
 
-def builtin(name: str, address: int, doc: str) -> Callable[..., Any]:
-    """A builtin function over `ptr f(ptr self, ptr args, i64 nargs)` at `address`; it takes positional
-    arguments.
+def has_lock() -> bool:
+    """Whether the interpreter runs one thread at a time."""
+    return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
+
+
+@lru_cache(maxsize=1)
+def register_arrays() -> None:
+    """Make NumPy's array type, and its functions that make arrays and scalars, known to the engine."""
+    native.add_symbol("jitgrad_type_ndarray", id(np.ndarray))
+    for name, number in _ARRAY_FUNCTIONS.items():
+        native.add_symbol(name, _array_functions()[number])
+
+
+def _array_functions() -> Any:
+    """NumPy's table of C functions, whose order is a promise of its ABI."""
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.argtypes, pointer.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
+    module = importlib.import_module("numpy._core._multiarray_umath")
+    table = pointer(module._ARRAY_API, None)
+    return ctypes.cast(table, ctypes.POINTER(ctypes.c_size_t))
+
+
+def builtin(name: str, address: int, doc: str, bound: Any = None) -> Callable[..., Any]:
+    """A builtin function over `ptr f(ptr self, ptr args, i64 nargs)` at `address`; it takes positional arguments.
+
+    With a ``bound`` object, which is then `self`, it is `ptr f(ptr self, ptr args, i64 nargs, ptr names)`, and takes
+    arguments by name too.
     """
-    definition = _MethodDef(name.encode(), address, _METH_FASTCALL, doc.encode())
-    _kept.append(definition)
+    definition = _definition(name, address, _METH_FASTCALL | (_METH_KEYWORDS if bound is not None else 0), doc)
     new = ctypes.pythonapi.PyCFunction_NewEx
-    new.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+    new.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
     new.restype = ctypes.py_object
-    made: Callable[..., Any] = new(ctypes.addressof(definition), None, None)
+    made: Callable[..., Any] = new(ctypes.addressof(definition), bound, None)
     return made
+
+
+@cache
+def _definition(name: str, address: int, flags: int, doc: str) -> _MethodDef:
+    """A builtin points at its definition for ever, so it is kept."""
+    return _MethodDef(name.encode(), address, flags, doc.encode())

@@ -11,7 +11,9 @@ thread count.
     jitgrad_stop()                                       asks all workers to return from jitgrad_worker
     jitgrad_reset()                                      a pool without workers: at first, and after a fork
     jitgrad_pool()                                       the address of the pool's memory
-    jitgrad_run_steps(self, args, nargs)                 jitgrad_run_limited as a Python builtin
+    jitgrad_enter(table, steps, nsteps, times, n, free)  jitgrad_run_limited for a caller who holds the GIL: starts
+                                                         missing workers, gives the GIL up meanwhile if asked
+    jitgrad_run_steps(self, args, nargs)                 the same as a Python builtin
 
 How a region is shared out. One word holds the number of the region, how many threads may take part, and the
 first and the end of the chunks that nobody has taken yet (24, 8, 16 and 16 bits; more chunks run serially). A

@@ -1,4 +1,6 @@
-"""The driver's entry from Python, as LLVM IR text: `run_steps`, a builtin over the interpreter's C API."""
+"""The driver's entries from Python, as LLVM IR text: `enter` for machine code that holds the GIL, and `run_steps`, a
+builtin over it.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,13 @@ from jitgrad.compiler.pool_layout import ENSURE, RUNNING, at
 
 
 def builtin_ir() -> str:
-    """`jitgrad_run_steps(self, args, nargs)`: starts missing workers, gives up the GIL if asked, and runs."""
+    """`jitgrad_run_steps(self, args, nargs)`: reads six integers and enters; and `jitgrad_enter` itself."""
     names = ("table", "steps", "nsteps", "times", "threads", "release")
     reads = "\n".join(_read_integer(k, name) for k, name in enumerate(names))
     failed = "\n".join(f"  %any{k + 1} = or i1 %any{k}, %bad_{name}" for k, name in enumerate(names))
     return f"""
 {_PYTHON}
+{_enter()}
 @usage = internal constant [{len(_USAGE) + 1} x i8] c"{_USAGE}\\00"
 
 define ptr @jitgrad_run_steps(ptr %self, ptr %args, i64 %nargs) #0 {{
@@ -32,35 +35,12 @@ suspect:
   %raised = icmp ne ptr %error, null
   br i1 %raised, label %fail, label %sound
 sound:
-  %limit = trunc i64 %v_threads to i32
-  %others = sub i32 %limit, 1
-  %running = load atomic i32, ptr {at(RUNNING)} monotonic, align 4
-  %lacking = icmp sgt i32 %others, %running
-  br i1 %lacking, label %start, label %run
-start:
-  %ensure = load ptr, ptr {at(ENSURE)}
-  %wish = getelementptr ptr, ptr %args, i64 4
-  %wanted = load ptr, ptr %wish
-  %result = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %ensure, ptr %wanted, ptr null)
-  %broken = icmp eq ptr %result, null
-  br i1 %broken, label %fail, label %started
-started:
-  call void @Py_DecRef(ptr %result)
-  br label %run
-run:
   %table = inttoptr i64 %v_table to ptr
   %steps = inttoptr i64 %v_steps to ptr
   %times = inttoptr i64 %v_times to ptr
-  %long = icmp ne i64 %v_release, 0
-  br i1 %long, label %free, label %held
-held:
-  call void @jitgrad_run_limited(ptr %table, ptr %steps, i64 %v_nsteps, ptr %times, i32 %limit)
-  br label %done
-free:
-  %state = call ptr @PyEval_SaveThread()
-  call void @jitgrad_run_limited(ptr %table, ptr %steps, i64 %v_nsteps, ptr %times, i32 %limit)
-  call void @PyEval_RestoreThread(ptr %state)
-  br label %done
+  %state = call i32 @jitgrad_enter(ptr %table, ptr %steps, i64 %v_nsteps, ptr %times, i64 %v_threads, i64 %v_release)
+  %broken = icmp ne i32 %state, 0
+  br i1 %broken, label %fail, label %done
 done:
   %true = call ptr @PyBool_FromLong(i64 1)
   ret ptr %true
@@ -70,11 +50,54 @@ fail:
 """
 
 
+def _enter() -> str:
+    """`jitgrad_enter(table, steps, nsteps, times, threads, release)`: starts missing workers, gives up the GIL if
+    asked, and runs; 0, or -1 with an exception set.
+    """
+    return f"""
+define i32 @jitgrad_enter(ptr %table, ptr %steps, i64 %nsteps, ptr %times, i64 %threads, i64 %release) #0 {{
+entry:
+  %limit = trunc i64 %threads to i32
+  %others = sub i32 %limit, 1
+  %running = load atomic i32, ptr {at(RUNNING)} monotonic, align 4
+  %lacking = icmp sgt i32 %others, %running
+  br i1 %lacking, label %start, label %run
+start:
+  %ensure = load ptr, ptr {at(ENSURE)}
+  %wanted = call ptr @PyLong_FromLongLong(i64 %threads)
+  %lost = icmp eq ptr %wanted, null
+  br i1 %lost, label %fail, label %ask
+ask:
+  %result = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %ensure, ptr %wanted, ptr null)
+  call void @Py_DecRef(ptr %wanted)
+  %broken = icmp eq ptr %result, null
+  br i1 %broken, label %fail, label %started
+started:
+  call void @Py_DecRef(ptr %result)
+  br label %run
+run:
+  %long = icmp ne i64 %release, 0
+  br i1 %long, label %free, label %held
+held:
+  call void @jitgrad_run_limited(ptr %table, ptr %steps, i64 %nsteps, ptr %times, i32 %limit)
+  ret i32 0
+free:
+  %state = call ptr @PyEval_SaveThread()
+  call void @jitgrad_run_limited(ptr %table, ptr %steps, i64 %nsteps, ptr %times, i32 %limit)
+  call void @PyEval_RestoreThread(ptr %state)
+  ret i32 0
+fail:
+  ret i32 -1
+}}
+"""
+
+
 _USAGE = "run_steps(table, steps, nsteps, times, threads, release): six integers"
 
 _PYTHON = """
 @PyExc_TypeError = external global ptr
 declare i64 @PyLong_AsLongLong(ptr) #0
+declare ptr @PyLong_FromLongLong(i64) #0
 declare ptr @PyBool_FromLong(i64) #0
 declare ptr @PyErr_Occurred() #0
 declare void @PyErr_SetString(ptr, ptr) #0

@@ -85,7 +85,7 @@ class OutputPool:
         0.13 us.
         """
         nbytes = math.prod(shape) * dtype.itemsize
-        if nbytes < SMALL_BYTES:
+        if not is_pooled(nbytes):
             return partial(np.empty, shape, dtype)
         return partial(self._lay, shape, dtype, block_bytes(nbytes))
 
@@ -140,6 +140,11 @@ class OutputPool:
 
     def _renew_lock(self) -> None:
         self._lock = threading.Lock()
+
+
+def is_pooled(nbytes: int) -> bool:
+    """Whether an array of that size is laid in a block; smaller ones are NumPy's own."""
+    return nbytes >= SMALL_BYTES
 
 
 def _is_idle(block: _Block) -> bool:

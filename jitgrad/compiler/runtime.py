@@ -58,14 +58,15 @@ def pack_steps(steps: Sequence[StepRecord]) -> NDArray[np.int64]:
 
 
 class Runtime(NamedTuple):
-    """The loaded driver. `run_steps` is a builtin; `run_address` is the driver's entry for other machine
-    code.
+    """The loaded driver. `run_steps` is a builtin; `enter_address` is the driver's entry for machine code that holds
+    the GIL, `run_address` for code that does not.
     """
 
     code: native.NativeCode
     pool: ThreadPool
     run_steps: Callable[[int, int, int, int, int, int], bool]
     run_address: int
+    enter_address: int
 
 
 @lru_cache(maxsize=1)
@@ -87,8 +88,8 @@ def load_runtime(name: str, text: Callable[[], str], prefix: str = "jitgrad") ->
     ``text`` gives its IR when the module ``name`` is not in the cache.
     """
     capi.register_symbols()
-    exported = ("run", "run_steps", "worker", "stop", "reset", "pool")
+    exported = ("run", "enter", "run_steps", "worker", "stop", "reset", "pool")
     code = compile_cached(name, text, [f"{prefix}_{function}" for function in exported])
     functions = {function: code[f"{prefix}_{function}"] for function in exported}
     builtin = capi.builtin("run_steps", functions["run_steps"], _DOC)
-    return Runtime(code, ThreadPool(functions), builtin, functions["run"])
+    return Runtime(code, ThreadPool(functions), builtin, functions["run"], functions["enter"])

@@ -1,0 +1,268 @@
+"""The calls of one compiled function: taken apart, found in the cache of traces, run; and described for machine code,
+which takes the calls that it has seen. What runs is the executable's business.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jitgrad import conditions, pytree
+from jitgrad.config import config, log
+from jitgrad.errors import layout
+from jitgrad.forking import renew_when_forked
+from jitgrad.graph import Tensor, default_graph, source_text, user_source
+from jitgrad.keys import frozen
+from jitgrad.running import Runner
+from jitgrad.scopes import jit_scope
+from jitgrad.seen import Fixed, Form, Seen
+from jitgrad.spec import TensorSpec
+from jitgrad.statics import Arguments, Options, Statics
+from jitgrad.trace import (
+    LeafKey,
+    Results,
+    Static,
+    Traced,
+    as_name,
+    describe,
+    detach,
+    graph_in,
+    is_tracing,
+    leaf_names,
+    read_leaf,
+    trace,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from jitgrad.steady import Steady
+
+max_traces = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A traced call: what runs it, and how its results are put together."""
+
+    runner: Runner
+    results: Results
+
+
+class _Call(NamedTuple):
+    """A call taken apart: its place in the cache, its arrays, and what tracing it needs."""
+
+    key: tuple[Any, ...]
+    arrays: list[Any]
+    structure: Any
+    leaves: tuple[LeafKey, ...]
+    statics: Statics
+
+
+class Calls:
+    """Takes the calls of a function, in Python; the first of each kind is traced."""
+
+    def __init__(self, fn: Callable[..., Any], options: Options, is_transform: bool) -> None:
+        self.fn = fn
+        self.options = options
+        self.name = getattr(fn, "__name__", type(fn).__name__)
+        self.arguments = Arguments(fn, options, is_transform)
+        self.traces = 0
+        self._entries: dict[tuple[Any, ...], Entry] = {}
+        self._used: dict[tuple[Any, ...], int] = {}
+        self._clock = 0
+        self._latest: _Call | None = None
+        self._once: set[Form] = set()
+        self._steady: Steady | None = None
+        self._lock = threading.RLock()
+        renew_when_forked(self)
+
+    def take(self, *args: Any, **kwargs: Any) -> Any:
+        """A call of the function, from Python or from machine code that does not know its kind."""
+        if is_tracing():
+            return self._inline(args, kwargs)
+        call = self._take_apart(args, kwargs)
+        if call is None:
+            return self._inline(args, kwargs)
+        entry = self._entry(call)
+        results = entry.results.build(entry.runner.run(call.arrays))
+        self._note(call, args, kwargs, entry)
+        return results
+
+    def entries(self) -> list[Entry]:
+        """All traced calls that are kept."""
+        with self._lock:
+            return list(self._entries.values())
+
+    # -- inside another trace --------------------------------------------------------------------------------
+
+    def _inline(self, args: Any, kwargs: Any) -> Any:
+        graph = graph_in((args, kwargs))
+        with (default_graph() if graph is None else graph).as_default(), self._scope():
+            args, kwargs = detach((args, kwargs))
+            return self.fn(*args, **kwargs)
+
+    def _scope(self) -> Any:
+        if not self.options.scoped:
+            return default_graph().attr_scope()
+        return jit_scope(separate_compiled_gradients=self.options.separate_compiled_gradients or None)
+
+    # -- the cache of traces ---------------------------------------------------------------------------------
+
+    def _take_apart(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
+        """The call's arrays and key; None when a traced value is among its arguments."""
+        statics: Statics = {}
+        if self.arguments.any_static:
+            args, kwargs = self.arguments.bind(args, kwargs)
+            statics = self.arguments.statics(self.name, args, kwargs)
+            args = tuple(None if i in self.arguments.positions else x for i, x in enumerate(args))
+            kwargs = {name: x for name, x in kwargs.items() if name not in self.arguments.names}
+        leaves, structure = pytree.flatten((args, kwargs))
+        keys: list[LeafKey] = []
+        arrays: list[Any] = []
+        for leaf in leaves:
+            if isinstance(leaf, Tensor):
+                return None
+            try:
+                key, array = read_leaf(leaf, self.options.keeps_numbers)
+            except TypeError as error:
+                raise self._refusal(error, args, kwargs, len(keys)) from None
+            keys.append(key)
+            if array is not None:
+                arrays.append(array)
+        signature = tuple(keys)
+        values = tuple([(where, frozen(value)) for where, value in statics.items()])
+        return _Call((structure, signature, values), arrays, structure, signature, statics)
+
+    def _refusal(self, error: TypeError, args: Any, kwargs: Any, number: int) -> TypeError:
+        """The error of an argument that cannot be traced, with its name and the user's line."""
+        name = leaf_names(self.arguments.parameters, args, kwargs)[number]
+        what, *hints = str(error).split("\n")
+        text = layout(f"argument {name} of {self.name}: {what}", needed=f"at {source_text(user_source())}")
+        return type(error)("\n".join([text, *hints]))
+
+    def concrete_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Entry, list[Any]]:
+        """What runs a call, and its arrays. TypeError for traced values."""
+        call = self._take_apart(args, kwargs)
+        if call is None:
+            raise TypeError(f"{self.name}: interpret and explain take arrays, not traced values")
+        return self._entry(call), call.arrays
+
+    def _entry(self, call: _Call) -> Entry:
+        entry = self._entries.get(call.key)
+        if entry is None:
+            entry = self._traced_entry(call)
+        self._used[call.key] = self._tick()
+        return entry
+
+    def _traced_entry(self, call: _Call) -> Entry:
+        with self._lock:
+            if call.key not in self._entries:
+                self._say_why(call)
+                traced = self._trace(call)
+                name = as_name(self.options.name or self.name)
+                runner = Runner(traced.outputs, traced.feeds, traced.effects, name)
+                while len(self._entries) >= max_traces:
+                    self._drop(min(list(self._entries), key=self._last_use))
+                self._entries[call.key] = Entry(runner, traced.results)
+                self._latest = call._replace(arrays=[])
+                self.traces += 1
+            return self._entries[call.key]
+
+    def _tick(self) -> int:
+        self._clock = self._steady.tick() if self._steady is not None else self._clock + 1
+        return self._clock
+
+    def _last_use(self, key: Any) -> int:
+        by_machine = self._steady.last_use(key) if self._steady is not None else 0
+        return max(self._used.get(key, 0), by_machine)
+
+    def _drop(self, key: Any) -> None:
+        """Forget a trace, and what machine code knows of it."""
+        if self._steady is not None:
+            self._steady.forget(key)
+        self._used.pop(key, None)
+        del self._entries[key]
+
+    def _trace(self, call: _Call) -> Traced:
+        def rebuild(args: Any, kwargs: Any) -> tuple[Any, Any]:
+            args = tuple(call.statics.get(i, x) for i, x in enumerate(args))
+            return args, kwargs | {name: value for name, value in call.statics.items() if isinstance(name, str)}
+
+        names = [as_name(name) for name in self._leaf_names(call)]
+        with conditions.counted(conditions.TRACES):
+            return trace(self.fn, call.structure, call.leaves, names, rebuild, self._scope)
+
+    def _leaf_names(self, call: _Call) -> list[str]:
+        return leaf_names(self.arguments.parameters, *pytree.unflatten(call.structure, range(len(call.leaves))))
+
+    # -- why a call was traced again -------------------------------------------------------------------------
+
+    def _say_why(self, call: _Call) -> None:
+        if self._latest is not None and {"recompile", "all"} & set(config.settings.log):
+            log("recompile", f"{describe(self.fn)}: {self._difference(self._latest, call)}")
+
+    def _difference(self, old: _Call, new: _Call) -> str:
+        if old.structure != new.structure:
+            return "the structure of the arguments changed"
+        texts = zip(map(_key_text, old.leaves), map(_key_text, new.leaves), strict=True)
+        changes = [
+            f"argument {name} changed from {a} to {b}"
+            for name, (a, b) in zip(self._leaf_names(new), texts, strict=True)
+            if a != b
+        ]
+        changes += [
+            f"static argument {self.arguments.argument_name(where)} changed from {old.statics[where]!r} to {value!r}"
+            for where, value in new.statics.items()
+            if where in old.statics and frozen(old.statics[where]) != frozen(value)
+        ]
+        dropped = f"its trace was dropped (at most {max_traces} are kept)"
+        return ", ".join(changes[:3]) if changes else dropped
+
+    # -- machine code ----------------------------------------------------------------------------------------
+
+    def entrance(self) -> Callable[..., Any] | None:
+        """A builtin that takes calls in place of ``take``; None while no call has come twice."""
+        return self._steady.entrance(self.take) if self._steady is not None else None
+
+    def _note(self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry) -> None:
+        """Describe a call that has come for the second time, so that machine code takes the third."""
+        form = (call.key, len(args), tuple(kwargs))
+        if form not in self._once:
+            if len(self._once) >= 4 * max_traces:
+                self._once.clear()
+            self._once.add(form)
+        elif self._steady is None or not self._steady.knows(form):
+            with self._lock:
+                if self._steady is None:
+                    from jitgrad.steady import Steady
+
+                    self._steady = Steady(self._clock)
+                if call.key in self._entries:
+                    seen = self._seen(call, args, kwargs)
+                    self._steady.describe(form, seen, entry.runner, call.arrays, entry.results)
+
+    def _seen(self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
+        """The call as it was written, with numbers for its leaves and its static arguments as they are."""
+        positional, named = pytree.unflatten(call.structure, range(len(call.leaves)))
+        if not self.arguments.any_static:
+            return Seen(positional, named, call.leaves)
+        places = self.arguments.places(len(args), tuple(kwargs))
+
+        def written(where: int | str, value: Any) -> Any:
+            place = places[where]
+            if self.arguments.is_static(place):
+                return Fixed(value)
+            return positional[place] if isinstance(place, int) else named[place]
+
+        return Seen(
+            tuple([written(i, x) for i, x in enumerate(args)]),
+            {name: written(name, x) for name, x in kwargs.items()},
+            call.leaves,
+        )
+
+
+def _key_text(key: LeafKey) -> str:
+    if isinstance(key, Static):
+        return repr(key.value)
+    return key.__name__ if isinstance(key, type) else str(TensorSpec(key[1], key[0]))
