@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from llvmlite import ir
 
+from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.bind import BoundCluster
 from jitgrad.compiler.loopir import Accumulator, Kernel, Let, Literal, Load, Loop, Statement, Update
 from jitgrad.compiler.lower import Lowered
@@ -113,10 +113,10 @@ def _update(combine: str) -> Operations:
 def _operations_of_op(op: str, given: tuple[DType, ...], out: DType) -> Operations:
     """What the emitter makes of a scalar op for one element."""
     types = [ir.VectorType(element_type(dtype), _LANES) for dtype in given]
-    function = ir.Function(ir.Module(), ir.FunctionType(ir.VoidType(), types), "op")
-    builder = ir.IRBuilder(function.append_basic_block())
+    function = ir.Function(ir.Module("op"), ir.FunctionType(ir.VoidType(), types), "op")
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
     emit_op(builder, op, function.args, given, out, _LANES)
-    found = Counter(_kind(*match) for match in _INSTRUCTION.findall(str(function)))
+    found = Counter(_kind(*match) for match in _INSTRUCTION.findall(function.definition()))
     return Operations(found["product"], found["division"], found["other"])
 
 
