@@ -2,11 +2,22 @@
 
 from jitgrad import nn as nn
 from jitgrad import numpy as numpy
+from jitgrad import optimize as optimize
 from jitgrad.aggregation import AggregationMethod
 from jitgrad.building import colocate_with, control_dependencies, device, name_scope
 from jitgrad.building import tie as tuple
 from jitgrad.config import config, get_num_threads, set_num_threads
 from jitgrad.custom import custom_gradient, not_differentiable, prevent_gradient, py_func, register_gradient
+from jitgrad.eager.functions import (
+    gradients_function,
+    implicit_grad,
+    implicit_val_and_grad,
+    make_vjp,
+    val_and_grad_function,
+)
+from jitgrad.eager.tape import GradientTape
+from jitgrad.eager.tensor import EagerTensor, asarray
+from jitgrad.either import add_n, gather, identity, stop_gradient, unsorted_segment_sum
 from jitgrad.errors import (
     CompileError,
     DTypeError,
@@ -20,15 +31,14 @@ from jitgrad.errors import (
     TracedValueError,
     UnsupportedOpError,
 )
-from jitgrad.gradients import gradients
 from jitgrad.graph import Graph, Operation, Tensor, default_graph
-from jitgrad.ops.creation import constant, identity, placeholder
-from jitgrad.ops.gathering import gather, unsorted_segment_sum
-from jitgrad.ops.selection import add_n
+from jitgrad.ops.creation import constant, placeholder
+from jitgrad.ops.slices import IndexedSlices
 from jitgrad.ops.state import Variable, group
-from jitgrad.profiler import compare
+from jitgrad.profiler import Profile, compare, profile
 from jitgrad.scopes import jit_scope
 from jitgrad.session import Session
+from jitgrad.sparse import gradients
 from jitgrad.transforms import (
     compile,
     grad,
@@ -38,7 +48,6 @@ from jitgrad.transforms import (
     jacobian,
     jacrev,
     jvp,
-    stop_gradient,
     value_and_grad,
     vjp,
 )
@@ -49,13 +58,17 @@ __all__ = [
     "AggregationMethod",
     "CompileError",
     "DTypeError",
+    "EagerTensor",
     "GradientError",
+    "GradientTape",
     "Graph",
+    "IndexedSlices",
     "IndexingError",
     "JitgradError",
     "LeakedTracerError",
     "NonFiniteError",
     "Operation",
+    "Profile",
     "ReadOnlyError",
     "Session",
     "ShapeError",
@@ -64,6 +77,7 @@ __all__ = [
     "UnsupportedOpError",
     "Variable",
     "add_n",
+    "asarray",
     "colocate_with",
     "compare",
     "compile",
@@ -77,27 +91,34 @@ __all__ = [
     "get_num_threads",
     "grad",
     "gradients",
+    "gradients_function",
     "group",
     "hessian",
     "hvp",
     "identity",
+    "implicit_grad",
+    "implicit_val_and_grad",
     "jacfwd",
     "jacobian",
     "jacrev",
     "jit_scope",
     "jvp",
+    "make_vjp",
     "name_scope",
     "nn",
     "not_differentiable",
     "numpy",
+    "optimize",
     "placeholder",
     "prevent_gradient",
+    "profile",
     "py_func",
     "register_gradient",
     "set_num_threads",
     "stop_gradient",
     "tuple",
     "unsorted_segment_sum",
+    "val_and_grad_function",
     "value_and_grad",
     "vjp",
 ]

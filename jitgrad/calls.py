@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jitgrad import conditions, pytree
+from jitgrad import conditions, pytree, recording
 from jitgrad.config import config, log
+from jitgrad.eagerness import is_eager, local
 from jitgrad.errors import layout
 from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Tensor, default_graph, source_text, user_source
@@ -41,12 +42,13 @@ if TYPE_CHECKING:
 max_traces = 64
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Entry:
-    """A traced call: what runs it, and how its results are put together."""
+    """A traced call: what runs it, how its results are put together, and its two parts once a tape wants them."""
 
     runner: Runner
     results: Results
+    split: Any = None
 
 
 class _Call(NamedTuple):
@@ -81,18 +83,38 @@ class Calls:
         """A call of the function, from Python or from machine code that does not know its kind."""
         if is_tracing():
             return self._inline(args, kwargs)
-        call = self._take_apart(args, kwargs)
-        if call is None:
-            return self._inline(args, kwargs)
-        entry = self._entry(call)
-        results = entry.results.build(entry.runner.run(call.arrays))
-        self._note(call, args, kwargs, entry)
-        return results
+        with recording.span("call", self.name):
+            call = self._take_apart(args, kwargs)
+            if call is None:
+                return self._inline(args, kwargs)
+            entry = self._entry(call)
+            if is_eager((args, kwargs)) or (local.tapes and entry.runner.reads_variables):
+                return self._eagerly(call, entry, args, kwargs)
+            results = entry.results.build(entry.runner.run(call.arrays))
+            self._note(call, args, kwargs, entry)
+            return results
 
     def entries(self) -> list[Entry]:
         """All traced calls that are kept."""
         with self._lock:
             return list(self._entries.values())
+
+    # -- with eager tensors --------------------------------------------------------------------------------------
+
+    def _eagerly(self, call: _Call, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call with eager tensors, or one that a tape may want to know of: the results are eager tensors."""
+        from jitgrad.eager.compiled_calls import Traceable, build_eager, call_split, make_split
+        from jitgrad.eager.tensor import settled, wrap
+
+        if not local.tapes:
+            return build_eager(entry.results, [wrap(array) for array in entry.runner.run(call.arrays)])
+        if entry.split is None:
+            rebuild, outputs = self._rebuild(call), entry.runner.fetches
+            made = Traceable(self.fn, call.structure, call.leaves, rebuild, self._scope, entry.results, outputs)
+            entry.split = make_split(made)
+        leaves = zip(pytree.flatten((args, kwargs))[0], call.leaves, strict=True)
+        dynamic = [settled(x) for x, key in leaves if not isinstance(key, Static)]
+        return call_split(entry.split, call.arrays, dynamic)
 
     # -- inside another trace --------------------------------------------------------------------------------
 
@@ -159,7 +181,8 @@ class Calls:
         with self._lock:
             if call.key not in self._entries:
                 self._say_why(call)
-                traced = self._trace(call)
+                with recording.span("trace", self.name, {"why": self._why(call)}):
+                    traced = self._trace(call)
                 name = as_name(self.options.name or self.name)
                 runner = Runner(traced.outputs, traced.feeds, traced.effects, name)
                 while len(self._entries) >= max_traces:
@@ -185,18 +208,27 @@ class Calls:
         del self._entries[key]
 
     def _trace(self, call: _Call) -> Traced:
+        names = [as_name(name) for name in self._leaf_names(call)]
+        with conditions.counted(conditions.TRACES):
+            return trace(self.fn, call.structure, call.leaves, names, self._rebuild(call), self._scope)
+
+    def _rebuild(self, call: _Call) -> Callable[[Any, Any], tuple[Any, Any]]:
+        """Puts the static arguments back into a call's arguments."""
+
         def rebuild(args: Any, kwargs: Any) -> tuple[Any, Any]:
             args = tuple(call.statics.get(i, x) for i, x in enumerate(args))
             return args, kwargs | {name: value for name, value in call.statics.items() if isinstance(name, str)}
 
-        names = [as_name(name) for name in self._leaf_names(call)]
-        with conditions.counted(conditions.TRACES):
-            return trace(self.fn, call.structure, call.leaves, names, rebuild, self._scope)
+        return rebuild
 
     def _leaf_names(self, call: _Call) -> list[str]:
         return leaf_names(self.arguments.parameters, *pytree.unflatten(call.structure, range(len(call.leaves))))
 
     # -- why a call was traced again -------------------------------------------------------------------------
+
+    def _why(self, call: _Call) -> str:
+        """Why a call is traced though others were; empty for the first one."""
+        return "" if self._latest is None else self._difference(self._latest, call)
 
     def _say_why(self, call: _Call) -> None:
         if self._latest is not None and {"recompile", "all"} & set(config.settings.log):

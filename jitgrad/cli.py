@@ -1,4 +1,4 @@
-"""The command line: info, compare, explain and cache; it prints what the library finds."""
+"""The command line: info, profile, compare, explain and cache; it prints what the library finds."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from jitgrad.compiled import Compiled
 from jitgrad.config import config, get_num_threads
 from jitgrad.errors import JitgradError
 from jitgrad.profiler import compare
+from jitgrad.profiler.limits import machine_limits
+from jitgrad.profiler.ranking import BY
+from jitgrad.profiler.scripts import run_script, write_results
 from jitgrad.profiler.tables import bytes_text
 
 STAGES = ("program", "clusters", "fusion", "memory", "kernels", "llvm")
@@ -29,7 +32,10 @@ class UsageError(Exception):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; the exit status: 0, 1 when the cache holds damaged files, 2 for a wrong command line."""
+    """Run a command.
+
+    The exit status: 0, or that of a profiled script; 1 when the cache holds damaged files, 2 for a wrong command line.
+    """
     options = _parser().parse_args(arguments)
     try:
         for line in options.run(options):
@@ -58,8 +64,14 @@ def _parser() -> argparse.ArgumentParser:
     _add_function(made)
     made.add_argument("--repeat", type=int, metavar="N", help="calls of each (default: as many as take two seconds)")
     made.add_argument("--html", metavar="PATH", help="write a page, too")
+    made = command("profile", _profile, "run a script and tell where its time went: a table, a trace and a page")
+    made.add_argument("script", metavar="script.py")
+    made.add_argument("arguments", nargs=argparse.REMAINDER, metavar="args", help="the script's own arguments")
+    made.add_argument("--by", choices=BY, default="kernel", help="what the table's rows are (default: kernel)")
+    made.add_argument("--out", metavar="FOLDER", default=".", help="where trace and page go (default: here)")
     made = command("explain", _explain, "what the compiler makes of a call")
     _add_function(made)
+    made.add_argument("--svg", metavar="PATH", help="write a picture, too")
     made.add_argument("--stage", choices=STAGES, help="one stage only (default: all but llvm)")
     made.add_argument("--separate", action="store_true", help="gradients in clusters of their own")
     made = command("cache", _cache, "the machine code on disk")
@@ -83,9 +95,15 @@ def _info(options: argparse.Namespace) -> Iterator[str]:
     facts += [(name, _version(name)) for name in _PACKAGES]
     facts += [("processor", _processor()), ("threads", f"{get_num_threads()} of {os.cpu_count()} processors")]
     facts += [("BLAS", library) for library in _blas_libraries()]
-    facts += [("cache", _cache_text())]
+    facts += [("cache", _cache_text()), *_limits()]
     for name, value in facts:
         yield f"{name:<13} {value}"
+
+
+def _limits() -> Iterator[tuple[str, str]]:
+    limits = machine_limits(get_num_threads())
+    yield "memory", f"{limits.bytes_per_second / 1e9:.3g} GB/s"
+    yield "products", f"{limits.float32_flops / 1e9:.3g} GFLOP/s float32, {limits.float64_flops / 1e9:.3g} float64"
 
 
 def _version(package: str) -> str:
@@ -124,6 +142,20 @@ def _cache_text() -> str:
     return f"{directory}: {len(entries) - plans} kernels, {plans} plans, {size}"
 
 
+# -- profile -------------------------------------------------------------------------------------------------
+
+
+def _profile(options: argparse.Namespace) -> Iterator[str]:
+    path = Path(options.script)
+    if not path.is_file():
+        raise UsageError(f"{path} is not a file")
+    outcome = run_script(path, options.arguments)
+    options.status = outcome.status
+    yield outcome.profile.table(options.by)
+    yield from (f"note: {finding}" for finding in outcome.profile.findings)
+    yield from write_results(outcome.profile, path.stem, Path(options.out))
+
+
 # -- compare and explain -------------------------------------------------------------------------------------
 
 
@@ -145,6 +177,9 @@ def _explain(options: argparse.Namespace) -> Iterator[str]:
         compiled = jitgrad.compile(compiled.fn, separate_compiled_gradients=True)
     explanation = compiled.explain(*args)
     yield explanation.text if options.stage is None else getattr(explanation, options.stage)
+    if options.svg is not None:
+        Path(options.svg).write_text(explanation.svg, encoding="utf-8")
+        yield f"written to {options.svg}"
 
 
 def load_function(place: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:

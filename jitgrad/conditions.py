@@ -1,5 +1,6 @@
-"""What machine code looks at before it takes a call, as words of memory: traces under way, blocks with settings of
-their own, threads of the process. Who sets them decides what they mean; nothing is read here.
+"""What machine code looks at before it takes a call, as words of memory: traces under way (and profiles, tapes and
+searches for NaN, which must see every call as well: Python takes all calls meanwhile), blocks with settings of their
+own, threads of the process. Who sets them decides what they mean; nothing is read here.
 """
 
 from __future__ import annotations

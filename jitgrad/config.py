@@ -7,6 +7,7 @@ nothing but threads.
     JITGRAD_LOG=recompile,... topics to write about, on standard error
     JITGRAD_QUICK_START=0     kernels are compiled once, not quickly first and well in the background
     JITGRAD_VERIFY=1          every stage of the compiler is checked before the next one
+    JITGRAD_DEBUG_NANS=1      a NaN or an infinity in a result raises, naming the op that made it
 
 `config(num_threads=2)` changes a setting for the process. `with config(num_threads=2):` changes it for the
 block, in this thread or task only. Attributes give the values that hold here and now: `config.num_threads`.
@@ -43,6 +44,7 @@ class Settings:
     log: tuple[str, ...]
     verify: bool
     quick_start: bool = True
+    debug_nans: bool = False
 
 
 class _Restorable(Protocol):
@@ -74,7 +76,8 @@ class Config:
         return self._base
 
     def _set_base(self, settings: Settings) -> None:
-        self._base = settings
+        before, self._base = self._base, settings
+        conditions.count(conditions.TRACES, settings.debug_nans - (before is not None and before.debug_nans))
         conditions.words[conditions.THREADS] = settings.num_threads
 
     def __getattr__(self, name: str) -> Any:
@@ -110,6 +113,7 @@ class Change:
         self._config._set_base(self._before)
         settings = replace(self._config.settings, **self._changes)
         conditions.count(conditions.BLOCKS, 1)
+        conditions.count(conditions.TRACES, settings.debug_nans)
         self._token = _here.set(settings)
         return settings
 
@@ -117,6 +121,7 @@ class Change:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._token is not None
+        conditions.count(conditions.TRACES, -config.debug_nans)
         _here.reset(self._token)
         conditions.count(conditions.BLOCKS, -1)
         if self._blas is not None:
@@ -129,13 +134,18 @@ def settings_of_environment(environment: os._Environ[str] | dict[str, str]) -> S
     threads = _checked("num_threads", _integer("JITGRAD_NUM_THREADS", text)) if text else available_cpus()
     return Settings(
         num_threads=threads,
-        cache=environment.get("JITGRAD_CACHE", "1").lower() not in ("0", "false", "no", "off", ""),
+        cache=_is_on(environment, "JITGRAD_CACHE", "1"),
         cache_dir=environment.get("JITGRAD_CACHE_DIR") or None,
         cache_bytes=512 * 1024 * 1024,
         log=_known_topics(environment.get("JITGRAD_LOG", "")),
-        verify=environment.get("JITGRAD_VERIFY", "0").lower() not in ("0", "false", "no", "off", ""),
-        quick_start=environment.get("JITGRAD_QUICK_START", "1").lower() not in ("0", "false", "no", "off", ""),
+        verify=_is_on(environment, "JITGRAD_VERIFY", "0"),
+        quick_start=_is_on(environment, "JITGRAD_QUICK_START", "1"),
+        debug_nans=_is_on(environment, "JITGRAD_DEBUG_NANS", "0"),
     )
+
+
+def _is_on(environment: os._Environ[str] | dict[str, str], variable: str, default: str) -> bool:
+    return environment.get(variable, default).lower() not in ("0", "false", "no", "off", "")
 
 
 def available_cpus() -> int:
@@ -204,6 +214,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "log": _topics,
     "verify": bool,
     "quick_start": bool,
+    "debug_nans": bool,
 }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad import pytree
+from jitgrad.eagerness import is_eager, local
 from jitgrad.errors import DTypeError, GradientError, layout
 from jitgrad.gradients import registered_rules
 from jitgrad.graph import Tensor, apply, operation_text
@@ -118,12 +119,23 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         graph = graph_in((args, kwargs))
-        if graph is None:
-            return _value_and_rule(fn, fn(*args, **kwargs))[0]
-        with graph.as_default():
-            return _traced_custom(fn, args, kwargs)
+        if graph is not None:
+            with graph.as_default():
+                return _traced_custom(fn, args, kwargs)
+        if local.tapes or is_eager((args, kwargs)):
+            return _eager_custom(fn, args, kwargs)
+        return _value_and_rule(fn, fn(*args, **kwargs))[0]
 
     return call
+
+
+def _eager_custom(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    from jitgrad.eager.custom_calls import eager_custom
+
+    def value_and_rule(result: Any) -> tuple[Any, Rule]:
+        return _value_and_rule(fn, result)
+
+    return eager_custom(fn, args, kwargs, value_and_rule, _call_rule, lambda grads: _per_leaf(fn, grads, args))
 
 
 def _value_and_rule(fn: Callable[..., Any], result: Any) -> tuple[Any, Rule]:

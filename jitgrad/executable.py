@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from jitgrad import recording
 from jitgrad.compiler import bind_program
 from jitgrad.compiler.bind import BoundCluster, Spec
 from jitgrad.compiler.entries import Output, Run
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 
 # A run of at most this many steps, none of them cut in chunks, is taken to be short: it keeps the GIL.
 _SHORT_RUN = 2
+_SAMPLE = 4096
 
 
 class Stats(NamedTuple):
@@ -50,10 +54,22 @@ class _Frame(NamedTuple):
         return self.address + self.table.itemsize * number
 
 
+class StepRun(NamedTuple):
+    """What a profile keeps of a step's run: the step by its number, and for a native call when each part was over."""
+
+    executable: Executable
+    number: int
+    stamps: list[int] | None = None
+    value: int | None = None
+
+
 class _ClusterCall:
     """Calls a compiled cluster: arrays in, new arrays out."""
 
-    def __init__(self, bound: BoundCluster, report: Callable[[int], None]) -> None:
+    def __init__(self, executable: Executable, number: int, bound: BoundCluster, report: Callable[[int], None]) -> None:
+        self._executable = weakref.ref(executable)
+        self._number = number
+        self._recorded_runs = 0
         self.bound = bound
         self._report = report
         self._checks = bound.checks
@@ -81,7 +97,10 @@ class _ClusterCall:
             arrays = [self._fitting(array, spec) for array, spec in zip(arrays, self.bound.in_specs, strict=True)]
             for slot, array in enumerate((*arrays, *made)):
                 frame.table[slot] = array.ctypes.data
-        self.run(frame)
+        if recording.sinks:
+            self._recorded_run(frame, arrays, made)
+        else:
+            self.run(frame)
         if self._checks and frame.table[self.bound.nslots]:
             self._report(int(frame.table[self.bound.nslots]))
         self._frames.append(frame)
@@ -95,6 +114,23 @@ class _ClusterCall:
         """Run the steps on a frame whose table is filled; ``times`` is the address of room for stamps, or 0."""
         threads = min(get_num_threads(), self._workers)
         self._run(frame.address, self._steps_address, self._nsteps, times, threads, self._release)
+
+    def _recorded_run(self, frame: _Frame, arrays: Sequence[Any], made: Sequence[Any]) -> None:
+        """Run with a stamp after every step, and tell the profiles; at runs 1, 2, 4, ... of denormal numbers, too."""
+        stamps = np.zeros(self._nsteps + 1, np.int64)
+        start = perf_counter_ns()
+        self.run(frame, stamps.ctypes.data)
+        end = perf_counter_ns()
+        executable = self._executable()
+        assert executable is not None
+        name = f"cluster {self._number}"
+        recording.record("native", name, start, end, StepRun(executable, self._number, stamps.tolist()))
+        self._recorded_runs += 1
+        if not self._recorded_runs & (self._recorded_runs - 1):
+            for v, array in zip((*self.inputs, *self.outputs), (*arrays, *made), strict=False):
+                if holds_denormals(array):
+                    found = StepRun(executable, self._number, value=v)
+                    recording.record("denormals", name, end, perf_counter_ns(), found)
 
     def _take_frame(self) -> _Frame:
         """A frame that no running call uses. Another thread may take the last one between a look and a pop."""
@@ -170,6 +206,17 @@ class _Report:
         raise run_error(program, program.instructions[program.producers()[status - 1]])
 
 
+def holds_denormals(array: Any) -> bool:
+    """Whether a float array holds numbers so small that they have fewer digits; processors take long with them.
+
+    Of a large array some thousand elements are looked at: a few denormals cost nothing.
+    """
+    if array.dtype.kind != "f":
+        return False
+    size = np.abs(array.ravel()[:: max(1, array.size // _SAMPLE)])
+    return bool(np.any((size < np.finfo(array.dtype).tiny) & (size > 0)))
+
+
 # The values (or places) that a step takes, those that it gives, and the call.
 _Step = tuple[tuple[int, ...], tuple[int, ...], Callable[[Sequence[Any]], list[Any]]]
 
@@ -181,7 +228,7 @@ class Executable:
         before = (statistics.compiles, statistics.disk_hits)
         self.source = program
         self.bound = bind_program(program)
-        self._steps = [self._step(step) for step in self.bound.steps]
+        self._steps = [self._step(number, step) for number, step in enumerate(self.bound.steps)]
         self.stats = Stats(
             self.bound.kernels, statistics.compiles - before[0], statistics.disk_hits - before[1]
         )
@@ -247,13 +294,16 @@ class Executable:
             return None
         return tuple(map(self.source.inputs.index, inputs)), tuple(map(outs.index, wanted)), call
 
-    def _step(self, step: BoundCluster | BoundOp) -> _Step:
+    def _step(self, number: int, step: BoundCluster | BoundOp) -> _Step:
         if isinstance(step, BoundCluster):
-            call = _ClusterCall(step, _Report(self.source))
+            call = _ClusterCall(self, number, step, _Report(self.source))
             return call.inputs, call.outputs, call
+        here = weakref.ref(self)
 
         def interpreted(arrays: Sequence[Any]) -> list[Any]:
-            with np.errstate(all="ignore"):
+            executable = here() if recording.sinks else None
+            source = StepRun(executable, number) if executable is not None else None
+            with recording.span("numpy", step.op.name, source), np.errstate(all="ignore"):
                 result = step.op.impl(*arrays, **step.params)
             return [result] if len(step.outputs) == 1 else list(result)
 

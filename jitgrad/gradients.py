@@ -275,6 +275,7 @@ def _seed(y: Tensor, g: Any) -> Tensor:
             raise DTypeError(layout(f"{y.name!r} is {y.dtype.name}: gradients of complex ys need grad_ys",
                                     op=operation_text(y.op), hint="give grad_ys, or take .real of it"))  # fmt: skip
         return operators.call("ones_like", y)  # type: ignore[no-any-return]
+    g = g.as_graph_element() if hasattr(g, "as_graph_element") else g
     tensor = g if isinstance(g, Tensor) else operators.call("constant", g, graph=y.graph)
     if tensor.dtype.kind not in ("fc" if y.dtype.kind == "c" else "f") or not is_compatible(tensor.shape, y.shape):
         raise DTypeError(

@@ -180,6 +180,11 @@ class Operation:
         """``["loc:@name"]`` of the operations that this one is placed with; its own when none was asked for."""
         return list(self._colocation) or [f"loc:@{self.name}"]
 
+    @property
+    def is_gradient(self) -> bool:
+        """Whether it was made by a gradient rule."""
+        return self.original_op is not None
+
     def get_attr(self, key: str) -> Any:
         """The attr or param of that name; LookupError when there is none."""
         for table in (self._attrs, self.params):
@@ -406,6 +411,11 @@ class Graph:
 
 _default: contextvars.ContextVar[Graph | None] = contextvars.ContextVar("jitgrad_default_graph", default=None)
 _process_graph = Graph()
+
+
+def in_graph() -> bool:
+    """Whether operations made here go into a graph that was made the default one; else Variables are eager."""
+    return _default.get() is not None
 
 
 def default_graph() -> Graph:

@@ -11,7 +11,11 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from jitgrad import pytree
 from jitgrad.compiled import run_once
+from jitgrad.eager.tensor import run as eager
+from jitgrad.eager.tensor import settled
+from jitgrad.eagerness import is_eager
 from jitgrad.errors import DTypeError, ShapeError, layout
 from jitgrad.graph import Tensor, operation_text
 from jitgrad.operators import call
@@ -34,6 +38,9 @@ def _of_arrays(count: int) -> Callable[[F], F]:
             if graph is not None:
                 with graph.as_default():
                     return fn(*args, **kwargs)
+            if is_eager((args, kwargs)):
+                args, kwargs = pytree.tree_map(settled, (args, kwargs))
+                return eager(run, args, kwargs)
             rest = args[count:]
             return run_once(lambda *arrays: fn(*arrays, *rest, **kwargs), *args[:count])
 

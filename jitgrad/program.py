@@ -23,12 +23,13 @@ from jitgrad.spec import TensorSpec
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Where an instruction comes from: the operation's name, the user's line, the scope that compiles it (None:
-    no one).
+    no one), and whether it was made for a gradient.
     """
 
     name: str
     source: Source | None
     scope: str | None
+    is_gradient: bool = False
 
     def __str__(self) -> str:
         return source_text(self.source) + (f" @{self.scope}" if self.scope is not None else "")
@@ -44,6 +45,11 @@ class Instruction:
     params: Mapping[str, Any]
     origin: Origin
     after: tuple[int, ...] = ()
+
+    @property
+    def is_gradient(self) -> bool:
+        """Whether it was made for a gradient: for the rule of an op, or for a sum of gradients."""
+        return self.origin.is_gradient
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +170,7 @@ def slice_graph(
         for v, t in zip(outputs, op.outputs, strict=True):
             number.setdefault(t, v)  # a fed output keeps its fed value
         after = tuple([place[c] for c in op.control_inputs if c in place]) if op.control_inputs else ()
-        origin = Origin(op.name, op.source, cluster_scope(op._attrs))
+        origin = Origin(op.name, op.source, cluster_scope(op._attrs), op.is_gradient)
         place[op] = len(instructions)
         instructions.append(Instruction(op.opdef, inputs, outputs, op.params, origin, after))
     return Program(

@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad import recording
 from jitgrad.collecting import collection_paused
+from jitgrad.config import config
 from jitgrad.errors import ShapeError
 from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Operation, Tensor
 from jitgrad.interpreter import interpret
+from jitgrad.nonfinite import check_finite
 from jitgrad.opdef import Interpreted
 from jitgrad.program import Program, needed_operations, slice_graph
 from jitgrad.spec import TensorSpec, spec_of
@@ -70,7 +73,9 @@ class Stage:
 
         with self._lock, collection_paused():
             if key not in self._executables:
-                _keep(self._executables, key, make_executable(self.program(tuple(map(spec_of, arrays)))))
+                with recording.span("compile", self.name):
+                    made = make_executable(self.program(tuple(map(spec_of, arrays))))
+                _keep(self._executables, key, made)
             return self._executables[key]
 
     def as_run(self, arrays: Sequence[Any]) -> Any:
@@ -84,11 +89,17 @@ class Stage:
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """Arrays of the fetches, computed by the executable."""
         results: list[Any] = self.executable(arrays)(arrays)
+        if config.debug_nans:
+            check_finite(self.program([spec_of(array) for array in arrays]), arrays, results)
         return results
 
     def interpret(self, arrays: Sequence[Any]) -> list[Any]:
         """Arrays of the fetches, computed op by op in NumPy."""
-        return interpret_fresh(self.program([spec_of(array) for array in arrays]), arrays)
+        program = self.program([spec_of(array) for array in arrays])
+        results = interpret_fresh(program, arrays)
+        if config.debug_nans:
+            check_finite(program, arrays, results)
+        return results
 
 
 def _keep(table: dict[Any, Any], key: Any, value: Any) -> None:
@@ -127,6 +138,11 @@ class Runner:
         self._steps = _plan_steps(self.fetches, self.feeds, tuple(targets), self.operations, name)
         first = self._steps[0]
         self._only = first.stage if len(self._steps) == 1 and not first.dynamic else None
+
+    @property
+    def reads_variables(self) -> bool:
+        """Whether a Variable is read by the graph that this is part of."""
+        return any(t.graph.variables for t in self.fetches[:1])
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """Arrays of the fetches, computed by executables."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from jitgrad.graph import Graph, Operation, default_graph
+from jitgrad.graph import Graph, Operation, default_graph, in_graph
 
 COMPILE = "_XlaCompile"
 SCOPE = "_XlaScope"
@@ -34,8 +34,17 @@ def jit_scope(
     if separate_compiled_gradients is None:
         separate_compiled_gradients = bool(graph.current_attr(SEPARATE))
     attrs = {COMPILE: _checked(compile_ops), SCOPE: scope, SEPARATE: separate_compiled_gradients}
-    with graph.attr_scope(**attrs):
+    with graph.attr_scope(**attrs), _eager_scope(compile_ops, bool(separate_compiled_gradients)):
         yield
+
+
+def _eager_scope(compile_ops: CompileOps, is_separate: bool) -> contextlib.AbstractContextManager[None]:
+    """Outside of graphs the scope collects eager operations."""
+    if in_graph() or compile_ops is False:
+        return contextlib.nullcontext()
+    from jitgrad.eager.pending import collecting
+
+    return collecting(is_separate)
 
 
 def _checked(compile_ops: CompileOps) -> CompileOps:

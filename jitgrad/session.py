@@ -15,7 +15,8 @@ from jitgrad import pytree
 from jitgrad.errors import DTypeError, JitgradError, ShapeError, layout
 from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Graph, Operation, Tensor, default_graph, operation_text
-from jitgrad.running import Runner
+from jitgrad.ops.slices import IndexedSlices
+from jitgrad.running import Runner, Stage
 from jitgrad.spec import is_compatible, shape_text
 
 
@@ -49,13 +50,36 @@ class Session:
         dicts. ``feed_dict`` gives values to placeholders or to any other tensor. FeedError names a
         placeholder that is needed and not fed; ShapeError, DTypeError for a value that does not fit.
         """
+        leaves, structure = pytree.flatten(fetches)
+        if any(isinstance(leaf, IndexedSlices) for leaf in leaves):
+            return self._run_slices(leaves, structure, feed_dict)
+        runner, arrays, fetched = self._prepared(fetches, feed_dict)
+        values = runner.run(arrays)
+        found = [None if slot is None else _result(values[slot]) for slot in fetched.slots]
+        return pytree.unflatten(fetched.structure, found)
+
+    def _run_slices(self, leaves: list[Any], structure: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
+        """A run where slices are fetched: their values and indices are, and what they are dense is not made."""
+        parts = [(x.values, x.indices) if isinstance(x, IndexedSlices) else x for x in leaves]
+        found = [
+            IndexedSlices(value[0], value[1], x.dense_shape) if isinstance(x, IndexedSlices) else value
+            for x, value in zip(leaves, self.run(parts, feed_dict), strict=True)
+        ]
+        return pytree.unflatten(structure, found)
+
+    def stages(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> list[tuple[Stage, list[Any]]]:
+        """The programs that a run of these fetches is made of, each with its arrays, for tools that measure."""
+        runner, arrays, _ = self._prepared(fetches, feed_dict)
+        return runner.stages(arrays)
+
+    def _prepared(
+        self, fetches: Any, feed_dict: Mapping[Any, Any] | None
+    ) -> tuple[Runner, list[Any], _Fetched]:
         with self.graph.control_dependencies(None):
             feeds = {self._tensor(key): value for key, value in (feed_dict or {}).items()}
         arrays = [_fed_array(t, value) for t, value in feeds.items()]
         runner, fetched = self._runner(fetches, tuple(feeds))
-        values = runner.run(arrays)
-        found = [None if slot is None else _result(values[slot]) for slot in fetched.slots]
-        return pytree.unflatten(fetched.structure, found)
+        return runner, arrays, fetched
 
     def close(self) -> None:
         """Forget the programs that were made."""

@@ -20,7 +20,7 @@ from jitgrad.errors import DTypeError, JitgradError, TracedValueError, layout
 from jitgrad.graph import Graph, Operation, Tensor, default_graph, raised_at, source_text
 from jitgrad.keys import frozen
 from jitgrad.ops.creation import identity, placeholder
-from jitgrad.ops.state import assign_op
+from jitgrad.ops.state import assign_op, scatter_op
 from jitgrad.spec import DType
 
 # A leaf as the cache of traces sees it: (dtype, shape) of an array, the type of a Python number, or a Static.
@@ -245,7 +245,7 @@ def trace(
             raise
         finally:
             graph.closed_by = describe(fn)
-    effects = tuple(op for op in graph.operations if op.opdef is assign_op)
+    effects = tuple(op for op in graph.operations if op.opdef in (assign_op, scatter_op))
     return Traced(inputs, outputs, results, effects)
 
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.quick
 
 def test_defaults() -> None:
     settings = settings_of_environment({})
-    assert settings == Settings(available_cpus(), True, None, 512 << 20, (), False)
+    assert settings == Settings(available_cpus(), True, None, 512 << 20, (), False, True, False)
     if hasattr(os, "sched_getaffinity"):
         assert settings.num_threads == min(MAX_THREADS, len(os.sched_getaffinity(0)))
 
@@ -34,7 +34,8 @@ def test_defaults() -> None:
 def test_environment() -> None:
     variables = {"NUM_THREADS": "3", "CACHE": "0", "CACHE_DIR": "/x", "LOG": "recompile, all,"}
     environment = {f"JITGRAD_{name}": value for name, value in variables.items()}
-    assert settings_of_environment(environment) == Settings(3, False, "/x", 512 << 20, ("recompile", "all"), False)
+    expected = Settings(3, False, "/x", 512 << 20, ("recompile", "all"), False, True, False)
+    assert settings_of_environment(environment) == expected
 
 
 @pytest.mark.parametrize("text", ["many", "0", "-1", "65", "1.5"])

@@ -20,11 +20,15 @@ ROOT = Path(jitgrad.__file__).parent
 # From the bottom up: a module imports from its own layer and from those above it in this list. A package
 # stands for all in it.
 LAYERS = (
-    ("collecting", "errors", "conditions", "config", "spec", "pytree", "keys", "forking"),
+    (
+        "collecting", "errors", "conditions", "config", "spec", "pytree", "keys", "forking", "recording", "progress",
+        "eagerness",
+    ),
     ("opdef",),
     ("operators", "dispatch", "graph", "scopes", "program", "views"),
-    ("ops", "interpreter"),
+    ("ops", "interpreter", "nonfinite"),
     ("aggregation", "gradients"),
+    ("sparse",),
     ("compiler",),
     ("executable",),
     (
@@ -42,14 +46,25 @@ LAYERS = (
         "trace",
         "transforms",
     ),
-    ("", "__main__", "cli", "nn", "numpy", "profiler", "testing"),
+    ("eager",),
+    ("", "__main__", "cli", "either", "nn", "numpy", "optimize", "profiler", "testing"),
 )
 
 # The loop IR with the meaning of all that it calls.
 LOOP_IR = ("compiler.loopir", "compiler.routines", "compiler.scalar_ops")
 
 # Imports inside a function that go up, so that what is above is loaded when it is first needed.
-LAZY = {("dispatch", "ops.common"), ("graph", "session")}
+LAZY = {
+    ("dispatch", "ops.common"),
+    ("graph", "session"),
+    ("ops.state", "eager.tensor"),
+    ("scopes", "eager.pending"),
+    ("calls", "eager.compiled_calls"),
+    ("calls", "eager.tensor"),
+    ("custom", "eager.custom_calls"),
+    ("eager.tensor", "numpy"),
+    ("ops.slices", "eager.tensor"),
+}
 
 # The op families that may use another family's helpers, beside ops.common.
 FAMILIES = {
@@ -64,6 +79,8 @@ FAMILIES = {
     "reduction": {"axes"},
     "sorting": {"gathering"},
     "statistics": {"axes"},
+    "slices": {"standing"},
+    "state": {"standing"},
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jitgrad import recording
 from jitgrad.compiler.kernels import find_kernels
 from jitgrad.compiler.plankey import plan_key
 from jitgrad.compiler.plans import BoundProgram, bind_frozen, find_plan, keep_plan, kernel_keys
@@ -14,7 +15,8 @@ from jitgrad.program import Program
 def bind_program(program: Program) -> BoundProgram:
     """What a run of the program takes. Where its plan is on disk, no stage of the compiler is loaded."""
     key = plan_key(program) if config.cache else None
-    found = find_plan(key) if key is not None else None
+    with recording.span("cache", f"plan of {program.name}"):
+        found = find_plan(key) if key is not None else None
     if found is not None and not config.verify:
         return bind_frozen(program, *found)
     from jitgrad.compiler import stages

@@ -45,6 +45,12 @@ class BoundCluster(NamedTuple):
     nslots: int
     workers: int
 
+    @property
+    def origins(self) -> tuple[int | None, ...]:
+        """Per step record the number of the plan's step behind it; None for what only prepares others."""
+        kinds = ("kernel_", "product_")
+        return tuple(int(name.rpartition("_")[2]) if name.startswith(kinds) else None for name in self.names)
+
 
 def bind_cluster(frozen: tuple[Any, ...], addresses: Addresses) -> BoundCluster:
     """Step records of a frozen cluster; ``addresses`` are those of its kernels by their keys."""
@@ -95,7 +101,7 @@ def _records(tasks: Sequence[tuple[Any, ...]], slots: Sequence[int], addresses: 
             if step is None:
                 continue
             address, words, extent, nchunks = step.address, step.block, step.extent, step.nchunks
-            names.append(step.name)
+            names.append(f"product_{number}")
         else:
             _, key, places, ints, constants, extent, nchunks = task
             address, words = addresses[key], (*[slots[place] for place in places], *ints, *constants)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from jitgrad import recording
 from jitgrad.compiler.cache import kernel_cache
 
 lock = threading.RLock()
@@ -44,7 +45,8 @@ def find_kernel(key: str) -> int | None:
         return address
     with lock:
         name = function_name(key)
-        stored = kernel_cache().get(key, [name])
+        with recording.span("cache", name):
+            stored = kernel_cache().get(key, [name])
         if stored is None:
             return None
         statistics.disk_hits += 1

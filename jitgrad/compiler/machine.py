@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from jitgrad import recording
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler import native, tiers
 from jitgrad.compiler.cache import KernelCache, kernel_cache
@@ -76,7 +77,8 @@ def load_kernels(kernels: Sequence[Kernel]) -> list[str]:
 
 def _compile(kernels: Mapping[str, Kernel]) -> None:
     """Compile and load kernels, several at a time; with threads, quickly now and well in the background."""
-    texts = {key: str(kernel_module(kernel, function_name(key))) for key, kernel in kernels.items()}
+    with recording.span("emit", f"{len(kernels)} kernels"):
+        texts = {key: str(kernel_module(kernel, function_name(key))) for key, kernel in kernels.items()}
     is_quick = config.quick_start and get_num_threads() > 1
     twice = [key for key, text in texts.items() if is_quick and tiers.may_be_compiled_twice(text)]
     once = [key for key in texts if key not in twice]
@@ -92,7 +94,8 @@ def _compile(kernels: Mapping[str, Kernel]) -> None:
 
 
 def _compiled(texts: Sequence[str], names: Iterable[str], quickly: bool = False) -> list[native.NativeCode]:
-    codes = native.compile_to_objects(texts, quickly)
+    with recording.span("codegen", f"{len(texts)} kernels{', quickly' * quickly}"):
+        codes = native.compile_to_objects(texts, quickly)
     return [native.load_object(code, [name]) for code, name in zip(codes, names, strict=True)]
 
 

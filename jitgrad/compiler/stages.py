@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from jitgrad import recording
 from jitgrad.compiler.clusters import Cluster, Clustering, find_clusters
 from jitgrad.compiler.extents import ExtentClasses
 from jitgrad.compiler.freeze import Frozen, freeze_cluster, freeze_op
@@ -74,26 +75,31 @@ def compile_program(source: Program) -> Compiled:
 
 
 def _simplified(source: Program) -> tuple[Program, bool]:
-    program, _, looked = simplify_and_watch(source)
+    with recording.span("simplify", source.name):
+        program, _, looked = simplify_and_watch(source)
     if config.verify:
         verify(program, "simplify")
     return program, looked
 
 
 def _compile_simplified(program: Program) -> Compiled:
-    clustering = find_clusters(program)
+    with recording.span("cluster", program.name):
+        clustering = find_clusters(program)
     steps = tuple(compile_cluster(program, step) if isinstance(step, Cluster) else step for step in clustering.steps)
     return Compiled(program, clustering, steps)
 
 
 def compile_cluster(program: Program, cluster: Cluster) -> CompiledCluster:
     """A cluster's stages, in order."""
-    classes = ExtentClasses(program, cluster.instructions)
-    nodes = build_nodes(program, cluster.instructions, cluster.outputs, classes)
-    plan = order_steps(plan_fusion(nodes, program.specs, classes), (*cluster.inputs, *cluster.outputs))
+    name = f"cluster {cluster.number}"
+    with recording.span("plan", name):
+        classes = ExtentClasses(program, cluster.instructions)
+        nodes = build_nodes(program, cluster.instructions, cluster.outputs, classes)
+        plan = order_steps(plan_fusion(nodes, program.specs, classes), (*cluster.inputs, *cluster.outputs))
     if config.verify:
         verify_plan(plan, cluster.inputs)
-    lowered = tuple(lower_group(step, plan) if isinstance(step, Group) else step for step in plan.steps)
+    with recording.span("lower", name):
+        lowered = tuple(lower_group(step, plan) if isinstance(step, Group) else step for step in plan.steps)
     keys = load_kernels([item.kernel for item in lowered if isinstance(item, Lowered)])
     return CompiledCluster(cluster, plan, lowered, tuple(keys))
 

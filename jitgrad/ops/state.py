@@ -4,16 +4,18 @@ others.
 
 from __future__ import annotations
 
+import itertools
+import sys
 from typing import Any
 
 import numpy as np
 
-from jitgrad.dispatch import NumpyProtocols
-from jitgrad.errors import DTypeError, ShapeError, layout
-from jitgrad.graph import Graph, Operation, Tensor, apply, checked_name, default_graph
+from jitgrad.eagerness import local
+from jitgrad.errors import DTypeError, IndexingError, ShapeError, layout
+from jitgrad.graph import Graph, Operation, Tensor, apply, apply_one, checked_name, default_graph, in_graph
 from jitgrad.opdef import Interpreted, Params, Specs, define
-from jitgrad.operators import Operators
 from jitgrad.ops.common import as_tensor
+from jitgrad.ops.standing import Standing
 from jitgrad.spec import DType, TensorSpec, is_compatible, spec_of
 
 
@@ -52,20 +54,48 @@ assign_op = define(
     infers_partial=True,
 )
 
+def _infer_scatter(specs: Specs, params: Params) -> Specs:
+    return (params["variable"].spec,)
+
+
+def _scattered(values: Any, indices: Any, variable: Variable, how: str) -> Any:
+    variable._set_rows(how, values, indices)
+    return variable._value
+
+
+scatter_op = define(
+    "scatter_variable",
+    infer=_infer_scatter,
+    impl=_scattered,
+    kind=Interpreted("a variable is assigned"),
+    stateful=True,
+    differentiable=False,
+    infers_partial=True,
+)
+
 no_op = define(
     "no_op", infer=lambda specs, params: (), impl=lambda: (), kind=Interpreted("nothing to do"), stateful=True
 )
 
 
-class Variable(Operators, NumpyProtocols):
-    """A value that stays between runs. In a graph it stands where a tensor does.
+_creations = itertools.count()
+
+# How often an array is referred to that only its Variable holds: by the Variable, and by the act of counting.
+_OWN_REFERENCES = 2
+
+
+class Variable(Standing):
+    """A value that stays between runs.
+
+    Inside ``graph.as_default()``, and while a function is traced, it stands where a tensor of the graph does; outside
+    it is an eager tensor, and tapes watch what is read from it.
 
     The shape and dtype are those of the initial value and do not change. One operation per graph reads it, at
     its first use there. ``read()`` adds another, and so does each use where control dependencies are in force:
     it reads what the variable holds once they have run. Gradients with respect to the variable count them all.
     """
 
-    __slots__ = ("__weakref__", "_value", "is_weak", "name", "spec", "trainable")
+    __slots__ = ("__weakref__", "_eager", "_value", "creation", "is_weak", "name", "spec", "trainable")
 
     def __init__(self, initial_value: Any, name: str | None = None, trainable: bool = True) -> None:
         value = np.array(initial_value, order="C")
@@ -74,6 +104,7 @@ class Variable(Operators, NumpyProtocols):
         self.spec: TensorSpec = spec_of(value)
         self.name = default_graph().unique_name(checked_name(name or "Variable"))
         self.trainable = trainable
+        self.creation = next(_creations)
         self.is_weak = False
         self._set(value)
 
@@ -81,6 +112,7 @@ class Variable(Operators, NumpyProtocols):
         array = np.array(value, dtype=self.spec.dtype, order="C")
         array.flags.writeable = False
         self._value = array
+        self._eager: Any = None
 
     @property
     def shape(self) -> Any:
@@ -96,15 +128,34 @@ class Variable(Operators, NumpyProtocols):
         """A copy of the present value."""
         return self._value.copy()
 
-    def value(self) -> Tensor:
-        """The tensor of its value in the default graph."""
-        return self.as_graph_element()
+    def stands_for_symbol(self) -> bool:
+        """Whether operations on it go into a graph."""
+        return in_graph()
 
-    def read(self) -> Tensor:
+    def value(self) -> Any:
+        """The tensor of its value in the default graph; outside of graphs the present value, an eager tensor."""
+        return self.as_graph_element() if in_graph() else self.eager_value()
+
+    def eager_value(self) -> Any:
+        """The present value as an eager tensor, the same until the next assignment; the tapes hear of it."""
+        from jitgrad.eager.tensor import wrap
+
+        if self._eager is None:
+            self._eager = wrap(self._value)
+        if self.trainable:
+            for tape in local.tapes:
+                tape.read_variable(self, self._eager)
+        return self._eager
+
+    def read(self) -> Any:
         """A new tensor of its value, read where the graph has come to, after the control dependencies in
-        force.
+        force; outside of graphs the present value.
         """
-        return apply(read_op, self._first_read(default_graph()), name=f"{self.name}/read", variable=self)  # type: ignore[no-any-return]
+        return self._read_in_graph() if in_graph() else self.eager_value()
+
+    def _read_in_graph(self) -> Tensor:
+        first = self._first_read(default_graph())
+        return apply_one(read_op, first, name=f"{self.name}/read", variable=self)
 
     def as_graph_element(self, graph: Graph | None = None) -> Tensor:
         """The tensor that stands for it in ``graph``, the default graph if none is given."""
@@ -112,7 +163,7 @@ class Variable(Operators, NumpyProtocols):
         if not graph.has_control_dependencies:
             return self._first_read(graph)
         with graph.as_default():
-            return self.read()
+            return self._read_in_graph()
 
     def _first_read(self, graph: Graph) -> Tensor:
         if self not in graph.variables:
@@ -120,24 +171,81 @@ class Variable(Operators, NumpyProtocols):
                 graph.variables[self] = apply(read_op, name=f"{self.name}/read", variable=self)
         return graph.variables[self]
 
-    def assign(self, value: Any) -> Tensor:
-        """The operation's output, the new value, which the variable has once it has run. ShapeError,
-        DTypeError for a value that does not fit.
+    def assign(self, value: Any) -> Any:
+        """The operation's output, the new value, which the variable has once it has run; outside of graphs the
+        variable, which has the value now. ShapeError, DTypeError for a value that does not fit.
         """
+        if not (in_graph() or isinstance(value, Tensor)):
+            return self._assign_now(value)
         tensor = as_tensor(value)
         if not np.can_cast(tensor.dtype, self.dtype, "same_kind"):
             raise DTypeError(
                 layout(f"variable {self.name!r} cannot take the value", expected=self.spec, got=tensor.spec)
             )
-        return apply(assign_op, as_tensor(tensor, self.dtype), variable=self, name=f"{self.name}/assign")  # type: ignore[no-any-return]
+        return apply(assign_op, as_tensor(tensor, self.dtype), variable=self, name=f"{self.name}/assign")
 
-    def assign_add(self, value: Any) -> Tensor:
+    def _assign_now(self, value: Any) -> Variable:
+        array = np.asarray(value.eager_value() if isinstance(value, Variable) else value)
+        is_number = not isinstance(value, np.ndarray | np.generic | Variable)
+        if not np.can_cast(array.dtype, self.dtype, "same_kind") and not (is_number and array.dtype.kind in "iufc"):
+            raise DTypeError(
+                layout(f"variable {self.name!r} cannot take the value", expected=self.spec, got=spec_of(array))
+            )
+        if array.shape != self.shape:
+            raise ShapeError(f"variable {self.name!r} expected {self.spec}, got {spec_of(array)}")
+        self._set(array)
+        return self
+
+    def assign_add(self, value: Any) -> Any:
         """As ``assign``, to the sum of the present value and ``value``."""
         return self.assign(self.read() + value)
 
-    def assign_sub(self, value: Any) -> Tensor:
+    def assign_sub(self, value: Any) -> Any:
         """As ``assign``, to the present value less ``value``."""
         return self.assign(self.read() - value)
+
+    def scatter_update(self, slices: Any) -> Any:
+        """Rows set to those of IndexedSlices; of a row given several times the last one. As ``assign``, at the cost of
+        the rows alone.
+        """
+        return self._scatter("update", slices)
+
+    def scatter_add(self, slices: Any) -> Any:
+        """Rows of IndexedSlices added; a row given several times is added so often."""
+        return self._scatter("add", slices)
+
+    def scatter_sub(self, slices: Any) -> Any:
+        """Rows of IndexedSlices subtracted; a row given several times is subtracted so often."""
+        return self._scatter("subtract", slices)
+
+    def _scatter(self, how: str, slices: Any) -> Any:
+        values, indices = slices.values, slices.indices
+        if in_graph() or isinstance(values, Tensor):
+            rows = as_tensor(values, self.dtype)
+            name = f"{self.name}/scatter_{how}"
+            return apply_one(scatter_op, rows, as_tensor(indices), variable=self, how=how, name=name)
+        self._set_rows(how, np.asarray(values), np.asarray(indices))
+        return self
+
+    def _set_rows(self, how: str, values: Any, indices: Any) -> None:
+        """Change rows in place, or in a copy where somebody else holds the present value."""
+        if values.shape != (*indices.shape, *self.shape[1:]):
+            raise ShapeError(f"variable {self.name!r} of {self.spec} got rows {values.shape} for {indices.shape}")
+        if indices.size and not (-self.shape[0] <= indices.min() and indices.max() < self.shape[0]):
+            raise IndexingError(f"variable {self.name!r} has {self.shape[0]} rows, got indices up to {indices.max()}")
+        self._eager = None
+        if sys.getrefcount(self._value) > _OWN_REFERENCES:
+            self._value = self._value.copy()
+        self._value.flags.writeable = True
+        if how == "update":
+            self._value[indices] = values
+        else:
+            (np.add if how == "add" else np.subtract).at(self._value, indices, values.astype(self.dtype))
+        self._value.flags.writeable = False
+
+    def rows(self, indices: Any) -> Any:
+        """An array of the present values of some rows."""
+        return self._value[indices]
 
     def __repr__(self) -> str:
         return f"<Variable {self.name!r} {self.spec}>"

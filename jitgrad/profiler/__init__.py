@@ -2,7 +2,9 @@
 
 from jitgrad.profiler.comparing import compare
 from jitgrad.profiler.comparison import Comparison, Measurement
+from jitgrad.profiler.events import Event
+from jitgrad.profiler.profile import Profile, profile
 from jitgrad.profiler.timing import Times
 from jitgrad.profiler.work import Work
 
-__all__ = ["Comparison", "Measurement", "Times", "Work", "compare"]
+__all__ = ["Comparison", "Event", "Measurement", "Profile", "Times", "Work", "compare", "profile"]

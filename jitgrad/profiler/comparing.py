@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,31 +14,71 @@ from jitgrad import pytree
 from jitgrad.compiled import Compiled, Options
 from jitgrad.profiler.baseline import best_blas_threads
 from jitgrad.profiler.comparison import Comparison, Measurement
+from jitgrad.profiler.graph_stages import graph_stages, rescoped
 from jitgrad.profiler.timing import time_in_turns
 from jitgrad.profiler.work import Work, interpreted_work
+from jitgrad.running import interpret_fresh
 from jitgrad.spec import spec_of
 
 
-def compare(fn: Callable[..., Any], *args: Any, repeat: int | None = None) -> Comparison:
+@dataclass(frozen=True)
+class _Subject:
+    """What is compared: its name, the three ways to run it, their work, and the executables of the fused two."""
+
+    name: str
+    calls: tuple[Callable[[], Any], ...]
+    works: tuple[Work, ...]
+    executables: tuple[tuple[Any, ...], ...]
+
+
+def compare(fn: Any, *args: Any, repeat: int | None = None) -> Comparison:
     """Run ``fn(*args)`` interpreted, fused with separate gradients and fused merged: times, work and results.
 
-    ``fn`` is a function, compiled or not; what it computes with ``jg.grad`` and its kin inside is compiled too.
+    ``fn`` is a function, compiled or not; what it computes with ``jg.grad`` and its kin inside is compiled too. Or it
+    is what a session fetches from a graph, and the only argument the feeds: ``jg.compare([loss, *grads], {x: array})``.
+    Then the ops of compiled scopes run fused, their gradients in scopes of their own or in those of their ops.
+
     The three are called in turns: ``repeat`` times each, or for about two seconds. Times are those of whole calls,
     arguments looked at and results put together. The interpreter gets as many threads of BLAS as suit it best. The
     results of the fused runs are compared with those of the interpreter. Errors are fn's own.
     """
-    separate, merged = (_compiled(fn, flag) for flag in (True, False))
-    calls = [partial(run, *args) for run in (merged.interpret, separate, merged)]
+    subject = _function(fn, args) if callable(fn) else _graph(fn, *args)
+    calls = subject.calls
     results = [call() for call in calls]
-    works = [_interpreted_work(merged, args), _compiled_work(separate, args), _compiled_work(merged, args)]
     threads, limited = best_blas_threads(calls[0], repeat)
     times = time_in_turns(calls, repeat, [limited, contextlib.nullcontext, contextlib.nullcontext])
     differences = [None] + [difference(result, results[0]) for result in results[1:]]
-    fusions = [""] + [str(made.explain(*args).fusion) for made in (separate, merged)]
-    has_products = any(work.products for work in works)
+    fusions = [""] + ["\n".join(str(e.explanation.fusion) for e in made) for made in subject.executables]
+    has_products = any(work.products for work in subject.works)
     names = (interpreter_name(threads, has_products), "fused, separate gradients", "fused, merged gradients")
-    rows = zip(names, times, works, differences, fusions, strict=True)
-    return Comparison(merged.__name__, tuple(Measurement(*row) for row in rows))
+    rows = zip(names, times, subject.works, differences, fusions, strict=True)
+    return Comparison(subject.name, tuple(Measurement(*row) for row in rows), subject.executables[1])
+
+
+def _function(fn: Callable[..., Any], args: tuple[Any, ...]) -> _Subject:
+    separate, merged = (_compiled(fn, flag) for flag in (True, False))
+    calls = tuple(partial(run, *args) for run in (merged.interpret, separate, merged))
+    for call in calls:
+        call()
+    made = tuple(tuple(stage.executable(arrays) for stage, arrays in c.stages(*args)) for c in (separate, merged))
+    return _Subject(merged.__name__, calls, (_interpreted_work(merged.stages(*args)), *map(_planned_work, made)), made)
+
+
+def _graph(fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> _Subject:
+    from jitgrad.executable import make_executable
+
+    stages = graph_stages(fetches, feed_dict or {})
+    programs = [[rescoped(p, is_separate) for p, _ in stages] for is_separate in (True, False)]
+    made = tuple(tuple(map(make_executable, found)) for found in programs)
+    arrays = [values for _, values in stages]
+    calls = [partial(_run_all, [partial(interpret_fresh, p) for p, _ in stages], arrays)]
+    calls += [partial(_run_all, found, arrays) for found in made]
+    works = (sum((interpreted_work(p, values) for p, values in stages), Work()), *map(_planned_work, made))
+    return _Subject("graph", tuple(calls), works, made)
+
+
+def _run_all(runs: Sequence[Callable[[Any], list[Any]]], arrays: Sequence[Any]) -> list[Any]:
+    return [out for run, values in zip(runs, arrays, strict=True) for out in run(values)]
 
 
 def interpreter_name(threads: int, has_products: bool) -> str:
@@ -53,15 +93,15 @@ def _compiled(fn: Callable[..., Any], is_separate: bool) -> Compiled:
     return Compiled(fn, Options(separate_compiled_gradients=is_separate))
 
 
-def _interpreted_work(fn: Compiled, args: tuple[Any, ...]) -> Work:
-    runs = [(stage.program(list(map(spec_of, arrays))), arrays) for stage, arrays in fn.stages(*args)]
+def _interpreted_work(stages: Sequence[tuple[Any, list[Any]]]) -> Work:
+    runs = [(stage.program(list(map(spec_of, arrays))), arrays) for stage, arrays in stages]
     return sum((interpreted_work(program, arrays) for program, arrays in runs), Work())
 
 
-def _compiled_work(fn: Compiled, args: tuple[Any, ...]) -> Work:
+def _planned_work(executables: Sequence[Any]) -> Work:
     from jitgrad.profiler.planned import compiled_work
 
-    return sum((compiled_work(stage.executable(arrays)) for stage, arrays in fn.stages(*args)), Work())
+    return sum(map(compiled_work, executables), Work())
 
 
 def difference(results: Any, expected: Any) -> float:

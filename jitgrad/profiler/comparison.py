@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from jitgrad.profiler.drawing import draw
+from jitgrad.profiler.page import code, folded, page, paragraph, section, table
 from jitgrad.profiler.tables import bytes_text, machine_text, text_table
 from jitgrad.profiler.timing import Times
 from jitgrad.profiler.work import Work
@@ -22,8 +25,12 @@ COLUMNS = (
     "launches",
     "moved",
     "peak memory",
+    "residuals",
     "difference",
 )
+
+
+_WORTH = 1.03  # ratios of times below this are no reason
 
 
 @dataclass(frozen=True)
@@ -43,10 +50,14 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A call run interpreted, fused with separate gradients and fused merged; ``print`` shows its table."""
+    """A call run interpreted, fused with separate gradients and fused merged; ``print`` shows its table.
+
+    ``executables`` are those of the merged run, for its pictures.
+    """
 
     name: str
     rows: tuple[Measurement, ...]
+    executables: tuple[Any, ...] = ()
 
     @property
     def interpreted(self) -> Measurement:
@@ -63,6 +74,21 @@ class Comparison:
         """Fused, forward and gradient together."""
         return self.rows[2]
 
+    @property
+    def advice(self) -> str:
+        """Which way to use and why, in one sentence."""
+        fused = (self.merged, self.separate)
+        best, other = sorted(fused, key=lambda row: row.times.median)
+        gain = other.times.median / best.times.median
+        if _overlap(best.times, other.times) or gain < _WORTH:
+            best = self.merged
+            why = f"as fast as the other within the spread of the times, with {_saved(self.merged, self.separate)}"
+        else:
+            why = f"{gain:.2f} times as fast as {other.name}, with {_saved(best, other)}"
+        if self.interpreted.times.median < best.times.median:
+            return f"Use the interpreter here (f.interpret): {best.name} takes longer; NumPy's calls do all the work."
+        return f"Use {best.name}: {why}."
+
     def table(self) -> str:
         """The figures as text: one row per way to run the call."""
         return text_table([COLUMNS, *(self._cells(row) for row in self.rows)])
@@ -72,7 +98,7 @@ class Comparison:
         Path(path).write_text(self._page(), encoding="utf-8")
 
     def __str__(self) -> str:
-        return self.table()
+        return f"{self.table()}\n{self.advice}"
 
     def _cells(self, row: Measurement) -> tuple[str, ...]:
         work = row.work
@@ -87,34 +113,43 @@ class Comparison:
             str(work.launches),
             bytes_text(work.bytes_moved),
             bytes_text(work.peak_bytes),
+            bytes_text(work.residual_bytes),
             _difference_text(row.difference),
         )
 
     def _page(self) -> str:
         slowest = max(row.times.median for row in self.rows)
-        return _PAGE.format(
-            title=html.escape(f"jitgrad: {self.name}"),
-            machine=html.escape(machine_text()),
-            head=_row("th", COLUMNS),
-            body="\n".join(_row("td", self._cells(row)) for row in self.rows),
-            bars="\n".join(_bar(row, slowest) for row in self.rows),
-            kernels="\n".join(_details(row) for row in self.rows if row.fusion),
-        )
+        kernels = [folded(f"{row.name}: kernels", code(row.fusion)) for row in self.rows if row.fusion]
+        parts = [
+            paragraph(machine_text(), "soft"),
+            paragraph(self.advice),
+            table(COLUMNS, [self._cells(row) for row in self.rows]),
+            section("Time of a call", *(_bar(row, slowest) for row in self.rows), paragraph(_NOTE, "soft")),
+            section("What was compiled", *self._pictures(), *kernels),
+        ]
+        return page(f"jitgrad: {self.name}", parts)
+
+    def _pictures(self) -> Iterator[str]:
+        from jitgrad.profiler.planned_picture import picture_of
+
+        for made in self.executables:
+            yield f'<div class="wide">{draw(picture_of(made.compiled))}</div>'
 
 
-def _row(tag: str, cells: Sequence[str]) -> str:
-    return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+def _overlap(a: Times, b: Times) -> bool:
+    return a.low <= b.high and b.low <= a.high
+
+
+def _saved(a: Measurement, b: Measurement) -> str:
+    """What differs in the work of two ways to run."""
+    launches = f"{a.work.launches} launch{'es' * (a.work.launches != 1)} in place of {b.work.launches}"
+    return f"{launches} and {bytes_text(a.work.bytes_moved)} moved in place of {bytes_text(b.work.bytes_moved)}"
 
 
 def _bar(row: Measurement, slowest: float) -> str:
     width = 60 * row.times.median / slowest
-    text = html.escape(str(row.times))
-    name = f"<span>{html.escape(row.name)}</span>"
-    return f'<div class="bar">{name}<i style="width:{width:.1f}%"></i> {text}</div>'
-
-
-def _details(row: Measurement) -> str:
-    return f"<details><summary>{html.escape(row.name)}: kernels</summary><pre>{html.escape(row.fusion)}</pre></details>"
+    text = html.escape(f"{row.name}: {row.times}")
+    return f'<div><span class="bar" style="width:{width:.1f}%"></span> {text}</div>'
 
 
 def _difference_text(difference: float | None) -> str:
@@ -123,27 +158,8 @@ def _difference_text(difference: float | None) -> str:
     return "none" if difference == 0 else f"{difference:.1e}"
 
 
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
-<style>
-body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; }}
-table {{ border-collapse: collapse; }}
-th, td {{ padding: .3rem .8rem; text-align: right; border-bottom: 1px solid #ccc; }}
-th:first-child, td:first-child {{ text-align: left; }}
-.bar {{ margin: .3rem 0; }} .bar span {{ display: inline-block; width: 15rem; }}
-.bar i {{ display: inline-block; height: .9rem; background: #4878a8; vertical-align: middle; }}
-pre {{ overflow-x: auto; background: #f5f5f5; padding: 1rem; }}
-</style></head><body>
-<h1>{title}</h1>
-<p>{machine}</p>
-<table><thead>{head}</thead><tbody>
-{body}
-</tbody></table>
-<h2>Time of a call</h2>
-{bars}
-<p>Median of calls made in turns, with quartiles. Moved: arrays read and written by each kernel, BLAS call and
-NumPy call, counted once each. Peak memory: beyond the arguments. Difference: the largest to the interpreter's
-results, relative to the largest magnitude of each array.</p>
-{kernels}
-</body></html>
-"""
+_NOTE = (
+    "Median of calls made in turns, with quartiles. Moved: arrays read and written by each kernel, BLAS call and NumPy "
+    "call, counted once each. Peak memory: beyond the arguments. Residuals: what forward ops leave in memory for "
+    "gradient ops. Difference: the largest to the interpreter's results, relative to each array's largest magnitude."
+)

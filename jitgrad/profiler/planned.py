@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from jitgrad.compiler.bind import BoundCluster
 from jitgrad.compiler.lower import Lowered
 from jitgrad.compiler.nodes import Product
 from jitgrad.compiler.plans import BoundOp
-from jitgrad.compiler.stages import CompiledCluster
+from jitgrad.compiler.stages import Compiled, CompiledCluster
 from jitgrad.executable import Executable
-from jitgrad.profiler.work import Work, is_constant
+from jitgrad.profiler.planned_picture import step_instructions, step_values
+from jitgrad.profiler.work import Work, is_constant, residual_values
 from jitgrad.program import Program
 
 
@@ -25,7 +27,27 @@ def compiled_work(executable: Executable) -> Work:
         elif not is_constant(ins := compiled.program.instructions[step]):
             moved = sum(compiled.program.specs[v].nbytes for v in {*ins.inputs, *ins.outputs})
             total += Work(numpy_calls=1, launches=1, bytes_moved=moved)
-    return total
+    return replace(total, residual_bytes=_residual_bytes(compiled))
+
+
+def _residual_bytes(compiled: Compiled) -> int:
+    """Values in memory that gradient ops of another kernel read and forward ops make."""
+    program = compiled.program
+    residuals = residual_values(program)
+    made: set[int] = set()
+    read: set[int] = set()
+    for step in compiled.steps:
+        if isinstance(step, CompiledCluster):
+            for item in step.plan.steps:
+                reads, makes = step_values(item)
+                made.update(makes)
+                if any(ins.is_gradient for ins in step_instructions(program, item)):
+                    read.update(step.plan.aliases.get(v, v) for v in reads)
+        else:
+            ins = program.instructions[step]
+            made.update(ins.outputs)
+            read.update(ins.inputs if ins.is_gradient else ())
+    return sum(program.specs[v].nbytes for v in residuals & made & read)
 
 
 def _cluster_work(program: Program, step: CompiledCluster, bound: BoundCluster) -> Work:

@@ -38,3 +38,11 @@ def machine_text() -> str:
         f"{platform.machine()}, {os.cpu_count()} processors, {get_num_threads()} threads; "
         f"Python {platform.python_version()}, NumPy {np.__version__}"
     )
+
+
+def seconds_text(seconds: float) -> str:
+    """A time in a unit that makes it readable."""
+    for scale, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "us")):
+        if seconds * scale >= 1:
+            return f"{seconds * scale:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"

@@ -23,7 +23,10 @@ from jitgrad.program import Instruction, Program
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one run does. ``launches``: calls from Python, one per cluster and one per NumPy operation."""
+    """What one run does. ``launches``: calls from Python, one per cluster and one per NumPy operation.
+
+    ``residual_bytes``: values that forward ops leave in memory for gradient ops.
+    """
 
     kernels: int = 0
     products: int = 0
@@ -31,6 +34,7 @@ class Work:
     launches: int = 0
     bytes_moved: int = 0
     peak_bytes: int = 0
+    residual_bytes: int = 0
 
     def __add__(self, other: Work) -> Work:
         """One run after the other."""
@@ -41,6 +45,7 @@ class Work:
             self.launches + other.launches,
             self.bytes_moved + other.bytes_moved,
             max(self.peak_bytes, other.peak_bytes),
+            self.residual_bytes + other.residual_bytes,
         )
 
 
@@ -59,7 +64,14 @@ def interpreted_work(program: Program, arrays: Sequence[Any]) -> Work:
     finally:
         tracemalloc.stop()
     calls = sum(not is_constant(ins) for ins in program.instructions)
-    return Work(0, 0, calls, calls, sum(moved), peak)
+    residuals = sum(program.specs[v].nbytes for v in residual_values(program))
+    return Work(0, 0, calls, calls, sum(moved), peak, residuals)
+
+
+def residual_values(program: Program) -> set[int]:
+    """The values that forward ops make and gradient ops read, constants left out."""
+    made = {v for ins in program.instructions if not (ins.is_gradient or is_constant(ins)) for v in ins.outputs}
+    return {v for ins in program.instructions if ins.is_gradient for v in ins.inputs if v in made}
 
 
 def _recording(ins: Instruction, moved: list[int]) -> Instruction:

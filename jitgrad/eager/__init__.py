@@ -1,0 +1,1 @@
+"""Eager mode: tensors with values, and tapes that record what is done with them; programs are made elsewhere."""

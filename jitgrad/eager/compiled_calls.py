@@ -1,0 +1,205 @@
+"""Compiled functions called with eager tensors: one recorded op, whose forward pass keeps what its gradient reads.
+
+The function and its gradient are traced together and cut in two: the forward part gives the results and the values that
+gradient ops read of it (residuals), the gradient part gives the cotangents. Both run compiled; no forward op runs
+twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jitgrad import pytree
+from jitgrad.eager.recorder import keep
+from jitgrad.eager.tensor import EagerTensor, plain, run, settled, wrap
+from jitgrad.eagerness import local
+from jitgrad.gradients import gradients
+from jitgrad.graph import Operation, Tensor, apply, default_graph
+from jitgrad.ops.state import Variable, assign_op, scatter_op
+from jitgrad.program import needed_operations
+from jitgrad.running import Runner
+from jitgrad.scopes import jit_scope
+from jitgrad.spec import is_inexact
+from jitgrad.trace import LeafKey, Results, Scope, trace
+
+
+@dataclass(frozen=True, eq=False)
+class Traceable:
+    """What it takes to trace a call: the function with its scope, and the call's leaves without their values."""
+
+    fn: Callable[..., Any]
+    structure: Any
+    keys: Sequence[LeafKey]
+    rebuild: Callable[[Any, Any], tuple[Any, Any]]
+    scope: Scope
+    results: Results
+    outputs: Sequence[Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A function cut into its forward part and its gradient.
+
+    ``reads`` are, per input of the backward part, ("leaf", k), ("value", k) for results and residuals, or ("seed", k).
+    ``gives`` is, per dynamic leaf and then per Variable, the backward part's output, or None.
+    """
+
+    forward: Runner
+    backward: BackwardCall
+    results: Results
+    count: int
+    variables: tuple[Variable, ...]
+    reads: tuple[tuple[str, int], ...]
+    gives: tuple[int | None, ...]
+    carrying: tuple[int, ...]
+
+
+class BackwardCall:
+    """The gradient part as a function: of arrays run compiled, of traced values made into ops again."""
+
+    def __init__(self, fetches: Sequence[Tensor], feeds: Sequence[Tensor]) -> None:
+        self._runner = Runner(fetches, feeds, name="gradient")
+        self._fetches, self._feeds = tuple(fetches), tuple(feeds)
+        self._operations = needed_operations(fetches, (), feeds)
+
+    def __call__(self, *values: Any) -> list[Any]:
+        if any(isinstance(x, Tensor) for x in values):
+            return self._replay(values)
+        return self._runner.run([np.ascontiguousarray(plain(x)).reshape(np.shape(x)) for x in values])
+
+    def _replay(self, values: Sequence[Any]) -> list[Any]:
+        made: dict[Tensor, Any] = dict(zip(self._feeds, values, strict=True))
+        with jit_scope():
+            for op in self._operations:
+                outs = apply(op.opdef, *[made[x] for x in op.inputs], **op.params)
+                for t, out in zip(op.outputs, outs if isinstance(outs, tuple) else (outs,), strict=True):
+                    made.setdefault(t, out)
+        return [made[t] for t in self._fetches]
+
+
+@dataclass(frozen=True, eq=False)
+class SplitRule:
+    """The gradient of one call: the backward part, with what the forward part kept."""
+
+    split: Split
+    specs: tuple[Any, ...]
+
+    def places(self, leaves: int) -> Sequence[int]:
+        """Nothing: what is needed is handed over with the rule's entry."""
+        return ()
+
+    def backward(self, kept: Sequence[Any], cotangents: Sequence[Any]) -> Sequence[Any]:
+        """Cotangents of the dynamic leaves, then of the Variables."""
+        split = self.split
+        pending = iter(kept)
+        values = [self._seed(cotangents[k], k) if what == "seed" else next(pending) for what, k in split.reads]
+        made = run(split.backward, tuple(values), {}) if any(k is not None for k in split.gives) else []
+        return [None if k is None else made[k] for k in split.gives]
+
+    def _seed(self, cotangent: Any, k: int) -> Any:
+        spec = self.specs[k]
+        return np.zeros(spec.known_shape, spec.dtype) if cotangent is None else settled(cotangent)
+
+
+def call_split(split: Split, arrays: Sequence[Any], leaves: Sequence[Any]) -> Any:
+    """Run a call with its tapes told: ``arrays`` are the plain dynamic leaves, ``leaves`` what was given for them."""
+    variables = [v.eager_value() for v in split.variables]
+    numbers = tuple(getattr(x, "number", None) for x in (*leaves, *variables))
+    telling = [tape for tape in local.tapes if not tape.watched.isdisjoint(numbers)]
+    values = split.forward.run(arrays)
+    outs = [wrap(value) for value in values]
+    if telling:
+        sources: Mapping[str, Sequence[Any]] = {"leaf": leaves, "value": outs}
+        kept = tuple(sources[what][k] for what, k in split.reads if what != "seed")
+        specs = tuple(t.spec for t in split.forward.fetches)
+        keep(telling, SplitRule(split, specs), numbers, outs[: split.count], kept)
+    return build_eager(split.results, outs[: split.count])
+
+
+def build_eager(results: Results, outs: Sequence[EagerTensor]) -> Any:
+    """The results of a call with eager tensors in the places of arrays."""
+    leaves = [value if slot is None else outs[slot] for slot, value in zip(results.slots, results.fixed, strict=True)]
+    return pytree.unflatten(results.structure, leaves)
+
+
+def make_split(call: Traceable) -> Split:
+    """Trace a call with its gradient, and cut."""
+    outputs = call.outputs
+    carrying = tuple(k for k, t in enumerate(outputs) if is_inexact(t.dtype))
+    seed_keys = [(outputs[k].dtype, outputs[k].shape) for k in carrying]
+    found: dict[str, Any] = {}
+
+    def differentiated(given: Any, seeds: list[Tensor]) -> Any:
+        leaves = [x for x in pytree.flatten(given)[0] if isinstance(x, Tensor)]
+        args, kwargs = call.rebuild(*given)
+        with call.scope():
+            result = call.fn(*args, **kwargs)
+        graph = default_graph()
+        flat = [x.as_graph_element() if isinstance(x, Variable) else x for x in pytree.flatten(result)[0]]
+        ys = [y for y in flat if isinstance(y, Tensor)]
+        reads = {v: t for v, t in graph.variables.items() if v.trainable}
+        effects = [op for op in graph.operations if op.opdef in (assign_op, scatter_op)]
+        found.update(first=len(graph), leaves=leaves, ys=ys, seeds=seeds, reads=reads, effects=effects)
+        found["grads"] = gradients([ys[k] for k in carrying], [*leaves, *reads.values()], grad_ys=list(seeds))
+        return [g for g in found["grads"] if g is not None]
+
+    tree = pytree.unflatten(call.structure, list(range(len(call.keys))))
+    structure = pytree.flatten(((tree, list(range(len(seed_keys)))), {}))[1]
+    names = [f"x{k}" for k in range(len(call.keys))] + [f"g{k}" for k in range(len(seed_keys))]
+    trace(differentiated, structure, [*call.keys, *seed_keys], names)
+    return _cut(call.results, carrying, **found)
+
+
+def _cut(
+    results: Results,
+    carrying: tuple[int, ...],
+    first: int,
+    leaves: Sequence[Tensor],
+    ys: Sequence[Tensor],
+    seeds: Sequence[Tensor],
+    reads: Mapping[Variable, Tensor],
+    effects: Sequence[Operation],
+    grads: Sequence[Tensor | None],
+) -> Split:
+    """The two parts: what was made before operation ``first`` is the forward part, except constants."""
+    sources: dict[Tensor, tuple[str, int]] = {}
+    for k, x in enumerate(leaves):
+        sources.setdefault(x, ("leaf", k))
+    for k, y in enumerate(ys):
+        sources.setdefault(y, ("value", k))
+    for k, g in zip(carrying, seeds, strict=True):
+        sources.setdefault(g, ("seed", k))
+    place: dict[Tensor, int] = {}
+    gives = tuple(None if g is None else place.setdefault(g, len(place)) for g in grads)
+    residuals = _residuals(list(place), first, sources)
+    for k, t in enumerate(residuals, len(ys)):
+        sources[t] = ("value", k)
+    operations = needed_operations(list(place), (), list(sources))
+    used = {x for op in operations for x in op.inputs} | place.keys()
+    feeds = [t for t in sources if t in used]
+    return Split(
+        Runner([*ys, *residuals], leaves, effects, name="forward"),
+        BackwardCall(list(place), feeds),
+        results,
+        len(ys),
+        tuple(reads),
+        tuple(sources[t] for t in feeds),
+        gives,
+        carrying,
+    )
+
+
+def _residuals(grads: Sequence[Tensor], first: int, sources: Mapping[Tensor, Any]) -> list[Tensor]:
+    """Values of forward ops that gradient ops read; what is made of constants alone is made again."""
+    operations = needed_operations(grads, (), list(sources))
+    varying: set[Operation] = set()
+    for op in operations:
+        if (op.inputs and any(x in sources or x.op in varying for x in op.inputs)) or op.opdef.stateful:
+            varying.add(op)
+    read = [x for op in operations if op.id >= first for x in op.inputs]
+    made = [x for x in (*read, *grads) if x.op.id < first and x not in sources and x.op in varying]
+    return list(dict.fromkeys(made))

@@ -1,0 +1,179 @@
+"""Gradients of functions run eagerly: gradients_function and its family, each a tape around a call."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jitgrad import pytree
+from jitgrad.eager.tape import GradientTape
+from jitgrad.eager.tensor import EagerTensor, asarray, run, settled
+from jitgrad.errors import layout
+from jitgrad.graph import Tensor
+from jitgrad.sparse import gradients
+
+Params = Sequence[int] | Sequence[str] | None
+
+
+def gradients_function(f: Callable[..., Any], params: Params = None) -> Callable[..., Any]:
+    """A function of ``f``'s arguments that gives the gradients of ``f`` with respect to those in ``params``, as a list.
+
+    ``params`` are names or positions of arguments, all of one kind; None means all. ``dy=`` is the cotangent of the
+    result (default: ones). ValueError for unknown or mixed ``params``, for keyword arguments, and when ``f`` returns
+    None.
+    """
+    both = val_and_grad_function(f, params)
+
+    @functools.wraps(f)
+    def gradient(*args: Any, dy: Any = None, **kwargs: Any) -> Any:
+        return both(*args, dy=dy, **kwargs)[1]
+
+    return gradient
+
+
+def val_and_grad_function(f: Callable[..., Any], params: Params = None) -> Callable[..., Any]:
+    """As ``gradients_function``, with the result of ``f``: ``(value, [gradients])``."""
+    vjp_of = make_vjp(f, params)
+
+    @functools.wraps(f)
+    def value_and_gradients(*args: Any, dy: Any = None, **kwargs: Any) -> Any:
+        _refuse_keywords(f, kwargs)
+        value, vjp = vjp_of(*args)
+        return value, vjp(dy)
+
+    return value_and_gradients
+
+
+def make_vjp(f: Callable[..., Any], params: Params = None) -> Callable[..., Any]:
+    """A function of ``f``'s arguments that gives ``(value, vjp)``; ``vjp(dy)`` is the list of gradients for a cotangent
+    of the value (default: ones), and may be called once.
+    """
+    chosen = _positions(f, params)
+
+    @functools.wraps(f)
+    def value_and_vjp(*args: Any, **kwargs: Any) -> Any:
+        _refuse_keywords(f, kwargs)
+        wanted = range(len(args)) if chosen is None else chosen
+        _check_count(f, wanted, args)
+        if _has_tensor(args):
+            return _in_graph(f, args, wanted)
+        tape = GradientTape()
+        with tape:
+            given = _fresh_arguments(args, wanted)
+            sources = [given[k] for k in wanted]
+            tape.watch(sources)
+            value = _checked_value(f, f(*given))
+        return value, functools.partial(_pull, tape, value, sources)
+
+    return value_and_vjp
+
+
+def _pull(tape: GradientTape, value: Any, sources: Any, dy: Any = None) -> Any:
+    return tape.gradient(value, sources, output_gradients=dy)
+
+
+def _in_graph(f: Callable[..., Any], args: tuple[Any, ...], wanted: Sequence[int]) -> Any:
+    value = _checked_value(f, f(*args))
+    sources = [args[k] for k in wanted]
+
+    def vjp(dy: Any = None) -> Any:
+        leaves, structure = pytree.flatten(sources)
+        seeds = None if dy is None else pytree.flatten(dy)[0]
+        return pytree.unflatten(structure, gradients(pytree.flatten(value)[0], leaves, seeds))
+
+    return value, vjp
+
+
+def _fresh_arguments(args: tuple[Any, ...], wanted: Sequence[int]) -> list[Any]:
+    """The arguments, those that are differentiated as new tensors: one given twice counts as two."""
+
+    def fresh(leaf: Any) -> Any:
+        leaf = settled(leaf)
+        return run(np.positive, (leaf,), {}) if isinstance(leaf, EagerTensor) else asarray(leaf)
+
+    return [pytree.tree_map(fresh, x) if k in wanted else x for k, x in enumerate(args)]
+
+
+def implicit_val_and_grad(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of ``f``'s arguments that gives ``(value, [(gradient, variable), ...])`` for the trainable Variables
+    that ``f`` reads, in the order in which they were created; the gradient is None for one that does not matter.
+
+    ValueError when ``f`` returns None, and when it reads no trainable Variable.
+    """
+
+    @functools.wraps(f)
+    def value_and_gradients(*args: Any, **kwargs: Any) -> Any:
+        with GradientTape() as tape:
+            value = _checked_value(f, f(*args, **kwargs))
+        variables = sorted(tape.watched_variables(), key=lambda v: v.creation)
+        if not variables:
+            raise ValueError(
+                layout(f"{_name(f)} reads no trainable Variable", hint="make one with jg.Variable(value)")
+            )
+        return value, list(zip(tape.gradient(value, variables), variables, strict=True))
+
+    return value_and_gradients
+
+
+def implicit_grad(f: Callable[..., Any]) -> Callable[..., Any]:
+    """As ``implicit_val_and_grad``, without the value."""
+    both = implicit_val_and_grad(f)
+
+    @functools.wraps(f)
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        return both(*args, **kwargs)[1]
+
+    return gradient
+
+
+# -- arguments -----------------------------------------------------------------------------------------------
+
+
+def _name(f: Callable[..., Any]) -> str:
+    name = getattr(f, "__name__", None) or getattr(getattr(f, "func", f), "__name__", type(f).__name__)
+    return str(name)
+
+
+def _positions(f: Callable[..., Any], params: Params) -> Sequence[int] | None:
+    """The positions that ``params`` name; None for all."""
+    if params is None:
+        return None
+    given = list(params)
+    if all(isinstance(p, str) for p in given):
+        names = list(inspect.signature(f).parameters)
+        unknown = [p for p in given if p not in names]
+        if unknown:
+            raise ValueError(f"params has {unknown[0]!r}, but {_name(f)} takes {', '.join(names)}")
+        return [names.index(str(p)) for p in given]
+    if all(isinstance(p, int) and not isinstance(p, bool) for p in given):
+        return [operator.index(p) for p in given]  # type: ignore[arg-type]
+    raise ValueError(f"params must be all names or all positions, got {given!r}")
+
+
+def _check_count(f: Callable[..., Any], wanted: Sequence[int], args: tuple[Any, ...]) -> None:
+    beyond = [k for k in wanted if not -len(args) <= k < len(args)]
+    if beyond:
+        raise ValueError(f"params asks for argument {beyond[0]} of {_name(f)}, which was called with {len(args)}")
+
+
+def _refuse_keywords(f: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+    if kwargs:
+        raise ValueError(
+            layout(f"the gradient of {_name(f)} takes no keyword arguments, got {', '.join(kwargs)}",
+                   hint="pass them by position, or bind them with functools.partial")
+        )  # fmt: skip
+
+
+def _has_tensor(args: tuple[Any, ...]) -> bool:
+    return any(isinstance(leaf, Tensor) for leaf in pytree.flatten(args)[0])
+
+
+def _checked_value(f: Callable[..., Any], value: Any) -> Any:
+    if value is None:
+        raise ValueError(layout(f"{_name(f)} returned None", hint="end it with: return value"))
+    return value

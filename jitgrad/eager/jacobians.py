@@ -1,0 +1,86 @@
+"""Jacobians from tapes: the walk back as a function of what the tape kept, batched over all seeds at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jitgrad.batching import batch
+from jitgrad.compiled import run_once
+from jitgrad.eager.recorder import Entry
+from jitgrad.eager.tensor import EagerTensor, run
+from jitgrad.graph import Tensor
+from jitgrad.operators import call
+from jitgrad.ops.slices import IndexedSlices
+
+
+class _Pull:
+    """The cotangents of ``sources`` for a stack of cotangents of a target, as a function of what the entries keep."""
+
+    def __init__(self, entries: Sequence[Entry], target: int, seeds: Any, sources: Sequence[int]) -> None:
+        self._entries, self._target, self._seeds, self._sources = entries, target, seeds, sources
+
+    def __call__(self, *kept: Any) -> list[Any]:
+        if not any(isinstance(x, Tensor) for x in kept):
+            found: list[Any] = run_once(self, *kept) if kept else run_once(lambda _: self._traced(()), 0.0)
+            return found
+        return self._traced(kept)
+
+    def _traced(self, kept: Sequence[Any]) -> list[Any]:
+        seeds = call("constant", self._seeds)
+        seed = seeds[0]
+        found: dict[int, Any] = {self._target: seed}
+        pending = iter(kept)
+        for entry in self._entries:
+            mine = [next(pending) for _ in entry.kept]
+            cotangents = [found.get(n) if n is not None else None for n in entry.outputs]
+            for n, g in zip(entry.inputs, entry.rule.backward(mine, cotangents), strict=True):
+                if g is not None and n is not None:
+                    g = g.as_graph_element() if isinstance(g, IndexedSlices) else g
+                    found[n] = found[n] + g if n in found else g
+        return batch([found[n] for n in self._sources], {seed: seeds}, len(self._seeds))
+
+
+def pull_stack(
+    entries: Sequence[Entry], target: EagerTensor, seeds: Any, sources: Sequence[int | None]
+) -> list[EagerTensor | None]:
+    """Per source the stack of its cotangents for a stack of the target's, shape (len(seeds), *source.shape).
+
+    None for a source that the target does not depend on. The result is recorded on the tapes that are open.
+    """
+    reached, used = {target.number}, []
+    for entry in entries[::-1]:
+        if any(n in reached for n in entry.outputs):
+            used.append(entry)
+            reached.update(n for n in entry.inputs if n is not None)
+    wanted = [n for n in sources if n is not None and n in reached]
+    if not wanted:
+        return [None] * len(sources)
+    kept = tuple(x for entry in used for x in entry.kept)
+    made = dict(zip(wanted, run(_Pull(used, target.number, seeds, wanted), kept, {}), strict=True))
+    return [None if n is None else made.get(n) for n in sources]
+
+
+def jacobian(entries: Sequence[Entry], target: EagerTensor, sources: Sequence[EagerTensor]) -> list[Any]:
+    """Per source the derivative of every element of ``target``, shape target.shape + source.shape."""
+    seeds = np.eye(target.size, dtype=target.dtype).reshape(target.size, *target.shape)
+    stacks = pull_stack(entries, target, seeds, [x.number for x in sources])
+    return [
+        None if stack is None else run(np.reshape, (stack, (*target.shape, *x.shape)), {})
+        for stack, x in zip(stacks, sources, strict=True)
+    ]
+
+
+def batch_jacobian(entries: Sequence[Entry], target: EagerTensor, source: EagerTensor) -> Any:
+    """The derivative of ``target[b]`` by ``source[b]`` for each b, shape target.shape + source.shape[1:]."""
+    batch_size, shape = target.shape[0], target.shape[1:]
+    count = int(np.prod(shape))
+    eye = np.eye(count, dtype=target.dtype).reshape(count, 1, *shape)
+    seeds = np.ascontiguousarray(np.broadcast_to(eye, (count, batch_size, *shape)))
+    (stack,) = pull_stack(entries, target, seeds, [source.number])
+    if stack is None:
+        return None
+    return run(np.reshape, (run(np.moveaxis, (stack, 0, 1), {}), (batch_size, *shape, *source.shape[1:])), {})
+

@@ -1,0 +1,242 @@
+"""GradientTape: records operations on watched tensors and Variables, and walks them backwards; it runs no op itself.
+
+Numbers stand for tensors on a tape, so that it keeps alive only what gradient rules will read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from jitgrad import pytree
+from jitgrad.eager.calls import ones_like
+from jitgrad.eager.jacobians import batch_jacobian, jacobian
+from jitgrad.eager.pending import PendingTensor
+from jitgrad.eager.recorder import Entry
+from jitgrad.eager.tensor import EagerTensor, settled, wrap
+from jitgrad.eagerness import close_tape, local, open_tape
+from jitgrad.errors import layout
+from jitgrad.graph import Tensor
+from jitgrad.ops.slices import IndexedSlices, concatenated
+from jitgrad.ops.state import Variable
+from jitgrad.sparse import gradients
+from jitgrad.spec import is_inexact
+
+
+class GradientTape:
+    """``with jg.GradientTape() as tape:`` records what is done with watched tensors, for ``tape.gradient``.
+
+    Variables that may be trained are watched by being read, unless ``watch_accessed_variables`` is False; tensors by
+    ``tape.watch``. A tape that is not ``persistent`` gives gradients once. Tapes nest: an inner gradient is recorded by
+    the outer tapes. A tape belongs to the thread that entered it. Tensors of graphs need no recording: their gradients
+    are those of ``jg.gradients``.
+    """
+
+    def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True) -> None:
+        self.watched: set[int] = set()
+        self.entries: list[Entry] = []
+        self.watches_variables = watch_accessed_variables
+        self._persistent = persistent
+        self._variables: dict[Variable, dict[int, None]] = {}
+        self._is_spent = False
+
+    def __enter__(self) -> GradientTape:
+        if self in local.tapes:
+            raise RuntimeError("this tape records already")
+        open_tape(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        close_tape(self)
+
+    def watch(self, tensors: Any) -> None:
+        """Record what is done with these tensors (any pytree of them; Variables too). TypeError for anything else."""
+        for x in pytree.flatten(tensors)[0]:
+            if isinstance(x, Variable):
+                self.watch_variable(x, x.eager_value())
+            elif isinstance(x, PendingTensor):
+                self.watched.add(x.eager_value().number)
+            elif isinstance(x, EagerTensor):
+                self.watched.add(x.number)
+            elif not isinstance(x, Tensor):
+                raise TypeError(f"a tape watches tensors, got {type(x).__name__}: make one with jg.asarray(...)")
+
+    def watch_variable(self, variable: Variable, value: EagerTensor) -> None:
+        """Record what is done with a value that was read from a Variable."""
+        self.watched.add(value.number)
+        self._variables.setdefault(variable, {})[value.number] = None
+
+    def read_variable(self, variable: Variable, value: EagerTensor) -> None:
+        """A Variable that may be trained was read."""
+        if self.watches_variables:
+            self.watch_variable(variable, value)
+
+    def watched_variables(self) -> tuple[Variable, ...]:
+        """The Variables watched so far, in the order of their first reads."""
+        return tuple(self._variables)
+
+    @contextmanager
+    def stop_recording(self) -> Iterator[None]:
+        """Nothing is recorded inside by this tape."""
+        was_recording = self in local.tapes
+        self._stop()
+        try:
+            yield
+        finally:
+            if was_recording:
+                open_tape(self)
+
+    def reset(self) -> None:
+        """Forget everything, as if the tape were entered anew."""
+        self.watched.clear()
+        self.entries.clear()
+        self._variables.clear()
+        self._is_spent = False
+
+    # -- gradients -----------------------------------------------------------------------------------------------
+
+    def gradient(self, target: Any, sources: Any, output_gradients: Any = None) -> Any:
+        """The gradient of ``target`` (the sum of all targets) with respect to ``sources``, in their structure.
+
+        ``target`` is a tensor or a pytree of them; ``output_gradients``, in its structure, are the cotangents (None:
+        ones). None stands where the target does not depend on a source. RuntimeError when a tape that is not persistent
+        is asked again; TypeError for targets or sources that are no tensors.
+        """
+        target = pytree.tree_map(settled, target)
+        targets, wanted = pytree.flatten(target)[0], pytree.flatten(sources)
+        seeds = self._seeds(target, targets, output_gradients)
+        if any(isinstance(y, Tensor) for y in targets):
+            return pytree.unflatten(wanted[1], gradients(targets, wanted[0], seeds))
+        self._spend()
+        found = self._walk(targets, seeds, [self._numbers_of(x) for x in wanted[0]])
+        return pytree.unflatten(wanted[1], found)
+
+    def jacobian(self, target: Any, sources: Any) -> Any:
+        """The derivatives of every element of ``target``, a tensor, by ``sources``, in their structure.
+
+        Each has shape target.shape + source.shape; None where the target does not depend on it. Errors as
+        ``gradient``'s.
+        """
+        return self._all_of(target, sources, jacobian)
+
+    def batch_jacobian(self, target: Any, source: Any) -> Any:
+        """The derivative of ``target[b]`` by ``source[b]`` for each b: shape target.shape + source.shape[1:].
+
+        Rows must not depend on one another's sources. ValueError when the leading extents differ.
+        """
+        if not target.ndim or not source.ndim or target.shape[0] != source.shape[0]:
+            raise ValueError(f"batch_jacobian needs equal leading extents, got {target.shape} and {source.shape}")
+
+        def of_rows(entries: Sequence[Entry], y: EagerTensor, xs: Sequence[EagerTensor]) -> list[Any]:
+            return [batch_jacobian(entries, y, xs[0])]
+
+        return self._all_of(target, source, of_rows)
+
+    def _all_of(self, target: Any, sources: Any, derive: Callable[..., list[Any]]) -> Any:
+        leaves, structure = pytree.flatten(sources)
+        target = settled(target)
+        self._seeds(target, [target], None)
+        tensors = [settled(x) for x in leaves]
+        for x in tensors:
+            self._numbers_of(x)
+        self._spend()
+        found = derive(self.entries, target, tensors)
+        if not self._persistent:
+            self.entries.clear()
+        return pytree.unflatten(structure, found)
+
+    def _spend(self) -> None:
+        if self._is_spent:
+            raise RuntimeError(
+                layout("this tape has given its gradient", hint="GradientTape(persistent=True) gives them many times")
+            )
+        if not self._persistent:
+            self._is_spent = True
+            self._stop()
+
+    def _seeds(self, target: Any, targets: Sequence[Any], given: Any) -> list[Any]:
+        for y in targets:
+            if not isinstance(y, EagerTensor | Tensor):
+                raise TypeError(f"a target must be a tensor, got {type(y).__name__}")
+        if given is None:
+            return [None] * len(targets)
+        seeds = pytree.flatten_up_to(target, given)
+        for y, g in zip(targets, seeds, strict=True):
+            if g is not None and np.shape(g) != y.shape:
+                raise ValueError(f"output_gradients has shape {np.shape(g)} for a target of shape {y.shape}")
+        return seeds
+
+    def _numbers_of(self, source: Any) -> Sequence[int]:
+        if isinstance(source, Variable):
+            return tuple(self._variables.get(source, ()))
+        if isinstance(source, EagerTensor | PendingTensor):
+            return (settled(source).number,)
+        raise TypeError(f"a source must be a tensor or a Variable, got {type(source).__name__}")
+
+    def _walk(self, targets: Sequence[Any], seeds: Sequence[Any], wanted: Sequence[Sequence[int]]) -> list[Any]:
+        """The gradients of the wanted numbers, the sum of several where a Variable was read several times."""
+        sums = _Sums()
+        for y, g in zip(targets, seeds, strict=True):
+            if is_inexact(y.dtype):
+                sums.add(y.number, ones_like(y) if g is None else _as_cotangent(g, y))
+        sources = {n for numbers in wanted for n in numbers}
+        for entry in self.entries[::-1]:
+            self._propagate(entry, sums, sources)
+        if not self._persistent:
+            self.entries.clear()
+        return [sums.total(numbers) for numbers in wanted]
+
+    def _propagate(self, entry: Entry, sums: _Sums, sources: set[int]) -> None:
+        cotangents = [None if n is None else sums.take(n, n in sources) for n in entry.outputs]
+        if all(g is None for g in cotangents):
+            return
+        grads = entry.rule.backward(entry.kept, cotangents)
+        for n, g in zip(entry.inputs, grads, strict=True):
+            if g is not None and n in self.watched:
+                sums.add(n, g)
+
+
+class _Sums:
+    """The cotangents found so far, by tensor."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, Any] = {}
+
+    def add(self, number: int | None, g: Any) -> None:
+        assert number is not None
+        before = self._found.get(number)
+        self._found[number] = g if before is None else _sum(before, g)
+
+    def take(self, number: int, is_kept: bool) -> Any:
+        return self._found.get(number) if is_kept else self._found.pop(number, None)
+
+    def total(self, numbers: Sequence[int]) -> Any:
+        parts = [self._found[n] for n in numbers if n in self._found]
+        if not parts:
+            return None
+        total = parts[0]
+        for part in parts[1:]:
+            total = _sum(total, part)
+        return total
+
+
+def _sum(a: Any, b: Any) -> Any:
+    """The sum of two cotangents: slices as long as both are."""
+    if isinstance(a, IndexedSlices) and isinstance(b, IndexedSlices):
+        return concatenated([a, b])
+    return a + b
+
+
+def _as_cotangent(g: Any, y: EagerTensor) -> EagerTensor | IndexedSlices:
+    return g if isinstance(g, EagerTensor | IndexedSlices) else wrap(np.asarray(g, y.dtype))
+
+

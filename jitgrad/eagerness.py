@@ -1,0 +1,58 @@
+"""What listens to eager operations of a thread: open tapes, and a scope that collects; it records nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from jitgrad import conditions, pytree
+
+
+class Watcher(Protocol):
+    """What records: a tape. ``watched`` are the numbers of tensors, ``entries`` the calls recorded so far."""
+
+    watched: set[int]
+    entries: list[Any]
+
+    def read_variable(self, variable: Any, value: Any) -> None:
+        """A Variable that may be trained was read."""
+
+
+class _Local(threading.local):
+    tapes: tuple[Watcher, ...] = ()
+    collector: Any = None
+
+
+local = _Local()
+
+
+def open_tape(tape: Watcher) -> None:
+    """Tell a tape of this thread's eager operations from now on; machine code leaves calls to Python meanwhile."""
+    local.tapes = (*local.tapes, tape)
+    conditions.count(conditions.TRACES, 1)
+
+
+def close_tape(tape: Watcher) -> None:
+    """Tell a tape no more; nothing happens when it is not told anyway."""
+    rest = tuple(t for t in local.tapes if t is not tape)
+    conditions.count(conditions.TRACES, len(rest) - len(local.tapes))
+    local.tapes = rest
+
+
+def is_eager(tree: Any) -> bool:
+    """Whether there is an eager tensor among the leaves, or what stands for one."""
+    return any(hasattr(leaf, "number") or hasattr(leaf, "eager_value") for leaf in pytree.flatten(tree)[0])
+
+
+@contextmanager
+def no_collecting() -> Iterator[None]:
+    """Eager operations made inside run at once, whatever scope is around."""
+    before, local.collector = local.collector, None
+    try:
+        yield
+    finally:
+        local.collector = before
+
+

@@ -1,0 +1,55 @@
+"""Functions of graphs that take eager tensors too: what graphs have and NumPy has not; it defines no op."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jitgrad import pytree
+from jitgrad.eager.tensor import EagerTensor, plain, run, settled, wrap
+from jitgrad.eagerness import is_eager
+from jitgrad.graph import Tensor, in_graph
+from jitgrad.ops import creation, gathering, selection
+from jitgrad.ops.slices import segment_sum
+from jitgrad.trace import graph_in
+from jitgrad.transforms import stop_gradient as stop_traced
+
+
+def _either(of_graphs: Callable[..., Any], of_values: Callable[..., Any]) -> Callable[..., Any]:
+    """One function: of tensors of graphs, and, where only eager tensors are given, of their values."""
+
+    @functools.wraps(of_graphs)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if in_graph() or graph_in((args, kwargs)) is not None or not is_eager((args, kwargs)):
+            return of_graphs(*args, **kwargs)
+        args, kwargs = pytree.tree_map(settled, (args, kwargs))
+        return run(of_values, args, {key: value for key, value in kwargs.items() if key != "name"})
+
+    return call
+
+
+def _rows(params: Any, indices: Any) -> Any:
+    return np.take(params, np.asarray(indices) if isinstance(indices, list) else indices, axis=0)
+
+
+def _sum(xs: Sequence[Any]) -> Any:
+    return functools.reduce(np.add, xs)
+
+
+gather = _either(gathering.gather, _rows)
+unsorted_segment_sum = _either(gathering.unsorted_segment_sum, segment_sum)
+add_n = _either(selection.add_n, _sum)
+identity = _either(creation.identity, np.positive)
+
+
+def stop_gradient(x: Any) -> Any:
+    """``x`` (a pytree), which every gradient takes for a constant. Arrays are given back as they are."""
+
+    def stopped(leaf: Any) -> Any:
+        leaf = leaf if isinstance(leaf, Tensor) or in_graph() else settled(leaf)
+        return wrap(plain(leaf)) if isinstance(leaf, EagerTensor) else stop_traced(leaf)
+
+    return pytree.tree_map(stopped, x)

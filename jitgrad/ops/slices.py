@@ -1,0 +1,174 @@
+"""IndexedSlices: rows of a large tensor, as gradients of look-ups are; which gradients are slices is told in sparse.py.
+
+Slices stand where a tensor does: they are made dense when an operation wants one. Rows given several times add up.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jitgrad.errors import layout
+from jitgrad.graph import Graph, Tensor, operation_text, source_text, user_source
+from jitgrad.operators import call
+from jitgrad.ops.standing import Standing
+
+# A dense tensor of so many elements made of slices is worth a warning.
+LARGE = 100_000_000
+_warned: set[Any] = set()
+
+
+class IndexedSlices(Standing):
+    """``values[k]`` belongs to row ``indices[k]`` of a tensor of shape ``dense_shape``, which is 0 elsewhere.
+
+    ``values`` has shape (n, *rest), ``indices`` (n,), integers; tensors of a graph, eager tensors or arrays. Without a
+    ``dense_shape`` the slices cannot be made dense: ValueError.
+    """
+
+    dense_shape: tuple[int, ...] | None
+    __slots__ = ("__weakref__", "_dense", "dense_shape", "indices", "is_weak", "values")
+
+    def __init__(self, values: Any, indices: Any, dense_shape: Any = None) -> None:
+        self.values: Any = values if isinstance(values, Tensor | np.ndarray) else np.asarray(values)
+        self.indices: Any = indices if isinstance(indices, Tensor | np.ndarray) else np.asarray(indices)
+        self.dense_shape = None if dense_shape is None else tuple(map(int, np.asarray(dense_shape)))
+        self.is_weak = False
+        self._dense: Any = None
+
+    @classmethod
+    def of_dense(cls, values: Any, indices: Any, dense: Any) -> IndexedSlices:
+        """Slices whose dense tensor is there already."""
+        made = cls(values, indices, None if None in dense.shape else dense.shape)
+        made._dense = dense
+        return made
+
+    @property
+    def dtype(self) -> Any:
+        """NumPy dtype of the values."""
+        return self.values.dtype
+
+    @property
+    def shape(self) -> Any:
+        """Shape of the tensor that the slices are of; None when it is not known."""
+        return self.dense_shape if self._dense is None else self._dense.shape
+
+    @property
+    def spec(self) -> Any:  # type: ignore[override]
+        """Shape and dtype of the tensor that the slices are of."""
+        return self._densified().spec
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the values."""
+        return self.values.graph  # type: ignore[no-any-return]
+
+    @property
+    def op(self) -> Any:
+        """The operation that makes the values."""
+        return self.values.op
+
+    @property
+    def name(self) -> str:
+        """The name of the values."""
+        return str(self.values.name)
+
+    def stands_for_symbol(self) -> bool:
+        """Whether the values are a tensor of a graph."""
+        return isinstance(self.values, Tensor)
+
+    def as_graph_element(self, graph: Graph | None = None) -> Tensor:
+        """The dense tensor."""
+        return self._densified()  # type: ignore[no-any-return]
+
+    def eager_value(self) -> Any:
+        """The dense tensor."""
+        return self._densified()
+
+    def numpy(self) -> Any:
+        """The dense array."""
+        return np.array(self._densified())
+
+    def _densified(self) -> Any:
+        if self._dense is None:
+            self._dense = _densify(self.values, self.indices, self._checked_shape())
+        _warn_if_large(self)
+        return self._dense
+
+    def _checked_shape(self) -> tuple[int, ...]:
+        if self.dense_shape is None:
+            place = operation_text(self.values.op) if isinstance(self.values, Tensor) else repr(self.values)[:60]
+            raise ValueError(layout("slices without dense_shape cannot be made dense", values=place,
+                                    hint="give IndexedSlices(values, indices, dense_shape)"))  # fmt: skip
+        return self.dense_shape
+
+    def to_scipy(self) -> Any:
+        """A 2-D array of rows as a ``scipy.sparse.csr_array``, rows that are given several times added up."""
+        from scipy.sparse import csr_array
+
+        shape = self._checked_shape()
+        if len(shape) != 2:
+            raise ValueError(f"only 2-D slices make a SciPy matrix, these are of shape {shape}")
+        values, rows = np.asarray(self.values), np.asarray(self.indices) % shape[0]
+        columns = np.tile(np.arange(shape[1]), len(rows))
+        return csr_array((values.ravel(), (np.repeat(rows, shape[1]), columns)), shape=shape)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.array(self._densified(), dtype)
+
+    def __len__(self) -> int:
+        return self._checked_shape()[0]
+
+    def __repr__(self) -> str:
+        return f"IndexedSlices(values={self.values!r}, indices={self.indices!r}, dense_shape={self.dense_shape})"
+
+
+def concatenated(slices: Sequence[IndexedSlices]) -> IndexedSlices:
+    """The sum of slices of one tensor: all their rows."""
+    first = slices[0]
+    if len(slices) == 1:
+        return first
+    values = np.concatenate([s.values for s in slices])
+    indices = np.concatenate([s.indices for s in slices])
+    return IndexedSlices(values, indices, first.dense_shape)
+
+
+def _densify(values: Any, indices: Any, shape: tuple[int, ...]) -> Any:
+    if isinstance(values, Tensor):
+        return call("unsorted_segment_sum", values, indices, shape[0])
+    return call_eagerly(values, indices, shape[0])
+
+
+def call_eagerly(values: Any, indices: Any, rows: int) -> Any:
+    """The segment sum of eager tensors or arrays."""
+    from jitgrad.eager.tensor import asarray, run
+
+    return run(segment_sum, (asarray(values), asarray(indices), rows), {})
+
+
+def segment_sum(values: Any, indices: Any, rows: int) -> Any:
+    """Rows of ``values`` added up by their ``indices``, on arrays and on tensors of a graph."""
+    if isinstance(values, Tensor):
+        return call("unsorted_segment_sum", values, indices, rows)
+    out = np.zeros((rows, *values.shape[1:]), values.dtype)
+    np.add.at(out, indices, values)
+    return out
+
+
+def _warn_if_large(slices: IndexedSlices) -> None:
+    shape = slices.shape
+    if shape is None or None in shape or math.prod(shape) < LARGE:
+        return
+    place = user_source()
+    if place in _warned:
+        return
+    _warned.add(place)
+    count = math.prod(shape)
+    what = slices.values.op.name if isinstance(slices.values, Tensor) else "slices"
+    warnings.warn(
+        f"{what} made dense at {source_text(place)}: {count:,} elements, {count * slices.dtype.itemsize / 1e9:.1f} GB",
+        stacklevel=3,
+    )

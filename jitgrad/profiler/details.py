@@ -1,0 +1,108 @@
+"""What is known of compiled steps before they run: bytes, operations, ops and lines; it loads the compiler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from jitgrad.compiler.drafts import weight_of
+from jitgrad.compiler.groups import Group
+from jitgrad.compiler.nodes import Product
+from jitgrad.compiler.stages import CompiledCluster
+from jitgrad.graph import source_text
+from jitgrad.profiler.events import Share, phase_of
+from jitgrad.profiler.planned_picture import step_instructions, step_values
+from jitgrad.program import Instruction, Program
+from jitgrad.spec import TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """A step of a native call, or an interpreted op, as each of its events will tell it."""
+
+    kind: str
+    name: str
+    phase: str
+    scope: str | None
+    nbytes_read: int
+    nbytes_written: int
+    flops: int
+    dtype: str
+    shares: tuple[Share, ...]
+
+
+def step_details(program: Program, compiled: CompiledCluster) -> tuple[Detail, ...]:
+    """One detail per kernel and product of a cluster, in running order."""
+    return tuple(_step(program, compiled, number) for number in range(len(compiled.plan.steps)))
+
+
+def _step(program: Program, compiled: CompiledCluster, number: int) -> Detail:
+    step = compiled.plan.steps[number]
+    aliases, specs = compiled.plan.aliases, compiled.plan.specs
+    reads, makes = step_values(step)
+    read, written = (sum(specs[v].nbytes for v in {aliases.get(v, v) for v in vs}) for vs in (reads, makes))
+    shares = tuple(_shares(program, step))
+    kind = "blas" if isinstance(step, Product) else "kernel"
+    name = _product_name(program, step) if isinstance(step, Product) else _kernel_name(number, shares)
+    flops = _product_flops(specs, step) if isinstance(step, Product) else _group_flops(step)
+    return Detail(
+        kind, name, phase_of(shares), compiled.cluster.scope, read, written, flops, str(specs[makes[0]].dtype), shares
+    )
+
+
+def _shares(program: Program, step: Group | Product) -> Iterator[Share]:
+    weights = {} if isinstance(step, Product) else {
+        placed.node.value: math.prod(placed.node.shape) * weight_of(placed.node) for placed in step.nodes
+    }  # fmt: skip
+    for ins in step_instructions(program, step):
+        yield share_of(ins, next((float(weights[v]) for v in ins.outputs if v in weights), 1.0))
+
+
+def share_of(ins: Instruction, weight: float = 1.0) -> Share:
+    """An instruction's part of what it runs in."""
+    return Share(ins.op.name, source_text(ins.origin.source), ins.is_gradient, weight)
+
+
+def _kernel_name(number: int, shares: tuple[Share, ...]) -> str:
+    """A short name that tells kernels apart: the number, the heaviest op and how many others."""
+    if not shares:
+        return f"kernel {number}"
+    heaviest = max(shares, key=lambda share: share.weight).op
+    return f"kernel {number}: {heaviest}" + (f" and {len(shares) - 1} more" if len(shares) > 1 else "")
+
+
+def _product_name(program: Program, step: Product) -> str:
+    """The shapes that are multiplied."""
+    a, b = (program.specs[v].known_shape for v in (step.a, step.b))
+    left, right = (
+        ("×".join(map(str, s)) + (".T" if t else "")) for s, t in ((a, step.transpose_a), (b, step.transpose_b))
+    )
+    return f"matmul {left} @ {right}"
+
+
+def _group_flops(group: Group) -> int:
+    return sum(math.prod(placed.node.shape) for placed in group.nodes if placed.node.op or placed.node.combine)
+
+
+def _product_flops(specs: Mapping[int, TensorSpec], step: Product) -> int:
+    a, c = (specs[v].known_shape for v in (step.a, step.value))
+    return 2 * math.prod(c) * (a[-2] if step.transpose_a else a[-1])
+
+
+def interpreted_detail(program: Program, number: int) -> Detail:
+    """An instruction that NumPy runs."""
+    ins = program.instructions[number]
+    shares = (share_of(ins),)
+    read, written = (sum(program.specs[v].nbytes for v in set(vs)) for vs in (ins.inputs, ins.outputs))
+    return Detail(
+        "numpy",
+        ins.op.name,
+        phase_of(shares),
+        ins.origin.scope,
+        read,
+        written,
+        0,
+        str(program.specs[ins.outputs[0]].dtype),
+        shares,
+    )

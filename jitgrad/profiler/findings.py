@@ -1,0 +1,112 @@
+"""Findings: why a run was slow, as sentences that name the user's line and what to do; only what the records show."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from jitgrad.config import available_cpus, get_num_threads
+from jitgrad.profiler.events import COMPILE, TRACE, WORK, Event
+from jitgrad.profiler.ranking import exclusive
+from jitgrad.profiler.resolving import executables
+from jitgrad.profiler.tables import bytes_text, seconds_text
+from jitgrad.recording import Record
+
+_FEW = 5
+
+
+def find(records: Sequence[Record], events: Sequence[Event]) -> Iterator[str]:
+    """All findings, those about the whole run first."""
+    yield from _compile_time(events)
+    yield from _retraces(events)
+    yield from _threads()
+    yield from _interpreted(records, events)
+    yield from _copies(records)
+    yield from _cuts(records)
+    yield from _denormals(records)
+
+
+def _compile_time(events: Sequence[Event]) -> Iterator[str]:
+    own = exclusive(events)
+    making = sum(ns for e, ns in zip(events, own, strict=True) if e.phase in (TRACE, COMPILE)) * 1e-9
+    work = sum(e.duration for e in events if e.kind in WORK) * 1e-9
+    if making > work > 0:
+        yield (
+            f"tracing and compiling took {seconds_text(making)}, all runs together {seconds_text(work)}: "
+            "call the function more often, or keep the cache on disk (JITGRAD_CACHE_DIR)"
+        )
+
+
+def _retraces(events: Sequence[Event]) -> Iterator[str]:
+    reasons: dict[str, Counter[str]] = {}
+    for e in events:
+        if e.kind == "trace" and e.facts.get("why"):
+            reasons.setdefault(e.name, Counter())[str(e.facts["why"])] += 1
+    for name, why in reasons.items():
+        times = sum(why.values())
+        reason, _ = why.most_common(1)[0]
+        yield f"{name} was traced again {times} times, mostly since {reason}: make what changes an array of one shape"
+
+
+def _threads() -> Iterator[str]:
+    threads, cpus = get_num_threads(), available_cpus()
+    if threads > cpus:
+        yield f"{threads} threads share {cpus} processors and wait for one another: use jg.set_num_threads({cpus})"
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if load > cpus + 0.5:
+        yield f"the machine was busy: {load:.1f} processes want its {cpus} processors, so times are too long"
+
+
+def _interpreted(records: Sequence[Record], events: Sequence[Event]) -> Iterator[str]:
+    reasons = dict(_reasons(records))
+    seconds: dict[tuple[str, str], float] = {}
+    for e in events:
+        if e.kind == "numpy":
+            key = (e.shares[0].op, e.shares[0].line)
+            seconds[key] = seconds.get(key, 0.0) + e.duration * 1e-9
+    for (op, line), time in sorted(seconds.items(), key=lambda item: -item[1])[:_FEW]:
+        why = reasons.get((op, line), "it is outside compiled scopes")
+        yield f"{op} at {line} ran in NumPy for {seconds_text(time)}: {why}"
+
+
+def _reasons(records: Sequence[Record]) -> Iterator[tuple[tuple[str, str], str]]:
+    from jitgrad.profiler.details import share_of
+
+    for executable in executables(records):
+        compiled = executable.compiled
+        for reason in compiled.clustering.reasons:
+            if len(reason.instructions) == 1:
+                share = share_of(compiled.program.instructions[reason.instructions[0]])
+                yield (share.op, share.line), reason.text
+
+
+def _copies(records: Sequence[Record]) -> Iterator[str]:
+    for executable in executables(records):
+        program = executable.compiled.program
+        for step, bound in zip(executable.compiled.steps, executable.bound.steps, strict=True):
+            copied = getattr(bound, "copied", ())
+            for v, *_ in () if isinstance(step, int) else copied:
+                producer = program.producers().get(v)
+                line = "" if producer is None else f" of {program.instructions[producer].origin}"
+                size = bytes_text(program.specs[v].nbytes)
+                yield f"the output{line} ({size}) is copied after the run: it shares memory with another value"
+
+
+def _cuts(records: Sequence[Record]) -> Iterator[str]:
+    found: dict[str, None] = {}
+    for executable in executables(records):
+        found |= dict.fromkeys(r.text for r in executable.compiled.clustering.reasons if len(r.instructions) > 1)
+    for text in list(found)[:_FEW]:
+        yield f"one scope became several native calls: {text}"
+
+
+def _denormals(records: Sequence[Record]) -> Iterator[str]:
+    places: Counter[str] = Counter()
+    for kind, _, _, _, _, source in records:
+        if kind == "denormals":
+            program = source.executable.compiled.program
+            producer = program.producers().get(source.value)
+            places["an argument" if producer is None else str(program.instructions[producer].origin)] += 1
+    for where, _ in places.most_common(_FEW):
+        yield f"{where} holds denormal numbers, which processors are many times slower with: scale the values up"

@@ -1,0 +1,38 @@
+"""Graphs to be compared: the programs behind fetches, with gradients in the scopes of their ops or in others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from jitgrad import pytree
+from jitgrad.program import Instruction, Program
+from jitgrad.session import Session
+from jitgrad.spec import spec_of
+
+
+def graph_stages(fetches: Any, feed_dict: Mapping[Any, Any]) -> list[tuple[Program, list[Any]]]:
+    """The programs that a session would run for these fetches, each with its arrays.
+
+    TypeError when the fetches are no graph elements; the session's own errors for feeds that do not fit.
+    """
+    graph = next((x.graph for x in pytree.flatten(fetches)[0] if hasattr(x, "graph")), None)
+    if graph is None:
+        raise TypeError(f"compare takes a function, or tensors of a graph and their feeds, got {fetches!r}")
+    stages = Session(graph).stages(fetches, feed_dict)
+    return [(stage.program(list(map(spec_of, arrays))), arrays) for stage, arrays in stages]
+
+
+def rescoped(program: Program, is_separate: bool) -> Program:
+    """The program with all gradients of compiled scopes in scopes of their own, or in those of their ops."""
+    return program.with_instructions(_rescoped(ins, is_separate) for ins in program.instructions)
+
+
+def _rescoped(ins: Instruction, is_separate: bool) -> Instruction:
+    scope = ins.origin.scope
+    if scope is None or not ins.is_gradient:
+        return ins
+    forward = scope.split("_grad_")[0]
+    wanted = f"{forward}_grad_gradients" if is_separate else forward
+    return replace(ins, origin=replace(ins.origin, scope=wanted))

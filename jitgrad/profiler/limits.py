@@ -1,0 +1,58 @@
+"""What the machine can do, measured: memory and BLAS rates, which a profile's rates are held against."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+_BYTES = 48 << 20
+_SIZE = 1024
+_TURNS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bytes per second to and from memory, and operations per second in float32 and float64 matrix products."""
+
+    bytes_per_second: float
+    float32_flops: float
+    float64_flops: float
+
+    def flops_per_second(self, dtype: str) -> float:
+        """The rate of BLAS for a dtype."""
+        return self.float64_flops if dtype == "float64" else self.float32_flops
+
+
+@functools.cache
+def machine_limits(threads: int) -> Limits:
+    """Measured once per process in about a third of a second: the best of seven runs each.
+
+    The memory rate is that of a compiled ``a + 0.5 * b`` over arrays of 48 MiB, two read and one written.
+    """
+    from jitgrad.compiled import Compiled, Options
+
+    triad = Compiled(lambda a, b: a + 0.5 * b, Options(name="triad"))
+    a, b = np.ones(_BYTES // 4, np.float32), np.ones(_BYTES // 4, np.float32)
+    moved = 3 * a.nbytes / _best(lambda: triad(a, b))
+    rates = []
+    for dtype in (np.float32, np.float64):
+        x = np.ones((_SIZE, _SIZE), dtype)
+        out = np.empty_like(x)
+        rates.append(2 * _SIZE**3 / _best(lambda x=x, out=out: np.matmul(x, x, out=out)))  # type: ignore[misc]
+    return Limits(moved, rates[0], rates[1])
+
+
+def _best(call: Callable[[], Any]) -> float:
+    """Seconds of the fastest of several calls, after one that counts for nothing."""
+    call()
+    found = []
+    for _ in range(_TURNS):
+        start = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - start)
+    return min(found)

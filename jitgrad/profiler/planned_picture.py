@@ -1,0 +1,119 @@
+"""The picture of a compiled program, read from what its stages left; it loads the compiler and draws nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from jitgrad.compiler.groups import Group
+from jitgrad.compiler.nodes import Product
+from jitgrad.compiler.stages import Compiled, CompiledCluster
+from jitgrad.graph import source_text
+from jitgrad.profiler.picture import Arrow, Box, OpText, Picture
+from jitgrad.program import Instruction, Program
+
+
+def picture_of(compiled: Compiled) -> Picture:
+    """Kernels, BLAS calls and NumPy calls as boxes, what goes between them as arrows with bytes and reasons."""
+    return _Pictured(compiled).picture()
+
+
+class _Pictured:
+    def __init__(self, compiled: Compiled) -> None:
+        self.compiled = compiled
+        self.program = compiled.program
+        self.boxes: list[Box] = []
+        self.maker: dict[int, int] = {}  # value in memory → box
+        self.home: dict[int, int] = {}  # value computed in it → box
+        self.read: list[tuple[int, int]] = []  # value, box
+        self.reasons: dict[tuple[int, int], str] = {}
+
+    def picture(self) -> Picture:
+        for position, v in enumerate(self.program.inputs):
+            self._box("input", f"input {position} {self.program.specs[v]}", None, (), (), [v])
+        for step in self.compiled.steps:
+            if isinstance(step, CompiledCluster):
+                self._cluster(step)
+            else:
+                ins = self.program.instructions[step]
+                notes = self._refusals(step)
+                self._box("numpy", ins.op.name, None, (op_text(ins),), ins.inputs, ins.outputs, notes)
+        for position, v in enumerate(self.program.outputs):
+            self._box("output", f"output {position} {self.program.specs[v]}", None, (), (v,), ())
+        return Picture(tuple(self.boxes), tuple(self._arrows()))
+
+    def _refusals(self, number: int) -> tuple[str, ...]:
+        return tuple(reason.text for reason in self.compiled.clustering.reasons if reason.instructions == (number,))
+
+    def _box(
+        self,
+        kind: str,
+        title: str,
+        scope: str | None,
+        ops: tuple[OpText, ...],
+        reads: Sequence[int],
+        makes: Sequence[int],
+        notes: tuple[str, ...] = (),
+    ) -> int:
+        key = len(self.boxes)
+        self.boxes.append(Box(key, kind, title, scope, ops, notes))
+        self.read += [(v, key) for v in reads]
+        self.maker |= dict.fromkeys(makes, key)
+        return key
+
+    def _cluster(self, step: CompiledCluster) -> None:
+        aliases = step.plan.aliases
+        for item in step.plan.steps:
+            reads, makes = step_values(item)
+            reads = tuple(aliases.get(v, v) for v in reads)
+            ops = tuple(op_text(ins) for ins in step_instructions(self.program, item))
+            if isinstance(item, Product):
+                self._box("blas", "matrix product", step.cluster.scope, ops, reads, makes)
+            else:
+                kind = "serial" if item.is_serial else "parallel"
+                title = f"kernel ({kind}, {len(item.axes)} axes)"
+                key = self._box("kernel", title, step.cluster.scope, ops, reads, makes)
+                self.home |= dict.fromkeys((placed.node.value for placed in item.nodes), key)
+        for refusal in step.plan.refusals:
+            producer = aliases.get(refusal.producer, refusal.producer)
+            ends = self.maker.get(producer), self.home.get(refusal.consumer, self.maker.get(refusal.consumer))
+            if ends[0] is not None and ends[1] is not None:
+                self.reasons[ends[0], ends[1]] = refusal.reason
+        for v, root in aliases.items():
+            if root in self.maker:
+                self.maker[v] = self.maker[root]
+
+    def _arrows(self) -> Iterator[Arrow]:
+        nbytes: dict[tuple[int, int], dict[int, int]] = {}
+        for v, reader in self.read:
+            maker = self.maker.get(v)
+            if maker is not None and maker != reader:
+                nbytes.setdefault((maker, reader), {})[v] = self._nbytes(v)
+        for (a, b), found in nbytes.items():
+            yield Arrow(a, b, sum(found.values()), self.reasons.get((a, b), ""))
+
+    def _nbytes(self, v: int) -> int:
+        if v < len(self.program.specs):
+            return self.program.specs[v].nbytes
+        plans = (step.plan for step in self.compiled.steps if isinstance(step, CompiledCluster))
+        return next((plan.specs[v].nbytes for plan in plans if v in plan.specs), 0)
+
+
+def op_text(ins: Instruction) -> OpText:
+    """An instruction as people know it."""
+    return OpText(ins.op.name, source_text(ins.origin.source), ins.origin.name, ins.is_gradient)
+
+
+def step_values(step: Group | Product) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The values in memory that a kernel or product reads, and those that it makes."""
+    if isinstance(step, Product):
+        return step.reads, (step.value,)
+    made = {placed.node.value for placed in step.nodes}
+    reads = dict.fromkeys(v for placed in step.nodes for v in placed.node.reads if v not in made)
+    return tuple(reads), tuple(step.stored | set(step.partials) | set(step.partials.values()))
+
+
+def step_instructions(program: Program, step: Group | Product) -> list[Instruction]:
+    """The instructions that a kernel or product computes, in order."""
+    producers: Mapping[int, int] = program.producers()
+    values = [step.value] if isinstance(step, Product) else [placed.node.value for placed in step.nodes]
+    return [program.instructions[producers[v]] for v in values if v in producers]

@@ -1,0 +1,132 @@
+"""Ranking: the events of a profile added up by kernel, op, user line, scope or phase; it prints nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from jitgrad.profiler.events import BACKWARD, CALL, FORWARD, WORK, Event
+
+BY = ("kernel", "op", "line", "scope", "phase")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Events that belong together: how many, their seconds, share of all, bytes and flops, their dtype if
+    it is one, and the lines behind.
+    """
+
+    name: str
+    kind: str
+    count: int
+    seconds: float
+    share: float
+    nbytes: float
+    flops: float
+    dtype: str
+    lines: tuple[str, ...]
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Bytes read and written per second; 0 where none are known."""
+        return self.nbytes / self.seconds if self.seconds else 0.0
+
+    @property
+    def flops_per_second(self) -> float:
+        """Scalar operations per second; 0 where none are known."""
+        return self.flops / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    name: str
+    kind: str
+    fraction: float
+    lines: tuple[str, ...]
+
+
+def rank(events: Sequence[Event], by: str) -> list[Row]:
+    """Rows in falling order of time.
+
+    ``by`` is kernel, op, line, scope or phase, else ValueError. By phase all exclusive time counts (tracing, compiling,
+    calls without what they call); by the others only kernels, BLAS calls and NumPy calls. A kernel's time is shared
+    among its ops by their weights, which is an estimate: fused ops have no times of their own.
+    """
+    if by not in BY:
+        raise ValueError(f"by must be one of {', '.join(BY)}, got {by!r}")
+    if by == "phase":
+        return _rows(zip(events, exclusive(events), strict=True), _by_phase)
+    parts = {"kernel": _by_kernel, "op": _by_op, "line": _by_line, "scope": _by_scope}[by]
+    return _rows(((e, e.duration) for e in events if e.kind in WORK), parts)
+
+
+def exclusive(events: Sequence[Event]) -> list[int]:
+    """Nanoseconds of each event without those of the events directly inside it."""
+    own = [e.duration for e in events]
+    for e in events:
+        if e.parent is not None:
+            own[e.parent] -= e.duration
+    return [max(0, ns) for ns in own]
+
+
+def _rows(timed: Iterable[tuple[Event, int]], parts_of: Callable[[Event], Iterator[_Part]]) -> list[Row]:
+    gathered: dict[tuple[str, str], list[tuple[Event, int, _Part]]] = {}
+    for event, ns in timed:
+        for part in parts_of(event):
+            gathered.setdefault((part.kind, part.name), []).append((event, ns, part))
+    total = sum(ns * part.fraction for found in gathered.values() for _, ns, part in found) or 1.0
+    rows = [_row(name, kind, found, total) for (kind, name), found in gathered.items()]
+    return sorted(rows, key=lambda row: -row.seconds)
+
+
+def _row(name: str, kind: str, found: Sequence[tuple[Event, int, _Part]], total: float) -> Row:
+    ns = sum(time * part.fraction for _, time, part in found)
+    return Row(
+        name,
+        kind,
+        len(found),
+        ns * 1e-9,
+        ns / total,
+        sum(event.nbytes * part.fraction for event, _, part in found),
+        sum(event.flops * part.fraction for event, _, part in found),
+        _common(event.dtype for event, _, part in found),
+        tuple(dict.fromkeys(line for _, _, part in found for line in part.lines)),
+    )
+
+
+def _common(texts: Iterable[str]) -> str:
+    """The text that all are, else nothing."""
+    found = set(texts)
+    return found.pop() if len(found) == 1 else ""
+
+
+def _by_kernel(event: Event) -> Iterator[_Part]:
+    yield _Part(event.name, event.kind, 1.0, event.lines)
+
+
+def _by_scope(event: Event) -> Iterator[_Part]:
+    yield _Part(event.scope or "(interpreted)", "scope", 1.0, event.lines)
+
+
+def _by_op(event: Event) -> Iterator[_Part]:
+    total = sum(share.weight for share in event.shares) or 1.0
+    for share in event.shares:
+        yield _Part(share.op, event.kind, share.weight / total, (share.line,))
+
+
+def _by_line(event: Event) -> Iterator[_Part]:
+    total = sum(share.weight for share in event.shares) or 1.0
+    for share in event.shares:
+        yield _Part(share.line, "line", share.weight / total, ())
+
+
+def _by_phase(event: Event) -> Iterator[_Part]:
+    """A kernel of both passes is shared between them by the weights of its ops."""
+    total = sum(share.weight for share in event.shares)
+    if not total:
+        yield _Part(CALL if event.kind == "call" else event.phase, "phase", 1.0, ())
+        return
+    back = sum(share.weight for share in event.shares if share.is_gradient) / total
+    for phase, fraction in ((FORWARD, 1 - back), (BACKWARD, back)):
+        if fraction:
+            yield _Part(phase, "phase", fraction, event.lines)

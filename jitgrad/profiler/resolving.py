@@ -1,0 +1,83 @@
+"""Resolving: the bare records of a run become events with phases, bytes, operations and lines, when nobody waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from jitgrad.profiler.details import Detail, interpreted_detail, step_details
+from jitgrad.profiler.events import CALL, COMPILE, TRACE, Event
+from jitgrad.recording import Record
+
+_PHASES = {"call": CALL, "native": CALL, "trace": TRACE}
+
+
+def resolve(records: Sequence[Record]) -> tuple[Event, ...]:
+    """Events in the order in which they began, each with the number of the one around it."""
+    details: dict[Any, Any] = {}
+    found = [event for record in records for event in _events(record, details)]
+    return tuple(_nested(found))
+
+
+def executables(records: Sequence[Record]) -> list[Any]:
+    """The executables that the records tell of, each once."""
+    return list(dict.fromkeys(source.executable for _, _, _, _, _, source in records if hasattr(source, "executable")))
+
+
+def _events(record: Record, details: dict[Any, Any]) -> Iterator[Event]:
+    kind, name, start, end, thread, source = record
+    if kind == "native":
+        scope = source.executable.compiled.steps[source.number].cluster.scope
+        yield Event("native", name, start, end - start, thread, CALL, scope=scope)
+        yield from _steps(source, thread, details)
+    elif kind == "numpy" and source is not None:
+        key = (id(source.executable), source.number)
+        if key not in details:
+            compiled = source.executable.compiled
+            details[key] = interpreted_detail(compiled.program, compiled.steps[source.number])
+        yield _worked(details[key], start, end, thread)
+    else:
+        facts = source if isinstance(source, dict) else {}
+        yield Event(kind, name, start, end - start, thread, _PHASES.get(kind, COMPILE), facts=facts)
+
+
+def _steps(run: Any, thread: int, details: dict[Any, Any]) -> Iterator[Event]:
+    """The kernels and BLAS calls of a native call, between its stamps."""
+    key = (id(run.executable), run.number)
+    compiled = run.executable.compiled
+    if key not in details:
+        details[key] = step_details(compiled.program, compiled.steps[run.number])
+    origins = run.executable.bound.steps[run.number].origins
+    for origin, start, end in zip(origins, run.stamps, run.stamps[1:], strict=False):
+        if origin is not None:
+            yield _worked(details[key][origin], start, end, thread)
+
+
+def _worked(detail: Detail, start: int, end: int, thread: int) -> Event:
+    return Event(
+        detail.kind,
+        detail.name,
+        start,
+        end - start,
+        thread,
+        detail.phase,
+        detail.scope,
+        None,
+        detail.nbytes_read,
+        detail.nbytes_written,
+        detail.flops,
+        detail.dtype,
+        detail.shares,
+    )
+
+
+def _nested(events: list[Event]) -> Iterator[Event]:
+    """The events in order, with their parents: per thread, the innermost that has not ended."""
+    around: dict[int, list[tuple[int, int]]] = {}  # thread → (number, end) of the events that contain this moment
+    for number, event in enumerate(sorted(events, key=lambda e: (e.start, -e.duration))):
+        stack = around.setdefault(event.thread, [])
+        while stack and stack[-1][1] < event.end:
+            stack.pop()
+        yield replace(event, parent=stack[-1][0]) if stack else event
+        stack.append((number, event.end))

@@ -1,0 +1,64 @@
+"""Recording: where the library says what it does while a profile runs; it keeps nothing, and knows no profile.
+
+A record is (kind, name, start, end, thread, source): times in nanoseconds of ``time.perf_counter_ns``, the thread as
+``threading.get_ident`` numbers it, and an object from which more can be read later, when nobody waits. Without a
+profile a ``span`` costs two looks at an empty tuple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import get_ident
+from time import perf_counter_ns
+from types import TracebackType
+from typing import Any
+
+from jitgrad import conditions
+
+Record = tuple[str, str, int, int, int, Any]
+Sink = Callable[[Record], None]
+
+sinks: tuple[Sink, ...] = ()
+
+
+def add_sink(sink: Sink) -> None:
+    """Hand every record to ``sink`` too, from now on, of all threads; machine code leaves calls to Python meanwhile."""
+    global sinks
+    sinks = (*sinks, sink)
+    conditions.count(conditions.TRACES, 1)
+
+
+def remove_sink(sink: Sink) -> None:
+    """Hand it no more; ValueError when it gets none."""
+    global sinks
+    if sink not in sinks:
+        raise ValueError("this sink gets no records")
+    sinks = tuple(s for s in sinks if s != sink)
+    conditions.count(conditions.TRACES, -1)
+
+
+def record(kind: str, name: str, start: int, end: int, source: Any = None) -> None:
+    """Tell all profiles that run of something that is over."""
+    made = (kind, name, start, end, get_ident(), source)
+    for sink in sinks:
+        sink(made)
+
+
+class span:  # noqa: N801  used like a keyword
+    """``with span("simplify", "main"):`` records the block, also when it ends by an exception."""
+
+    __slots__ = ("kind", "name", "source", "start")
+
+    def __init__(self, kind: str, name: str, source: Any = None) -> None:
+        self.kind = kind
+        self.name = name
+        self.source = source
+
+    def __enter__(self) -> None:
+        self.start = perf_counter_ns() if sinks else 0
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if sinks and self.start:
+            record(self.kind, self.name, self.start, perf_counter_ns(), self.source)

@@ -1,0 +1,94 @@
+"""Layouts and pictures: boxes that do not overlap, edges that point down, and large graphs that stay small."""
+
+from __future__ import annotations
+
+import random
+import xml.etree.ElementTree as ElementTree
+from itertools import combinations
+
+import pytest
+
+from jitgrad.profiler.drawing import draw
+from jitgrad.profiler.layout import Size, lay_out
+from jitgrad.profiler.picture import Arrow, Box, OpText, Picture, collapse, op_lines
+
+pytestmark = pytest.mark.quick
+
+
+def random_edges(count: int, seed: int) -> list[tuple[int, int]]:
+    rng = random.Random(seed)
+    return [(rng.randrange(b), b) for b in range(1, count) for _ in range(rng.randrange(3))]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_boxes_are_apart_and_edges_point_down(seed: int) -> None:
+    rng = random.Random(seed)
+    sizes = {k: Size(rng.uniform(10, 200), rng.uniform(10, 90)) for k in range(25)}
+    edges = random_edges(25, seed)
+    layout = lay_out(sizes, edges)
+    for a, b in combinations(sizes, 2):
+        (ax, ay), (bx, by) = layout.corners[a], layout.corners[b]
+        apart = (
+            ax + sizes[a].width <= bx or bx + sizes[b].width <= ax
+            or ay + sizes[a].height <= by or by + sizes[b].height <= ay
+        )  # fmt: skip
+        assert apart, (a, b)
+    for a, b in set(edges):
+        assert layout.corners[a][1] + sizes[a].height < layout.corners[b][1]
+        path = layout.paths[a, b]
+        assert [y for _, y in path] == sorted(y for _, y in path)
+    assert all(0 <= x <= layout.size.width and 0 <= y <= layout.size.height for x, y in layout.corners.values())
+
+
+def test_a_cycle_is_refused() -> None:
+    with pytest.raises(ValueError, match="cycle"):
+        lay_out({k: Size(1, 1) for k in "abc"}, [("a", "b"), ("b", "c"), ("c", "b")])
+
+
+def test_few_crossings() -> None:
+    """Two chains side by side do not cross, in whatever order their boxes are given."""
+    sizes = {k: Size(10, 10) for k in ("a0", "b0", "b1", "a1", "a2", "b2")}
+    layout = lay_out(sizes, [("a0", "a1"), ("a1", "a2"), ("b0", "b1"), ("b1", "b2")])
+    sides = {layout.corners[f"a{k}"][0] < layout.corners[f"b{k}"][0] for k in range(3)}
+    assert len(sides) == 1
+
+
+def chain(count: int, scope: str = "layer") -> Picture:
+    ops = [OpText("add", "m.py:1", f"{scope}{k * 8 // count}/add_{k}", k % 2 == 0) for k in range(count)]
+    boxes = tuple(Box(k, "kernel", f"kernel {k}", "jit_scope_0", (op,)) for k, op in enumerate(ops))
+    return Picture(boxes, tuple(Arrow(k, k + 1, 8, "too large" if k == 3 else "") for k in range(count - 1)))
+
+
+def test_a_small_picture_stays() -> None:
+    assert collapse(chain(10)) == chain(10)
+
+
+def test_a_large_picture_becomes_its_name_scopes() -> None:
+    small = collapse(chain(400), most=20)
+    assert [box.title for box in small.boxes] == [f"layer{k}" for k in range(8)]
+    assert [(a.source, a.target, a.nbytes) for a in small.arrows] == [(50 * k, 50 * k + 50, 8) for k in range(7)]
+    assert sum(len(box.ops) for box in small.boxes) == 400 and small.boxes[0].notes == ("50 kernels",)
+
+
+def test_without_name_scopes_stretches_are_joined() -> None:
+    flat = Picture(
+        tuple(Box(k, "kernel", "kernel", None, (OpText("add", "m.py:1", f"add_{k}", False),)) for k in range(5000)),
+        tuple(Arrow(k, k + 1, 8) for k in range(4999)),
+    )
+    small = collapse(flat, most=60)
+    assert 30 <= len(small.boxes) <= 60 and all(a.source < a.target for a in small.arrows)
+
+
+def test_a_drawing_is_xml_with_everything_on_it() -> None:
+    text = draw(chain(6))
+    root = ElementTree.fromstring(text)
+    assert root.tag.endswith("svg")
+    for word in ("kernel 5", "jit_scope_0", "m.py:1", "not one kernel: too large", "prefers-color-scheme: dark", "8 B"):
+        assert word in text
+
+
+def test_many_ops_are_counted() -> None:
+    ops = [OpText("add" if k % 3 else f"op{k}", "m.py:1", f"n{k}", False) for k in range(60)]
+    lines = list(op_lines(ops, 6))
+    assert lines[0] == ("add ×40", "") and len(lines) == 6 and lines[-1] == ("… 16 more", "")
+    assert list(op_lines(ops[:2], 6)) == [("op0", "m.py:1"), ("add", "m.py:1")]

@@ -1,0 +1,372 @@
+"""Profiles of real runs: events, tables, traces, pages, findings and the command that profiles a script."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitgrad as jg
+from jitgrad import recording
+from jitgrad.cli import main
+from jitgrad.profiler.events import BACKWARD, FORWARD, WORK, Event
+from jitgrad.profiler.ranking import BY, exclusive, rank
+
+
+def loss(w: Any, x: Any) -> Any:
+    return np.sum(np.tanh(x @ w) ** 2)
+
+
+W, X = np.full((4, 2), 0.5), np.arange(12.0).reshape(3, 4)
+
+
+@pytest.fixture
+def profiled() -> jg.Profile:
+    """A profile of the first call of a gradient and of two more."""
+    step = jg.compile(jg.value_and_grad(loss))
+    with jg.profile() as prof:
+        for _ in range(3):
+            step(W, X)
+    return prof
+
+
+def kinds(prof: jg.Profile) -> list[str]:
+    return [event.kind for event in prof.events]
+
+
+def test_a_run_is_seen_whole(profiled: jg.Profile) -> None:
+    found = kinds(profiled)
+    assert found.count("call") == found.count("native") == 3
+    assert found.count("trace") == found.count("simplify") == 1
+    assert found.count("kernel") % 3 == found.count("blas") % 3 == 0 and "kernel" in found and "blas" in found
+
+
+def test_events_nest_and_are_in_order(profiled: jg.Profile) -> None:
+    events = profiled.events
+    assert [e.start for e in events] == sorted(e.start for e in events)
+    for number, event in enumerate(events):
+        if event.parent is not None:
+            around = events[event.parent]
+            assert event.parent < number and around.start <= event.start and event.end <= around.end
+        else:
+            assert event.kind == "call"
+    assert sum(exclusive(events)) == sum(e.duration for e in events if e.parent is None)
+
+
+def test_kernels_know_their_lines_phases_bytes_and_operations(profiled: jg.Profile) -> None:
+    work = [e for e in profiled.events if e.kind in WORK]
+    assert {e.phase for e in work} >= {FORWARD, BACKWARD} or {e.phase for e in work} >= {"forward+backward", BACKWARD}
+    for e in work:
+        assert e.nbytes_read > 0 and e.nbytes_written > 0 and e.flops > 0 and e.scope is not None
+        assert e.lines and all("test_profiler.py:" in line for line in e.lines)
+    product = next(e for e in work if e.kind == "blas")
+    assert product.flops == 2 * 3 * 4 * 2 and product.nbytes_read == X.nbytes + W.nbytes
+
+
+def test_the_times_of_kernels_add_up_to_the_call() -> None:
+    f = jg.compile(jg.value_and_grad(lambda x: np.sum(np.exp(np.sin(x)) * x)))
+    x = np.linspace(0, 1, 1_000_000)
+    f(x)
+    with jg.profile() as prof:
+        for _ in range(9):
+            f(x)
+    shares = [
+        sum(k.duration for k in prof.events if k.kind == "kernel" and prof.events[k.parent or 0].parent == number)
+        / call.duration
+        for number, call in enumerate(prof.events)
+        if call.kind == "call"
+    ]
+    assert len(shares) == 9 and 0.9 < np.median(shares) <= 1
+
+
+def test_nothing_is_kept_outside_the_block(profiled: jg.Profile) -> None:
+    count = len(profiled.events)
+    jg.compile(loss)(W, X)
+    assert len(profiled.events) == count and not recording.sinks
+
+
+def test_results_are_the_same_bits() -> None:
+    step = jg.compile(jg.value_and_grad(loss))
+    plain = step(W, X)
+    with jg.profile():
+        recorded = step(W, X)
+    assert plain[0].tobytes() == recorded[0].tobytes() and plain[1].tobytes() == recorded[1].tobytes()
+
+
+def test_profiles_nest_and_end_with_exceptions() -> None:
+    f = jg.compile(loss)
+    with pytest.raises(ZeroDivisionError), jg.profile() as outer:
+        f(W, X)
+        with jg.profile() as inner:
+            f(W, X)
+        1 / 0  # noqa: B018
+    assert kinds(outer).count("call") == 2 and kinds(inner).count("call") == 1
+    assert not recording.sinks
+    with outer:
+        f(W, X)
+    assert kinds(outer).count("call") == 3
+    with outer, pytest.raises(RuntimeError, match="runs already"):
+        outer.__enter__()
+
+
+def test_several_threads() -> None:
+    f = jg.compile(loss)
+    f(W, X)
+    with jg.profile() as prof:
+        threads = [threading.Thread(target=lambda: [f(W, X) for _ in range(20)]) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    calls = [e for e in prof.events if e.kind == "call"]
+    assert len(calls) == 60 and 1 <= len({e.thread for e in calls}) <= 3
+    for e in prof.events:
+        assert e.parent is None or prof.events[e.parent].thread == e.thread
+
+
+def test_interpreted_ops_are_events_with_reasons() -> None:
+    f = jg.compile(lambda x: np.sum(np.sort_complex(x) if False else np.median(x) * x))
+    with jg.profile() as prof:
+        f(np.arange(5.0))
+    numpy_ops = [e for e in prof.events if e.kind == "numpy"]
+    for e in numpy_ops:
+        assert e.shares[0].line.startswith("test_profiler.py:")
+        assert any(e.name in finding and "ran in NumPy" in finding for finding in prof.findings)
+
+
+# -- tables --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", BY)
+def test_tables(profiled: jg.Profile, by: str) -> None:
+    lines = profiled.table(by).splitlines()
+    assert lines[0].startswith(by) and "of memory" in lines[0] and len(lines) > 2
+    rows = rank(profiled.events, by)
+    assert sum(row.share for row in rows) == pytest.approx(1)
+    assert [row.seconds for row in rows] == sorted((row.seconds for row in rows), reverse=True)
+
+
+def test_a_table_of_no_such_thing(profiled: jg.Profile) -> None:
+    with pytest.raises(ValueError, match=r"by must be one of kernel, op, line, scope, phase, got 'colour'"):
+        profiled.table("colour")
+
+
+def test_a_short_table_says_what_it_leaves_out(profiled: jg.Profile) -> None:
+    count = len(rank(profiled.events, "op"))
+    assert f"and {count - 1} more" in profiled.table("op", most=1)
+
+
+def test_an_empty_profile() -> None:
+    with jg.profile() as prof:
+        pass
+    assert prof.events == () and len(prof.table().splitlines()) == 2
+    assert "Nothing ran" in page_of(prof)
+
+
+# -- traces --------------------------------------------------------------------------------------------------
+
+# What the Trace Event Format asks of each kind of event: names of fields and their types.
+FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
+    "M": {"name": (str,), "args": (dict,)},
+    "X": {"name": (str,), "cat": (str,), "ts": (int, float), "dur": (int, float), "args": (dict,)},
+    "s": {"name": (str,), "cat": (str,), "ts": (int, float), "id": (int,)},
+    "f": {"name": (str,), "cat": (str,), "ts": (int, float), "id": (int,), "bp": (str,)},
+}
+
+
+def test_a_trace_follows_the_schema(profiled: jg.Profile, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    profiled.save_trace(path)
+    trace = json.loads(path.read_text())
+    assert set(trace) == {"traceEvents", "displayTimeUnit"} and trace["displayTimeUnit"] in ("ms", "ns")
+    for event in trace["traceEvents"]:
+        fields = FIELDS[event["ph"]] | {"pid": (int,), "tid": (int,)}
+        assert all(isinstance(event[name], types) for name, types in fields.items()), event
+        assert event.get("ts", 0) >= 0 and event.get("dur", 0) >= 0
+    begun = {e["id"] for e in trace["traceEvents"] if e["ph"] == "s"}
+    ended = {e["id"] for e in trace["traceEvents"] if e["ph"] == "f"}
+    assert begun == ended and begun
+    assert sum(e["ph"] == "X" for e in trace["traceEvents"]) == len(profiled.events)
+
+
+def test_an_arrow_joins_a_line_and_its_gradient() -> None:
+    from jitgrad.profiler.events import Share
+    from jitgrad.profiler.trace_event import trace_events
+
+    def event(start: int, phase: str, is_gradient: bool) -> Event:
+        shares = (Share("tanh", "model.py:3", is_gradient, 1.0),)
+        return Event("kernel", "k", start, 10, 7, phase, shares=shares)
+
+    made = trace_events([event(0, FORWARD, False), event(100, BACKWARD, True), event(200, BACKWARD, True)])
+    arrows = [(e["ph"], e["ts"]) for e in made["traceEvents"] if e["ph"] in "sf"]
+    assert arrows == [("s", 0.005), ("f", 0.105)]
+
+
+# -- pages ---------------------------------------------------------------------------------------------------
+
+
+class Reader(HTMLParser):
+    """Notes what a page would load, and tags left open."""
+
+    void = ("meta", "br", "hr", "link", "img", "input")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.loads: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in self.void:
+            self.open.append(tag)
+        self.loads += [f"{tag} {key}" for key, _ in attrs if key in ("src", "href", "data")]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def page_of(prof: jg.Profile, tmp_path: Path | None = None) -> str:
+    from jitgrad.profiler.profile_page import profile_page
+
+    return profile_page("title <of it>", prof.events, prof.findings, prof.programs())
+
+
+def test_a_page_is_whole_and_needs_nothing(profiled: jg.Profile) -> None:
+    text = page_of(profiled)
+    reader = Reader()
+    reader.feed(text)
+    assert reader.open == [] and reader.loads == []
+    assert "title &lt;of it&gt;" in text and "prefers-color-scheme: dark" in text and 'name="viewport"' in text
+    for part in ("Where the time went", "When", "What was compiled", "matrix product"):
+        assert part in text
+
+
+def test_the_pictures_of_a_page_are_svg(profiled: jg.Profile, tmp_path: Path) -> None:
+    profiled.save_html(tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    pictures = ["<svg" + part.split("</svg>")[0] + "</svg>" for part in text.split("<svg")[1:]]
+    assert len(pictures) == 2
+    for picture in pictures:
+        ElementTree.fromstring(picture)
+
+
+# -- findings ------------------------------------------------------------------------------------------------
+
+
+def test_findings_name_what_changed_and_what_took_long() -> None:
+    step = jg.compile(loss, name="step")
+    with jg.profile() as prof:
+        for n in (3, 4, 5):
+            step(W, np.ones((n, 4)))
+    text = "\n".join(prof.findings)
+    assert "tracing and compiling took" in text
+    assert "traced again 2 times" in text and "argument x changed from f64[3,4] to f64[4,4]" in text
+
+
+def test_an_oversubscribed_machine_is_named() -> None:
+    with jg.config(num_threads=64), jg.profile() as prof:
+        jg.compile(loss)(W, X)
+        assert any("64 threads share" in finding for finding in prof.findings)
+
+
+def test_denormals_are_named() -> None:
+    f = jg.compile(lambda x: x * 0.5)
+    with jg.profile() as prof:
+        f(np.full(100, 1e-310))
+    assert any("denormal" in finding for finding in prof.findings)
+
+
+def test_a_copied_output_is_named() -> None:
+    f = jg.compile(lambda x: (x + 1, np.ravel(x + 1)))
+    with jg.profile() as prof:
+        f(np.ones((2, 3)))
+    assert any("is copied after the run" in finding for finding in prof.findings)
+
+
+# -- the command ---------------------------------------------------------------------------------------------
+
+SCRIPT = """
+import sys
+import numpy as np
+import jitgrad as jg
+print(jg.compile(jg.grad(lambda x: np.sum(x ** 3)))(np.arange(3.0)), sys.argv[1:], __name__)
+{end}
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "model.py"
+    path.write_text(SCRIPT.format(end=""))
+    return path
+
+
+def test_profile_of_a_script(script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    assert main(["profile", "--out", str(out), str(script), "--epochs", "3"]) == 0
+    printed = capsys.readouterr().out
+    assert "[ 0.  3. 12.] ['--epochs', '3'] __main__" in printed and "of memory" in printed
+    assert json.loads((out / "model.trace.json").read_text())["traceEvents"]
+    assert "<svg" in (out / "model.profile.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "said"),
+    [("raise ValueError('no data')", 1, "ValueError: no data"), ("sys.exit(5)", 5, ""), ("sys.exit('bad')", 1, "bad")],
+)
+def test_a_script_that_fails_is_profiled_all_the_same(
+    script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], end: str, status: int, said: str
+) -> None:
+    script.write_text(SCRIPT.format(end=end))
+    assert main(["profile", "--out", str(tmp_path), str(script)]) == status
+    printed = capsys.readouterr()
+    assert said in printed.err and "kernel" in printed.out
+    assert (tmp_path / "model.profile.html").is_file()
+
+
+def test_a_folder_that_cannot_be_written(
+    script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nowhere = tmp_path / "missing"
+    assert main(["profile", "--out", str(nowhere), str(script)]) == 0
+    assert "could not write" in capsys.readouterr().out
+
+
+def test_a_script_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", str(tmp_path / "none.py")]) == 2
+    assert "is not a file" in capsys.readouterr().err
+
+
+def test_the_command_in_a_process_of_its_own(script: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "jitgrad", "profile", "--out", str(tmp_path), str(script)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and "written to" in done.stdout
+
+
+# -- off -----------------------------------------------------------------------------------------------------
+
+
+def test_recording_reaches_only_those_who_listen() -> None:
+    found: list[recording.Record] = []
+    with recording.span("kind", "unheard"):
+        pass
+    recording.add_sink(found.append)
+    with recording.span("kind", "heard", 3):
+        time.sleep(0)
+    recording.remove_sink(found.append)
+    with recording.span("kind", "unheard again"):
+        pass
+    assert [(r[0], r[1], r[5]) for r in found] == [("kind", "heard", 3)]
+    with pytest.raises(ValueError, match="gets no records"):
+        recording.remove_sink(found.append)

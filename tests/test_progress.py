@@ -1,0 +1,52 @@
+"""The progress line: on a terminal after some patience, gone at the end, and silent everywhere else."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+
+import pytest
+
+from jitgrad.progress import doing, watched
+
+pytestmark = pytest.mark.quick
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_long_work_is_told() -> None:
+    terminal = Terminal()
+    with watched("compiling step", terminal, patience=0.01):
+        doing("kernel 3 of 7")
+        deadline = time.monotonic() + 10
+        while "kernel 3 of 7" not in terminal.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert "\r\x1b[Kjitgrad: compiling step: kernel 3 of 7, 0 s" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+def test_short_work_is_not() -> None:
+    terminal = Terminal()
+    with watched("compiling step", terminal):
+        pass
+    assert terminal.getvalue() == ""
+
+
+def test_no_terminal_no_thread() -> None:
+    stream = io.StringIO()
+    before = threading.active_count()
+    with watched("compiling step", stream, patience=0.0):
+        assert threading.active_count() == before
+        time.sleep(0.3)
+    assert stream.getvalue() == ""
+
+
+def test_a_terminal_that_goes_away() -> None:
+    terminal = Terminal()
+    with watched("compiling step", terminal, patience=0.01):
+        terminal.close()
+        time.sleep(0.4)
