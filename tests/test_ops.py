@@ -30,7 +30,7 @@ each_native_row = pytest.mark.parametrize("row", native_rows, ids=str)
 
 # Ops that are not a function of their inputs alone: they hold a value, a state or the users own code.
 without_case = {
-    "constant", "placeholder", "read_variable", "assign", "no_op",
+    "constant", "placeholder", "read_variable", "assign", "scatter_variable", "no_op",
     "custom_gradient", "prevent_gradient", "py_func",
 }  # fmt: skip
 
