@@ -11,13 +11,9 @@ from typing import TextIO
 PATIENCE = 2.0  # seconds before anything is shown
 _EVERY = 0.25
 
-_doing = ""
 
-
-def doing(what: str) -> None:
-    """Say what is being done now, for whoever watches."""
-    global _doing
-    _doing = what
+latest = ("", "")
+"""What was begun last, a stage and its object; recording says so."""
 
 
 class watched:  # noqa: N801  used like a keyword
@@ -50,7 +46,7 @@ class watched:  # noqa: N801  used like a keyword
         if self._over.wait(self._patience):
             return
         while not self._over.wait(_EVERY):
-            self._write(f"jitgrad: {self._what}: {_doing}, {time.monotonic() - start:.0f} s")
+            self._write(f"jitgrad: {self._what}: {' '.join(latest)}, {time.monotonic() - start:.0f} s")
         self._write("")
 
     def _write(self, line: str) -> None:

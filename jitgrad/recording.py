@@ -13,7 +13,7 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import Any
 
-from jitgrad import conditions
+from jitgrad import conditions, progress
 
 Record = tuple[str, str, int, int, int, Any]
 Sink = Callable[[Record], None]
@@ -55,6 +55,7 @@ class span:  # noqa: N801  used like a keyword
         self.source = source
 
     def __enter__(self) -> None:
+        progress.latest = (self.kind, self.name)
         self.start = perf_counter_ns() if sinks else 0
 
     def __exit__(

@@ -22,6 +22,7 @@ from jitgrad.interpreter import interpret
 from jitgrad.nonfinite import check_finite
 from jitgrad.opdef import Interpreted
 from jitgrad.program import Program, needed_operations, slice_graph
+from jitgrad.progress import watched
 from jitgrad.spec import TensorSpec, spec_of
 
 max_shapes = 64  # programs that one part of a graph is kept compiled for
@@ -73,7 +74,7 @@ class Stage:
 
         with self._lock, collection_paused():
             if key not in self._executables:
-                with recording.span("compile", self.name):
+                with recording.span("compile", self.name), watched(f"compiling {self.name}"):
                     made = make_executable(self.program(tuple(map(spec_of, arrays))))
                 _keep(self._executables, key, made)
             return self._executables[key]
@@ -201,11 +202,9 @@ def _run_operation(op: Operation, values: dict[Tensor, Any]) -> None:
 
 
 def _joined(explanations: Sequence[Any]) -> Any:
-    texts = {
-        field.name: "\n".join(getattr(e, field.name) for e in explanations)
-        for field in dataclasses.fields(explanations[0])
-    }
-    return type(explanations[0])(**texts)
+    names = [field.name for field in dataclasses.fields(explanations[0]) if field.name != "compiled"]
+    texts = {name: "\n".join(getattr(e, name) for e in explanations) for name in names}
+    return type(explanations[0])(**texts, compiled=tuple(c for e in explanations for c in e.compiled))
 
 
 # -- cutting into steps --------------------------------------------------------------------------------------

@@ -64,6 +64,8 @@ LAZY = {
     ("custom", "eager.custom_calls"),
     ("eager.tensor", "numpy"),
     ("ops.slices", "eager.tensor"),
+    ("compiler.explain", "profiler.drawing"),
+    ("compiler.explain", "profiler.planned_picture"),
 }
 
 # The op families that may use another family's helpers, beside ops.common.

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from jitgrad.progress import doing, watched
+from jitgrad.progress import watched
+from jitgrad.recording import span
 
 pytestmark = pytest.mark.quick
 
@@ -21,11 +22,11 @@ class Terminal(io.StringIO):
 def test_long_work_is_told() -> None:
     terminal = Terminal()
     with watched("compiling step", terminal, patience=0.01):
-        doing("kernel 3 of 7")
+        span("codegen", "7 kernels").__enter__()
         deadline = time.monotonic() + 10
-        while "kernel 3 of 7" not in terminal.getvalue() and time.monotonic() < deadline:
+        while "codegen 7 kernels" not in terminal.getvalue() and time.monotonic() < deadline:
             time.sleep(0.01)
-    assert "\r\x1b[Kjitgrad: compiling step: kernel 3 of 7, 0 s" in terminal.getvalue()
+    assert "\r\x1b[Kjitgrad: compiling step: codegen 7 kernels, 0 s" in terminal.getvalue()
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from jitgrad.compiler.bind import BoundCluster
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What became of a program, one text per stage."""
+    """What became of a program, one text per stage; ``svg`` draws it."""
 
     program: str
     clusters: str
@@ -27,6 +27,15 @@ class Explanation:
     memory: str
     kernels: str
     llvm: str
+    compiled: tuple[Compiled, ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def svg(self) -> str:
+        """A picture: kernels, BLAS calls and NumPy calls as boxes, what goes between them as arrows, with reasons."""
+        from jitgrad.profiler.drawing import draw
+        from jitgrad.profiler.planned_picture import picture_of
+
+        return draw(picture_of(*self.compiled))
 
     @property
     def text(self) -> str:
@@ -49,6 +58,7 @@ def explain(compiled: Compiled, bound: BoundProgram) -> Explanation:
         "\n".join(f"cluster {c.cluster.number}: {_memory(arena)}" for c, arena in zip(clusters, arenas, strict=True)),
         "\n".join(kernel.text for kernel in kernels),
         "\n".join(str(kernel_module(kernel)) for kernel in kernels),
+        (compiled,),
     )
 
 

@@ -30,6 +30,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from jitgrad import recording
+
 ALIGNMENT = 64
 SMALL_BYTES = 64 * 1024
 _PAGE_BYTES = 4096
@@ -123,7 +125,8 @@ class OutputPool:
                     known.append(known.pop(k))
                 return block
         self._misses += 1
-        block = _new_block(size)
+        with recording.span("allocate", f"{size} bytes"):
+            block = _new_block(size)
         known.append(block)
         self._nbytes += size
         self._forget_oldest()

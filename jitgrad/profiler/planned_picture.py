@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from jitgrad.compiler.groups import Group
 from jitgrad.compiler.nodes import Product
@@ -12,9 +13,19 @@ from jitgrad.profiler.picture import Arrow, Box, OpText, Picture
 from jitgrad.program import Instruction, Program
 
 
-def picture_of(compiled: Compiled) -> Picture:
-    """Kernels, BLAS calls and NumPy calls as boxes, what goes between them as arrows with bytes and reasons."""
-    return _Pictured(compiled).picture()
+def picture_of(*programs: Compiled) -> Picture:
+    """Kernels, BLAS calls and NumPy calls as boxes, what goes between them as arrows with bytes and reasons.
+
+    Several programs, the parts of a run that is cut where shapes are not known before, stand side by side.
+    """
+    boxes: list[Box] = []
+    arrows: list[Arrow] = []
+    for compiled in programs:
+        first = len(boxes)
+        picture = _Pictured(compiled).picture()
+        boxes += [replace(box, key=box.key + first) for box in picture.boxes]
+        arrows += [replace(a, source=a.source + first, target=a.target + first) for a in picture.arrows]
+    return Picture(tuple(boxes), tuple(arrows))
 
 
 class _Pictured:
