@@ -524,7 +524,7 @@ def test_no_forward_op_runs_twice() -> None:
     with jg.GradientTape() as tape:
         tape.watch(w)
         layer(w, ROWS)
-    rule = tape.entries[0].rule
+    rule = tape.entries[0][0]
     assert isinstance(rule, SplitRule)
     assert {op.type for op in rule.split.backward._operations}.isdisjoint({"tanh"})
 

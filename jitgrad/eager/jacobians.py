@@ -33,10 +33,10 @@ class _Pull:
         seed = seeds[0]
         found: dict[int, Any] = {self._target: seed}
         pending = iter(kept)
-        for entry in self._entries:
-            mine = [next(pending) for _ in entry.kept]
-            cotangents = [found.get(n) if n is not None else None for n in entry.outputs]
-            for n, g in zip(entry.inputs, entry.rule.backward(mine, cotangents), strict=True):
+        for rule, inputs, outputs, keeps in self._entries:
+            mine = [next(pending) for _ in keeps]
+            cotangents = [found.get(n) if n is not None else None for n in outputs]
+            for n, g in zip(inputs, rule.backward(mine, cotangents), strict=True):
                 if g is not None and n is not None:
                     g = g.as_graph_element() if isinstance(g, IndexedSlices) else g
                     found[n] = found[n] + g if n in found else g
@@ -52,13 +52,14 @@ def pull_stack(
     """
     reached, used = {target.number}, []
     for entry in entries[::-1]:
-        if any(n in reached for n in entry.outputs):
+        _, inputs, outputs, _ = entry
+        if any(n in reached for n in outputs):
             used.append(entry)
-            reached.update(n for n in entry.inputs if n is not None)
+            reached.update(n for n in inputs if n is not None)
     wanted = [n for n in sources if n is not None and n in reached]
     if not wanted:
         return [None] * len(sources)
-    kept = tuple(x for entry in used for x in entry.kept)
+    kept = tuple(x for _, _, _, keeps in used for x in keeps)
     made = dict(zip(wanted, run(_Pull(used, target.number, seeds, wanted), kept, {}), strict=True))
     return [None if n is None else made.get(n) for n in sources]
 

@@ -196,11 +196,11 @@ class GradientTape:
         return [sums.total(numbers) for numbers in wanted]
 
     def _propagate(self, entry: Entry, sums: _Sums, sources: set[int]) -> None:
-        cotangents = [None if n is None else sums.take(n, n in sources) for n in entry.outputs]
+        rule, inputs, outputs, kept = entry
+        cotangents = [None if n is None else sums.take(n, n in sources) for n in outputs]
         if all(g is None for g in cotangents):
             return
-        grads = entry.rule.backward(entry.kept, cotangents)
-        for n, g in zip(entry.inputs, grads, strict=True):
+        for n, g in zip(inputs, rule.backward(kept, cotangents), strict=True):
             if g is not None and n in self.watched:
                 sums.add(n, g)
 

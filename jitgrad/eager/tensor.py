@@ -238,7 +238,7 @@ def _binary(ufunc: Any) -> Callable[[EagerTensor, Any], Any]:
         out.number = _next_number()
         out.key = None
         if local.tapes:
-            recorder.record_flat(ufunc, (self, other), out)
+            recorder.record_pair(ufunc, self, other, out)
         return out
 
     return operator
