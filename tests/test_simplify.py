@@ -148,6 +148,8 @@ RULES = [
     ),
     row("extreme_of_same", lambda b, x, y: b.op("maximum", x, x), []),
     row("extreme_of_same", lambda b, x, y: b.op("fmin", x, x), []),
+    row("log_of_one_and_exponential", lambda b, x, y: b.op("logaddexp", full(b, 0, x), x), ["softplus"]),
+    row("log_of_one_and_exponential", lambda b, x, y: b.op("logaddexp", x, full(b, -0.0, x)), ["softplus"]),
     row("short_sum", lambda b, x, y: b.op("add_n", x), []),
     row("short_sum", lambda b, x, y: b.op("add_n", x, y), ["add"]),
     row("long_sum", lambda b, x, y: b.op("add_n", *[x, y] * 40), ["add_n"] * 3),
@@ -173,6 +175,11 @@ RULES = [
         dtype=np.int8,
     ),
     row("of_same", lambda b, x, y: b.op("logical_or", x, x), [], dtype=bool),
+    row(
+        "infinite_number",
+        lambda b, x, y: b.op("logical_and", b.op("equal", x, full(b, 0, x)), b.op("isinf", x)),
+        ["constant"],
+    ),
     row("choice_of_same", lambda b, x, y: b.op("where", less(b, x, y), x, x), []),
     row(
         "choice_by_constant",
@@ -348,6 +355,11 @@ def test_every_rule_names_an_op_and_states_its_mathematics() -> None:
 KEPT: list[tuple[str, Write]] = [
     ("x + 0.0", lambda b, x, y: b.op("add", x, full(b, 0.0, x))),
     ("x * 0", lambda b, x, y: multiply_const(b, x, 0)),
+    ("log(e + e**x)", lambda b, x, y: b.op("logaddexp", full(b, 1, x), x)),
+    (
+        "x = inf and isinf(x)",
+        lambda b, x, y: b.op("logical_and", b.op("equal", x, full(b, np.inf, x)), b.op("isinf", x)),
+    ),
     ("x - x", lambda b, x, y: b.op("subtract", x, x)),
     ("0 - x", lambda b, x, y: b.op("subtract", full(b, 0.0, x), x)),
     ("-(x - y)", lambda b, x, y: neg(b, b.op("subtract", x, y))),

@@ -19,6 +19,8 @@ from jitgrad.config import available_cpus, get_num_threads
 
 Spec = tuple[np.dtype[Any], tuple[int, ...]]
 Addresses = dict[str, int]
+Step = tuple[str, int, tuple[int, ...], int, int]
+"""Name, address of the code, words of the block, extent, number of chunks."""
 
 
 class BoundCluster(NamedTuple):
@@ -46,10 +48,13 @@ class BoundCluster(NamedTuple):
     workers: int
 
     @property
-    def origins(self) -> tuple[int | None, ...]:
-        """Per step record the number of the plan's step behind it; None for what only prepares others."""
-        kinds = ("kernel_", "product_")
-        return tuple(int(name.rpartition("_")[2]) if name.startswith(kinds) else None for name in self.names)
+    def origins(self) -> tuple[tuple[int, ...], ...]:
+        """Per step record the numbers of the plan's steps behind it: several for a region, none for what only prepares
+        others or ends them.
+        """
+        kinds = ("kernel", "product", "rows", "region")
+        parts = [name.split("_") for name in self.names]
+        return tuple(tuple(map(int, numbers)) if kind in kinds else () for kind, *numbers in parts)
 
 
 def bind_cluster(frozen: tuple[Any, ...], addresses: Addresses) -> BoundCluster:
@@ -95,38 +100,79 @@ def _records(tasks: Sequence[tuple[Any, ...]], slots: Sequence[int], addresses: 
     records: list[StepRecord] = []
     blocks: list[npt.NDArray[np.int64]] = []
     names: list[str] = []
-    for number, task in enumerate(tasks):
-        if task[0] == "product":
-            step = _product(task, slots)
-            if step is None:
-                continue
-            address, words, extent, nchunks = step.address, step.block, step.extent, step.nchunks
-            names.append(f"product_{number}")
-        else:
-            _, key, places, ints, constants, extent, nchunks = task
-            address, words = addresses[key], (*[slots[place] for place in places], *ints, *constants)
-            names.append(f"kernel_{number}")
-        block = np.array(words, np.int64)
-        blocks.append(block)
-        records.append(StepRecord(address, block.ctypes.data, extent, nchunks))
+    for task in tasks:
+        made = _region(task, slots, addresses, blocks) if task[0] == "region" else _steps(task, slots, addresses)
+        for name, address, words, extent, nchunks in made:
+            block = np.array(words, np.int64)
+            blocks.append(block)
+            records.append(StepRecord(address, block.ctypes.data, extent, nchunks))
+            names.append(name)
     return _guarded(records, blocks, names)
 
 
-def _product(task: tuple[Any, ...], slots: Sequence[int]) -> Any:
-    """The step of a product; None when there is nothing to do."""
+def _steps(task: tuple[Any, ...], slots: Sequence[int], addresses: Addresses) -> list[Step]:
+    """The steps of a kernel or a product: none when there is nothing to do."""
+    if task[0] == "kernel":
+        _, number, key, places, ints, constants, extent, nchunks = task
+        words = (*[slots[place] for place in places], *ints, *constants)
+        return [(f"kernel_{number}", addresses[key], words, extent, nchunks)]
+    return _vector_product(task, slots) if task[0] == "vector product" else _product(task, slots)
+
+
+def _product(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
     from jitgrad.compiler import blas
 
-    _, dtype, sizes, *operands, batch = task
-    a, b, c = (
+    _, number, dtype, sizes, *operands, batch = task
+    a, b, c = _operands(operands, slots)
+    step = blas.matmul_step(np.dtype(dtype), sizes, a, b, c, (batch,))
+    return [] if step is None else [(f"product_{number}", *step[1:])]
+
+
+def _vector_product(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
+    from jitgrad.compiler.gemv_steps import vector_steps
+
+    _, number, dtype, n, cut, part, *operands = task
+    made = vector_steps(np.dtype(dtype), n, cut, _operands(operands, slots), slots[part])
+    return [(name, *step[1:]) for name, step in zip((f"rows_{number}", f"sum_{number}"), made, strict=False)]
+
+
+def _operands(operands: Sequence[tuple[Any, ...]], slots: Sequence[int]) -> Any:
+    from jitgrad.compiler import blas
+
+    return tuple(
         blas.Operand(slots[place], row_stride, (batch_stride,), is_transposed)
         for place, row_stride, batch_stride, is_transposed in operands
     )
-    return blas.matmul_step(np.dtype(dtype), sizes, a, b, c, (batch,))
+
+
+def _region(
+    task: tuple[Any, ...], slots: Sequence[int], addresses: Addresses, blocks: list[npt.NDArray[np.int64]]
+) -> list[Step]:
+    """A region as one step, and what comes after it of its members, whose blocks are put in ``blocks``."""
+    from jitgrad.compiler.gemv_steps import sequence_address
+
+    _, dtype, rows, chunks, *members = task
+    firsts: list[Step] = []
+    after: list[Step] = []
+    for member in members:
+        first, *rest = _steps(member, slots, addresses)
+        firsts.append(first)
+        after += rest
+    sequence = np.zeros((len(firsts), 2), np.int64)
+    for pair, (_, address, words, *_) in zip(sequence, firsts, strict=True):
+        blocks.append(np.array(words, np.int64))
+        pair[:] = address, blocks[-1].ctypes.data
+    blocks.append(sequence)
+    for watch in watchers:
+        watch(sequence)
+    name = "region_" + "_".join(str(member[1]) for member in members)
+    words = (len(firsts), sequence.ctypes.data)
+    return [(name, sequence_address(np.dtype(dtype)), words, rows, chunks), *after]
 
 
 def _guarded(records: list[StepRecord], blocks: list[npt.NDArray[np.int64]], names: list[str]) -> Records:
     """The records with BLAS kept to one thread from the first product to the last."""
-    products = [k for k, name in enumerate(names) if not name.startswith("kernel_")]
+    products = [k for k, name in enumerate(names) if name.startswith("product_")]
     if not products:
         return records, blocks, names
     from jitgrad.compiler import blas

@@ -10,13 +10,16 @@ needed to get there (programs, nodes, groups, kernels) is left behind. Its shape
     inputs   ::= (value, dtype, shape)*                                  outputs: likewise
     copies   ::= (value, place, shape)*         place: number of an output, or ~number of an input
     lifetime ::= (bytes, is_scratch, first task, last task)              of inputs, outputs, then temporaries
-    task     ::= ("kernel", key, places, ints, words, extent, chunks)  words: constants, then 0 if it streams, else -1
-               | ("product", dtype, (m, n, k), operand a, b, c, batch)
+    task     ::= ("kernel", number, key, places, ints, words, extent, chunks)
+               | ("product", number, dtype, (m, n, k), operand a, b, c, batch)
+               | ("vector product", number, dtype, n, how it is cut, place of parts, operand a, b, c)
+               | ("region", dtype, rows, chunks, task*)                  tasks whose chunks run one after another
+    words    ::= constants, then 0 if the kernel streams, else -1
     operand  ::= (place, row stride, batch stride, is_transposed)
 
-A place is the number of a lifetime, -1 is the status of a run. An interpreted step has op and params of an instruction
-of the program as it was before the stages, else those that are written down; a step that cannot be written down holds
-the instruction itself, and such a program runs, but is not kept.
+A place is the number of a lifetime, -1 is the status of a run. The number of a task is that of its step in the plan. An
+interpreted step has op and params of an instruction of the program as it was before the stages, else those that are
+written down; a step that cannot be written down holds the instruction itself, and such a program runs, but is not kept.
 """
 
 from __future__ import annotations
@@ -35,11 +38,13 @@ from jitgrad.compiler.drafts import weight_of
 from jitgrad.compiler.emit import lanes_for, part_bytes
 from jitgrad.compiler.emit_memory import CACHE_LINE
 from jitgrad.compiler.extents import ONE
+from jitgrad.compiler.gemv import GemvPlan, plan_vector_product
 from jitgrad.compiler.groups import Group, Plan
 from jitgrad.compiler.loopir import Buffer, Literal
 from jitgrad.compiler.lower import Lowered
 from jitgrad.compiler.machine import vector_bytes
 from jitgrad.compiler.nodes import Product
+from jitgrad.compiler.regions import Sizes, find_units
 from jitgrad.compiler.stored import UnkeptError, encode_params, op_name
 from jitgrad.program import Program
 
@@ -49,6 +54,7 @@ CHUNK_NANOSECONDS = 8_000
 MOST_CHUNKS = 64
 NANOSECONDS_PER_NODE = 0.08  # one element of one node, vectorised, in cache
 STATUS = -1
+_PARTS = "parts"
 
 Frozen = tuple[Any, ...]
 
@@ -94,8 +100,17 @@ class _Freezer:
         self.lowered = lowered
         self.extents = self._class_extents()
         self.chunks = [chunk_count(item, self.extents) if isinstance(item, Lowered) else 1 for item in lowered]
-        self.extents |= {plan.classes[partial][0]: self.chunks[number] for partial, number in plan.chunked.items()}
+        self._note_chunks()
+        self.units = find_units(plan, lowered, Sizes(self._vector_plan, self._cut_extent, self._count))
+        self.regions = {number: unit for unit in self.units if len(unit.members) > 1 for number in unit.members}
+        self.chunks = [self.regions[k].chunks if k in self.regions else n for k, n in enumerate(self.chunks)]
+        self._note_chunks()
         self.places: dict[object, int] = {}
+
+    def _note_chunks(self) -> None:
+        """Partial results have as many parts as their kernel has chunks."""
+        chunked = self.plan.chunked
+        self.extents |= {self.plan.classes[partial][0]: self.chunks[number] for partial, number in chunked.items()}
 
     def freeze(self, keys: Iterable[str]) -> Frozen:
         inputs = self.cluster.inputs
@@ -160,17 +175,21 @@ class _Freezer:
     def _spans(self) -> dict[object, _Span]:
         """Of all that the tasks read and write."""
         spans: dict[object, _Span] = {}
-        for number, item in enumerate(self.lowered):
-            for key, nbytes, is_scratch in self._touched(number, item):
-                first = spans[key].first if key in spans else number
-                spans[key] = _Span(nbytes, is_scratch, first, number)
+        for task, unit in enumerate(self.units):
+            for key, nbytes, is_scratch in (touched for k in unit.members for touched in self._touched(k)):
+                first = spans[key].first if key in spans else task
+                spans[key] = _Span(nbytes, is_scratch, first, task)
         return spans
 
-    def _touched(self, number: int, item: Lowered | Product) -> list[tuple[object, int, bool]]:
-        if isinstance(item, Product):
-            values = [self._root(v) for v in (item.a, item.b, item.value)]
-            return [(v, self._nbytes(v), False) for v in values]
+    def _touched(self, number: int) -> list[tuple[object, int, bool]]:
+        item = self.lowered[number]
         touched: list[tuple[object, int, bool]] = []
+        if isinstance(item, Product):
+            touched += [(v, self._nbytes(v), False) for v in map(self._root, (item.a, item.b, item.value))]
+            cut = self._cut(number, item)
+            if cut is not None and cut.parts:
+                touched.append(((number, _PARTS), cut.parts * self.plan.specs[item.value].dtype.itemsize, False))
+            return touched
         numbers = dict(zip(item.kernel.ints, self._ints(item), strict=True))
         lanes = lanes_for(item.kernel, vector_bytes())
         for buffer, v in zip(item.kernel.buffers, item.values, strict=True):
@@ -183,9 +202,11 @@ class _Freezer:
                 touched.append((self._root(v), self._nbytes(v), False))
         return touched
 
+    def _count(self, v: int) -> int:
+        return math.prod(self.extents[c] for c in self.plan.classes[v] if c != ONE)
+
     def _nbytes(self, v: int) -> int:
-        size = math.prod(self.extents[c] for c in self.plan.classes[v] if c != ONE)
-        return size * self.plan.specs[v].dtype.itemsize
+        return self._count(v) * self.plan.specs[v].dtype.itemsize
 
     def _ints(self, item: Lowered) -> list[int]:
         return [quantity.value(self.extents) for quantity in item.ints]
@@ -193,17 +214,25 @@ class _Freezer:
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
     def _tasks(self, keys: Iterable[str]) -> Iterable[Frozen]:
-        kernels = iter(keys)
-        for number, item in enumerate(self.lowered):
-            if isinstance(item, Product):
-                yield self._product(item)
-                continue
-            places = tuple(
-                self._place(number, b, v) for b, v in zip(item.kernel.buffers, item.values, strict=True)
-            )
-            words = (*map(self._constant_word, item.constants), 0 if self._streams(item) else -1)
-            ints, extent = tuple(self._ints(item)), self._cut_extent(item)
-            yield "kernel", next(kernels), places, ints, words, extent, self.chunks[number]
+        kernels = dict(zip([k for k, item in enumerate(self.lowered) if isinstance(item, Lowered)], keys, strict=True))
+        for unit in self.units:
+            tasks = tuple(self._task(number, kernels.get(number, "")) for number in unit.members)
+            if len(tasks) == 1:
+                yield tasks[0]
+            else:
+                first = self.lowered[unit.members[0]]
+                assert isinstance(first, Product)
+                yield "region", self.program.specs[first.value].dtype.str, unit.rows, unit.chunks, *tasks
+
+    def _task(self, number: int, key: str) -> Frozen:
+        item = self.lowered[number]
+        if isinstance(item, Product):
+            return self._product(number, item)
+        places = tuple(self._place(number, b, v) for b, v in zip(item.kernel.buffers, item.values, strict=True))
+        is_past_caches = number not in self.regions and self._streams(item)
+        words = (*map(self._constant_word, item.constants), 0 if is_past_caches else -1)
+        ints, extent = tuple(self._ints(item)), self._cut_extent(item)
+        return "kernel", number, key, places, ints, words, extent, self.chunks[number]
 
     def _constant_word(self, literal: Literal) -> int:
         """A number as the eight bytes of a block word, padded with zeros: this program's, where a value holds it."""
@@ -244,17 +273,35 @@ class _Freezer:
             return STATUS
         return self.places[(number, buffer.name) if value is None else self._root(value)]
 
-    def _product(self, item: Product) -> Frozen:
-        a, b, c = (self._shape(v) for v in (item.a, item.b, item.value))
-        sizes = (c[-2], c[-1], a[-2] if item.transpose_a else a[-1])
-        operands = [
-            (self.places[self._root(v)], shape[-1], shape[-1] * shape[-2], is_transposed)
-            for v, shape, is_transposed in (
-                (item.a, a, item.transpose_a), (item.b, b, item.transpose_b), (item.value, c, False)
-            )
-        ]  # fmt: skip
+    # -- products ------------------------------------------------------------------------------------------------------
+
+    def _sizes(self, item: Product) -> tuple[tuple[int, int, int], int]:
+        """The sizes (m, n, k) of a product, and how many there are in its batch."""
+        a, c = self._shape(item.a), self._shape(item.value)
+        return (c[-2], c[-1], a[-2] if item.transpose_a else a[-1]), math.prod(c[:-2])
+
+    def _vector_plan(self, item: Product) -> GemvPlan | None:
+        """How a product with a vector is cut; None when it is left to BLAS."""
+        sizes, batch = self._sizes(item)
         dtype = self.program.specs[item.value].dtype
-        return "product", dtype.str, sizes, *operands, math.prod(c[:-2])
+        return plan_vector_product(dtype, sizes, batch, (item.transpose_a, item.transpose_b))
+
+    def _cut(self, number: int, item: Product) -> GemvPlan | None:
+        """The same, in the chunks of its region."""
+        cut = self._vector_plan(item)
+        return None if cut is None else cut._replace(chunks=self.regions.get(number, cut).chunks)
+
+    def _product(self, number: int, item: Product) -> Frozen:
+        operands = []
+        for v, is_transposed in ((item.a, item.transpose_a), (item.b, item.transpose_b), (item.value, False)):
+            *_, rows, columns = self._shape(v)
+            operands.append((self.places[self._root(v)], columns, rows * columns, is_transposed))
+        sizes, batch = self._sizes(item)
+        dtype, cut = self.program.specs[item.value].dtype.str, self._cut(number, item)
+        if cut is None:
+            return "product", number, dtype, sizes, *operands, batch
+        part = self.places[number, _PARTS] if cut.parts else operands[2][0]
+        return "vector product", number, dtype, sizes[1], tuple(cut), part, *operands
 
 
 def chunk_count(item: Lowered, extents: Mapping[int, int]) -> int:

@@ -90,7 +90,12 @@ def _compile(kernels: Mapping[str, Kernel]) -> None:
     for key, name, code in zip(twice, names, _compiled(quick, names, quickly=True), strict=True):
         enter_kernel(key, code[name])
     statistics.compiles += len(texts)
-    improver.add([tiers.Task(texts[key], partial(_replace, key, kernel_cache())) for key in twice])
+    improve([tiers.Task(texts[key], partial(_replace, key, kernel_cache())) for key in twice])
+
+
+def improve(tasks: list[tiers.Task]) -> None:
+    """Have quick code replaced by good code in the background."""
+    improver.add(tasks)
 
 
 def _compiled(texts: Sequence[str], names: Iterable[str], quickly: bool = False) -> list[native.NativeCode]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -58,7 +58,15 @@ def keep_plan(key: str, frozen: Frozen) -> None:
 def kernel_keys(frozen: Frozen) -> list[str]:
     """The keys of the kernels of a frozen program, each once."""
     clusters = (step for step in frozen[2:] if step[0] == "cluster")
-    return list(dict.fromkeys(task[1] for step in clusters for task in step[6:] if task[0] == "kernel"))
+    return list(dict.fromkeys(key for step in clusters for key in _keys_of(step[6:])))
+
+
+def _keys_of(tasks: Sequence[Any]) -> Iterator[str]:
+    for task in tasks:
+        if task[0] == "kernel":
+            yield task[2]
+        elif task[0] == "region":
+            yield from _keys_of(task[4:])
 
 
 def bind_frozen(program: Program, frozen: Frozen, addresses: Addresses) -> BoundProgram:

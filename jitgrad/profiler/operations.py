@@ -59,11 +59,15 @@ def operations(executable: Executable) -> dict[int, Operations]:
 def _kernels(step: CompiledCluster, bound: BoundCluster) -> Iterator[tuple[Lowered, dict[str, int]]]:
     """The kernels of a cluster with the values of their ints."""
     blocks = {block.ctypes.data: block for block in bound.blocks}
-    for name, record in zip(bound.names, bound.steps, strict=True):
-        item = step.lowered[int(name.removeprefix("kernel_"))] if name.startswith("kernel_") else None
-        if isinstance(item, Lowered):
-            words = blocks[int(record[1])][len(item.kernel.buffers) :]
-            yield item, dict(zip(item.kernel.ints, map(int, words), strict=False))
+    for name, numbers, record in zip(bound.names, bound.origins, bound.steps, strict=True):
+        addresses = [int(record[1])]
+        if name.startswith("region"):
+            addresses = blocks[int(blocks[addresses[0]][1])][:, 1].tolist()
+        for number, address in zip(numbers, addresses, strict=False):
+            item = step.lowered[number]
+            if isinstance(item, Lowered):
+                words = blocks[address][len(item.kernel.buffers) :]
+                yield item, dict(zip(item.kernel.ints, map(int, words), strict=False))
 
 
 def _count(kernel: Kernel, numbers: Mapping[str, int]) -> dict[int, Operations]:

@@ -49,9 +49,16 @@ def _steps(run: Any, thread: int, details: dict[Any, Any]) -> Iterator[Event]:
     if key not in details:
         details[key] = step_details(compiled.program, compiled.steps[run.number])
     origins = run.executable.bound.steps[run.number].origins
-    for origin, start, end in zip(origins, run.stamps, run.stamps[1:], strict=False):
-        if origin is not None:
-            yield _worked(details[key][origin], start, end, thread)
+    for numbers, start, end in zip(origins, run.stamps, run.stamps[1:], strict=False):
+        yield from _shared([details[key][number] for number in numbers], start, end, thread)
+
+
+def _shared(details: Sequence[Detail], start: int, end: int, thread: int) -> Iterator[Event]:
+    """Steps that ran together, chunk by chunk, one after another: each with the time that its bytes would take."""
+    weights = [1 + detail.nbytes_read + detail.nbytes_written for detail in details]
+    for number, detail in enumerate(details):
+        first, last = (start + (end - start) * sum(weights[:k]) // sum(weights) for k in (number, number + 1))
+        yield _worked(detail, first, last, thread)
 
 
 def _worked(detail: Detail, start: int, end: int, thread: int) -> Event:

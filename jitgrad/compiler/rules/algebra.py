@@ -113,6 +113,14 @@ def long_sum(rw: Rewriter, ins: Instruction) -> Instruction | None:
     return rw.replace(ins, "add_n", rw.emit(ins.origin, "add_n", *first), *rest)
 
 
+def log_of_one_and_exponential(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """log(exp(0) + exp(x)) = softplus(x), which shares its exponential with the sigmoid of its gradient"""
+    x, y = ins.inputs
+    if rw.numbers.get(x) != 0:
+        x, y = y, x
+    return rw.replace(ins, "softplus", y) if rw.numbers.get(x) == 0 else None
+
+
 def short_sum(rw: Rewriter, ins: Instruction) -> int | Instruction | None:
     """add_n(x) = x, add_n(x, y) = x + y"""
     if len(ins.inputs) == 1:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+from jitgrad.compiler.constants import splat
 from jitgrad.compiler.rewriter import Rewriter
 from jitgrad.program import Instruction
 
@@ -32,6 +35,20 @@ def not_of_comparison(rw: Rewriter, ins: Instruction) -> Instruction | None:
     if opposite is None and all(rw.dtype(v).kind in "biu" for v in inner.inputs):
         opposite = _INTEGER_OPPOSITES.get(inner.op.name)
     return None if opposite is None else rw.replace(ins, opposite, *inner.inputs)
+
+
+def infinite_number(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """x = c and isinf(x) is false for a finite c"""
+    for p, q in (ins.inputs, ins.inputs[::-1]):
+        is_equal, is_infinite = rw.producer(p, "equal"), rw.producer(q, "isinf")
+        if is_equal is None or is_infinite is None:
+            continue
+        x, y = is_equal.inputs
+        x, c = (x, rw.numbers.get(y)) if y in rw.numbers else (y, rw.numbers.get(x))
+        if is_infinite.inputs == (x,) and isinstance(c, float) and math.isfinite(c):
+            spec = rw.specs[ins.outputs[0]]
+            return rw.constant(ins, splat(False, spec.known_shape, spec.dtype))
+    return None
 
 
 def choice_of_same(rw: Rewriter, ins: Instruction) -> int | None:

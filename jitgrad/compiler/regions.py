@@ -1,0 +1,152 @@
+"""Regions: the product of a long matrix with a vector, the kernels over its rows, and the product with the transposed
+matrix, run chunk by chunk one after another, so that the matrix is read from memory once. It decides which, and in
+what order all runs; it makes no steps.
+
+Between two steps of a region nobody waits for the other chunks, so each may read of what the others make only its own
+rows. Steps between them that a region does not need come after it, those that do not need the region before it. All
+of it is decided when a program is frozen, from extents; the number of chunks follows from the sizes alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from jitgrad.compiler.gemv import GemvPlan
+from jitgrad.compiler.groups import Placed, Plan
+from jitgrad.compiler.lower import Lowered
+from jitgrad.compiler.nodes import Product
+
+LEAST_BYTES = 2_000_000  # of the matrix: less stays in cache anyway
+CHUNK_BYTES = 500_000
+MOST_CHUNKS = 64
+_REACH = 8  # how many steps behind its first a region may end
+
+
+class Unit(NamedTuple):
+    """Steps, by their numbers, that run together; more than one is a region of ``chunks`` over ``rows``."""
+
+    members: tuple[int, ...]
+    rows: int = 0
+    chunks: int = 0
+
+
+class Sizes(NamedTuple):
+    """What regions are decided from: how a product is our own with a vector, what a kernel's chunks divide, and the
+    number of elements of a value.
+    """
+
+    vector_plan: Callable[[Product], GemvPlan | None]
+    extent: Callable[[Lowered], int]
+    count: Callable[[int], int]
+
+
+def find_units(plan: Plan, lowered: Sequence[Lowered | Product], sizes: Sizes) -> list[Unit]:
+    """All steps of a cluster in the order in which they run."""
+    units: list[Unit] = []
+    pending = list(range(len(lowered)))
+    search = _Search(plan, lowered, sizes)
+    while pending:
+        found = search.region(pending)
+        if found is None:
+            units.append(Unit((pending.pop(0),)))
+            continue
+        before, region, pending = found
+        units += [Unit((number,)) for number in before]
+        units.append(region)
+    return units
+
+
+class _Search:
+    """Finds regions by their first step, the product of a long matrix with a vector."""
+
+    def __init__(self, plan: Plan, lowered: Sequence[Lowered | Product], sizes: Sizes) -> None:
+        self.plan = plan
+        self.lowered = lowered
+        self.sizes = sizes
+
+    def region(self, pending: list[int]) -> tuple[list[int], Unit, list[int]] | None:
+        """The steps before it, the region that begins with the first of ``pending``, and the steps that are left."""
+        first = self.lowered[pending[0]]
+        cut = self.sizes.vector_plan(first) if isinstance(first, Product) else None
+        if not isinstance(first, Product) or cut is None or cut.combines:
+            return None
+        nbytes = cut.rows * cut.columns * self.plan.specs[first.value].dtype.itemsize
+        if nbytes < LEAST_BYTES or self._overwrites(pending[:_REACH]):
+            return None
+        members, before, after = [pending[0]], [], []
+        made, late = set(self._writes(pending[0])), set[int]()
+        ends = False
+        for number in pending[1:_REACH]:
+            reads = self._reads(number)
+            if not reads & late and self._joins(number, cut.rows, made):
+                members.append(number)
+                made |= self._writes(number)
+                ends = ends or isinstance(self.lowered[number], Product)
+            elif reads & (made | late):
+                after.append(number)
+                late |= self._writes(number)
+            else:
+                before.append(number)
+        if not ends:
+            return None
+        chunks = min(MOST_CHUNKS, math.ceil(nbytes / CHUNK_BYTES))
+        return before, Unit(tuple(members), cut.rows, chunks), after + pending[_REACH:]
+
+    def _root(self, v: int) -> int:
+        return self.plan.aliases.get(v, v)
+
+    def _reads(self, number: int) -> set[int]:
+        item = self.lowered[number]
+        if isinstance(item, Product):
+            return {self._root(item.a), self._root(item.b)}
+        return {self._root(v) for p in item.group.nodes for v in p.node.reads}
+
+    def _writes(self, number: int) -> set[int]:
+        item = self.lowered[number]
+        if isinstance(item, Product):
+            return {self._root(item.value)}
+        return set(map(self._root, item.group.stored)) | set(item.group.partials.values())
+
+    def _overwrites(self, numbers: Sequence[int]) -> bool:
+        """Whether a step writes what one before it has read or written: then their order must stay as it is."""
+        touched: set[int] = set()
+        for number in numbers:
+            if self._writes(number) & touched:
+                return True
+            touched |= self._reads(number) | self._writes(number)
+        return False
+
+    def _joins(self, number: int, rows: int, made: set[int]) -> bool:
+        """Whether a step runs over the rows, and reads of what the region makes its own rows only."""
+        item = self.lowered[number]
+        if isinstance(item, Product):
+            cut = self.sizes.vector_plan(item)
+            if cut is None or not cut.combines or cut.rows != rows:
+                return False
+            matrix, vector = (item.a, item.b) if item.transpose_a else (item.b, item.a)
+            return self._root(vector) in made and self._root(matrix) not in made
+        group = item.group
+        if group.is_serial or group.lead is not None or group.is_scatter or self.sizes.extent(item) != rows:
+            return False
+        is_kept = all(self.sizes.count(v) % rows == 0 for v in group.stored)
+        return is_kept and all(self._reads_own_row(p, rows, made) for p in group.nodes)
+
+    def _reads_own_row(self, placed: Placed, rows: int, made: set[int]) -> bool:
+        node = placed.node
+        if node.table is not None:
+            return False
+        return all(
+            self._root(v) not in made or list(self._rows_read(placed, v, rows)) == [True]
+            for v in dict.fromkeys(node.reads)
+        )
+
+    def _rows_read(self, placed: Placed, v: int, rows: int) -> Iterator[bool]:
+        """For each way in which a node reads a vector over the rows: whether it is at its own row."""
+        node = placed.node
+        for leaf in (leaf for o in node.operands for leaf in o.leaves if leaf.source == v):
+            used = [i for i in leaf.dims if i.axis is not None]
+            is_vector = self.sizes.count(v) == rows
+            own = [(placed.axes[i.axis or 0], i.scale, i.offset) for i in used] == [(0, 1, 0)]
+            yield is_vector and own

@@ -1,0 +1,100 @@
+"""Pieces of LLVM IR text for products: number types and their registers, words of blocks, masks, loops, loads and
+stores. They multiply nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Numbers(NamedTuple):
+    """A number type of LLVM: its name, its suffix in intrinsics, its bytes, and how many fill a register."""
+
+    type: str
+    suffix: str
+    size: int
+    lanes: int
+
+    @property
+    def vector(self) -> str:
+        """The type of a register."""
+        return f"<{self.lanes} x {self.type}>"
+
+    @property
+    def mask(self) -> str:
+        """The type of one bit per lane."""
+        return f"<{self.lanes} x i1>"
+
+
+KINDS = {"float32": Numbers("float", "f32", 4, 16), "float64": Numbers("double", "f64", 8, 8)}
+
+
+def declarations_ir(kind: Numbers) -> str:
+    """The intrinsics in use."""
+    v, m, name = kind.vector, kind.mask, f"v{kind.lanes}{kind.suffix}"
+    return f"""
+declare {v} @llvm.fma.{name}({v}, {v}, {v}) #0
+declare {v} @llvm.masked.load.{name}.p0(ptr, i32, {m}, {v}) #0
+declare void @llvm.masked.store.{name}.p0({v}, ptr, i32, {m}) #0
+"""
+
+
+def word_ir(name: str, names: Sequence[str]) -> str:
+    """The word of a block under its name; ``names`` are those of all words, in order."""
+    return f"""  %{name}_at = getelementptr i64, ptr %block, i64 {names.index(name)}
+  %{name} = load i64, ptr %{name}_at"""
+
+
+def mask_ir(name: str, kind: Numbers, count: str) -> str:
+    """The lanes below `count`."""
+    many, numbers = f"<{kind.lanes} x i64>", ", ".join(f"i64 {k}" for k in range(kind.lanes))
+    return f"""  %{name}_one = insertelement {many} poison, i64 {count}, i64 0
+  %{name}_all = shufflevector {many} %{name}_one, {many} poison, <{kind.lanes} x i32> zeroinitializer
+  %{name} = icmp slt {many} <{numbers}>, %{name}_all"""
+
+
+def loop_ir(i: str, limit: str, step: str, body: str, first: str = "0") -> str:
+    """A loop of `%i` from `first` below `limit`; `body` may define `step`."""
+    return f"""
+  br label %{i}_before
+{i}_before:
+  br label %{i}_head
+{i}_head:
+  %{i} = phi i64 [ {first}, %{i}_before ], [ %{i}_next, %{i}_latch ]
+  %{i}_more = icmp slt i64 %{i}, {limit}
+  br i1 %{i}_more, label %{i}_body, label %{i}_done
+{i}_body:
+{body}
+  br label %{i}_latch
+{i}_latch:
+  %{i}_next = add i64 %{i}, {step}
+  br label %{i}_head
+{i}_done:"""
+
+
+def min_ir(name: str, a: str, b: str) -> str:
+    """The smaller of two numbers."""
+    return f"""  %{name}_less = icmp slt i64 {a}, {b}
+  %{name} = select i1 %{name}_less, i64 {a}, i64 {b}"""
+
+
+def at_ir(name: str, kind: Numbers, base: str, offset: str) -> str:
+    """The address of an element."""
+    return f"  %{name} = getelementptr {kind.type}, ptr {base}, i64 {offset}"
+
+
+def load_ir(name: str, kind: Numbers, pointer: str, mask: str) -> str:
+    """A register from memory, zero where the mask is."""
+    return (
+        f"  %{name} = call {kind.vector} @llvm.masked.load.v{kind.lanes}{kind.suffix}.p0(ptr {pointer}, "
+        f"i32 {kind.size}, {kind.mask} {mask}, {kind.vector} zeroinitializer)"
+    )
+
+
+def store_ir(kind: Numbers, value: str, pointer: str, mask: str) -> str:
+    """A register to memory where the mask allows."""
+    return (
+        f"  call void @llvm.masked.store.v{kind.lanes}{kind.suffix}.p0({kind.vector} {value}, ptr {pointer}, "
+        f"i32 {kind.size}, {kind.mask} {mask})"
+    )

@@ -1,0 +1,109 @@
+"""Our own products of a matrix and a vector as steps against NumPy's matmul: both sides, both layouts, bits."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from step_kernels import Call
+
+from jitgrad.compiler import gemv
+from jitgrad.compiler.blas import Operand
+from jitgrad.compiler.gemv_steps import vector_steps
+from jitgrad.compiler.machine import vector_bytes
+from jitgrad.compiler.runtime import runtime
+
+
+@pytest.fixture(autouse=True)
+def small_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemv, "_LEAST_BYTES", 1)
+    monkeypatch.setattr(gemv, "_LEAST_ROWS", 1)
+
+
+needs_registers = pytest.mark.skipif(vector_bytes() < 64, reason="these products need registers of 64 bytes")
+LENGTHS = ((100, 10), (17, 1), (33, 65), (64, 8), (20, 300), (5001, 20), (40000, 9))
+
+
+def multiply(a: NDArray[Any], b: NDArray[Any], ta: bool, tb: bool, threads: int = 2) -> NDArray[Any] | None:
+    """op(a) op(b) in steps; None where the product is for BLAS."""
+    m, k = a.shape[::-1] if ta else a.shape
+    n = b.shape[0] if tb else b.shape[1]
+    c = np.full((m, n), np.nan, a.dtype)
+    plan = gemv.plan_vector_product(a.dtype, (m, n, k), 1, (ta, tb))
+    if plan is None:
+        return None
+    operands = tuple(Operand(s, x.shape[1], (0,), t) for s, (x, t) in enumerate(((a, ta), (b, tb), (c, False))))
+    parts = np.full(plan.parts, np.nan, a.dtype)
+    steps = vector_steps(a.dtype, n, plan, (operands[0], operands[1], operands[2]), 3 if plan.parts else 2)
+    call = Call([a, b, c, parts], [(s.address, s.block, s.extent, s.nchunks) for s in steps])
+    runtime().run_steps(*call.arguments, 0, threads, 0)
+    return c
+
+
+@needs_registers
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("long", "short"), LENGTHS)
+def test_all_layouts(dtype: str, long: int, short: int) -> None:
+    rng = np.random.default_rng(0)
+    done = 0
+    shapes, sides = ((long, short), (short, long)), (False, True)
+    for (rows, columns), turned, left in itertools.product(shapes, sides, sides):
+        matrix = rng.standard_normal((columns, rows) if turned else (rows, columns)).astype(dtype)
+        whole = matrix.T if turned else matrix
+        vector = rng.standard_normal((1, rows) if left else (columns, 1)).astype(dtype)
+        a, b = (vector, matrix) if left else (matrix, vector)
+        out = multiply(a, b, turned and not left, turned and left)
+        if out is None:
+            continue
+        done += 1
+        exact = (vector.astype(float) @ whole) if left else (whole @ vector.astype(float))
+        size = (np.abs(vector) @ np.abs(whole)) if left else (np.abs(whole) @ np.abs(vector))
+        assert (np.abs(out - exact) <= (2e-5 if dtype == "float32" else 1e-13) * size).all()
+    assert done >= 4
+
+
+@needs_registers
+def test_bits_do_not_depend_on_threads() -> None:
+    rng = np.random.default_rng(1)
+    a, x, y = rng.standard_normal((50000, 13)), rng.standard_normal((13, 1)), rng.standard_normal((50000, 1))
+    for operands in ((a, x, False, False), (a, y, True, False)):
+        results = {out.tobytes() for threads in (1, 2, 3) if (out := multiply(*operands, threads)) is not None}
+        assert len(results) == 1
+
+
+@needs_registers
+def test_infinity_and_nan_stay_where_they_belong() -> None:
+    """An odd row, a row that is not there, and columns beyond the last have no part in any sum."""
+    for rows in (15, 16, 17):
+        a, x = np.ones((rows, 5)), np.ones((5, 1))
+        a[rows - 1, 4], x[0, 0] = np.inf, 1.0
+        out = multiply(a, x, False, False)
+        assert out is not None
+        assert np.isinf(out[-1, 0])
+        assert (out[:-1] == 5).all()
+        total = multiply(a, np.ones((rows, 1)), True, False)
+        assert total is not None
+        assert np.isinf(total[4, 0])
+        assert (total[:4] == rows).all()
+
+
+def test_what_is_left_to_blas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemv, "vector_bytes", lambda: 64)
+    f8 = np.dtype("f8")
+    assert gemv.plan_vector_product(f8, (1000, 1, 10), 1, (False, False)) is not None
+    monkeypatch.setattr(gemv, "_LEAST_BYTES", 100_000)
+    assert gemv.plan_vector_product(f8, (1000, 1, 10), 1, (False, False)) is None
+    assert gemv.plan_vector_product(f8, (10000, 1, 10), 1, (False, False)) is not None
+    monkeypatch.setattr(gemv, "_LEAST_BYTES", 1)
+    assert gemv.plan_vector_product(f8, (1000, 1, 10), 3, (False, False)) is None
+    assert gemv.plan_vector_product(f8, (1, 1, 10), 1, (False, False)) is None
+    assert gemv.plan_vector_product(f8, (1000, 1, 0), 1, (False, False)) is None
+    monkeypatch.setattr(gemv, "_LEAST_ROWS", 64)
+    assert gemv.plan_vector_product(f8, (60, 1, 1000), 1, (False, False)) is None
+    assert gemv.plan_vector_product(f8, (300, 1, 100000), 1, (False, False)) is None
+    assert gemv.plan_vector_product(np.dtype("i8"), (1000, 1, 10), 1, (False, False)) is None
+    monkeypatch.setattr(gemv, "vector_bytes", lambda: 32)
+    assert gemv.plan_vector_product(f8, (1000, 1, 10), 1, (False, False)) is None

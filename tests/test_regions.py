@@ -1,0 +1,162 @@
+"""Regions of steps over the rows of a long matrix: which steps they take, and that nothing but the time changes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import jitgrad as jg
+from jitgrad.compiler import gemv, regions
+from jitgrad.compiler.bind import BoundCluster
+from jitgrad.compiler.machine import vector_bytes
+from jitgrad.profiler.operations import operations
+
+pytestmark = pytest.mark.skipif(vector_bytes() < 64, reason="products with vectors are our own only there")
+
+ROWS, COLUMNS = 5003, 11
+Loss = Callable[..., Any]
+
+
+def plain(w: Any, x: Any, y: Any) -> Any:
+    return np.mean(np.log1p((x @ w - y) ** 2))
+
+
+def shifted(w: Any, x: Any, y: Any) -> Any:
+    """The residual of a row depends on the row before it."""
+    z = x @ w
+    return np.sum(np.tanh(z[1:] - z[:-1] * y[1:]))
+
+
+def normed(w: Any, x: Any, y: Any) -> Any:
+    """All rows have to be there before any residual is."""
+    z = x @ w
+    return np.sum(np.sin(z / np.sqrt(np.sum(z * z)) - y))
+
+
+def twice(w: Any, x: Any, y: Any) -> Any:
+    return np.sum(np.exp(-((x @ w - y) ** 2))) + np.sum(np.cos(x @ w))
+
+
+def given(dtype: str, rows: int = ROWS) -> tuple[NDArray[Any], ...]:
+    rng = np.random.default_rng(0)
+    arrays = (rng.standard_normal(COLUMNS), rng.standard_normal((rows, COLUMNS)), rng.standard_normal(rows))
+    return tuple(a.astype(dtype) for a in arrays)
+
+
+def units(loss: Loss, arrays: tuple[NDArray[Any], ...]) -> list[str]:
+    """The names of the steps of the value and gradient."""
+    compiled = jg.compile(jg.value_and_grad(loss))
+    (stage, args), *_ = compiled.stages(*arrays)
+    clusters = [step for step in stage.executable(args).bound.steps if isinstance(step, BoundCluster)]
+    return [name for cluster in clusters for name in cluster.names]
+
+
+@pytest.fixture(autouse=True)
+def small_regions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemv, "_LEAST_BYTES", 1000)
+    monkeypatch.setattr(regions, "LEAST_BYTES", 1000)
+    monkeypatch.setattr(regions, "CHUNK_BYTES", 20_000)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("loss", [plain, shifted, normed, twice])
+def test_values_and_gradients(loss: Loss, dtype: str) -> None:
+    arrays = given(dtype)
+    compiled = jg.compile(jg.value_and_grad(loss, (0, 1)))
+    value, gradients = compiled(*arrays)
+    expected, expected_gradients = compiled.interpret(*arrays)
+    tolerance = 2e-4 if dtype == "float32" else 1e-12
+    np.testing.assert_allclose(value, expected, rtol=tolerance)
+    for gradient, wanted in zip(gradients, expected_gradients, strict=True):
+        np.testing.assert_allclose(gradient, wanted, atol=tolerance * np.abs(wanted).max())
+
+
+def test_one_pass_over_the_matrix() -> None:
+    names = units(plain, given("float64"))
+    assert sum(name.startswith("region") for name in names) == 1
+    assert not any(name.startswith("rows") for name in names)
+
+
+@pytest.mark.parametrize("loss", [shifted, normed])
+def test_what_needs_other_rows_waits_for_them(loss: Loss) -> None:
+    names = units(loss, given("float64"))
+    assert sum(name.startswith("rows") for name in names) == 2
+
+
+def test_small_matrices_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regions, "LEAST_BYTES", 10_000_000)
+    assert not any(name.startswith("region") for name in units(plain, given("float64", 6007)))
+
+
+def test_bits_do_not_depend_on_threads() -> None:
+    arrays = given("float32")
+    compiled = jg.compile(jg.value_and_grad(plain))
+    before, results = jg.get_num_threads(), set()
+    try:
+        for threads in (1, 2):
+            jg.set_num_threads(threads)
+            value, gradient = compiled(*arrays)
+            results.add((float(value), gradient.tobytes()))
+    finally:
+        jg.set_num_threads(before)
+    assert len(results) == 1
+
+
+REGRESSION = """
+import sys
+import numpy as np
+import jitgrad as jg
+from jitgrad.compiler.bind import BoundCluster
+rng = np.random.default_rng(0)
+x, w, y = rng.standard_normal((20000, 20)), rng.standard_normal(20), rng.standard_normal(20000)
+compiled = jg.compile(jg.value_and_grad(lambda w, x, y: np.mean(np.log1p((x @ w - y) ** 2))))
+value, gradient = compiled(w, x, y)
+(stage, args), *_ = compiled.stages(w, x, y)
+clusters = [step for step in stage.executable(args).bound.steps if isinstance(step, BoundCluster)]
+names = [name for cluster in clusters for name in cluster.names]
+is_found = any(name.startswith("region") for name in names)
+print("llvmlite" in sys.modules, is_found, float(value).hex(), gradient.tobytes().hex())
+"""
+
+
+def test_a_new_process_finds_regions_on_disk(tmp_path: Path) -> None:
+    """Kernels of a region are found by their keys, and quick code and good code of its products have the same bits."""
+    settings = {"JITGRAD_CACHE": "1", "JITGRAD_CACHE_DIR": str(tmp_path), "JITGRAD_VERIFY": "0"}
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", REGRESSION], env=os.environ | settings, capture_output=True, text=True, check=True
+        ).stdout.split()
+        for _ in range(2)
+    ]
+    assert [run[:2] for run in runs] == [["True", "True"], ["False", "True"]]
+    assert runs[0][2:] == runs[1][2:]
+
+
+def test_operations_in_regions_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = []
+    for least in (1000, 10_000_000):
+        monkeypatch.setattr(regions, "LEAST_BYTES", least)
+        compiled = jg.compile(jg.value_and_grad(plain))
+        (stage, args), *_ = compiled.stages(*given("float64", 7001 if least == 1000 else 7003))
+        counted.append(operations(stage.executable(args))[8])
+    assert counted[0].divisions / 7001 == pytest.approx(counted[1].divisions / 7003, rel=0.01)
+    assert counted[0].others / 7001 == pytest.approx(counted[1].others / 7003, rel=0.01)
+
+
+def test_profiles_tell_the_members_of_a_region_apart() -> None:
+    arrays = given("float64")
+    compiled = jg.compile(jg.value_and_grad(plain))
+    compiled(*arrays)
+    with jg.profile() as profile:
+        compiled(*arrays)
+    worked = [event for event in profile.events if event.kind in ("kernel", "blas")]
+    assert len([event for event in worked if event.kind == "blas"]) == 2
+    assert all(event.duration >= 0 for event in worked)
