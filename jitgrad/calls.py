@@ -112,6 +112,7 @@ class Calls:
             rebuild, outputs = self._rebuild(call), entry.runner.fetches
             made = Traceable(self.fn, call.structure, call.leaves, rebuild, self._scope, entry.results, outputs)
             entry.split = make_split(made)
+        args, kwargs = self.arguments.without_statics(args, kwargs)
         leaves = zip(pytree.flatten((args, kwargs))[0], call.leaves, strict=True)
         dynamic = [settled(x) for x, key in leaves if not isinstance(key, Static)]
         return call_split(entry.split, call.arrays, dynamic)
@@ -137,8 +138,7 @@ class Calls:
         if self.arguments.any_static:
             args, kwargs = self.arguments.bind(args, kwargs)
             statics = self.arguments.statics(self.name, args, kwargs)
-            args = tuple(None if i in self.arguments.positions else x for i, x in enumerate(args))
-            kwargs = {name: x for name, x in kwargs.items() if name not in self.arguments.names}
+            args, kwargs = self.arguments.without_statics(args, kwargs)
         leaves, structure = pytree.flatten((args, kwargs))
         keys: list[LeafKey] = []
         arrays: list[Any] = []

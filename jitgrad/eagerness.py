@@ -20,22 +20,39 @@ class Watcher(Protocol):
         """A Variable that may be trained was read."""
 
 
+class Collecting(Protocol):
+    """A scope that has collected operations which have not run."""
+
+    def flush(self) -> None:
+        """Run them."""
+
+
 class _Local(threading.local):
     tapes: tuple[Watcher, ...] = ()
     collector: Any = None
+    unfinished: tuple[Collecting, ...] = ()
 
 
 local = _Local()
 
 
+def finish() -> None:
+    """Run what scopes of this thread have collected, before other tapes listen than did when it was written."""
+    unfinished, local.unfinished = local.unfinished, ()
+    for scope in unfinished:
+        scope.flush()
+
+
 def open_tape(tape: Watcher) -> None:
     """Tell a tape of this thread's eager operations from now on; machine code leaves calls to Python meanwhile."""
+    finish()
     local.tapes = (*local.tapes, tape)
     conditions.count(conditions.TRACES, 1)
 
 
 def close_tape(tape: Watcher) -> None:
     """Tell a tape no more; nothing happens when it is not told anyway."""
+    finish()
     rest = tuple(t for t in local.tapes if t is not tape)
     conditions.count(conditions.TRACES, len(rest) - len(local.tapes))
     local.tapes = rest

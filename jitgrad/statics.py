@@ -79,6 +79,14 @@ class Arguments:
         bound: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
         return {given.where: place for place, given in bound if isinstance(given, _Place)}
 
+    def without_statics(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments as they are traced: bound, None in place of static positions, no static names."""
+        if not self.any_static:
+            return args, kwargs
+        args, kwargs = self.bind(args, kwargs)
+        args = tuple(None if i in self.positions else x for i, x in enumerate(args))
+        return args, {name: x for name, x in kwargs.items() if name not in self.names}
+
     def statics(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Statics:
         """The static arguments among bound ones. TypeError, with the function's name, unless they are hashable."""
         found: Statics = {i: args[i] for i in sorted(self.positions) if i < len(args)}

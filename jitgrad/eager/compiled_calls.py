@@ -7,6 +7,7 @@ twice.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad import pytree
-from jitgrad.eager.recorder import keep
+from jitgrad.eager.recorder import keep, unchanging
 from jitgrad.eager.tensor import EagerTensor, plain, run, settled, wrap
 from jitgrad.eagerness import local
 from jitgrad.gradients import gradients
@@ -40,6 +41,9 @@ class Traceable:
     outputs: Sequence[Tensor]
 
 
+Residuals = tuple[Any, tuple[int, ...], tuple[int | None, ...]]
+
+
 @dataclass(frozen=True, eq=False)
 class Split:
     """A function cut into its forward part and its gradient.
@@ -56,6 +60,14 @@ class Split:
     reads: tuple[tuple[str, int], ...]
     gives: tuple[int | None, ...]
     carrying: tuple[int, ...]
+    inputs: tuple[Tensor, ...]
+
+    @functools.cached_property
+    def of_residuals(self) -> Residuals:
+        """The gradient of the residuals as a function of leaves, Variables and cotangents; the places of those
+        residuals; per leaf and Variable the number of its output.
+        """
+        return _gradient_of_residuals(self)
 
 
 class BackwardCall:
@@ -64,26 +76,34 @@ class BackwardCall:
     def __init__(self, fetches: Sequence[Tensor], feeds: Sequence[Tensor]) -> None:
         self._runner = Runner(fetches, feeds, name="gradient")
         self._fetches, self._feeds = tuple(fetches), tuple(feeds)
-        self._operations = needed_operations(fetches, (), feeds)
+        self.operations = needed_operations(fetches, (), feeds)
 
     def __call__(self, *values: Any) -> list[Any]:
         if any(isinstance(x, Tensor) for x in values):
-            return self._replay(values)
+            return made_again(self._fetches, self._feeds, self.operations, values)
         return self._runner.run([np.ascontiguousarray(plain(x)).reshape(np.shape(x)) for x in values])
 
-    def _replay(self, values: Sequence[Any]) -> list[Any]:
-        made: dict[Tensor, Any] = dict(zip(self._feeds, values, strict=True))
-        with jit_scope():
-            for op in self._operations:
-                outs = apply(op.opdef, *[made[x] for x in op.inputs], **op.params)
-                for t, out in zip(op.outputs, outs if isinstance(outs, tuple) else (outs,), strict=True):
-                    made.setdefault(t, out)
-        return [made[t] for t in self._fetches]
+
+def made_again(
+    fetches: Sequence[Tensor], feeds: Sequence[Tensor], operations: Sequence[Operation], values: Sequence[Any]
+) -> list[Any]:
+    """The fetches computed by the same ops, made again in a compiled scope, from other values of the feeds."""
+    made: dict[Tensor, Any] = dict(zip(feeds, values, strict=True))
+    with jit_scope():
+        for op in operations:
+            outs = apply(op.opdef, *[made[x] for x in op.inputs], **op.params)
+            for t, out in zip(op.outputs, outs if isinstance(outs, tuple) else (outs,), strict=True):
+                made.setdefault(t, out)
+    return [made[t] for t in fetches]
 
 
 @dataclass(frozen=True, eq=False)
 class SplitRule:
-    """The gradient of one call: the backward part, with what the forward part kept."""
+    """The gradient of one call: the backward part, with what the forward part kept.
+
+    What is kept are the inputs of the backward part, then the call's leaves and Variables. Cotangents of residuals come
+    from a tape that watched the backward part run: they go through the forward part, which is differentiated then.
+    """
 
     split: Split
     specs: tuple[Any, ...]
@@ -96,13 +116,53 @@ class SplitRule:
         """Cotangents of the dynamic leaves, then of the Variables."""
         split = self.split
         pending = iter(kept)
-        values = [self._seed(cotangents[k], k) if what == "seed" else next(pending) for what, k in split.reads]
-        made = run(split.backward, tuple(values), {}) if any(k is not None for k in split.gives) else []
-        return [None if k is None else made[k] for k in split.gives]
+        grads: list[Any] = [None] * len(split.gives)
+        if any(g is not None for g in cotangents[: split.count]):
+            values = [self._seed(cotangents[k], k) if what == "seed" else next(pending) for what, k in split.reads]
+            made = run(split.backward, tuple(values), {}) if any(k is not None for k in split.gives) else []
+            grads = [None if k is None else made[k] for k in split.gives]
+        if any(g is not None for g in cotangents[split.count :]):
+            grads = [_added(g, h) for g, h in zip(grads, self._through_residuals(kept, cotangents), strict=True)]
+        return grads
+
+    def _through_residuals(self, kept: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+        """What the cotangents of residuals add to those of leaves and Variables."""
+        split = self.split
+        backward, places, gives = split.of_residuals
+        leaves = kept[len(kept) - len(gives) :]
+        seeds = [self._seed(cotangents[k], k) for k in places]
+        made = run(backward, (*leaves, *seeds), {})
+        return [None if k is None else made[k] for k in gives]
 
     def _seed(self, cotangent: Any, k: int) -> Any:
         spec = self.specs[k]
         return np.zeros(spec.known_shape, spec.dtype) if cotangent is None else settled(cotangent)
+
+
+def _added(a: Any, b: Any) -> Any:
+    if a is None or b is None:
+        return b if a is None else a
+    return a + b
+
+
+def _gradient_of_residuals(split: Split) -> Residuals:
+    fetches = split.forward.fetches
+    places = tuple(k for k, t in enumerate(fetches) if k >= split.count and is_inexact(t.dtype))
+    wanted = [fetches[k] for k in places]
+    operations = needed_operations(wanted, (), split.inputs)
+    found: dict[str, Any] = {}
+
+    def differentiated(inputs: list[Tensor], seeds: list[Tensor]) -> Any:
+        ys = made_again(wanted, split.inputs, operations, inputs)
+        found.update(inputs=inputs, seeds=seeds, grads=gradients(ys, inputs, grad_ys=list(seeds)))
+        return []
+
+    keys = [(t.dtype, t.shape) for t in (*split.inputs, *wanted)]
+    tree = [list(range(len(split.inputs))), list(range(len(wanted)))]
+    trace(differentiated, pytree.flatten((tuple(tree), {}))[1], keys, [f"x{k}" for k in range(len(keys))])
+    place: dict[Tensor, int] = {}
+    gives = tuple(None if g is None else place.setdefault(g, len(place)) for g in found["grads"])
+    return BackwardCall(list(place), [*found["inputs"], *found["seeds"]]), places, gives
 
 
 def call_split(split: Split, arrays: Sequence[Any], leaves: Sequence[Any]) -> Any:
@@ -116,7 +176,7 @@ def call_split(split: Split, arrays: Sequence[Any], leaves: Sequence[Any]) -> An
         sources: Mapping[str, Sequence[Any]] = {"leaf": leaves, "value": outs}
         kept = tuple(sources[what][k] for what, k in split.reads if what != "seed")
         specs = tuple(t.spec for t in split.forward.fetches)
-        keep(telling, SplitRule(split, specs), numbers, outs[: split.count], kept)
+        keep(telling, SplitRule(split, specs), numbers, outs, unchanging((*kept, *leaves, *variables)))
     return build_eager(split.results, outs[: split.count])
 
 
@@ -190,6 +250,7 @@ def _cut(
         tuple(sources[t] for t in feeds),
         gives,
         carrying,
+        (*leaves, *reads.values()),
     )
 
 

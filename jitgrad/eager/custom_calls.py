@@ -12,7 +12,7 @@ import numpy as np
 from jitgrad import pytree
 from jitgrad.eager.recorder import Entry, keep
 from jitgrad.eager.tensor import EagerTensor, asarray, plain, settled, wrap
-from jitgrad.eagerness import local
+from jitgrad.eagerness import finish, local
 from jitgrad.errors import layout
 from jitgrad.ops.state import Variable
 
@@ -64,10 +64,12 @@ def eager_custom(
     """
     args = pytree.tree_map(settled, args)
     readings = _Readings()
+    finish()
     before = local.tapes
     local.tapes = (*before, readings)
     try:
         value, rule = value_and_rule(fn(*args, **kwargs))
+        finish()
     finally:
         local.tapes = before
     leaves, structure = pytree.flatten(value)

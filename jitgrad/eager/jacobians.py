@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,9 +45,14 @@ class _Pull:
         return batch([found[n] for n in self._sources], {seed: seeds}, len(self._seeds))
 
 
-def pull_stack(
-    entries: Sequence[Entry], target: EagerTensor, seeds: Any, sources: Sequence[int | None]
-) -> list[EagerTensor | None]:
+class Source(NamedTuple):
+    """What is differentiated by: the numbers of a tensor, or of a Variable's values, and the shape."""
+
+    numbers: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+def pull_stack(entries: Sequence[Entry], target: EagerTensor, seeds: Any, sources: Sequence[Source]) -> list[Any]:
     """Per source the stack of its cotangents for a stack of the target's, shape (len(seeds), *source.shape).
 
     None for a source that the target does not depend on. The result is recorded on the tapes that are open.
@@ -56,31 +63,32 @@ def pull_stack(
         if any(n in reached for n in outputs):
             used.append(entry)
             reached.update(n for n in inputs if n is not None)
-    wanted = [n for n in sources if n is not None and n in reached]
+    wanted = [n for source in sources for n in source.numbers if n in reached]
     if not wanted:
         return [None] * len(sources)
     kept = tuple(x for _, _, _, keeps in used for x in keeps)
     made = dict(zip(wanted, run(_Pull(used, target.number, seeds, wanted), kept, {}), strict=True))
-    return [None if n is None else made.get(n) for n in sources]
+    stacks = [[made[n] for n in source.numbers if n in made] for source in sources]
+    return [functools.reduce(operator.add, found) if found else None for found in stacks]
 
 
-def jacobian(entries: Sequence[Entry], target: EagerTensor, sources: Sequence[EagerTensor]) -> list[Any]:
+def jacobian(entries: Sequence[Entry], target: EagerTensor, sources: Sequence[Source]) -> list[Any]:
     """Per source the derivative of every element of ``target``, shape target.shape + source.shape."""
     seeds = np.eye(target.size, dtype=target.dtype).reshape(target.size, *target.shape)
-    stacks = pull_stack(entries, target, seeds, [x.number for x in sources])
+    stacks = pull_stack(entries, target, seeds, sources)
     return [
         None if stack is None else run(np.reshape, (stack, (*target.shape, *x.shape)), {})
         for stack, x in zip(stacks, sources, strict=True)
     ]
 
 
-def batch_jacobian(entries: Sequence[Entry], target: EagerTensor, source: EagerTensor) -> Any:
+def batch_jacobian(entries: Sequence[Entry], target: EagerTensor, source: Source) -> Any:
     """The derivative of ``target[b]`` by ``source[b]`` for each b, shape target.shape + source.shape[1:]."""
     batch_size, shape = target.shape[0], target.shape[1:]
     count = int(np.prod(shape))
     eye = np.eye(count, dtype=target.dtype).reshape(count, 1, *shape)
     seeds = np.ascontiguousarray(np.broadcast_to(eye, (count, batch_size, *shape)))
-    (stack,) = pull_stack(entries, target, seeds, [source.number])
+    (stack,) = pull_stack(entries, target, seeds, [source])
     if stack is None:
         return None
     return run(np.reshape, (run(np.moveaxis, (stack, 0, 1), {}), (batch_size, *shape, *source.shape[1:])), {})

@@ -37,6 +37,8 @@ class Collector:
 
     def add(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The results of a call, to be computed later."""
+        if self not in local.unfinished:
+            local.unfinished = (*local.unfinished, self)
         with no_collecting(), self._graph.as_default():
             result = fn(*self._symbolic(args), **self._symbolic(dict(kwargs)))
             return self._pending(result)
@@ -53,9 +55,10 @@ class Collector:
             value = value.eager_value()
         if not isinstance(value, np.ndarray):
             return value
+        if type(value) is not EagerTensor:  # the caller may change it before it is read
+            value = asarray(value)
         if id(value) not in self._inputs:
-            array = asarray(value)
-            self._inputs[id(value)] = (value, placeholder(array.dtype, array.shape))
+            self._inputs[id(value)] = (value, placeholder(value.dtype, value.shape))
         return self._inputs[id(value)][1]
 
     def _pending(self, result: Any) -> Any:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, Protocol
 
+import numpy as np
+
 from jitgrad.eager.keys import leaf_key
 from jitgrad.eagerness import Watcher, local
 
@@ -51,8 +53,14 @@ def record_pair(fn: Any, x: Any, y: Any, out: Any) -> None:
             key = (fn, _key_of(x), _key_of(y))
             rule, pick, out.key = _flat_rules.get(key) or _new_flat_rule(key, fn, (x, y), out)
             if out.key[0].kind in "fc":
-                tape.entries.append((rule, (a, b), (out.number,), pick((x, y, out))))
+                kept = pick((x, y, out)) if type(x) is type(y) else unchanging(pick((x, y, out)))
+                tape.entries.append((rule, (a, b), (out.number,), kept))
                 watched.add(out.number)
+
+
+def unchanging(values: Sequence[Any]) -> tuple[Any, ...]:
+    """The values, plain arrays copied: their owner may change them before a gradient reads them."""
+    return tuple([x.copy() if type(x) is np.ndarray and x.flags.writeable else x for x in values])
 
 
 def record_flat(fn: Any, args: tuple[Any, ...], out: Any) -> None:
@@ -99,7 +107,7 @@ def record(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     if telling:
         rule = rule_of(fn, args, kwargs, leaves, outs)
         values = (*leaves, *outs)
-        keep(telling, rule, numbers, outs, tuple([values[k] for k in rule.places(len(leaves))]))
+        keep(telling, rule, numbers, outs, unchanging([values[k] for k in rule.places(len(leaves))]))
 
 
 def keep(

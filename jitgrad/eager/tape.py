@@ -14,11 +14,11 @@ import numpy as np
 
 from jitgrad import pytree
 from jitgrad.eager.calls import ones_like
-from jitgrad.eager.jacobians import batch_jacobian, jacobian
+from jitgrad.eager.jacobians import Source, batch_jacobian, jacobian
 from jitgrad.eager.pending import PendingTensor
 from jitgrad.eager.recorder import Entry
-from jitgrad.eager.tensor import EagerTensor, settled, wrap
-from jitgrad.eagerness import close_tape, local, open_tape
+from jitgrad.eager.tensor import EagerTensor, asarray, settled, wrap
+from jitgrad.eagerness import close_tape, finish, local, open_tape
 from jitgrad.errors import layout
 from jitgrad.graph import Tensor
 from jitgrad.ops.slices import IndexedSlices, concatenated
@@ -60,6 +60,7 @@ class GradientTape:
 
     def watch(self, tensors: Any) -> None:
         """Record what is done with these tensors (any pytree of them; Variables too). TypeError for anything else."""
+        finish()
         for x in pytree.flatten(tensors)[0]:
             if isinstance(x, Variable):
                 self.watch_variable(x, x.eager_value())
@@ -77,7 +78,7 @@ class GradientTape:
 
     def read_variable(self, variable: Variable, value: EagerTensor) -> None:
         """A Variable that may be trained was read."""
-        if self.watches_variables:
+        if variable in self._variables or (variable.trainable and self.watches_variables):
             self.watch_variable(variable, value)
 
     def watched_variables(self) -> tuple[Variable, ...]:
@@ -114,10 +115,11 @@ class GradientTape:
         target = pytree.tree_map(settled, target)
         targets, wanted = pytree.flatten(target)[0], pytree.flatten(sources)
         seeds = self._seeds(target, targets, output_gradients)
-        if any(isinstance(y, Tensor) for y in targets):
+        numbers = None if any(isinstance(y, Tensor) for y in targets) else [self._numbers_of(x) for x in wanted[0]]
+        if numbers is None:
             return pytree.unflatten(wanted[1], gradients(targets, wanted[0], seeds))
         self._spend()
-        found = self._walk(targets, seeds, [self._numbers_of(x) for x in wanted[0]])
+        found = self._walk(targets, seeds, numbers)
         return pytree.unflatten(wanted[1], found)
 
     def jacobian(self, target: Any, sources: Any) -> Any:
@@ -136,7 +138,7 @@ class GradientTape:
         if not target.ndim or not source.ndim or target.shape[0] != source.shape[0]:
             raise ValueError(f"batch_jacobian needs equal leading extents, got {target.shape} and {source.shape}")
 
-        def of_rows(entries: Sequence[Entry], y: EagerTensor, xs: Sequence[EagerTensor]) -> list[Any]:
+        def of_rows(entries: Sequence[Entry], y: EagerTensor, xs: Sequence[Source]) -> list[Any]:
             return [batch_jacobian(entries, y, xs[0])]
 
         return self._all_of(target, source, of_rows)
@@ -145,11 +147,9 @@ class GradientTape:
         leaves, structure = pytree.flatten(sources)
         target = settled(target)
         self._seeds(target, [target], None)
-        tensors = [settled(x) for x in leaves]
-        for x in tensors:
-            self._numbers_of(x)
+        wanted = [Source(tuple(self._numbers_of(x)), tuple(x.shape)) for x in leaves]
         self._spend()
-        found = derive(self.entries, target, tensors)
+        found = derive(self.entries, target, wanted)
         if not self._persistent:
             self.entries.clear()
         return pytree.unflatten(structure, found)
@@ -167,10 +167,12 @@ class GradientTape:
         for y in targets:
             if not isinstance(y, EagerTensor | Tensor):
                 raise TypeError(f"a target must be a tensor, got {type(y).__name__}")
-        if given is None:
-            return [None] * len(targets)
-        seeds = pytree.flatten_up_to(target, given)
+        seeds = [None] * len(targets) if given is None else pytree.flatten_up_to(target, given)
         for y, g in zip(targets, seeds, strict=True):
+            if y.dtype.kind == "c" and g is None:
+                raise TypeError(f"a target of dtype {y.dtype} needs output_gradients; or take its .real")
+            if g is not None and np.asarray(g).dtype.kind == "c" and y.dtype.kind != "c":
+                raise TypeError(f"output_gradients is {np.asarray(g).dtype} for a target of dtype {y.dtype}")
             if g is not None and np.shape(g) != y.shape:
                 raise ValueError(f"output_gradients has shape {np.shape(g)} for a target of shape {y.shape}")
         return seeds
@@ -237,6 +239,8 @@ def _sum(a: Any, b: Any) -> Any:
 
 
 def _as_cotangent(g: Any, y: EagerTensor) -> EagerTensor | IndexedSlices:
-    return g if isinstance(g, EagerTensor | IndexedSlices) else wrap(np.asarray(g, y.dtype))
+    if isinstance(g, EagerTensor):
+        return g if g.dtype == y.dtype else asarray(g, y.dtype)
+    return g if isinstance(g, IndexedSlices) else wrap(np.asarray(g, y.dtype))
 
 

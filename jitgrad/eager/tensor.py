@@ -43,6 +43,8 @@ class EagerTensor(np.ndarray[Any, Any]):
             return NotImplemented
         if any(isinstance(x, EagerTensor) for x in kwargs.get("out", ())):
             raise _unchangeable(f"{ufunc.__name__} with out=")
+        if method == "at" and isinstance(inputs[0], EagerTensor):
+            raise _unchangeable(f"{ufunc.__name__}.at")
         return run(ufunc if method == "__call__" else getattr(ufunc, method), inputs, kwargs)
 
     def __array_function__(
@@ -50,6 +52,8 @@ class EagerTensor(np.ndarray[Any, Any]):
     ) -> Any:
         if any(issubclass(t, Operators) for t in types):
             return NotImplemented
+        if kwargs.get("out") is not None:
+            raise _unchangeable(f"{func.__name__} with out=")
         return run(func, tuple(args), dict(kwargs))
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
@@ -57,6 +61,13 @@ class EagerTensor(np.ndarray[Any, Any]):
         import jitgrad.numpy
 
         return jitgrad.numpy
+
+    def __getattr__(self, name: str) -> Any:
+        """What a tensor that NumPy made by itself has not yet: its plain array, number and key."""
+        if name not in ("_plain", "number", "key"):
+            raise AttributeError(f"a tensor has no attribute {name!r}")
+        self._plain, self.number, self.key = _view(self, np.ndarray), _next_number(), None
+        return getattr(self, name)
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
         return array
@@ -123,6 +134,7 @@ def wrap(value: Any) -> EagerTensor:
     """A new tensor of an array's value, in the array's memory."""
     if type(value) is not np.ndarray:
         value = np.asarray(value)
+    value.flags.writeable = False
     made: EagerTensor = _view(value, EagerTensor)
     made._plain = value
     made.number = _next_number()
@@ -233,6 +245,7 @@ def _binary(ufunc: Any) -> Callable[[EagerTensor, Any], Any]:
             return run(ufunc, (self, other), {})
         if type(result) is not np.ndarray:
             result = np.asarray(result)
+        result.flags.writeable = False
         out: EagerTensor = _view(result, EagerTensor)
         out._plain = result
         out.number = _next_number()
