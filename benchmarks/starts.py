@@ -29,8 +29,8 @@ def done(): times.append(time.process_time())
 if len(sys.argv) > 2:
     f(*arrays)
     sys.exit()
-call = f._take_apart(arrays, {}); done()
-traced = f._trace(call); done()
+call = f._calls._take_apart(arrays, {}); done()
+traced = f._calls._trace(call); done()
 from jitgrad.running import Runner
 [stage] = [step.stage for step in Runner(traced.outputs, traced.feeds, traced.effects, "main")._steps]
 program = stage.program([t.spec for t in stage.feeds]); done()
