@@ -164,10 +164,9 @@ def _compare(options: argparse.Namespace) -> Iterator[str]:
     if options.repeat is not None and options.repeat < 1:
         raise UsageError(f"--repeat must be at least 1, got {options.repeat}")
     comparison = compare(fn, *args, repeat=options.repeat)
-    yield comparison.table()
+    yield str(comparison)
     if options.html is not None:
-        comparison.save_html(options.html)
-        yield f"written to {options.html}"
+        yield _written(options.html, comparison.save_html)
 
 
 def _explain(options: argparse.Namespace) -> Iterator[str]:
@@ -178,8 +177,16 @@ def _explain(options: argparse.Namespace) -> Iterator[str]:
     explanation = compiled.explain(*args)
     yield explanation.text if options.stage is None else getattr(explanation, options.stage)
     if options.svg is not None:
-        Path(options.svg).write_text(explanation.svg, encoding="utf-8")
-        yield f"written to {options.svg}"
+        yield _written(options.svg, lambda path: Path(path).write_text(explanation.svg, encoding="utf-8"))
+
+
+def _written(path: str, save: Callable[[str], object]) -> str:
+    """What is said of a file that was written; UsageError where it cannot be."""
+    try:
+        save(path)
+    except OSError as error:
+        raise UsageError(f"could not write {path}: {os.strerror(error.errno or 0)}") from None
+    return f"written to {path}"
 
 
 def load_function(place: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jitgrad import recording
 from jitgrad.calls import Calls, max_traces
 from jitgrad.forking import renew_when_forked
-from jitgrad.running import Stage
+from jitgrad.running import Runner, Stage
 from jitgrad.statics import Options
 from jitgrad.trace import describe
 
@@ -105,8 +106,9 @@ class Compiled:
 
     def interpret(self, *args: Any, **kwargs: Any) -> Any:
         """The result of the same program, run op by op in NumPy."""
-        entry, arrays = self._calls.concrete_call(args, kwargs)
-        return entry.results.build(entry.runner.interpret(arrays))
+        with recording.span("call", self.__name__):
+            entry, arrays = self._calls.concrete_call(args, kwargs)
+            return entry.results.build(entry.runner.interpret(arrays))
 
     def explain(self, *args: Any, **kwargs: Any) -> Any:
         """What happens to a call with these arguments: ``.text``, and one text per stage of the compiler."""
@@ -117,8 +119,13 @@ class Compiled:
         """The programs that a call with these arguments runs, each with its arrays, for tools that
         measure.
         """
+        runner, arrays = self.prepared(*args, **kwargs)
+        return runner.stages(arrays)
+
+    def prepared(self, *args: Any, **kwargs: Any) -> tuple[Runner, list[Any]]:
+        """What runs a call with these arguments, and its arrays, for tools that measure."""
         entry, arrays = self._calls.concrete_call(args, kwargs)
-        return entry.runner.stages(arrays)
+        return entry.runner, arrays
 
     def cache_info(self) -> CacheInfo:
         """Counts of traces, kernels, compilations and kernels found on disk."""

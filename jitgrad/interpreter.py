@@ -9,12 +9,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jitgrad import recording
 from jitgrad.errors import IndexingError, layout
 from jitgrad.opdef import Elementwise, Fill, Gather, Library, Scatter
 from jitgrad.program import Instruction, Program, instruction_text
 
 _REUSED_BYTES = 256 * 1024  # from here on, memory that is at hand is worth more than looking for it costs; as in NumPy
 _OWN_REFERENCES = 3  # of an array that only the table of values holds: the table, a variable, the question itself
+
+
+class InterpretedRun(NamedTuple):
+    """What a profile keeps of an instruction's run in an interpreted program: the instruction by its number."""
+
+    program: Program
+    number: int
 
 
 class _Step(NamedTuple):
@@ -35,6 +43,8 @@ class _Step(NamedTuple):
 def interpret(program: Program, feeds: Sequence[Any]) -> list[Any]:
     """Values of the program's outputs for arrays of its inputs, each value dropped after its last use."""
     constants, steps = _prepared(program)
+    if recording.sinks:
+        steps = [_recorded(program, step) for step in steps]
     values = constants.copy()
     for v, array in zip(program.inputs, feeds, strict=True):
         values[v] = array
@@ -59,6 +69,17 @@ def interpret(program: Program, feeds: Sequence[Any]) -> list[Any]:
             for v in dead:
                 values[v] = None
     return [values[v] for v in program.outputs]
+
+
+def _recorded(program: Program, step: _Step) -> _Step:
+    """The step with an impl that tells the profiles of each run."""
+
+    def impl(*arrays: Any, **params: Any) -> Any:
+        with recording.span("numpy", program.instructions[step.number].op.name, source):
+            return step.impl(*arrays, **params)
+
+    source = InterpretedRun(program, step.number)
+    return step._replace(impl=impl)
 
 
 def _free_memory(values: list[Any], reusable: tuple[int, ...]) -> Any:

@@ -3,6 +3,7 @@
 A NaN that no result shows (behind a ``where``, say) is nobody's fault, so only results are looked at. When one holds a
 NaN, the program is interpreted again and the first op that makes a NaN of inputs without one is named; when there are
 only infinities, the first op that makes one of finite inputs. Constants are what the user wrote, and never named.
+Variables hold what they held before the run while it is repeated, and afterwards what the run itself made of them.
 """
 
 from __future__ import annotations
@@ -14,16 +15,28 @@ import numpy as np
 
 from jitgrad.errors import NonFiniteError, layout
 from jitgrad.program import Instruction, Program, instruction_text
+from jitgrad.restoring import Snapshot, snapshot_for
 
 _Test = Callable[[Any], Any]
 
 
-def check_finite(program: Program, feeds: Sequence[Any], results: Sequence[Any]) -> None:
-    """NonFiniteError naming the op that made the first NaN or infinity, if a result holds one."""
-    if any(_count(r, np.isnan) for r in results):
-        raise _found(program, feeds, np.isnan, "NaN")
-    if any(_count(r, np.isinf) for r in results):
-        raise _found(program, feeds, np.isinf, "infinity")
+def run_checked(run: Callable[[], list[Any]], program: Program, feeds: Sequence[Any]) -> list[Any]:
+    """The results of a run; NonFiniteError naming the op that made the first NaN or infinity, if one holds any."""
+    before = snapshot_for(program)
+    results = run()
+    for test, what in ((np.isnan, "NaN"), (np.isinf, "infinity")):
+        if any(_count(r, test) for r in results):
+            raise _searched(program, feeds, before, test, what)
+    return results
+
+
+def _searched(program: Program, feeds: Sequence[Any], before: Snapshot, test: _Test, what: str) -> NonFiniteError:
+    after = before.now()
+    before.restore()
+    try:
+        return _found(program, feeds, test, what)
+    finally:
+        after.restore()
 
 
 def _count(array: Any, test: _Test) -> int:

@@ -8,7 +8,9 @@ import dataclasses
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,11 +21,15 @@ from jitgrad.errors import ShapeError
 from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Operation, Tensor
 from jitgrad.interpreter import interpret
-from jitgrad.nonfinite import check_finite
+from jitgrad.nonfinite import run_checked
 from jitgrad.opdef import Interpreted
 from jitgrad.program import Program, needed_operations, slice_graph
 from jitgrad.progress import watched
+from jitgrad.restoring import variables_of
 from jitgrad.spec import TensorSpec, spec_of
+
+if TYPE_CHECKING:
+    from jitgrad.ops.state import Variable
 
 max_shapes = 64  # programs that one part of a graph is kept compiled for
 
@@ -89,18 +95,18 @@ class Stage:
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """Arrays of the fetches, computed by the executable."""
-        results: list[Any] = self.executable(arrays)(arrays)
+        executable = self.executable(arrays)
         if config.debug_nans:
-            check_finite(self.program([spec_of(array) for array in arrays]), arrays, results)
+            program = self.program([spec_of(array) for array in arrays])
+            return run_checked(partial(executable, arrays), program, arrays)
+        results: list[Any] = executable(arrays)
         return results
 
     def interpret(self, arrays: Sequence[Any]) -> list[Any]:
         """Arrays of the fetches, computed op by op in NumPy."""
         program = self.program([spec_of(array) for array in arrays])
-        results = interpret_fresh(program, arrays)
-        if config.debug_nans:
-            check_finite(program, arrays, results)
-        return results
+        run = partial(interpret_fresh, program, arrays)
+        return run_checked(run, program, arrays) if config.debug_nans else run()
 
 
 def _keep(table: dict[Any, Any], key: Any, value: Any) -> None:
@@ -116,6 +122,14 @@ class _Step:
 
     stage: Stage
     dynamic: tuple[Operation, ...]
+
+
+class OperationRun(NamedTuple):
+    """What a profile keeps of the run of an operation that is in no program: it, and the arrays read and made."""
+
+    operation: Operation
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
 
 
 class Runner:
@@ -144,6 +158,16 @@ class Runner:
     def reads_variables(self) -> bool:
         """Whether a Variable is read by the graph that this is part of."""
         return any(t.graph.variables for t in self.fetches[:1])
+
+    @property
+    def variables(self) -> list[Variable]:
+        """The Variables that a run reads or assigns."""
+        return variables_of(op.params for op in self.operations)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there are operations that do not tell their shapes before they run, and stages around them."""
+        return self._only is None
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """Arrays of the fetches, computed by executables."""
@@ -197,8 +221,14 @@ class Runner:
 
 
 def _run_operation(op: Operation, values: dict[Tensor, Any]) -> None:
-    result = op.opdef.impl(*[values[x] for x in op.inputs], **op.params)
-    values.update(zip(op.outputs, (result,) if len(op.outputs) == 1 else result, strict=True))
+    arrays = [values[x] for x in op.inputs]
+    start = perf_counter_ns() if recording.sinks else 0
+    result = op.opdef.impl(*arrays, **op.params)
+    results = (result,) if len(op.outputs) == 1 else tuple(result)
+    if start:
+        source = OperationRun(op, tuple(map(spec_of, arrays)), tuple(map(spec_of, results)))
+        recording.record("numpy", op.type, start, perf_counter_ns(), source)
+    values.update(zip(op.outputs, results, strict=True))
 
 
 def _joined(explanations: Sequence[Any]) -> Any:

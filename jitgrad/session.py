@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad import pytree
+from jitgrad import pytree, recording
 from jitgrad.errors import DTypeError, JitgradError, ShapeError, layout
 from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Graph, Operation, Tensor, default_graph, operation_text
@@ -53,10 +53,11 @@ class Session:
         leaves, structure = pytree.flatten(fetches)
         if any(isinstance(leaf, IndexedSlices) for leaf in leaves):
             return self._run_slices(leaves, structure, feed_dict)
-        runner, arrays, fetched = self._prepared(fetches, feed_dict)
-        values = runner.run(arrays)
-        found = [None if slot is None else _result(values[slot]) for slot in fetched.slots]
-        return pytree.unflatten(fetched.structure, found)
+        with recording.span("call", "session"):
+            runner, arrays, fetched = self._prepared(fetches, feed_dict)
+            values = runner.run(arrays)
+            found = [None if slot is None else _result(values[slot]) for slot in fetched.slots]
+            return pytree.unflatten(fetched.structure, found)
 
     def _run_slices(self, leaves: list[Any], structure: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
         """A run where slices are fetched: their values and indices are, and what they are dense is not made."""
@@ -69,8 +70,12 @@ class Session:
 
     def stages(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> list[tuple[Stage, list[Any]]]:
         """The programs that a run of these fetches is made of, each with its arrays, for tools that measure."""
-        runner, arrays, _ = self._prepared(fetches, feed_dict)
+        runner, arrays = self.prepared(fetches, feed_dict)
         return runner.stages(arrays)
+
+    def prepared(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> tuple[Runner, list[Any]]:
+        """What runs these fetches, and its arrays, for tools that measure."""
+        return self._prepared(fetches, feed_dict)[:2]
 
     def _prepared(
         self, fetches: Any, feed_dict: Mapping[Any, Any] | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ import pytest
 import jitgrad as jg
 from jitgrad.cli import load_function, main
 from jitgrad.profiler.comparing import difference
+from jitgrad.profiler.comparison import Comparison, Measurement
 from jitgrad.profiler.tables import bytes_text, text_table
 from jitgrad.profiler.timing import Times, time_in_turns
+from jitgrad.profiler.work import Work
 
 MODULE = """
 import numpy as np
@@ -62,6 +65,7 @@ def test_compare(module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         "fused",
         "fused",
     ]
+    assert printed.splitlines()[5].startswith("Use ")
     assert "<table>" in page.read_text()
 
 
@@ -73,6 +77,15 @@ def test_explain(module: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "@jit_scope_0_grad_gradients(" in capsys.readouterr().out
     assert main(["explain", f"{module}:step", "--stage", "llvm"]) == 0
     assert "define void" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [["compare", "--repeat", "1", "--html"], ["explain", "--svg"]])
+def test_files_that_cannot_be_written(
+    module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    nowhere = tmp_path / "missing" / "file"
+    assert main([*command, str(nowhere), f"{module}:step"]) == 2
+    assert f"could not write {nowhere}: No such file" in capsys.readouterr().err
 
 
 def test_a_plain_function_is_compiled_first(module: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,6 +170,22 @@ def test_compare_takes_compiled_functions_and_keeps_their_options() -> None:
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize(
+    ("merged", "separate", "said"),
+    [
+        (Work(launches=1, bytes_moved=10), Work(launches=2, bytes_moved=20), "1 launch in place of 2 and 10 B moved"),
+        (Work(launches=2, bytes_moved=10), Work(launches=2, bytes_moved=20), "with 10 B moved in place of 20 B."),
+        (Work(launches=2, bytes_moved=10), Work(launches=2, bytes_moved=10), "with as many launches and bytes moved."),
+    ],
+)
+def test_advice_names_only_what_differs(merged: Work, separate: Work, said: str) -> None:
+    slow, fast = Times(9.0, 9.0, 9.0, 1), Times(1.0, 1.0, 1.0, 1)
+    rows = [("interpreted", slow, Work()), ("separate", fast, separate), ("merged", fast, merged)]
+    advice = Comparison("f", tuple(Measurement(name, times, work, 0.0, "") for name, times, work in rows)).advice
+    assert said in advice and "2 launches in place of 2" not in advice
+
+
+@pytest.mark.quick
 def test_difference() -> None:
     a = np.array([1.0, np.nan, 4.0])
     assert difference((a, 1), (a, 1)) == 0
@@ -190,3 +219,37 @@ def test_texts() -> None:
         "5 GiB",
     ]
     assert text_table([("a", "bb"), ("ccc", "d")]) == "a    bb\n-------\nccc   d"
+
+
+def counting() -> tuple[jg.Variable, Any]:
+    """A Variable that a run of the second changes, in the default graph."""
+    count = jg.Variable(np.arange(3.0), name="count")
+    return count, count.assign(np.tanh(count) + 1.0)
+
+
+def test_compare_leaves_variables_as_they_were() -> None:
+    with jg.Graph().as_default():
+        count, update = counting()
+        comparison = jg.compare([np.sum(count), update], repeat=3)
+    assert comparison.merged.difference is not None and comparison.merged.difference < 1e-14
+    np.testing.assert_array_equal(count.numpy(), np.arange(3.0))
+
+
+def test_compare_leaves_variables_of_functions_as_they_were() -> None:
+    count = jg.Variable(np.arange(3.0), name="count")
+
+    def step(x: Any) -> Any:
+        count.assign_add(x)
+        return np.sum(count.read() * x)
+
+    comparison = jg.compare(step, np.ones(3), repeat=3)
+    assert comparison.merged.difference is not None and comparison.merged.difference < 1e-14
+    np.testing.assert_array_equal(count.numpy(), np.arange(3.0))
+
+
+def test_compare_refuses_a_graph_that_is_cut() -> None:
+    with jg.Graph().as_default():
+        x = jg.placeholder(np.float64, [3], name="x")
+        y = np.tanh(jg.py_func(np.sort, x, np.float64, name="sorted"))
+        with pytest.raises(ValueError, match=r"cannot run py_func 'sorted' \(test_cli.py:\d+\): its shapes are known"):
+            jg.compare([y], {x: np.ones(3)})

@@ -74,6 +74,20 @@ def test_interpreted_functions_and_sessions_too() -> None:
         jg.Session(graph).run(y, {x: [-1.0]})
 
 
+def test_the_search_leaves_variables_as_the_run_made_them() -> None:
+    graph = jg.Graph()
+    with graph.as_default():
+        count = jg.Variable(np.array([1.0, 2.0]), name="count")
+        result = np.log(count - 2.0)
+        with graph.control_dependencies([result]):
+            update = count.assign_add([1.0, 1.0])
+    for run in (0, 1):
+        with pytest.raises(jg.NonFiniteError, match="op 'log'") as error:
+            jg.Session(graph).run([result, update])
+        assert f"from {run - 1} to {run}" in str(error.value)  # what it read, not what it left
+        np.testing.assert_array_equal(count.numpy(), [2.0 + run, 3.0 + run])
+
+
 def test_off_means_off() -> None:
     with jg.config(debug_nans=False), np.errstate(all="ignore"):
         assert np.isnan(jg.compile(lambda x: np.log(x))(np.array([-1.0])))[0]

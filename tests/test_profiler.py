@@ -19,6 +19,7 @@ import jitgrad as jg
 from jitgrad import recording
 from jitgrad.cli import main
 from jitgrad.profiler.events import BACKWARD, FORWARD, WORK, Event
+from jitgrad.profiler.limits import machine_limits
 from jitgrad.profiler.ranking import BY, exclusive, rank
 
 
@@ -133,14 +134,59 @@ def test_several_threads() -> None:
         assert e.parent is None or prof.events[e.parent].thread == e.thread
 
 
+def numpy_events(prof: jg.Profile) -> list[Event]:
+    found = [e for e in prof.events if e.kind == "numpy"]
+    for e in found:
+        assert e.shares[0].line.startswith("test_profiler.py:") and e.parent is not None
+        assert e.nbytes_read > 0 and e.nbytes_written > 0
+        assert any(e.name in finding and "ran in NumPy" in finding for finding in prof.findings)
+    return found
+
+
 def test_interpreted_ops_are_events_with_reasons() -> None:
-    f = jg.compile(lambda x: np.sum(np.sort_complex(x) if False else np.median(x) * x))
+    f = jg.compile(lambda x: np.sort(x))
     with jg.profile() as prof:
         f(np.arange(5.0))
-    numpy_ops = [e for e in prof.events if e.kind == "numpy"]
-    for e in numpy_ops:
-        assert e.shares[0].line.startswith("test_profiler.py:")
-        assert any(e.name in finding and "ran in NumPy" in finding for finding in prof.findings)
+    assert [e.name for e in numpy_events(prof)] == ["sort"]
+    assert len(prof.programs()) == 1
+
+
+def test_interpreted_runs_are_events() -> None:
+    f = jg.compile(lambda x: np.tanh(np.exp(x)))
+    with jg.profile() as prof:
+        f.interpret(np.arange(5.0))
+    assert [e.name for e in numpy_events(prof)] == ["exp", "tanh"] and kinds(prof)[0] == "call"
+    assert any("the run was interpreted" in finding for finding in prof.findings)
+
+
+def test_sessions_and_py_func_are_events() -> None:
+    with jg.Graph().as_default():
+        x = jg.placeholder(np.float64, [3], name="x")
+        y = jg.py_func(np.sort, [x], np.float64)
+        with jg.Session() as session, jg.profile() as prof:
+            session.run(y, {x: np.array([3.0, 1.0, 2.0])})
+    assert kinds(prof)[0] == "call" and prof.events[0].name == "session"
+    [event] = numpy_events(prof)
+    assert event.name == "py_func" and event.nbytes_read == event.nbytes_written == 24 and event.dtype == "float64"
+
+
+def test_reading_a_table_inside_the_block_leaves_no_events() -> None:
+    f = jg.compile(loss)
+    machine_limits.cache_clear()
+    with jg.profile() as prof:
+        f(W, X)
+        prof.table()
+        f(W, X)
+    assert kinds(prof).count("call") == 2
+
+
+def test_looks_into_the_cache_say_what_they_found(tmp_path: Path) -> None:
+    with jg.config(cache_dir=str(tmp_path)), jg.profile() as prof:
+        jg.compile(lambda x: np.tanh(x) * 0.771)(X)
+        jg.compile(lambda x: np.tanh(x) * 0.771)(X)
+    plans = [e.facts for e in prof.events if e.kind == "cache" and e.name.startswith("plan of")]
+    assert plans == [{"hit": False}, {"hit": True}]
+    assert all(e.facts["hit"] in (True, False) for e in prof.events if e.kind == "cache")
 
 
 # -- tables --------------------------------------------------------------------------------------------------
@@ -153,6 +199,17 @@ def test_tables(profiled: jg.Profile, by: str) -> None:
     rows = rank(profiled.events, by)
     assert sum(row.share for row in rows) == pytest.approx(1)
     assert [row.seconds for row in rows] == sorted((row.seconds for row in rows), reverse=True)
+
+
+def test_unlike_kernels_have_rows_of_their_own() -> None:
+    step, other = jg.compile(lambda x: np.tanh(x) * 2, name="step"), jg.compile(lambda x: np.tanh(x) * 3, name="other")
+    with jg.profile() as prof:
+        step(X)
+        other(X)
+        jg.compile(lambda x: np.tanh(x) * 4)(X)
+        jg.compile(lambda x: np.tanh(x) * 5)(X)
+    names = [row.name for row in rank(prof.events, "kernel")]
+    assert len(names) == 4 and {"step: kernel 0: tanh and 1 more", "other: kernel 0: tanh and 1 more"} < set(names)
 
 
 def test_a_table_of_no_such_thing(profiled: jg.Profile) -> None:
@@ -191,6 +248,7 @@ def test_a_trace_follows_the_schema(profiled: jg.Profile, tmp_path: Path) -> Non
     for event in trace["traceEvents"]:
         fields = FIELDS[event["ph"]] | {"pid": (int,), "tid": (int,)}
         assert all(isinstance(event[name], types) for name, types in fields.items()), event
+        assert 0 <= event["tid"] < 2**32
         assert event.get("ts", 0) >= 0 and event.get("dur", 0) >= 0
     begun = {e["id"] for e in trace["traceEvents"] if e["ph"] == "s"}
     ended = {e["id"] for e in trace["traceEvents"] if e["ph"] == "f"}

@@ -15,8 +15,10 @@ from jitgrad.program import Program
 def bind_program(program: Program) -> BoundProgram:
     """What a run of the program takes. Where its plan is on disk, no stage of the compiler is loaded."""
     key = plan_key(program) if config.cache else None
-    with recording.span("cache", f"plan of {program.name}"):
+    facts: dict[str, bool] = {}
+    with recording.span("cache", f"plan of {program.name}", facts):
         found = find_plan(key) if key is not None else None
+        facts["hit"] = found is not None
     if found is not None and not config.verify:
         return bind_frozen(program, *found)
     from jitgrad.compiler import stages

@@ -45,8 +45,10 @@ def find_kernel(key: str) -> int | None:
         return address
     with lock:
         name = function_name(key)
-        with recording.span("cache", name):
+        facts: dict[str, bool] = {}
+        with recording.span("cache", name, facts):
             stored = kernel_cache().get(key, [name])
+            facts["hit"] = stored is not None
         if stored is None:
             return None
         statistics.disk_hits += 1

@@ -14,19 +14,23 @@ from jitgrad import pytree
 from jitgrad.compiled import Compiled, Options
 from jitgrad.profiler.baseline import best_blas_threads
 from jitgrad.profiler.comparison import Comparison, Measurement
-from jitgrad.profiler.graph_stages import graph_stages, rescoped
+from jitgrad.profiler.graph_stages import graph_program, rescoped
 from jitgrad.profiler.timing import time_in_turns
 from jitgrad.profiler.work import Work, interpreted_work
+from jitgrad.restoring import Snapshot, snapshot_for
 from jitgrad.running import interpret_fresh
 from jitgrad.spec import spec_of
 
 
 @dataclass(frozen=True)
 class _Subject:
-    """What is compared: its name, the three ways to run it, their work, and the executables of the fused two."""
+    """What is compared: its name, the three ways to run it, what they assign to as it was before, their work, and the
+    executables of the fused two.
+    """
 
     name: str
     calls: tuple[Callable[[], Any], ...]
+    state: Snapshot
     works: tuple[Work, ...]
     executables: tuple[tuple[Any, ...], ...]
 
@@ -40,10 +44,11 @@ def compare(fn: Any, *args: Any, repeat: int | None = None) -> Comparison:
 
     The three are called in turns: ``repeat`` times each, or for about two seconds. Times are those of whole calls,
     arguments looked at and results put together. The interpreter gets as many threads of BLAS as suit it best. The
-    results of the fused runs are compared with those of the interpreter. Errors are fn's own.
+    results of the fused runs are compared with those of the interpreter. Every run finds Variables as they are now, and
+    they are so afterwards. Errors are fn's own; ValueError for a graph with a py_func.
     """
     subject = _function(fn, args) if callable(fn) else _graph(fn, *args)
-    calls = subject.calls
+    calls = [_restoring(call, subject.state) for call in subject.calls]
     results = [call() for call in calls]
     threads, limited = best_blas_threads(calls[0], repeat)
     times = time_in_turns(calls, repeat, [limited, contextlib.nullcontext, contextlib.nullcontext])
@@ -55,30 +60,41 @@ def compare(fn: Any, *args: Any, repeat: int | None = None) -> Comparison:
     return Comparison(subject.name, tuple(Measurement(*row) for row in rows), subject.executables[1])
 
 
+def _restoring(call: Callable[[], Any], state: Snapshot) -> Callable[[], Any]:
+    """The call, leaving Variables as they were; the call itself where there are none."""
+
+    def restored() -> Any:
+        try:
+            return call()
+        finally:
+            state.restore()
+
+    return restored if state else call
+
+
 def _function(fn: Callable[..., Any], args: tuple[Any, ...]) -> _Subject:
     separate, merged = (_compiled(fn, flag) for flag in (True, False))
+    state = Snapshot(merged.prepared(*args)[0].variables)
     calls = tuple(partial(run, *args) for run in (merged.interpret, separate, merged))
     for call in calls:
-        call()
-    made = tuple(tuple(stage.executable(arrays) for stage, arrays in c.stages(*args)) for c in (separate, merged))
-    return _Subject(merged.__name__, calls, (_interpreted_work(merged.stages(*args)), *map(_planned_work, made)), made)
+        _restoring(call, state)()
+    stages = [_restoring(partial(c.stages, *args), state)() for c in (separate, merged)]
+    made = tuple(tuple(stage.executable(arrays) for stage, arrays in found) for found in stages)
+    work = _restoring(partial(_interpreted_work, stages[1]), state)()
+    return _Subject(merged.__name__, calls, state, (work, *map(_planned_work, made)), made)
 
 
 def _graph(fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> _Subject:
     from jitgrad.executable import make_executable
+    from jitgrad.profiler.planned import compiled_work
 
-    stages = graph_stages(fetches, feed_dict or {})
-    programs = [[rescoped(p, is_separate) for p, _ in stages] for is_separate in (True, False)]
-    made = tuple(tuple(map(make_executable, found)) for found in programs)
-    arrays = [values for _, values in stages]
-    calls = [partial(_run_all, [partial(interpret_fresh, p) for p, _ in stages], arrays)]
-    calls += [partial(_run_all, found, arrays) for found in made]
-    works = (sum((interpreted_work(p, values) for p, values in stages), Work()), *map(_planned_work, made))
-    return _Subject("graph", tuple(calls), works, made)
-
-
-def _run_all(runs: Sequence[Callable[[Any], list[Any]]], arrays: Sequence[Any]) -> list[Any]:
-    return [out for run, values in zip(runs, arrays, strict=True) for out in run(values)]
+    program, arrays = graph_program(fetches, feed_dict or {})
+    state = snapshot_for(program)
+    made = [make_executable(rescoped(program, is_separate)) for is_separate in (True, False)]
+    calls = (partial(interpret_fresh, program, arrays), *(partial(executable, arrays) for executable in made))
+    work = _restoring(partial(interpreted_work, program, arrays), state)()
+    works = (work, *(compiled_work(executable) for executable in made))
+    return _Subject("graph", calls, state, works, tuple((executable,) for executable in made))
 
 
 def interpreter_name(threads: int, has_products: bool) -> str:

@@ -142,8 +142,13 @@ def _overlap(a: Times, b: Times) -> bool:
 
 def _saved(a: Measurement, b: Measurement) -> str:
     """What differs in the work of two ways to run."""
-    launches = f"{a.work.launches} launch{'es' * (a.work.launches != 1)} in place of {b.work.launches}"
-    return f"{launches} and {bytes_text(a.work.bytes_moved)} moved in place of {bytes_text(b.work.bytes_moved)}"
+    ours, theirs = a.work, b.work
+    found = []
+    if ours.launches != theirs.launches:
+        found.append(f"{ours.launches} launch{'es' * (ours.launches != 1)} in place of {theirs.launches}")
+    if bytes_text(ours.bytes_moved) != bytes_text(theirs.bytes_moved):
+        found.append(f"{bytes_text(ours.bytes_moved)} moved in place of {bytes_text(theirs.bytes_moved)}")
+    return " and ".join(found) or "as many launches and bytes moved"
 
 
 def _bar(row: Measurement, slowest: float) -> str:

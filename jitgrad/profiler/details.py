@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from jitgrad.compiler.drafts import weight_of
 from jitgrad.compiler.groups import Group
 from jitgrad.compiler.nodes import Product
 from jitgrad.compiler.stages import CompiledCluster
-from jitgrad.graph import source_text
+from jitgrad.graph import Operation, source_text
 from jitgrad.profiler.events import Share, phase_of
 from jitgrad.profiler.planned_picture import step_instructions, step_values
 from jitgrad.program import Instruction, Program
@@ -38,16 +38,17 @@ def step_details(program: Program, compiled: CompiledCluster) -> tuple[Detail, .
 
 
 def _step(program: Program, compiled: CompiledCluster, number: int) -> Detail:
-    step = compiled.plan.steps[number]
+    step, cluster = compiled.plan.steps[number], compiled.cluster
     aliases, specs = compiled.plan.aliases, compiled.plan.specs
     reads, makes = step_values(step)
     read, written = (sum(specs[v].nbytes for v in {aliases.get(v, v) for v in vs}) for vs in (reads, makes))
     shares = tuple(_shares(program, step))
     kind = "blas" if isinstance(step, Product) else "kernel"
-    name = _product_name(program, step) if isinstance(step, Product) else _kernel_name(number, shares)
+    place = f"{program.name}: kernel {f'{cluster.number}.' if cluster.number else ''}{number}"
+    name = _product_name(program, step) if isinstance(step, Product) else _kernel_name(place, shares)
     flops = _product_flops(specs, step) if isinstance(step, Product) else _group_flops(step)
     return Detail(
-        kind, name, phase_of(shares), compiled.cluster.scope, read, written, flops, str(specs[makes[0]].dtype), shares
+        kind, name, phase_of(shares), cluster.scope, read, written, flops, str(specs[makes[0]].dtype), shares
     )
 
 
@@ -64,12 +65,12 @@ def share_of(ins: Instruction, weight: float = 1.0) -> Share:
     return Share(ins.op.name, source_text(ins.origin.source), ins.is_gradient, weight)
 
 
-def _kernel_name(number: int, shares: tuple[Share, ...]) -> str:
-    """A short name that tells kernels apart: the number, the heaviest op and how many others."""
+def _kernel_name(place: str, shares: tuple[Share, ...]) -> str:
+    """A short name that tells kernels apart: program and number, the heaviest op and how many others."""
     if not shares:
-        return f"kernel {number}"
+        return place
     heaviest = max(shares, key=lambda share: share.weight).op
-    return f"kernel {number}: {heaviest}" + (f" and {len(shares) - 1} more" if len(shares) > 1 else "")
+    return f"{place}: {heaviest}" + (f" and {len(shares) - 1} more" if len(shares) > 1 else "")
 
 
 def _product_name(program: Program, step: Product) -> str:
@@ -93,16 +94,19 @@ def _product_flops(specs: Mapping[int, TensorSpec], step: Product) -> int:
 def interpreted_detail(program: Program, number: int) -> Detail:
     """An instruction that NumPy runs."""
     ins = program.instructions[number]
-    shares = (share_of(ins),)
-    read, written = (sum(program.specs[v].nbytes for v in set(vs)) for vs in (ins.inputs, ins.outputs))
-    return Detail(
-        "numpy",
-        ins.op.name,
-        phase_of(shares),
-        ins.origin.scope,
-        read,
-        written,
-        0,
-        str(program.specs[ins.outputs[0]].dtype),
-        shares,
-    )
+    inputs, outputs = ([program.specs[v] for v in dict.fromkeys(vs)] for vs in (ins.inputs, ins.outputs))
+    return _numpy_detail(share_of(ins), ins.origin.scope, inputs, outputs)
+
+
+def operation_detail(op: Operation, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Detail:
+    """An operation that runs by itself, with what it read and made."""
+    share = Share(op.type, source_text(op.source), op.is_gradient, 1.0)
+    return _numpy_detail(share, None, inputs, outputs)
+
+
+def _numpy_detail(
+    share: Share, scope: str | None, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> Detail:
+    read, written = (sum(spec.nbytes for spec in specs) for specs in (inputs, outputs))
+    dtype = str(outputs[0].dtype) if outputs else ""
+    return Detail("numpy", share.op, phase_of((share,)), scope, read, written, 0, dtype, (share,))

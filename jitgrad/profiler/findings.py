@@ -62,8 +62,10 @@ def _interpreted(records: Sequence[Record], events: Sequence[Event]) -> Iterator
     reasons = dict(_reasons(records))
     seconds: dict[tuple[str, str], float] = {}
     for e in events:
-        if e.kind == "numpy":
+        if e.kind == "numpy" and e.shares:
             key = (e.shares[0].op, e.shares[0].line)
+            if "why" in e.facts:
+                reasons[key] = str(e.facts["why"])
             seconds[key] = seconds.get(key, 0.0) + e.duration * 1e-9
     for (op, line), time in sorted(seconds.items(), key=lambda item: -item[1])[:_FEW]:
         why = reasons.get((op, line), "it is outside compiled scopes")

@@ -7,21 +7,31 @@ from dataclasses import replace
 from typing import Any
 
 from jitgrad import pytree
+from jitgrad.graph import source_text
 from jitgrad.program import Instruction, Program
+from jitgrad.running import is_dynamic
 from jitgrad.session import Session
 from jitgrad.spec import spec_of
 
 
-def graph_stages(fetches: Any, feed_dict: Mapping[Any, Any]) -> list[tuple[Program, list[Any]]]:
-    """The programs that a session would run for these fetches, each with its arrays.
+def graph_program(fetches: Any, feed_dict: Mapping[Any, Any]) -> tuple[Program, list[Any]]:
+    """The program that a session would run for these fetches, and its arrays.
 
-    TypeError when the fetches are no graph elements; the session's own errors for feeds that do not fit.
+    TypeError when the fetches are no graph elements; ValueError when the run is cut at a py_func; the session's own
+    errors for feeds that do not fit.
     """
     graph = next((x.graph for x in pytree.flatten(fetches)[0] if hasattr(x, "graph")), None)
     if graph is None:
         raise TypeError(f"compare takes a function, or tensors of a graph and their feeds, got {fetches!r}")
-    stages = Session(graph).stages(fetches, feed_dict)
-    return [(stage.program(list(map(spec_of, arrays))), arrays) for stage, arrays in stages]
+    runner, arrays = Session(graph).prepared(fetches, feed_dict)
+    if runner.is_cut:
+        op = next(op for op in runner.operations if is_dynamic(op))
+        raise ValueError(
+            f"compare cannot run {op.type} {op.name!r} ({source_text(op.source)}): its shapes are known only once it "
+            "has run; fetch what it reads, and feed what it gives"
+        )
+    [(stage, values)] = runner.stages(arrays)
+    return stage.program(list(map(spec_of, values))), values
 
 
 def rescoped(program: Program, is_separate: bool) -> Program:

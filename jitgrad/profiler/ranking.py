@@ -39,10 +39,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
+    """An event's part of a row; ``apart`` tells rows of one name from one another."""
+
     name: str
     kind: str
     fraction: float
     lines: tuple[str, ...]
+    apart: tuple[str, ...] = ()
 
 
 def rank(events: Sequence[Event], by: str) -> list[Row]:
@@ -70,12 +73,12 @@ def exclusive(events: Sequence[Event]) -> list[int]:
 
 
 def _rows(timed: Iterable[tuple[Event, int]], parts_of: Callable[[Event], Iterator[_Part]]) -> list[Row]:
-    gathered: dict[tuple[str, str], list[tuple[Event, int, _Part]]] = {}
+    gathered: dict[tuple[str, str, tuple[str, ...]], list[tuple[Event, int, _Part]]] = {}
     for event, ns in timed:
         for part in parts_of(event):
-            gathered.setdefault((part.kind, part.name), []).append((event, ns, part))
+            gathered.setdefault((part.kind, part.name, part.apart), []).append((event, ns, part))
     total = sum(ns * part.fraction for found in gathered.values() for _, ns, part in found) or 1.0
-    rows = [_row(name, kind, found, total) for (kind, name), found in gathered.items()]
+    rows = [_row(name, kind, found, total) for (kind, name, _), found in gathered.items()]
     return sorted(rows, key=lambda row: -row.seconds)
 
 
@@ -101,7 +104,8 @@ def _common(texts: Iterable[str]) -> str:
 
 
 def _by_kernel(event: Event) -> Iterator[_Part]:
-    yield _Part(event.name, event.kind, 1.0, event.lines)
+    """Kernels of one name are rows of their own where they come from other lines: two lambdas, say."""
+    yield _Part(event.name, event.kind, 1.0, event.lines, event.lines)
 
 
 def _by_scope(event: Event) -> Iterator[_Part]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jitgrad.profiler.details import Detail, interpreted_detail, step_details
+from jitgrad.interpreter import InterpretedRun
+from jitgrad.profiler.details import Detail, interpreted_detail, operation_detail, step_details
 from jitgrad.profiler.events import CALL, COMPILE, TRACE, Event
 from jitgrad.recording import Record
+from jitgrad.running import OperationRun
 
+_NONE: Mapping[str, Any] = {}
 _PHASES = {"call": CALL, "native": CALL, "trace": TRACE}
 
 
@@ -32,14 +35,27 @@ def _events(record: Record, details: dict[Any, Any]) -> Iterator[Event]:
         yield Event("native", name, start, end - start, thread, CALL, scope=scope)
         yield from _steps(source, thread, details)
     elif kind == "numpy" and source is not None:
-        key = (id(source.executable), source.number)
-        if key not in details:
-            compiled = source.executable.compiled
-            details[key] = interpreted_detail(compiled.program, compiled.steps[source.number])
-        yield _worked(details[key], start, end, thread)
+        yield _interpreted(source, start, end, thread, details)
     else:
         facts = source if isinstance(source, dict) else {}
         yield Event(kind, name, start, end - start, thread, _PHASES.get(kind, COMPILE), facts=facts)
+
+
+def _interpreted(source: Any, start: int, end: int, thread: int, details: dict[Any, Any]) -> Event:
+    """An op that NumPy ran: of an executable, of a program that was interpreted, or of none."""
+    match source:
+        case InterpretedRun(program, number):
+            key, facts = (id(program), number), {"why": "the run was interpreted, not compiled"}
+        case OperationRun():
+            detail = operation_detail(*source)
+            return _worked(detail, start, end, thread, {"why": "its shapes are known only once it has run"})
+        case _:
+            compiled = source.executable.compiled
+            program, number = compiled.program, compiled.steps[source.number]
+            key, facts = (id(source.executable), source.number), {}
+    if key not in details:
+        details[key] = interpreted_detail(program, number)
+    return _worked(details[key], start, end, thread, facts)
 
 
 def _steps(run: Any, thread: int, details: dict[Any, Any]) -> Iterator[Event]:
@@ -61,7 +77,7 @@ def _shared(details: Sequence[Detail], start: int, end: int, thread: int) -> Ite
         yield _worked(detail, first, last, thread)
 
 
-def _worked(detail: Detail, start: int, end: int, thread: int) -> Event:
+def _worked(detail: Detail, start: int, end: int, thread: int, facts: Mapping[str, Any] = _NONE) -> Event:
     return Event(
         detail.kind,
         detail.name,
@@ -76,6 +92,7 @@ def _worked(detail: Detail, start: int, end: int, thread: int) -> Event:
         detail.flops,
         detail.dtype,
         detail.shares,
+        facts,
     )
 
 

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from jitgrad.profiler.events import BACKWARD, BOTH, FORWARD, Event
 
 
 def trace_events(events: Sequence[Event], process: str = "jitgrad") -> dict[str, Any]:
-    """The JSON object of a trace; ``ts`` counts microseconds from the first event."""
+    """The JSON object of a trace; ``ts`` counts microseconds from the first event, ``tid`` threads from 1.
+
+    The numbers that Python gives to threads are addresses: too long for viewers, which read them into 32 bits.
+    """
     pid = os.getpid()
     begin = min((e.start for e in events), default=0)
-    threads = list(dict.fromkeys(e.thread for e in events))
+    number = {thread: k for k, thread in enumerate(dict.fromkeys(e.thread for e in events), 1)}
+    events = [replace(e, thread=number[e.thread]) for e in events]
     made = [_metadata(pid, 0, "process_name", process)]
-    made += [_metadata(pid, t, "thread_name", f"thread {k}") for k, t in enumerate(threads)]
+    made += [_metadata(pid, t, "thread_name", f"thread {t}") for t in number.values()]
     made += [_complete(pid, begin, e) for e in events]
     made += _flows(pid, begin, events)
     return {"traceEvents": made, "displayTimeUnit": "ns"}
