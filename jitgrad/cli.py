@@ -146,12 +146,14 @@ def _cache_text() -> str:
 
 
 def _profile(options: argparse.Namespace) -> Iterator[str]:
+    from jitgrad.profiler.profile_table import shown_table
+
     path = Path(options.script)
     if not path.is_file():
         raise UsageError(f"{path} is not a file")
     outcome = run_script(path, options.arguments)
     options.status = outcome.status
-    yield outcome.profile.table(options.by)
+    yield shown_table(outcome.profile.events, options.by)
     yield from (f"note: {finding}" for finding in outcome.profile.findings)
     yield from write_results(outcome.profile, path.stem, Path(options.out))
 

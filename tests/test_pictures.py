@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import random
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from itertools import combinations
 
+import numpy as np
 import pytest
 
+import jitgrad as jg
 from jitgrad.profiler.drawing import draw
 from jitgrad.profiler.layout import Size, lay_out
 from jitgrad.profiler.picture import Arrow, Box, OpText, Picture, collapse, op_lines
+from jitgrad.profiler.planned_picture import picture_of
 
 pytestmark = pytest.mark.quick
 
@@ -85,6 +89,30 @@ def test_a_drawing_is_xml_with_everything_on_it() -> None:
     assert root.tag.endswith("svg")
     for word in ("kernel 5", "jit_scope_0", "m.py:1", "not one kernel: too large", "prefers-color-scheme: dark", "8 B"):
         assert word in text
+
+
+def test_a_drawing_has_a_background_of_its_own() -> None:
+    """Where it stands alone in a dark viewer, its light letters need dark paper behind them."""
+    root = ElementTree.fromstring(draw(chain(3)))
+    first = next(part for part in root if part.tag.endswith("rect"))
+    assert first.get("style") == "fill:var(--paper)" and list(root).index(first) < 3
+    whole = [float(x) for x in (root.get("viewBox") or "").split()]
+    assert [float(first.get(name) or "nan") for name in ("x", "y", "width", "height")] == whole
+
+
+def test_collapsing_keeps_notes() -> None:
+    picture = chain(400)
+    boxes = tuple(replace(box, notes=(f"note {box.key}",) if box.key < 60 else ()) for box in picture.boxes)
+    small = collapse(replace(picture, boxes=boxes), most=20)
+    assert small.boxes[0].notes == ("50 kernels", "note 0", "note 1", "note 2", "and 47 more such notes")
+    assert len(small.boxes[1].notes) == 5 and small.boxes[2].notes == ("50 kernels",)
+
+
+def test_a_picture_says_why_a_scope_was_cut() -> None:
+    step = jg.compile(lambda x: np.tanh(np.sort(np.exp(x)) * np.exp(x)))
+    picture = picture_of(*step.explain(np.arange(5.0)).compiled)
+    said = [arrow.reason for arrow in picture.arrows] + [note for box in picture.boxes for note in box.notes]
+    assert any("are not compiled together: a path between them goes through sort" in text for text in said)
 
 
 def test_many_ops_are_counted() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -18,9 +19,11 @@ import pytest
 import jitgrad as jg
 from jitgrad import recording
 from jitgrad.cli import main
-from jitgrad.profiler.events import BACKWARD, FORWARD, WORK, Event
+from jitgrad.profiler.events import BACKWARD, COMPILE, FORWARD, WORK, Event
+from jitgrad.profiler.findings import find
 from jitgrad.profiler.limits import machine_limits
 from jitgrad.profiler.ranking import BY, exclusive, rank
+from jitgrad.profiler.surroundings import Surroundings
 
 
 def loss(w: Any, x: Any) -> Any:
@@ -222,6 +225,23 @@ def test_a_short_table_says_what_it_leaves_out(profiled: jg.Profile) -> None:
     assert f"and {count - 1} more" in profiled.table("op", most=1)
 
 
+def test_a_table_is_plain_and_a_terminal_shows_colours(profiled: jg.Profile, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    assert str(profiled) == profiled.table()
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert "\x1b[" not in profiled.table()
+    shown = str(profiled)
+    assert "\x1b[1m" in shown and len(shown.splitlines()) == len(profiled.table().splitlines()) - 1  # no rule
+    for row in rank(profiled.events, "kernel"):
+        assert row.name in shown
+
+
 def test_an_empty_profile() -> None:
     with jg.profile() as prof:
         pass
@@ -291,7 +311,7 @@ class Reader(HTMLParser):
         assert self.open.pop() == tag
 
 
-def page_of(prof: jg.Profile, tmp_path: Path | None = None) -> str:
+def page_of(prof: jg.Profile) -> str:
     from jitgrad.profiler.profile_page import profile_page
 
     return profile_page("title <of it>", prof.events, prof.findings, prof.programs())
@@ -325,14 +345,30 @@ def test_findings_name_what_changed_and_what_took_long() -> None:
         for n in (3, 4, 5):
             step(W, np.ones((n, 4)))
     text = "\n".join(prof.findings)
-    assert "tracing and compiling took" in text
     assert "traced again 2 times" in text and "argument x changed from f64[3,4] to f64[4,4]" in text
 
 
+@pytest.mark.parametrize(
+    ("milliseconds", "is_cached", "said"),
+    [
+        (60, True, ["tracing and compiling took 60 ms, all runs together 1 ms: call the function more often"]),
+        (60, False, ["tracing and compiling took 60 ms, all runs together 1 ms: call the function more often, or keep "
+                     "the cache on disk (JITGRAD_CACHE=1)"]),
+        (40, False, []),
+    ],
+)  # fmt: skip
+def test_compiling_is_named_when_it_took_long(milliseconds: int, is_cached: bool, said: list[str]) -> None:
+    compiling = Event("compile", "step", 0, milliseconds * 1_000_000, 1, COMPILE)
+    kernel = Event("kernel", "k", milliseconds * 1_000_000, 1_000_000, 1, FORWARD)
+    assert list(find([], [compiling, kernel], Surroundings(1, 2, 0.0, is_cached))) == said
+
+
 def test_an_oversubscribed_machine_is_named() -> None:
+    """As it was when the block ended, whenever the findings are read."""
     with jg.config(num_threads=64), jg.profile() as prof:
         jg.compile(loss)(W, X)
-        assert any("64 threads share" in finding for finding in prof.findings)
+    assert any("64 threads share" in finding for finding in prof.findings)
+    assert any("4.0 processes want its 2" in finding for finding in find([], [], Surroundings(1, 2, 4.0, True)))
 
 
 def test_denormals_are_named() -> None:

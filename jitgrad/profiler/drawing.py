@@ -61,10 +61,12 @@ def draw(picture: Picture) -> str:
     top = LINE * 1.6 * len(scopes)
     width = max(layout.size.width, 220.0) + 2 * _MARGIN
     height = layout.size.height + 2 * _MARGIN + top
+    corner = f'x="{-_MARGIN:g}" y="{-_MARGIN - top:.1f}" width="{width:.1f}" height="{height:.1f}"'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="jg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="{-_MARGIN:g} {-_MARGIN - top:.1f} {width:.1f} {height:.1f}" role="img">',
         f"<title>{len(picture.boxes)} parts of a compiled program</title><style>{STYLE}</style>",
+        f'<rect {corner} style="fill:var(--paper)"/>',
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path d="M0 0L8 4L0 8" style="fill:var(--edge)"/></marker></defs>',
         *(f'<g transform="translate(0 {-top:.1f})">{item}</g>' for item in legend),

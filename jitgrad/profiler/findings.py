@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from jitgrad.config import available_cpus, get_num_threads
 from jitgrad.profiler.events import COMPILE, TRACE, WORK, Event
 from jitgrad.profiler.ranking import exclusive
 from jitgrad.profiler.resolving import executables
+from jitgrad.profiler.surroundings import Surroundings
 from jitgrad.profiler.tables import bytes_text, seconds_text
 from jitgrad.recording import Record
 
 _FEW = 5
+_LONG = 0.05  # seconds of tracing and compiling that are worth a word
 
 
-def find(records: Sequence[Record], events: Sequence[Event]) -> Iterator[str]:
+def find(records: Sequence[Record], events: Sequence[Event], around: Surroundings) -> Iterator[str]:
     """All findings, those about the whole run first."""
-    yield from _compile_time(events)
+    yield from _compile_time(events, around.is_cached)
     yield from _retraces(events)
-    yield from _threads()
+    yield from _threads(around)
     yield from _interpreted(records, events)
     yield from _copies(records)
     yield from _cuts(records)
     yield from _denormals(records)
 
 
-def _compile_time(events: Sequence[Event]) -> Iterator[str]:
+def _compile_time(events: Sequence[Event], is_cached: bool) -> Iterator[str]:
     own = exclusive(events)
     making = sum(ns for e, ns in zip(events, own, strict=True) if e.phase in (TRACE, COMPILE)) * 1e-9
     work = sum(e.duration for e in events if e.kind in WORK) * 1e-9
-    if making > work > 0:
-        yield (
-            f"tracing and compiling took {seconds_text(making)}, all runs together {seconds_text(work)}: "
-            "call the function more often, or keep the cache on disk (JITGRAD_CACHE_DIR)"
-        )
+    if making > work > 0 and making > _LONG:
+        advice = "call the function more often" + ("" if is_cached else ", or keep the cache on disk (JITGRAD_CACHE=1)")
+        yield f"tracing and compiling took {seconds_text(making)}, all runs together {seconds_text(work)}: {advice}"
 
 
 def _retraces(events: Sequence[Event]) -> Iterator[str]:
@@ -49,13 +47,12 @@ def _retraces(events: Sequence[Event]) -> Iterator[str]:
         yield f"{name} was traced again {times} times, mostly since {reason}: make what changes an array of one shape"
 
 
-def _threads() -> Iterator[str]:
-    threads, cpus = get_num_threads(), available_cpus()
+def _threads(around: Surroundings) -> Iterator[str]:
+    threads, cpus = around.threads, around.cpus
     if threads > cpus:
         yield f"{threads} threads share {cpus} processors and wait for one another: use jg.set_num_threads({cpus})"
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    if load > cpus + 0.5:
-        yield f"the machine was busy: {load:.1f} processes want its {cpus} processors, so times are too long"
+    if around.load > cpus + 0.5:
+        yield f"the machine was busy: {around.load:.1f} processes want its {cpus} processors, so times are too long"
 
 
 def _interpreted(records: Sequence[Record], events: Sequence[Event]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 MOST_BOXES = 60
+MOST_NOTES = 3
 _ENDS = ("input", "output")
 _PLURALS = {"kernel": "kernels", "blas": "BLAS calls", "numpy": "NumPy calls", "input": "inputs", "output": "outputs"}
 
@@ -121,8 +122,15 @@ def _merged(stretch: Sequence[Box]) -> Box:
         title=shared or text or "part",
         scope=scopes.pop() if len(scopes) == 1 else None,
         ops=tuple(op for box in stretch for op in box.ops),
-        notes=(text,) if shared and text else (),
+        notes=((text,) if shared and text else ()) + _gathered(stretch),
     )
+
+
+def _gathered(stretch: Sequence[Box]) -> tuple[str, ...]:
+    """The notes of boxes that become one, each once; of many the first, and how many others."""
+    notes = tuple(dict.fromkeys(note for box in stretch for note in box.notes))
+    rest = len(notes) - MOST_NOTES
+    return (*notes[:MOST_NOTES], f"and {rest} more such notes") if rest > 0 else notes
 
 
 def _shared_scope(names: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 
 from jitgrad.compiler.groups import Group
 from jitgrad.compiler.nodes import Product
@@ -50,7 +51,28 @@ class _Pictured:
                 self._box("numpy", ins.op.name, None, (op_text(ins),), ins.inputs, ins.outputs, notes)
         for position, v in enumerate(self.program.outputs):
             self._box("output", f"output {position} {self.program.specs[v]}", None, (), (v,), ())
+        self._cuts()
         return Picture(tuple(self.boxes), tuple(self._arrows()))
+
+    def _cuts(self) -> None:
+        """Why a scope is several clusters: on the arrows between its parts, else as a note at the later one."""
+        flows = {(self.maker[v], reader) for v, reader in self.read if v in self.maker}
+        for reason in self.compiled.clustering.reasons:
+            if len(reason.instructions) > 1:
+                places = [self._place_of(n) for n in reason.instructions]
+                boxes = sorted({box for box in places if box is not None})
+                between = [pair for pair in combinations(boxes, 2) if pair in flows]
+                for pair in between:
+                    known = self.reasons.get(pair)
+                    self.reasons[pair] = f"{known}; {reason.text}" if known else reason.text
+                if boxes and not between:
+                    last = self.boxes[boxes[-1]]
+                    self.boxes[boxes[-1]] = replace(last, notes=(*last.notes, reason.text))
+
+    def _place_of(self, number: int) -> int | None:
+        """The box that an instruction is in; None for one that has no work, or no outputs."""
+        found = (self.home.get(v, self.maker.get(v)) for v in self.program.instructions[number].outputs)
+        return next((box for box in found if box is not None), None)
 
     def _refusals(self, number: int) -> tuple[str, ...]:
         return tuple(reason.text for reason in self.compiled.clustering.reasons if reason.instructions == (number,))

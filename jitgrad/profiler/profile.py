@@ -11,6 +11,7 @@ from typing import Any
 
 from jitgrad import recording
 from jitgrad.profiler.events import Event
+from jitgrad.profiler.surroundings import Surroundings, surroundings
 
 
 class Profile:
@@ -25,6 +26,7 @@ class Profile:
         self._events: tuple[Event, ...] = ()
         self._resolved = 0
         self._is_open = False
+        self._around: Surroundings | None = None
 
     def __enter__(self) -> Profile:
         if self._is_open:
@@ -38,6 +40,7 @@ class Profile:
     ) -> None:
         recording.remove_sink(self._records.append)
         self._is_open = False
+        self._around = surroundings()
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -55,12 +58,13 @@ class Profile:
         """Why it was slow, as far as it can be told: a sentence each, with the user's line."""
         from jitgrad.profiler.findings import find
 
-        return tuple(find(self._records, self.events))
+        around = surroundings() if self._around is None or self._is_open else self._around
+        return tuple(find(self._records, self.events, around))
 
     def table(self, by: str = "kernel", most: int = 30) -> str:
         """Time, rates and their share of what the machine can do, added up by kernel, op, line, scope or phase.
 
-        At most ``most`` rows. ValueError for another ``by``. In a terminal with ``rich`` installed it is coloured.
+        At most ``most`` rows. ValueError for another ``by``.
         """
         from jitgrad.profiler.profile_table import profile_table
 
@@ -85,7 +89,10 @@ class Profile:
         return executables(self._records)
 
     def __str__(self) -> str:
-        return self.table()
+        """The table by kernel, with colours where standard output is a terminal and ``rich`` is installed."""
+        from jitgrad.profiler.profile_table import shown_table
+
+        return shown_table(self.events, "kernel")
 
     def __repr__(self) -> str:
         return f"<profile of {len(self._records)} records>"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from jitgrad.config import get_num_threads
 from jitgrad.profiler.events import Event
@@ -11,17 +11,24 @@ from jitgrad.profiler.limits import Limits, machine_limits
 from jitgrad.profiler.ranking import Row, rank
 from jitgrad.profiler.tables import seconds_text, text_table
 
+MOST_ROWS = 30
 HEADS = ("", "kind", "count", "time", "share", "GB/s", "of memory", "GFLOP/s", "of BLAS", "lines")
 
 
 def profile_table(events: Sequence[Event], by: str, most: int) -> str:
-    """Rows in falling order of time, and what the rest comes to."""
+    """Rows in falling order of time, and what the rest comes to, as plain text."""
+    return _table(events, by, most, text_table)
+
+
+def shown_table(events: Sequence[Event], by: str, most: int = MOST_ROWS) -> str:
+    """The same for people: with colours where standard output is a terminal and ``rich`` is installed."""
+    return _table(events, by, most, _coloured if sys.stdout.isatty() else text_table)
+
+
+def _table(events: Sequence[Event], by: str, most: int, layout: Callable[[Sequence[Sequence[str]]], str]) -> str:
     rows = rank(events, by)
     limits = machine_limits(get_num_threads())
-    cells = [table_cells(row, limits) for row in rows[:most]]
-    table = [(by, *HEADS[1:]), *cells]
-    text = _coloured(table) if sys.stdout.isatty() else None
-    text = text or text_table(table)
+    text = layout([(by, *HEADS[1:]), *(table_cells(row, limits) for row in rows[:most])])
     rest = rows[most:]
     if rest:
         text += f"\nand {len(rest)} more, {seconds_text(sum(row.seconds for row in rest))}"
@@ -49,19 +56,20 @@ def _lines_text(lines: Sequence[str]) -> str:
     return ", ".join(lines[:3]) + (f" and {len(lines) - 3} more" if len(lines) > 3 else "")
 
 
-def _coloured(table: Sequence[Sequence[str]]) -> str | None:
-    """The table as ``rich`` draws it; None without ``rich``."""
+def _coloured(table: Sequence[Sequence[str]]) -> str:
+    """The table as ``rich`` draws it, as wide as its cells are; plain text without ``rich``."""
     try:
         from rich.console import Console
         from rich.table import Table
+        from rich.text import Text
     except ImportError:
-        return None
+        return text_table(table)
     made = Table(header_style="bold", box=None)
     for k, head in enumerate(table[0]):
-        made.add_column(head, justify="left" if k in (0, 1, len(table[0]) - 1) else "right", overflow="fold")
+        made.add_column(head, justify="left" if k in (0, 1, len(table[0]) - 1) else "right", no_wrap=True)
     for row in table[1:]:
-        made.add_row(*row)
-    console = Console()
+        made.add_row(*map(Text, row))
+    console = Console(width=len(text_table(table).split("\n")[1]) + 2 * len(table[0]))
     with console.capture() as capture:
         console.print(made)
     return str(capture.get()).rstrip("\n")
