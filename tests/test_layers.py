@@ -26,7 +26,7 @@ LAYERS = (
     ),
     ("opdef",),
     ("operators", "dispatch", "graph", "scopes", "program", "views"),
-    ("ops", "interpreter", "nonfinite"),
+    ("ops", "interpreter", "nonfinite", "restoring"),
     ("aggregation", "gradients"),
     ("sparse",),
     ("compiler",),
