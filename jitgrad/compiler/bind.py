@@ -52,7 +52,7 @@ class BoundCluster(NamedTuple):
         """Per step record the numbers of the plan's steps behind it: several for a region, none for what only prepares
         others or ends them.
         """
-        kinds = ("kernel", "product", "rows", "region")
+        kinds = ("kernel", "product", "rows", "tiles", "region")
         parts = [name.split("_") for name in self.names]
         return tuple(tuple(map(int, numbers)) if kind in kinds else () for kind, *numbers in parts)
 
@@ -116,7 +116,7 @@ def _steps(task: tuple[Any, ...], slots: Sequence[int], addresses: Addresses) ->
         _, number, key, places, ints, constants, extent, nchunks = task
         words = (*[slots[place] for place in places], *ints, *constants)
         return [(f"kernel_{number}", addresses[key], words, extent, nchunks)]
-    return _vector_product(task, slots) if task[0] == "vector product" else _product(task, slots)
+    return {"product": _product, "vector product": _vector_product, "own product": _own_product}[task[0]](task, slots)
 
 
 def _product(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
@@ -134,6 +134,14 @@ def _vector_product(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
     _, number, dtype, n, cut, part, *operands = task
     made = vector_steps(np.dtype(dtype), n, cut, _operands(operands, slots), slots[part])
     return [(name, *step[1:]) for name, step in zip((f"rows_{number}", f"sum_{number}"), made, strict=False)]
+
+
+def _own_product(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
+    from jitgrad.compiler.gemm_steps import product_steps
+
+    _, number, dtype, sizes, cut, scratch, part, *operands = task
+    made = product_steps(np.dtype(dtype), sizes, cut, _operands(operands, slots), slots[scratch], slots[part])
+    return [(name, *step[1:]) for name, step in zip((f"tiles_{number}", f"sum_{number}"), made, strict=False)]
 
 
 def _operands(operands: Sequence[tuple[Any, ...]], slots: Sequence[int]) -> Any:

@@ -36,7 +36,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -107,13 +107,21 @@ def matmul_step(
     chunks = _chunks(cells, m, n, m * n * k * math.prod(batch) * dtype.itemsize // 4)
     letter = _LETTERS[dtype.name]
     words = {name: blas_address(letter + name) for name in ("gemm", "gemv")} | {"m": m, "n": n, "k": k}
-    words |= {"rows": rows, "columns": columns, "accumulate": int(accumulate), "nbatch": len(batch)}
-    words |= _operand_words("a", a) | _operand_words("b", b) | _operand_words("c", c)
-    block = [words[name] for name in BLOCK]
+    words |= {"rows": rows, "columns": columns, "accumulate": int(accumulate)}
+    stub = MATMUL_STUBS[dtype.name]
+    return BlasStep(stub, stub_address(stub), product_block(words, a, b, c, batch), cells, chunks)
+
+
+def product_block(
+    words: Mapping[str, int], a: Operand, b: Operand, c: Operand, batch: tuple[int, ...]
+) -> tuple[int, ...]:
+    """The words of a product's block; those of `BLOCK` that are not given are 0."""
+    given = {"nbatch": len(batch), **words}
+    given |= _operand_words("a", a) | _operand_words("b", b) | _operand_words("c", c)
+    block = [given.get(name, 0) for name in BLOCK]
     for axis, extent in enumerate(batch):
         block += [extent, a.batch_strides[axis], b.batch_strides[axis], c.batch_strides[axis]]
-    stub = MATMUL_STUBS[dtype.name]
-    return BlasStep(stub, stub_address(stub), tuple(block), cells, chunks)
+    return tuple(block)
 
 
 def _operand_words(name: str, operand: Operand) -> dict[str, int]:

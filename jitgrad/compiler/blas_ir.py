@@ -16,8 +16,11 @@ BLOCK = (
     "a_slot", "a_offset", "a_stride", "a_transposed",
     "b_slot", "b_offset", "b_stride", "b_transposed",
     "c_slot", "c_offset", "c_stride", "c_transposed",
+    "scratch_slot", "scratch_bytes", "depth",
 )  # fmt: skip
-"""The words of a product's block, in order; strides and offsets in elements."""
+"""The words of a product's block, in order; strides and offsets in elements. The last three are for products of our
+own: memory for each worker, and how much of the sum is one part of it.
+"""
 
 MATMUL_STUBS = {"float32": "jitgrad_matmul_f32", "float64": "jitgrad_matmul_f64"}
 GUARD_STUBS = ("jitgrad_blas_enter", "jitgrad_blas_leave")
@@ -26,7 +29,9 @@ RESET_STUB = "jitgrad_blas_reset"
 _KERNEL = "ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker"
 
 
-class _Scalar(NamedTuple):
+class Scalar(NamedTuple):
+    """A number type of LLVM, the stub for it, and its bytes."""
+
     type: str
     stub: str
     size: int
@@ -34,28 +39,32 @@ class _Scalar(NamedTuple):
 
 def blas_ir() -> str:
     """The whole module."""
-    kinds = (_Scalar("float", MATMUL_STUBS["float32"], 4), _Scalar("double", MATMUL_STUBS["float64"], 8))
+    kinds = (Scalar("float", MATMUL_STUBS["float32"], 4), Scalar("double", MATMUL_STUBS["float64"], 8))
     parts = [_guard()]
     for kind in kinds:
-        parts += [_cells(kind), _cell(kind), _gemm(kind), _gemv(kind)]
+        parts += [cells_ir(kind), _cell(kind), _gemm(kind), _gemv(kind)]
     return "\n".join(parts) + f"\n{_zero()}\nattributes #0 = {{ nounwind }}\n"
 
 
-def _word(name: str) -> str:
-    return f"""  %{name}_at = getelementptr i64, ptr %block, i64 {BLOCK.index(name)}
+def word_ir(name: str, names: tuple[str, ...] = BLOCK) -> str:
+    """The word of a block under its name."""
+    return f"""  %{name}_at = getelementptr i64, ptr %block, i64 {names.index(name)}
   %{name} = load i64, ptr %{name}_at"""
 
 
-def _words(*names: str) -> str:
-    return "\n".join(map(_word, names))
+def words_ir(*names: str) -> str:
+    """Words of the block of a product."""
+    return "\n".join(map(word_ir, names))
 
 
-def _cells(kind: _Scalar) -> str:
-    """The loop over cells: cell -> batch index, tile row, tile column; the batch index -> three offsets."""
+def cells_ir(kind: Scalar) -> str:
+    """The loop over cells: cell -> batch index, tile row, tile column; the batch index -> three offsets, and what is
+    left of it is the part of the sum.
+    """
     return f"""
 define void @{kind.stub}({_KERNEL}) #0 {{
 entry:
-{_words("m", "n", "rows", "columns", "nbatch", "a_offset", "b_offset", "c_offset")}
+{words_ir("m", "n", "rows", "columns", "nbatch", "a_offset", "b_offset", "c_offset")}
   %m_up = add i64 %m, %rows
   %m_less = sub i64 %m_up, 1
   %down = udiv i64 %m_less, %rows
@@ -102,7 +111,8 @@ next:
   %c1 = add i64 %c, %dc
   br label %axis
 call:
-  call void @cell_{kind.type}(ptr %table, ptr %block, i64 %row, i64 %column, i64 %a, i64 %b, i64 %c)
+  call void @cell_{kind.type}(ptr %table, ptr %block, i64 %row, i64 %column, i64 %a, i64 %b, i64 %c,
+      i64 %rest, i64 %worker)
   %i1 = add i64 %i, 1
   br label %cell
 done:
@@ -110,9 +120,9 @@ done:
 }}"""
 
 
-def _operand(name: str, kind: _Scalar) -> str:
+def operand_ir(name: str, kind: Scalar) -> str:
     """The address of the tile's part of an operand, from its offset and the tile's first row and column."""
-    return f"""{_words(f"{name}_slot", f"{name}_stride", f"{name}_transposed")}
+    return f"""{words_ir(f"{name}_slot", f"{name}_stride", f"{name}_transposed")}
   %{name}_entry = getelementptr ptr, ptr %table, i64 %{name}_slot
   %{name}_base = load ptr, ptr %{name}_entry
   %{name}_t = icmp ne i64 %{name}_transposed, 0
@@ -122,16 +132,16 @@ def _operand(name: str, kind: _Scalar) -> str:
   %{name}_ptr = getelementptr {kind.type}, ptr %{name}_base, i64 %{name}_total"""
 
 
-def _cell(kind: _Scalar) -> str:
-    """One tile of one product: its addresses, then zeros, a gemv or a gemm."""
-    a = _operand("a", kind).replace("%a_far =", "%a_across = icmp ne i64 %a_transposed, 0\n  %a_far =")
-    b = _operand("b", kind).replace("%b_far =", "%b_across = icmp eq i64 %b_transposed, 0\n  %b_far =")
-    c = _operand("c", kind).replace("%c_far =", "%c_across = or i1 false, false\n  %c_far =")
+def cell_start_ir(kind: Scalar) -> str:
+    """The head of the function of a cell: the sizes of its tile, and the addresses of the tile's parts."""
+    a = operand_ir("a", kind).replace("%a_far =", "%a_across = icmp ne i64 %a_transposed, 0\n  %a_far =")
+    b = operand_ir("b", kind).replace("%b_far =", "%b_across = icmp eq i64 %b_transposed, 0\n  %b_far =")
+    c = operand_ir("c", kind).replace("%c_far =", "%c_across = or i1 false, false\n  %c_far =")
     return f"""
 define internal void @cell_{kind.type}(ptr %table, ptr %block, i64 %row, i64 %column, i64 %a, i64 %b,
-      i64 %c0) #0 {{
+      i64 %c0, i64 %part, i64 %worker) #0 {{
 entry:
-{_words("m", "n", "k", "rows", "columns", "accumulate")}
+{words_ir("m", "n", "k", "rows", "columns", "accumulate")}
   %a_first = mul i64 %row, %rows
   %b_first = mul i64 %column, %columns
   %c_first = add i64 %a_first, 0
@@ -142,7 +152,12 @@ entry:
   %n_tile = call i64 @llvm.smin.i64(i64 %n_left, i64 %columns)
 {a}
 {b}
-{c}
+{c}"""
+
+
+def _cell(kind: Scalar) -> str:
+    """One tile of one product: its addresses, then zeros, a gemv or a gemm."""
+    return f"""{cell_start_ir(kind)}
   %m_one = icmp eq i64 %m, 1
   %n_one = icmp eq i64 %n, 1
   %vector = or i1 %m_one, %n_one
@@ -196,13 +211,13 @@ def _by_reference(types: dict[str, str]) -> str:
     return "\n".join(lines)
 
 
-def _gemm(kind: _Scalar) -> str:
+def _gemm(kind: Scalar) -> str:
     cells = dict.fromkeys(("ta", "tb"), "i8") | dict.fromkeys(("m", "n", "k", "lda", "ldb", "ldc"), "i64")
     cells |= {"alpha": kind.type, "beta": kind.type}
     return f"""
 define internal void @gemm_{kind.type}(ptr %block, i1 %ta, i1 %tb, i64 %m, i64 %n, i64 %k, ptr %a,
       i64 %lda, ptr %b, i64 %ldb, i1 %fresh, ptr %c, i64 %ldc) #0 {{
-{_word("gemm")}
+{word_ir("gemm")}
   %alpha = select i1 true, {kind.type} 1.0, {kind.type} 1.0
   %beta = select i1 %fresh, {kind.type} 0.0, {kind.type} 1.0
 {_by_reference(cells)}
@@ -213,12 +228,12 @@ define internal void @gemm_{kind.type}(ptr %block, i1 %ta, i1 %tb, i64 %m, i64 %
 }}"""
 
 
-def _gemv(kind: _Scalar) -> str:
+def _gemv(kind: Scalar) -> str:
     cells = {"t": "i8"} | dict.fromkeys(("m", "n", "lda", "incx", "incy"), "i64") | {"one": kind.type}
     return f"""
 define internal void @gemv_{kind.type}(ptr %block, i1 %t, i64 %m, i64 %n, ptr %a, i64 %lda, ptr %x,
       i64 %incx, ptr %y, i64 %incy) #0 {{
-{_word("gemv")}
+{word_ir("gemv")}
   %one = select i1 true, {kind.type} 1.0, {kind.type} 1.0
 {_by_reference(cells)}
   %function = inttoptr i64 %gemv to ptr

@@ -13,6 +13,7 @@ needed to get there (programs, nodes, groups, kernels) is left behind. Its shape
     task     ::= ("kernel", number, key, places, ints, words, extent, chunks)
                | ("product", number, dtype, (m, n, k), operand a, b, c, batch)
                | ("vector product", number, dtype, n, how it is cut, place of parts, operand a, b, c)
+               | ("own product", number, dtype, (m, n, k), how it is cut, places of scratch and parts, operand a, b, c)
                | ("region", dtype, rows, chunks, task*)                  tasks whose chunks run one after another
     words    ::= constants, then 0 if the kernel streams, else -1
     operand  ::= (place, row stride, batch stride, is_transposed)
@@ -31,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad.compiler.buffers import aligned
 from jitgrad.compiler.caches import last_level_bytes
 from jitgrad.compiler.clusters import Cluster
 from jitgrad.compiler.constants import splat_number
@@ -38,6 +40,7 @@ from jitgrad.compiler.drafts import weight_of
 from jitgrad.compiler.emit import lanes_for, part_bytes
 from jitgrad.compiler.emit_memory import CACHE_LINE
 from jitgrad.compiler.extents import ONE
+from jitgrad.compiler.gemm import GemmPlan, plan_product
 from jitgrad.compiler.gemv import GemvPlan, plan_vector_product
 from jitgrad.compiler.groups import Group, Plan
 from jitgrad.compiler.loopir import Buffer, Literal
@@ -54,7 +57,7 @@ CHUNK_NANOSECONDS = 8_000
 MOST_CHUNKS = 64
 NANOSECONDS_PER_NODE = 0.08  # one element of one node, vectorised, in cache
 STATUS = -1
-_PARTS = "parts"
+_PARTS, _SCRATCH = "parts", "scratch"
 
 Frozen = tuple[Any, ...]
 
@@ -186,10 +189,7 @@ class _Freezer:
         touched: list[tuple[object, int, bool]] = []
         if isinstance(item, Product):
             touched += [(v, self._nbytes(v), False) for v in map(self._root, (item.a, item.b, item.value))]
-            cut = self._cut(number, item)
-            if cut is not None and cut.parts:
-                touched.append(((number, _PARTS), cut.parts * self.plan.specs[item.value].dtype.itemsize, False))
-            return touched
+            return touched + self._memory_of(number, item)
         numbers = dict(zip(item.kernel.ints, self._ints(item), strict=True))
         lanes = lanes_for(item.kernel, vector_bytes())
         for buffer, v in zip(item.kernel.buffers, item.values, strict=True):
@@ -291,6 +291,22 @@ class _Freezer:
         cut = self._vector_plan(item)
         return None if cut is None else cut._replace(chunks=self.regions.get(number, cut).chunks)
 
+    def _gemm_plan(self, item: Product) -> GemmPlan | None:
+        """How a product of two matrices is cut; None when it is left to BLAS."""
+        sizes, batch = self._sizes(item)
+        dtype = self.program.specs[item.value].dtype
+        return plan_product(dtype, sizes, batch, (item.transpose_a, item.transpose_b))
+
+    def _memory_of(self, number: int, item: Product) -> list[tuple[object, int, bool]]:
+        """What our own products need beside their operands."""
+        vector, matrix = self._cut(number, item), self._gemm_plan(item)
+        itemsize = self.program.specs[item.value].dtype.itemsize
+        if matrix is not None:
+            scratch = ((number, _SCRATCH), aligned(matrix.worker_bytes), True)
+            parts = ((number, _PARTS), matrix.parts * self._nbytes(item.value), False)
+            return [scratch, parts] if matrix.parts > 1 else [scratch]
+        return [((number, _PARTS), vector.parts * itemsize, False)] if vector is not None and vector.parts else []
+
     def _product(self, number: int, item: Product) -> Frozen:
         operands = []
         for v, is_transposed in ((item.a, item.transpose_a), (item.b, item.transpose_b), (item.value, False)):
@@ -298,9 +314,12 @@ class _Freezer:
             operands.append((self.places[self._root(v)], columns, rows * columns, is_transposed))
         sizes, batch = self._sizes(item)
         dtype, cut = self.program.specs[item.value].dtype.str, self._cut(number, item)
+        part, matrix = self.places.get((number, _PARTS), operands[2][0]), self._gemm_plan(item)
+        if matrix is not None:
+            scratch = self.places[number, _SCRATCH]
+            return "own product", number, dtype, sizes, tuple(matrix), scratch, part, *operands
         if cut is None:
             return "product", number, dtype, sizes, *operands, batch
-        part = self.places[number, _PARTS] if cut.parts else operands[2][0]
         return "vector product", number, dtype, sizes[1], tuple(cut), part, *operands
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler import native
 from jitgrad.compiler.blas import BlasStep, Operand
-from jitgrad.compiler.cache import KernelCache, cache_key, compile_cached, kernel_cache
-from jitgrad.config import config, get_num_threads
+from jitgrad.compiler.product_code import product_address
 
 DOTS_STUBS = {"float32": "jitgrad_dots_f32", "float64": "jitgrad_dots_f64"}
 COMBINE_STUBS = {"float32": "jitgrad_combine_f32", "float64": "jitgrad_combine_f64"}
@@ -36,9 +33,14 @@ def vector_steps(
     block = (matrix.slot, columns, vector.slot, part, columns)
     steps = [BlasStep(stub, _address(stub), block, rows, chunks)]
     if part != c.slot:
-        stub = SUM_STUBS[dtype.name]
-        steps.append(BlasStep(stub, _address(stub), (part, c.slot, columns, chunks), columns, 1))
+        steps.append(sum_step(dtype, part, c.slot, columns, chunks))
     return steps
+
+
+def sum_step(dtype: np.dtype[Any], part: int, to: int, count: int, parts: int) -> BlasStep:
+    """The step that adds ``parts`` results of ``count`` elements, in slot ``part``, to one in slot ``to``."""
+    stub = SUM_STUBS[dtype.name]
+    return BlasStep(stub, _address(stub), (part, to, count, parts), count, 1)
 
 
 def sequence_address(dtype: np.dtype[Any]) -> int:
@@ -46,29 +48,11 @@ def sequence_address(dtype: np.dtype[Any]) -> int:
     return _address(SEQUENCE_STUBS[dtype.name])
 
 
-@cache
 def _address(stub: str) -> int:
-    """The address of a function: compiled quickly and then well, like a kernel, if it is not on disk."""
-    code = kernel_cache().get(cache_key(stub), [stub])
-    return code[stub] if code is not None else _compiled(stub)
+    return product_address(stub, _text)
 
 
-def _compiled(stub: str) -> int:
+def _text(stub: str) -> str:
     from jitgrad.compiler.gemv_ir import stub_ir
-    from jitgrad.compiler.machine import improve
-    from jitgrad.compiler.tiers import Task
 
-    text = stub_ir(stub)
-    if not config.quick_start or get_num_threads() == 1:
-        return compile_cached(stub, lambda: text, [stub])[stub]
-    quick = f"{stub}_quick"
-    address = native.compile_module(text.replace(stub, quick), [quick], quickly=True)[quick]
-    improve([Task(text, partial(_improved, stub, address, kernel_cache()))])
-    return address
-
-
-def _improved(stub: str, old: int, kept: KernelCache, object_code: bytes) -> tuple[int, int]:
-    """Load and keep good code in place of quick code; both addresses."""
-    code = native.load_object(object_code, [stub])
-    kept.put(cache_key(stub), code)
-    return old, code[stub]
+    return stub_ir(stub)

@@ -9,12 +9,15 @@ from typing import NamedTuple
 
 
 class Numbers(NamedTuple):
-    """A number type of LLVM: its name, its suffix in intrinsics, its bytes, and how many fill a register."""
+    """A number type of LLVM: its name, its suffix in intrinsics, its bytes, how many fill a register, and how much of
+    a sum is done at a time.
+    """
 
     type: str
     suffix: str
     size: int
     lanes: int
+    depth: int
 
     @property
     def vector(self) -> str:
@@ -26,8 +29,18 @@ class Numbers(NamedTuple):
         """The type of one bit per lane."""
         return f"<{self.lanes} x i1>"
 
+    @property
+    def columns(self) -> int:
+        """The columns of a panel of B."""
+        return 2 * self.lanes
 
-KINDS = {"float32": Numbers("float", "f32", 4, 16), "float64": Numbers("double", "f64", 8, 8)}
+    @property
+    def row(self) -> int:
+        """The distance of the rows in a packed panel of A, off the powers of two."""
+        return self.depth + self.lanes
+
+
+KINDS = {"float32": Numbers("float", "f32", 4, 16, 256), "float64": Numbers("double", "f64", 8, 8, 192)}
 
 
 def declarations_ir(kind: Numbers) -> str:

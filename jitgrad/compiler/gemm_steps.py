@@ -1,0 +1,43 @@
+"""Our own products of two matrices as steps; how they are cut is decided elsewhere (gemm.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jitgrad.compiler.blas import BlasStep, Operand, product_block
+from jitgrad.compiler.gemv_steps import sum_step
+from jitgrad.compiler.product_code import product_address
+
+STUBS = {"float32": "jitgrad_multiply_f32", "float64": "jitgrad_multiply_f64"}
+
+
+def product_steps(
+    dtype: np.dtype[Any],
+    sizes: tuple[int, int, int],
+    cut: tuple[int, int, int, int, int, int],
+    operands: tuple[Operand, Operand, Operand],
+    scratch: int,
+    part: int,
+) -> list[BlasStep]:
+    """The steps of a product C = op(A) op(B) of sizes (m, n, k), cut as a `GemmPlan` says.
+
+    ``scratch`` is the slot of the workers' memory; ``part`` that of the parts of a sum, one after another, else of C.
+    """
+    m, n, k = sizes
+    rows, columns, parts, depth, cells, worker_bytes = cut
+    a, b, c = operands
+    words = {"m": m, "n": n, "k": k, "rows": rows, "columns": columns, "depth": depth}
+    words |= {"scratch_slot": scratch, "scratch_bytes": worker_bytes}
+    block = product_block(words, a, b, Operand(part, n, (0,)), (1,))
+    steps = [BlasStep(STUBS[dtype.name], product_address(STUBS[dtype.name], _text), block, cells, min(cells, 64))]
+    if parts > 1:
+        steps.append(sum_step(dtype, part, c.slot, m * n, parts))
+    return steps
+
+
+def _text(stub: str) -> str:
+    from jitgrad.compiler.gemm_step_ir import gemm_step_ir
+
+    return gemm_step_ir(stub)

@@ -1,0 +1,38 @@
+"""Machine code of our own products by the names of their functions: from disk, or compiled quickly and then well, like
+a kernel; what the functions do is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+
+from jitgrad.compiler import native
+from jitgrad.compiler.cache import KernelCache, cache_key, compile_cached, kernel_cache
+from jitgrad.config import config, get_num_threads
+
+
+@cache
+def product_address(stub: str, text: Callable[[str], str]) -> int:
+    """The address of the function ``stub``, of the module that ``text`` gives for it."""
+    code = kernel_cache().get(cache_key(stub), [stub])
+    return code[stub] if code is not None else _compiled(stub, text(stub))
+
+
+def _compiled(stub: str, text: str) -> int:
+    from jitgrad.compiler.machine import improve
+    from jitgrad.compiler.tiers import Task
+
+    if not config.quick_start or get_num_threads() == 1:
+        return compile_cached(stub, lambda: text, [stub])[stub]
+    quick = f"{stub}_quick"
+    address = native.compile_module(text.replace(stub, quick), [quick], quickly=True)[quick]
+    improve([Task(text, partial(_improved, stub, address, kernel_cache()))])
+    return address
+
+
+def _improved(stub: str, old: int, kept: KernelCache, object_code: bytes) -> tuple[int, int]:
+    """Load and keep good code in place of quick code; both addresses."""
+    code = native.load_object(object_code, [stub])
+    kept.put(cache_key(stub), code)
+    return old, code[stub]

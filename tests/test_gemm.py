@@ -1,0 +1,152 @@
+"""Our own matrix products as steps against NumPy's matmul: layouts, tiles, parts of a sum, odd sizes, bits."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from step_kernels import Call
+
+import jitgrad as jg
+from jitgrad.compiler import gemm
+from jitgrad.compiler.bind import BoundCluster
+from jitgrad.compiler.blas import Operand
+from jitgrad.compiler.gemm_steps import product_steps
+from jitgrad.compiler.machine import vector_bytes
+from jitgrad.compiler.runtime import runtime
+
+needs_registers = pytest.mark.skipif(vector_bytes() < 64, reason="these products need registers of 64 bytes")
+SIZES = ((130, 100, 80), (33, 610, 70), (16, 50, 4000), (1025, 31, 33), (5, 300, 700), (102, 260, 523), (12, 33, 2600))
+TOLERANCE = {"float32": 2e-5, "float64": 1e-13}
+
+
+@pytest.fixture(autouse=True)
+def all_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemm, "_is_worse_by_blas", lambda dtype, sizes, transposed: True)
+
+
+def multiply(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], ta: bool, tb: bool, threads: int = 2) -> gemm.GemmPlan:
+    """c = op(a) op(b) in steps; how it was cut."""
+    sizes = (*c.shape, a.shape[0] if ta else a.shape[1])
+    plan = gemm.plan_product(c.dtype, sizes, 1, (ta, tb))
+    assert plan is not None
+    operands = tuple(
+        Operand(slot, x.shape[1], (x.shape[0] * x.shape[1],), turned)
+        for slot, (x, turned) in enumerate(((a, ta), (b, tb), (c, False)))
+    )
+    scratch = np.full(plan.worker_bytes * threads + 64, 255, np.uint8)
+    parts = np.full(plan.parts * c.size, np.nan, c.dtype)
+    aligned = scratch[-scratch.ctypes.data % 64 :]
+    part = 4 if plan.parts > 1 else 2
+    steps = product_steps(c.dtype, sizes, plan, (operands[0], operands[1], operands[2]), 3, part)
+    call = Call([a, b, c, aligned, parts], [(s.address, s.block, s.extent, s.nchunks) for s in steps])
+    runtime().run_steps(*call.arguments, 0, threads, 0)
+    return plan
+
+
+def stored(rng: np.random.Generator, dtype: str, rows: int, columns: int, turned: bool) -> NDArray[Any]:
+    return rng.standard_normal((columns, rows) if turned else (rows, columns)).astype(dtype)
+
+
+def logical(array: NDArray[Any], turned: bool) -> NDArray[Any]:
+    return array.T if turned else array
+
+
+@needs_registers
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("m", "n", "k"), SIZES)
+def test_all_layouts(dtype: str, m: int, n: int, k: int) -> None:
+    rng = np.random.default_rng(0)
+    for ta, tb in itertools.product((False, True), (False, True)):
+        a, b = stored(rng, dtype, m, k, ta), stored(rng, dtype, k, n, tb)
+        c = np.full((m, n), np.nan, dtype)
+        multiply(a, b, c, ta, tb)
+        left, right = logical(a, ta).astype(float), logical(b, tb).astype(float)
+        error = np.abs(c - left @ right)
+        assert (error <= TOLERANCE[dtype] * (np.abs(left) @ np.abs(right))).all(), (ta, tb)
+
+
+@needs_registers
+@pytest.mark.parametrize("shape", [(2048, 1024), (1024, 2048)])
+def test_rows_that_share_a_place_in_the_cache(shape: tuple[int, int]) -> None:
+    """A stored distance of whole pages: panels of A are packed."""
+    rng = np.random.default_rng(1)
+    for ta in (False, True):
+        a, b = rng.standard_normal(shape).astype("f4"), rng.standard_normal((shape[not ta], 9)).astype("f4")
+        c = np.empty((shape[ta], 9), np.float32)
+        multiply(a, b, c, ta, False)
+        np.testing.assert_allclose(c, logical(a, ta).astype(float) @ b, atol=1e-3)
+
+
+@needs_registers
+@pytest.mark.parametrize("sizes", [(300, 300, 300), (16, 50, 9000), (1000, 40, 60)])
+def test_bits_do_not_depend_on_threads(sizes: tuple[int, int, int]) -> None:
+    m, n, k = sizes
+    rng = np.random.default_rng(3)
+    a, b = stored(rng, "float32", m, k, False), stored(rng, "float32", k, n, False)
+    results = []
+    for threads in (1, 2, 3):
+        c = np.empty((m, n), np.float32)
+        multiply(a, b, c, False, False, threads)
+        results.append(c.tobytes())
+    assert len(set(results)) == 1
+
+
+@needs_registers
+def test_parts_of_a_long_sum() -> None:
+    plan = gemm.plan_product(np.dtype("f4"), (16, 50, 10000), 1, (False, False))
+    assert plan is not None
+    assert plan.parts > 8
+    assert plan.parts * plan.depth >= 10000 > (plan.parts - 1) * plan.depth
+
+
+@needs_registers
+def test_nan_and_infinity_reach_their_row_and_column_only() -> None:
+    a, b = np.ones((130, 100)), np.ones((100, 90))
+    a[129, 99], b[0, 89] = np.nan, np.inf
+    c = np.zeros((130, 90))
+    multiply(a, b, c, False, False)
+    assert np.isnan(c[129]).all()
+    assert np.isinf(c[:129, 89]).all()
+    assert (c[:129, :89] == 100).all()
+
+
+@needs_registers
+def test_values_and_gradients() -> None:
+    """Both kinds of products in a program: a transposed right operand, and a long sum."""
+    rng = np.random.default_rng(4)
+    w, x = rng.standard_normal((9, 40)).astype("f4"), rng.standard_normal((12000, 40)).astype("f4")
+    compiled = jg.compile(jg.value_and_grad(lambda w, x: np.mean(np.tanh(w @ x.T))))
+    value, gradient = compiled(w, x)
+    expected, expected_gradient = compiled.interpret(w, x)
+    np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(gradient, expected_gradient, atol=1e-5 * np.abs(expected_gradient).max() + 1e-7)
+    (stage, args), *_ = compiled.stages(w, x)
+    clusters = [step for step in stage.executable(args).bound.steps if isinstance(step, BoundCluster)]
+    assert sum(name.startswith("tiles") for cluster in clusters for name in cluster.names) == 2
+
+
+def test_what_is_left_to_blas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(gemm, "vector_bytes", lambda: 64)
+
+    def is_ours(sizes: tuple[int, int, int], turned: bool, batch: int = 1, dtype: str = "f4") -> bool:
+        return gemm.plan_product(np.dtype(dtype), sizes, batch, (False, turned)) is not None
+
+    assert is_ours((16, 10000, 50), True)
+    assert is_ours((16, 50, 10000), False)
+    assert is_ours((16, 50, 10000), False, 1, "f8")
+    assert not is_ours((16, 10000, 50), True, 1, "f8")
+    assert not is_ours((2, 30000, 100), True)
+    assert not is_ours((30, 20000, 300), True)
+    assert not is_ours((64, 256, 4096), False)
+    assert not is_ours((16, 10000, 50), True, 3)
+    assert not is_ours((16, 10000, 50), False)
+    assert not is_ours((200, 10000, 50), True)
+    assert not is_ours((1, 10000, 500), True)
+    assert not is_ours((16, 10000, 5), True)
+    monkeypatch.setattr(gemm, "vector_bytes", lambda: 32)
+    assert not is_ours((16, 10000, 50), True)
