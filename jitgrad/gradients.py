@@ -14,7 +14,7 @@ from jitgrad.errors import DTypeError, GradientError, JitgradError, layout
 from jitgrad.graph import Graph, Operation, Tensor, default_graph, graph_of, operation_text
 from jitgrad.opdef import Elementwise, OpDef
 from jitgrad.ops.creation import identity
-from jitgrad.ops.state import group
+from jitgrad.ops.state import Variable, group
 from jitgrad.scopes import gradient_attrs, sum_attrs
 from jitgrad.spec import is_compatible, is_inexact
 
@@ -58,8 +58,13 @@ def gradients(
 
 def _as_tensors(value: Any) -> list[Tensor]:
     items = [value] if isinstance(value, Tensor) or hasattr(value, "as_graph_element") else list(value)
-    with default_graph().control_dependencies(None):  # a Variable stands for its first read, from which others follow
-        return [item.as_graph_element() if hasattr(item, "as_graph_element") else item for item in items]
+    return [_as_tensor(item) for item in items]
+
+
+def _as_tensor(item: Any) -> Any:
+    if isinstance(item, Variable):
+        return item.first_read(default_graph())  # from which the other reads follow
+    return item.as_graph_element() if hasattr(item, "as_graph_element") else item
 
 
 _by_id = operator.attrgetter("id")

@@ -235,6 +235,7 @@ class Graph:
     """An append-only list of operations with unique names and the scopes that new operations get."""
 
     assigns_in_place = False  # whether ``x += y`` changes the object x, as it changes an array
+    uses: dict[Any, Any] | None = None  # where Variables keep the order of the code: what was done with each so far
 
     def __init__(self) -> None:
         self._operations: list[Operation] = []
@@ -245,7 +246,7 @@ class Graph:
         self.gradient_rules: dict[str, Any] = {}
         self.seed: int | None = None
         self.functions: dict[str, Any] = {}
-        self.variables: dict[Any, Tensor] = {}
+        self.variables: dict[Any, Tensor] = {}  # the first read of each
         self.closed_by: str | None = None
 
     # -- looking up ------------------------------------------------------------------------------------------------

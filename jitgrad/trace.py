@@ -33,6 +33,10 @@ class Trace(Graph):
 
     assigns_in_place = True
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.uses = {}
+
 
 def is_tracing() -> bool:
     """Whether a function is being traced here."""

@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import itertools
 import sys
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from jitgrad.eagerness import local
 from jitgrad.errors import DTypeError, IndexingError, ShapeError, layout
-from jitgrad.graph import Graph, Operation, Tensor, apply, apply_one, checked_name, default_graph, in_graph
-from jitgrad.opdef import Interpreted, Params, Specs, define
+from jitgrad.graph import Graph, Operation, Tensor, apply_one, checked_name, default_graph, graph_of, in_graph
+from jitgrad.opdef import Interpreted, OpDef, Params, Specs, define
 from jitgrad.ops.common import as_tensor
 from jitgrad.ops.standing import Standing
 from jitgrad.spec import DType, TensorSpec, is_compatible, spec_of
@@ -78,6 +79,14 @@ no_op = define(
 )
 
 
+@dataclass(slots=True)
+class Uses:
+    """What a graph that keeps the order of the code did with a Variable: its last assignment, the reads since then."""
+
+    assignment: Operation | None = None
+    reads: list[Tensor] = field(default_factory=list)
+
+
 _creations = itertools.count()
 
 # How often an array is referred to that only its Variable holds: by the Variable, and by the act of counting.
@@ -93,6 +102,8 @@ class Variable(Standing):
     The shape and dtype are those of the initial value and do not change. One operation per graph reads it, at
     its first use there. ``read()`` adds another, and so does each use where control dependencies are in force:
     it reads what the variable holds once they have run. Gradients with respect to the variable count them all.
+    While a function is traced, reads and assignments run in the order of the code: the first use after an assignment
+    reads anew.
     """
 
     __slots__ = ("__weakref__", "_eager", "_value", "creation", "is_weak", "name", "spec", "trainable")
@@ -154,22 +165,49 @@ class Variable(Standing):
         return self._read_in_graph() if in_graph() else self.eager_value()
 
     def _read_in_graph(self) -> Tensor:
-        first = self._first_read(default_graph())
-        return apply_one(read_op, first, name=f"{self.name}/read", variable=self)
+        graph = default_graph()
+        first, uses = self.first_read(graph), self._uses(graph)
+        with graph.control_dependencies(_ops(uses.assignment)):
+            read = apply_one(read_op, first, name=f"{self.name}/read", variable=self)
+        uses.reads.append(read)
+        return read
 
     def as_graph_element(self, graph: Graph | None = None) -> Tensor:
         """The tensor that stands for it in ``graph``, the default graph if none is given."""
         graph = default_graph() if graph is None else graph
         if not graph.has_control_dependencies:
-            return self._first_read(graph)
+            first, uses = self.first_read(graph), self._uses(graph)
+            if uses.assignment is None:
+                return first
+            if uses.reads:
+                return uses.reads[0]
         with graph.as_default():
             return self._read_in_graph()
 
-    def _first_read(self, graph: Graph) -> Tensor:
+    def first_read(self, graph: Graph) -> Tensor:
+        """The read of it that was made first in ``graph``, or is made now; gradients of later reads reach it."""
         if self not in graph.variables:
+            uses = self._uses(graph)
             with graph.as_default(), graph.control_dependencies(None), graph.name_scope(""):
-                graph.variables[self] = apply(read_op, name=f"{self.name}/read", variable=self)
+                with graph.control_dependencies(_ops(uses.assignment)):
+                    read = apply_one(read_op, name=f"{self.name}/read", variable=self)
+            graph.variables[self] = read
+            uses.reads.append(read)
         return graph.variables[self]
+
+    def _uses(self, graph: Graph) -> Uses:
+        """What was done with it in ``graph``; nothing that is kept where the order of the code is not."""
+        return Uses() if graph.uses is None else graph.uses.setdefault(self, Uses())
+
+    def _change_in_graph(self, op: OpDef, *inputs: Tensor, **params: Any) -> Tensor:
+        """An assignment, after what was done with the variable before."""
+        graph = graph_of(inputs)
+        uses = self._uses(graph)
+        with graph.control_dependencies([*_ops(uses.assignment), *uses.reads]):
+            made = apply_one(op, *inputs, variable=self, **params)
+        uses.assignment = made.op
+        uses.reads.clear()
+        return made
 
     def assign(self, value: Any) -> Any:
         """The operation's output, the new value, which the variable has once it has run; outside of graphs the
@@ -182,7 +220,7 @@ class Variable(Standing):
             raise DTypeError(
                 layout(f"variable {self.name!r} cannot take the value", expected=self.spec, got=tensor.spec)
             )
-        return apply(assign_op, as_tensor(tensor, self.dtype), variable=self, name=f"{self.name}/assign")
+        return self._change_in_graph(assign_op, as_tensor(tensor, self.dtype), name=f"{self.name}/assign")
 
     def _assign_now(self, value: Any) -> Variable:
         array = np.asarray(value.eager_value() if isinstance(value, Variable) else value)
@@ -221,14 +259,22 @@ class Variable(Standing):
     def _scatter(self, how: str, slices: Any) -> Any:
         values, indices = slices.values, slices.indices
         if in_graph() or isinstance(values, Tensor):
-            rows = as_tensor(values, self.dtype)
+            rows = as_tensor(values)
+            self._check_rows(rows)
             name = f"{self.name}/scatter_{how}"
-            return apply_one(scatter_op, rows, as_tensor(indices), variable=self, how=how, name=name)
+            return self._change_in_graph(
+                scatter_op, as_tensor(rows, self.dtype), as_tensor(indices), how=how, name=name
+            )
         self._set_rows(how, np.asarray(values), np.asarray(indices))
         return self
 
+    def _check_rows(self, values: Any) -> None:
+        if not np.can_cast(values.dtype, self.dtype, "same_kind"):
+            raise DTypeError(f"variable {self.name!r} of {self.spec} cannot take rows of dtype {values.dtype}")
+
     def _set_rows(self, how: str, values: Any, indices: Any) -> None:
         """Change rows in place, or in a copy where somebody else holds the present value."""
+        self._check_rows(values)
         if values.shape != (*indices.shape, *self.shape[1:]):
             raise ShapeError(f"variable {self.name!r} of {self.spec} got rows {values.shape} for {indices.shape}")
         if indices.size and not (-self.shape[0] <= indices.min() and indices.max() < self.shape[0]):
@@ -249,6 +295,10 @@ class Variable(Standing):
 
     def __repr__(self) -> str:
         return f"<Variable {self.name!r} {self.spec}>"
+
+
+def _ops(assignment: Operation | None) -> list[Operation]:
+    return [] if assignment is None else [assignment]
 
 
 def group(*ops: Any, name: str | None = None) -> Operation:
