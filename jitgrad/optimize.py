@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
 from jitgrad import pytree
-from jitgrad.eager.tensor import plain
-from jitgrad.errors import ShapeError
-from jitgrad.ops.slices import IndexedSlices
+from jitgrad.eager.tensor import plain, settled
+from jitgrad.errors import DTypeError, ShapeError, TracedValueError, layout
+from jitgrad.graph import Tensor, in_graph
+from jitgrad.ops.slices import IndexedSlices, concatenated
 from jitgrad.ops.state import Variable
 from jitgrad.transforms import compile, value_and_grad
 
@@ -27,7 +29,7 @@ class Optimizer:
     nothing is changed in place, and each step is one compiled call. With Variables: ``apply_gradients([(gradient,
     variable), ...])``, as ``jg.implicit_grad`` gives them, where gradients that are None are
     passed over; the state is kept here. Of a Variable whose gradient is IndexedSlices only those rows are changed, and
-    their state.
+    their state. Numbers such as the learning rate may be set anew at any time: the next step takes them.
     """
 
     _kept: dict[Variable, tuple[Any, ...]] = field(default_factory=dict, init=False, repr=False)
@@ -44,7 +46,7 @@ class Optimizer:
     def init(self, params: Any) -> Any:
         """The state before the first step: the number of steps, and zeros of the parameters' shapes."""
         zeros = [pytree.tree_map(np.zeros_like, params) for _ in range(self.slots())]
-        return 0, tuple(zeros)
+        return np.int64(0), tuple(zeros)
 
     def update(self, grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
         """Parameters and state after a step. ValueError when the structures differ, ShapeError when the shapes do."""
@@ -54,51 +56,113 @@ class Optimizer:
             if np.shape(p) != np.shape(g):
                 raise ShapeError(f"a gradient of shape {np.shape(g)} for a parameter of shape {np.shape(p)}")
         count, slots = state
-        table = [pytree.flatten_up_to(params, tree) for tree in slots]
-        made, kept = self._compiled(leaves, flat, float(count + 1), table)
+        table = self._padded([pytree.flatten_up_to(params, tree) for tree in slots], lambda: [*map(np.zeros_like, leaves)])
+        number = count + 1
+        made, kept = self._run(leaves, flat, number * 1.0 if isinstance(number, Tensor) else float(number), table)
         trees = tuple(pytree.unflatten(structure, column) for column in kept)
-        return pytree.unflatten(structure, made), (count + 1, trees)
+        return pytree.unflatten(structure, made), (number, trees)
 
     def apply_gradients(self, pairs: Iterable[tuple[Any, Variable]]) -> None:
-        """Assign to each Variable its value after a step."""
-        given = [(g, v) for g, v in pairs if g is not None]
+        """Assign to each Variable its value after a step; the gradients of one that is given twice are added.
+
+        ShapeError, DTypeError for a gradient that does not fit; TracedValueError in graphs and traced functions.
+        """
+        if in_graph():
+            raise TracedValueError(
+                layout("apply_gradients changes Variables now, and cannot be part of a graph or a traced function",
+                       hint="use update() with pytrees inside compiled functions")
+            )  # fmt: skip
+        given = _added(pairs)
         self._count += 1
-        for g, v in given:
+        for v, g in given.items():
             if isinstance(g, IndexedSlices):
                 self._apply_rows(g, v)
-        found = [(g, v) for g, v in given if not isinstance(g, IndexedSlices)]
+        found = [(g, v) for v, g in given.items() if not isinstance(g, IndexedSlices)]
         if not found:
             return
         values = [v.numpy() for _, v in found]
         slots = [self._slots_of(v) for _, v in found]
         columns = [[row[k] for row in slots] for k in range(self.slots())]
-        made, kept = self._compiled(values, [plain(g) for g, _ in found], float(self._count), columns)
+        made, kept = self._run(values, [g for g, _ in found], float(self._count), columns)
         for k, (_, v) in enumerate(found):
             v.assign(made[k])
             self._kept[v] = tuple(column[k] for column in kept)
 
     def _slots_of(self, v: Variable) -> tuple[Any, ...]:
-        return self._kept.get(v) or tuple(np.zeros(v.shape, v.dtype) for _ in range(self.slots()))
+        return tuple(self._padded(self._kept.get(v, ()), lambda: np.zeros(v.shape, v.dtype)))
+
+    def _padded(self, slots: Iterable[Any], zeros: Callable[[], Any]) -> list[Any]:
+        """As many slots as the rule has now: momentum may have been set since they were made."""
+        found = list(slots)[: self.slots()]
+        return [*found, *(zeros() for _ in range(self.slots() - len(found)))]
 
     def _apply_rows(self, g: IndexedSlices, v: Variable) -> None:
         """A step of the rows that were looked up, at their cost alone; the other rows and their slots stay."""
-        rows, place = np.unique(np.asarray(g.indices), return_inverse=True)
+        rows, place = np.unique(g.indices, return_inverse=True)
         total = np.zeros((len(rows), *v.shape[1:]), v.dtype)
-        np.add.at(total, place, np.asarray(g.values))
+        np.add.at(total, place, g.values)
         slots = self._kept[v] = self._slots_of(v)
-        (made,), kept = self._compiled([v.rows(rows)], [total], float(self._count), [[slot[rows]] for slot in slots])
+        (made,), kept = self._run([v.rows(rows)], [total], float(self._count), [[slot[rows]] for slot in slots])
         v.scatter_update(IndexedSlices(made, rows))
         for slot, (column,) in zip(slots, kept, strict=True):
             slot[rows] = column
 
+    def _run(self, params: list[Any], grads: list[Any], t: Any, slots: list[list[Any]]) -> Any:
+        numbers, fixed = {}, []
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.type in (float, "float"):
+                numbers[f.name] = value if isinstance(value, Tensor) else float(value)
+            elif f.init and isinstance(value, bool | int | str):
+                fixed.append((f.name, value))
+        return self._compiled(params, grads, t, slots, numbers, tuple(fixed))
+
     @functools.cached_property
     def _compiled(self) -> Any:
-        def all_steps(params: list[Any], grads: list[Any], t: Any, slots: list[list[Any]]) -> Any:
+        def all_steps(
+            params: list[Any], grads: list[Any], t: Any, slots: list[list[Any]], numbers: dict[str, Any], fixed: Any
+        ) -> Any:
+            rule = copy.copy(self)
+            vars(rule).update(numbers)
             rows = [[column[k] for column in slots] for k in range(len(params))]
-            made = [self.step(p, g, t, *row) for p, g, row in zip(params, grads, rows, strict=True)]
-            return [p for p, _ in made], [[row[k] for _, row in made] for k in range(self.slots())]
+            made = [rule.step(p, g, t, *row) for p, g, row in zip(params, grads, rows, strict=True)]
+            return [p for p, _ in made], [[row[k] for _, row in made] for k in range(len(slots))]
 
-        return compile(all_steps, name=type(self).__name__.lower())
+        return compile(all_steps, name=type(self).__name__.lower(), static_argnames=("fixed",))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_compiled"}
+
+
+def _added(pairs: Iterable[tuple[Any, Variable]]) -> dict[Variable, Any]:
+    """The gradient of each Variable as an array or slices of its dtype, the sum where there are several."""
+    found: dict[Variable, Any] = {}
+    for given, v in pairs:
+        if given is None:
+            continue
+        g, before = _fitting(given, v), found.get(v)
+        if isinstance(g, IndexedSlices) and isinstance(before, IndexedSlices):
+            found[v] = concatenated([before, g])
+        else:
+            found[v] = g if before is None else np.asarray(before) + np.asarray(g)
+    return found
+
+
+def _fitting(g: Any, v: Variable) -> Any:
+    if isinstance(g, IndexedSlices):
+        indices = np.asarray(plain(g.indices))
+        values = _as_array(g.values, v, (*indices.shape, *v.shape[1:]))
+        return IndexedSlices(values, indices, v.shape)
+    return _as_array(settled(g), v, v.shape)
+
+
+def _as_array(g: Any, v: Variable, shape: tuple[int, ...]) -> Any:
+    array = np.asarray(plain(g))
+    if array.shape != shape:
+        raise ShapeError(f"a gradient of shape {array.shape}, not {shape}, for variable {v.name!r} of {v.spec}")
+    if not np.can_cast(array.dtype, v.dtype, "same_kind"):
+        raise DTypeError(f"a gradient of dtype {array.dtype} for variable {v.name!r} of {v.spec}")
+    return array.astype(v.dtype, copy=False)
 
 
 @dataclass(eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import jitgrad as jg
 from jitgrad import optimize
+from jitgrad.ops.slices import IndexedSlices
 
 P = {"w": np.array([1.0, -2.0, 3.0]), "b": (np.array(0.5),)}
 GRADS = [{"w": np.array([0.1, 0.2, -0.3]) * k, "b": (np.array(1.0 / k),)} for k in (1, 2, 3)]
@@ -104,6 +106,85 @@ def test_what_does_not_fit() -> None:
         optimizer.update(np.ones(2), optimizer.init(np.ones(3)), np.ones(3))
     with pytest.raises(ValueError, match=r".+"):
         optimizer.update({"v": np.ones(2)}, optimizer.init(P), P)
+
+
+@pytest.mark.parametrize(("optimizer", "rule"), CASES, ids=lambda x: type(x).__name__)
+def test_steps_inside_compiled_functions(optimizer: optimize.Optimizer, rule: Any) -> None:
+    call = jg.compile(lambda params, state, grads: optimizer.update(grads, state, params))
+    params, state = P, optimizer.init(P)
+    for grads in GRADS:
+        params, state = call(params, state, grads)
+    expected = reference(rule)
+    np.testing.assert_allclose(params["w"], expected["w"], rtol=1e-12)
+    np.testing.assert_allclose(params["b"][0], expected["b"], rtol=1e-12)
+    assert state[0] == 3 and call.cache_info().traces == 1
+
+
+def test_numbers_may_be_set_between_steps() -> None:
+    optimizer, v = optimize.SGD(0.1), jg.Variable(np.zeros(2, np.float32))
+    for rate in (0.1, 0.25, 1.0):
+        optimizer.learning_rate = rate
+        before = v.numpy()
+        optimizer.apply_gradients([(np.ones(2), v)])
+        np.testing.assert_array_equal(v.numpy(), before - np.float32(rate))
+    assert v.dtype == np.float32 and optimizer._compiled.cache_info().traces == 1
+    params, _ = optimizer.update(np.ones(2), optimizer.init(np.ones(2)), np.ones(2))
+    np.testing.assert_array_equal(params, np.zeros(2))
+
+
+def test_momentum_may_be_set_after_steps_without() -> None:
+    late, twin = optimize.SGD(0.1), optimize.SGD(0.1, momentum=0.9, nesterov=True)
+    v, w = jg.Variable(1.0), jg.Variable(1.0)
+    late.apply_gradients([(0.0, v)])
+    state = late.init(np.ones(2))
+    late.momentum = 0.9
+    late.apply_gradients([(0.0, v)])
+    late.nesterov = True
+    for _ in range(2):
+        late.apply_gradients([(1.0, v)])
+        twin.apply_gradients([(1.0, w)])
+    assert v.numpy() == w.numpy()
+    assert len(late.update(np.ones(2), state, np.ones(2))[1][1]) == 1
+
+
+def test_apply_gradients_is_refused_where_functions_are_traced() -> None:
+    optimizer, v = optimize.SGD(0.1), jg.Variable(1.0)
+    with pytest.raises(jg.TracedValueError, match="use update.. with pytrees inside compiled functions"):
+        jg.compile(lambda g: optimizer.apply_gradients([(g, v)]))(1.0)
+    assert v.numpy() == 1.0
+
+
+def test_optimisers_are_pickled_with_their_state() -> None:
+    optimizer, v = optimize.Adam(0.1), jg.Variable(np.ones(2))
+    optimizer.apply_gradients([(np.ones(2), v)])
+    again, w = pickle.loads(pickle.dumps((optimizer, v)))
+    for each, variable in ((optimizer, v), (again, w)):
+        each.apply_gradients([(np.ones(2), variable)])
+    np.testing.assert_array_equal(w.numpy(), v.numpy())
+
+
+def test_gradients_of_variables_must_fit() -> None:
+    optimizer, v = optimize.Adam(0.1), jg.Variable(np.ones((3, 2), np.float32))
+    with pytest.raises(jg.ShapeError, match=r"a gradient of shape \(2,\), not \(3, 2\)"):
+        optimizer.apply_gradients([(np.ones(2), v)])
+    with pytest.raises(jg.ShapeError, match=r"a gradient of shape \(1, 3\), not \(1, 2\)"):
+        optimizer.apply_gradients([(IndexedSlices(np.ones((1, 3)), np.array([0])), v)])
+    with pytest.raises(jg.DTypeError, match="a gradient of dtype complex128"):
+        optimizer.apply_gradients([(np.ones((3, 2), complex), v)])
+    np.testing.assert_array_equal(v.numpy(), np.ones((3, 2)))
+    optimizer.apply_gradients([(np.ones((3, 2)), v)])
+    assert all(slot.dtype == np.float32 for slot in optimizer._kept[v])
+
+
+def test_gradients_of_one_variable_are_added() -> None:
+    optimizer, v = optimize.SGD(1.0), jg.Variable(np.zeros(3))
+    rows = IndexedSlices(np.array([1.0, 1.0]), np.array([0, 2]))
+    optimizer.apply_gradients([(np.ones(3), v), (np.ones(3), v)])
+    np.testing.assert_array_equal(v.numpy(), [-2, -2, -2])
+    optimizer.apply_gradients([(rows, v), (rows, v)])
+    np.testing.assert_array_equal(v.numpy(), [-4, -2, -4])
+    optimizer.apply_gradients([(rows, v), (jg.asarray(np.ones(3)), v)])
+    np.testing.assert_array_equal(v.numpy(), [-6, -3, -6])
 
 
 def rosenbrock(p: dict[str, Any], scale: float) -> Any:
