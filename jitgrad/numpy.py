@@ -10,7 +10,10 @@ from typing import Any
 import numpy as _np
 
 from jitgrad import pytree as _pytree
+from jitgrad.eager import tensor as _tensor
+from jitgrad.eagerness import is_eager as _is_eager
 from jitgrad.graph import Tensor as _Tensor
+from jitgrad.graph import in_graph as _in_graph
 from jitgrad.operators import functions as _functions
 from jitgrad.ops import common as _common
 from jitgrad.trace import graph_in as _graph_in
@@ -21,11 +24,13 @@ _makers = ("zeros", "ones", "empty", "full", "arange", "linspace", "logspace", "
 
 
 def array(object: Any, dtype: Any = None, *, copy: bool | None = True, ndmin: int = 0) -> Any:
-    """As numpy.array, of nested lists and tuples in which some values are traced; a tensor while a
-    function is traced.
+    """As numpy.array, of nested lists and tuples in which some values are traced or eager tensors; a tensor while a
+    function is traced, an eager one where there is one among the values.
     """
     graph = _graph_in(object)
     if graph is None:
+        if _is_eager(object) and not _in_graph():
+            return _eager_array(object, dtype, ndmin)
         return _np.array(object, dtype=dtype, copy=copy, ndmin=ndmin)
     with graph.as_default():
         made = _build(object)
@@ -41,7 +46,23 @@ def asarray(a: Any, dtype: Any = None) -> Any:
     """As numpy.asarray; a tensor is given back as it is."""
     if isinstance(a, _Tensor) and dtype is None:
         return a
+    if _graph_in(a) is None and not _in_graph() and isinstance(_tensor.settled(a), _tensor.EagerTensor):
+        return _tensor.asarray(a, dtype)
     return array(a, dtype, copy=None)
+
+
+def _eager_array(value: Any, dtype: Any, ndmin: int) -> Any:
+    made = _stacked(value) if isinstance(value, list | tuple) else _np.copy(_tensor.settled(value))
+    if dtype is not None and made.dtype != dtype:
+        made = made.astype(dtype)
+    return made.reshape((1,) * (ndmin - made.ndim) + made.shape) if made.ndim < ndmin else made
+
+
+def _stacked(value: Any) -> Any:
+    """Nested sequences as one eager tensor, of which the tapes are told."""
+    if not isinstance(value, list | tuple):
+        return _tensor.settled(value)
+    return _np.stack([_stacked(item) for item in value]) if _is_eager(value) else _np.asarray(value)
 
 
 def _build(value: Any) -> _Tensor:

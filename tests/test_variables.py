@@ -126,3 +126,65 @@ def test_scatters_refuse_what_assign_refuses() -> None:
     with pytest.raises(jg.DTypeError, match="cannot take rows of dtype float64"):
         jg.compile(lambda: v.scatter_add(slices))()
     np.testing.assert_array_equal(v.numpy(), [0, 1, 2])
+
+
+# -- eager functions ---------------------------------------------------------------------------------------------
+
+
+def test_arrays_of_tensors_and_variables_keep_the_tape() -> None:
+    x, v = jg.asarray(3.0), jg.Variable(2.0)
+    with jg.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        a = jg.numpy.array([[x, 1.0], [v, x * v]], ndmin=3)
+        b = jg.numpy.asarray((x, v), dtype=np.float32)
+    assert a.shape == (1, 2, 2) and b.dtype == np.float32
+    np.testing.assert_array_equal(a, [[[3, 1], [2, 6]]])
+    assert [float(g) for g in tape.gradient(a, [x, v])] == [3.0, 4.0]
+    assert [float(g) for g in tape.gradient(b, [x, v])] == [1.0, 1.0]
+    assert jg.numpy.asarray(x) is x and jg.numpy.array(x) is not x
+
+
+def test_custom_rules_give_tensors_of_the_arguments_shapes() -> None:
+    @jg.custom_gradient
+    def with_arrays(x: Any, y: Any) -> Any:
+        return x * y, lambda g: ([1.0, 2.0], None)
+
+    @jg.custom_gradient
+    def wrong(x: Any) -> Any:
+        return x * 2.0, lambda g: np.ones(3)
+
+    assert [g if g is None else g.tolist() for g in jg.gradients_function(with_arrays)(np.ones(2), np.ones(2))] == [
+        [1.0, 2.0], None,
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match=r"the rule of wrong gave a wrong shape for input 0"):
+        jg.gradients_function(wrong)(np.ones(2))
+
+
+def product(x: Any, y: Any) -> Any:
+    return x * y
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [([-1], [2.0]), (1, [2.0]), ("y", [2.0]), ([np.int64(0)], [3.0]), ([], []), ([-1, 0], [2.0, 3.0])],
+)
+def test_params_of_gradient_functions(params: Any, expected: Any) -> None:
+    assert [float(g) for g in jg.gradients_function(product, params)(2.0, 3.0)] == expected
+    traced = jg.compile(lambda x, y: tuple(jg.gradients_function(product, params)(x, y)))
+    assert [float(g) for g in traced(2.0, 3.0)] == expected
+
+
+def test_results_that_are_no_tensors_have_no_gradients() -> None:
+    assert jg.gradients_function(lambda x: 2.0)(1.0) == [None]
+    assert jg.gradients_function(lambda x: np.ones(3))(1.0) == [None]
+    v = jg.Variable(1.0)
+    assert jg.implicit_grad(lambda: float(v * 2.0))() == [(None, v)]
+
+
+def test_a_vjp_may_be_called_many_times() -> None:
+    _, vjp = jg.make_vjp(product)(2.0, 3.0)
+    assert [[float(g) for g in vjp(dy)] for dy in (1.0, 10.0)] == [[3.0, 2.0], [30.0, 20.0]]
+    _, once = jg.make_vjp(product, persistent=False)(2.0, 3.0)
+    once()
+    with pytest.raises(RuntimeError, match="has given its gradient"):
+        once()

@@ -14,6 +14,9 @@ from jitgrad.eager.recorder import Entry, keep
 from jitgrad.eager.tensor import EagerTensor, asarray, plain, settled, wrap
 from jitgrad.eagerness import finish, local
 from jitgrad.errors import layout
+from jitgrad.gradients import RuleError
+from jitgrad.graph import Tensor
+from jitgrad.ops.slices import IndexedSlices
 from jitgrad.ops.state import Variable
 
 Rule = Callable[..., Any]
@@ -81,19 +84,41 @@ def eager_custom(
                    hint="give its rule a keyword variables=None, and return (gradients, gradients of the variables)")
         )  # fmt: skip
 
+    inputs = [*pytree.flatten(args)[0], *variables.values()]
+
     def pull(cotangents: Sequence[Any]) -> Sequence[Any]:
         given = pytree.unflatten(structure, list(cotangents))
         if not variables:
-            return per_leaf(pull_through(rule, given))
-        grads, of_variables = rule(given, variables=list(variables))
-        return [*per_leaf(grads), *of_variables]
+            found = per_leaf(pull_through(rule, given))
+        else:
+            grads, of_variables = rule(given, variables=list(variables))
+            found = [*per_leaf(grads), *of_variables]
+        return _checked(fn, found, inputs)
 
-    inputs = [*pytree.flatten(args)[0], *variables.values()]
     numbers = tuple(getattr(x, "number", None) for x in inputs)
     telling = [tape for tape in before if not tape.watched.isdisjoint(numbers)]
     if telling:
         keep(telling, CustomRule(pull, tuple((x.shape, x.dtype) for x in outs)), numbers, outs, ())
     return pytree.unflatten(structure, outs)
+
+
+def _checked(fn: Callable[..., Any], grads: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
+    """The rule's gradients as tensors, those of leaves that are no tensors left out. RuleError for one that is not of
+    its input's shape.
+    """
+    if len(grads) != len(inputs):
+        raise RuleError(f"the rule of {fn.__name__} gave {len(grads)} gradients for {len(inputs)} arguments and Variables")
+    return [_checked_one(fn, index, *pair) for index, pair in enumerate(zip(grads, inputs, strict=True))]
+
+
+def _checked_one(fn: Callable[..., Any], index: int, g: Any, x: Any) -> Any:
+    if g is None or not isinstance(x, EagerTensor):
+        return None
+    g = g if isinstance(g, Tensor | IndexedSlices) else asarray(g)
+    if g.shape is not None and g.shape != x.shape:
+        raise RuleError(layout(f"the rule of {fn.__name__} gave a wrong shape for input {index}",
+                               expected=x.shape, got=g.shape))  # fmt: skip
+    return g
 
 
 def _takes_variables(rule: Rule) -> bool:

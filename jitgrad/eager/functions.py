@@ -17,14 +17,14 @@ from jitgrad.errors import layout
 from jitgrad.graph import Tensor
 from jitgrad.sparse import gradients
 
-Params = Sequence[int] | Sequence[str] | None
+Params = Sequence[int] | Sequence[str] | int | str | None
 
 
 def gradients_function(f: Callable[..., Any], params: Params = None) -> Callable[..., Any]:
     """A function of ``f``'s arguments that gives the gradients of ``f`` with respect to those in ``params``, as a list.
 
-    ``params`` are names or positions of arguments, all of one kind; None means all. ``dy=`` is the cotangent of the
-    result (default: ones). ValueError for unknown or mixed ``params``, for keyword arguments, and when ``f`` returns
+    ``params`` are names or positions of arguments, all of one kind, or a single one; None means all. ``dy=`` is the cotangent of the
+    result (default: ones); results that are no tensors have no gradients: None. ValueError for unknown or mixed ``params``, for keyword arguments, and when ``f`` returns
     None.
     """
     both = val_and_grad_function(f, params)
@@ -38,7 +38,7 @@ def gradients_function(f: Callable[..., Any], params: Params = None) -> Callable
 
 def val_and_grad_function(f: Callable[..., Any], params: Params = None) -> Callable[..., Any]:
     """As ``gradients_function``, with the result of ``f``: ``(value, [gradients])``."""
-    vjp_of = make_vjp(f, params)
+    vjp_of = make_vjp(f, params, persistent=False)
 
     @functools.wraps(f)
     def value_and_gradients(*args: Any, dy: Any = None, **kwargs: Any) -> Any:
@@ -49,9 +49,9 @@ def val_and_grad_function(f: Callable[..., Any], params: Params = None) -> Calla
     return value_and_gradients
 
 
-def make_vjp(f: Callable[..., Any], params: Params = None) -> Callable[..., Any]:
+def make_vjp(f: Callable[..., Any], params: Params = None, persistent: bool = True) -> Callable[..., Any]:
     """A function of ``f``'s arguments that gives ``(value, vjp)``; ``vjp(dy)`` is the list of gradients for a cotangent
-    of the value (default: ones), and may be called once.
+    of the value (default: ones). Unless it is ``persistent``, it may be called once, and frees what it read.
     """
     chosen = _positions(f, params)
 
@@ -60,9 +60,10 @@ def make_vjp(f: Callable[..., Any], params: Params = None) -> Callable[..., Any]
         _refuse_keywords(f, kwargs)
         wanted = range(len(args)) if chosen is None else chosen
         _check_count(f, wanted, args)
+        wanted = [k % len(args) for k in wanted]
         if _has_tensor(args):
             return _in_graph(f, args, wanted)
-        tape = GradientTape()
+        tape = GradientTape(persistent)
         with tape:
             given = _fresh_arguments(args, wanted)
             sources = [given[k] for k in wanted]
@@ -74,7 +75,12 @@ def make_vjp(f: Callable[..., Any], params: Params = None) -> Callable[..., Any]
 
 
 def _pull(tape: GradientTape, value: Any, sources: Any, dy: Any = None) -> Any:
-    return tape.gradient(value, sources, output_gradients=dy)
+    return tape.gradient(pytree.tree_map(_as_target, value), sources, output_gradients=dy)
+
+
+def _as_target(leaf: Any) -> Any:
+    """A result as a tensor: a number or an array depends on no source."""
+    return asarray(leaf) if isinstance(leaf, np.ndarray | np.generic | int | float | complex) else leaf
 
 
 def _in_graph(f: Callable[..., Any], args: tuple[Any, ...], wanted: Sequence[int]) -> Any:
@@ -83,8 +89,11 @@ def _in_graph(f: Callable[..., Any], args: tuple[Any, ...], wanted: Sequence[int
 
     def vjp(dy: Any = None) -> Any:
         leaves, structure = pytree.flatten(sources)
-        seeds = None if dy is None else pytree.flatten(dy)[0]
-        return pytree.unflatten(structure, gradients(pytree.flatten(value)[0], leaves, seeds))
+        results = pytree.flatten(value)[0]
+        seeds = [None] * len(results) if dy is None else pytree.flatten(dy)[0]
+        pairs = [(y, g) for y, g in zip(results, seeds, strict=True) if isinstance(y, Tensor)]
+        ys, grad_ys = [y for y, _ in pairs], [g for _, g in pairs]
+        return pytree.unflatten(structure, gradients(ys, leaves, grad_ys) if ys else [None] * len(leaves))
 
     return value, vjp
 
@@ -115,7 +124,7 @@ def implicit_val_and_grad(f: Callable[..., Any]) -> Callable[..., Any]:
             raise ValueError(
                 layout(f"{_name(f)} reads no trainable Variable", hint="make one with jg.Variable(value)")
             )
-        return value, list(zip(tape.gradient(value, variables), variables, strict=True))
+        return value, list(zip(_pull(tape, value, variables), variables, strict=True))
 
     return value_and_gradients
 
@@ -143,15 +152,15 @@ def _positions(f: Callable[..., Any], params: Params) -> Sequence[int] | None:
     """The positions that ``params`` name; None for all."""
     if params is None:
         return None
-    given = list(params)
+    given: list[Any] = [params] if isinstance(params, str | int | np.integer) else list(params)
     if all(isinstance(p, str) for p in given):
         names = list(inspect.signature(f).parameters)
         unknown = [p for p in given if p not in names]
         if unknown:
             raise ValueError(f"params has {unknown[0]!r}, but {_name(f)} takes {', '.join(names)}")
         return [names.index(str(p)) for p in given]
-    if all(isinstance(p, int) and not isinstance(p, bool) for p in given):
-        return [operator.index(p) for p in given]  # type: ignore[arg-type]
+    if all(isinstance(p, int | np.integer) and not isinstance(p, bool) for p in given):
+        return [operator.index(p) for p in given]
     raise ValueError(f"params must be all names or all positions, got {given!r}")
 
 
