@@ -56,7 +56,8 @@ class Optimizer:
             if np.shape(p) != np.shape(g):
                 raise ShapeError(f"a gradient of shape {np.shape(g)} for a parameter of shape {np.shape(p)}")
         count, slots = state
-        table = self._padded([pytree.flatten_up_to(params, tree) for tree in slots], lambda: [*map(np.zeros_like, leaves)])
+        columns = [pytree.flatten_up_to(params, tree) for tree in slots]
+        table = self._padded(columns, lambda: [np.zeros_like(p) for p in leaves])
         number = count + 1
         made, kept = self._run(leaves, flat, number * 1.0 if isinstance(number, Tensor) else float(number), table)
         trees = tuple(pytree.unflatten(structure, column) for column in kept)

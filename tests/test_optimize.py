@@ -149,7 +149,7 @@ def test_momentum_may_be_set_after_steps_without() -> None:
 
 def test_apply_gradients_is_refused_where_functions_are_traced() -> None:
     optimizer, v = optimize.SGD(0.1), jg.Variable(1.0)
-    with pytest.raises(jg.TracedValueError, match="use update.. with pytrees inside compiled functions"):
+    with pytest.raises(jg.TracedValueError, match=r"use update\(\) with pytrees inside compiled functions"):
         jg.compile(lambda g: optimizer.apply_gradients([(g, v)]))(1.0)
     assert v.numpy() == 1.0
 

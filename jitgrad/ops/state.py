@@ -188,9 +188,9 @@ class Variable(Standing):
         """The read of it that was made first in ``graph``, or is made now; gradients of later reads reach it."""
         if self not in graph.variables:
             uses = self._uses(graph)
-            with graph.as_default(), graph.control_dependencies(None), graph.name_scope(""):
-                with graph.control_dependencies(_ops(uses.assignment)):
-                    read = apply_one(read_op, name=f"{self.name}/read", variable=self)
+            alone, after = graph.control_dependencies(None), _ops(uses.assignment)
+            with graph.as_default(), graph.name_scope(""), alone, graph.control_dependencies(after):
+                read = apply_one(read_op, name=f"{self.name}/read", variable=self)
             graph.variables[self] = read
             uses.reads.append(read)
         return graph.variables[self]
