@@ -188,3 +188,13 @@ def test_a_vjp_may_be_called_many_times() -> None:
     once()
     with pytest.raises(RuntimeError, match="has given its gradient"):
         once()
+
+
+def test_watched_variables_that_are_not_trainable_stay_watched() -> None:
+    v, other = jg.Variable(2.0, trainable=False), jg.Variable(3.0, trainable=False)
+    with jg.GradientTape() as tape:
+        tape.watch(v)
+        v.assign(5.0)
+        y = v * v * other
+    assert [None if g is None else float(g) for g in tape.gradient(y, [v, other])] == [30.0, None]
+    assert tape.watched_variables() == (v,)

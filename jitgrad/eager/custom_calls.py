@@ -31,8 +31,9 @@ class _Readings:
         self.variables: dict[Variable, EagerTensor] = {}
 
     def read_variable(self, variable: Variable, value: EagerTensor) -> None:
-        """A Variable that may be trained was read."""
-        self.variables.setdefault(variable, value)
+        """A Variable was read: those that may be trained are noted."""
+        if variable.trainable:
+            self.variables.setdefault(variable, value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +108,7 @@ def _checked(fn: Callable[..., Any], grads: Sequence[Any], inputs: Sequence[Any]
     its input's shape.
     """
     if len(grads) != len(inputs):
-        raise RuleError(f"the rule of {fn.__name__} gave {len(grads)} gradients for {len(inputs)} arguments and Variables")
+        raise RuleError(f"the rule of {fn.__name__} gave {len(grads)} gradients for {len(inputs)} inputs")
     return [_checked_one(fn, index, *pair) for index, pair in enumerate(zip(grads, inputs, strict=True))]
 
 

@@ -23,9 +23,9 @@ Params = Sequence[int] | Sequence[str] | int | str | None
 def gradients_function(f: Callable[..., Any], params: Params = None) -> Callable[..., Any]:
     """A function of ``f``'s arguments that gives the gradients of ``f`` with respect to those in ``params``, as a list.
 
-    ``params`` are names or positions of arguments, all of one kind, or a single one; None means all. ``dy=`` is the cotangent of the
-    result (default: ones); results that are no tensors have no gradients: None. ValueError for unknown or mixed ``params``, for keyword arguments, and when ``f`` returns
-    None.
+    ``params`` are names or positions of arguments, all of one kind, or a single one; None means all. ``dy=`` is the
+    cotangent of the result (default: ones). A result that is no tensor has no gradients: None. ValueError for unknown
+    or mixed ``params``, for keyword arguments, and when ``f`` returns None.
     """
     both = val_and_grad_function(f, params)
 

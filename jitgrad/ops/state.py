@@ -153,9 +153,8 @@ class Variable(Standing):
 
         if self._eager is None:
             self._eager = wrap(self._value)
-        if self.trainable:
-            for tape in local.tapes:
-                tape.read_variable(self, self._eager)
+        for tape in local.tapes:
+            tape.read_variable(self, self._eager)
         return self._eager
 
     def read(self) -> Any:
