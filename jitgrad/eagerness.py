@@ -17,7 +17,7 @@ class Watcher(Protocol):
     entries: list[Any]
 
     def read_variable(self, variable: Any, value: Any) -> None:
-        """A Variable that may be trained was read."""
+        """A Variable was read; the tape decides whether it watches it."""
 
 
 class Collecting(Protocol):

@@ -113,6 +113,14 @@ def test_arrays_are_recorded_as_they_were() -> None:
     np.testing.assert_array_equal(tape.gradient(y, x), [3.0, 4.0, 6.0])
 
 
+def test_lists_of_tensors_stay_on_the_tape() -> None:
+    x = jg.asarray(2.0)
+    with jg.GradientTape() as tape:
+        tape.watch(x)
+        y = np.sum(jg.asarray([[x, x * 3.0], [1.0, x]]))
+    assert tape.gradient(y, x) == 5.0
+
+
 def test_views_that_numpy_makes_are_tensors() -> None:
     x = np.array(jg.asarray(X), subok=True)
     np.testing.assert_array_equal(x + 1.0, X + 1.0)

@@ -77,7 +77,7 @@ class GradientTape:
         self._variables.setdefault(variable, {})[value.number] = None
 
     def read_variable(self, variable: Variable, value: EagerTensor) -> None:
-        """A Variable that may be trained was read."""
+        """A Variable was read: watched if it may be trained, or if it was given to ``watch``."""
         if variable in self._variables or (variable.trainable and self.watches_variables):
             self.watch_variable(variable, value)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.eager import recorder
-from jitgrad.eagerness import local
+from jitgrad.eagerness import is_eager, local
 from jitgrad.errors import DTypeError, TracedValueError, layout
 from jitgrad.graph import source_text, user_source
 from jitgrad.operators import Operators
@@ -153,6 +153,8 @@ def asarray(value: Any, dtype: Any = None) -> EagerTensor:
         return value.astype(dtype)  # type: ignore[return-value]
     if hasattr(value, "eager_value"):
         return asarray(value.eager_value(), dtype)
+    if isinstance(value, list | tuple) and is_eager(value):
+        return asarray(run(np.stack, ([asarray(item) for item in value],), {}), dtype)
     array = np.array(value, dtype)
     if array.dtype.kind not in "fiubc":
         raise DTypeError(f"a tensor cannot hold values of dtype {array.dtype}")
