@@ -112,7 +112,8 @@ class Calls:
             rebuild, outputs = self._rebuild(call), entry.runner.fetches
             made = Traceable(self.fn, call.structure, call.leaves, rebuild, self._scope, entry.results, outputs)
             entry.split = make_split(made)
-        args, kwargs = self.arguments.without_statics(args, kwargs)
+        if self.arguments.any_static:
+            args, kwargs = self.arguments.without_statics(*self.arguments.bind(args, kwargs))
         leaves = zip(pytree.flatten((args, kwargs))[0], call.leaves, strict=True)
         dynamic = [settled(x) for x, key in leaves if not isinstance(key, Static)]
         return call_split(entry.split, call.arrays, dynamic)
@@ -180,7 +181,6 @@ class Calls:
     def _traced_entry(self, call: _Call) -> Entry:
         with self._lock:
             if call.key not in self._entries:
-                self._say_why(call)
                 with recording.span("trace", self.name, {"why": self._why(call)}):
                     traced = self._trace(call)
                 name = as_name(self.options.name or self.name)
@@ -227,12 +227,14 @@ class Calls:
     # -- why a call was traced again -------------------------------------------------------------------------
 
     def _why(self, call: _Call) -> str:
-        """Why a call is traced though others were; empty for the first one."""
-        return "" if self._latest is None else self._difference(self._latest, call)
-
-    def _say_why(self, call: _Call) -> None:
-        if self._latest is not None and {"recompile", "all"} & set(config.settings.log):
-            log("recompile", f"{describe(self.fn)}: {self._difference(self._latest, call)}")
+        """Why a call is traced though others were, logged too; empty for the first one, and where nobody asks."""
+        is_logged = bool({"recompile", "all"} & set(config.settings.log))
+        if self._latest is None or not (is_logged or recording.sinks):
+            return ""
+        why = self._difference(self._latest, call)
+        if is_logged:
+            log("recompile", f"{describe(self.fn)}: {why}")
+        return why
 
     def _difference(self, old: _Call, new: _Call) -> str:
         if old.structure != new.structure:

@@ -32,16 +32,9 @@ def gradients(
     aggregation_method: Any = None,
     stop_gradients: Any = None,
 ) -> list[Tensor | None]:
-    """Derivatives of the sum of all ``ys`` with respect to each of ``xs``, as tensors of the same graph.
+    """As ``jitgrad.gradients``, which tells the arguments and errors, with every gradient a dense tensor.
 
-    ``ys``, ``xs``, ``grad_ys`` and ``stop_gradients`` are a tensor or a sequence of tensors. None stands where ``ys``
-    do not depend on that x; integer and bool ys carry no gradient. ``grad_ys`` are the cotangents of ``ys`` (None:
-    ones). Tensors in ``stop_gradients`` are constants. Linear in the operations between xs and ys. GradientError for
-    an op without a rule, DTypeError or ValueError for grad_ys that do not fit.
-
-    ``colocate_gradients_with_ops``: gradient operations get the device and the colocation groups of their operation.
-    ``gate_gradients``: all gradients of an operation are ready before any of them is used. ``aggregation_method``: an
-    AggregationMethod, by which several gradients of one tensor are summed; ValueError for anything else.
+    Integer and bool ys carry no gradient.
     """
     method = as_method(aggregation_method)
     targets, sources = _as_tensors(ys), _as_tensors(xs)

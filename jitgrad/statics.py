@@ -80,10 +80,7 @@ class Arguments:
         return {given.where: place for place, given in bound if isinstance(given, _Place)}
 
     def without_statics(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments as they are traced: bound, None in place of static positions, no static names."""
-        if not self.any_static:
-            return args, kwargs
-        args, kwargs = self.bind(args, kwargs)
+        """Bound arguments as they are traced: None in place of static positions, no static names."""
         args = tuple(None if i in self.positions else x for i, x in enumerate(args))
         return args, {name: x for name, x in kwargs.items() if name not in self.names}
 
