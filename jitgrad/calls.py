@@ -14,11 +14,12 @@ from jitgrad.config import config, log
 from jitgrad.eagerness import is_eager, local
 from jitgrad.errors import layout
 from jitgrad.forking import renew_when_forked
-from jitgrad.graph import Tensor, default_graph, source_text, user_source
+from jitgrad.graph import Tensor, default_graph
 from jitgrad.keys import frozen
 from jitgrad.running import Runner
 from jitgrad.scopes import jit_scope
 from jitgrad.seen import Fixed, Form, Seen
+from jitgrad.sources import source_text, user_source
 from jitgrad.spec import TensorSpec
 from jitgrad.statics import Arguments, Options, Statics
 from jitgrad.trace import (

@@ -15,9 +15,10 @@ from jitgrad import pytree
 from jitgrad.eagerness import is_eager, local
 from jitgrad.errors import DTypeError, GradientError, layout
 from jitgrad.gradients import registered_rules
-from jitgrad.graph import Tensor, apply, operation_text
+from jitgrad.graph import Tensor, apply
 from jitgrad.opdef import AxisIndex, Elementwise, IndexMap, Interpreted, Params, Reindex, Specs, define
 from jitgrad.ops.common import as_tensor, same_spec
+from jitgrad.sources import operation_text
 from jitgrad.spec import DType, TensorSpec, is_inexact
 from jitgrad.trace import as_name, graph_in, same
 

@@ -15,9 +15,10 @@ from jitgrad import pytree
 from jitgrad.batching import batch
 from jitgrad.errors import DTypeError, ShapeError, layout
 from jitgrad.gradients import gradients
-from jitgrad.graph import Operation, Tensor, operation_text, source_text, user_source
+from jitgrad.graph import Operation, Tensor
 from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor
+from jitgrad.sources import operation_text, source_text, user_source
 from jitgrad.spec import is_inexact, shape_text
 from jitgrad.trace import Static, detach, is_dynamic_leaf, leaf_names, parameter_names, same, static, weak_types
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from jitgrad.errors import DTypeError, TracedValueError, UnsupportedOpError, layout
 from jitgrad.operators import functions
+from jitgrad.sources import source_text, user_source
 
 # What reducing or accumulating with a ufunc is called in the table.
 reductions = {
@@ -68,8 +69,6 @@ class NumpyProtocols:
 
 def unsupported(what: str, hint: str | None = None) -> UnsupportedOpError:
     """The error for something of NumPy or SciPy that has no op: ``what`` names it in full."""
-    from jitgrad.graph import source_text, user_source
-
     return UnsupportedOpError(
         layout(
             f"{what} cannot be traced",
@@ -168,8 +167,6 @@ def _store(ufunc: np.ufunc, result: Any, out: tuple[Any, ...]) -> Any:
 
 
 def _written_array(ufunc: np.ufunc) -> TracedValueError:
-    from jitgrad.graph import source_text, user_source
-
     return TracedValueError(
         layout(
             f"{full_name(ufunc)} would write a traced value into a NumPy array",

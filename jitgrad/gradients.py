@@ -11,11 +11,12 @@ from jitgrad import operators
 from jitgrad.aggregation import AggregationMethod, as_method, sum_of
 from jitgrad.collecting import collection_paused
 from jitgrad.errors import DTypeError, GradientError, JitgradError, layout
-from jitgrad.graph import Graph, Operation, Tensor, default_graph, graph_of, operation_text
+from jitgrad.graph import Graph, Operation, Tensor, default_graph, graph_of
 from jitgrad.opdef import Elementwise, OpDef
 from jitgrad.ops.creation import identity
 from jitgrad.ops.state import Variable, group
 from jitgrad.scopes import gradient_attrs, sum_attrs
+from jitgrad.sources import operation_text
 from jitgrad.spec import is_compatible, is_inexact
 
 # Op type -> fn(op, *grads), for all graphs; a graph's own gradient_rules come first.

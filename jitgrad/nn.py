@@ -17,9 +17,10 @@ from jitgrad.eager.tensor import run as eager
 from jitgrad.eager.tensor import settled
 from jitgrad.eagerness import is_eager
 from jitgrad.errors import DTypeError, ShapeError, layout
-from jitgrad.graph import Tensor, operation_text
+from jitgrad.graph import Tensor
 from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor
+from jitgrad.sources import operation_text
 from jitgrad.spec import is_inexact
 from jitgrad.trace import graph_in
 

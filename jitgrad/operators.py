@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from jitgrad.errors import JitgradError, LeakedTracerError, TracedValueError, UnsupportedOpError, layout
+from jitgrad.sources import closed_message, operation_text, source_text, user_source
 from jitgrad.spec import TensorSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -99,8 +100,6 @@ def is_operand(x: Any) -> bool:
 
 def traced_value_error(x: Any, what: str, hint: str) -> JitgradError:
     """The error for code that needs the value of a traced tensor; LeakedTracerError once its trace has ended."""
-    from jitgrad.graph import closed_message, operation_text, source_text, user_source
-
     x = x.as_graph_element() if hasattr(x, "as_graph_element") else x
     if x.graph.closed_by is not None:
         return LeakedTracerError(closed_message(x.graph, (x,)))

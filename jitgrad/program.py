@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jitgrad.errors import CompileError, ShapeError, layout
-from jitgrad.graph import Operation, Source, Tensor, operation_text, param_text, source_text
+from jitgrad.graph import Operation, Tensor
 from jitgrad.opdef import OpDef
 from jitgrad.scopes import cluster_scope
+from jitgrad.sources import Source, operation_text, param_text, source_text
 from jitgrad.spec import TensorSpec
 
 

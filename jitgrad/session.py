@@ -14,9 +14,10 @@ import numpy as np
 from jitgrad import pytree, recording
 from jitgrad.errors import DTypeError, JitgradError, ShapeError, layout
 from jitgrad.forking import renew_when_forked
-from jitgrad.graph import Graph, Operation, Tensor, default_graph, operation_text
+from jitgrad.graph import Graph, Operation, Tensor, default_graph
 from jitgrad.ops.slices import IndexedSlices
 from jitgrad.running import Runner, Stage
+from jitgrad.sources import operation_text
 from jitgrad.spec import is_compatible, shape_text
 
 

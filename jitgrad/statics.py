@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jitgrad.errors import layout
-from jitgrad.graph import source_text, user_source
 from jitgrad.keys import is_hashable
+from jitgrad.sources import source_text, user_source
 from jitgrad.trace import parameter_names
 
 # The static arguments of a call by name, or by number where the signature has no name for them.

@@ -17,10 +17,11 @@ import numpy as np
 from jitgrad import pytree
 from jitgrad.collecting import collection_paused
 from jitgrad.errors import DTypeError, JitgradError, TracedValueError, layout
-from jitgrad.graph import Graph, Operation, Tensor, default_graph, raised_at, source_text
+from jitgrad.graph import Graph, Operation, Tensor, default_graph
 from jitgrad.keys import frozen
 from jitgrad.ops.creation import identity, placeholder
 from jitgrad.ops.state import assign_op, scatter_op
+from jitgrad.sources import raised_at, source_text
 from jitgrad.spec import DType
 
 # A leaf as the cache of traces sees it: (dtype, shape) of an array, the type of a Python number, or a Static.

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from jitgrad.errors import ReadOnlyError, layout
-from jitgrad.graph import Operation, Tensor, apply, operation_text, source_text, user_source
+from jitgrad.graph import Operation, Tensor, apply
 from jitgrad.operators import call, function
+from jitgrad.sources import operation_text, source_text, user_source
 
 # NumPy's functions whose results are views of an argument. The others give memory of their own: a copy.
 view_makers = frozenset((

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 import jitgrad.ops  # noqa: F401
 from jitgrad.compiler.clusters import Cluster, Clustering, find_clusters
 from jitgrad.compiler.dependences import kernel_refusal
-from jitgrad.graph import param_text
 from jitgrad.opdef import Fill, Library, OpDef, Shaped
 from jitgrad.program import Program
+from jitgrad.sources import param_text
 from jitgrad.spec import TensorSpec
 
 pytestmark = pytest.mark.quick

@@ -25,7 +25,7 @@ LAYERS = (
         "eagerness",
     ),
     ("opdef",),
-    ("operators", "dispatch", "graph", "scopes", "program", "views"),
+    ("sources", "operators", "dispatch", "graph", "scopes", "program", "views"),
     ("ops", "interpreter", "nonfinite", "restoring"),
     ("aggregation", "gradients"),
     ("sparse",),

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from jitgrad.compiler.dependences import Dependences
 from jitgrad.compiler.postpone import postpone
 from jitgrad.compiler.turns import Separation, Step, merge_turns, play
-from jitgrad.graph import source_text
 from jitgrad.program import Instruction, Program, instruction_text
+from jitgrad.sources import source_text
 
 
 @dataclass(frozen=True, slots=True)

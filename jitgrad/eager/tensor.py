@@ -16,8 +16,8 @@ import numpy as np
 from jitgrad.eager import recorder
 from jitgrad.eagerness import is_eager, local
 from jitgrad.errors import DTypeError, TracedValueError, layout
-from jitgrad.graph import source_text, user_source
 from jitgrad.operators import Operators
+from jitgrad.sources import source_text, user_source
 
 _next_number = itertools.count().__next__
 _view = np.ndarray.view

@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from jitgrad import operators
 from jitgrad.errors import DTypeError, ShapeError, UnsupportedOpError, layout
-from jitgrad.graph import Graph, Tensor, apply, graph_of, operation_text, source_text, user_source
+from jitgrad.graph import Graph, Tensor, apply, graph_of
 from jitgrad.keys import frozen
 from jitgrad.opdef import OpDef, Params, Specs, find
+from jitgrad.sources import operation_text, source_text, user_source
 from jitgrad.spec import DType, Shape, TensorSpec, broadcast_shapes, spec_of
 
 PYTHON_SCALARS = (bool, int, float, complex)

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from jitgrad.errors import layout
-from jitgrad.graph import Graph, Tensor, operation_text, source_text, user_source
+from jitgrad.graph import Graph, Tensor
 from jitgrad.operators import call
 from jitgrad.ops.standing import Standing
+from jitgrad.sources import operation_text, source_text, user_source
 
 # A dense tensor of so many elements made of slices is worth a warning.
 LARGE = 100_000_000

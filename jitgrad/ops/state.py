@@ -13,10 +13,11 @@ import numpy as np
 
 from jitgrad.eagerness import local
 from jitgrad.errors import DTypeError, IndexingError, ShapeError, layout
-from jitgrad.graph import Graph, Operation, Tensor, apply_one, checked_name, default_graph, graph_of, in_graph
+from jitgrad.graph import Graph, Operation, Tensor, apply_one, default_graph, graph_of, in_graph
 from jitgrad.opdef import Interpreted, OpDef, Params, Specs, define
 from jitgrad.ops.common import as_tensor
 from jitgrad.ops.standing import Standing
+from jitgrad.sources import checked_name
 from jitgrad.spec import DType, TensorSpec, is_compatible, spec_of
 
 

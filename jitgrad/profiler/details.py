@@ -10,10 +10,11 @@ from jitgrad.compiler.drafts import weight_of
 from jitgrad.compiler.groups import Group
 from jitgrad.compiler.nodes import Product
 from jitgrad.compiler.stages import CompiledCluster
-from jitgrad.graph import Operation, source_text
+from jitgrad.graph import Operation
 from jitgrad.profiler.events import Share, phase_of
 from jitgrad.profiler.planned_picture import step_instructions, step_values
 from jitgrad.program import Instruction, Program
+from jitgrad.sources import source_text
 from jitgrad.spec import TensorSpec
 
 

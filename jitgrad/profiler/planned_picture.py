@@ -9,9 +9,9 @@ from itertools import combinations
 from jitgrad.compiler.groups import Group
 from jitgrad.compiler.nodes import Product
 from jitgrad.compiler.stages import Compiled, CompiledCluster
-from jitgrad.graph import source_text
 from jitgrad.profiler.picture import Arrow, Box, OpText, Picture
 from jitgrad.program import Instruction, Program
+from jitgrad.sources import source_text
 
 
 def picture_of(*programs: Compiled) -> Picture:
