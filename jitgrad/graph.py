@@ -183,7 +183,9 @@ class _Inside:
 class Graph:
     """An append-only list of operations with unique names and the scopes that new operations get."""
 
+    is_trace = False  # whether a function is being traced into it
     assigns_in_place = False  # whether ``x += y`` changes the object x, as it changes an array
+    outer: Graph | None = None  # the graph whose tensors this one may read, for the body of a loop or a branch
     uses: dict[Any, Any] | None = None  # where Variables keep the order of the code: what was done with each so far
 
     def __init__(self) -> None:
@@ -228,12 +230,18 @@ class Graph:
         element = obj.as_graph_element() if hasattr(obj, "as_graph_element") else obj
         if not isinstance(element, Tensor | Operation):
             raise TypeError(f"{obj!r} is neither a tensor nor an operation, nor the name of one")
+        if isinstance(element, Tensor) and element.graph is not self:
+            element = self.captured(element)
         if element.graph is not self:
             raise LeakedTracerError(foreign_message(element))
         found: Tensor | Operation = element
         if isinstance(found, Tensor) and found._view is not None:
             found._view.renew(found)
         return found
+
+    def captured(self, x: Tensor) -> Tensor:
+        """What stands here for a tensor of another graph: itself, unless this is a graph inside that one."""
+        return x
 
     # -- scopes ----------------------------------------------------------------------------------------------------
 
@@ -336,6 +344,8 @@ class Graph:
         """Append an operation with outputs of these specs."""
         if self.closed_by is not None:
             raise LeakedTracerError(closed_message(self, inputs))
+        if self.outer is not None:
+            inputs = tuple([x if x.op.graph is self else self.captured(x) for x in inputs])
         for x in inputs:
             if x.op.graph is not self:
                 raise LeakedTracerError(foreign_message(x))
@@ -432,13 +442,24 @@ def _agreement(a: Shape | None, b: Shape | None) -> Shape | None:
     return tuple(m if m == n else None for m, n in zip(a, b, strict=True))
 
 
+def innermost(graph: Graph) -> Graph:
+    """The body that is being built inside ``graph``, where there is one: operations made now belong there."""
+    here = inside = _default.get()
+    while inside is not None and inside.outer is not None:
+        inside = inside.outer
+        if inside is graph and here is not None:
+            return here
+    return graph
+
+
 def graph_of(inputs: Sequence[Any]) -> Graph:
-    """The graph of the first tensor among ``inputs``, else the default graph."""
+    """The graph of the first tensor among ``inputs``, or the body being built in it; else the default graph."""
     for x in inputs:
         if isinstance(x, Tensor):
-            if x.op.graph.closed_by is not None:
-                raise LeakedTracerError(closed_message(x.op.graph, (x,)))
-            return x.op.graph
+            graph = x.op.graph
+            if graph.closed_by is not None:
+                raise LeakedTracerError(closed_message(graph, (x,)))
+            return innermost(graph)
     return default_graph()
 
 

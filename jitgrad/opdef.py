@@ -139,6 +139,17 @@ class Library:
 
 
 @dataclass(frozen=True, slots=True)
+class Control:
+    """Runs sub-programs, params of the op: ``form`` is "cond", "while", "while_gradient", "scan" or "call".
+
+    ``specialise(in_specs, params)`` gives the params with each subgraph as the Program for these specs.
+    """
+
+    form: str
+    specialise: Callable[[Specs, Params], Params]
+
+
+@dataclass(frozen=True, slots=True)
 class Interpreted:
     """Runs in the interpreter; ``reason`` completes the sentence "not compiled: ..."."""
 
@@ -146,7 +157,8 @@ class Interpreted:
 
 
 Kind = (
-    Elementwise | Fill | Reindex | View | Reduce | Scan | Contract | Gather | Scatter | Shaped | Library | Interpreted
+    Elementwise | Fill | Reindex | View | Reduce | Scan | Contract | Gather | Scatter | Shaped | Library | Control
+    | Interpreted
 )
 
 # Kinds whose ops infer the same from equal specs and params, whatever else has happened.

@@ -1,9 +1,12 @@
 """Program: a slice of a graph for given fetches, with all shapes known; frozen, verified and printable.
 
-    program     ::= "program" NAME "(" input ("," input)* ")" "{" instruction* "return" value ("," value)* "}" input
-    ::= value ":" spec instruction ::= value ("," value)* "=" OP "(" argument ("," argument)* ")" ":" spec ("," spec)*
-    "# " SOURCE [" @" SCOPE] argument    ::= value | PARAM "=" WORD value       ::= "%" NUMBER spec        ::= DTYPE
-    "[" extent ("," extent)* "]"
+    program     ::= "program" NAME "(" input ("," input)* ")" "{" instruction* "return" value ("," value)* "}"
+    input       ::= value ":" spec
+    instruction ::= value ("," value)* "=" OP "(" argument ("," argument)* ")" ":" spec ("," spec)*
+                    "# " SOURCE [" @" SCOPE] program*
+    argument    ::= value | PARAM "=" WORD
+    value       ::= "%" NUMBER
+    spec        ::= DTYPE "[" extent ("," extent)* "]"
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import Any
 
 from jitgrad.errors import CompileError, ShapeError, layout
 from jitgrad.graph import Operation, Tensor
-from jitgrad.opdef import OpDef
+from jitgrad.opdef import Control, OpDef
 from jitgrad.scopes import cluster_scope
 from jitgrad.sources import Source, operation_text, param_text, source_text
 from jitgrad.spec import TensorSpec
@@ -53,9 +56,12 @@ class Instruction:
         return self.origin.is_gradient
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Program:
-    """Instructions in an order in which they can run; values are numbers that index ``specs``."""
+    """Instructions in an order in which they can run; values are numbers that index ``specs``.
+
+    The params of control ops hold the programs of their bodies.
+    """
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -95,12 +101,25 @@ class Program:
     def __str__(self) -> str:
         return self.text
 
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+
+def sub_programs(ins: Instruction) -> list[Program]:
+    """The programs that an instruction runs: bodies and branches, in the order of its params."""
+    if not isinstance(ins.op.kind, Control):
+        return []
+    values = [item for value in ins.params.values() for item in (value if isinstance(value, tuple) else (value,))]
+    return [value for value in values if isinstance(value, Program)]
+
 
 def _lines(program: Program) -> Iterable[str]:
     inputs = ", ".join(f"%{v}: {program.specs[v]}" for v in program.inputs)
     yield f"program {program.name}({inputs}) {{"
     for ins in program.instructions:
         yield "  " + instruction_text(program, ins)
+        for sub in sub_programs(ins):
+            yield from ("    " + line for line in _lines(sub))
     yield f"  return {', '.join(f'%{v}' for v in program.outputs)}"
     yield "}"
 
@@ -139,6 +158,8 @@ def verify(program: Program, stage: str = "program") -> Program:
                     inferred=", ".join(map(str, inferred)) if specs != inferred else None,
                 )
             )
+        for sub in sub_programs(ins):
+            verify(sub, f"{stage}, in {ins.op.name}")
         made.update(ins.outputs)
     undefined = [v for v in program.outputs if v not in made]
     if undefined:
@@ -173,7 +194,10 @@ def slice_graph(
         after = tuple([place[c] for c in op.control_inputs if c in place]) if op.control_inputs else ()
         origin = Origin(op.name, op.source, cluster_scope(op._attrs), op.is_gradient)
         place[op] = len(instructions)
-        instructions.append(Instruction(op.opdef, inputs, outputs, op.params, origin, after))
+        params, kind = op.params, op.opdef.kind
+        if isinstance(kind, Control):
+            params = kind.specialise(tuple([specs[v] for v in inputs]), params)
+        instructions.append(Instruction(op.opdef, inputs, outputs, params, origin, after))
     return Program(
         tuple(range(len(feeds))), tuple(number[t] for t in fetches), tuple(instructions), tuple(specs), name
     )

@@ -17,7 +17,7 @@ import numpy as np
 from jitgrad import pytree
 from jitgrad.collecting import collection_paused
 from jitgrad.errors import DTypeError, JitgradError, TracedValueError, layout
-from jitgrad.graph import Graph, Operation, Tensor, default_graph
+from jitgrad.graph import Graph, Operation, Tensor, default_graph, innermost
 from jitgrad.keys import frozen
 from jitgrad.ops.creation import identity, placeholder
 from jitgrad.ops.state import assign_op, scatter_op
@@ -32,6 +32,7 @@ weak_types: dict[type, DType] = {kind: np.asarray(kind()).dtype for kind in (boo
 class Trace(Graph):
     """A graph into which the call of a function is traced."""
 
+    is_trace = True
     assigns_in_place = True
 
     def __init__(self) -> None:
@@ -41,7 +42,7 @@ class Trace(Graph):
 
 def is_tracing() -> bool:
     """Whether a function is being traced here."""
-    return isinstance(default_graph(), Trace)
+    return default_graph().is_trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,5 +351,5 @@ def graph_in(tree: Any) -> Graph | None:
     """
     for leaf in pytree.flatten(tree)[0]:
         if isinstance(leaf, Tensor):
-            return leaf.graph
+            return innermost(leaf.graph)
     return default_graph() if is_tracing() else None

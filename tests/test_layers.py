@@ -28,7 +28,7 @@ LAYERS = (
     ("sources", "operators", "dispatch", "graph", "scopes", "program", "views"),
     ("ops", "interpreter", "nonfinite", "restoring"),
     ("aggregation", "gradients"),
-    ("sparse",),
+    ("control", "sparse"),
     ("compiler",),
     ("executable",),
     (

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.eagerness import local
-from jitgrad.errors import DTypeError, IndexingError, ShapeError, layout
+from jitgrad.errors import DTypeError, IndexingError, ShapeError, UnsupportedOpError, layout
 from jitgrad.graph import Graph, Operation, Tensor, apply_one, default_graph, graph_of, in_graph
 from jitgrad.opdef import Interpreted, OpDef, Params, Specs, define
 from jitgrad.ops.common import as_tensor
@@ -166,6 +166,8 @@ class Variable(Standing):
 
     def _read_in_graph(self) -> Tensor:
         graph = default_graph()
+        if graph.outer is not None:
+            return self.as_graph_element(graph)
         first, uses = self.first_read(graph), self._uses(graph)
         with graph.control_dependencies(_ops(uses.assignment)):
             read = apply_one(read_op, first, name=f"{self.name}/read", variable=self)
@@ -175,6 +177,8 @@ class Variable(Standing):
     def as_graph_element(self, graph: Graph | None = None) -> Tensor:
         """The tensor that stands for it in ``graph``, the default graph if none is given."""
         graph = default_graph() if graph is None else graph
+        if graph.outer is not None:
+            return graph.captured(self.as_graph_element(graph.outer))
         if not graph.has_control_dependencies:
             first, uses = self.first_read(graph), self._uses(graph)
             if uses.assignment is None:
@@ -202,6 +206,11 @@ class Variable(Standing):
     def _change_in_graph(self, op: OpDef, *inputs: Tensor, **params: Any) -> Tensor:
         """An assignment, after what was done with the variable before."""
         graph = graph_of(inputs)
+        if graph.outer is not None:
+            raise UnsupportedOpError(
+                layout(f"variable {self.name!r} is assigned inside the body of a loop, a branch or a function",
+                       hint="return the new value from the body, and assign it afterwards")
+            )  # fmt: skip
         uses = self._uses(graph)
         with graph.control_dependencies([*_ops(uses.assignment), *uses.reads]):
             made = apply_one(op, *inputs, variable=self, **params)

@@ -1,0 +1,125 @@
+"""Derivatives of subgraphs: what their rules add behind them, and which values of the forward part that reads.
+
+The gradient of a body is built in the body's own graph. What it reads of the forward part are inputs of the body, values
+that depend on nothing but constants of the loop (made again), and the rest: these are saved, step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from jitgrad.control.subgraph import Body, Subgraph
+from jitgrad.gradients import gradients
+from jitgrad.graph import Operation, Tensor
+from jitgrad.opdef import Elementwise, Reindex, Shaped, View
+from jitgrad.operators import call
+from jitgrad.ops.creation import placeholder
+from jitgrad.program import needed_operations
+from jitgrad.spec import TensorSpec, is_inexact
+
+# Made again rather than saved: what moves elements, compares or copies; to load the result would cost as much.
+_CHEAP = frozenset((
+    "add", "subtract", "multiply", "negative", "positive", "identity", "astype", "square", "where", "equal",
+    "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_not", "logical_and", "logical_or",
+))  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Derivative:
+    """A body with its gradient: per output the stand-in for its cotangent, per input its gradient; None where
+    the dtype carries none, or where the outputs do not depend on the input.
+    """
+
+    body: Subgraph
+    cotangents: tuple[Tensor | None, ...]
+    gradients: tuple[Tensor | None, ...]
+
+    @property
+    def graph(self) -> Body:
+        """The graph of both."""
+        return self.body.graph
+
+
+def derivative_of(body: Subgraph) -> Derivative:
+    """The body with its gradient, built once."""
+    found: Derivative | None = body._cache.get("derivative")
+    if found is None:
+        with body.graph.reopened():
+            cotangents = tuple(_stand_in("cotangent", y) for y in body.outputs)
+            pairs = [(y, g) for y, g in zip(body.outputs, cotangents, strict=True) if g is not None]
+            smooth = [x for x in body.inputs if is_inexact(x.dtype)]
+            grads = iter(gradients([y for y, _ in pairs], smooth, [g for _, g in pairs])) if pairs and smooth else None
+            per_input = tuple(
+                next(grads) if grads is not None and is_inexact(x.dtype) else None for x in body.inputs
+            )
+        found = body._cache["derivative"] = Derivative(body, cotangents, per_input)
+    return found
+
+
+def _stand_in(name: str, like: Tensor) -> Tensor | None:
+    return placeholder(like.dtype, like.spec.shape, name=name) if is_inexact(like.dtype) else None
+
+
+def new_input(name: str, spec: TensorSpec) -> Tensor:
+    """A placeholder in the graph that is open."""
+    return placeholder(spec.dtype, spec.shape, name=name)
+
+
+def zeros_or(g: Tensor | None, like: Tensor) -> Tensor:
+    """A gradient, or the zeros that None stands for."""
+    made: Tensor = call("zeros_like", like) if g is None else g
+    return made
+
+
+# -- what is saved -----------------------------------------------------------------------------------------------------
+
+
+def residuals(
+    wanted: Sequence[Tensor], given: Iterable[Tensor], fixed: Iterable[Tensor]
+) -> tuple[Tensor, ...]:
+    """The tensors of a forward part that ``wanted`` read, in the order of the graph.
+
+    ``given`` are what the gradient part has of its own: cotangents. ``fixed`` are at hand in both parts: the constants
+    of a loop, and what is made of nothing else.
+    """
+    own, free = set(given), set(fixed)
+    operations = needed_operations(wanted, (), own)
+    behind: set[Operation] = set()
+    for op in operations:
+        if any(x in own or x.op in behind for x in op.inputs):
+            behind.add(op)
+        elif op.inputs and all(x in free for x in op.inputs) and not op.opdef.stateful:
+            free.update(op.outputs)
+        elif not op.inputs and op.type != "placeholder" and not op.opdef.stateful:
+            free.update(op.outputs)
+    read = [x for op in operations if op in behind for x in _values_read(op)]
+    read += [t for t in wanted if t.op not in behind]
+    found = dict.fromkeys(x for x in read if x not in own and x.op not in behind and x not in free)
+    return _cheapest(found, free)
+
+
+def _values_read(op: Operation) -> tuple[Tensor, ...]:
+    """The inputs whose values matter, not only their shapes, where shapes are known."""
+    if isinstance(op.opdef.kind, Shaped) and all(x.spec.is_known for x in op.inputs):
+        return op.inputs[:1]
+    return op.inputs
+
+
+def _cheapest(read: dict[Tensor, None], free: set[Tensor]) -> tuple[Tensor, ...]:
+    """Fewer tensors from which the others follow by cheap ops."""
+    found = set(read)
+    for x in sorted(read, key=lambda t: t.op.id, reverse=True):
+        others = [t for t in x.op.inputs if t not in free and t not in found]
+        is_move = isinstance(x.op.opdef.kind, Reindex | View | Shaped) and len(x.op.inputs) <= 2
+        is_cheap = isinstance(x.op.opdef.kind, Elementwise) and x.op.type in _CHEAP and not others
+        if x.op.inputs and (is_cheap or (is_move and len(others) <= 1 and not _grows(x, others))):
+            found.remove(x)
+            found.update(others)
+    return tuple(sorted(found, key=lambda t: (t.op.id, t.value_index)))
+
+
+def _grows(x: Tensor, others: Sequence[Tensor]) -> bool:
+    """Whether saving the others takes more memory than saving ``x``."""
+    specs = [x.spec, *(t.spec for t in others)]
+    return all(spec.is_known for spec in specs) and sum(s.nbytes for s in specs[1:]) > specs[0].nbytes

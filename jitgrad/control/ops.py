@@ -1,0 +1,268 @@
+"""The control ops: cond, while_loop, while_gradient, scan and call; what their rules build is in rules.py.
+
+Inputs come in groups: ``consts`` are what a body reads from outside and is the same for all steps, ``init`` the state
+before the first step, ``xs`` what is taken apart along the first axis, an item per step. A subgraph is a param; in a
+Program it is a Program.
+
+    cond             (index, *operands)          branches[index](*operands) → outputs
+    call             (*operands)                 body(*operands) → outputs
+    scan             (*consts, *init, *xs)       body(*consts, *state, *items) → (*state, *items of ys)
+    while_loop       (*consts, *init)            while cond(*consts, *state): state = body(*consts, *state)
+    while_gradient   (*consts, *init, *sums)     as while_loop with body(...) → (*state, *saved), and then for each
+                                                 step, the last first: sums = back(*consts, *saved, *sums)
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jitgrad.control.subgraph import Sub, output_specs, program_of
+from jitgrad.errors import JitgradError, ShapeError, layout
+from jitgrad.interpreter import interpret
+from jitgrad.opdef import Control, OpDef, Params, Specs, Vjp, define
+from jitgrad.program import Program
+from jitgrad.spec import TensorSpec, is_compatible
+
+
+class LoopLimitError(JitgradError, RuntimeError):
+    """A loop wanted to go on after its ``maximum_iterations``."""
+
+
+def _run(sub: Sub, arrays: Sequence[Any]) -> list[Any]:
+    return interpret(sub, arrays) if isinstance(sub, Program) else sub.run(arrays)
+
+
+# -- scan --------------------------------------------------------------------------------------------------------------
+
+
+def _item(spec: TensorSpec) -> TensorSpec:
+    return TensorSpec(None if spec.shape is None else spec.shape[1:], spec.dtype)
+
+
+def scan_specs(specs: Specs, params: Params) -> Specs:
+    """What the body is given."""
+    split = params["n_consts"] + params["n_carry"]
+    return (*specs[:split], *map(_item, specs[split:]))
+
+
+def _infer_scan(specs: Specs, params: Params) -> Specs:
+    n_consts, n_carry, length = params["n_consts"], params["n_carry"], params["length"]
+    for spec in specs[n_consts + n_carry :]:
+        if spec.shape is not None and (not spec.shape or spec.shape[0] not in (None, length)):
+            raise ShapeError(f"a scan of {length} steps takes apart {spec} along its first axis")
+    outs = output_specs(params["body"], scan_specs(specs, params))
+    items = (
+        TensorSpec(None if spec.shape is None else (length, *spec.shape), spec.dtype) for spec in outs[n_carry:]
+    )
+    return (*_kept(specs[n_consts : n_consts + n_carry], outs[:n_carry], "scan"), *items)
+
+
+def _kept(before: Specs, after: Specs, what: str) -> Specs:
+    """The specs of a state, which a step must not change."""
+    for x, y in zip(before, after, strict=True):
+        if x.dtype != y.dtype or not is_compatible(x.shape, y.shape):
+            raise ShapeError(f"the body of a {what} changes a part of its state from {x} to {y}")
+    return tuple(x if x.is_known else y if y.is_known else x for x, y in zip(before, after, strict=True))
+
+
+def _specialise_scan(specs: Specs, params: Params) -> Params:
+    return {**params, "body": program_of(params["body"], scan_specs(specs, params))}
+
+
+def _scan(*arrays: Any, body: Sub, n_consts: int, n_carry: int, length: int, reverse: bool) -> Any:
+    consts, state = arrays[:n_consts], list(arrays[n_consts : n_consts + n_carry])
+    xs = arrays[n_consts + n_carry :]
+    rows: list[Any] = [None] * length
+    for t in reversed(range(length)) if reverse else range(length):
+        outputs = _run(body, (*consts, *state, *[x[t] for x in xs]))
+        state, rows[t] = outputs[:n_carry], outputs[n_carry:]
+    ys = [np.stack(parts) for parts in zip(*rows, strict=True)] if length else _empty(body, arrays, n_consts, n_carry)
+    return _results([*state, *ys])
+
+
+def _empty(body: Sub, arrays: Sequence[Any], n_consts: int, n_carry: int) -> list[Any]:
+    """The stacked items of no step."""
+    if isinstance(body, Program):
+        specs = [body.specs[v] for v in body.outputs[n_carry:]]
+    else:
+        specs = [t.spec for t in body.outputs[n_carry:]]
+    return [np.zeros((0, *[n or 0 for n in spec.shape or ()]), spec.dtype) for spec in specs]
+
+
+def _results(values: Sequence[Any]) -> Any:
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+# -- while -------------------------------------------------------------------------------------------------------------
+
+
+def _infer_while(specs: Specs, params: Params) -> Specs:
+    n_consts = params["n_consts"]
+    invariants = params.get("shapes")
+    if invariants is not None:
+        return tuple(
+            TensorSpec(shape, spec.dtype) for shape, spec in zip(invariants, specs[n_consts:], strict=True)
+        )
+    return _kept(specs[n_consts:], output_specs(params["body"], specs), "while loop")
+
+
+def _specialise_while(specs: Specs, params: Params) -> Params:
+    cond, body = program_of(params["cond"], specs), program_of(params["body"], specs)
+    return {**params, "cond": cond, "body": body}
+
+
+def _steps(
+    cond: Sub, consts: Sequence[Any], state: Sequence[Any], most: int | None, step: Callable[[list[Any]], list[Any]]
+) -> list[Any]:
+    """The state after the last step; LoopLimitError when it is not reached within ``most`` steps."""
+    count, values = 0, list(state)
+    while _run(cond, (*consts, *values))[0]:
+        if most is not None and count >= most:
+            raise LoopLimitError(loop_limit_text(most))
+        values = step(values)
+        count += 1
+    return values
+
+
+def loop_limit_text(most: int) -> str:
+    """What is said of a loop that does not end in time."""
+    return layout(
+        f"a while loop goes on after its maximum_iterations={most}",
+        hint="raise the limit, or look why the condition stays true",
+    )
+
+
+def _while(
+    *arrays: Any, cond: Sub, body: Sub, n_consts: int, maximum_iterations: int | None, shapes: Any = None
+) -> Any:
+    consts = arrays[:n_consts]
+    final = _steps(
+        cond, consts, arrays[n_consts:], maximum_iterations, lambda state: _run(body, (*consts, *state))
+    )
+    return _results(final)
+
+
+def _gradient_groups(params: Params) -> tuple[int, int]:
+    return params["n_consts"], params["n_consts"] + params["n_carry"]
+
+
+def _infer_while_gradient(specs: Specs, params: Params) -> Specs:
+    first, last = _gradient_groups(params)
+    outs = output_specs(params["body"], specs[:last])
+    if params.get("shapes") is not None:
+        return specs[last:]
+    saved = outs[params["n_carry"] :]
+    _kept(specs[first:last], outs[: params["n_carry"]], "while loop")
+    return _kept(
+        specs[last:], output_specs(params["back"], (*specs[:first], *saved, *specs[last:])), "while loop's gradient"
+    )
+
+
+def _specialise_while_gradient(specs: Specs, params: Params) -> Params:
+    first, last = _gradient_groups(params)
+    body = program_of(params["body"], specs[:last])
+    saved = tuple(body.specs[v] for v in body.outputs[params["n_carry"] :])
+    back = program_of(params["back"], (*specs[:first], *saved, *specs[last:]))
+    return {**params, "cond": program_of(params["cond"], specs[:last]), "body": body, "back": back}
+
+
+def _while_gradient(
+    *arrays: Any,
+    cond: Sub,
+    body: Sub,
+    back: Sub,
+    n_consts: int,
+    n_carry: int,
+    maximum_iterations: int | None,
+    shapes: Any = None,
+) -> Any:
+    consts, sums = arrays[:n_consts], list(arrays[n_consts + n_carry :])
+    kept: list[list[Any]] = []
+
+    def step(state: list[Any]) -> list[Any]:
+        outputs = _run(body, (*consts, *state))
+        kept.append(outputs[n_carry:])
+        return outputs[:n_carry]
+
+    _steps(cond, consts, arrays[n_consts : n_consts + n_carry], maximum_iterations, step)
+    while kept:
+        sums = _run(back, (*consts, *kept.pop(), *sums))
+    return _results(sums)
+
+
+# -- cond and call -----------------------------------------------------------------------------------------------------
+
+
+def _infer_cond(specs: Specs, params: Params) -> Specs:
+    index, operands = specs[0], specs[1:]
+    if index.shape not in ((), None) or index.dtype.kind not in "biu":
+        raise ShapeError(f"the branch is chosen by one bool or integer, got {index}")
+    first, *rest = (output_specs(branch, operands) for branch in params["branches"])
+    return tuple(map(_common, first, *rest))
+
+
+def _common(*specs: TensorSpec) -> TensorSpec:
+    """The spec of what each branch makes."""
+    first = specs[0]
+    for other in specs[1:]:
+        if other.dtype != first.dtype or not is_compatible(other.shape, first.shape):
+            raise ShapeError(f"one branch gives {first}, another {other}")
+    return next((spec for spec in specs if spec.is_known), first)
+
+
+def _specialise_cond(specs: Specs, params: Params) -> Params:
+    return {**params, "branches": tuple(program_of(branch, specs[1:]) for branch in params["branches"])}
+
+
+def _cond(index: Any, *operands: Any, branches: tuple[Sub, ...]) -> Any:
+    return _results(_run(branches[branch_number(index, len(branches))], operands))
+
+
+def branch_number(index: Any, count: int) -> int:
+    """The branch that an index chooses: the nearest one, where there is none of that number; True is branch 1."""
+    return min(max(operator.index(np.asarray(index).astype(np.int64)[()]), 0), count - 1)
+
+
+def _infer_call(specs: Specs, params: Params) -> Specs:
+    return output_specs(params["body"], specs)
+
+
+def _specialise_call(specs: Specs, params: Params) -> Params:
+    return {**params, "body": program_of(params["body"], specs)}
+
+
+def _call(*operands: Any, body: Sub) -> Any:
+    return _results(_run(body, operands))
+
+
+# -- the ops -----------------------------------------------------------------------------------------------------------
+
+
+def _rule(name: str) -> Vjp:
+    """A rule by its name: rules are made of these ops, and so are loaded when one is asked for."""
+
+    def vjp(g: Any, out: Any, *inputs: Any, **params: Any) -> Any:
+        from jitgrad.control import rules
+
+        return rules.BY_OP[name](g, out, *inputs, **params)
+
+    return vjp
+
+
+def _define(name: str, form: str, infer: Any, impl: Any, specialise: Any) -> OpDef:
+    return define(
+        name, infer=infer, impl=impl, vjp=_rule(name), kind=Control(form, specialise), infers_partial=True
+    )
+
+
+cond_op = _define("cond", "cond", _infer_cond, _cond, _specialise_cond)
+call_op = _define("call", "call", _infer_call, _call, _specialise_call)
+scan_op = _define("scan", "scan", _infer_scan, _scan, _specialise_scan)
+while_op = _define("while_loop", "while", _infer_while, _while, _specialise_while)
+while_gradient_op = _define(
+    "while_gradient", "while_gradient", _infer_while_gradient, _while_gradient, _specialise_while_gradient
+)
