@@ -7,6 +7,8 @@ from jitgrad.aggregation import AggregationMethod
 from jitgrad.building import colocate_with, control_dependencies, device, name_scope
 from jitgrad.building import tie as tuple
 from jitgrad.config import config, get_num_threads, set_num_threads
+from jitgrad.control.functions import checkpoint, cond, fori_loop, scan, switch, while_loop
+from jitgrad.control.ops import LoopLimitError
 from jitgrad.custom import custom_gradient, not_differentiable, prevent_gradient, py_func, register_gradient
 from jitgrad.eager.functions import (
     gradients_function,
@@ -66,6 +68,7 @@ __all__ = [
     "IndexingError",
     "JitgradError",
     "LeakedTracerError",
+    "LoopLimitError",
     "NonFiniteError",
     "Operation",
     "Profile",
@@ -78,15 +81,18 @@ __all__ = [
     "Variable",
     "add_n",
     "asarray",
+    "checkpoint",
     "colocate_with",
     "compare",
     "compile",
+    "cond",
     "config",
     "constant",
     "control_dependencies",
     "custom_gradient",
     "default_graph",
     "device",
+    "fori_loop",
     "gather",
     "get_num_threads",
     "grad",
@@ -114,11 +120,14 @@ __all__ = [
     "profile",
     "py_func",
     "register_gradient",
+    "scan",
     "set_num_threads",
     "stop_gradient",
+    "switch",
     "tuple",
     "unsorted_segment_sum",
     "val_and_grad_function",
     "value_and_grad",
     "vjp",
+    "while_loop",
 ]

@@ -20,6 +20,7 @@ from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor
 from jitgrad.sources import operation_text, source_text, user_source
 from jitgrad.spec import is_inexact, shape_text
+from jitgrad.tangents import along, dense_gradients
 from jitgrad.trace import Static, detach, is_dynamic_leaf, leaf_names, parameter_names, same, static, weak_types
 
 Fn = Callable[..., Any]
@@ -192,16 +193,6 @@ def _loss(fn: Fn, value: Any) -> Tensor:
     return loss
 
 
-def dense_gradients(
-    ys: Sequence[Tensor], xs: Sequence[Tensor], grad_ys: Sequence[Any] | None = None
-) -> list[Tensor]:
-    """``gradients(ys, xs, grad_ys)`` with zeros where ys do not depend on x."""
-    found = (
-        gradients(list(ys), list(xs), None if grad_ys is None else list(grad_ys)) if ys else [None] * len(xs)
-    )
-    return [call("zeros_like", x) if g is None else g for g, x in zip(found, xs, strict=True)]
-
-
 def pull_back(fn: Fn, primals: tuple[Any, ...]) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
     """The value of ``fn`` at ``primals``, and the function from a cotangent of the value to those of the
     primals.
@@ -257,16 +248,6 @@ def _tangents(fn: Fn, point: Point, tangents: tuple[Any, ...]) -> list[Tensor]:
         raise TypeError(f"the tangents of {signature_text(fn)} must have the structure of the primals")
     pairs = zip(point.differentiated(given), point.tensors, strict=True)
     return [_fitting("tangent", t, x) for t, x in pairs]
-
-
-def along(ys: Sequence[Tensor], xs: Sequence[Tensor], tangents: Sequence[Tensor]) -> list[Tensor]:
-    """Derivatives of each of ``ys`` along the tangents of ``xs``; zeros for those that carry no gradient."""
-    smooth = [y for y in ys if is_inexact(y.dtype)]
-    stand_ins = [same(call("zeros_like", y)) for y in smooth]
-    transposed = gradients(smooth, list(xs), list(stand_ins)) if smooth else []
-    pairs = [(g, t) for g, t in zip(transposed, tangents, strict=False) if g is not None]
-    found = iter(dense_gradients([g for g, _ in pairs], stand_ins, [t for _, t in pairs]))
-    return [next(found) if is_inexact(y.dtype) else call("zeros_like", y) for y in ys]
 
 
 def hessian_times(fn: Fn, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from jitgrad.aggregation import AggregationMethod, as_method, sum_of
 from jitgrad.collecting import collection_paused
 from jitgrad.errors import DTypeError, GradientError, JitgradError, layout
 from jitgrad.graph import Graph, Operation, Tensor, default_graph, graph_of
-from jitgrad.opdef import Elementwise, OpDef
+from jitgrad.opdef import Control, Elementwise, OpDef
 from jitgrad.ops.creation import identity
 from jitgrad.ops.state import Variable, group
 from jitgrad.scopes import gradient_attrs, sum_attrs
@@ -304,7 +304,11 @@ def apply_rule(op: Operation, cotangents: Sequence[Tensor | None], wanted: Seque
         return (None,) * len(op.inputs)
     single = len(op.outputs) == 1
     out = op.outputs[0] if single else op.outputs
-    result = opdef.vjp(cotangents[0] if single else tuple(cotangents), out, *op.inputs, **op.params)
+    params = op.params
+    if isinstance(opdef.kind, Control):
+        matter = set(wanted)
+        params = {**params, "wanted": tuple([x in matter for x in op.inputs])}
+    result = opdef.vjp(cotangents[0] if single else tuple(cotangents), out, *op.inputs, **params)
     return result if isinstance(result, _SEQUENCES) else (result,)
 
 

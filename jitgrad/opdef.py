@@ -165,7 +165,8 @@ Kind = (
 PURE_KINDS = frozenset((Elementwise, Reindex, View, Reduce, Contract, Shaped))
 
 # vjp(g, out, *inputs, **params): g and out are tensors (tuples of them for several outputs); gives one cotangent or
-# None per input, bare for a single input. It is written with ops, so that it can be traced and differentiated again.
+# None per input, bare for a single input. That of a control op gets ``wanted`` as well: per input, whether its
+# cotangent matters. It is written with ops, so that it can be traced and differentiated again.
 Vjp = Callable[..., Any]
 Infer = Callable[[Specs, Params], Specs]
 Impl = Callable[..., Any]

@@ -27,8 +27,8 @@ LAYERS = (
     ("opdef",),
     ("sources", "operators", "dispatch", "graph", "scopes", "program", "views"),
     ("ops", "interpreter", "nonfinite", "restoring"),
-    ("aggregation", "gradients"),
-    ("control", "sparse"),
+    ("aggregation", "gradients", "tangents"),
+    ("sparse",),
     ("compiler",),
     ("executable",),
     (
@@ -36,6 +36,7 @@ LAYERS = (
         "building",
         "calls",
         "compiled",
+        "control",
         "custom",
         "differentiation",
         "running",

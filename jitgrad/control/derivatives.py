@@ -1,7 +1,7 @@
 """Derivatives of subgraphs: what their rules add behind them, and which values of the forward part that reads.
 
-The gradient of a body is built in the body's own graph. What it reads of the forward part are inputs of the body, values
-that depend on nothing but constants of the loop (made again), and the rest: these are saved, step by step.
+The gradient of a body is built in the body's own graph. What it reads of the forward part are inputs of the body,
+values that depend on nothing but constants of the loop (made again), and the rest: these are saved, step by step.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from jitgrad.control.subgraph import Body, Subgraph
+from jitgrad.control.subgraph import Body, Subgraph, outside
 from jitgrad.gradients import gradients
 from jitgrad.graph import Operation, Tensor
 from jitgrad.opdef import Elementwise, Reindex, Shaped, View
@@ -43,18 +43,23 @@ class Derivative:
 
 def derivative_of(body: Subgraph) -> Derivative:
     """The body with its gradient, built once."""
-    found: Derivative | None = body._cache.get("derivative")
-    if found is None:
+    made: Derivative | None = body._cache.get("derivative")
+    if made is None:
         with body.graph.reopened():
             cotangents = tuple(_stand_in("cotangent", y) for y in body.outputs)
             pairs = [(y, g) for y, g in zip(body.outputs, cotangents, strict=True) if g is not None]
             smooth = [x for x in body.inputs if is_inexact(x.dtype)]
-            grads = iter(gradients([y for y, _ in pairs], smooth, [g for _, g in pairs])) if pairs and smooth else None
-            per_input = tuple(
-                next(grads) if grads is not None and is_inexact(x.dtype) else None for x in body.inputs
-            )
-        found = body._cache["derivative"] = Derivative(body, cotangents, per_input)
-    return found
+            found = iter(_partial([y for y, _ in pairs], smooth, [g for _, g in pairs], body.inputs))
+            per_input = tuple(next(found) if is_inexact(x.dtype) else None for x in body.inputs)
+        made = body._cache["derivative"] = Derivative(body, cotangents, per_input)
+    return made
+
+
+def _partial(
+    ys: Sequence[Tensor], xs: Sequence[Tensor], cotangents: Sequence[Tensor], inputs: Sequence[Tensor]
+) -> Sequence[Tensor | None]:
+    """Partial derivatives: an input may be made of another one in the graph, and is a value of its own here."""
+    return gradients(list(ys), list(xs), list(cotangents), stop_gradients=list(inputs)) if ys else [None] * len(xs)
 
 
 def _stand_in(name: str, like: Tensor) -> Tensor | None:
@@ -70,6 +75,29 @@ def zeros_or(g: Tensor | None, like: Tensor) -> Tensor:
     """A gradient, or the zeros that None stands for."""
     made: Tensor = call("zeros_like", like) if g is None else g
     return made
+
+
+def complete(body: Subgraph, n_consts: int) -> tuple[Subgraph, tuple[Tensor, ...]]:
+    """The body with what its rules read from outside as further inputs behind its first ``n_consts``; and that.
+
+    A rule given by a user may read other tensors than the function that it belongs to.
+    """
+    derivative_of(body)
+    known = set(body.inputs)
+    late = {inner: key for key, inner in body.graph.captures.items() if inner not in known}
+    if not late:
+        return body, ()
+    inputs = (*body.inputs[:n_consts], *late, *body.inputs[n_consts:])
+    return Subgraph(body.graph, inputs, body.outputs, body.name), tuple(outside(list(late.values())))
+
+
+def padded(sub: Subgraph, at: int, specs: Sequence[TensorSpec]) -> Subgraph:
+    """The subgraph with further inputs before input ``at``, which it does not read."""
+    if not specs:
+        return sub
+    with sub.graph.reopened():
+        unread = [placeholder(spec.dtype, spec.shape, name="unread") for spec in specs]
+    return Subgraph(sub.graph, (*sub.inputs[:at], *unread, *sub.inputs[at:]), sub.outputs, sub.name)
 
 
 # -- what is saved -----------------------------------------------------------------------------------------------------
@@ -89,9 +117,7 @@ def residuals(
     for op in operations:
         if any(x in own or x.op in behind for x in op.inputs):
             behind.add(op)
-        elif op.inputs and all(x in free for x in op.inputs) and not op.opdef.stateful:
-            free.update(op.outputs)
-        elif not op.inputs and op.type != "placeholder" and not op.opdef.stateful:
+        elif not op.opdef.stateful and op.type != "placeholder" and all(x in free for x in op.inputs):
             free.update(op.outputs)
     read = [x for op in operations if op in behind for x in _values_read(op)]
     read += [t for t in wanted if t.op not in behind]

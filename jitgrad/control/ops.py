@@ -10,6 +10,8 @@ Program it is a Program.
     while_loop       (*consts, *init)            while cond(*consts, *state): state = body(*consts, *state)
     while_gradient   (*consts, *init, *sums)     as while_loop with body(...) → (*state, *saved), and then for each
                                                  step, the last first: sums = back(*consts, *saved, *sums)
+
+The sums are the cotangents of the smooth part of the state, and one for each of the constants that ``totals`` lists.
 """
 
 from __future__ import annotations
@@ -39,18 +41,27 @@ def _run(sub: Sub, arrays: Sequence[Any]) -> list[Any]:
 # -- scan --------------------------------------------------------------------------------------------------------------
 
 
-def _item(spec: TensorSpec) -> TensorSpec:
+def item_spec(spec: TensorSpec) -> TensorSpec:
+    """The spec of what one step of a scan gets of an input."""
     return TensorSpec(None if spec.shape is None else spec.shape[1:], spec.dtype)
 
 
 def scan_specs(specs: Specs, params: Params) -> Specs:
     """What the body is given."""
     split = params["n_consts"] + params["n_carry"]
-    return (*specs[:split], *map(_item, specs[split:]))
+    return (*specs[:split], *map(item_spec, specs[split:]))
+
+
+def scan_length(specs: Specs, params: Params) -> int | None:
+    """The number of steps: that of the params, else the extent of the first input that is taken apart."""
+    if params["length"] is not None:
+        return int(params["length"])
+    shape = specs[params["n_consts"] + params["n_carry"]].shape
+    return None if shape is None else shape[0]
 
 
 def _infer_scan(specs: Specs, params: Params) -> Specs:
-    n_consts, n_carry, length = params["n_consts"], params["n_carry"], params["length"]
+    n_consts, n_carry, length = params["n_consts"], params["n_carry"], scan_length(specs, params)
     for spec in specs[n_consts + n_carry :]:
         if spec.shape is not None and (not spec.shape or spec.shape[0] not in (None, length)):
             raise ShapeError(f"a scan of {length} steps takes apart {spec} along its first axis")
@@ -70,12 +81,14 @@ def _kept(before: Specs, after: Specs, what: str) -> Specs:
 
 
 def _specialise_scan(specs: Specs, params: Params) -> Params:
-    return {**params, "body": program_of(params["body"], scan_specs(specs, params))}
+    body = program_of(params["body"], scan_specs(specs, params))
+    return {**params, "body": body, "length": scan_length(specs, params)}
 
 
-def _scan(*arrays: Any, body: Sub, n_consts: int, n_carry: int, length: int, reverse: bool) -> Any:
+def _scan(*arrays: Any, body: Sub, n_consts: int, n_carry: int, length: int | None, reverse: bool) -> Any:
     consts, state = arrays[:n_consts], list(arrays[n_consts : n_consts + n_carry])
     xs = arrays[n_consts + n_carry :]
+    length = len(xs[0]) if length is None else length
     rows: list[Any] = [None] * length
     for t in reversed(range(length)) if reverse else range(length):
         outputs = _run(body, (*consts, *state, *[x[t] for x in xs]))
@@ -102,7 +115,7 @@ def _results(values: Sequence[Any]) -> Any:
 
 def _infer_while(specs: Specs, params: Params) -> Specs:
     n_consts = params["n_consts"]
-    invariants = params.get("shapes")
+    invariants = params["shapes"]
     if invariants is not None:
         return tuple(
             TensorSpec(shape, spec.dtype) for shape, spec in zip(invariants, specs[n_consts:], strict=True)
@@ -137,7 +150,7 @@ def loop_limit_text(most: int) -> str:
 
 
 def _while(
-    *arrays: Any, cond: Sub, body: Sub, n_consts: int, maximum_iterations: int | None, shapes: Any = None
+    *arrays: Any, cond: Sub, body: Sub, n_consts: int, maximum_iterations: int | None, shapes: Any
 ) -> Any:
     consts = arrays[:n_consts]
     final = _steps(
@@ -153,7 +166,7 @@ def _gradient_groups(params: Params) -> tuple[int, int]:
 def _infer_while_gradient(specs: Specs, params: Params) -> Specs:
     first, last = _gradient_groups(params)
     outs = output_specs(params["body"], specs[:last])
-    if params.get("shapes") is not None:
+    if params["shapes"] is not None:
         return specs[last:]
     saved = outs[params["n_carry"] :]
     _kept(specs[first:last], outs[: params["n_carry"]], "while loop")
@@ -177,8 +190,9 @@ def _while_gradient(
     back: Sub,
     n_consts: int,
     n_carry: int,
+    totals: tuple[int, ...],
     maximum_iterations: int | None,
-    shapes: Any = None,
+    shapes: Any,
 ) -> Any:
     consts, sums = arrays[:n_consts], list(arrays[n_consts + n_carry :])
     kept: list[list[Any]] = []

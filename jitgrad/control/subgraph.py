@@ -28,6 +28,7 @@ class Body(Graph):
         self.assigns_in_place = outer.assigns_in_place
         self.is_trace = outer.is_trace
         self.captures: dict[tuple[Operation, int], Tensor] = {}
+        self.derived: dict[Any, Subgraph] = {}  # bodies with tangents that rules have built, by their tensors
         here = outer._here
         self._here = self._here._replace(attrs=here.attrs, asks=here.asks, device=here.device)
         self.gradient_rules = outer.gradient_rules

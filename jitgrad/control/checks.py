@@ -1,0 +1,181 @@
+"""What control flow asks of the user's functions, and what is said when they do not give it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from jitgrad import pytree
+from jitgrad.control.tracing import TracedBody, place
+from jitgrad.errors import DTypeError, JitgradError, ShapeError, layout
+from jitgrad.graph import Tensor, operation_text
+from jitgrad.operators import call
+from jitgrad.spec import TensorSpec, is_compatible, spec_of
+from jitgrad.trace import describe
+
+Fn = Callable[..., Any]
+
+
+class StructureError(JitgradError, TypeError):
+    """A body gives another structure than it was given, or branches give different ones."""
+
+
+def check_items(xs: Any, length: int | None) -> int | None:
+    """The number of steps of a scan; None where it is not known yet."""
+    leaves, paths = pytree.flatten(xs)[0], pytree.paths(xs)
+    found: dict[int, str] = {}
+    for leaf, path in zip(leaves, paths, strict=True):
+        shape = leaf.shape if hasattr(leaf, "shape") else np.shape(leaf)
+        if shape is not None and not shape:
+            raise ShapeError(layout(f"scan takes xs{path} apart along its first axis, and it has none", needed=place()))
+        if shape is not None and shape[0] is not None:
+            found.setdefault(shape[0], f"xs{path}")
+    if length is not None:
+        found.setdefault(length, "length")
+    if len(found) > 1:
+        texts = ", ".join(f"{name} has {n}" for n, name in found.items())
+        raise ShapeError(layout(f"scan: the numbers of steps differ: {texts}", needed=place()))
+    if not found and not leaves:
+        raise ValueError(layout("scan needs xs or a length", needed=place()))
+    return next(iter(found), None)
+
+
+def settle_state(
+    name: str, fn: Fn, init: Any, state: list[Tensor], trace: Callable[[Sequence[Any]], TracedBody], shapes: Any
+) -> tuple[list[Tensor], TracedBody]:
+    """The state in the dtypes that the body keeps, and the body for these: a Python number as init gives way."""
+    likes: list[Any] = list(state)
+    if shapes is not None:
+        likes = [TensorSpec(tuple(s), x.dtype) for s, x in zip(shapes, state, strict=True)]
+    for _ in range(3):
+        body = trace(likes)
+        result = _state_of(name, fn, body)
+        changed = False
+        for k, (x, y) in enumerate(zip(state, result.outputs, strict=False)):
+            if x.dtype != y.dtype and x.is_weak and not y.is_weak and _gives_way(x, y):
+                state[k] = call("astype", x, y.dtype)
+                likes[k] = TensorSpec(likes[k].shape, y.dtype) if shapes is not None else state[k]
+                changed = True
+        if not changed:
+            break
+    _compare(name, fn, init, state if shapes is None else likes, result)
+    return state, _in_dtypes(body, state)
+
+
+def _gives_way(x: Tensor, y: Tensor) -> bool:
+    kinds = "biufc"
+    return kinds.index(y.dtype.kind) >= kinds.index(x.dtype.kind)
+
+
+def _in_dtypes(body: TracedBody, state: Sequence[Tensor]) -> TracedBody:
+    """The body with weak results (Python numbers) in the dtype of the state."""
+    outputs = list(body.outputs)
+    with body.graph.reopened():
+        for k, x in enumerate(state):
+            if outputs[k].dtype != x.dtype and outputs[k].is_weak:
+                outputs[k] = call("astype", outputs[k], x.dtype)
+    return replace(body, outputs=tuple(outputs))
+
+
+def _state_of(name: str, fn: Fn, body: TracedBody) -> TracedBody:
+    """The part of a body's result that is its state: all of it, or the first of the pair that a scan's gives."""
+    if name != "scan":
+        return body
+    result = pytree.unflatten(body.structure, list(body.outputs))
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        raise StructureError(
+            layout(f"the function of a scan gives a pair (carry, y), got {type(result).__name__}",
+                   function=describe(fn), needed=place())
+        )  # fmt: skip
+    leaves, structure = pytree.flatten(result[0])
+    return replace(body, outputs=tuple(leaves), structure=structure, paths=tuple(pytree.paths(result[0])))
+
+
+def check_state(name: str, fn: Fn, before: Any, after: Any, is_pair: bool = False) -> None:
+    """That a step on values has kept the structure and the shapes of its state."""
+    if is_pair and (not isinstance(after, tuple | list) or len(after) != 2):
+        raise StructureError(
+            layout(f"the function of a scan gives a pair (carry, y), got {type(after).__name__}",
+                   function=describe(fn), needed=place())
+        )  # fmt: skip
+    after = after[0] if is_pair else after
+    leaves, structure = pytree.flatten(before)
+    results, other = pytree.flatten(after)
+    if structure != other:
+        raise _structures(name, fn, pytree.paths(before), pytree.paths(after))
+    for path, x, y in zip(pytree.paths(before), leaves, results, strict=True):
+        if np.shape(x) != np.shape(y):
+            raise _specs(name, fn, path, spec_of(np.asarray(x)), spec_of(np.asarray(y)), None)
+
+
+def _compare(name: str, fn: Fn, init: Any, state: Sequence[Any], result: TracedBody) -> None:
+    structure = pytree.flatten(init)[1]
+    paths = pytree.paths(init)
+    if structure != result.structure:
+        raise _structures(name, fn, paths, result.paths)
+    for path, x, y in zip(paths, state, result.outputs, strict=True):
+        spec = x.spec if isinstance(x, Tensor) else x
+        is_same = spec.dtype == y.dtype or y.is_weak
+        if not is_same or not is_compatible(spec.shape, y.spec.shape):
+            raise _specs(name, fn, path, spec, y.spec, y)
+
+
+def _structures(name: str, fn: Fn, before: Sequence[str], after: Sequence[str]) -> StructureError:
+    def text(paths: Sequence[str]) -> str:
+        return ", ".join(path or "one array" for path in paths) or "nothing"
+
+    return StructureError(
+        layout(f"{name}: the body gives a state of another structure than it was given", function=describe(fn),
+               expected=text(before), got=text(after), needed=place(),
+               hint="return the state in the structure of init")
+    )  # fmt: skip
+
+
+def _specs(name: str, fn: Fn, path: str, x: TensorSpec, y: TensorSpec, made: Tensor | None) -> JitgradError:
+    kind = DTypeError if x.dtype != y.dtype else ShapeError
+    hint = (
+        "convert one of the two with astype" if kind is DTypeError
+        else "keep the shape; a while_loop may change it where shape_invariants says so"
+    )  # fmt: skip
+    return kind(
+        layout(f"{name}: the body changes state{path} from {x} to {y}", function=describe(fn), expected=x, got=y,
+               op=operation_text(made.op) if made is not None else None, needed=place(), hint=hint)
+    )  # fmt: skip
+
+
+def check_condition(fn: Fn, body: TracedBody) -> None:
+    """That the condition of a while loop is one bool."""
+    if len(body.outputs) != 1 or body.outputs[0].shape not in ((), None) or body.outputs[0].dtype.kind not in "biu":
+        got = ", ".join(str(t.spec) for t in body.outputs) or "nothing"
+        raise ShapeError(
+            layout("while_loop: the condition gives one bool", function=describe(fn), got=got, needed=place(),
+                   hint="reduce it with np.any or np.all")
+        )  # fmt: skip
+
+
+def check_branches(name: str, fns: Sequence[Fn], bodies: list[TracedBody]) -> list[TracedBody]:
+    """The branches, all with the same structure, dtypes and shapes; Python numbers take the dtype of the others."""
+    first = bodies[0]
+    for fn, body in zip(fns[1:], bodies[1:], strict=True):
+        if body.structure != first.structure:
+            raise StructureError(
+                layout(f"{name}: the branches give different structures",
+                       expected=f"{', '.join(first.paths) or 'nothing'}    from {describe(fns[0])}",
+                       got=f"{', '.join(body.paths) or 'nothing'}    from {describe(fn)}", needed=place())
+            )  # fmt: skip
+    columns = list(zip(*(body.outputs for body in bodies), strict=True))
+    chosen = [next((t for t in column if not t.is_weak), column[0]) for column in columns]
+    made = [_in_dtypes(body, chosen) for body in bodies]
+    for fn, body in zip(fns, made, strict=True):
+        for path, x, y in zip(first.paths, chosen, body.outputs, strict=True):
+            if x.dtype != y.dtype or not is_compatible(x.spec.shape, y.spec.shape):
+                kind = DTypeError if x.dtype != y.dtype else ShapeError
+                raise kind(
+                    layout(f"{name}: the branches give different arrays{path and ' for result' + path}",
+                           expected=f"{x.spec}    {operation_text(x.op)}", got=f"{y.spec}    {operation_text(y.op)}",
+                           function=describe(fn), needed=place())
+                )  # fmt: skip
+    return made

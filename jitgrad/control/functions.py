@@ -1,0 +1,301 @@
+"""cond, switch, while_loop, fori_loop, scan and checkpoint as users call them; the ops are in ops.py.
+
+In a graph, and while a function is traced, they add an op. Called on arrays and eager tensors they are the Python loops
+and branches that they stand for.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jitgrad import pytree
+from jitgrad.compiled import run_once
+from jitgrad.control.checks import (
+    StructureError,
+    check_branches,
+    check_condition,
+    check_items,
+    check_state,
+    settle_state,
+)
+from jitgrad.control.ops import (
+    LoopLimitError,
+    branch_number,
+    call_op,
+    cond_op,
+    item_spec,
+    loop_limit_text,
+    scan_op,
+    while_op,
+)
+from jitgrad.control.tracing import close_over, numbered, place, trace_body
+from jitgrad.errors import ShapeError, layout
+from jitgrad.graph import Graph, Tensor, apply, default_graph, in_graph
+from jitgrad.ops.common import as_tensor
+from jitgrad.trace import graph_in
+
+Fn = Callable[..., Any]
+
+
+def _graph_for(*trees: Any) -> Graph | None:
+    """The graph to build in; None where there are only values."""
+    graph = graph_in(trees)
+    return default_graph() if graph is None and in_graph() else graph
+
+
+def _tensors(leaves: Sequence[Any], graph: Graph) -> list[Tensor]:
+    return [_tensor(leaf, graph) for leaf in leaves]
+
+
+def _tensor(leaf: Any, graph: Graph) -> Tensor:
+    if isinstance(leaf, Tensor) or hasattr(leaf, "as_graph_element"):
+        found = graph.as_graph_element(leaf)
+        assert isinstance(found, Tensor)
+        return found
+    made = as_tensor(leaf, graph=graph)
+    if type(leaf) in (bool, int, float, complex):
+        made.is_weak = type(leaf) is not bool
+    return made
+
+
+def _outputs(made: Any) -> tuple[Tensor, ...]:
+    return made if isinstance(made, tuple) else (made,)
+
+
+# -- branches ----------------------------------------------------------------------------------------------------------
+
+
+def cond(pred: Any, true_fn: Fn, false_fn: Fn, *operands: Any) -> Any:
+    """``true_fn(*operands)`` where ``pred`` (one bool) is true, else ``false_fn(*operands)``; only that one runs.
+
+    The functions may read tensors from around. They give the same structure, dtypes and shapes: ShapeError, DTypeError
+    with both otherwise. A gradient goes through the branch that ran.
+    """
+    graph = _graph_for(pred, operands)
+    if graph is None:
+        if np.ndim(pred):
+            raise ShapeError(layout(f"cond needs one bool, got shape {np.shape(pred)}", needed=place(),
+                                    hint="use np.where to choose element by element"))  # fmt: skip
+        return (true_fn if pred else false_fn)(*operands)
+    return _choose("cond", pred, (false_fn, true_fn), operands, graph)
+
+
+def switch(index: Any, branches: Sequence[Fn], *operands: Any) -> Any:
+    """``branches[index](*operands)``; an index out of range takes the nearest branch. Otherwise as ``cond``."""
+    if not branches:
+        raise ValueError("switch needs at least one branch")
+    graph = _graph_for(index, operands)
+    if graph is None:
+        return branches[branch_number(index, len(branches))](*operands)
+    return _choose("switch", index, tuple(branches), operands, graph)
+
+
+def _choose(name: str, index: Any, fns: tuple[Fn, ...], operands: tuple[Any, ...], graph: Graph) -> Any:
+    with graph.as_default():
+        number = _tensor(index, graph)
+        leaves, trees = numbered(operands)
+        tensors = _tensors(leaves, graph)
+        bodies = [trace_body(fn, graph, trees, tensors, name) for fn in fns]
+        bodies = check_branches(name, fns, bodies)
+        outside, branches = close_over(bodies)
+        made = apply(cond_op, number, *outside, *tensors, branches=branches) if bodies[0].outputs else ()
+        return pytree.unflatten(bodies[0].structure, list(_outputs(made)))
+
+
+def checkpoint(fn: Fn) -> Fn:
+    """``fn``, of whose values a gradient keeps nothing but the arguments: the rest is computed again when it is needed.
+
+    Memory for time: a gradient runs ``fn`` once more.
+    """
+
+    @functools.wraps(fn)
+    def call_again(*args: Any) -> Any:
+        graph = _graph_for(args)
+        if graph is None:
+            return fn(*args)
+        with graph.as_default():
+            leaves, trees = numbered(args)
+            tensors = _tensors(leaves, graph)
+            body = trace_body(fn, graph, trees, tensors, "checkpoint")
+            outside, (sub,) = close_over([body])
+            made = apply(call_op, *outside, *tensors, body=sub) if body.outputs else ()
+            return pytree.unflatten(body.structure, list(_outputs(made)))
+
+    return call_again
+
+
+# -- loops -------------------------------------------------------------------------------------------------------------
+
+
+def while_loop(
+    cond_fn: Fn, body_fn: Fn, init: Any, *, maximum_iterations: int | None = None, shape_invariants: Any = None
+) -> Any:
+    """``state = init; while cond_fn(state): state = body_fn(state)``, the state any pytree; gives the last state.
+
+    The body keeps structure, dtypes and shapes; a part whose shape changes is declared in ``shape_invariants``, a tree
+    like ``init`` of shapes with None for an extent that changes (such a loop is interpreted). Gradients need no bound
+    on the steps. A loop that would go on after ``maximum_iterations`` raises LoopLimitError.
+    """
+    graph = _graph_for(init)
+    if graph is None:
+        return _python_while(cond_fn, body_fn, init, maximum_iterations, shape_invariants)
+    with graph.as_default():
+        leaves, (tree,) = numbered([init])
+        state = _tensors(leaves, graph)
+        shapes = None if shape_invariants is None else tuple(pytree.flatten_up_to(init, shape_invariants))
+
+        def trace_step(likes: Sequence[Any]) -> Any:
+            return trace_body(body_fn, graph, [tree], likes, "state")
+
+        state, body = settle_state("while_loop", body_fn, init, state, trace_step, shapes)
+        test = trace_body(cond_fn, graph, [tree], list(body.inputs), "state")
+        check_condition(cond_fn, test)
+        outside, (test_sub, body_sub) = close_over([test, body])
+        if not state:
+            raise StructureError(layout("while_loop: the state is empty", needed=place()))
+        made = apply(
+            while_op, *outside, *state, cond=test_sub, body=body_sub, n_consts=len(outside),
+            maximum_iterations=maximum_iterations, shapes=shapes,
+        )  # fmt: skip
+        return pytree.unflatten(body.structure, list(_outputs(made)))
+
+
+def _python_while(cond_fn: Fn, body_fn: Fn, state: Any, most: int | None, shapes: Any) -> Any:
+    count, first = 0, state
+    while True:
+        goes_on = cond_fn(state)
+        if isinstance(goes_on, Tensor):
+            with goes_on.graph.as_default():
+                return while_loop(cond_fn, body_fn, first, maximum_iterations=most, shape_invariants=shapes)
+        if not goes_on:
+            return state
+        if most is not None and count >= most:
+            raise LoopLimitError(loop_limit_text(most))
+        after = body_fn(state)
+        if shapes is None:
+            check_state("while_loop", body_fn, state, after)
+        state, count = after, count + 1
+
+
+def fori_loop(lower: Any, upper: Any, body_fn: Fn, init: Any) -> Any:
+    """``state = init; for i in range(lower, upper): state = body_fn(i, state)``; gives the last state.
+
+    The bounds are Python integers, or tensors: then the number of steps is only known when it runs.
+    """
+    if _is_integer(lower) and _is_integer(upper):
+        first, steps = operator.index(lower), max(operator.index(upper) - operator.index(lower), 0)
+        numbers = np.arange(first, first + steps)
+        return scan(lambda state, i: (body_fn(i, state), None), init, numbers)[0]
+
+    def goes_on(state: Any) -> Any:
+        return np.less(state[0], upper)
+
+    def step(state: Any) -> Any:
+        i, inner = state
+        return i + 1, body_fn(i, inner)
+
+    start = lower if not _is_integer(lower) else np.asarray(lower)
+    graph = _graph_for(lower, upper, init)
+    if graph is None:
+        return while_loop(goes_on, step, (start, init))[1]
+    with graph.as_default():
+        return while_loop(goes_on, step, (as_tensor(start, np.dtype(np.int64), graph=graph), init))[1]
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def scan(
+    fn: Fn, init: Any, xs: Any = None, length: int | None = None, reverse: bool = False, *,
+    checkpoint_every: int | None = None,
+) -> Any:  # fmt: skip
+    """``fn(carry, x) -> (carry, y)`` for each item of ``xs`` along its first axis; gives (carry, ys), the ys stacked.
+
+    ``carry``, ``xs`` and ``y`` are pytrees; ``xs`` may be None, with a ``length``. ``reverse`` takes the last item
+    first; ys keep the places of their items. A gradient keeps what it reads of every step; with ``checkpoint_every=k``
+    it keeps the carry of every k-th step and computes the rest again: k near the square root of the length needs least
+    memory. ShapeError for xs of different lengths, and for a carry that changes its shape.
+    """
+    graph = _graph_for(init, xs)
+    count = check_items(xs, length)
+    if checkpoint_every is not None:
+        return _scan_in_parts(fn, init, xs, count, reverse, checkpoint_every)
+    if graph is None:
+        assert count is not None
+        return _python_scan(fn, init, xs, count, reverse)
+    with graph.as_default():
+        leaves, trees = numbered([init, xs])
+        n_carry = len(pytree.flatten(init)[0])
+        state, items = _tensors(leaves[:n_carry], graph), _tensors(leaves[n_carry:], graph)
+        likes = [item_spec(x.spec) for x in items]
+
+        def trace_step(carried: Sequence[Any]) -> Any:
+            return trace_body(fn, graph, trees, [*carried, *likes], "scan")
+
+        state, body = settle_state("scan", fn, init, state, trace_step, None)
+        outside, (sub,) = close_over([body])
+        if not body.outputs:
+            return pytree.unflatten(body.structure, [])
+        made = apply(
+            scan_op, *outside, *state, *items, body=sub, n_consts=len(outside), n_carry=n_carry, length=count,
+            reverse=bool(reverse),
+        )  # fmt: skip
+        carry, ys = pytree.unflatten(body.structure, list(_outputs(made)))
+        return carry, ys
+
+
+def _python_scan(fn: Fn, init: Any, xs: Any, count: int, reverse: bool) -> Any:
+    leaves, structure = pytree.flatten(xs)
+    carry: Any = init
+    rows: list[Any] = [None] * count
+    for t in reversed(range(count)) if reverse else range(count):
+        result = fn(carry, pytree.unflatten(structure, [x[t] for x in leaves]))
+        if any(isinstance(leaf, Tensor) for leaf in pytree.flatten(result)[0]):
+            with graph_in(result).as_default():  # type: ignore[union-attr]
+                return scan(fn, init, xs, count, reverse)
+        check_state("scan", fn, carry, result, is_pair=True)
+        carry, rows[t] = result
+    if not count:  # of which only a trace tells what ys would be
+        return run_once(lambda init, xs: scan(fn, init, xs, 0), init, xs)
+    return carry, _mapped(lambda *parts: np.stack(parts), *rows)
+
+
+def _mapped(fn: Fn, *trees: Any) -> Any:
+    """``fn`` of the leaves of several trees of one structure."""
+    columns = [pytree.flatten(tree)[0] for tree in trees]
+    return pytree.unflatten(pytree.flatten(trees[0])[1], [fn(*leaves) for leaves in zip(*columns, strict=True)])
+
+
+def _scan_in_parts(fn: Fn, init: Any, xs: Any, count: int | None, reverse: bool, size: int) -> Any:
+    """The same scan as a scan over parts, each of which a gradient computes again; what is left over is one more."""
+    if count is None:
+        raise ShapeError(layout("checkpoint_every needs a length that is known", needed=place()))
+    if size < 1:
+        raise ValueError(f"checkpoint_every={size}: at least one step lies between two checkpoints")
+    parts = count // size
+    rest = count - parts * size
+    if not parts:
+        return checkpoint(lambda c, items: scan(fn, c, items, count, reverse))(init, xs)
+
+    def piece(carry: Any, items: Any, n: int) -> Any:
+        return checkpoint(lambda c, part: scan(fn, c, part, n, reverse))(carry, items)
+
+    def split(x: Any) -> tuple[Any, Any]:
+        ends = (x[:rest], x[rest:]) if reverse else (x[parts * size :], x[: parts * size])
+        return ends[0], np.reshape(ends[1], (parts, size, *x.shape[1:]))
+
+    left = pytree.tree_map(lambda x: split(x)[0], xs)
+    grouped = pytree.tree_map(lambda x: split(x)[1], xs)
+    carry, ys = scan(lambda c, part: piece(c, part, size), init, grouped, parts, reverse)
+    ys = pytree.tree_map(lambda y: np.reshape(y, (parts * size, *y.shape[2:])), ys)
+    if not rest:
+        return carry, ys
+    carry, last = piece(carry, left, rest)
+    pairs = (last, ys) if reverse else (ys, last)
+    return carry, _mapped(lambda a, b: np.concatenate([a, b]), *pairs)

@@ -1,0 +1,96 @@
+"""Bodies out of Python functions: what a function does with stand-ins for its arguments, as subgraphs.
+
+Bodies of one op share their first inputs: all that any of them reads from the graph around.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jitgrad import pytree
+from jitgrad.control.subgraph import Body, Subgraph, outside
+from jitgrad.graph import Graph, Operation, Tensor, source_text, user_source
+from jitgrad.operators import call
+from jitgrad.ops.creation import placeholder
+from jitgrad.spec import TensorSpec
+from jitgrad.trace import as_name, describe
+
+
+@dataclass(frozen=True, eq=False)
+class TracedBody:
+    """A function called on stand-ins: its graph, the stand-ins, and the results with their structure and paths."""
+
+    graph: Body
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    structure: Any
+    paths: tuple[str, ...]
+    name: str
+
+
+def trace_body(
+    fn: Callable[..., Any], outer: Graph, args: Sequence[Any], likes: Sequence[Any], name: str
+) -> TracedBody:
+    """Call ``fn`` on stand-ins; ``args`` are trees of numbers, each the place of its leaf among ``likes``: a tensor or
+    a spec that the stand-in is like.
+    """
+    graph = Body(outer)
+    with graph.as_default():
+        inputs = tuple(_stand_in(like, f"{name}_{k}") for k, like in enumerate(likes))
+        result = fn(*pytree.tree_map(lambda k: inputs[k], list(args)))
+        leaves, structure = pytree.flatten(result)
+        outputs = tuple(_as_output(leaf, graph) for leaf in leaves)
+    graph.closed_by = describe(fn)
+    return TracedBody(graph, inputs, outputs, structure, tuple(pytree.paths(result)), getattr(fn, "__name__", name))
+
+
+def _stand_in(like: Tensor | TensorSpec, name: str) -> Tensor:
+    x = placeholder(like.dtype, like.shape, name=as_name(name))
+    x.is_weak = isinstance(like, Tensor) and like.is_weak
+    return x
+
+
+def _as_output(leaf: Any, graph: Body) -> Tensor:
+    if isinstance(leaf, Tensor) or hasattr(leaf, "as_graph_element"):
+        found = graph.as_graph_element(leaf)
+        assert isinstance(found, Tensor)
+        return found
+    made: Tensor = call("constant", leaf, graph=graph)
+    made.is_weak = type(leaf) in (int, float, complex)
+    return made
+
+
+def numbered(trees: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """The leaves of some trees, and the trees with the numbers of their leaves in place of these."""
+    leaves: list[Any] = []
+    shapes = []
+    for tree in trees:
+        own, structure = pytree.flatten(tree)
+        shapes.append(pytree.unflatten(structure, range(len(leaves), len(leaves) + len(own))))
+        leaves += own
+    return leaves, shapes
+
+
+def close_over(bodies: Sequence[TracedBody]) -> tuple[tuple[Tensor, ...], tuple[Subgraph, ...]]:
+    """What the bodies read from outside, and the bodies with that as their first inputs."""
+    keys: dict[tuple[Operation, int], Tensor] = {}
+    for body in bodies:
+        keys |= {key: inner for key, inner in body.graph.captures.items() if key not in keys}
+    subgraphs = []
+    for body in bodies:
+        with body.graph.reopened():
+            own = body.graph.captures
+            first = tuple([own[key] if key in own else _unread(like) for key, like in keys.items()])
+        subgraphs.append(Subgraph(body.graph, (*first, *body.inputs), body.outputs, body.name))
+    return tuple(outside(list(keys))), tuple(subgraphs)
+
+
+def _unread(like: Tensor) -> Tensor:
+    return placeholder(like.dtype, like.spec.shape, name="unread")
+
+
+def place() -> str:
+    """``at model.py:12``."""
+    return f"at {source_text(user_source())}"

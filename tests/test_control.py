@@ -1,0 +1,150 @@
+"""Control flow: values and gradients of any order of cond, while_loop, fori_loop and scan, in NumPy's meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitgrad as jg
+
+Fn = Callable[..., Any]
+
+
+def second_difference(fn: Fn, x: float, h: float = 1e-5) -> float:
+    """The derivative of the gradient, by central differences."""
+    return float((jg.grad(fn)(x + h) - jg.grad(fn)(x - h)) / (2 * h))
+
+
+def check(fn: Fn, x: float, value: float, first: float, second: float | None = None) -> None:
+    """Value, gradient and second derivative of a scalar function, interpreted and compiled, and its tangent."""
+    for wrap in (lambda f: f, jg.compile):
+        assert wrap(fn)(x) == pytest.approx(value, rel=1e-12)
+        assert wrap(jg.grad(fn))(x) == pytest.approx(first, rel=1e-12)
+        found = wrap(jg.grad(jg.grad(fn)))(x)
+        assert found == pytest.approx(second_difference(fn, x) if second is None else second, rel=1e-6, abs=1e-6)
+    assert jg.jvp(fn, (x,), (1.0,))[1] == pytest.approx(first, rel=1e-12)
+
+
+def until_100(v: Any) -> Any:
+    """The state squared until it is at least 100."""
+    return jg.while_loop(lambda v: v < 100, lambda v: v * v, v)
+
+
+# The table of loop gradients that graphs with loops are known by.
+REFERENCE: list[tuple[str, Fn, float, float, float, float | None]] = [
+    ("square until 100", until_100, 2.0, 256.0, 1024.0, 3584.0),
+    ("its square", lambda v: until_100(v) ** 2, 2.0, 65536.0, 524288.0, 16 * 15 * 2.0**14),
+    ("times a, by a", lambda a: jg.while_loop(lambda v: v < 100, lambda v: v * a, 2.0 + 0 * a), 3.0, 162.0, 216.0, 216.0),
+    ("times a, by v", lambda v: jg.while_loop(lambda v: v < 100, lambda v: v * 3.0, v), 2.0, 162.0, 81.0, 0.0),
+    ("no step", lambda v: jg.while_loop(lambda v: v < 1, lambda v: v * v, v), 2.0, 2.0, 1.0, 0.0),
+    (
+        "nested",
+        lambda v: jg.while_loop(
+            lambda s: s < 50, lambda s: jg.while_loop(lambda t: t < 8, lambda t: t * v, s) * v, v
+        ),
+        3.0, 81.0, 108.0, 108.0,
+    ),
+    (
+        "cond in a loop",
+        lambda x: jg.fori_loop(0, 4, lambda i, s: jg.cond(i % 2 == 0, lambda: s * x, lambda: s + x), 1.0),
+        2.0, 14.0 - 4.0, 9.0, None,
+    ),
+    (
+        "loop in a cond",
+        lambda x: jg.cond(x > 0, lambda: jg.fori_loop(0, 3, lambda i, s: s * x, x), lambda: x), 2.0, 16.0, 32.0, 48.0,
+    ),
+    ("overwritten by a constant", lambda x: jg.fori_loop(0, 3, lambda i, s: 7.0, x) + 0 * x, 2.0, 7.0, 0.0, 0.0),
+    (
+        "two outputs as ys",
+        lambda x: sum(jg.while_loop(lambda s: s[0] < 20, lambda s: (s[0] * x, s[1] + s[0]), (x, x))),
+        3.0, 27.0 + 3 + 3 + 9, 27.0 + 1 + 1 + 6, None,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fn", "x", "value", "first", "second"), [row[1:] for row in REFERENCE],
+                         ids=[row[0] for row in REFERENCE])  # fmt: skip
+def test_reference_gradients(fn: Fn, x: float, value: float, first: float, second: float | None) -> None:
+    check(fn, x, value, first, second)
+
+
+def test_scan_with_items_and_constants() -> None:
+    xs = np.linspace(-1, 1, 7)
+
+    def f(a: Any, xs: Any) -> Any:
+        def step(c: Any, x: Any) -> Any:
+            c = np.tanh(c * a + x)
+            return c, c * c
+
+        c, ys = jg.scan(step, 0.3, xs)
+        return c + np.sum(ys)
+
+    def loop(a: float, xs: Any) -> float:
+        c, total = 0.3, 0.0
+        for x in xs:
+            c = np.tanh(c * a + x)
+            total += c * c
+        return float(c + total)
+
+    assert f(0.5, xs) == pytest.approx(loop(0.5, xs))
+    assert jg.compile(f)(0.5, xs) == pytest.approx(loop(0.5, xs))
+    da, dxs = jg.compile(jg.grad(f, (0, 1)))(0.5, xs)
+    h = 1e-6
+    assert da == pytest.approx((loop(0.5 + h, xs) - loop(0.5 - h, xs)) / (2 * h), rel=1e-7)
+    steps = h * np.eye(7)
+    differences = [(loop(0.5, xs + d) - loop(0.5, xs - d)) / (2 * h) for d in steps]
+    np.testing.assert_allclose(dxs, differences, rtol=1e-6)
+    first = jg.grad(f)
+    assert jg.grad(first)(0.5, xs) == pytest.approx((first(0.5 + h, xs) - first(0.5 - h, xs)) / (2 * h), rel=1e-6)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("every", [1, 3, 10, 100])
+def test_checkpoints_change_nothing(every: int, reverse: bool) -> None:
+    xs = np.linspace(0.5, 1.5, 10)
+
+    def total(a: Any, every: int | None) -> Any:
+        step = lambda c, x: (np.sin(c * a + x), c * x)  # noqa: E731
+        c, ys = jg.scan(step, a, xs, reverse=reverse, checkpoint_every=every)
+        return c * np.sum(ys)
+
+    for order in (lambda f: f, jg.grad, lambda f: jg.grad(jg.grad(f))):
+        assert order(lambda a: total(a, every))(1.1) == pytest.approx(order(lambda a: total(a, None))(1.1), rel=1e-12)
+
+
+def test_branches_keep_their_nans_to_themselves() -> None:
+    f = lambda x: jg.cond(x > 0, lambda: np.log(x), lambda: x * x)  # noqa: E731
+    check(f, 2.0, np.log(2.0), 0.5, -0.25)
+    check(f, -2.0, 4.0, -4.0, 2.0)
+    assert jg.grad(f)(0.0) == 0.0
+
+
+def test_unknown_lengths_and_feeds() -> None:
+    graph = jg.Graph()
+    with graph.as_default():
+        xs, a = jg.placeholder(np.float64, (None,)), jg.placeholder(np.float64, ())
+        c, ys = jg.scan(lambda c, x: (c * a + x, c), 0.0, xs)
+        da, dxs = jg.gradients([c, ys], [a, xs])
+    session = jg.Session(graph)
+    for n in (4, 3):
+        got = session.run([c, da, dxs], {xs: np.arange(float(n)), a: 2.0})
+        expected = np.polyval(np.arange(float(n)), 2.0)
+        assert got[0] == pytest.approx(expected)
+        assert got[2].shape == (n,)
+
+
+def test_gradients_inside_a_body() -> None:
+    def f(x: Any) -> Any:
+        return jg.fori_loop(0, 3, lambda i, s: s - 0.1 * jg.grad(lambda t: t**4 * x)(s), x)
+
+    h = 1e-6
+    assert jg.grad(f)(1.2) == pytest.approx((f(1.2 + h) - f(1.2 - h)) / (2 * h), rel=1e-6)
+    graph = jg.Graph()
+    with graph.as_default():
+        x = jg.placeholder(np.float64, ())
+        y = jg.fori_loop(0, 2, lambda i, s: jg.gradients(s * s * x, [s, x])[0], x)
+        (dx,) = jg.gradients(y, [x])
+    assert jg.Session(graph).run([y, dx], {x: 3.0}) == [108.0, 108.0]
