@@ -37,7 +37,7 @@ def until_100(v: Any) -> Any:
 REFERENCE: list[tuple[str, Fn, float, float, float, float | None]] = [
     ("square until 100", until_100, 2.0, 256.0, 1024.0, 3584.0),
     ("its square", lambda v: until_100(v) ** 2, 2.0, 65536.0, 524288.0, 16 * 15 * 2.0**14),
-    ("times a, by a", lambda a: jg.while_loop(lambda v: v < 100, lambda v: v * a, 2.0 + 0 * a), 3.0, 162.0, 216.0, 216.0),
+    ("times a, by a", lambda a: jg.while_loop(lambda v: v < 100, lambda v: v * a, 2.0), 3.0, 162.0, 216.0, 216.0),
     ("times a, by v", lambda v: jg.while_loop(lambda v: v < 100, lambda v: v * 3.0, v), 2.0, 162.0, 81.0, 0.0),
     ("no step", lambda v: jg.while_loop(lambda v: v < 1, lambda v: v * v, v), 2.0, 2.0, 1.0, 0.0),
     (
