@@ -32,6 +32,7 @@ each_native_row = pytest.mark.parametrize("row", native_rows, ids=str)
 without_case = {
     "constant", "placeholder", "read_variable", "assign", "scatter_variable", "no_op",
     "custom_gradient", "prevent_gradient", "py_func",
+    "cond", "call", "scan", "while_loop", "while_gradient",  # tests/test_control.py
 }  # fmt: skip
 
 edges = (
