@@ -11,8 +11,9 @@ import numpy as np
 from jitgrad import pytree
 from jitgrad.control.tracing import TracedBody, place
 from jitgrad.errors import DTypeError, JitgradError, ShapeError, layout
-from jitgrad.graph import Tensor, operation_text
+from jitgrad.graph import Tensor
 from jitgrad.operators import call
+from jitgrad.sources import operation_text
 from jitgrad.spec import TensorSpec, is_compatible, spec_of
 from jitgrad.trace import describe
 

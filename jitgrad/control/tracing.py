@@ -11,9 +11,10 @@ from typing import Any
 
 from jitgrad import pytree
 from jitgrad.control.subgraph import Body, Subgraph, outside
-from jitgrad.graph import Graph, Operation, Tensor, source_text, user_source
+from jitgrad.graph import Graph, Operation, Tensor
 from jitgrad.operators import call
 from jitgrad.ops.creation import placeholder
+from jitgrad.sources import source_text, user_source
 from jitgrad.spec import TensorSpec
 from jitgrad.trace import as_name, describe
 
