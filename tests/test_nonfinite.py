@@ -91,3 +91,69 @@ def test_the_search_leaves_variables_as_the_run_made_them() -> None:
 def test_off_means_off() -> None:
     with jg.config(debug_nans=False), np.errstate(all="ignore"):
         assert np.isnan(jg.compile(lambda x: np.log(x))(np.array([-1.0])))[0]
+
+
+# -- the way back ----------------------------------------------------------------------------------------------------
+
+
+def refused(f: Any, *args: Any) -> str:
+    """What is said of a call."""
+    with pytest.raises(jg.NonFiniteError) as error:
+        f(*args)
+    return str(error.value)
+
+
+def test_a_masked_nan_that_comes_earlier_is_not_named() -> None:
+    """The logarithm's NaN is hidden by where; the square root's reaches the result."""
+    f = jg.compile(lambda x, y: np.where(x > 0, np.log(x), 0.0) + np.sqrt(y))
+    text = refused(f, np.array([-1.0, 1.0]), np.array([1.0, -4.0]))
+    assert "op 'sqrt' made NaN in 1 of 2 values" in text and "from -4 to 1" in text
+
+
+def test_only_the_side_that_was_taken_counts() -> None:
+    """Both sides of a where hold NaN: at the element that is bad, the second one was taken."""
+    f = jg.compile(lambda x, y: np.where(x > 0, np.log(x), np.arcsin(y)))
+    assert "op 'arcsin'" in refused(f, np.array([-1.0, 1.0]), np.array([2.0, 0.5]))
+
+
+def test_rows_that_a_slice_leaves_out_do_not_count() -> None:
+    f = jg.compile(lambda x, y: (np.log(x)[1:] + np.sqrt(y)[:-1]) * 2.0)
+    assert "op 'sqrt'" in refused(f, np.array([-1.0, 1.0, 2.0]), np.array([-1.0, 1.0, -1.0]))
+
+
+def test_sums_and_products_are_passed_through() -> None:
+    """One bad element among many, found through a sum over rows and a matrix product."""
+    f = jg.compile(lambda w, x: np.sum(np.log(x) @ w, axis=0))
+    x = np.ones((200, 30))
+    x[171, 7] = -1.0
+    text = refused(f, np.ones((30, 4)), x)
+    assert "op 'log' made NaN in 1 of 6000 values, in the forward pass" in text
+    assert "through: matmul (test_nonfinite.py:" in text and "sum (test_nonfinite.py:" in text
+
+
+def test_a_nan_of_infinities_is_traced_to_what_overflowed() -> None:
+    f = jg.compile(lambda x: np.exp(x) / np.sum(np.exp(x)))
+    text = refused(f, np.array([1.0, 1000.0]))
+    assert "op 'exp' made infinity in 1 of 2 values" in text and "from 1 to 1000" in text and "divide" in text
+    g = jg.compile(lambda x: np.exp(x) - np.exp(2 * x))
+    assert "op 'exp' made infinity" in refused(g, np.array([800.0]))
+
+
+def test_the_gradient_op_is_named_where_the_forward_values_are_sound() -> None:
+    """x / norm(x) at 0 is NaN already in the forward pass; sqrt(x) is so only on the way back."""
+    text = refused(jg.compile(jg.grad(lambda x: np.sum(np.sqrt(np.sum(x * x, axis=1))))), np.zeros((2, 3)))
+    assert "in the gradient pass" in text and "test_nonfinite.py:" in text
+    text = refused(jg.compile(jg.grad(lambda x: np.sum(x / np.sqrt(np.sum(x * x))))), np.zeros(3))
+    assert "op 'divide' made NaN in 3 of 3 values, in the forward pass" in text
+
+
+def test_an_argument_is_named_only_if_its_nan_arrives() -> None:
+    f = jg.compile(lambda x, y: np.where(x == x, x, 0.0) + np.log(y))
+    assert "op 'log' made NaN" in refused(f, np.array([np.nan, 1.0]), np.array([1.0, -1.0]))
+
+
+def test_constants_and_variables_are_named_as_what_they_are() -> None:
+    f = jg.compile(lambda x: x + np.array([1.0, np.nan]))
+    assert "constant 'constant' of lambda holds NaN" in refused(f, np.ones(2))
+    w = jg.Variable(np.array([np.nan]), name="w")
+    assert "holds NaN" in refused(jg.compile(lambda x: x * w.read()), np.ones(1))
