@@ -272,7 +272,7 @@ class Calls:
                 if self._steady is None:
                     from jitgrad.steady import Steady
 
-                    self._steady = Steady(self._clock)
+                    self._steady = Steady(self.name, self._clock)
                 if call.key in self._entries:
                     seen = self._seen(call, args, kwargs)
                     self._steady.describe(form, seen, entry.runner, call.arrays, entry.results)

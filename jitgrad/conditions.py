@@ -1,6 +1,6 @@
-"""What machine code looks at before it takes a call, as words of memory: traces under way (and profiles, tapes and
-searches for NaN, which must see every call as well: Python takes all calls meanwhile), blocks with settings of their
-own, threads of the process. Who sets them decides what they mean; nothing is read here.
+"""What machine code looks at before it takes a call, as words of memory: traces under way (and tapes and searches for
+NaN, which must see every call as well: Python takes all calls meanwhile), blocks with settings of their own, threads of
+the process, where calls are to be written down. Who sets them decides what they mean; nothing is read here.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import threading
 from array import array
 from collections.abc import Iterator
 
-TRACES, BLOCKS, THREADS = range(3)
+TRACES, BLOCKS, THREADS, JOURNAL = range(4)
 
-words = array("q", (0, 0, 0))
-"""By the names above. A thread count of 0 means that nobody has asked for it yet."""
+words = array("q", (0, 0, 0, 0))
+"""By the names above. A thread count of 0: nobody has asked for it yet; a journal at 0: there is none."""
 
 _lock = threading.Lock()
 _mine = threading.local()

@@ -132,6 +132,12 @@ class _ClusterCall:
                     found = StepRun(executable, self._number, value=v)
                     recording.record("denormals", name, end, perf_counter_ns(), found)
 
+    def _step_run(self) -> StepRun:
+        """What a profile keeps of a run, without its times."""
+        executable = self._executable()
+        assert executable is not None
+        return StepRun(executable, self._number)
+
     def _take_frame(self) -> _Frame:
         """A frame that no running call uses. Another thread may take the last one between a look and a pop."""
         try:
@@ -180,7 +186,7 @@ class _ClusterCall:
         return Run(
             frame.table, places, tuple(first + 2 * k + 1 for k in range(len(places))), tuple(made), bound.steps,
             self._workers, bool(self._release), runtime().enter_address, frame.word(bound.nslots + 1),
-            frame.word(bound.nslots), self._report if self._checks else None, (frame, bound),
+            frame.word(bound.nslots), self._report if self._checks else None, self._step_run, (frame, bound),
         )  # fmt: skip
 
     def _fitting(self, array: Any, spec: Any) -> npt.NDArray[Any]:

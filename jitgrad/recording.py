@@ -2,7 +2,8 @@
 
 A record is (kind, name, start, end, thread, source): times in nanoseconds of ``time.perf_counter_ns``, the thread as
 ``threading.get_ident`` numbers it, and an object from which more can be read later, when nobody waits. Without a
-profile a ``span`` notes its name for the progress line, and looks twice at an empty tuple.
+profile a ``span`` notes its name for the progress line, and looks twice at an empty tuple. Calls that machine code
+takes are not told one by one: it writes them into a journal, and that is told, as a record of kind "journal".
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import Any
 
-from jitgrad import conditions, progress
+from jitgrad import conditions, journal, progress
 
 Record = tuple[str, str, int, int, int, Any]
 Sink = Callable[[Record], None]
@@ -25,10 +26,10 @@ _mine = local()
 
 
 def add_sink(sink: Sink) -> None:
-    """Hand every record to ``sink`` too, from now on, of all threads; machine code leaves calls to Python meanwhile."""
+    """Hand every record to ``sink`` too, from now on, of all threads."""
     global sinks
     sinks = (*sinks, sink)
-    conditions.count(conditions.TRACES, 1)
+    journal.open_journal(_tell_journal)
 
 
 def remove_sink(sink: Sink) -> None:
@@ -37,16 +38,30 @@ def remove_sink(sink: Sink) -> None:
     if sink not in sinks:
         raise ValueError("this sink gets no records")
     sinks = tuple(s for s in sinks if s != sink)
-    conditions.count(conditions.TRACES, -1)
+    if sinks:
+        journal.open_journal(_tell_journal)
+    else:
+        journal.close_journal()
+
+
+def _tell_journal(opened: journal.Journal) -> None:
+    """A journal holds what happens from now on: those who listen later, or no more, get another one."""
+    now = perf_counter_ns()
+    made = ("journal", "", now, now, get_ident(), opened)
+    for sink in sinks:
+        sink(made)
 
 
 @contextlib.contextmanager
 def muted() -> Iterator[None]:
-    """What this thread does in the block is recorded by nobody: a profile that is read while it runs measures too."""
+    """What this thread does in the block is recorded by nobody: a profile that is read while it runs measures too.
+    Python takes all calls meanwhile.
+    """
     before = getattr(_mine, "is_muted", False)
     _mine.is_muted = True
     try:
-        yield
+        with conditions.counted(conditions.TRACES):
+            yield
     finally:
         _mine.is_muted = before
 

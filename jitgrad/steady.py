@@ -28,7 +28,8 @@ class _UnusualError(Exception):
 class Steady:
     """The calls of one function that machine code takes. Changed under the function's lock."""
 
-    def __init__(self, clock: int) -> None:
+    def __init__(self, name: str, clock: int) -> None:
+        self._name = name
         self._table = Table(clock)
         self._forms: dict[Form, Description | None] = {}
 
@@ -46,7 +47,7 @@ class Steady:
         """Let machine code take calls like this one, if it can; those taken longest ago make room."""
         if self.knows(form):
             return
-        made = describe_call(seen, runner, arrays, results) if is_available() else None
+        made = describe_call(self._name, seen, runner, arrays, results) if is_available() else None
         if len(self._forms) >= CAPACITY:
             self._remove(min(self._forms, key=self._stamp))
         self._forms[form] = made
@@ -76,7 +77,9 @@ class Steady:
             self._table.remove(made)
 
 
-def describe_call(seen: Seen, runner: Runner, arrays: Sequence[Any], results: Results) -> Description | None:
+def describe_call(
+    name: str, seen: Seen, runner: Runner, arrays: Sequence[Any], results: Results
+) -> Description | None:
     """What machine code has to know of calls like this one; None where only Python can take them."""
     run = runner.as_run(arrays)
     try:
@@ -85,7 +88,7 @@ def describe_call(seen: Seen, runner: Runner, arrays: Sequence[Any], results: Re
         positional = [places.pattern(tree) for tree in seen.positional]
         named = {name: places.pattern(tree) for name, tree in seen.named.items()}
         if run is not None:
-            return Description(positional, named, run, assembly)
+            return Description(positional, named, run, assembly, name)
         return Description(positional, named, Handed(_python_run(runner, results), len(arrays)))
     except (_UnusualError, ValueError):
         return None

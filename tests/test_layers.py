@@ -21,8 +21,8 @@ ROOT = Path(jitgrad.__file__).parent
 # stands for all in it.
 LAYERS = (
     (
-        "collecting", "errors", "conditions", "config", "spec", "pytree", "keys", "forking", "recording", "progress",
-        "eagerness",
+        "collecting", "errors", "conditions", "config", "spec", "pytree", "keys", "forking", "journal", "recording",
+        "progress", "eagerness",
     ),
     ("opdef",),
     ("sources", "operators", "dispatch", "graph", "scopes", "program", "views"),

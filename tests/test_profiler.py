@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import subprocess
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
-from jitgrad import recording
+from jitgrad import journal, recording
 from jitgrad.cli import main
 from jitgrad.profiler.events import BACKWARD, COMPILE, FORWARD, WORK, Event
 from jitgrad.profiler.findings import find
@@ -135,6 +136,43 @@ def test_several_threads() -> None:
     assert len(calls) == 60 and 1 <= len({e.thread for e in calls}) <= 3
     for e in prof.events:
         assert e.parent is None or prof.events[e.parent].thread == e.thread
+
+
+def test_calls_of_machine_code_are_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python takes the first, second, fourth, ... of them; the journal holds the others, in small stretches here."""
+    monkeypatch.setattr("jitgrad.journal._WORDS", 100)
+    step = jg.compile(jg.value_and_grad(loss), name="step")
+    expected = step(W, X)
+    seen: list[int] = []
+    with jg.profile() as outer:
+        for _ in range(40):
+            got = step(W, X)
+            assert got[0].tobytes() == expected[0].tobytes() and got[1].tobytes() == expected[1].tobytes()
+        with jg.profile() as inner:
+            step(W, X)
+            seen.append(kinds(inner).count("call"))
+            step(W, X)
+    calls = [e for e in outer.events if e.kind == "call"]
+    assert len(calls) == 42 and {e.name for e in calls} == {"loss"} and {e.parent for e in calls} == {None}
+    assert seen == [1] and kinds(inner).count("call") == 2
+    journals = [source for *_, source in outer._records if isinstance(source, journal.Journal)]
+    assert len(journals) > 5 and sum(len(list(j.written())) for j in journals) > 30
+    work = [e for e in outer.events if e.kind in WORK]
+    assert len(work) % 42 == 0 and all(e.duration >= 0 and e.lines for e in work)
+    assert {outer.events[outer.events[e.parent or 0].parent or 0].kind for e in work} == {"call"}
+    assert journal.latest is None
+
+
+def test_a_call_that_raises_is_written_down_too() -> None:
+    pick = jg.compile(lambda x, k: np.take(x, k) * 2.0)
+    x, good, bad = np.arange(5.0), np.array([1, 2]), np.array([1, 7])
+    for _ in range(3):
+        pick(x, good)
+    with jg.profile() as prof:
+        for k in (good, good, good, bad, good, bad):
+            with contextlib.suppress(IndexError):
+                pick(x, k)
+    assert kinds(prof).count("call") == 6
 
 
 def numpy_events(prof: jg.Profile) -> list[Event]:
@@ -461,6 +499,6 @@ def test_recording_reaches_only_those_who_listen() -> None:
     recording.remove_sink(found.append)
     with recording.span("kind", "unheard again"):
         pass
-    assert [(r[0], r[1], r[5]) for r in found] == [("kind", "heard", 3)]
+    assert [(r[0], r[1], r[5]) for r in found if r[0] != "journal"] == [("kind", "heard", 3)]
     with pytest.raises(ValueError, match="gets no records"):
         recording.remove_sink(found.append)

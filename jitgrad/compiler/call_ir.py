@@ -3,23 +3,30 @@ it; whatever fits none is left to Python.
 
     jitgrad_call(self, args, nargs, names)    self is (the Python function of all other calls, the table)
 
-While a function is being traced anywhere, all calls are Python's. A description has one frame: a call that comes while
+While a function is being traced anywhere, all calls are Python's. While a journal is open, calls are written into it,
+but for the first, second, fourth, eighth, ... of a description, which are Python's, since it looks at them more
+closely; so are those whose work is Python's. A description has one frame: a call that comes while
 another runs on it (another thread, or a finaliser) goes to Python, which has frames of its own. Descriptions of one
 program share its frame. The words are those of entry_layout.py.
 """
 
 from __future__ import annotations
 
+from jitgrad.compiler.driver_os import Platform, clock_ir
 from jitgrad.compiler.entry_layout import CLOCK, COUNT, FIRST_ENTRY, Word
 from jitgrad.compiler.ir_text import DATA, HEAD, TUPLE_ITEMS, load, load_item, load_word
 from jitgrad.compiler.match_ir import match_ir
 from jitgrad.compiler.result_ir import result_ir
-from jitgrad.conditions import BLOCKS, THREADS, TRACES
+from jitgrad.conditions import BLOCKS, JOURNAL, THREADS, TRACES, words
+from jitgrad.journal import CAPACITY, END, NUMBER, SERIAL, STAMPS, START, STEPS, THREAD, USED
 
 
-def call_ir() -> str:
+def call_ir(host: Platform) -> str:
     """The module."""
-    parts = (match_ir(), _DECLARATIONS, _release(), _attempt(), _threads(), _run(), result_ir(), _perform(), _call())
+    parts = (
+        match_ir(), _DECLARATIONS, clock_ir(host), _release(), _attempt(), _threads(), _run(), result_ir(), _perform(),
+        _recorded(), _is_left(), _call(),
+    )  # fmt: skip
     return "\n".join(parts) + "\nattributes #0 = { nounwind }\n"
 
 
@@ -28,9 +35,11 @@ def word(name: str, number: Word, kind: str = "i64") -> str:
     return load_word(name, "%entry", number, kind)
 
 
-_DECLARATIONS = """
-@jitgrad_conditions = external global [3 x i64]
+_DECLARATIONS = f"""
+@jitgrad_conditions = external global [{len(words)} x i64]
 @jitgrad_threads_here = external global i8
+@jitgrad_admit = external global i8
+declare i64 @pthread_self() #0
 declare ptr @PyLong_FromLongLong(i64) #0
 declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr) #0
 declare ptr @PyObject_CallFunctionObjArgs(ptr, ...) #0
@@ -169,9 +178,11 @@ fail:
 
 
 def _run() -> str:
-    """Runs the steps, and reports what the status says. False with an exception set."""
+    """Runs the steps, with stamps where `times` is not null, and reports what the status says. False with an exception
+    set.
+    """
     return f"""
-define internal i1 @run(ptr %entry, ptr %table) #0 {{
+define internal i1 @run(ptr %entry, ptr %table, ptr %times) #0 {{
 entry_block:
   %threads = call i64 @threads_here()
   %unknown = icmp slt i64 %threads, 1
@@ -184,7 +195,7 @@ enter:
 {word("nsteps", Word.NSTEPS)}
 {word("release", Word.RELEASE)}
 {word("function", Word.ENTER, "ptr")}
-  %state = call i32 %function(ptr %table, ptr %steps, i64 %nsteps, ptr null, i64 %limit, i64 %release)
+  %state = call i32 %function(ptr %table, ptr %steps, i64 %nsteps, ptr %times, i64 %limit, i64 %release)
   %ran = icmp eq i32 %state, 0
   br i1 %ran, label %check, label %fail
 check:
@@ -216,7 +227,7 @@ fail:
 def _perform() -> str:
     """A call whose arguments have been taken: outputs, run, result; null with an exception set."""
     return f"""
-define internal ptr @perform(ptr %entry) #0 {{
+define internal ptr @perform(ptr %entry, ptr %times) #0 {{
 entry_block:
 {word("table", Word.TABLE, "ptr")}
 {word("finish", Word.FINISH, "ptr")}
@@ -230,7 +241,7 @@ prepare:
   %prepared = call i1 @prepare(ptr %entry, ptr %table)
   br i1 %prepared, label %go, label %fail
 go:
-  %ran = call i1 @run(ptr %entry, ptr %table)
+  %ran = call i1 @run(ptr %entry, ptr %table, ptr %times)
   br i1 %ran, label %collect, label %fail
 collect:
   %collected = call i1 @collect(ptr %entry, ptr %table)
@@ -253,16 +264,106 @@ fail:
 """
 
 
+def _recorded() -> str:
+    """`perform`, written into the journal, if it is still open; null with an exception set."""
+    return f"""
+define internal ptr @recorded(ptr %entry, i64 %start) #0 {{
+entry_block:
+{word("steps", Word.NSTEPS)}
+{word("number", Word.NUMBER)}
+  %nwords = add i64 %steps, {STAMPS + 1}
+  br label %look
+look:
+{load_word("journal", "@jitgrad_conditions", JOURNAL, "ptr")}
+  %closed = icmp eq ptr %journal, null
+  br i1 %closed, label %unheard, label %open
+open:
+{load_word("used", "%journal", USED)}
+{load_word("capacity", "%journal", CAPACITY)}
+{load_word("serial", "%journal", SERIAL)}
+{word("known", Word.JOURNAL)}
+  %after = add i64 %used, %nwords
+  %fits = icmp ule i64 %after, %capacity
+  %admitted = icmp eq i64 %known, %serial
+  %ready = and i1 %fits, %admitted
+  br i1 %ready, label %write, label %ask
+ask:
+{word("owner", Word.OWNER, "ptr")}
+  %wanted = call ptr @PyLong_FromLongLong(i64 %nwords)
+  %lost = icmp eq ptr %wanted, null
+  br i1 %lost, label %fail, label %admit
+admit:
+  %answer = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr @jitgrad_admit, ptr %owner, ptr %wanted, ptr null)
+  call void @Py_DecRef(ptr %wanted)
+  %broken = icmp eq ptr %answer, null
+  br i1 %broken, label %fail, label %again
+again:
+  call void @Py_DecRef(ptr %answer)
+  br label %look
+write:
+  store i64 %after, ptr %used_at
+  %record = getelementptr i64, ptr %journal, i64 %used
+{_store("%record", NUMBER, "%number")}
+{_store("%record", STEPS, "%steps")}
+  %thread = call i64 @pthread_self()
+{_store("%record", THREAD, "%thread")}
+{_store("%record", START, "%start")}
+  %times = getelementptr i64, ptr %record, i64 {STAMPS}
+  %result = call ptr @perform(ptr %entry, ptr %times)
+  %end_at = getelementptr i64, ptr %record, i64 {END}
+  call void @read_clock(ptr %end_at)
+  ret ptr %result
+unheard:
+  %plain = call ptr @perform(ptr %entry, ptr null)
+  ret ptr %plain
+fail:
+  ret ptr null
+}}
+"""
+
+
+def _store(base: str, number: int, value: str) -> str:
+    """Lines that write a word."""
+    return f"  {value}_to = getelementptr i64, ptr {base}, i64 {number}\n  store i64 {value}, ptr {value}_to"
+
+
+def _is_left() -> str:
+    """Whether a call that would be written down is left to Python."""
+    return f"""
+define internal i1 @is_left(ptr %entry) #0 {{
+entry_block:
+{word("finish", Word.FINISH)}
+{word("before", Word.RECORDED)}
+  %count = add i64 %before, 1
+  store i64 %count, ptr %before_at
+  %others = and i64 %count, %before
+  %looked_at = icmp eq i64 %others, 0
+  %handed = icmp ne i64 %finish, 0
+  %left = or i1 %handed, %looked_at
+  ret i1 %left
+}}
+"""
+
+
 def _call() -> str:
     """The builtin: the first description that fits is moved to the front."""
     return f"""
 define ptr @jitgrad_call(ptr %self, ptr %args, i64 %nargs, ptr %names) #0 {{
 entry:
+  %start_at = alloca i64
 {load("python", "%self", TUPLE_ITEMS)}
   %traces_at = getelementptr i64, ptr @jitgrad_conditions, i64 {TRACES}
   %traces = load volatile i64, ptr %traces_at
   %calm = icmp eq i64 %traces, 0
-  br i1 %calm, label %open, label %leave
+  br i1 %calm, label %listen, label %leave
+listen:
+  %journal_at = getelementptr i64, ptr @jitgrad_conditions, i64 {JOURNAL}
+  %journal = load volatile ptr, ptr %journal_at
+  %unheard = icmp eq ptr %journal, null
+  br i1 %unheard, label %open, label %begin
+begin:
+  call void @read_clock(ptr %start_at)
+  br label %open
 open:
 {load("table_array", "%self", TUPLE_ITEMS + 8)}
 {load("table", "%table_array", DATA)}
@@ -303,9 +404,23 @@ swap:
   store ptr %first, ptr %found_at
   br label %perform
 perform:
-  %result = call ptr @perform(ptr %found)
+  %silent = icmp eq ptr %journal, null
+  br i1 %silent, label %plain, label %written
+plain:
+  %result = call ptr @perform(ptr %found, ptr null)
   call void @release(ptr %found)
   ret ptr %result
+written:
+  %start = load i64, ptr %start_at
+  %left = call i1 @is_left(ptr %found)
+  br i1 %left, label %give_back, label %record
+record:
+  %recorded = call ptr @recorded(ptr %found, i64 %start)
+  call void @release(ptr %found)
+  ret ptr %recorded
+give_back:
+  call void @release(ptr %found)
+  br label %leave
 leave:
   %other = call ptr @PyObject_Vectorcall(ptr %python, ptr %args, i64 %nargs, ptr %names)
   ret ptr %other

@@ -60,7 +60,7 @@ def host_platform() -> Platform:
 
 def machine_ir(host: Platform) -> str:
     """All of it, for one machine."""
-    return "\n".join((_waiting(host), _placement(host), _clock(host)))
+    return "\n".join((_waiting(host), _placement(host), clock_ir(host)))
 
 
 def _waiting(host: Platform) -> str:
@@ -247,7 +247,8 @@ done:
 """
 
 
-def _clock(host: Platform) -> str:
+def clock_ir(host: Platform) -> str:
+    """`stamp(times, k)`, and `read_clock(at)`, which is told where to put the time."""
     return f"""
 declare i32 @clock_gettime(i32, ptr) #0
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import count
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jitgrad import conditions
+from jitgrad import conditions, journal
 from jitgrad.compiler import capi, native
 from jitgrad.compiler.cache import compile_cached
 from jitgrad.compiler.entry_layout import (
@@ -38,6 +39,7 @@ from jitgrad.config import get_num_threads
 
 _DOC = "The call of a compiled function."
 _NAME = "jitgrad_call"
+_numbers = count(1)
 
 
 class Output(NamedTuple):
@@ -53,8 +55,8 @@ class Run(NamedTuple):
     """What machine code needs to run a program on one frame: the table, the steps, and who tells of a bad status.
 
     ``busy`` is the address of a word that is 1 while a call runs on the frame, ``status`` that of the word in which a
-    run reports. ``slots`` and ``cells`` are the places of the program's inputs in the table. ``keeps`` holds what the
-    addresses point into.
+    run reports. ``slots`` and ``cells`` are the places of the program's inputs in the table. ``source`` gives what a
+    profile keeps of a run. ``keeps`` holds what the addresses point into.
     """
 
     table: NDArray[np.int64]
@@ -68,6 +70,7 @@ class Run(NamedTuple):
     busy: int
     status: int
     report: Callable[[int], Any] | None
+    source: Callable[[], Any]
     keeps: tuple[Any, ...]
 
 
@@ -127,10 +130,15 @@ class Description:
         named: Mapping[str, Pattern],
         work: Run | Handed,
         assembly: Assembly | None = None,
+        name: str = "",
     ) -> None:
+        self.name = name
+        self.number = next(_numbers)
+        self._work = work
+        self._journal: NDArray[np.int64] | None = None
         self.record = np.zeros(len(Word), np.int64)
-        self._keeps: list[Any] = [work, assembly]
-        self._set(OWNER=id(self), POSITIONAL=len(positional), NAMED=len(named))
+        self._keeps: list[Any] = [assembly]
+        self._set(OWNER=id(self), POSITIONAL=len(positional), NAMED=len(named), NUMBER=self.number)
         self._pack_arguments(positional, named, isinstance(work, Handed))
         if isinstance(work, Handed):
             self._set(FINISH=id(work.finish), NLEAVES=work.nleaves)
@@ -151,6 +159,16 @@ class Description:
     def stamp(self) -> int:
         """The clock of its table when it was last used."""
         return int(self.record[Word.STAMP])
+
+    def source(self) -> Any:
+        """The name of the function, and what a profile keeps of a run."""
+        assert isinstance(self._work, Run)
+        return self.name, self._work.source()
+
+    def enter(self, opened: journal.Journal) -> None:
+        """Note that a journal knows it; its memory is kept, for a call that runs may still write there."""
+        self._journal = opened.memory
+        self._set(JOURNAL=opened.serial)
 
     def _set(self, **words: int) -> None:
         for name, value in words.items():
@@ -239,11 +257,13 @@ def _call_address() -> int:
     capi.register_arrays()
     native.add_symbol("jitgrad_conditions", conditions.address())
     native.add_symbol("jitgrad_threads_here", id(get_num_threads))
+    native.add_symbol("jitgrad_admit", id(journal.admit))
     return compile_cached("call", _call_text, [_NAME])[_NAME]
 
 
 def _call_text() -> str:
     from jitgrad.compiler.call_ir import call_ir
+    from jitgrad.compiler.driver_os import host_platform
 
-    return call_ir()
+    return call_ir(host_platform())
 

@@ -36,6 +36,9 @@ class Word(IntEnum):
     RESULTS = auto()  # room for the outputs as objects; null between calls
     BUILD = auto()  # how the result is put together from them
     STACK = auto()  # room for its parts
+    NUMBER = auto()  # by which journals know it
+    JOURNAL = auto()  # the serial number of the journal that knows it
+    RECORDED = auto()  # how many calls were taken while a journal was open
 
 
 # A record of an output: kind, slot, object (dtype, or taker), slot to copy from or -1, bytes, rank, shape.

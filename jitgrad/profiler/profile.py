@@ -45,12 +45,12 @@ class Profile:
     @property
     def events(self) -> tuple[Event, ...]:
         """All events so far, in the order in which they began; an event stands before those inside it."""
-        if self._resolved != len(self._records):
-            from jitgrad.profiler.resolving import resolve
+        from jitgrad.profiler.resolving import count, resolve
 
-            records = self._records[:]
+        records = self._records[:]
+        if self._resolved != count(records):
+            self._resolved = count(records)
             self._events = resolve(records)
-            self._resolved = len(records)
         return self._events
 
     @property
@@ -95,7 +95,7 @@ class Profile:
         return shown_table(self.events, "kernel")
 
     def __repr__(self) -> str:
-        return f"<profile of {len(self._records)} records>"
+        return f"<profile of {len(self.events)} events>"
 
 
 def profile() -> Profile:

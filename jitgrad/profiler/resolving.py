@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from jitgrad.interpreter import InterpretedRun
+from jitgrad.journal import Journal, Written
 from jitgrad.profiler.details import Detail, interpreted_detail, operation_detail, step_details
 from jitgrad.profiler.events import CALL, COMPILE, TRACE, Event
 from jitgrad.recording import Record
@@ -25,20 +26,49 @@ def resolve(records: Sequence[Record]) -> tuple[Event, ...]:
 
 def executables(records: Sequence[Record]) -> list[Any]:
     """The executables that the records tell of, each once."""
-    return list(dict.fromkeys(source.executable for _, _, _, _, _, source in records if hasattr(source, "executable")))
+    return list(dict.fromkeys(found for _, _, _, _, _, source in records for found in _executables(source)))
+
+
+def count(records: Sequence[Record]) -> int:
+    """A number that grows with what the records tell."""
+    return len(records) + sum(source.used for _, _, _, _, _, source in records if isinstance(source, Journal))
+
+
+def _executables(source: Any) -> Iterator[Any]:
+    if isinstance(source, Journal):
+        yield from (run.executable for _, run in source.sources())
+    elif hasattr(source, "executable"):
+        yield source.executable
 
 
 def _events(record: Record, details: dict[Any, Any]) -> Iterator[Event]:
     kind, name, start, end, thread, source = record
-    if kind == "native":
-        scope = source.executable.compiled.steps[source.number].cluster.scope
-        yield Event("native", name, start, end - start, thread, CALL, scope=scope)
-        yield from _steps(source, thread, details)
+    if kind == "journal":
+        for written in source.written():
+            yield from _written(written, details)
+    elif kind == "native":
+        yield from _native(name, start, end, thread, source, details)
     elif kind == "numpy" and source is not None:
         yield _interpreted(source, start, end, thread, details)
     else:
         facts = source if isinstance(source, dict) else {}
         yield Event(kind, name, start, end - start, thread, _PHASES.get(kind, COMPILE), facts=facts)
+
+
+def _written(call: Written, details: dict[Any, Any]) -> Iterator[Event]:
+    """A call that machine code took, and what it ran."""
+    name, run = call.source
+    yield Event("call", name, call.start, call.end - call.start, call.thread, CALL)
+    run = run._replace(stamps=call.stamps)
+    yield from _native(f"cluster {run.number}", call.stamps[0], call.stamps[-1], call.thread, run, details)
+
+
+def _native(
+    name: str, start: int, end: int, thread: int, source: Any, details: dict[Any, Any]
+) -> Iterator[Event]:
+    scope = source.executable.compiled.steps[source.number].cluster.scope
+    yield Event("native", name, start, end - start, thread, CALL, scope=scope)
+    yield from _steps(source, thread, details)
 
 
 def _interpreted(source: Any, start: int, end: int, thread: int, details: dict[Any, Any]) -> Event:
