@@ -182,7 +182,7 @@ class Calls:
     def _traced_entry(self, call: _Call) -> Entry:
         with self._lock:
             if call.key not in self._entries:
-                with recording.span("trace", self.name, {"why": self._why(call)}):
+                with recording.span("trace", self.name, self._facts(call)):
                     traced = self._trace(call)
                 name = as_name(self.options.name or self.name)
                 runner = Runner(traced.outputs, traced.feeds, traced.effects, name)
@@ -226,6 +226,11 @@ class Calls:
         return leaf_names(self.arguments.parameters, *pytree.unflatten(call.structure, range(len(call.leaves))))
 
     # -- why a call was traced again -------------------------------------------------------------------------
+
+    def _facts(self, call: _Call) -> dict[str, str]:
+        """What a profile tells of a trace: the function, the user's line that called it, and why."""
+        why = self._why(call)
+        return {"of": describe(self.fn), "line": source_text(user_source()), "why": why} if recording.sinks else {}
 
     def _why(self, call: _Call) -> str:
         """Why a call is traced though others were, logged too; empty for the first one, and where nobody asks."""

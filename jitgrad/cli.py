@@ -20,7 +20,7 @@ from jitgrad.errors import JitgradError
 from jitgrad.profiler import compare
 from jitgrad.profiler.limits import machine_limits
 from jitgrad.profiler.ranking import BY
-from jitgrad.profiler.scripts import run_script, write_results
+from jitgrad.profiler.scripts import refusal, run_script, write_results
 from jitgrad.profiler.tables import bytes_text
 
 STAGES = ("program", "clusters", "fusion", "memory", "kernels", "llvm")
@@ -151,6 +151,9 @@ def _profile(options: argparse.Namespace) -> Iterator[str]:
     path = Path(options.script)
     if not path.is_file():
         raise UsageError(f"{path} is not a file")
+    reason = refusal(Path(options.out))
+    if reason is not None:
+        raise UsageError(f"{reason}: nothing was run")
     outcome = run_script(path, options.arguments)
     options.status = outcome.status
     yield shown_table(outcome.profile.events, options.by)

@@ -383,14 +383,49 @@ def test_findings_name_what_changed_and_what_took_long() -> None:
         for n in (3, 4, 5):
             step(W, np.ones((n, 4)))
     text = "\n".join(prof.findings)
-    assert "traced again 2 times" in text and "argument x changed from f64[3,4] to f64[4,4]" in text
+    assert "loss at test_profiler.py:" in text and "was traced again 2 times, mostly for the call at test_pro" in text
+    assert "argument x changed from f64[3,4] to f64[4,4]" in text
+
+
+def test_functions_of_one_name_are_told_apart() -> None:
+    """Two lambdas that are traced again, one of them twice: a sentence each."""
+    f = jg.compile(lambda x: x * 2)
+    g = jg.compile(lambda x: x * 3)
+    with jg.profile() as prof:
+        for n in (1, 2, 3):
+            f(np.ones(n))
+        for n in (1, 2):
+            g(np.ones(n))
+    said = [text for text in prof.findings if "was traced" in text]
+    assert len(said) == 2 and "was traced again 2 times, mostly" in said[0] and "was traced once more, for" in said[1]
+
+
+def test_compiling_that_takes_longer_than_all_runs_names_the_function() -> None:
+    def many(x: Any) -> Any:
+        for k in range(12):
+            x = np.cumsum(np.sin(x * (1.5 + k)) + k)
+        return x
+
+    with jg.config(cache=False), jg.profile() as prof:
+        jg.compile(many)(np.ones(77))
+    text = "\n".join(prof.findings)
+    assert "tracing and compiling took" in text
+    assert "most of it for many at test_profiler.py:" in text and "called at test_profiler.py:" in text
+
+
+def test_an_op_that_cuts_a_scope_is_named() -> None:
+    f = jg.compile(lambda x: np.tanh(np.sort(np.exp(x)) * np.exp(x)))
+    with jg.profile() as prof:
+        f(np.arange(5.0))
+    said = next(text for text in prof.findings if text.startswith("one scope became several native calls"))
+    assert "sort" in said and "test_profiler.py:" in said
 
 
 @pytest.mark.parametrize(
     ("milliseconds", "is_cached", "said"),
     [
-        (60, True, ["tracing and compiling took 60 ms, all runs together 1 ms: call the function more often"]),
-        (60, False, ["tracing and compiling took 60 ms, all runs together 1 ms: call the function more often, or keep "
+        (60, True, ["tracing and compiling took 60 ms; all runs together 1 ms: call the function more often"]),
+        (60, False, ["tracing and compiling took 60 ms; all runs together 1 ms: call the function more often, or keep "
                      "the cache on disk (JITGRAD_CACHE=1)"]),
         (40, False, []),
     ],
@@ -465,12 +500,43 @@ def test_a_script_that_fails_is_profiled_all_the_same(
     assert (tmp_path / "model.profile.html").is_file()
 
 
-def test_a_folder_that_cannot_be_written(
+@pytest.mark.parametrize(("name", "said"), [("missing", "does not exist"), ("file", "is no folder")])
+def test_a_folder_that_cannot_be_written_is_named_before_the_script_runs(
+    script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, said: str
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["profile", "--out", str(tmp_path / name), str(script)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and f"{tmp_path / name} {said}: nothing was run" in printed.err
+
+
+def test_a_read_only_folder_is_named_before_the_script_runs(
+    script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # as for a user who is not root
+    assert main(["profile", "--out", str(tmp_path), str(script)]) == 2
+    assert "cannot be written to: nothing was run" in capsys.readouterr().err
+
+
+def test_a_page_that_cannot_be_written_at_the_end_does_not_change_the_status(
     script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    nowhere = tmp_path / "missing"
-    assert main(["profile", "--out", str(nowhere), str(script)]) == 0
+    (tmp_path / "model.profile.html").mkdir()
+    assert main(["profile", "--out", str(tmp_path), str(script)]) == 0
     assert "could not write" in capsys.readouterr().out
+
+
+def test_a_traceback_begins_in_the_script(
+    script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script.write_text("def f():\n    raise ValueError('no data')\nf()\n")
+    assert main(["profile", "--out", str(tmp_path), str(script)]) == 1
+    text = capsys.readouterr().err
+    assert text.count("File ") == 2 and "runpy" not in text and "model.py\", line 3" in text
+    script.write_text("def f(:\n")
+    assert main(["profile", "--out", str(tmp_path), str(script)]) == 1
+    text = capsys.readouterr().err
+    assert "SyntaxError" in text and "runpy" not in text and "model.py" in text
 
 
 def test_a_script_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from jitgrad.profiler.events import COMPILE, TRACE, WORK, Event
 from jitgrad.profiler.ranking import exclusive
@@ -33,18 +34,45 @@ def _compile_time(events: Sequence[Event], is_cached: bool) -> Iterator[str]:
     work = sum(e.duration for e in events if e.kind in WORK) * 1e-9
     if making > work > 0 and making > _LONG:
         advice = "call the function more often" + ("" if is_cached else ", or keep the cache on disk (JITGRAD_CACHE=1)")
-        yield f"tracing and compiling took {seconds_text(making)}, all runs together {seconds_text(work)}: {advice}"
+        most = _mostly_compiled(events)
+        making_text = f"tracing and compiling took {seconds_text(making)}" + (f", most of it for {most}" if most else "")
+        yield f"{making_text}; all runs together {seconds_text(work)}: {advice}"
+
+
+def _mostly_compiled(events: Sequence[Event]) -> str:
+    """What was traced and compiled longest, with the user's line; nothing where it was outside of calls."""
+    roots = _roots(events)
+    called = {r: f"{e.facts['of']}, called at {e.facts['line']}" for e, r in zip(events, roots, strict=True)
+              if e.kind == "trace" and "of" in e.facts}  # fmt: skip
+    seconds: Counter[str] = Counter()
+    for e, own, root in zip(events, exclusive(events), roots, strict=True):
+        if e.phase in (TRACE, COMPILE) and events[root].kind == "call":
+            seconds[called.get(root, events[root].name)] += own
+    return seconds.most_common(1)[0][0] if seconds else ""
+
+
+def _roots(events: Sequence[Event]) -> list[int]:
+    """Per event, the outermost one around it, itself where there is none."""
+    roots: list[int] = []
+    for number, e in enumerate(events):
+        roots.append(number if e.parent is None else roots[e.parent])
+    return roots
 
 
 def _retraces(events: Sequence[Event]) -> Iterator[str]:
-    reasons: dict[str, Counter[str]] = {}
+    """Functions are told apart by where they were written: many are called <lambda>."""
+    again: dict[str, list[Mapping[str, Any]]] = {}
     for e in events:
         if e.kind == "trace" and e.facts.get("why"):
-            reasons.setdefault(e.name, Counter())[str(e.facts["why"])] += 1
-    for name, why in reasons.items():
-        times = sum(why.values())
-        reason, _ = why.most_common(1)[0]
-        yield f"{name} was traced again {times} times, mostly since {reason}: make what changes an array of one shape"
+            again.setdefault(str(e.facts["of"]), []).append(e.facts)
+    for name, facts in again.items():
+        [(reason, line), _], *_ = Counter((str(f["why"]), str(f["line"])) for f in facts).most_common(1)
+        times = f"{len(facts)} times" if len(facts) > 1 else "once more"
+        mostly = "mostly " if len(facts) > 1 else ""
+        yield (
+            f"{name} was traced {'again ' * (len(facts) > 1)}{times}, {mostly}for the call at {line}, since {reason}: "
+            "make what changes an array of one shape"
+        )
 
 
 def _threads(around: Surroundings) -> Iterator[str]:

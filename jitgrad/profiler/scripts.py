@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 
 from jitgrad.profiler.profile import Profile
 
@@ -29,13 +30,13 @@ def run_script(path: Path, arguments: Sequence[str]) -> Outcome:
     sys.path.insert(0, str(path.resolve().parent))
     try:
         with profile:
-            status = _status(lambda: runpy.run_path(str(path), run_name="__main__"))
+            status = _status(lambda: runpy.run_path(str(path), run_name="__main__"), str(path))
     finally:
         sys.argv, sys.path[:] = old_arguments, old_path
     return Outcome(profile, status)
 
 
-def _status(run: Callable[[], object]) -> int:
+def _status(run: Callable[[], object], path: str) -> int:
     try:
         run()
     except SystemExit as end:
@@ -46,10 +47,26 @@ def _status(run: Callable[[], object]) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        traceback.print_exception(error.with_traceback(_own_frames(error.__traceback__, path)))
         return 1
     return 0
+
+
+def _own_frames(trace: TracebackType | None, path: str) -> TracebackType | None:
+    """The part of a traceback that begins in the script, without those who ran it; None where that cannot be parsed."""
+    while trace is not None and trace.tb_frame.f_code.co_filename != path:
+        trace = trace.tb_next
+    return trace
+
+
+def refusal(folder: Path) -> str | None:
+    """Why nothing can be written to a folder, as far as it can be told beforehand; None if it can."""
+    if not folder.exists():
+        return f"the folder {folder} does not exist"
+    if not folder.is_dir():
+        return f"{folder} is no folder"
+    return None if os.access(folder, os.W_OK | os.X_OK) else f"the folder {folder} cannot be written to"
 
 
 def write_results(profile: Profile, name: str, folder: Path) -> Iterator[str]:
