@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from jitgrad import journal, recording
 from jitgrad.cli import main
 from jitgrad.profiler.events import BACKWARD, COMPILE, FORWARD, WORK, Event
 from jitgrad.profiler.findings import find
-from jitgrad.profiler.limits import machine_limits
+from jitgrad.profiler.limits import Limits, machine_limits
+from jitgrad.profiler.profile_table import profile_table
 from jitgrad.profiler.ranking import BY, exclusive, rank
 from jitgrad.profiler.surroundings import Surroundings
 
@@ -285,6 +287,17 @@ def test_an_empty_profile() -> None:
         pass
     assert prof.events == () and len(prof.table().splitlines()) == 2
     assert "Nothing ran" in page_of(prof)
+
+
+def test_no_product_is_faster_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the limit was measured on a busy machine, the run's own fastest product is it, and the table says so."""
+    monkeypatch.setattr("jitgrad.profiler.limits.machine_limits", lambda threads: Limits(1e10, 1e9, 1e9))
+    product = Event("blas", "matmul", 0, 1000, 1, FORWARD, flops=5000, nbytes_read=8, dtype="float64")
+    slower = replace(product, name="other", flops=2500)
+    text = profile_table([product, slower], "kernel", 9)
+    assert "100%" in text and " 50%" in text
+    assert "float64 products of this run reached 5 GFLOP/s, which is taken for the limit: 1 were measured" in text
+    assert "taken for the limit" not in profile_table([replace(product, flops=500)], "kernel", 9)
 
 
 # -- traces --------------------------------------------------------------------------------------------------

@@ -35,8 +35,9 @@ def _compile_time(events: Sequence[Event], is_cached: bool) -> Iterator[str]:
     if making > work > 0 and making > _LONG:
         advice = "call the function more often" + ("" if is_cached else ", or keep the cache on disk (JITGRAD_CACHE=1)")
         most = _mostly_compiled(events)
-        making_text = f"tracing and compiling took {seconds_text(making)}" + (f", most of it for {most}" if most else "")
-        yield f"{making_text}; all runs together {seconds_text(work)}: {advice}"
+        where = f", most of it for {most}" if most else ""
+        took = f"{seconds_text(making)}{where}; all runs together {seconds_text(work)}"
+        yield f"tracing and compiling took {took}: {advice}"
 
 
 def _mostly_compiled(events: Sequence[Event]) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jitgrad.config import get_num_threads
 from jitgrad.profiler.drawing import draw
 from jitgrad.profiler.events import WORK, Event
-from jitgrad.profiler.limits import machine_limits
+from jitgrad.profiler.limits import Limits
 from jitgrad.profiler.page import code, folded, items, page, paragraph, section, table
 from jitgrad.profiler.planned_picture import picture_of
-from jitgrad.profiler.profile_table import HEADS, table_cells
+from jitgrad.profiler.profile_table import HEADS, run_limits, table_cells
 from jitgrad.profiler.ranking import BY, rank
 from jitgrad.profiler.tables import machine_text, seconds_text
 from jitgrad.profiler.timeline import MOST_BARS, timeline
@@ -25,16 +24,17 @@ def profile_page(title: str, events: Sequence[Event], findings: Sequence[str], e
 
 
 def _parts(events: Sequence[Event], findings: Sequence[str], executables: Sequence[Any]) -> Iterator[str]:
-    limits = machine_limits(get_num_threads())
+    held = run_limits(events)
+    limits = held.limits
     yield paragraph(machine_text(), "soft")
     yield paragraph(_summary(events))
     if findings:
         yield section("What to look at", items(findings))
-    yield section("Where the time went", *(folded(f"by {by}", _table(events, by), by == "kernel") for by in BY))
+    yield section("Where the time went", *(folded(f"by {by}", _table(events, by, limits), by == "kernel") for by in BY))
     yield paragraph(
         f"Measured limits: {limits.bytes_per_second / 1e9:.3g} GB/s to and from memory (more than 100 % of it means "
         f"caches), {limits.float32_flops / 1e9:.3g} GFLOP/s in float32 and {limits.float64_flops / 1e9:.3g} in float64 "
-        "products. A kernel's time is shared among its ops by estimated cost.",
+        f"products. {f'{held.note}. ' if held.note else ''}A kernel's time is shared among its ops by estimated cost.",
         "soft",
     )
     note = f" (the {MOST_BARS} longest of {len(events)} events)" if len(events) > MOST_BARS else ""
@@ -54,8 +54,7 @@ def _summary(events: Sequence[Event]) -> str:
     )
 
 
-def _table(events: Sequence[Event], by: str) -> str:
-    limits = machine_limits(get_num_threads())
+def _table(events: Sequence[Event], by: str, limits: Limits) -> str:
     rows = [table_cells(row, limits) for row in rank(events, by)[:_MOST_ROWS]]
     return table((by, *HEADS[1:]), rows)
 

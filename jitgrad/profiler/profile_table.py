@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from jitgrad.config import get_num_threads
 from jitgrad.profiler.events import Event
-from jitgrad.profiler.limits import Limits, machine_limits
+from jitgrad.profiler.limits import Limits, RunLimits, limits_of_run
 from jitgrad.profiler.ranking import Row, rank
 from jitgrad.profiler.tables import seconds_text, text_table
 
@@ -27,12 +27,20 @@ def shown_table(events: Sequence[Event], by: str, most: int = MOST_ROWS) -> str:
 
 def _table(events: Sequence[Event], by: str, most: int, layout: Callable[[Sequence[Sequence[str]]], str]) -> str:
     rows = rank(events, by)
-    limits = machine_limits(get_num_threads())
-    text = layout([(by, *HEADS[1:]), *(table_cells(row, limits) for row in rows[:most])])
+    held = run_limits(events)
+    text = layout([(by, *HEADS[1:]), *(table_cells(row, held.limits) for row in rows[:most])])
     rest = rows[most:]
     if rest:
         text += f"\nand {len(rest)} more, {seconds_text(sum(row.seconds for row in rest))}"
-    return text
+    return f"{text}\n{held.note}" if held.note and any(row.kind == "blas" for row in rows) else text
+
+
+def run_limits(events: Sequence[Event]) -> RunLimits:
+    """The limits that the rates of these events are held against, so that no product shows more than 100 %."""
+    rates: dict[str, float] = {}
+    for row in (row for by in ("kernel", "op") for row in rank(events, by) if row.kind == "blas"):
+        rates[row.dtype] = max(rates.get(row.dtype, 0.0), row.flops_per_second)
+    return limits_of_run(get_num_threads(), rates)
 
 
 def table_cells(row: Row, limits: Limits) -> tuple[str, ...]:
