@@ -9,7 +9,7 @@ import numpy as np
 from jitgrad.compiler.constants import is_splat, splat_number
 from jitgrad.keys import frozen
 from jitgrad.opdef import Elementwise
-from jitgrad.program import Instruction
+from jitgrad.program import Instruction, Program
 
 # x ∘ y = y ∘ x to the last bit (NaN payloads aside). Not maximum and minimum: they may give either zero.
 COMMUTATIVE = frozenset(
@@ -35,8 +35,42 @@ def instruction_key(ins: Instruction) -> Any:
         ins.op,
         inputs,
         ins.origin.scope,
-        tuple([(key, frozen(value, _frozen_array)) for key, value in ins.params.items()]),
+        tuple([(key, _frozen_param(value)) for key, value in ins.params.items()]),
     )
+
+
+def _frozen_param(value: Any) -> Any:
+    if isinstance(value, Program):
+        return program_key(value)
+    if type(value) is tuple and any(isinstance(item, Program) for item in value):
+        return tuple(map(_frozen_param, value))
+    return frozen(value, _frozen_array)
+
+
+def program_key(program: Program) -> Any:
+    """A hashable key; programs with equal keys compute the same values of the same inputs."""
+    found = program._cache.get("key")
+    if found is None:
+        inputs = tuple([(v, program.specs[v]) for v in program.inputs])
+        instructions = tuple([(ins.outputs, ins.after, instruction_key(ins)) for ins in program.instructions])
+        found = program._cache["key"] = _Key((inputs, program.outputs, instructions))
+    return found
+
+
+class _Key:
+    """A tuple whose hash is computed once."""
+
+    def __init__(self, content: Any) -> None:
+        self._content = content
+        self._hash = hash(content)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, _Key) and self._hash == other._hash and bool(self._content == other._content)
+        )
 
 
 def _frozen_array(value: np.ndarray[Any, Any]) -> Any:

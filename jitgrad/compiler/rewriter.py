@@ -19,8 +19,10 @@ from jitgrad.opdef import OpDef, find
 from jitgrad.program import Instruction, Origin, Program
 from jitgrad.spec import DType, TensorSpec
 
-# A rule gives the value that stands for the instruction's, or an instruction with the same outputs, or None.
-Rule = Callable[["Rewriter", Instruction], int | Instruction | None]
+# A rule gives the value that stands for the instruction's, or one for each of its outputs, or an instruction with the
+# same outputs, or None.
+Result = int | tuple[int, ...] | Instruction | None
+Rule = Callable[["Rewriter", Instruction], Result]
 
 _MANY = 2
 _REWRITES = 30
@@ -44,10 +46,16 @@ class Rewriter:
 
     ``numbers`` holds the number of each splat constant of a real dtype, as a Python number. ``fired``
     counts rules. ``is_open`` says that a rule was held up by a value that is read more than once, perhaps
-    by dead code.
+    by dead code. ``simplify`` gives a program that an instruction runs simplified, and whether elements of its
+    constants were read.
     """
 
-    def __init__(self, program: Program, rules: Callable[[OpDef], Sequence[Rule]]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        rules: Callable[[OpDef], Sequence[Rule]],
+        simplify: Callable[[Program], tuple[Program, bool]],
+    ) -> None:
         self.specs: list[TensorSpec] = list(program.specs)
         self.instructions: list[Instruction] = []
         self.constants = Constants()
@@ -56,6 +64,7 @@ class Rewriter:
         self.fired: Counter[str] = Counter()
         self.is_open = False
         self._rules = rules
+        self._simplify = simplify
         self._made: dict[int, Instruction] = {}
         self._known: dict[Any, tuple[int, ...]] = {}
         self._reads = _count_reads(program)
@@ -112,6 +121,31 @@ class Rewriter:
         self.add(Instruction(op, inputs, (v,), params, origin))
         return self.renamed.get(v, v)
 
+    def emit_all(
+        self, origin: Origin, op: OpDef, inputs: tuple[int, ...], params: Mapping[str, Any]
+    ) -> tuple[int, ...]:
+        """As `emit_op`, for an op of any number of outputs."""
+        specs = op.infer(tuple(self.specs[v] for v in inputs), params)
+        first = len(self.specs)
+        self.specs += specs
+        outputs = tuple(range(first, len(self.specs)))
+        self.add(Instruction(op, inputs, outputs, params, origin))
+        return tuple([self.renamed.get(v, v) for v in outputs])
+
+    def inline(self, program: Program, inputs: Sequence[int]) -> tuple[int, ...]:
+        """The instructions of a program, given these inputs, before the one at hand; gives the outputs."""
+        names = dict(zip(program.inputs, inputs, strict=True))
+        for ins in program.instructions:
+            made = self.emit_all(ins.origin, ins.op, tuple([names[v] for v in ins.inputs]), ins.params)
+            names.update(zip(ins.outputs, made, strict=True))
+        return tuple([names[v] for v in program.outputs])
+
+    def simplified(self, program: Program) -> Program:
+        """A program that an instruction runs, simplified."""
+        program, looked = self._simplify(program)
+        self.constants.looked = self.constants.looked or looked
+        return program
+
     def emit_splat(self, origin: Origin, number: Any, spec: TensorSpec) -> int:
         """A constant of one number."""
         return self.emit(origin, "constant", value=splat(number, spec.known_shape, spec.dtype))
@@ -139,6 +173,9 @@ class Rewriter:
             if isinstance(result, int):
                 self.renamed[ins.outputs[0]] = result
                 return
+            if isinstance(result, tuple):
+                self.renamed.update(zip(ins.outputs, result, strict=True))
+                return
             ins = result
         key = instruction_key(ins)
         known = self._known.get(key)
@@ -149,7 +186,7 @@ class Rewriter:
         self._known[key] = ins.outputs
         self._append(ins)
 
-    def _rewritten(self, ins: Instruction) -> int | Instruction | None:
+    def _rewritten(self, ins: Instruction) -> Result:
         for rule in self._rules(ins.op):
             result = rule(self, ins)
             if result is not None:

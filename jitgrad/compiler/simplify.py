@@ -10,8 +10,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
+from jitgrad.compiler.bodies.joining import join_instructions
+from jitgrad.compiler.bodies.programs import compacted, has_state
+from jitgrad.compiler.bodies.unread import drop_unread
 from jitgrad.compiler.rewriter import Rewriter, errors_ignored
 from jitgrad.compiler.rules import rules_of
+from jitgrad.opdef import Control
 from jitgrad.program import Instruction, Program
 
 SWEEPS = 8
@@ -37,17 +41,37 @@ def simplify_and_watch(program: Program) -> tuple[Program, Mapping[str, int], bo
     looked = False
     with errors_ignored():
         for _ in range(SWEEPS):
+            before = program
+            if _runs_programs(program):
+                program = join_instructions(drop_unread(program, fired), fired)
             program, rewriter = _sweep(program)
             fired += rewriter.fired
             looked = looked or rewriter.constants.looked
-            if not rewriter.fired or not rewriter.is_open:
+            if program is before or not (rewriter.is_open or _runs_programs(program)):
                 break
     return program, dict(fired), looked
 
 
+def simplify_body(program: Program) -> tuple[Program, bool]:
+    """A program that an instruction runs, simplified and its values numbered in order; and whether elements of its
+    constants were read. Found once for each program.
+    """
+    found: tuple[Program, bool] | None = program._cache.get("simplified")
+    if found is None:
+        simple, _, looked = simplify_and_watch(program)
+        simple = compacted(simple)
+        found = program._cache["simplified"] = simple, looked
+        simple._cache.setdefault("simplified", (simple, looked))
+    return found
+
+
+def _runs_programs(program: Program) -> bool:
+    return any(isinstance(ins.op.kind, Control) for ins in program.instructions)
+
+
 def _sweep(program: Program) -> tuple[Program, Rewriter]:
     """Every instruction once, in order: the program (itself if no rule fired), and what the rewriter noted."""
-    rewriter = Rewriter(program, rules_of)
+    rewriter = Rewriter(program, rules_of, simplify_body)
     fixed = _fixed_instructions(program)
     place: dict[int, int] = {}
     for number, ins in enumerate(program.instructions):
@@ -73,7 +97,7 @@ def _fixed_instructions(program: Program) -> set[int]:
     """Instructions whose place in the order matters: with state, with a control edge, or named by one."""
     fixed = set()
     for number, ins in enumerate(program.instructions):
-        if ins.after or ins.op.stateful:
+        if ins.after or has_state(ins):
             fixed.add(number)
             fixed.update(ins.after)
     return fixed
@@ -87,7 +111,7 @@ def _live_instructions(
     wanted = set(outputs)
     for number in range(len(instructions) - 1, -1, -1):
         ins = instructions[number]
-        if live[number] or ins.op.stateful or not wanted.isdisjoint(ins.outputs):
+        if live[number] or has_state(ins) or not wanted.isdisjoint(ins.outputs):
             live[number] = True
             wanted.update(ins.inputs)
             for before in ins.after:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 
+from jitgrad.compiler.bodies import branches, hoisting, settled, trips
 from jitgrad.compiler.rewriter import Rule
 from jitgrad.compiler.rules import algebra, folding, gathers, logic, moves, products, signs, sums
-from jitgrad.opdef import Elementwise, Interpreted, OpDef, Reduce, Scatter, Shaped, View
+from jitgrad.opdef import Control, Elementwise, Interpreted, OpDef, Reduce, Scatter, Shaped, View
 
 BY_OP: dict[str, tuple[Rule, ...]] = {
     "add": (algebra.plus_zero, signs.plus_negative),
@@ -77,19 +78,29 @@ BY_KIND: dict[type, tuple[Rule, ...]] = {
     Elementwise: (moves.broadcast_after_computing,),
 }
 
+BY_FORM: dict[str, tuple[Rule, ...]] = {
+    "scan": (settled.simplified_bodies, settled.settled_loop, trips.short_scan, hoisting.invariants_first),
+    "while": (settled.simplified_bodies, trips.while_false, settled.settled_loop, hoisting.invariants_first),
+    "while_gradient": (settled.simplified_bodies, trips.while_false, settled.settled_loop, hoisting.invariants_first),
+    "cond": (branches.chosen_branch, settled.simplified_bodies, branches.settled_cond),
+    "call": (settled.simplified_bodies, branches.settled_call),
+}
+
 
 @functools.lru_cache(maxsize=4096)
 def rules_of(op: OpDef) -> tuple[Rule, ...]:
     """The rules for an op, in the order in which they are tried; none for ops with state.
 
-    Constants are folded first, but for reductions: the sum of a splat is a splat, not a small array.
+    Constants are folded first, but for reductions: the sum of a splat is a splat, not a small array; loops are not run.
     """
     if op.stateful or isinstance(op.kind, Interpreted):
         return ()
     if isinstance(op.kind, Elementwise) and op.kind.scalar == "identity":
         return (algebra.identity,)
+    if isinstance(op.kind, Control):
+        return BY_FORM[op.kind.form]
     rules = (*BY_OP.get(op.name, ()), *BY_KIND.get(type(op.kind), ()))
     return (*rules, *folding.RULES) if isinstance(op.kind, Reduce) else (*folding.RULES, *rules)
 
 
-__all__ = ["BY_KIND", "BY_OP", "rules_of"]
+__all__ = ["BY_FORM", "BY_KIND", "BY_OP", "rules_of"]

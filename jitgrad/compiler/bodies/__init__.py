@@ -1,0 +1,1 @@
+"""Simplification of instructions that run programs: branches, loops, calls; the pipeline is in simplify.py."""

@@ -1,0 +1,208 @@
+"""join_instructions(): loops over the same steps, and branches on the same index, become one instruction.
+
+The gradient of a scan is made with a forward scan of its own, which computes the plain one on its way; a loop with
+tangents contains the plain loop. Which states are one is not looked for here: the joined body holds both, and is then
+simplified as any other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from jitgrad.compiler.bodies.forms import Loop, can_edit, form_of, loop_of
+from jitgrad.compiler.bodies.numbering import Numbering, compare_states
+from jitgrad.compiler.bodies.programs import edited, has_state, joined, rebound
+from jitgrad.program import Instruction, Program
+from jitgrad.spec import TensorSpec
+
+_MOST = 64  # instructions that run programs, of one kind; more are not compared
+
+
+def join_instructions(program: Program, fired: Counter[str]) -> Program:
+    """The program with instructions joined that run over the same steps; itself when there are none."""
+    while True:
+        found = _first_pair(program)
+        if found is None:
+            return program
+        program = found
+        fired["joined"] += 1
+
+
+def _first_pair(program: Program) -> Program | None:
+    groups: dict[Any, list[int]] = {}
+    for number, ins in enumerate(program.instructions):
+        if form_of(ins) not in (None, "call") and can_edit(ins) and not ins.after:
+            groups.setdefault(_group(ins), []).append(number)
+    for numbers in groups.values():
+        for k, second in enumerate(numbers[:_MOST]):
+            for first in numbers[:k]:
+                made = _joined_pair(program, first, second)
+                if made is not None:
+                    return made
+    return None
+
+
+def _group(ins: Instruction) -> Any:
+    """What must agree."""
+    kind, params = form_of(ins), ins.params
+    if kind == "cond":
+        return kind, ins.origin.scope, ins.inputs[0]
+    return kind, ins.origin.scope, params.get("length"), params.get("reverse"), params.get("maximum_iterations")
+
+
+def _joined_pair(program: Program, first: int, second: int) -> Program | None:
+    a, b = program.instructions[first], program.instructions[second]
+    join = _join_branches if form_of(a) == "cond" else _join_loops
+    behind = _behind(program, first, second)
+    if behind is None:
+        return None
+    made = join(program, a, b)
+    if made is None:
+        return None
+    order = [n for n in range(second) if n != first and n not in behind]
+    order += [second, *sorted(behind), *range(second + 1, len(program.instructions))]
+    return _reordered(program, order, {second: made}, {first: second})
+
+
+def _behind(program: Program, first: int, second: int) -> set[int] | None:
+    """The instructions between two that must come after the first one; None where the second is one of them, and where
+    their order is not ours to change.
+    """
+    made, found = set(program.instructions[first].outputs), set[int]()
+    named = {n for ins in program.instructions for n in ins.after}
+    if first in named or second in named:
+        return None
+    for number in range(first + 1, second):
+        ins = program.instructions[number]
+        if not made.isdisjoint(ins.inputs):
+            if ins.after or number in named or has_state(ins):
+                return None
+            made.update(ins.outputs)
+            found.add(number)
+    made -= set(program.instructions[first].outputs)
+    return found if made.isdisjoint(program.instructions[second].inputs) else None
+
+
+def _reordered(
+    program: Program, order: Sequence[int], changed: Mapping[int, Instruction], gone: Mapping[int, int]
+) -> Program:
+    place = {number: k for k, number in enumerate(order)}
+    instructions = []
+    for number in order:
+        ins = changed.get(number, program.instructions[number])
+        instructions.append(replace(ins, after=tuple(place[gone.get(n, n)] for n in ins.after)) if ins.after else ins)
+    return program.with_instructions(instructions)
+
+
+# -- loops -------------------------------------------------------------------------------------------------------------
+
+
+def _join_loops(program: Program, a: Instruction, b: Instruction) -> Instruction | None:
+    """One loop for two; None unless they share state all over."""
+    if not set(a.outputs).isdisjoint(b.inputs):
+        return None
+    first, second = loop_of(a), loop_of(b)
+    if set(first.init).isdisjoint(second.init):
+        return None
+    loop = _both(first, second, _specs_of(program), a)
+    if not _is_shared(first, second, loop):
+        return None
+    if loop.sums:
+        outputs = (*a.outputs, *b.outputs)
+    else:
+        n, m = len(first.init), len(second.init)
+        outputs = (*a.outputs[:n], *b.outputs[:m], *a.outputs[n:], *b.outputs[m:])
+    return Instruction(b.op, loop.inputs, outputs, loop.params, b.origin)
+
+
+def _specs_of(program: Program) -> Callable[[Any], TensorSpec]:
+    return lambda token: program.specs[token[1]]
+
+
+def _both(first: Loop, second: Loop, spec_of: Callable[[Any], TensorSpec], ins: Instruction) -> Loop:
+    """The states of both loops in one, side by side."""
+    n, m = len(first.init), len(second.init)
+    consts = [("const", v) for v in dict.fromkeys((*first.consts, *second.consts))]
+    items = [("item", v) for v in dict.fromkeys((*first.xs, *second.xs))]
+    states = [("state", k) for k in range(n + m)]
+
+    def tokens(loop: Loop, offset: int, rest: Sequence[Any]) -> list[Any]:
+        own = [("state", offset + k) for k in range(len(loop.init))]
+        return [*(("const", v) for v in loop.consts), *own, *rest]
+
+    def bound(one: Program, other: Program, columns: Sequence[Any], order: Sequence[Any]) -> Program:
+        return rebound(joined(one, other), columns, order, spec_of, ins.origin)
+
+    columns = [*tokens(first, 0, [("item", v) for v in first.xs]), *tokens(second, n, [("item", v) for v in second.xs])]
+    body = bound(first.body, second.body, columns, [*consts, *states, *items])
+    ends = len(first.body.outputs)
+    places = [*range(n), *range(ends, ends + m), *range(n, ends), *range(ends + m, len(body.outputs))]
+    body = edited(body, body.inputs, [body.outputs[k] for k in places])
+    cond, back = first.cond, None
+    if cond is not None:
+        cond = rebound(
+            cond, tokens(first, 0, ()), [*consts, *states], lambda t: _state_spec(body, consts, t), ins.origin
+        )
+    if first.back is not None and second.back is not None:
+        back = _both_backs(first, second, consts, bound)
+    return replace(
+        first, consts=tuple(v for _, v in consts), init=(*first.init, *second.init), xs=tuple(v for _, v in items),
+        sums=(*first.sums, *second.sums), body=body, cond=cond, back=back,
+    )  # fmt: skip
+
+
+def _state_spec(body: Program, consts: Sequence[Any], token: Any) -> TensorSpec:
+    place = consts.index(token) if token[0] == "const" else len(consts) + token[1]
+    return body.specs[body.inputs[place]]
+
+
+def _both_backs(first: Loop, second: Loop, consts: Sequence[Any], bound: Callable[..., Program]) -> Program:
+    assert first.back is not None and second.back is not None
+    saved, sums = [], []
+    columns: list[Any] = []
+    for name, loop in (("first", first), ("second", second)):
+        own_saved = [(f"saved {name}", k) for k in range(len(loop.rest))]
+        own_sums = [(f"sum {name}", k) for k in range(len(loop.sums))]
+        columns += [*(("const", v) for v in loop.consts), *own_saved, *own_sums]
+        saved += own_saved
+        sums += own_sums
+    return bound(first.back, second.back, columns, [*consts, *saved, *sums])
+
+
+def _is_shared(first: Loop, second: Loop, loop: Loop) -> bool:
+    """Whether both take the same steps, with the state of one among that of the other."""
+    n, m, c = len(first.init), len(second.init), len(loop.consts)
+    keys = [*(("const", v) for v in (*loop.consts, *loop.init)), *(("item", v) for v in loop.xs)]
+    keys, _ = compare_states(loop.body, keys, c, n + m)
+    one, other = keys[c : c + n], keys[c + n : c + n + m]
+    if first.cond is None or second.cond is None:
+        return set(one) <= set(other) or set(other) <= set(one)
+    numbering = Numbering()
+    tests = [
+        numbering.values(cond, [*(("const", v) for v in own.consts), *states])[cond.outputs[0]]
+        for own, cond, states in ((first, first.cond, one), (second, second.cond, other))
+    ]
+    return tests[0] == tests[1]
+
+
+# -- branches ----------------------------------------------------------------------------------------------------------
+
+
+def _join_branches(program: Program, a: Instruction, b: Instruction) -> Instruction | None:
+    """One choice for two; what the second reads of the first it reads inside."""
+    branches = []
+    if len(a.params["branches"]) != len(b.params["branches"]):
+        return None
+    for one, other in zip(a.params["branches"], b.params["branches"], strict=True):
+        made = dict(zip(a.outputs, one.outputs, strict=True))
+        linked = {x: made[v] for x, v in zip(other.inputs, b.inputs[1:], strict=True) if v in made}
+        branches.append(joined(one, other, linked))
+    given = [v for v in b.inputs[1:] if v not in set(a.outputs)]
+    tokens = [("value", v) for v in (*a.inputs[1:], *given)]
+    order = list(dict.fromkeys(tokens))
+    both = tuple(rebound(branch, tokens, order, _specs_of(program), b.origin) for branch in branches)
+    inputs = (a.inputs[0], *(v for _, v in order))
+    return Instruction(b.op, inputs, (*a.outputs, *b.outputs), {"branches": both}, b.origin)
