@@ -84,7 +84,7 @@ program main(%0: f64[4], %1: f64[4], %2: f64[]) {
 def test_what_no_gradient_needs_goes() -> None:
     def fn(a: Any, b: Any) -> Any:
         def last(a: Any) -> Any:
-            return jg.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, s[1] * a, s[2] * b + s[1]), (0, 1.0, b))[1]
+            return jg.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, s[1] * a, s[2] + s[1]), (0, 1.0, b))[1]
 
         return jg.grad(last)(a)
 
@@ -93,27 +93,27 @@ program main(%0: f64[], %1: f64[]) {
   %3 = constant(value=0) : i64[]
   %4 = constant(value=1.0) : f64[]
   %6 = constant(value=0.0) : f64[]
-  %8, %9, %10 = while_gradient(%0, %1, %3, %4, %4, %6, %6, cond=<f>, body=<f_saving>, back=<f_gradient>) : f64[], f64[], f64[]
-    program f(%0: f64[], %1: f64[], %2: i64[], %3: f64[]) {
-      %4 = constant(value=3) : i64[]
-      %5 = less(%2, %4) : bool[]
-      return %5
+  %11, %12 = while_gradient(%0, %3, %4, %4, %6, cond=<f>, body=<f_saving>, back=<f_gradient>) : f64[], f64[]
+    program f(%0: f64[], %1: i64[], %2: f64[]) {
+      %3 = constant(value=3) : i64[]
+      %4 = less(%1, %3) : bool[]
+      return %4
     }
-    program f_saving(%0: f64[], %1: f64[], %2: i64[], %3: f64[]) {
-      %4 = constant(value=1) : i64[]
-      %5 = add(%2, %4) : i64[]
-      %6 = multiply(%3, %0) : f64[]
-      return %5, %6, %3
+    program f_saving(%0: f64[], %1: i64[], %2: f64[]) {
+      %3 = constant(value=1) : i64[]
+      %4 = add(%1, %3) : i64[]
+      %5 = multiply(%2, %0) : f64[]
+      return %4, %5, %2
     }
-    program f_gradient(%0: f64[], %1: f64[], %2: f64[], %3: f64[], %4: f64[], %5: f64[]) {
-      %6 = multiply(%4, %1) : f64[]
-      %7 = multiply(%3, %0) : f64[]
-      %8 = multiply(%3, %2) : f64[]
-      %9 = add(%7, %4) : f64[]
-      %10 = add(%5, %8) : f64[]
-      return %9, %6, %10
+    program f_gradient(%0: f64[], %1: f64[], %2: f64[], %3: f64[]) {
+      %4 = constant(value=0.0) : f64[]
+      %5 = multiply(%2, %0) : f64[]
+      %6 = multiply(%2, %1) : f64[]
+      %7 = add(%5, %4) : f64[]
+      %8 = add(%3, %6) : f64[]
+      return %7, %8
     }
-  return %10
+  return %12
 }
 """)  # fmt: skip
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jitgrad.compiler.constants import splat
-from jitgrad.opdef import find
+from jitgrad.opdef import Control, find
 from jitgrad.program import Instruction, Origin, Program, sub_programs
 from jitgrad.spec import TensorSpec
 
@@ -30,7 +30,7 @@ Token = Hashable
 
 def has_state(ins: Instruction) -> bool:
     """Whether an instruction, or one in a program that it runs, keeps state outside."""
-    return ins.op.stateful or any(map(_keeps_state, sub_programs(ins)))
+    return ins.op.stateful or (isinstance(ins.op.kind, Control) and any(map(_keeps_state, sub_programs(ins))))
 
 
 def _keeps_state(program: Program) -> bool:
