@@ -10,6 +10,7 @@ from jitgrad.config import config, get_num_threads, set_num_threads
 from jitgrad.control.functions import checkpoint, cond, fori_loop, scan, switch, while_loop
 from jitgrad.control.ops import LoopLimitError
 from jitgrad.custom import custom_gradient, not_differentiable, prevent_gradient, py_func, register_gradient
+from jitgrad.draws import random_normal, random_uniform, set_random_seed
 from jitgrad.eager.functions import (
     gradients_function,
     implicit_grad,
@@ -34,6 +35,7 @@ from jitgrad.errors import (
     UnsupportedOpError,
 )
 from jitgrad.graph import Graph, Operation, Tensor, default_graph
+from jitgrad.hessians import hessian_vector_product, hessians
 from jitgrad.ops.creation import constant, placeholder
 from jitgrad.ops.slices import IndexedSlices
 from jitgrad.ops.state import Variable, group
@@ -100,6 +102,8 @@ __all__ = [
     "gradients_function",
     "group",
     "hessian",
+    "hessian_vector_product",
+    "hessians",
     "hvp",
     "identity",
     "implicit_grad",
@@ -119,9 +123,12 @@ __all__ = [
     "prevent_gradient",
     "profile",
     "py_func",
+    "random_normal",
+    "random_uniform",
     "register_gradient",
     "scan",
     "set_num_threads",
+    "set_random_seed",
     "stop_gradient",
     "switch",
     "tuple",

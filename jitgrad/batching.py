@@ -1,9 +1,8 @@
-"""Batching: part of a graph repeated over a new leading axis, an operation for an operation; written per
-kernel kind.
+"""Batching: part of a graph repeated over a new leading axis, an operation for an operation.
 
-Jacobians are made of it: one derivative with a stand-in for the seed, then all the seeds at once. An op whose
-kind has no rule here, or whose rule does not apply, becomes ``batched_<name>``: the op on one example after
-another in the interpreter, and with the same kind when it is one that moves elements.
+Jacobians are made of it: one derivative with a stand-in for the seed, then all the seeds at once. The rules per kernel
+kind are in batching_rules. An op for which none applies becomes ``batched_<name>``: the op on one example after another
+in the interpreter, and with the same kind when it is one that moves elements.
 """
 
 from __future__ import annotations
@@ -14,136 +13,40 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad.batching_rules import Inputs, Lead, Mask, repeat, rule_for
 from jitgrad.gradients import operations_between
 from jitgrad.graph import Operation, Tensor, apply
-from jitgrad.opdef import (
-    AxisIndex,
-    Contract,
-    Elementwise,
-    Gather,
-    Guard,
-    IndexMap,
-    Interpreted,
-    OpDef,
-    Params,
-    Reduce,
-    Reindex,
-    Scan,
-    Scatter,
-    Specs,
-    View,
-)  # fmt: skip
+from jitgrad.opdef import AxisIndex, Guard, IndexMap, Interpreted, OpDef, Params, Reindex, Specs
 from jitgrad.operators import call
 from jitgrad.scopes import compile_attrs
 from jitgrad.spec import TensorSpec
 
-Inputs = tuple[Tensor, ...]
-Mask = tuple[bool, ...]
-Rule = Callable[[Operation, Inputs, Mask, int], Any]
 
-
-def batch(ys: Sequence[Tensor], stand_ins: Mapping[Tensor, Tensor], n: int) -> list[Tensor]:
+def batch(ys: Sequence[Tensor], stand_ins: Mapping[Tensor, Tensor], n: int | Lead) -> list[Tensor]:
     """``ys`` as they are for each of ``n`` values of the stand-ins.
 
-    ``stand_ins`` maps a tensor to its values, shape (n, *shape). All shapes must be known. The results have
-    shape (n, *y.shape), also where y does not depend on a stand-in.
+    ``stand_ins`` maps a tensor to its values, shape (n, *shape). Extents that the graph does not know are taken from
+    tensors when it runs; ranks must be known. The results have shape (n, *y.shape), also where y does not depend on
+    a stand-in.
     """
+    lead = n if isinstance(n, Lead) else Lead(n)
     made: dict[Tensor, Tensor] = dict(stand_ins)
     for op in sorted(operations_between(tuple(stand_ins), ys), key=lambda op: op.id):
         mask = tuple(x in made for x in op.inputs)
         if any(mask) and not all(t in made for t in op.outputs):
             inputs = tuple(made.get(x, x) for x in op.inputs)
             with op.graph.derived_from(op, compile_attrs(op)):
-                outputs = _batch_operation(op, inputs, mask, n)
+                outputs = _batch_operation(op, inputs, mask, lead)
             made.update(zip(op.outputs, outputs, strict=True))
-    return [made[y] if y in made else repeat(y, n) for y in ys]
+    return [made[y] if y in made else repeat(y, lead) for y in ys]
 
 
-def repeat(x: Tensor, n: int) -> Tensor:
-    """``x`` n times along a new leading axis."""
-    return call("broadcast_to", x, (n, *x.spec.known_shape))  # type: ignore[no-any-return]
-
-
-def _batch_operation(op: Operation, inputs: Inputs, mask: Mask, n: int) -> tuple[Tensor, ...]:
-    rule = _rules.get(type(op.opdef.kind))
-    made = None if rule is None else rule(op, inputs, mask, n)
+def _batch_operation(op: Operation, inputs: Inputs, mask: Mask, lead: Lead) -> tuple[Tensor, ...]:
+    rule = rule_for(op)
+    made = None if rule is None else rule(op, inputs, mask, lead)
     if made is None:
         made = apply(batched(op.opdef), *inputs, batched=mask, **op.params)
     return made if isinstance(made, tuple) else (made,)
-
-
-# -- rules per kind: the batched outputs, or None where the rule does not apply ------------------------------
-
-
-def _all_repeated(inputs: Inputs, mask: Mask, n: int) -> Inputs:
-    return tuple(x if is_batched else repeat(x, n) for x, is_batched in zip(inputs, mask, strict=True))
-
-
-def _elementwise(op: Operation, inputs: Inputs, mask: Mask, n: int) -> Any:
-    return apply(op.opdef, *_all_repeated(inputs, mask, n), **op.params)
-
-
-def _view(op: Operation, inputs: Inputs, mask: Mask, n: int) -> Any:
-    return call("reshape", inputs[0], (n, *op.outputs[0].spec.known_shape)) if mask[0] else None
-
-
-def _reduce(op: Operation, inputs: Inputs, mask: Mask, n: int) -> Any:
-    axis, rank = op.params["axis"], op.inputs[0].ndim
-    if axis is None and op.outputs[0].dtype != op.inputs[0].dtype and op.type.startswith("arg"):
-        return None  # an index into the flattened array
-    axes = range(rank) if axis is None else [axis] if isinstance(axis, int) else axis
-    moved = tuple(a % rank + 1 for a in axes)
-    return apply(op.opdef, *inputs, **{**op.params, "axis": moved[0] if isinstance(axis, int) else moved})
-
-
-def _scan(op: Operation, inputs: Inputs, mask: Mask, n: int) -> Any:
-    return apply(op.opdef, *inputs, **{**op.params, "axis": op.params["axis"] % op.inputs[0].ndim + 1})
-
-
-def _contract(op: Operation, inputs: Inputs, mask: Mask, n: int) -> Any:
-    return apply(op.opdef, *_all_repeated(inputs, mask, n), **op.params)
-
-
-def _gather(op: Operation, inputs: Inputs, mask: Mask, n: int) -> Any:
-    """Positions that are the same for all examples; ``take_along`` wants them as often as there are
-    examples.
-    """
-    if any(mask[1:]):
-        return None
-    return apply(op.opdef, inputs[0], *_positions(op, inputs[1:], n), **_next_axes(op))
-
-
-def _scatter(op: Operation, inputs: Inputs, mask: Mask, n: int) -> Any:
-    if any(mask[2:]):
-        return None
-    like, updates = _all_repeated(inputs[:2], mask[:2], n)
-    return apply(op.opdef, like, updates, *_positions(op, inputs[2:], n), **_next_axes(op))
-
-
-def _positions(op: Operation, index: Inputs, n: int) -> Inputs:
-    kind = op.opdef.kind
-    assert isinstance(kind, Gather | Scatter)
-    return tuple(repeat(x, n) for x in index) if kind.form == "take_along" else index
-
-
-def _next_axes(op: Operation) -> dict[str, Any]:
-    params = dict(op.params)
-    if "axis" in params:
-        params["axis"] += 1
-    if "axes" in params:
-        params["axes"] = tuple(axis + 1 for axis in params["axes"])
-    return params
-
-
-_rules: dict[type, Rule] = {
-    Elementwise: _elementwise,
-    View: _view,
-    Reduce: _reduce,
-    Scan: _scan,
-    Contract: _contract,
-    Gather: _gather,
-    Scatter: _scatter,
-}
 
 
 # -- any op: one example after another -----------------------------------------------------------------------

@@ -22,6 +22,7 @@ from jitgrad.seen import Fixed, Form, Seen
 from jitgrad.sources import source_text, user_source
 from jitgrad.spec import TensorSpec
 from jitgrad.statics import Arguments, Options, Statics
+from jitgrad.streams import Streams
 from jitgrad.trace import (
     LeafKey,
     Results,
@@ -71,6 +72,7 @@ class Calls:
         self.name = getattr(fn, "__name__", type(fn).__name__)
         self.arguments = Arguments(fn, options, is_transform)
         self.traces = 0
+        self.streams = Streams()
         self._entries: dict[tuple[Any, ...], Entry] = {}
         self._used: dict[tuple[Any, ...], int] = {}
         self._clock = 0
@@ -185,7 +187,7 @@ class Calls:
                 with recording.span("trace", self.name, self._facts(call)):
                     traced = self._trace(call)
                 name = as_name(self.options.name or self.name)
-                runner = Runner(traced.outputs, traced.feeds, traced.effects, name)
+                runner = Runner(traced.outputs, traced.feeds, traced.effects, name, self.streams)
                 while len(self._entries) >= max_traces:
                     self._drop(min(list(self._entries), key=self._last_use))
                 self._entries[call.key] = Entry(runner, traced.results)

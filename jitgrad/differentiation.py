@@ -13,9 +13,11 @@ import numpy as np
 
 from jitgrad import pytree
 from jitgrad.batching import batch
+from jitgrad.batching_rules import Lead, repeat
 from jitgrad.errors import DTypeError, ShapeError, layout
 from jitgrad.gradients import gradients
-from jitgrad.graph import Operation, Tensor
+from jitgrad.graph import Operation, Tensor, apply_one
+from jitgrad.opdef import find
 from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor
 from jitgrad.sources import operation_text, source_text, user_source
@@ -298,18 +300,20 @@ def _row_gradients(y: Tensor, xs: Sequence[Tensor]) -> list[Tensor]:
     if y.size == 1:
         return dense_gradients([y], xs, [call("ones_like", y)])
     seed = same(call("zeros_like", y))
-    return batch(dense_gradients([y], xs, [seed]), {seed: _units(y)}, y.size)
+    return batch(dense_gradients([y], xs, [seed]), {seed: units(y, Lead(y.size))}, y.size)
 
 
 def _block(rows: Tensor, y: Tensor, x: Tensor) -> Tensor:
     return call("reshape", rows, (*y.spec.known_shape, *x.spec.known_shape))  # type: ignore[no-any-return]
 
 
-def _units(x: Tensor) -> Tensor:
-    """All unit tensors of the shape of ``x``, along a new leading axis."""
-    number = as_tensor(np.arange(x.size))
-    is_one = call("equal", call("expand_dims", number, 1), number)
-    return call("reshape", call("astype", is_one, x.dtype), (x.size, *x.spec.known_shape))  # type: ignore[no-any-return]
+def units(x: Tensor, lead: Lead) -> Tensor:
+    """All unit tensors of the shape of ``x``, one per element, along a new leading axis."""
+    number = lead.numbers(x)
+    is_one = call("astype", call("equal", call("expand_dims", number, 1), number), x.dtype)
+    if x.spec.is_known:
+        return call("reshape", is_one, (x.size, *x.spec.known_shape))  # type: ignore[no-any-return]
+    return apply_one(find("reshape_like"), is_one, repeat(x, lead))
 
 
 def _columns(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> list[list[Tensor]]:
@@ -326,4 +330,4 @@ def _column_tangents(ys: Sequence[Tensor], x: Tensor) -> list[Tensor]:
     if x.size == 0:
         return [as_tensor(np.zeros((0, *y.spec.known_shape), y.dtype)) for y in ys]
     tangent = same(call("zeros_like", x))
-    return batch(along(ys, [x], [tangent]), {tangent: _units(x)}, x.size)
+    return batch(along(ys, [x], [tangent]), {tangent: units(x, Lead(x.size))}, x.size)

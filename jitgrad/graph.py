@@ -196,6 +196,7 @@ class Graph:
         self.scope_counter = itertools.count()
         self.gradient_rules: dict[str, Any] = {}
         self.seed: int | None = None
+        self.draws = itertools.count()  # numbers of the operations that draw random numbers
         self.functions: dict[str, Any] = {}
         self.variables: dict[Any, Tensor] = {}  # the first read of each
         self.closed_by: str | None = None

@@ -154,6 +154,7 @@ class Interpreted:
     """Runs in the interpreter; ``reason`` completes the sentence "not compiled: ..."."""
 
     reason: str
+    is_elementwise: bool = False
 
 
 Kind = (
@@ -170,6 +171,8 @@ PURE_KINDS = frozenset((Elementwise, Reindex, View, Reduce, Contract, Shaped))
 Vjp = Callable[..., Any]
 Infer = Callable[[Specs, Params], Specs]
 Impl = Callable[..., Any]
+# emit(name, *values, **params) adds an instruction and gives the number of its value.
+Emit = Callable[..., int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,6 +183,7 @@ class OpDef:
     ``impl(*arrays, **params)`` gives an array, or a tuple of them when there are several outputs.
     ``vjp`` is None where there is no rule; ``differentiable=False`` says that none is missing.
     ``stateful`` ops are neither merged nor dropped nor folded.
+    ``expand(emit, params)``: an op without inputs that a program makes of other instructions; it gives its value.
     ``infers_partial`` says that ``infer`` also takes partly unknown shapes, for ops that need extents of several
     inputs to agree; the graph probes the others with made-up extents.
     """
@@ -192,6 +196,7 @@ class OpDef:
     differentiable: bool = True
     stateful: bool = False
     infers_partial: bool = False
+    expand: Callable[[Emit, Params], int] | None = None
 
     def __repr__(self) -> str:
         return f"OpDef({self.name})"
@@ -210,11 +215,12 @@ def define(
     differentiable: bool = True,
     stateful: bool = False,
     infers_partial: bool = False,
+    expand: Callable[[Emit, Params], int] | None = None,
 ) -> OpDef:
     """Make an op and enter it in the registry; CompileError when the name is taken."""
     if name in _registry:
         raise CompileError(f"op {name!r} is defined twice")
-    op = OpDef(name, infer, impl, vjp, kind, differentiable, stateful, infers_partial)
+    op = OpDef(name, infer, impl, vjp, kind, differentiable, stateful, infers_partial, expand)
     _registry[name] = op
     return op
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from jitgrad.errors import CompileError, ShapeError, layout
 from jitgrad.graph import Operation, Tensor
-from jitgrad.opdef import Control, OpDef
+from jitgrad.opdef import Control, OpDef, find
 from jitgrad.scopes import cluster_scope
 from jitgrad.sources import Source, operation_text, param_text, source_text
 from jitgrad.spec import TensorSpec
@@ -186,14 +186,17 @@ def slice_graph(
     place: dict[Operation, int] = {}
     instructions: list[Instruction] = []
     for op in needed:
+        after = tuple([place[c] for c in op.control_inputs if c in place]) if op.control_inputs else ()
+        origin = Origin(op.name, op.source, cluster_scope(op._attrs), op.is_gradient)
+        place[op] = len(instructions)
+        if op.opdef.expand is not None:
+            number.setdefault(op.outputs[0], _expanded(op, origin, after, instructions, specs))
+            continue
         inputs = tuple([number[x] for x in op.inputs])
         outputs = tuple(range(len(specs), len(specs) + len(op.outputs)))
         specs += _known_specs(op, specs, inputs)
         for v, t in zip(outputs, op.outputs, strict=True):
             number.setdefault(t, v)  # a fed output keeps its fed value
-        after = tuple([place[c] for c in op.control_inputs if c in place]) if op.control_inputs else ()
-        origin = Origin(op.name, op.source, cluster_scope(op._attrs), op.is_gradient)
-        place[op] = len(instructions)
         params, kind = op.params, op.opdef.kind
         if isinstance(kind, Control):
             params = kind.specialise(tuple([specs[v] for v in inputs]), params)
@@ -201,6 +204,24 @@ def slice_graph(
     return Program(
         tuple(range(len(feeds))), tuple(number[t] for t in fetches), tuple(instructions), tuple(specs), name
     )
+
+
+def _expanded(
+    op: Operation, origin: Origin, after: tuple[int, ...], instructions: list[Instruction], specs: list[TensorSpec]
+) -> int:
+    """The value of an operation that is made of other instructions, which are appended; the first one waits."""
+
+    def emit(name: str, *inputs: int, **params: Any) -> int:
+        part = find(name)
+        (spec,) = part.infer(tuple([specs[v] for v in inputs]), params)
+        waits = after if len(instructions) == first else ()
+        instructions.append(Instruction(part, inputs, (len(specs),), params, origin, waits))
+        specs.append(spec)
+        return len(specs) - 1
+
+    first = len(instructions)
+    assert op.opdef.expand is not None
+    return op.opdef.expand(emit, op.params)
 
 
 def needed_operations(

@@ -1,9 +1,13 @@
-"""Snapshots of Variables: what they hold at a moment, so that a run that is made to look at it leaves no trace."""
+"""Snapshots of Variables and streams of random numbers at a moment, so that a run that is made to look at it leaves no
+trace.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
+
+from jitgrad.streams import current
 
 if TYPE_CHECKING:
     from jitgrad.ops.state import Variable
@@ -11,10 +15,14 @@ if TYPE_CHECKING:
 
 
 class Snapshot:
-    """The values of Variables when it is made. Arrays are shared: whoever changes rows in place copies them first."""
+    """The values of Variables when it is made, and how far the present streams have been read.
+
+    Arrays are shared: whoever changes rows in place copies them first.
+    """
 
     def __init__(self, variables: Iterable[Variable]) -> None:
         self._held = [(variable, variable._value, variable._eager) for variable in dict.fromkeys(variables)]
+        self._positions = current().positions()
 
     def __bool__(self) -> bool:
         return bool(self._held)
@@ -24,7 +32,8 @@ class Snapshot:
         return Snapshot(variable for variable, _, _ in self._held)
 
     def restore(self) -> None:
-        """Let the Variables hold what they held."""
+        """Let the Variables hold what they held, and the streams go on where they were."""
+        current().restart(self._positions)
         for variable, value, eager in self._held:
             variable._value, variable._eager = value, eager
 

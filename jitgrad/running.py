@@ -27,6 +27,7 @@ from jitgrad.program import Program, needed_operations, slice_graph
 from jitgrad.progress import watched
 from jitgrad.restoring import variables_of
 from jitgrad.spec import TensorSpec, spec_of
+from jitgrad.streams import Streams, current, reading
 
 if TYPE_CHECKING:
     from jitgrad.ops.state import Variable
@@ -137,7 +138,7 @@ class Runner:
 
     A program knows all its shapes, so the graph is cut at operations that do not tell theirs beforehand
     (py_func): what does not depend on them is one program, then they are run, then the rest is a program for
-    the shapes that they gave.
+    the shapes that they gave. Random numbers are read from ``streams``, those of its owner.
     """
 
     def __init__(
@@ -146,9 +147,11 @@ class Runner:
         feeds: Sequence[Tensor],
         targets: Sequence[Operation] = (),
         name: str = "main",
+        streams: Streams | None = None,
     ) -> None:
         self.fetches = tuple(fetches)
         self.feeds = tuple(feeds)
+        self.streams = current() if streams is None else streams
         self.operations = tuple(needed_operations(fetches, targets, feeds))
         self._steps = _plan_steps(self.fetches, self.feeds, tuple(targets), self.operations, name)
         first = self._steps[0]
@@ -171,7 +174,8 @@ class Runner:
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """Arrays of the fetches, computed by executables."""
-        return self._only.run(arrays) if self._only is not None else self._run_steps(arrays, Stage.run)
+        with reading(self.streams):
+            return self._only.run(arrays) if self._only is not None else self._run_steps(arrays, Stage.run)
 
     def as_run(self, arrays: Sequence[Any]) -> Any:
         """How machine code makes such a run without Python; None where it cannot."""
@@ -179,11 +183,8 @@ class Runner:
 
     def interpret(self, arrays: Sequence[Any]) -> list[Any]:
         """Arrays of the fetches, computed op by op in NumPy."""
-        return (
-            self._only.interpret(arrays)
-            if self._only is not None
-            else self._run_steps(arrays, Stage.interpret)
-        )
+        with reading(self.streams):
+            return self._only.interpret(arrays) if self._only is not None else self._run_steps(arrays, Stage.interpret)
 
     def explain(self, arrays: Sequence[Any]) -> Any:
         """What becomes of a run with such arrays."""
@@ -201,7 +202,8 @@ class Runner:
             found.append((stage, list(values)))
             return stage.run(values)
 
-        self._run_steps(arrays, run)
+        with reading(self.streams):
+            self._run_steps(arrays, run)
         return found
 
     def executables(self) -> list[Any]:

@@ -19,6 +19,7 @@ from jitgrad.ops.slices import IndexedSlices
 from jitgrad.running import Runner, Stage
 from jitgrad.sources import operation_text
 from jitgrad.spec import is_compatible, shape_text
+from jitgrad.streams import Streams
 
 
 class FeedError(JitgradError, ValueError):
@@ -35,11 +36,12 @@ class _Fetched:
 
 class Session:
     """Runs a graph, the default one if none is given. It may be used in a ``with`` statement, and holds
-    nothing to close.
+    nothing to close. Random numbers begin with the session, and go on from run to run.
     """
 
     def __init__(self, graph: Graph | None = None) -> None:
         self.graph = default_graph() if graph is None else graph
+        self._streams = Streams()
         self._runners: dict[Any, tuple[Runner, _Fetched]] = {}
         self._lock = threading.Lock()
         renew_when_forked(self)
@@ -123,7 +125,7 @@ class Session:
         tensors = list(dict.fromkeys(element for element in elements if isinstance(element, Tensor)))
         place = {t: number for number, t in enumerate(tensors)}
         targets = [element for element in elements if isinstance(element, Operation)]
-        runner = Runner(tensors, feeds, targets, name="session")
+        runner = Runner(tensors, feeds, targets, "session", self._streams)
         _refuse_unfed(runner)
         slots = tuple(place[e] if isinstance(e, Tensor) else None for e in elements)
         return runner, _Fetched(structure, slots)

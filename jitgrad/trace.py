@@ -38,6 +38,7 @@ class Trace(Graph):
     def __init__(self) -> None:
         super().__init__()
         self.uses = {}
+        self.seed = default_graph().seed
 
 
 def is_tracing() -> bool:

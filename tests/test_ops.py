@@ -33,6 +33,7 @@ without_case = {
     "constant", "placeholder", "read_variable", "assign", "scatter_variable", "no_op",
     "custom_gradient", "prevent_gradient", "py_func",
     "cond", "call", "scan", "while_loop", "while_gradient",  # tests/test_control.py
+    "random_uniform", "random_normal", "random_position",
 }  # fmt: skip
 
 edges = (

@@ -9,6 +9,7 @@ import numpy as np
 
 from jitgrad.compiler import vecmath
 from jitgrad.compiler.scalar_values import Ops, Value, cast
+from jitgrad.compiler.threefry_ir import random_bits
 
 Emitter = Callable[..., Value]
 emitters: dict[str, Emitter] = {}
@@ -364,6 +365,11 @@ def _shifted(o: Ops, count: Value, shift: Callable[[Value], Value], beyond: Valu
     """A shift by fewer bits than the width, else ``beyond``: LLVM leaves larger counts undefined."""
     fits = o.builder.icmp_unsigned("<", count, o.const(8 * o.dtype.itemsize))
     return o.builder.select(fits, shift(o.builder.select(fits, count, o.const(0))), beyond)
+
+
+@_op("threefry2x32")
+def _threefry2x32(o: Ops, counter: Value, key: Value) -> Value:
+    return random_bits(o, counter, key)
 
 
 @_op("wrap_index")

@@ -30,7 +30,7 @@ _FLOAT_ONLY = {
 _SAME_DTYPES = {
     "add", "add_n", "subtract", "multiply", "divide", "maximum", "minimum", "fmax", "fmin", "clip", "heaviside", "fmod",
     "remainder", "floor_divide", "copysign", "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift",
-    "logaddexp2", *COMPARISONS,
+    "logaddexp2", "threefry2x32", *COMPARISONS,
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.spec import type_names
+from jitgrad.threefry import threefry2x32
 
 # Ops whose meaning is the NumPy ufunc of the same name.
 UFUNCS = (
@@ -75,6 +76,7 @@ def oracle() -> dict[str, Callable[..., Any]]:
         "add_n": lambda *xs: functools.reduce(np.add, xs),
         "gammaln": lambda x: -np.log(abs(x)) if abs(x) < np.finfo(type(x)).tiny else special.gammaln(x),
         "polygamma1": lambda x: special.polygamma(1, x),
+        "threefry2x32": threefry2x32,
         "wrap_index": _wrap_index,
         "scale_of": _scale_of,
         "reciprocal_of": _reciprocal_of,

@@ -57,7 +57,7 @@ def _imag_vjp(g: Tensor, out: Tensor, x: Tensor) -> Any:
     return -1j * g if x.dtype.kind == "c" else None
 
 
-no_loops = Interpreted("complex numbers have no native form")
+no_loops = Interpreted("complex numbers have no native form", is_elementwise=True)
 real_op = define("real", infer=_infer_part, impl=np.real, vjp=_real_vjp, kind=no_loops, infers_partial=True)
 imag_op = define("imag", infer=_infer_part, impl=np.imag, vjp=_imag_vjp, kind=no_loops, infers_partial=True)
 conjugate_op = from_ufunc(

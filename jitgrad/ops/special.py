@@ -86,7 +86,7 @@ def define_special(
 
 def interpreted(name: str) -> Interpreted:
     """The kind of a function that is left to SciPy."""
-    return Interpreted(f"{name} has no native form")
+    return Interpreted(f"{name} has no native form", is_elementwise=True)
 
 
 # -- activations ---------------------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ def from_ufunc(
         infer=infer,
         impl=ufunc,
         vjp=vjp,
-        kind=Elementwise(ufunc.__name__) if interpreted is None else Interpreted(interpreted),
+        kind=Elementwise(ufunc.__name__) if interpreted is None else Interpreted(interpreted, is_elementwise=True),
         differentiable=vjp is not None if differentiable is None else differentiable,
         infers_partial=True,
     )

@@ -1,0 +1,114 @@
+"""Second derivatives in graphs: whole Hessians, batched over all unit directions at once, and their products with
+vectors; the same of functions is in transforms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jitgrad.batching import batch
+from jitgrad.batching_rules import Lead, outer_pattern
+from jitgrad.differentiation import dense_gradients, units
+from jitgrad.errors import DTypeError, layout
+from jitgrad.gradients import gradients
+from jitgrad.graph import Tensor, apply_one, default_graph, graph_of
+from jitgrad.opdef import find
+from jitgrad.operators import call
+from jitgrad.ops.common import as_tensor
+from jitgrad.ops.state import Variable
+from jitgrad.scopes import compile_attrs
+from jitgrad.sources import operation_text
+from jitgrad.spec import is_inexact
+from jitgrad.trace import same
+
+
+def hessians(
+    ys: Any,
+    xs: Any,
+    name: str = "hessians",
+    colocate_gradients_with_ops: bool = False,
+    gate_gradients: bool = False,
+    aggregation_method: Any = None,
+) -> list[Tensor]:
+    """Per x of ``xs`` the second derivatives of the sum of all ``ys``, of shape ``x.shape + x.shape``.
+
+    ``ys`` and ``xs`` are a tensor or a sequence of tensors of any shape; extents may be unknown until they are fed, a
+    rank may not. Zeros where ys are linear in x or do not depend on it. The other arguments are those of ``gradients``.
+    One derivative with a stand-in for the direction, then all unit directions at once: no loop. DTypeError for an x
+    that carries no gradient.
+    """
+    targets, sources = _tensors(ys), _tensors(xs)
+    _refuse_integers(sources)
+    options = {
+        "colocate_gradients_with_ops": colocate_gradients_with_ops,
+        "gate_gradients": gate_gradients,
+        "aggregation_method": aggregation_method,
+    }
+    graph = graph_of([*targets, *sources])
+    with graph.as_default(), graph.name_scope(name):
+        slopes = gradients(targets, sources, **options)
+        return [_hessian(g, x, options) for g, x in zip(slopes, sources, strict=True)]
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """The tensors that ``gradients`` takes these ys or xs for."""
+    items = [value] if _is_one(value) else list(value)
+    reads = [x.first_read(default_graph()) if isinstance(x, Variable) else x for x in items]
+    return [as_tensor(x) for x in reads]
+
+
+def _is_one(value: Any) -> bool:
+    return isinstance(value, Tensor) or hasattr(value, "as_graph_element")
+
+
+def _refuse_integers(xs: Sequence[Tensor]) -> None:
+    for x in xs:
+        if not is_inexact(x.dtype):
+            raise DTypeError(layout(f"{x.name!r} of dtype {x.dtype.name} carries no gradient", op=operation_text(x.op)))
+
+
+def _hessian(g: Tensor | None, x: Tensor, options: dict[str, Any]) -> Tensor:
+    """All derivatives of the gradient ``g`` of x."""
+    if g is None:
+        return _zeros(x)
+    with g.graph.only_attrs(compile_attrs(g.op)):
+        seed = same(call("zeros_like", g))
+    (along,) = gradients([g], [x], [seed], **options)
+    if along is None:
+        return _zeros(x)
+    lead = Lead(x.spec.size) if x.spec.is_known else Lead(None, call("ravel", x))
+    with g.graph.only_attrs(compile_attrs(g.op)):
+        directions = units(x, lead)
+    (rows,) = batch([along], {seed: directions}, lead)
+    with g.graph.only_attrs(compile_attrs(along.op)):
+        if x.spec.is_known:
+            return call("reshape", rows, 2 * x.spec.known_shape)  # type: ignore[no-any-return]
+        return apply_one(find("reshape_like"), rows, outer_pattern(x))
+
+
+def _zeros(x: Tensor) -> Tensor:
+    return call("zeros_like", outer_pattern(x))  # type: ignore[no-any-return]
+
+
+def hessian_vector_product(ys: Any, xs: Any, v: Any) -> list[Tensor]:
+    """The Hessian of the sum of all ``ys`` with respect to ``xs``, times ``v``, at the cost of about two gradients.
+
+    ``v`` is a tensor or an array per x, of its shape; a bare one for a bare x. The result is a list like ``xs``, zeros
+    where ys are linear. ValueError for another number of vectors than of xs, DTypeError for an x that carries no
+    gradient.
+    """
+    targets, sources = _tensors(ys), _tensors(xs)
+    vectors = [v] if _is_one(xs) and not isinstance(v, list | tuple) else list(v)
+    if len(vectors) != len(sources):
+        raise ValueError(f"hessian_vector_product got {len(vectors)} vectors v for {len(sources)} xs")
+    _refuse_integers(sources)
+    graph = graph_of([*targets, *sources])
+    with graph.as_default(), graph.name_scope("hessian_vector_product"):
+        slopes = gradients(targets, sources)
+        pairs = [(g, t) for g, t in zip(slopes, vectors, strict=True) if g is not None]
+        along = [as_tensor(t, g.dtype) for g, t in pairs]
+        return dense_gradients([g for g, _ in pairs], sources, along)
+
+
+__all__ = ["hessian_vector_product", "hessians"]

@@ -1,0 +1,244 @@
+"""Random numbers: known answers, distributions, seeds, streams; the same compiled, interpreted and cut in clusters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import jitgrad as jg
+from jitgrad.nonfinite import NonFiniteError
+from jitgrad.program import slice_graph
+from jitgrad.streams import stream_key
+from jitgrad.threefry import threefry2x32
+
+quick = pytest.mark.quick
+
+
+@quick
+@pytest.mark.parametrize(
+    ("counter", "key", "bits"),
+    [
+        (0, 0, 0x99BA4EFE6B200159),
+        (2**64 - 1, 2**64 - 1, 0xBB002BE71CB996FC),
+        (0x85A308D3243F6A88, 0x0370734413198A2E, 0x483DF7A0C4923A9C),
+    ],
+)
+def test_known_answers(counter: int, key: int, bits: int) -> None:
+    """Those of the authors' Random123, for 20 rounds."""
+    assert int(threefry2x32(np.uint64(counter), np.uint64(key))) == bits
+
+
+@quick
+def test_keys_differ() -> None:
+    seeds = [(g, s, n) for g in (None, 1, -1) for s in (None, 0, 1, -1) for n in range(3)]
+    keys = {stream_key(*seed) for seed in seeds}
+    assert len(keys) == 3 * (3 + 3)  # an operation's own seed hides its number
+
+
+def draws(graph_seed: int | None = 3, **kinds: Any) -> list[Any]:
+    jg.set_random_seed(graph_seed)
+    shape = kinds.pop("shape", (40, 1003))
+    return [jg.random_uniform(shape, -1, 3, **kinds), jg.random_normal(shape, 2, 0.5, **kinds)]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_distributions(dtype: Any, compiled: bool) -> None:
+    with jg.Graph().as_default(), jg.jit_scope(compiled):
+        u, z = jg.Session().run(draws(dtype=dtype, shape=(200, 1000)))
+    assert u.dtype == z.dtype == dtype
+    assert u.min() >= -1 and u.max() <= 3
+    for sample, distribution in ((u, stats.uniform(-1, 4)), (z, stats.norm(2, 0.5))):
+        flat = sample.ravel().astype(float)
+        assert stats.kstest(flat, distribution.cdf).pvalue > 1e-3
+        for moment, expected in zip((flat.mean(), flat.var()), distribution.stats("mv"), strict=True):
+            assert abs(moment - expected) < 5 * np.sqrt(1.0 / flat.size)
+        assert abs(np.corrcoef(flat[1:], flat[:-1])[0, 1]) < 5 / np.sqrt(flat.size)
+    assert abs(stats.skew(z.ravel())) < 0.03 and abs(stats.kurtosis(z.ravel())) < 0.06
+
+
+@quick
+def test_a_draw_is_one_stateful_operation() -> None:
+    with jg.Graph().as_default() as graph:
+        jg.random_uniform((2, 3), name="noise")
+        jg.random_normal(4, dtype="float32")
+        assert [op.type for op in graph.operations] == ["random_uniform", "random_normal"]
+        assert all(op.opdef.stateful for op in graph.operations)
+        assert graph.operations[0].name == "noise"
+        assert [op.outputs[0].shape for op in graph.operations] == [(2, 3), (4,)]
+
+
+def values(scope: str) -> tuple[list[Any], list[Any]]:
+    """Two runs of one graph, with parts of it in scopes of their own."""
+    with jg.Graph().as_default():
+        with jg.jit_scope(scope != "none"):
+            u, z = draws()
+            x = u * z
+        with jg.jit_scope(scope == "two"):
+            total = np.sum(np.exp(-x), axis=1)
+        with jg.jit_scope(scope != "none"):
+            more = total + jg.random_uniform((40,))
+        session = jg.Session()
+        return session.run([u, z, total, more]), session.run([u, z, total, more])
+
+
+def test_same_numbers_in_one_piece_in_several_and_interpreted() -> None:
+    runs = [values(scope) for scope in ("none", "one", "two")]
+    for other in runs[1:]:
+        for ours, theirs in zip(other, runs[0], strict=True):
+            np.testing.assert_array_equal(ours[0], theirs[0])
+            for a, b in zip(ours[1:], theirs[1:], strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+@quick
+def test_streams_of_a_session() -> None:
+    with jg.Graph().as_default():
+        u, z = draws(shape=(5,))
+        first, other = jg.Session(), jg.Session()
+        a, b = first.run([u, z]), first.run([u, z])
+        assert not np.any(a[0] == b[0]) and not np.any(a[1] == b[1])
+        again = other.run(z), other.run(z)
+        np.testing.assert_array_equal(again[0], a[1])
+        np.testing.assert_array_equal(again[1], b[1])
+        np.testing.assert_array_equal(other.run(u), a[0])  # which no run has drawn from
+
+
+@quick
+def test_seeds() -> None:
+    def numbers(graph_seed: int | None, seeds: list[int | None]) -> list[Any]:
+        with jg.Graph().as_default():
+            if graph_seed is not None:
+                jg.set_random_seed(graph_seed)
+            found: list[Any] = jg.Session().run([jg.random_uniform((3,), seed=seed) for seed in seeds])
+            return found
+
+    same, other = numbers(1, [5, 5]), numbers(2, [5, 5])
+    np.testing.assert_array_equal(*same)
+    assert not np.any(same[0] == other[0])
+    plain, again, seeded = numbers(None, [None, None]), numbers(None, [None, None]), numbers(0, [None, None])
+    np.testing.assert_array_equal(plain, again)
+    np.testing.assert_array_equal(plain, seeded)
+    assert not np.any(plain[0] == plain[1])
+
+
+@quick
+def test_draws_are_neither_merged_nor_folded() -> None:
+    with jg.Graph().as_default():
+        pair = [jg.random_uniform((4,), seed=1), jg.random_uniform((4,), seed=1)]
+        program = slice_graph(pair, {})
+        assert sum(ins.op.name == "random_position" for ins in program.instructions) == 2
+        a, b = jg.Session().run(pair)
+        np.testing.assert_array_equal(a, b)  # streams of one key, each read from its beginning
+
+
+def test_a_draw_is_part_of_a_kernel() -> None:
+    def noisy(x: Any) -> Any:
+        return np.sum(np.tanh(x + jg.random_normal(x.shape, 0, 0.1)))
+
+    explanation = jg.compile(noisy).explain(np.zeros((30, 40)))
+    assert explanation.kernels.count("threefry2x32") == 1
+    assert explanation.clusters.count("cluster") == 1
+
+
+def test_compiled_functions_draw_anew_with_each_call() -> None:
+    def noise(x: Any) -> Any:
+        return x + jg.random_normal(x.shape)
+
+    with jg.Graph().as_default():
+        jg.set_random_seed(11)
+        f, g = jg.compile(noise), jg.compile(noise)
+        x = np.zeros(6)
+        ours, theirs = [f(x) for _ in range(5)], [g.interpret(x) for _ in range(5)]
+    np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+    assert len({a.tobytes() for a in ours}) == 5
+    assert not np.any(f(np.zeros(3)) == ours[0][:3])  # another trace, the same streams
+
+
+@quick
+def test_eager_draws() -> None:
+    jg.set_random_seed(5)
+    a, b = jg.random_uniform((3,)), jg.random_uniform((3,))
+    seeded = jg.random_normal((2,), seed=9), jg.random_normal((2,), seed=9)
+    jg.set_random_seed(5)
+    np.testing.assert_array_equal(jg.random_uniform((3,)).numpy(), a.numpy())
+    np.testing.assert_array_equal(jg.random_normal((2,), seed=9).numpy(), seeded[0].numpy())
+    assert not np.any(a.numpy() == b.numpy()) and not np.any(seeded[0].numpy() == seeded[1].numpy())
+    jg.set_random_seed(None)
+
+
+def test_large_eager_draws_go_on_with_the_same_numbers() -> None:
+    jg.set_random_seed(5)
+    large = jg.random_uniform((200, 100), 0, 2).numpy()
+    jg.set_random_seed(5)
+    small = [jg.random_uniform((100, 100), 0, 2).numpy() for _ in range(2)]
+    np.testing.assert_array_equal(large, np.concatenate(small))
+    jg.set_random_seed(None)
+
+
+@quick
+def test_gradients_reach_the_parameters() -> None:
+    with jg.Graph().as_default():
+        mean, stddev = jg.placeholder(np.float64, (3,)), jg.placeholder(np.float64)
+        z = jg.random_normal((2, 3), mean, stddev)
+        u = jg.random_uniform((3,), mean, mean + 1.0)
+        got = jg.Session().run(
+            [z, u, *jg.gradients(z, [mean, stddev]), *jg.gradients(u, mean)], {mean: [1.0, 2.0, 3.0], stddev: 2.0}
+        )
+        assert np.all((got[1] >= [1, 2, 3]) & (got[1] <= [2, 3, 4]))
+        np.testing.assert_array_equal(got[2], [2.0, 2.0, 2.0])
+        np.testing.assert_allclose(got[3], np.sum((got[0] - [1, 2, 3]) / 2))
+        np.testing.assert_allclose(got[4], np.ones(3))
+        plain = jg.random_uniform((3,))
+        assert jg.gradients(np.sum(plain * mean), [plain, mean])[0] is not None
+
+
+@quick
+def test_reparameterised_gradient_of_a_function() -> None:
+    def f(scale: Any) -> Any:
+        return np.sum(jg.random_normal((4,), 1.0, scale, dtype=np.float32))
+
+    value, slope = jg.value_and_grad(f)(np.float32(2.0))
+    np.testing.assert_allclose(value, 4 + 2 * slope, rtol=1e-6)
+    assert value.dtype == np.float32
+
+
+@quick
+def test_a_run_that_looks_for_nan_reads_the_same_numbers() -> None:
+    with jg.Graph().as_default(), jg.config(debug_nans=True):
+        u = jg.random_uniform((4,))
+        bad = np.log(u - 2.0)
+        session = jg.Session()
+        with pytest.raises(NonFiniteError):
+            session.run(bad)
+        after = session.run(u)
+        fresh = jg.Session()
+        fresh.run(u)
+        np.testing.assert_array_equal(after, fresh.run(u))
+
+
+@quick
+@pytest.mark.parametrize("shape", [None, (2, None), (-1,)])
+def test_bad_shapes(shape: Any) -> None:
+    with jg.Graph().as_default(), pytest.raises(jg.ShapeError, match="known shape"):
+        jg.random_uniform(shape)
+
+
+@quick
+def test_bad_dtypes() -> None:
+    with pytest.raises(jg.DTypeError, match="float32 and float64"):
+        jg.random_normal((2,), dtype=np.int32)
+    with pytest.raises(TypeError):
+        jg.set_random_seed(1.5)  # type: ignore[arg-type]
+
+
+@quick
+@pytest.mark.parametrize("shape", [(), (0,), (1, 1), (3, 0)])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_small_shapes(shape: tuple[int, ...], compiled: bool) -> None:
+    with jg.Graph().as_default(), jg.jit_scope(compiled):
+        a, b = jg.Session().run([jg.random_uniform(shape), jg.random_normal(shape)])
+        assert np.shape(a) == np.shape(b) == shape
