@@ -9,7 +9,7 @@ from typing import Any
 
 from jitgrad.batching import batch
 from jitgrad.batching_rules import Lead, outer_pattern
-from jitgrad.differentiation import dense_gradients, units
+from jitgrad.differentiation import units
 from jitgrad.errors import DTypeError, layout
 from jitgrad.gradients import gradients
 from jitgrad.graph import Tensor, apply_one, default_graph, graph_of
@@ -20,6 +20,7 @@ from jitgrad.ops.state import Variable
 from jitgrad.scopes import compile_attrs
 from jitgrad.sources import operation_text
 from jitgrad.spec import is_inexact
+from jitgrad.tangents import dense_gradients
 from jitgrad.trace import same
 
 
