@@ -16,6 +16,7 @@ from jitgrad.calls import Calls, max_traces
 from jitgrad.forking import renew_when_forked
 from jitgrad.running import Runner, Stage
 from jitgrad.statics import Options
+from jitgrad.streams import current
 from jitgrad.trace import describe
 
 __all__ = ["CacheInfo", "Compiled", "Options", "Transformed", "global_name", "max_traces", "run_once"]
@@ -164,5 +165,10 @@ class Compiled:
 
 
 def run_once(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Trace a call, interpret it and forget it. Python numbers among the arguments stay what they are."""
-    return Compiled(fn, Options(scoped=False, keeps_numbers=True)).interpret(*args, **kwargs)
+    """Trace a call, interpret it and forget it. Python numbers among the arguments stay what they are.
+
+    Random numbers go on from call to call in the streams that are read here.
+    """
+    made = Compiled(fn, Options(scoped=False, keeps_numbers=True))
+    made._calls.streams = current()
+    return made.interpret(*args, **kwargs)

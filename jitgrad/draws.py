@@ -4,7 +4,8 @@ Seeds, as in TensorFlow: the numbers follow from the graph's seed (``set_random_
 operation's. An operation without a seed has in its place how many draws were made in the graph before it, so that the
 same code gives the same numbers, and each draw others. A Session starts every stream, and goes on with each run. A
 compiled function is traced with the seed of the graph around it and keeps its own place in the streams, so that each
-call gives new numbers. Outside of graphs there is one stream per seed, and ``set_random_seed`` begins them again.
+call gives new numbers. Outside of graphs, in functions that are not compiled too, there is one place per stream for the
+whole process, and ``set_random_seed`` begins them again.
 """
 
 from __future__ import annotations
@@ -25,10 +26,9 @@ from jitgrad.ops.random import draw, normal_op, uniform_op
 from jitgrad.running import Runner
 from jitgrad.scopes import jit_scope
 from jitgrad.spec import DType
-from jitgrad.streams import Streams, reading, stream_key
+from jitgrad.streams import reading, shared, stream_key
 from jitgrad.trace import graph_in
 
-_eager = Streams()
 _MANY = 1 << 14  # from here on compiling a kernel pays after a few draws
 
 
@@ -38,7 +38,7 @@ def set_random_seed(seed: int | None) -> None:
     """
     default_graph().seed = None if seed is None else operator.index(seed)
     if not in_graph():
-        _eager.restart()
+        shared.restart()
 
 
 def random_uniform(
@@ -106,7 +106,7 @@ def _drawn_now(
     """Numbers from the eager streams: many by machine code, few without."""
     if math.prod(shape) >= _MANY:
         return _runner(op, key, shape, dtype, params).run([])[0]
-    with reading(_eager):
+    with reading(shared):
         return op.impl(shape=shape, dtype=dtype, key=key, number=0, **dict(params))
 
 
@@ -117,7 +117,7 @@ def _runner(
     with Graph().as_default(), jit_scope():
         own: dict[str, Any] = {"shape": shape, "dtype": dtype, "key": key, "number": 0, **dict(params)}
         out = apply(op, **own)
-    return Runner([out], (), name=op.name, streams=_eager)
+    return Runner([out], (), name=op.name, streams=shared)
 
 
 def _checked_shape(shape: Any) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from jitgrad.compiler.pools import Arena, outputs
 from jitgrad.compiler.runtime import runtime
 from jitgrad.compiler.unbox import pack_arguments, unboxer
 from jitgrad.config import get_num_threads
-from jitgrad.interpreter import run_error
+from jitgrad.interpreter import located, run_error
 from jitgrad.program import Program
 
 if TYPE_CHECKING:
@@ -227,6 +227,14 @@ def holds_denormals(array: Any) -> bool:
 _Step = tuple[tuple[int, ...], tuple[int, ...], Callable[[Sequence[Any]], list[Any]]]
 
 
+def _located(executable: Executable | None, step: BoundOp, error: Exception) -> Exception:
+    """The error of an interpreted step, with its operation and the user's line."""
+    if executable is None:
+        return error
+    program = executable.program
+    return located(program, program.instructions[program.producers()[step.outputs[0]]], error)
+
+
 class Executable:
     """Calls with arrays of the program's inputs; gives new arrays of its outputs."""
 
@@ -310,7 +318,10 @@ class Executable:
             executable = here() if recording.sinks else None
             source = StepRun(executable, number) if executable is not None else None
             with recording.span("numpy", step.op.name, source), np.errstate(all="ignore"):
-                result = step.op.impl(*arrays, **step.params)
+                try:
+                    result = step.op.impl(*arrays, **step.params)
+                except (IndexError, np.linalg.LinAlgError) as error:
+                    raise _located(here(), step, error) from error
             return [result] if len(step.outputs) == 1 else list(result)
 
         return step.inputs, step.outputs, interpreted

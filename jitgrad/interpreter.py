@@ -58,8 +58,8 @@ def interpret(program: Program, feeds: Sequence[Any]) -> list[Any]:
                     del memory
                 else:
                     result = impl(*arguments(values), **params)
-            except IndexError as error:
-                raise _located(program, number, error) from error
+            except (IndexError, np.linalg.LinAlgError) as error:
+                raise located(program, program.instructions[number], error) from error
             if len(outputs) == 1:
                 values[outputs[0]] = result
             else:
@@ -128,9 +128,15 @@ def _reusable(program: Program, ins: Instruction, dead: tuple[int, ...]) -> tupl
     return tuple([v for v in ins.inputs if v in dead and program.specs[v] == spec and v in program.producers()])
 
 
-def _located(program: Program, number: int, error: IndexError) -> IndexError:
-    """The error itself, or one that names the instruction where that was given a position out of bounds."""
-    ins = program.instructions[number]
+def located(program: Program, ins: Instruction, error: Exception) -> Exception:
+    """The error itself, or one that names the instruction, for a position out of bounds and a matrix without a result.
+
+    What a program within an instruction says is left as it is.
+    """
+    if "\n" in str(error):
+        return error
+    if isinstance(error, np.linalg.LinAlgError):
+        return matrix_error(program, ins, str(error))
     return position_error(program, ins) if isinstance(ins.op.kind, Gather | Scatter) else error
 
 
@@ -138,10 +144,21 @@ def run_error(program: Program, ins: Instruction) -> Exception:
     """The error for an instruction that found its arguments wanting while it ran."""
     match ins.op.kind:
         case Library("cholesky"):
-            return np.linalg.LinAlgError("Matrix is not positive definite")
+            return matrix_error(program, ins, "Matrix is not positive definite")
         case Library():
-            return np.linalg.LinAlgError("Singular matrix")
+            return matrix_error(program, ins, "Singular matrix")
     return position_error(program, ins)
+
+
+def matrix_error(program: Program, ins: Instruction, what: str) -> np.linalg.LinAlgError:
+    """The error of a matrix for which a routine has no result, with what NumPy says of it."""
+    return np.linalg.LinAlgError(
+        layout(
+            what,
+            op=instruction_text(program, ins),
+            hint="add a multiple of the identity to the matrix, a small one to a covariance",
+        )
+    )
 
 
 def position_error(program: Program, ins: Instruction) -> IndexingError:

@@ -1,53 +1,39 @@
-"""Functions of neural networks that neither NumPy nor SciPy has: activations, normalisation, embeddings,
-losses; no layers.
+"""Functions of neural networks that neither NumPy nor SciPy has: activations, normalisation, embeddings, convolutions,
+pooling, losses; no layers. The last three are in modules of their own.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 
-from jitgrad import pytree
-from jitgrad.compiled import run_once
-from jitgrad.eager.tensor import run as eager
-from jitgrad.eager.tensor import settled
+from jitgrad.convolution import conv1d, conv2d, conv_transpose, conv_transpose1d, conv_transpose2d
+from jitgrad.draws import random_uniform
 from jitgrad.eagerness import is_eager
-from jitgrad.errors import DTypeError, ShapeError, layout
+from jitgrad.errors import ShapeError, layout
 from jitgrad.graph import Tensor
+from jitgrad.lifting import of_arrays
+from jitgrad.losses import (
+    binary_cross_entropy,
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    huber_loss,
+    kl_div,
+    l1_loss,
+    mse_loss,
+    nll_loss,
+    smooth_l1_loss,
+    softmax_cross_entropy_with_logits,
+)  # fmt: skip
 from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor
+from jitgrad.pooling import avg_pool1d, avg_pool2d, max_pool1d, max_pool2d
 from jitgrad.sources import operation_text
-from jitgrad.spec import is_inexact
+from jitgrad.spec import is_compatible, is_inexact
 from jitgrad.trace import graph_in
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _of_arrays(count: int) -> Callable[[F], F]:
-    """Decorator: a function written on tensors also takes arrays in its first ``count`` arguments, and
-    runs at once.
-    """
-
-    def wrap(fn: F) -> F:
-        @functools.wraps(fn)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            graph = graph_in((args, kwargs))
-            if graph is not None:
-                with graph.as_default():
-                    return fn(*args, **kwargs)
-            if is_eager((args, kwargs)):
-                args, kwargs = pytree.tree_map(settled, (args, kwargs))
-                return eager(run, args, kwargs)
-            rest = args[count:]
-            return run_once(lambda *arrays: fn(*arrays, *rest, **kwargs), *args[:count])
-
-        return cast(F, run)
-
-    return wrap
 
 
 def _float(x: Any) -> Tensor:
@@ -58,13 +44,13 @@ def _float(x: Any) -> Tensor:
 # -- activations ---------------------------------------------------------------------------------------------
 
 
-@_of_arrays(1)
+@of_arrays(1)
 def relu(x: Any) -> Any:
     """max(x, 0), elementwise; its derivative at 0 is 0."""
     return call("relu", x)
 
 
-@_of_arrays(1)
+@of_arrays(1)
 def gelu(x: Any, approximate: str | bool = "none") -> Any:
     """x Φ(x), elementwise, with Φ the normal distribution function (Hendrycks and Gimpel, arXiv:1606.08415).
 
@@ -79,38 +65,38 @@ def gelu(x: Any, approximate: str | bool = "none") -> Any:
     raise ValueError(f'approximate must be "none" or "tanh", got {approximate!r}')
 
 
-@_of_arrays(1)
+@of_arrays(1)
 def silu(x: Any) -> Any:
     """x / (1 + exp(-x)), elementwise; also called swish."""
     t = _float(x)
     return t * call("sigmoid", t)
 
 
-@_of_arrays(1)
+@of_arrays(1)
 def sigmoid(x: Any) -> Any:
     """1 / (1 + exp(-x)), elementwise."""
     return call("sigmoid", x)
 
 
-@_of_arrays(1)
+@of_arrays(1)
 def softplus(x: Any) -> Any:
     """log(1 + exp(x)), elementwise, without overflow."""
     return call("softplus", x)
 
 
-@_of_arrays(1)
+@of_arrays(1)
 def softmax(x: Any, axis: int | tuple[int, ...] | None = -1) -> Any:
     """exp(x) / sum(exp(x)) along ``axis``."""
     return call("softmax", x, axis=axis)
 
 
-@_of_arrays(1)
+@of_arrays(1)
 def log_softmax(x: Any, axis: int | tuple[int, ...] | None = -1) -> Any:
     """x - log(sum(exp(x))) along ``axis``."""
     return call("log_softmax", x, axis=axis)
 
 
-@_of_arrays(1)
+@of_arrays(1)
 def logsumexp(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Any:
     """log(sum(exp(x))) along ``axis``, without overflow."""
     return call("logsumexp", x, axis=axis, keepdims=keepdims)
@@ -119,7 +105,7 @@ def logsumexp(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool 
 # -- normalisation, look-up ----------------------------------------------------------------------------------
 
 
-@_of_arrays(3)
+@of_arrays(3)
 def layer_norm(
     x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, axis: int | tuple[int, ...] = -1
 ) -> Any:
@@ -135,13 +121,13 @@ def layer_norm(
     return out if bias is None else out + bias
 
 
-@_of_arrays(1)
+@of_arrays(1)
 def one_hot(indices: Any, depth: int, dtype: Any = np.float32) -> Any:
     """Ones where a new last axis of extent ``depth`` has the value of the integer ``indices``, else zeros."""
     return call("one_hot", indices, depth, dtype)
 
 
-@_of_arrays(2)
+@of_arrays(2)
 def embedding(indices: Any, weight: Any) -> Any:
     """Rows of ``weight`` [n, d] at the integer ``indices``: shape ``indices.shape + (d,)``. IndexError out
     of range.
@@ -149,103 +135,70 @@ def embedding(indices: Any, weight: Any) -> Any:
     return call("take", weight, indices, axis=0)
 
 
-# -- losses --------------------------------------------------------------------------------------------------
-
-
-def _reduced(loss: Tensor, reduction: str) -> Any:
-    if reduction == "none":
-        return loss
-    if reduction not in ("mean", "sum"):
-        raise ValueError(f'reduction must be "mean", "sum" or "none", got {reduction!r}')
-    return call(reduction, loss)
-
-
-def _difference(prediction: Any, target: Any) -> Tensor:
-    a, b = as_tensor(prediction), as_tensor(target)
-    if a.shape != b.shape:
+@of_arrays(2)
+def bias_add(value: Any, bias: Any, data_format: str | None = None) -> Any:
+    """``value`` plus a vector along its last axis, or along axis 1 for a ``data_format`` with channels there ("NCHW",
+    "NCW"). ShapeError when the vector has another extent.
+    """
+    x, b = _float(value), as_tensor(bias)
+    axis = 1 if data_format is not None and data_format[1] == "C" and len(data_format) > 2 else x.ndim - 1
+    if b.ndim != 1 or not is_compatible(b.shape, (x.shape[axis],)):
         raise ShapeError(
-            layout(
-                "prediction and target differ in shape",
-                op=operation_text(a.op),
-                expected=a.spec,
-                got=b.spec,
-                hint="reshape one of them: broadcasting a target is hardly ever meant",
-            )
+            layout("a bias has an element per channel", op=operation_text(x.op), expected=x.spec, got=b.spec)
         )
-    return a - b  # type: ignore[no-any-return]
+    return x + call("reshape", as_tensor(b, x.dtype), tuple(-1 if k == axis else 1 for k in range(x.ndim)))
 
 
-@_of_arrays(2)
-def mse_loss(prediction: Any, target: Any, reduction: str = "mean") -> Any:
-    """(prediction - target)², their "mean", "sum" or one by one ("none"). ShapeError when the shapes
-    differ.
+def dropout(x: Any, p: float = 0.5, training: bool = True, seed: int | None = None) -> Any:
+    """``x`` with each element 0 with probability ``p``, else divided by 1 - p, anew in each run; ``x`` itself unless
+    ``training``. ValueError for p outside [0, 1]. The shape must be known; seeds are told in docs/random.md.
     """
-    return _reduced(call("square", _difference(prediction, target)), reduction)
+    if not 0 <= p <= 1:
+        raise ValueError(f"p must be between 0 and 1, got {p!r}")
+    if not training or p == 0:
+        return x
+    graph = graph_in((x,))
+    with nullcontext() if graph is None else graph.as_default():
+        u = random_uniform(np.shape(x), dtype=np.float32, seed=seed)
+    return _kept(x, u if graph is not None or is_eager((x,)) else np.asarray(u), p)
 
 
-@_of_arrays(2)
-def huber_loss(prediction: Any, target: Any, delta: float = 1.0, reduction: str = "mean") -> Any:
-    """d²/2 where abs(d) is at most ``delta``, else delta (abs(d) - delta/2), with d = prediction - target
-    (Huber 1964).
-    """
-    d = _difference(prediction, target)
-    size = call("absolute", d)
-    return _reduced(call("where", size <= delta, 0.5 * d * d, delta * (size - 0.5 * delta)), reduction)
-
-
-@_of_arrays(2)
-def softmax_cross_entropy_with_logits(logits: Any, labels: Any, axis: int = -1) -> Any:
-    """-sum(labels * log_softmax(logits)) along ``axis``: one loss per example, of the shape of logits without
-    that axis.
-
-    ``labels`` are probabilities in the shape of logits, or integer classes in the shape of the result.
-    """
-    z, given = _float(logits), as_tensor(labels)
-    if is_inexact(given.dtype):
-        return -call("sum", given * call("log_softmax", z, axis=axis), axis=axis)
-    if given.dtype.kind not in "iu" or given.ndim != z.ndim - 1:
-        raise DTypeError(
-            layout(
-                "labels must be probabilities like the logits, or integer classes with one dimension less",
-                op=operation_text(z.op),
-                expected=z.spec,
-                got=given.spec,
-            )
-        )
-    chosen = call("take_along_axis", z, call("expand_dims", given, axis), axis=axis)
-    return call("logsumexp", z, axis=axis) - call("squeeze", chosen, axis)
-
-
-@_of_arrays(2)
-def cross_entropy(logits: Any, labels: Any, axis: int = -1, reduction: str = "mean") -> Any:
-    """``softmax_cross_entropy_with_logits``, its "mean" or "sum" over the examples, or one by one
-    ("none").
-    """
-    return _reduced(softmax_cross_entropy_with_logits(logits, labels, axis), reduction)
-
-
-@_of_arrays(2)
-def binary_cross_entropy_with_logits(logits: Any, labels: Any, reduction: str = "mean") -> Any:
-    """-labels log σ(logits) - (1 - labels) log σ(-logits), without overflow; labels are between 0 and 1."""
-    z = _float(logits)
-    y = as_tensor(labels, z.dtype)
-    return _reduced(call("softplus", z) - y * z, reduction)
+@of_arrays(2)
+def _kept(x: Any, u: Any, p: float) -> Any:
+    t = _float(x)
+    return call("where", u >= p, t / (1 - p), 0.0) if p < 1 else call("zeros_like", t)
 
 
 __all__ = [
+    "avg_pool1d",
+    "avg_pool2d",
+    "bias_add",
+    "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
+    "conv1d",
+    "conv2d",
+    "conv_transpose",
+    "conv_transpose1d",
+    "conv_transpose2d",
     "cross_entropy",
+    "dropout",
     "embedding",
     "gelu",
     "huber_loss",
+    "kl_div",
+    "l1_loss",
     "layer_norm",
     "log_softmax",
     "logsumexp",
+    "max_pool1d",
+    "max_pool2d",
     "mse_loss",
+    "nll_loss",
     "one_hot",
     "relu",
     "sigmoid",
     "silu",
+    "smooth_l1_loss",
     "softmax",
     "softmax_cross_entropy_with_logits",
     "softplus",

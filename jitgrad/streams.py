@@ -60,13 +60,14 @@ class _Local(threading.local):
     streams: Streams
 
 
-_shared = Streams()
+shared = Streams()
+"""What is drawn outside of graphs, sessions and compiled functions reads from these."""
 _local = _Local()
 
 
 def current() -> Streams:
     """The streams that what runs on this thread reads from: those of its owner, else one for the whole process."""
-    return getattr(_local, "streams", _shared)
+    return getattr(_local, "streams", shared)
 
 
 @contextlib.contextmanager

@@ -50,7 +50,9 @@ LAYERS = (
         "transforms",
     ),
     ("eager",),
-    ("", "__main__", "cli", "draws", "either", "nn", "numpy", "optimize", "profiler", "testing"),
+    ("", "__main__", "cli", "convolution", "draws", "either", "lifting", "losses", "nn", "numpy", "optimize", "pooling",
+        "profiler", "testing", "windows",
+    ),
 )
 
 # The loop IR with the meaning of all that it calls.

@@ -206,7 +206,11 @@ def test_a_singular_matrix_among_many_is_the_interpreters_error(f: Any) -> None:
         f(a)
     with pytest.raises(np.linalg.LinAlgError) as ours:
         call(a)
-    assert str(ours.value) == str(theirs.value)
+    with pytest.raises(np.linalg.LinAlgError) as interpreted:
+        call.interpret(a)
+    assert str(ours.value) == str(interpreted.value)
+    lines = str(ours.value).splitlines()
+    assert lines[0] == str(theirs.value) and "f64[21,3,3]" in lines[1] and "test_small_matrices.py" in lines[1]
     a[17] = np.eye(3)
     np.testing.assert_array_equal(call(a), a)
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from jitgrad.compiler.accesses import Leaf, Operand
 from jitgrad.compiler.accumulate import accumulating, initial_value, inner_kept, register_axis
+from jitgrad.compiler.choices import Choice, bounds_along, find_choice
 from jitgrad.compiler.extents import ONE
 from jitgrad.compiler.groups import Group, Placed, Plan
 from jitgrad.compiler.loopir import (
@@ -262,11 +263,63 @@ class Lowering:
 
     def read(self, operand: Operand, placed: Placed, body: Body) -> Argument:
         """The value of an operand where a node stands."""
+        choice = find_choice(operand, placed.node.shape)
+        if choice is not None and self._can_choose(choice, placed, body):
+            return self._read_chosen(choice, operand.fill, placed, body)
         pieces = [self._read_leaf(leaf, operand.fill, placed, body) for leaf in operand.leaves]
         result = pieces[-1]
         for leaf, piece in zip(operand.leaves[-2::-1], pieces[-2::-1], strict=True):
             result = self._select(leaf, piece, result, placed, body)
         return result
+
+    def _can_choose(self, choice: Choice, placed: Placed, body: Body) -> bool:
+        """Whether the value is in memory, and the choice is made outside of the innermost loop."""
+        outer = {tree.axis for tree in body.tree.path[:-1]}
+        return choice.leaves[0].source not in self.makers and placed.axes[choice.axis] in outer
+
+    def _read_chosen(self, choice: Choice, fill: Literal | None, placed: Placed, body: Body) -> str:
+        """One load, whose offset and bounds are those of the leaf that is chosen by the index along an axis."""
+        v, key = choice.leaves[0].source, ("chosen", choice, fill, tuple(placed.axes))
+        assert isinstance(v, int)
+        if key in body.known:
+            return body.known[key]
+        var = f"i{placed.axes[choice.axis]}"
+        places = [self._index(v, self._loop_dims(leaf, placed))[0] for leaf in choice.leaves]
+        offset = self._chosen(var, choice, [place.offset or Literal(np.int64(0), INT64) for place in places], body)
+        bounds = []
+        for axis, ranges in bounds_along(choice, placed.node.shape).items():
+            if placed.axes[axis] is None:
+                continue
+            ends: list[str] = []
+            for side in (0, 1):
+                numbers = [
+                    self.signature.number((leaf, axis, side), pair[side])
+                    for leaf, pair in zip(choice.leaves, ranges, strict=True)
+                ]
+                ends.append(self._chosen(var, choice, numbers, body))
+            bounds.append(Bound(f"i{placed.axes[axis]}", *ends))
+        dtype = self.plan.specs[v].dtype
+        name = body.known[key] = self.name()
+        buffer = self.signature.buffer("in", self.plan.aliases.get(v, v), dtype)
+        outside = (fill or Literal(dtype.type(0), dtype)) if bounds else None
+        index = Index((*places[0].terms, Term(offset)))
+        body.rest.append(Load(name, dtype, buffer, index, tuple(bounds), outside))
+        return name
+
+    def _chosen(self, var: str, choice: Choice, numbers: Sequence[Argument], body: Body) -> str:
+        """The number of the leaf that is chosen: a register."""
+        found = numbers[-1]
+        for end, number in zip(choice.ends[-2::-1], numbers[-2::-1], strict=True):
+            test, name = self.name(), self.name()
+            limit = self.signature.number((choice, end), end)
+            body.rest.append(Let(test, np.dtype(np.bool_), "less", (var, limit)))
+            body.rest.append(Let(name, INT64, "where", (test, number, found)))
+            found = name
+        assert isinstance(found, str)
+        return found
+
+    def _loop_dims(self, leaf: Leaf, placed: Placed) -> tuple[AxisIndex, ...]:
+        return tuple(AxisIndex(None if i.axis is None else placed.axes[i.axis], i.scale, i.offset) for i in leaf.dims)
 
     def _select(self, leaf: Leaf, piece: Argument, other: Argument, placed: Placed, body: Body) -> str:
         """``piece`` where the guards of its leaf hold, else ``other``."""
@@ -300,7 +353,7 @@ class Lowering:
         if v in self.makers:
             made = self._read_made(v, body)
             return made if not leaf.guards or fill is None else self._select(leaf, made, fill, placed, body)
-        dims = tuple(AxisIndex(None if i.axis is None else placed.axes[i.axis], i.scale, i.offset) for i in leaf.dims)
+        dims = self._loop_dims(leaf, placed)
         bounds = self._bounds(leaf, placed)
         index, depth = self._index(v, dims)
         depth = max([depth, *(int(b.var[1:]) for b in bounds)])

@@ -242,7 +242,11 @@ eigh_op = define(
 
 @function("linalg.eigh")
 def eigh(a: Any, UPLO: str = "L") -> Any:
-    """Eigenvalues, rising, and eigenvectors of symmetric matrices; their gradients need distinct values."""
+    """Eigenvalues, rising, and eigenvectors of symmetric matrices.
+
+    Gradients of eigenvectors need distinct values: between equal ones the rule puts 0 where the formula has 1/0. That
+    is right for what depends on the values alone; nearly equal values give large gradients.
+    """
     return _named("eigh", apply(eigh_op, _real("linalg.eigh", a), UPLO=UPLO))
 
 

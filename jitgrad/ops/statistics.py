@@ -376,7 +376,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
 
 @function("linalg.vector_norm")
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
-    """As numpy.linalg.vector_norm. The gradient of the 2-norm is 0 at 0."""
+    """As numpy.linalg.vector_norm. The gradient of a p-norm is 0 at 0."""
     t = _inexact(x)
     if ord == 2:
         return _root(call("sum", _square_magnitude(t), axis, keepdims=keepdims))
@@ -387,7 +387,11 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
         return call("sum", t != 0, axis, size.dtype, keepdims=keepdims)
     if ord == 1:
         return call("sum", size, axis, keepdims=keepdims)
-    return call("power", call("sum", call("power", size, ord), axis, keepdims=keepdims), 1 / ord)
+    total = call("sum", call("power", size, ord), axis, keepdims=keepdims)
+    if ord < 0:
+        return call("power", total, 1 / ord)
+    is_zero = total == 0  # where the root has no slope
+    return call("where", is_zero, 0.0, call("power", call("where", is_zero, 1.0, total), 1 / ord))
 
 
 @function("linalg.matrix_norm")
