@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
+from jitgrad.spec import spec_of
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -78,3 +79,25 @@ def test_nist_data_give_the_certified_sum_of_squares() -> None:
         assert problem.x.shape == problem.y.shape
         rss = np.sum((problem.y - problem.model(problem.certified, problem.x)) ** 2)
         assert rss == pytest.approx(problem.certified_rss, rel=1e-9)
+
+
+def test_words_are_learnt_the_same_compiled_and_not() -> None:
+    words = example("words")
+    corpus = words.load()
+    assert corpus.counts.sum() == 807 and corpus.pairs.shape[1] == 2
+    (losses, vectors), (plain, same) = (words.train(corpus, compiled, steps=200) for compiled in (True, False))
+    np.testing.assert_allclose(losses, plain, rtol=1e-9)
+    np.testing.assert_allclose(vectors, same, rtol=1e-9, atol=1e-12)
+    assert np.mean(losses[-37:]) < 0.85 * np.mean(losses[:37])
+
+
+@pytest.mark.quick
+def test_word_tables_change_by_rows() -> None:
+    words = example("words")
+    with jg.Graph().as_default():
+        model = words.build(words.load())
+        feeds = {model.pairs: np.zeros((words.BATCH, 2), int)}
+        ((stage, arrays),) = jg.Session().stages(model.update, feeds)
+        program = stage.program([spec_of(array) for array in arrays])
+        made = [ins.op.name for ins in program.instructions]
+        assert made.count("scatter_variable") == 2 and "scatter_take" not in made

@@ -113,3 +113,64 @@ def test_refusals() -> None:
         nn.gelu(X, approximate="erf")
     with pytest.raises(jg.DTypeError, match="integer classes"):
         nn.cross_entropy(X, LABELS[:, None])
+
+
+# -- further losses, bias_add, dropout ---------------------------------------------------------------------------------
+
+
+def test_further_losses() -> None:
+    rng = np.random.default_rng(3)
+    p, y = rng.uniform(0.05, 0.95, (4, 3)), rng.uniform(0, 1, (4, 3))
+    np.testing.assert_allclose(nn.l1_loss(p, y), np.mean(abs(p - y)))
+    np.testing.assert_allclose(nn.smooth_l1_loss(p, y, beta=0.5), nn.huber_loss(p, y, 0.5) / 0.5)
+    by_hand = -(y * np.log(p) + (1 - y) * np.log(1 - p))
+    np.testing.assert_allclose(nn.binary_cross_entropy(p, y, "none"), by_hand)
+    assert nn.binary_cross_entropy(np.array([0.0]), np.array([1.0])) == 100
+    logits, labels = rng.normal(size=(4, 3)), np.array([0, 2, 1, 1])
+    log_p = nn.log_softmax(logits)
+    np.testing.assert_allclose(nn.nll_loss(log_p, labels), nn.cross_entropy(logits, labels))
+    np.testing.assert_allclose(nn.kl_div(log_p, nn.softmax(logits), "sum"), 0, atol=1e-15)
+    one_hot = nn.one_hot(labels, 3, np.float64)
+    np.testing.assert_allclose(nn.kl_div(log_p, one_hot, "sum"), nn.nll_loss(log_p, labels, reduction="sum"))
+    for loss in (nn.l1_loss, nn.smooth_l1_loss, nn.binary_cross_entropy):
+        check_gradients(lambda p, loss=loss: loss(p, y), p, order=1)
+    check_gradients(lambda z: nn.kl_div(nn.log_softmax(z), one_hot), logits, order=2)
+    with pytest.raises(ValueError, match="beta"):
+        nn.smooth_l1_loss(p, y, beta=0)
+
+
+def test_bias_add() -> None:
+    x, b = np.zeros((2, 3, 4, 3)), np.arange(3.0)
+    np.testing.assert_array_equal(nn.bias_add(x, b), x + b)
+    np.testing.assert_array_equal(nn.bias_add(x, b, "NCHW"), x + b[:, None, None])
+    np.testing.assert_array_equal(nn.bias_add(x, b, "NHWC"), x + b)
+    slopes = jg.grad(lambda x, b: np.sum(nn.bias_add(x, b, "NCHW") ** 2 / 2), (0, 1))(x, b)
+    np.testing.assert_array_equal(slopes[1], 24 * b)
+    with pytest.raises(ValueError, match="an element per channel"):
+        nn.bias_add(x, np.zeros(4))
+
+
+@pytest.mark.parametrize("how", ["arrays", "eager", "compiled", "graph"])
+def test_dropout(how: str) -> None:
+    x = np.ones((100, 100))
+    if how == "graph":
+        with jg.Graph().as_default():
+            dropped = nn.dropout(jg.constant(x), 0.25)
+            session = jg.Session()
+            a, b = session.run(dropped), session.run(dropped)
+    else:
+        f = jg.compile(lambda x: nn.dropout(x, 0.25)) if how == "compiled" else lambda x: nn.dropout(x, 0.25)
+        given = jg.asarray(x) if how == "eager" else x
+        a, b = np.asarray(f(given)), np.asarray(f(given))
+    for found in (a, b):
+        assert set(np.unique(found)) == {0, 1 / 0.75}
+        assert abs(np.mean(found) - 1) < 0.03
+    assert 0.3 < np.mean(a != b) < 0.45
+
+
+def test_dropout_at_its_ends() -> None:
+    x = np.arange(3.0)
+    assert nn.dropout(x, 0.5, training=False) is x and nn.dropout(x, 0.0) is x
+    np.testing.assert_array_equal(nn.dropout(x, 1.0), np.zeros(3))
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        nn.dropout(x, 1.5)

@@ -8,6 +8,7 @@ from benchmarks.workloads import (
     batched,
     black_scholes,
     chain,
+    convolution,
     elbo,
     embedding,
     gelu,
@@ -31,6 +32,7 @@ FAMILIES = (
     gmm,
     rosenbrock,
     chain,
+    convolution,
     stencil,
     batched,
 )
