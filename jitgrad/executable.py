@@ -128,9 +128,10 @@ class _ClusterCall:
         self._recorded_runs += 1
         if not self._recorded_runs & (self._recorded_runs - 1):
             for v, array in zip((*self.inputs, *self.outputs), (*arrays, *made), strict=False):
+                start = perf_counter_ns()
                 if holds_denormals(array):
                     found = StepRun(executable, self._number, value=v)
-                    recording.record("denormals", name, end, perf_counter_ns(), found)
+                    recording.record("denormals", name, start, perf_counter_ns(), found)
 
     def _step_run(self) -> StepRun:
         """What a profile keeps of a run, without its times."""

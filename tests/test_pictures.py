@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from itertools import combinations
@@ -11,9 +12,11 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
+from jitgrad.profiler.collapsing import collapse, inside
 from jitgrad.profiler.drawing import draw
 from jitgrad.profiler.layout import Size, lay_out
-from jitgrad.profiler.picture import Arrow, Box, OpText, Picture, collapse, op_lines
+from jitgrad.profiler.page_pictures import picture_parts
+from jitgrad.profiler.picture import Arrow, Box, OpText, Picture, op_lines
 from jitgrad.profiler.planned_picture import picture_of
 
 pytestmark = pytest.mark.quick
@@ -80,7 +83,74 @@ def test_without_name_scopes_stretches_are_joined() -> None:
         tuple(Arrow(k, k + 1, 8) for k in range(4999)),
     )
     small = collapse(flat, most=60)
-    assert 30 <= len(small.boxes) <= 60 and all(a.source < a.target for a in small.arrows)
+    assert 25 <= len(small.boxes) <= 30 and all(a.source < a.target for a in small.arrows)
+
+
+def test_many_equal_scopes_become_named_ranges() -> None:
+    """200 layers of one kind, each a scope with two boxes: neighbours are joined, and named by their ends."""
+    ops = [OpText("add", "m.py:1", f"layer_{k // 2}/add_{k % 2}", False) for k in range(400)]
+    boxes = tuple(Box(k, "kernel", "kernel", "s", (op,)) for k, op in enumerate(ops))
+    small = collapse(Picture(boxes, tuple(Arrow(k, k + 1, 8) for k in range(399))))
+    assert 25 <= len(small.boxes) <= 30
+    assert small.boxes[0].title == "layer_0 … layer_7" and small.boxes[-1].title.endswith(" … layer_199")
+    assert sum(len(box.members) for box in small.boxes) == 400
+    first = inside(Picture(boxes, tuple(Arrow(k, k + 1, 8) for k in range(399))), small.boxes[0])
+    assert [box.key for box in first.boxes] == list(small.boxes[0].members)
+    assert [(a.source, a.target) for a in first.arrows] == [(k, k + 1) for k in range(len(first.boxes) - 1)]
+
+
+def test_inputs_that_became_one_do_not_fan_out() -> None:
+    inputs = tuple(Box(k, "input", f"input {k}", None, ()) for k in range(100))
+    ops = [OpText("add", f"m.py:{k}", "add", False) for k in range(100)]
+    kernels = tuple(Box(100 + k, "kernel", "kernel", "s", (op,)) for k, op in enumerate(ops))
+    arrows = tuple(Arrow(k, 100 + k, 8) for k in range(100)) + tuple(Arrow(100 + k, 101 + k, 4) for k in range(99))
+    small = collapse(Picture(inputs + kernels, arrows))
+    assert small.boxes[0].kind == "input" and len(small.boxes[0].members) == 100
+    assert small.boxes[0].notes[-1] == f"read by {len(small.boxes) - 1} of the parts"
+    assert all(arrow.source >= 100 for arrow in small.arrows)
+
+
+def test_labels_are_apart_and_off_the_boxes() -> None:
+    """Of arrows between many boxes; those without a place have none."""
+    rng = random.Random(3)
+    picture = Picture(
+        tuple(Box(k, "kernel", f"kernel {k}", "s", ()) for k in range(30)),
+        tuple(Arrow(a, b, 1024 * rng.randrange(1, 900)) for a, b in random_edges(30, 3)),
+    )
+    root = ElementTree.fromstring(draw(picture))
+    space = "{http://www.w3.org/2000/svg}"
+    labels, boxes = [], []
+    for group in root.iter(f"{space}g"):
+        if group.get("class") == "edge":
+            labels += [
+                (float(t.get("x") or 0), float(t.get("y") or 0) - 9, 6.7 * len(t.text or ""), 11.0)
+                for t in group.iter(f"{space}text")
+            ]
+        elif (group.get("class") or "").startswith("kind"):
+            x, y = map(float, re.findall(r"[-\d.]+", group.get("transform") or ""))
+            rect = next(group.iter(f"{space}rect"))
+            boxes.append((x, y, float(rect.get("width") or 0), float(rect.get("height") or 0)))
+    assert len(labels) > 10 and len(boxes) == 30
+    for number, one in enumerate(labels):
+        for other in labels[:number] + boxes:
+            assert not all(one[k] < other[k] + other[k + 2] and other[k] < one[k] + one[k + 2] for k in (0, 1))
+
+
+def test_native_calls_of_one_scope_have_stripes() -> None:
+    picture = chain(6)
+    boxes = tuple(replace(box, group=f"cluster {box.key // 3}") for box in picture.boxes)
+    text = draw(replace(picture, boxes=boxes))
+    assert text.count("fill:var(--s0)") == text.count("fill:var(--s1)") == 3 + 1  # and the key
+    assert "cluster 1" in text and "--s0)" not in draw(picture)
+
+
+def test_parts_of_a_page_lead_to_pictures_of_what_they_hold() -> None:
+    text = picture_parts(chain(400), "program-7")
+    links = re.findall(r'href="#([\w-]+)"', text)
+    assert links and sorted(links) == sorted(re.findall(r'<details id="([\w-]+)"', text))
+    assert text.count('class="zoom"') == 1 + len(links)
+    for k in range(400):
+        assert f">kernel {k}</text>" in text
 
 
 def test_a_drawing_is_xml_with_everything_on_it() -> None:

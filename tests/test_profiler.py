@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -27,6 +28,7 @@ from jitgrad.profiler.limits import Limits, machine_limits
 from jitgrad.profiler.profile_table import profile_table
 from jitgrad.profiler.ranking import BY, exclusive, rank
 from jitgrad.profiler.surroundings import Surroundings
+from jitgrad.profiler.timeline import timeline_of_runs
 
 
 def loss(w: Any, x: Any) -> Any:
@@ -356,7 +358,7 @@ class Reader(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag not in self.void:
             self.open.append(tag)
-        self.loads += [f"{tag} {key}" for key, _ in attrs if key in ("src", "href", "data")]
+        self.loads += [f"{tag} {key}" for key, to in attrs if key in ("src", "href", "data") and (to or "")[:1] != "#"]
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -378,13 +380,43 @@ def test_a_page_is_whole_and_needs_nothing(profiled: jg.Profile) -> None:
         assert part in text
 
 
+def outer_pictures(text: str) -> list[ElementTree.Element]:
+    """The SVG documents of a page; bars of a timeline are SVG within SVG."""
+    found, depth, begin = [], 0, 0
+    for tag in re.finditer(r"<svg\b|</svg>", text):
+        if tag.group() == "<svg":
+            begin = begin if depth else tag.start()
+            depth += 1
+        else:
+            depth -= 1
+            if not depth:
+                found.append(ElementTree.fromstring(text[begin : tag.end()]))
+    return found
+
+
 def test_the_pictures_of_a_page_are_svg(profiled: jg.Profile, tmp_path: Path) -> None:
+    """Two timelines, with the compilation and without, and one program."""
     profiled.save_html(tmp_path / "page.html")
-    text = (tmp_path / "page.html").read_text()
-    pictures = ["<svg" + part.split("</svg>")[0] + "</svg>" for part in text.split("<svg")[1:]]
-    assert len(pictures) == 2
-    for picture in pictures:
-        ElementTree.fromstring(picture)
+    whole, runs, program = outer_pictures((tmp_path / "page.html").read_text())
+    assert whole.get("class") == runs.get("class") == "times" and program.get("class") == "jg"
+    kinds_of = [[bar[0].text.split(" ")[0] for bar in picture if bar.tag.endswith("svg")] for picture in (whole, runs)]
+    assert "trace" in kinds_of[0] and not {"trace", "compile"} & set(kinds_of[1])
+    assert kinds_of[0].count("call") == 3 and kinds_of[1].count("call") == 2
+    for bar in (part for picture in (whole, runs) for part in picture if part.tag.endswith("svg")):
+        x, width = (float((bar.get(name) or "").rstrip("%")) for name in ("x", "width"))
+        assert 0 <= x <= 100 and width >= 0 and x + width <= 100.001
+
+
+def test_time_that_is_left_out_takes_no_room() -> None:
+    """A call that compiles between two that run: these two stand side by side."""
+    events = [
+        Event("call", "f", 0, 100, 1, "call"), Event("call", "f", 100, 10_000, 1, "call"),
+        Event("compile", "f", 200, 9000, 1, COMPILE, parent=1), Event("call", "f", 10_100, 300, 1, "call"),
+    ]  # fmt: skip
+    [picture] = outer_pictures(timeline_of_runs(events))
+    bars = [(bar.get("x"), bar.get("width")) for bar in picture if bar.tag.endswith("svg")]
+    assert bars == [("0.000000%", "25.000000%"), ("25.000000%", "75.000000%")]
+    assert timeline_of_runs(events[:1]) == "" and timeline_of_runs([events[1], replace(events[2], parent=0)]) == ""
 
 
 # -- findings ------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jitgrad.profiler.drawing import draw
 from jitgrad.profiler.page import code, folded, page, paragraph, section, table
 from jitgrad.profiler.tables import bytes_text, machine_text, text_table
 from jitgrad.profiler.timing import Times
@@ -130,10 +129,11 @@ class Comparison:
         return page(f"jitgrad: {self.name}", parts)
 
     def _pictures(self) -> Iterator[str]:
+        from jitgrad.profiler.page_pictures import picture_parts
         from jitgrad.profiler.planned_picture import picture_of
 
-        for made in self.executables:
-            yield f'<div class="wide">{draw(picture_of(made.compiled))}</div>'
+        for number, made in enumerate(self.executables):
+            yield picture_parts(picture_of(made.compiled), f"program-{number}")
 
 
 def _overlap(a: Times, b: Times) -> bool:

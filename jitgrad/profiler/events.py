@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,3 +72,11 @@ def phase_of(shares: tuple[Share, ...]) -> str:
     if len(gradient) == 2:
         return BOTH
     return BACKWARD if True in gradient else FORWARD
+
+
+def outermost(events: Sequence[Event]) -> list[int]:
+    """Per event of a profile, the number of the outermost one around it, its own where there is none."""
+    roots: list[int] = []
+    for number, e in enumerate(events):
+        roots.append(number if e.parent is None else roots[e.parent])
+    return roots

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jitgrad.profiler.events import COMPILE, TRACE, WORK, Event
+from jitgrad.profiler.events import COMPILE, TRACE, WORK, Event, outermost
 from jitgrad.profiler.ranking import exclusive
 from jitgrad.profiler.resolving import executables
 from jitgrad.profiler.surroundings import Surroundings
@@ -42,7 +42,7 @@ def _compile_time(events: Sequence[Event], is_cached: bool) -> Iterator[str]:
 
 def _mostly_compiled(events: Sequence[Event]) -> str:
     """What was traced and compiled longest, with the user's line; nothing where it was outside of calls."""
-    roots = _roots(events)
+    roots = outermost(events)
     called = {r: f"{e.facts['of']}, called at {e.facts['line']}" for e, r in zip(events, roots, strict=True)
               if e.kind == "trace" and "of" in e.facts}  # fmt: skip
     seconds: Counter[str] = Counter()
@@ -50,14 +50,6 @@ def _mostly_compiled(events: Sequence[Event]) -> str:
         if e.phase in (TRACE, COMPILE) and events[root].kind == "call":
             seconds[called.get(root, events[root].name)] += own
     return seconds.most_common(1)[0][0] if seconds else ""
-
-
-def _roots(events: Sequence[Event]) -> list[int]:
-    """Per event, the outermost one around it, itself where there is none."""
-    roots: list[int] = []
-    for number, e in enumerate(events):
-        roots.append(number if e.parent is None else roots[e.parent])
-    return roots
 
 
 def _retraces(events: Sequence[Event]) -> Iterator[str]:

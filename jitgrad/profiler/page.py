@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from jitgrad.profiler.page_script import SCRIPT
+
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2430; --soft: #5b6675; --paper: #ffffff; --panel: #f5f6f8; --rule: #d5dae1;
   --forward: #2f6fb0; --backward: #b4521f; --both: #7a4fa3; --other: #7b8794; }
@@ -15,11 +17,23 @@ body { margin: 0 auto; max-width: 82rem; padding: 1.2rem 1rem 3rem; background: 
   font: 15px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.35rem; margin: .2rem 0; } h2 { font-size: 1.05rem; margin: 2rem 0 .5rem; }
 p { max-width: 60rem; } .soft { color: var(--soft); }
-.wide { overflow-x: auto; }
+.wide { overflow-x: auto; } .zoom { overflow: auto; max-height: 85vh; }
+.tools { display: flex; gap: .3rem; margin: .3rem 0; }
+.tools button { min-width: 2rem; padding: .1rem .4rem; color: var(--ink); background: var(--panel);
+  border: 1px solid var(--rule); border-radius: 4px; cursor: pointer; }
+svg.times { font: 11px system-ui, sans-serif; display: block; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .2rem .5rem; text-align: right; border-bottom: 1px solid var(--rule); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
 td:first-child { max-width: 26rem; overflow: hidden; text-overflow: ellipsis; }
+th.text, td.text { text-align: left; white-space: normal; min-width: 9rem; }
+@media (max-width: 40rem) {
+  table, tbody, tr { display: block; } thead { display: none; }
+  tr { border-bottom: 1px solid var(--rule); padding: .4rem 0; }
+  td, td.text { display: inline-block; border: 0; padding: 0 .7rem 0 0; min-width: 0; text-align: left; }
+  td:first-child { display: block; max-width: none; font-weight: 600; overflow-wrap: anywhere; }
+  td:not(:first-child)::before { content: attr(data-head) " "; color: var(--soft); } td.none { display: none; }
+}
 .bar { display: inline-block; height: .7rem; background: var(--forward); vertical-align: middle; }
 details { margin: .4rem 0; } summary { cursor: pointer; }
 pre { overflow-x: auto; background: var(--panel); padding: .8rem; }
@@ -38,20 +52,32 @@ def page(title: str, parts: Iterable[str]) -> str:
             f"<title>{name}</title><style>{STYLE}</style></head><body>",
             f"<h1>{name}</h1>",
             *parts,
-            "</body></html>\n",
+            f"<script>{SCRIPT}</script></body></html>\n",
         )
     )
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells of text as an HTML table that scrolls in itself where it is too wide."""
-    lines = [_row("th", head), *(_row("td", row) for row in rows)]
-    body = "\n".join(lines[1:])
-    return f'<div class="wide"><table><thead>{lines[0]}</thead><tbody>\n{body}\n</tbody></table></div>'
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], texts: Sequence[str] = ()) -> str:
+    """Cells of text as an HTML table that scrolls in itself where it is too wide; on a narrow screen, each row is a
+    paragraph whose figures have their heads beside them. The columns in ``texts`` hold words, and break lines.
+    """
+    kinds = ["text" if name in texts else "" for name in head]
+    heads = "".join(f'<th class="{kind}">{escape(name)}</th>' for name, kind in zip(head, kinds, strict=True))
+    body = "\n".join(_row(head, kinds, row) for row in rows)
+    return f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
 
 
-def _row(tag: str, cells: Sequence[str]) -> str:
-    return "<tr>" + "".join(f'<{tag} title="{escape(cell)}">{escape(cell)}</{tag}>' for cell in cells) + "</tr>"
+def _row(head: Sequence[str], kinds: Sequence[str], cells: Sequence[str]) -> str:
+    def cell(name: str, kind: str, text: str) -> str:
+        kind = f"{kind} none".strip() if text in ("", "-") else kind
+        return f'<td class="{kind}" data-head="{escape(name)}" title="{escape(text)}">{escape(text)}</td>'
+
+    return "<tr>" + "".join(map(cell, head, kinds, cells)) + "</tr>"
+
+
+def zoomable(picture: str) -> str:
+    """An SVG in a frame that the reader can move and widen it in."""
+    return f'<div><div class="zoom">{picture}</div></div>'
 
 
 def section(title: str, *parts: str) -> str:
@@ -59,9 +85,9 @@ def section(title: str, *parts: str) -> str:
     return "\n".join((f"<h2>{escape(title)}</h2>", *parts))
 
 
-def folded(title: str, part: str, is_open: bool = False) -> str:
-    """A part that the reader opens."""
-    state = " open" if is_open else ""
+def folded(title: str, part: str, is_open: bool = False, name: str = "") -> str:
+    """A part that the reader opens, or a link to its name."""
+    state = (f' id="{escape(name)}"' if name else "") + (" open" if is_open else "")
     return f"<details{state}><summary>{escape(title)}</summary>{part}</details>"
 
 

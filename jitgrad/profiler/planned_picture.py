@@ -46,13 +46,22 @@ class _Pictured:
             if isinstance(step, CompiledCluster):
                 self._cluster(step)
             else:
-                ins = self.program.instructions[step]
-                notes = self._refusals(step)
-                self._box("numpy", ins.op.name, None, (op_text(ins),), ins.inputs, ins.outputs, notes)
+                self._interpreted(step)
         for position, v in enumerate(self.program.outputs):
             self._box("output", f"output {position} {self.program.specs[v]}", None, (), (v,), ())
         self._cuts()
         return Picture(tuple(self.boxes), tuple(self._arrows()))
+
+    def _interpreted(self, number: int) -> None:
+        """A NumPy call; the read of a Variable is an input like others."""
+        ins = self.program.instructions[number]
+        variable = None if ins.inputs else ins.params.get("variable")
+        if variable is not None and ins.outputs:
+            title = f"Variable {variable.name} {self.program.specs[ins.outputs[0]]}"
+            self._box("input", title, None, (op_text(ins),), (), ins.outputs)
+        else:
+            notes = self._refusals(number)
+            self._box("numpy", ins.op.name, None, (op_text(ins),), ins.inputs, ins.outputs, notes)
 
     def _cuts(self) -> None:
         """Why a scope is several clusters: on the arrows between its parts, else as a note at the later one."""
@@ -86,25 +95,27 @@ class _Pictured:
         reads: Sequence[int],
         makes: Sequence[int],
         notes: tuple[str, ...] = (),
+        group: str = "",
     ) -> int:
         key = len(self.boxes)
-        self.boxes.append(Box(key, kind, title, scope, ops, notes))
+        self.boxes.append(Box(key, kind, title, scope, ops, notes, group))
         self.read += [(v, key) for v in reads]
         self.maker |= dict.fromkeys(makes, key)
         return key
 
     def _cluster(self, step: CompiledCluster) -> None:
         aliases = step.plan.aliases
+        scope, group = step.cluster.scope, f"cluster {step.cluster.number}"
         for item in step.plan.steps:
             reads, makes = step_values(item)
             reads = tuple(aliases.get(v, v) for v in reads)
             ops = tuple(op_text(ins) for ins in step_instructions(self.program, item))
             if isinstance(item, Product):
-                self._box("blas", "matrix product", step.cluster.scope, ops, reads, makes)
+                self._box("blas", "matrix product", scope, ops, reads, makes, group=group)
             else:
                 kind = "serial" if item.is_serial else "parallel"
                 title = f"kernel ({kind}, {len(item.axes)} axes)"
-                key = self._box("kernel", title, step.cluster.scope, ops, reads, makes)
+                key = self._box("kernel", title, scope, ops, reads, makes, group=group)
                 self.home |= dict.fromkeys((placed.node.value for placed in item.nodes), key)
         for refusal in step.plan.refusals:
             producer = aliases.get(refusal.producer, refusal.producer)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jitgrad.profiler.drawing import draw
 from jitgrad.profiler.events import WORK, Event
 from jitgrad.profiler.limits import Limits
-from jitgrad.profiler.page import code, folded, items, page, paragraph, section, table
+from jitgrad.profiler.page import code, folded, items, page, paragraph, section, table, zoomable
+from jitgrad.profiler.page_pictures import picture_parts
 from jitgrad.profiler.planned_picture import picture_of
 from jitgrad.profiler.profile_table import HEADS, run_limits, table_cells
 from jitgrad.profiler.ranking import BY, rank
 from jitgrad.profiler.tables import machine_text, seconds_text
-from jitgrad.profiler.timeline import MOST_BARS, timeline
+from jitgrad.profiler.timeline import MOST_BARS, keys, timeline, timeline_of_runs
 
 _MOST_ROWS, _MOST_PICTURES = 60, 12
 
@@ -38,7 +38,10 @@ def _parts(events: Sequence[Event], findings: Sequence[str], executables: Sequen
         "soft",
     )
     note = f" (the {MOST_BARS} longest of {len(events)} events)" if len(events) > MOST_BARS else ""
-    yield section(f"When{note}", timeline(events))
+    yield section(f"When{note}", f'<p class="soft">{keys()}</p>', zoomable(timeline(events)) if events else "")
+    runs = timeline_of_runs(events)
+    if runs:
+        yield section("When, without the calls that traced or compiled", zoomable(runs))
     pictures = [_picture(k, made) for k, made in enumerate(executables[:_MOST_PICTURES])]
     yield section("What was compiled", *pictures)
 
@@ -56,13 +59,13 @@ def _summary(events: Sequence[Event]) -> str:
 
 def _table(events: Sequence[Event], by: str, limits: Limits) -> str:
     rows = [table_cells(row, limits) for row in rank(events, by)[:_MOST_ROWS]]
-    return table((by, *HEADS[1:]), rows)
+    return table((by, *HEADS[1:]), rows, ("lines",))
 
 
 def _picture(number: int, executable: Any) -> str:
     compiled = executable.compiled
     name = f"program {number}: {len(compiled.program.instructions)} ops"
-    drawn = f'<div class="wide">{draw(picture_of(compiled))}</div>'
+    drawn = picture_parts(picture_of(compiled), f"program-{number}")
     return folded(
         name, drawn + folded("its kernels and what was not fused", code(executable.explanation.fusion)), not number
     )
