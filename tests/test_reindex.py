@@ -12,6 +12,7 @@ from cases import OpCase
 from cases_shape import cases
 
 import jitgrad as jg
+from jitgrad.compiler.accesses import MOST_LEAVES
 from jitgrad.opdef import IndexMap, Reindex, find
 from jitgrad.spec import spec_of
 from jitgrad.testing import assert_same_results
@@ -91,3 +92,39 @@ def test_what_is_made_again_beside_a_pad_is_nothing_outside() -> None:
     x = np.linspace(-1, 1, 40)
     for c in (np.float64(3), np.float64(np.inf), np.float64(np.nan)):
         assert_same_results(f, x, c)
+
+
+# -- joins of many arrays --------------------------------------------------------------------------------------------
+
+JOINS = {
+    "concatenate": lambda xs: np.concatenate(xs),
+    "stack": lambda xs: np.stack(xs, axis=-1),
+    "of joins": lambda xs: np.concatenate([np.concatenate(xs[:20]), np.stack(xs[20:]).ravel(), np.concatenate(xs)])[3:],
+}
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_joins_of_many_arrays(name: str) -> None:
+    """Equal to NumPy's, with gradients; no kernel reads more than some pieces, whatever their number."""
+    join = JOINS[name]
+
+    def loss(x: Any) -> Any:
+        return np.sum(np.tanh(join([x * (k + 0.5) for k in range(100)])) * 0.1)
+
+    step = jg.compile(jg.value_and_grad(loss))
+    x = np.linspace(-1.0, 1.0, 4)
+    for got, expected in zip(step(x), step.interpret(x), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-13)
+    (compiled,) = step.explain(x).compiled
+    plans = [made.plan for made in compiled.steps if not isinstance(made, int)]
+    nodes = [placed.node for plan in plans for group in plan.steps for placed in getattr(group, "nodes", ())]
+    assert nodes and all(len(operand.leaves) <= MOST_LEAVES for node in nodes for operand in node.operands)
+
+
+def test_a_join_of_four_times_as_many_arrays_needs_no_more_kernels() -> None:
+    def kernels(n: int) -> int:
+        f = jg.compile(lambda x: np.concatenate([x * (k + 0.5) for k in range(n)]))
+        f(np.ones(3))
+        return f.cache_info().kernels
+
+    assert kernels(1024) <= kernels(256)

@@ -11,6 +11,9 @@ from jitgrad.compiler.loopir import Literal
 from jitgrad.opdef import AxisIndex, Fill, Guard, IndexMap, Reindex, View
 from jitgrad.program import Instruction, Program
 
+MOST_LEAVES = 32
+"""Pieces that an operand may be put together from: every element looks for its own among all of them."""
+
 _PLAIN = frozenset({(1, 0)})
 
 
@@ -86,10 +89,14 @@ class Accesses:
         maps = move_maps(self.program, ins)[ins.outputs.index(v)]
         fill = Literal(self.program.specs[v].dtype.type(ins.params.get("fill", 0)), self.program.specs[v].dtype)
         leaves: list[Leaf] = []
+        pieces = sum(len(self._memo[x].leaves) for x, m in zip(ins.inputs, maps, strict=True) if m is not None)
         for x, index_map in zip(ins.inputs, maps, strict=True):
             if index_map is None:
                 continue
             inner = self._memo[x]
+            if pieces > MOST_LEAVES and len(inner.leaves) > 1:
+                inner = self.identity(x)
+                self.unresolved.add(x)
             if inner.fill is not None and index_map.guards and inner.fill != fill:
                 inner = self.identity(x)
                 self.unresolved.add(x)

@@ -65,7 +65,8 @@ BY_OP: dict[str, tuple[Rule, ...]] = {
     "getslice": (moves.slice_all,),
     "pad": (moves.pad_nothing,),
     "unslice": (moves.window_of_known_shape,),
-    "concatenate": (moves.single_part,),
+    "concatenate": (moves.single_part, moves.many_parts),
+    "stack": (moves.many_parts,),
     "matmul": (products.transposed_factor,),
     "take_along_axis": (gathers.gather_before_computing,),
 }
