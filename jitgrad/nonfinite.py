@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jitgrad.errors import NonFiniteError, layout
+from jitgrad.interpreter import interpret
 from jitgrad.program import Instruction, Program, instruction_text
 from jitgrad.restoring import Snapshot, snapshot_for
 from jitgrad.sources import source_text
@@ -170,6 +171,9 @@ class _Search:
             return NonFiniteError(
                 layout(f"argument {way.fed} of {program.name} holds {what}", input=array, through=through)
             )
+        inside = None if way.number is None else self._inside(program.instructions[way.number], test, what)
+        if inside is not None:
+            return NonFiniteError("\n".join([inside, *([f"  through: {through}"] if through else [])]))
         number = way.given if way.number is None else way.number
         assert number is not None  # a bad element comes from somewhere
         ins = program.instructions[number]
@@ -190,12 +194,57 @@ class _Search:
             )
         )
 
+    def _inside(self, ins: Instruction, test: _Test, what: str) -> str | None:
+        """What is said of the op within a control op that made the first bad value, and in which run of its body; None
+        for other ops, and where it does not show.
+        """
+        bodies: list[_Watched] = []
+        params = {key: _watched(key, value, test, bodies) for key, value in ins.params.items()}
+        if not bodies:
+            return None
+        ins.op.impl(*[self._values[v] for v in ins.inputs], **params)
+        body = next((body for body in bodies if body.bad_run is not None), None)
+        if body is None or body.bad_run is None:
+            return None
+        number, arrays = body.bad_run
+        error = _Search(body.program, _all_values(body.program, arrays)).error(test, what)
+        return f"{error}\n  inside: run {number} of {body.name} of {instruction_text(self._program, ins)}"
+
     def _through(self, way: _Way) -> str | None:
         """The ops by which it came to the result."""
         passed = [self._program.instructions[n] for n in way.through]
         texts = [f"{ins.op.name} ({source_text(ins.origin.source)})" for ins in passed[:_MOST_OPS]]
         rest = len(passed) - len(texts)
         return ", ".join([*texts, f"{rest} more"] if rest else texts) or None
+
+
+class _Watched:
+    """A program inside a control op, which notes the first of its runs that made something bad of sound arguments."""
+
+    def __init__(self, name: str, program: Program, test: _Test) -> None:
+        self.name = name
+        self.program = program
+        self.bad_run: tuple[int, Sequence[Any]] | None = None
+        self._test = test
+        self._runs = 0
+
+    def run(self, arrays: Sequence[Any]) -> list[Any]:
+        """Interpret it."""
+        results = interpret(self.program, arrays)
+        self._runs += 1
+        if self.bad_run is None and _first_bad(results, self._test) and not _first_bad(arrays, self._test):
+            self.bad_run = self._runs, arrays
+        return results
+
+
+def _watched(name: str, value: Any, test: _Test, found: list[_Watched]) -> Any:
+    """A param with its programs watched, which are added to ``found``."""
+    if isinstance(value, tuple):
+        return tuple(_watched(f"{name}[{k}]", item, test, found) for k, item in enumerate(value))
+    if not isinstance(value, Program):
+        return value
+    found.append(_Watched(name, value, test))
+    return found[-1]
 
 
 def _first_bad(arrays: Sequence[Any], test: _Test) -> tuple[int, int] | None:

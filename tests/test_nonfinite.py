@@ -157,3 +157,33 @@ def test_constants_and_variables_are_named_as_what_they_are() -> None:
     assert "constant 'constant' of lambda holds NaN" in refused(f, np.ones(2))
     w = jg.Variable(np.array([np.nan]), name="w")
     assert "holds NaN" in refused(jg.compile(lambda x: x * w.read()), np.ones(1))
+
+
+# -- in loops and branches -------------------------------------------------------------------------------------------
+
+
+def test_the_op_within_a_loop_is_named_with_its_run() -> None:
+    """The logarithm of what falls by 1 per step is NaN in the fourth one."""
+
+    def step(x: Any, _: Any) -> Any:
+        return x - 1.0, np.log(x)
+
+    text = refused(jg.compile(lambda x: np.sum(jg.scan(step, x, np.zeros(6))[1])), np.array([2.5, 9.0]))
+    assert "op 'log' made NaN in 1 of 2 values" in text and "from -0.5 to 6" in text
+    assert "inside: run 4 of body of" in text and "scan(" in text and "through: sum (test_nonfinite.py:" in text
+
+
+def test_loops_and_branches_that_hide_a_nan_are_no_fault() -> None:
+    f = jg.compile(lambda x: jg.cond(x > 0, lambda: np.log(x), lambda: np.sqrt(-x)))
+    assert f(np.float64(4.0)) == np.log(4.0) and f(np.float64(-4.0)) == 2.0
+    g = jg.compile(lambda x, y: jg.cond(x > 0, lambda: np.sqrt(y), lambda: np.log(y)))
+    text = refused(g, np.float64(-1.0), np.array([-2.0, 3.0]))
+    assert "op 'log' made NaN" in text and "inside: run 1 of branches[" in text
+
+
+def test_the_gradient_of_a_loop() -> None:
+    def loss(x: Any) -> Any:
+        return jg.fori_loop(0, 3, lambda _, s: np.sqrt(s), x)
+
+    text = refused(jg.compile(jg.grad(loss)), np.float64(0.0))
+    assert "in the gradient pass" in text or "inside: run" in text

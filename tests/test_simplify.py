@@ -245,6 +245,11 @@ RULES = [
     row("pad_nothing", lambda b, x, y: b.op("pad", x, pad_width=((0, 0), (0, 0)), fill=0), []),
     row("single_part", lambda b, x, y: b.op("concatenate", x, axis=0), []),
     row(
+        "many_parts",
+        lambda b, x, y: b.op("concatenate", *[x, y] * 20, axis=0, scope="1"),
+        ["concatenate", "concatenate", "concatenate"],
+    ),
+    row(
         "window_of_known_shape",
         lambda b, x, y: b.op(
             "unslice", x, wide(b, x), shape=None, start=(1, 0, 0), stop=(2, N, 3), step=(1, 1, 1), drop=(0,)
