@@ -49,34 +49,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("jitgrad", description="Fused gradients of NumPy code.")
     commands = parser.add_subparsers(dest="command", required=True)
-
-    def command(name: str, run: Callable[..., Iterator[str]], text: str) -> argparse.ArgumentParser:
+    for name, run, text, add in _COMMANDS:
         made = commands.add_parser(name, help=text, description=text)
         made.set_defaults(run=run)
-        return made
-
-    command("info", _info, "versions, processor, threads, BLAS libraries and the cache directory")
-    made = command(
-        "compare",
-        _compare,
-        "a call interpreted, fused with separate gradients and fused merged",
-    )
-    _add_function(made)
-    made.add_argument("--repeat", type=int, metavar="N", help="calls of each (default: as many as take two seconds)")
-    made.add_argument("--html", metavar="PATH", help="write a page, too")
-    made = command("profile", _profile, "run a script and tell where its time went: a table, a trace and a page")
-    made.add_argument("script", metavar="script.py")
-    made.add_argument("arguments", nargs=argparse.REMAINDER, metavar="args", help="the script's own arguments")
-    made.add_argument("--by", choices=BY, default="kernel", help="what the table's rows are (default: kernel)")
-    made.add_argument("--out", metavar="FOLDER", default=".", help="where trace and page go (default: here)")
-    made = command("explain", _explain, "what the compiler makes of a call")
-    _add_function(made)
-    made.add_argument("--svg", metavar="PATH", help="write a picture, too")
-    made.add_argument("--stage", choices=STAGES, help="one stage only (default: all but llvm)")
-    made.add_argument("--separate", action="store_true", help="gradients in clusters of their own")
-    made = command("cache", _cache, "the machine code on disk")
-    made.add_argument("action", choices=("list", "clear", "verify"), nargs="?", default="list")
+        add(made)
     return parser
+
+
+def _add_compare(parser: argparse.ArgumentParser) -> None:
+    _add_function(parser)
+    parser.add_argument("--repeat", type=int, metavar="N", help="calls of each (default: as many as take two seconds)")
+    parser.add_argument("--html", metavar="PATH", help="write a page, too")
+
+
+def _add_profile(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("script", metavar="script.py")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="args", help="the script's own arguments")
+    parser.add_argument("--by", choices=BY, default="kernel", help="what the table's rows are (default: kernel)")
+    parser.add_argument("--out", metavar="FOLDER", default=".", help="where trace and page go (default: here)")
+
+
+def _add_explain(parser: argparse.ArgumentParser) -> None:
+    _add_function(parser)
+    parser.add_argument("--svg", metavar="PATH", help="write a picture, too")
+    parser.add_argument("--stage", choices=STAGES, help="one stage only (default: all but llvm)")
+    parser.add_argument("--separate", action="store_true", help="gradients in clusters of their own")
+
+
+def _add_cache(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("list", "clear", "verify"), nargs="?", default="list")
 
 
 def _add_function(parser: argparse.ArgumentParser) -> None:
@@ -242,3 +243,13 @@ def _cache(options: argparse.Namespace) -> Iterator[str]:
     else:
         yield from (f"{entry.key}  {bytes_text(entry.nbytes)}" for entry in cache.entries())
         yield _cache_text()
+
+
+_Add = Callable[[argparse.ArgumentParser], None]
+_COMMANDS: tuple[tuple[str, Callable[[argparse.Namespace], Iterator[str]], str, _Add], ...] = (
+    ("info", _info, "versions, processor, threads, BLAS libraries and the cache directory", lambda parser: None),
+    ("compare", _compare, "a call interpreted, fused with separate gradients and fused merged", _add_compare),
+    ("profile", _profile, "run a script and tell where its time went: a table, a trace and a page", _add_profile),
+    ("explain", _explain, "what the compiler makes of a call", _add_explain),
+    ("cache", _cache, "the machine code on disk", _add_cache),
+)

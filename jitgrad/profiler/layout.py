@@ -7,7 +7,8 @@ neighbours, in sweeps down and up, to have few crossings.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -16,6 +17,9 @@ GAP, LAYER_GAP, BEND_WIDTH, BEND_GAP = 24.0, 56.0, 4.0, 4.0
 _SWEEPS = 8
 
 Point = tuple[float, float]
+Edge = tuple[Hashable, Hashable]
+Chain = tuple[Hashable, ...]  # the ends of an edge with its bends between them
+Neighbours = Mapping[Hashable, Sequence[Hashable]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +35,11 @@ class Layout:
     """The upper left corner of each box, the points that each edge passes, and the size of the whole."""
 
     corners: Mapping[Hashable, Point]
-    paths: Mapping[tuple[Hashable, Hashable], tuple[Point, ...]]
+    paths: Mapping[Edge, tuple[Point, ...]]
     size: Size
 
 
-def lay_out(sizes: Mapping[Any, Size], edges: Sequence[tuple[Hashable, Hashable]]) -> Layout:
+def lay_out(sizes: Mapping[Any, Size], edges: Sequence[Edge]) -> Layout:
     """Places boxes so that every edge points down. The edges must not form a cycle: ValueError names a box in one."""
     wanted = [(a, b) for a, b in dict.fromkeys(edges) if a != b]
     layer_of = _layers(list(sizes), wanted)
@@ -44,55 +48,52 @@ def lay_out(sizes: Mapping[Any, Size], edges: Sequence[tuple[Hashable, Hashable]
     return _placed(sizes, layers, chains)
 
 
-def _layers(boxes: Sequence[Hashable], edges: Sequence[tuple[Hashable, Hashable]]) -> dict[Hashable, int]:
+def _layers(boxes: Sequence[Hashable], edges: Sequence[Edge]) -> dict[Hashable, int]:
     """The number of edges on the longest way to each box; those without one stand above their readers."""
     after: dict[Hashable, list[Hashable]] = {box: [] for box in boxes}
-    waiting = dict.fromkeys(boxes, 0)
     for a, b in edges:
         after[a].append(b)
-        waiting[b] += 1
     layer = dict.fromkeys(boxes, 0)
-    ready = [box for box in boxes if not waiting[box]]
-    sources = set(ready)
-    done = 0
-    while ready:
-        box = ready.pop()
-        done += 1
+    for box in _in_order(boxes, after):
         for reader in after[box]:
             layer[reader] = max(layer[reader], layer[box] + 1)
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                ready.append(reader)
-    if done < len(boxes):
-        raise ValueError(f"the edges form a cycle through {next(box for box in boxes if waiting[box])!r}")
-    for box in sources:
+    for box in set(boxes) - {b for _, b in edges}:
         if after[box]:
             layer[box] = min(layer[reader] for reader in after[box]) - 1
     return layer
 
 
-def _chain(edge: tuple[Hashable, Hashable], layer_of: Mapping[Hashable, int]) -> tuple[Hashable, ...]:
+def _in_order(boxes: Sequence[Hashable], after: Mapping[Hashable, Sequence[Hashable]]) -> Iterator[Hashable]:
+    """The boxes, each after all those that it reads. ValueError where they form a cycle."""
+    waiting = Counter(reader for readers in after.values() for reader in readers)
+    ready = [box for box in boxes if not waiting[box]]
+    while ready:
+        box = ready.pop()
+        yield box
+        for reader in after[box]:
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                ready.append(reader)
+    if waiting.total():
+        raise ValueError(f"the edges form a cycle through {next(box for box in boxes if waiting[box])!r}")
+
+
+def _chain(edge: Edge, layer_of: Mapping[Hashable, int]) -> Chain:
     """The edge's ends with a bend in each layer between them."""
     a, b = edge
     bends = [("bend", a, b, layer) for layer in range(layer_of[a] + 1, layer_of[b])]
     return (a, *bends, b)
 
 
-def _ordered(
-    layer_of: Mapping[Hashable, int], chains: Mapping[tuple[Hashable, Hashable], Sequence[Hashable]]
-) -> list[list[Hashable]]:
+def _ordered(layer_of: Mapping[Hashable, int], chains: Mapping[Edge, Chain]) -> list[list[Hashable]]:
     """The boxes and bends of each layer, from left to right."""
     layers: list[list[Hashable]] = [[] for _ in range(max(layer_of.values(), default=-1) + 1)]
     for box, layer in layer_of.items():
         layers[layer].append(box)
-    above: dict[Hashable, list[Hashable]] = {}
-    below: dict[Hashable, list[Hashable]] = {}
     for (a, _), chain in chains.items():
-        for step, (x, y) in enumerate(pairwise(chain), 1):
-            below.setdefault(x, []).append(y)
-            above.setdefault(y, []).append(x)
-            if step < len(chain) - 1:
-                layers[layer_of[a] + step].append(y)
+        for step, bend in enumerate(chain[1:-1], 1):
+            layers[layer_of[a] + step].append(bend)
+    above, below = _neighbours(chains.values())
     for _ in range(_SWEEPS):
         for k in range(1, len(layers)):
             _sort_by_neighbours(layers[k], layers[k - 1], above)
@@ -101,8 +102,19 @@ def _ordered(
     return layers
 
 
+def _neighbours(chains: Iterable[Chain]) -> tuple[Neighbours, Neighbours]:
+    """What each box and bend is joined to above it, and below it."""
+    above: dict[Hashable, list[Hashable]] = {}
+    below: dict[Hashable, list[Hashable]] = {}
+    for chain in chains:
+        for x, y in pairwise(chain):
+            below.setdefault(x, []).append(y)
+            above.setdefault(y, []).append(x)
+    return above, below
+
+
 def _sort_by_neighbours(
-    layer: list[Hashable], other: Sequence[Hashable], neighbours: Mapping[Hashable, Sequence[Hashable]]
+    layer: list[Hashable], other: Sequence[Hashable], neighbours: Neighbours
 ) -> None:
     place = {box: k / max(1, len(other) - 1) for k, box in enumerate(other)}
     own = {box: k / max(1, len(layer) - 1) for k, box in enumerate(layer)}
@@ -115,9 +127,7 @@ def _sort_by_neighbours(
 
 
 def _placed(
-    sizes: Mapping[Any, Size],
-    layers: Sequence[Sequence[Hashable]],
-    chains: Mapping[tuple[Hashable, Hashable], Sequence[Hashable]],
+    sizes: Mapping[Any, Size], layers: Sequence[Sequence[Hashable]], chains: Mapping[Edge, Chain]
 ) -> Layout:
     bend = Size(BEND_WIDTH, 0.0)
     size_of = {box: sizes.get(box, bend) for layer in layers for box in layer}
@@ -133,8 +143,7 @@ def _placed(
             x += size_of[box].width + _gap(box, sizes)
         y += height + LAYER_GAP
     paths = {edge: _path(chain, corners, size_of) for edge, chain in chains.items()}
-    boxes = {box: corners[box] for box in sizes}
-    return Layout(boxes, paths, Size(width, max(0.0, y - LAYER_GAP)))
+    return Layout({box: corners[box] for box in sizes}, paths, Size(width, max(0.0, y - LAYER_GAP)))
 
 
 def _gap(box: Hashable, sizes: Mapping[Any, Size]) -> float:
@@ -142,7 +151,7 @@ def _gap(box: Hashable, sizes: Mapping[Any, Size]) -> float:
     return GAP if box in sizes else BEND_GAP
 
 
-def _path(chain: Sequence[Hashable], corners: Mapping[Hashable, Point], sizes: Mapping[Any, Size]) -> tuple[Point, ...]:
+def _path(chain: Chain, corners: Mapping[Hashable, Point], sizes: Mapping[Any, Size]) -> tuple[Point, ...]:
     def middle(box: Hashable, at_bottom: bool) -> Point:
         x, y = corners[box]
         return x + sizes[box].width / 2, y + sizes[box].height * at_bottom
