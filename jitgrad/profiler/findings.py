@@ -31,7 +31,7 @@ def find(records: Sequence[Record], events: Sequence[Event], around: Surrounding
 def _compile_time(events: Sequence[Event], is_cached: bool) -> Iterator[str]:
     own = exclusive(events)
     making = sum(ns for e, ns in zip(events, own, strict=True) if e.phase in (TRACE, COMPILE)) * 1e-9
-    work = sum(e.duration for e in events if e.kind in WORK) * 1e-9
+    work = sum(ns for e, ns in zip(events, own, strict=True) if e.kind in WORK) * 1e-9
     if making > work > 0 and making > _LONG:
         advice = "call the function more often" + ("" if is_cached else ", or keep the cache on disk (JITGRAD_CACHE=1)")
         most = _mostly_compiled(events)
@@ -79,12 +79,12 @@ def _threads(around: Surroundings) -> Iterator[str]:
 def _interpreted(records: Sequence[Record], events: Sequence[Event]) -> Iterator[str]:
     reasons = dict(_reasons(records))
     seconds: dict[tuple[str, str], float] = {}
-    for e in events:
+    for e, own in zip(events, exclusive(events), strict=True):
         if e.kind == "numpy" and e.shares:
             key = (e.shares[0].op, e.shares[0].line)
             if "why" in e.facts:
                 reasons[key] = str(e.facts["why"])
-            seconds[key] = seconds.get(key, 0.0) + e.duration * 1e-9
+            seconds[key] = seconds.get(key, 0.0) + own * 1e-9
     for (op, line), time in sorted(seconds.items(), key=lambda item: -item[1])[:_FEW]:
         why = reasons.get((op, line), "it is outside compiled scopes")
         yield f"{op} at {line} ran in NumPy for {seconds_text(time)}: {why}"

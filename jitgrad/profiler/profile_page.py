@@ -11,7 +11,7 @@ from jitgrad.profiler.page import code, folded, items, page, paragraph, section,
 from jitgrad.profiler.page_pictures import picture_parts
 from jitgrad.profiler.planned_picture import picture_of
 from jitgrad.profiler.profile_table import HEADS, run_limits, table_cells
-from jitgrad.profiler.ranking import BY, rank
+from jitgrad.profiler.ranking import BY, exclusive, rank
 from jitgrad.profiler.tables import machine_text, seconds_text
 from jitgrad.profiler.timeline import MOST_BARS, keys, timeline, timeline_of_runs
 
@@ -48,12 +48,12 @@ def _parts(events: Sequence[Event], findings: Sequence[str], executables: Sequen
 
 def _summary(events: Sequence[Event]) -> str:
     calls = [e for e in events if e.kind == "call"]
-    work = [e for e in events if e.kind in WORK]
+    work = [ns for e, ns in zip(events, exclusive(events), strict=True) if e.kind in WORK]
     if not calls and not work:
         return "Nothing ran in this profile: was the compiled function called inside the block?"
     return (
         f"{len(calls)} calls, {seconds_text(sum(e.duration for e in calls) * 1e-9)}; in them {len(work)} kernels, "
-        f"BLAS calls and NumPy calls, {seconds_text(sum(e.duration for e in work) * 1e-9)}."
+        f"BLAS calls and NumPy calls, {seconds_text(sum(work) * 1e-9)}."
     )
 
 

@@ -52,15 +52,16 @@ def rank(events: Sequence[Event], by: str) -> list[Row]:
     """Rows in falling order of time.
 
     ``by`` is kernel, op, line, scope or phase, else ValueError. By phase all exclusive time counts (tracing, compiling,
-    calls without what they call); by the others only kernels, BLAS calls and NumPy calls. A kernel's time is shared
-    among its ops by their weights, which is an estimate: fused ops have no times of their own.
+    calls without what they call); by the others only kernels, BLAS calls and NumPy calls, loops without the ops in
+    their bodies. A kernel's time is shared among its ops by their weights, which is an estimate: fused ops have no
+    times of their own.
     """
     if by not in BY:
         raise ValueError(f"by must be one of {', '.join(BY)}, got {by!r}")
     if by == "phase":
         return _rows(zip(events, exclusive(events), strict=True), _by_phase)
     parts = {"kernel": _by_kernel, "op": _by_op, "line": _by_line, "scope": _by_scope}[by]
-    return _rows(((e, e.duration) for e in events if e.kind in WORK), parts)
+    return _rows(((e, ns) for e, ns in zip(events, exclusive(events), strict=True) if e.kind in WORK), parts)
 
 
 def exclusive(events: Sequence[Event]) -> list[int]:
