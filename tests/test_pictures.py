@@ -16,7 +16,7 @@ from jitgrad.profiler.collapsing import collapse, inside
 from jitgrad.profiler.drawing import draw
 from jitgrad.profiler.layout import Size, lay_out
 from jitgrad.profiler.page_pictures import picture_parts
-from jitgrad.profiler.picture import Arrow, Box, OpText, Picture, op_lines
+from jitgrad.profiler.picture import Arrow, Body, Box, OpText, Picture, op_lines
 from jitgrad.profiler.planned_picture import picture_of
 
 pytestmark = pytest.mark.quick
@@ -190,3 +190,19 @@ def test_many_ops_are_counted() -> None:
     lines = list(op_lines(ops, 6))
     assert lines[0] == ("add ×40", "") and len(lines) == 6 and lines[-1] == ("… 16 more", "")
     assert list(op_lines(ops[:2], 6)) == [("op0", "m.py:1"), ("add", "m.py:1")]
+
+
+def test_bodies_lie_within_their_boxes() -> None:
+    """A loop's two programs are drawn in its box, one under the other, each with its name."""
+    bodies = (Body("body", chain(3)), Body("condition", chain(2, "test")))
+    loop = Box(0, "kernel", "while loop", "jit_scope_0", (), inner=bodies)
+    after = Box(1, "output", "output 0", None, ())
+    root = ElementTree.fromstring(draw(Picture((loop, after), (Arrow(0, 1, 8),))))
+    space = "{http://www.w3.org/2000/svg}"
+    box = next(g for g in root.iter(f"{space}g") if g.get("class") == "kind-kernel")
+    texts = [t.text for t in box.iter(f"{space}text")]
+    assert texts.index("body") < texts.index("kernel 2") < texts.index("condition") < len(texts)
+    rects = [r for r in box.iter(f"{space}rect") if r.get("class") == "box"]
+    assert len(rects) == 6
+    assert all(float(rects[0].get("width") or 0) > float(r.get("width") or 0) for r in rects[1:])
+    assert float(rects[0].get("height") or 0) > sum(float(r.get("height") or 0) for r in rects[1:])

@@ -136,6 +136,7 @@ def _merged(stretch: Sequence[Box], name: str) -> Box:
         ops=tuple(op for box in stretch for op in box.ops),
         notes=((text,) if name else ()) + _gathered(stretch),
         members=tuple(box.key for box in stretch),
+        inner=(),
     )
 
 

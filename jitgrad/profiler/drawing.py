@@ -85,19 +85,46 @@ class _Key:
         return [*found[:_MOST_KEYS], ("--paper", f"and {rest} more")] if rest > 0 else found
 
 
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """A picture as SVG, its upper left corner at the origin."""
+
+    lines: tuple[str, ...]
+    size: Size
+
+
 def draw(picture: Picture, links: Mapping[int, str] | None = None) -> str:
     """The picture as an SVG document; a large one is collapsed first. ``links``: addresses of boxes by key."""
     picture = collapse(picture)
-    columns = {box.key: _columns(box) for box in picture.boxes}
-    sizes = {box.key: _size(box, columns[box.key]) for box in picture.boxes}
-    layout = lay_out(sizes, [(arrow.source, arrow.target) for arrow in picture.arrows])
     key = _key(picture)
+    drawn = _drawn(picture, key, links or {})
+    body = [*_legend(key, -_top(key)), *drawn.lines]
+    return _document(f"{len(picture.boxes)} parts of a compiled program", body, drawn.size, _top(key))
+
+
+def _drawn(picture: Picture, key: _Key, links: Mapping[int, str]) -> _Drawn:
+    columns = {box.key: _columns(box) for box in picture.boxes}
+    bodies = {box.key: _bodies(box, key) for box in picture.boxes}
+    sizes = {box.key: _size(box, columns[box.key], bodies[box.key]) for box in picture.boxes}
+    layout = lay_out(sizes, [(arrow.source, arrow.target) for arrow in picture.arrows])
     boxes = (
-        _linked(_box(box, columns[box.key], layout, sizes[box.key], key), (links or {}).get(box.key))
+        _linked(_box(box, columns[box.key], bodies[box.key], layout, sizes[box.key], key), links.get(box.key))
         for box in picture.boxes
     )
-    body = [*_legend(key, -_top(key)), *draw_arrows(picture.arrows, layout, sizes), *boxes]
-    return _document(f"{len(picture.boxes)} parts of a compiled program", body, layout.size, _top(key))
+    return _Drawn((*draw_arrows(picture.arrows, layout, sizes), *boxes), layout.size)
+
+
+def _bodies(box: Box, key: _Key) -> _Drawn:
+    """The bodies of a loop or a choice, one under the other, each with its name above."""
+    lines: list[str] = []
+    width = y = 0.0
+    for body in box.inner:
+        drawn = _drawn(collapse(body.picture), key, {})
+        lines.append(_text(0.0, y + LINE, body.name, "soft"))
+        lines.append(f'<g transform="translate(0 {y + 1.6 * LINE:.1f})">{"".join(drawn.lines)}</g>')
+        y += drawn.size.height + 2.4 * LINE
+        width = max(width, drawn.size.width, CHARACTER * len(body.name))
+    return _Drawn(tuple(lines), Size(width, y))
 
 
 def _document(title: str, body: Sequence[str], size: Size, top: float) -> str:
@@ -120,9 +147,18 @@ def _document(title: str, body: Sequence[str], size: Size, top: float) -> str:
 
 
 def _key(picture: Picture) -> _Key:
-    scopes = dict.fromkeys(box.scope for box in picture.boxes if box.scope is not None)
-    groups = dict.fromkeys(box.group for box in picture.boxes if box.group)
+    boxes = list(_all_boxes(picture))
+    scopes = dict.fromkeys(box.scope for box in boxes if box.scope is not None)
+    groups = dict.fromkeys(box.group for box in boxes if box.group)
     return _Key(tuple(scopes), tuple(groups))
+
+
+def _all_boxes(picture: Picture) -> Iterator[Box]:
+    """Its boxes and those of bodies within."""
+    for box in picture.boxes:
+        yield box
+        for body in box.inner:
+            yield from _all_boxes(body.picture)
 
 
 def _top(key: _Key) -> float:
@@ -154,15 +190,16 @@ def _column_width(lines: Sequence[tuple[str, str]]) -> float:
     return max((CHARACTER * (len(op) + (len(line) + 2 if line else 0)) for op, line in lines), default=0.0)
 
 
-def _size(box: Box, columns: _Columns) -> Size:
+def _size(box: Box, columns: _Columns, bodies: _Drawn) -> Size:
     both = bool(columns.forward and columns.gradient)
     inside = columns.width_of_forward + columns.width_of_gradient + 2 * PADDING * both
     head = max([CHARACTER * 1.08 * len(box.title), *(CHARACTER * len(note) for note in box.notes)])
     lines = max(len(columns.forward), len(columns.gradient)) + len(box.notes)
-    return Size(max(inside, head) + 2 * PADDING, HEADER + LINE * lines + (6.0 if lines else 2.0))
+    height = HEADER + LINE * lines + (6.0 if lines else 2.0) + bodies.size.height
+    return Size(max(inside, head, bodies.size.width) + 2 * PADDING, height)
 
 
-def _box(box: Box, columns: _Columns, layout: Layout, size: Size, key: _Key) -> str:
+def _box(box: Box, columns: _Columns, bodies: _Drawn, layout: Layout, size: Size, key: _Key) -> str:
     x, y = layout.corners[box.key]
     frame = f'width="{size.width:.1f}" height="{size.height:.1f}" rx="5"'
     baseline = HEADER + 10.0
@@ -173,10 +210,17 @@ def _box(box: Box, columns: _Columns, layout: Layout, size: Size, key: _Key) -> 
         _stripe(key.stripe(box.group), size),
         _text(PADDING, 15.0, box.title, "head"),
         *notes,
-        *_ops(columns, baseline + len(notes) * LINE, size),
+        *_ops(columns, baseline + len(notes) * LINE, size.height - bodies.size.height),
+        *_placed_bodies(bodies, size),
         "</g>",
     ]
     return "".join(parts)
+
+
+def _placed_bodies(bodies: _Drawn, size: Size) -> Iterator[str]:
+    if bodies.lines:
+        y = size.height - bodies.size.height
+        yield f'<g transform="translate({PADDING:g} {y:.1f})">{"".join(bodies.lines)}</g>'
 
 
 def _stripe(colour: str | None, size: Size) -> str:
@@ -185,14 +229,14 @@ def _stripe(colour: str | None, size: Size) -> str:
     return f'<rect width="{_STRIPE:g}" height="{size.height:.1f}" rx="2" style="fill:var({colour})"/>'
 
 
-def _ops(columns: _Columns, baseline: float, size: Size) -> Iterator[str]:
+def _ops(columns: _Columns, baseline: float, bottom: float) -> Iterator[str]:
     """Forward ops, gradient ops, and a line between them."""
     for left, lines in ((PADDING, columns.forward), (columns.left_of_gradient, columns.gradient)):
         for k, (op, line) in enumerate(lines):
             yield _op(left, baseline + k * LINE, op, line)
     if columns.forward and columns.gradient:
         middle, top = columns.left_of_gradient - PADDING, baseline - 10.0
-        yield f'<line x1="{middle:.1f}" x2="{middle:.1f}" y1="{top:.1f}" y2="{size.height - 5:.1f}"/>'
+        yield f'<line x1="{middle:.1f}" x2="{middle:.1f}" y1="{top:.1f}" y2="{bottom - 5:.1f}"/>'
 
 
 def _linked(box: str, address: str | None) -> str:

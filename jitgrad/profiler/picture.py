@@ -25,7 +25,7 @@ class OpText:
 @dataclass(frozen=True, slots=True)
 class Box:
     """What runs as one. ``kind`` is kernel, blas, numpy, input, output, or part for several of them, whose keys are the
-    ``members``. ``group`` is the native call that it belongs to.
+    ``members``. ``group`` is the native call that it belongs to. ``inner`` are the bodies of a loop or a choice.
     """
 
     key: int
@@ -36,6 +36,15 @@ class Box:
     notes: tuple[str, ...] = ()
     group: str = ""
     members: tuple[int, ...] = ()
+    inner: tuple[Body, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What a loop runs in each step, or a choice where it is chosen, under its name."""
+
+    name: str
+    picture: Picture
 
 
 @dataclass(frozen=True, slots=True)
