@@ -40,6 +40,13 @@ _DECLARATIONS = f"""
 @jitgrad_threads_here = external global i8
 @jitgrad_admit = external global i8
 declare i64 @pthread_self() #0
+
+define internal i64 @time_now() #0 {{
+  %at = alloca i64
+  call void @read_clock(ptr %at)
+  %now = load i64, ptr %at
+  ret i64 %now
+}}
 declare ptr @PyLong_FromLongLong(i64) #0
 declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr) #0
 declare ptr @PyObject_CallFunctionObjArgs(ptr, ...) #0
@@ -350,7 +357,6 @@ def _call() -> str:
     return f"""
 define ptr @jitgrad_call(ptr %self, ptr %args, i64 %nargs, ptr %names) #0 {{
 entry:
-  %start_at = alloca i64
 {load("python", "%self", TUPLE_ITEMS)}
   %traces_at = getelementptr i64, ptr @jitgrad_conditions, i64 {TRACES}
   %traces = load volatile i64, ptr %traces_at
@@ -362,9 +368,10 @@ listen:
   %unheard = icmp eq ptr %journal, null
   br i1 %unheard, label %open, label %begin
 begin:
-  call void @read_clock(ptr %start_at)
+  %now = call i64 @time_now()
   br label %open
 open:
+  %start = phi i64 [ 0, %listen ], [ %now, %begin ]
 {load("table_array", "%self", TUPLE_ITEMS + 8)}
 {load("table", "%table_array", DATA)}
   %entries = getelementptr i64, ptr %table, i64 {FIRST_ENTRY}
@@ -411,7 +418,6 @@ plain:
   call void @release(ptr %found)
   ret ptr %result
 written:
-  %start = load i64, ptr %start_at
   %left = call i1 @is_left(ptr %found)
   br i1 %left, label %give_back, label %record
 record:
