@@ -242,3 +242,23 @@ def test_small_shapes(shape: tuple[int, ...], compiled: bool) -> None:
     with jg.Graph().as_default(), jg.jit_scope(compiled):
         a, b = jg.Session().run([jg.random_uniform(shape), jg.random_normal(shape)])
         assert np.shape(a) == np.shape(b) == shape
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_each_step_of_a_loop_draws_anew(compiled: bool) -> None:
+    def f(x: Any) -> Any:
+        return jg.scan(lambda c, _: (c + jg.random_normal(()), jg.random_uniform((2,))), x, None, length=3)
+
+    (total, rows), (other, _) = [(jg.compile(f) if compiled else f)(np.float64(0)) for _ in range(2)]
+    assert len(np.unique(rows)) == 6
+    assert compiled or total != other
+
+
+def test_a_gradient_through_a_draw_in_a_loop_is_refused() -> None:
+    def f(x: Any) -> Any:
+        return jg.fori_loop(0, 3, lambda i, c: c * jg.random_uniform(()), x)
+
+    assert 0 < f(2.0) < 2
+    with pytest.raises(jg.GradientError, match="draws within a loop") as refused:
+        jg.grad(f)(2.0)
+    assert "test_random.py" in str(refused.value)
