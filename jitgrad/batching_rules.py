@@ -7,7 +7,7 @@ are. It gives the outputs with the new axis, or None where it does not apply.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -36,10 +36,20 @@ Mask = tuple[bool, ...]
 
 @dataclass(frozen=True, eq=False)
 class Lead:
-    """How many examples there are: a number, or (None) as many as ``like`` has elements, known when it runs."""
+    """How many examples there are: a number, or (None) as many as ``like`` has elements, known when it runs.
+
+    ``units`` are tensors known to be the rows of a unit matrix, whatever their shape: a product with one is no product.
+    """
 
     extent: int | None
     like: Tensor | None = None
+    units: set[Tensor] = field(default_factory=set)
+
+    def viewed(self, before: Tensor, after: Tensor) -> Tensor:
+        """The second tensor, which has the elements of the first in the same order."""
+        if before in self.units:
+            self.units.add(after)
+        return after
 
     @property
     def open_extent(self) -> int:
@@ -100,7 +110,9 @@ def _same_op(op: Operation, inputs: Inputs, mask: Mask, lead: Lead) -> Any:
 
 def _view(op: Operation, inputs: Inputs, mask: Mask, lead: Lead) -> Any:
     out = op.outputs[0]
-    return _reshaped(inputs[0], _example_shape(lead, out), lambda: repeat(out, lead)) if mask[0] else None
+    if not mask[0]:
+        return None
+    return lead.viewed(inputs[0], _reshaped(inputs[0], _example_shape(lead, out), lambda: repeat(out, lead)))
 
 
 def _shaped(op: Operation, inputs: Inputs, mask: Mask, lead: Lead) -> Any:
@@ -108,7 +120,7 @@ def _shaped(op: Operation, inputs: Inputs, mask: Mask, lead: Lead) -> Any:
     kind, out, x = op.opdef.kind, op.outputs[0], inputs[0] if mask[0] else repeat(inputs[0], lead)
     assert isinstance(kind, Shaped)
     if kind.form == "reshape":
-        return _reshaped(x, _example_shape(lead, out), lambda: repeat(out, lead))
+        return lead.viewed(x, _reshaped(x, _example_shape(lead, out), lambda: repeat(out, lead)))
     if kind.form == "broadcast":
         return apply_one(op.opdef, _with_units(x, out.ndim + 1), _pattern(out, lead))
     if kind.form == "sum":
@@ -176,6 +188,9 @@ def _rows_times(x: Tensor, is_turned: bool, shared: Tensor, is_shared_turned: bo
     rows = None if n is None or r is None else n * r
     if [*batch, rows, k].count(None) > 1 or [*batch, n, r, c].count(None) > 1:
         return None
+    if x in lead.units and not batch and r == 1 and n == k:
+        rows_of_shared = call("matrix_transpose", shared) if is_shared_turned else shared
+        return call("reshape", rows_of_shared, _open(n, r, c))  # type: ignore[no-any-return]
     x = call("matrix_transpose", x) if is_turned and r != 1 else x
     x = call("moveaxis", x, 0, len(batch)) if batch else x
     flat = call("reshape", x, _open(*batch, rows, k))
@@ -282,7 +297,8 @@ def _moved_op(op: Operation, inputs: Inputs, mask: Mask, lead: Lead) -> Any:
         return call("broadcast_to", _with_units(inputs[0], len(shape) + 1), (lead.extent, *shape))
     if op.type not in _MOVES:
         return None
-    return apply(op.opdef, *_all_repeated(inputs, mask, lead), **{**op.params, **_MOVES[op.type](lead, op.params)})
+    moved = apply(op.opdef, *_all_repeated(inputs, mask, lead), **{**op.params, **_MOVES[op.type](lead, op.params)})
+    return lead.viewed(inputs[0], moved) if op.type in ("expand_dims", "squeeze") else moved
 
 
 # -- the library -----------------------------------------------------------------------------------------------------

@@ -299,8 +299,8 @@ def _row_gradients(y: Tensor, xs: Sequence[Tensor]) -> list[Tensor]:
         return [as_tensor(np.zeros((0, *x.spec.known_shape), x.dtype)) for x in xs]
     if y.size == 1:
         return dense_gradients([y], xs, [call("ones_like", y)])
-    seed = same(call("zeros_like", y))
-    return batch(dense_gradients([y], xs, [seed]), {seed: units(y, Lead(y.size))}, y.size)
+    seed, lead = same(call("zeros_like", y)), Lead(y.size)
+    return batch(dense_gradients([y], xs, [seed]), {seed: units(y, lead)}, lead)
 
 
 def _block(rows: Tensor, y: Tensor, x: Tensor) -> Tensor:
@@ -311,9 +311,10 @@ def units(x: Tensor, lead: Lead) -> Tensor:
     """All unit tensors of the shape of ``x``, one per element, along a new leading axis."""
     number = lead.numbers(x)
     is_one = call("astype", call("equal", call("expand_dims", number, 1), number), x.dtype)
+    lead.units.add(is_one)
     if x.spec.is_known:
-        return call("reshape", is_one, (x.size, *x.spec.known_shape))  # type: ignore[no-any-return]
-    return apply_one(find("reshape_like"), is_one, repeat(x, lead))
+        return lead.viewed(is_one, call("reshape", is_one, (x.size, *x.spec.known_shape)))
+    return lead.viewed(is_one, apply_one(find("reshape_like"), is_one, repeat(x, lead)))
 
 
 def _columns(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> list[list[Tensor]]:
@@ -329,5 +330,5 @@ def _columns(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> list[list[Tensor]]:
 def _column_tangents(ys: Sequence[Tensor], x: Tensor) -> list[Tensor]:
     if x.size == 0:
         return [as_tensor(np.zeros((0, *y.spec.known_shape), y.dtype)) for y in ys]
-    tangent = same(call("zeros_like", x))
-    return batch(along(ys, [x], [tangent]), {tangent: units(x, Lead(x.size))}, x.size)
+    tangent, lead = same(call("zeros_like", x)), Lead(x.size)
+    return batch(along(ys, [x], [tangent]), {tangent: units(x, lead)}, lead)
