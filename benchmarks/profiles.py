@@ -1,7 +1,8 @@
 """`python -m benchmarks.profiles`: what a profile costs a call, and how much of the call its kernels make up.
 
 Calls are timed in turns without a profile and within one, after some that count for nothing: the medians of batches,
-in microseconds. "of the call" and "of the native call" are sums of the kernels' times over these, medians of all calls.
+in microseconds. "more" is the median of their differences; none is given where batches without a profile differ by as
+much. "of the call" and "of the native call" are sums of the kernels' times over these, medians of all calls.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from jitgrad.profiler.events import WORK
 
 ROWS = {"gelu_1e3": 300, "rosenbrock": 300, "mlp_32": 200, "logistic": 300, "elbo": 30, "layer_norm": 10}
 TURNS, WARM = 15, 30
-HEAD = ("us", "off", "on", "more", "events", "per event", "of the call", "of the native call")
+HEAD = ("us", "off", "on", "events", "more", "per event", "of the call", "of the native call")
 
 
 def seconds(call: Callable[[], Any], calls: int) -> float:
@@ -66,9 +67,11 @@ def measured(name: str, calls: int) -> tuple[str, ...]:
         of_native += shares(events, "native")
     more = statistics.median(np.array(on) - np.array(off))
     number = statistics.mean(count)
-    cells = (statistics.median(off), statistics.median(on), more)
+    low, middle, high = statistics.quantiles(off)
+    cost = (f"{1e6 * more:.3g}", f"{1e6 * more / number:.3f}") if more > high - low else ("-", "-")
     parts = (f"{100 * statistics.median(found):.0f}%" for found in (of_call, of_native))
-    return (workload.title, *(f"{1e6 * x:.3g}" for x in cells), f"{number:.1f}", f"{1e6 * more / number:.3f}", *parts)
+    times = (f"{1e6 * x:.3g}" for x in (middle, statistics.median(on)))
+    return (workload.title, *times, f"{number:.1f}", *cost, *parts)
 
 
 def table(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
