@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Protocol, SupportsIndex
 
-from jitgrad import conditions
+from jitgrad import conditions, eagerness
 
 MAX_THREADS = 64
 TOPICS = ("recompile", "all")
@@ -79,6 +79,8 @@ class Config:
         before, self._base = self._base, settings
         conditions.count(conditions.TRACES, settings.debug_nans - (before is not None and before.debug_nans))
         conditions.words[conditions.THREADS] = settings.num_threads
+        if before is None or before.debug_nans != settings.debug_nans:
+            eagerness.check_values_everywhere(settings.debug_nans)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -104,6 +106,7 @@ class Change:
         self._changes = {name: _checked(name, value) for name, value in changes.items()}
         self._token: Token[Settings | None] | None = None
         self._blas: _Restorable | None = None
+        self._listener: Any = None
         settings = replace(self._before, **self._changes)
         config._set_base(settings)
         if "num_threads" in changes:
@@ -115,12 +118,14 @@ class Change:
         conditions.count(conditions.BLOCKS, 1)
         conditions.count(conditions.TRACES, settings.debug_nans)
         self._token = _here.set(settings)
+        self._listener = eagerness.check_values(settings.debug_nans)
         return settings
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._token is not None
+        eagerness.local.collector = self._listener
         conditions.count(conditions.TRACES, -config.debug_nans)
         _here.reset(self._token)
         conditions.count(conditions.BLOCKS, -1)
@@ -233,6 +238,8 @@ def _limit_blas(threads: int) -> _Restorable:
 
 
 config = Config()
+if "JITGRAD_DEBUG_NANS" in os.environ:
+    config._of_process()  # eager operations do not ask for a setting
 
 
 def set_num_threads(n: int) -> None:

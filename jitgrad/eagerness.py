@@ -36,6 +36,37 @@ class _Local(threading.local):
 local = _Local()
 
 
+class _Checking:
+    """Stands where a scope would collect, so that every operation passes here: it runs at once, and its results are
+    looked at.
+    """
+
+    def add(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call."""
+        from jitgrad.eager.checking import run_looked_at
+
+        return run_looked_at(fn, args, kwargs)
+
+
+checking = _Checking()
+
+
+def check_values(is_on: bool) -> Any:
+    """Whether results of this thread's eager operations are looked at; gives what ``local.collector`` was before. A
+    scope that collects goes on: what it runs is looked at as a whole.
+    """
+    before = local.collector
+    if before is None or before is checking:
+        local.collector = checking if is_on else None
+    return before
+
+
+def check_values_everywhere(is_on: bool) -> None:
+    """The same for this thread and for those that begin from now on."""
+    _Local.collector = checking if is_on else None
+    check_values(is_on)
+
+
 def finish() -> None:
     """Run what scopes of this thread have collected, before other tapes listen than did when it was written."""
     unfinished, local.unfinished = local.unfinished, ()

@@ -22,7 +22,11 @@ from jitgrad.program import Instruction, Program, instruction_text
 from jitgrad.restoring import Snapshot, snapshot_for
 from jitgrad.sources import source_text
 
-_Test = Callable[[Any], Any]
+Test = Callable[[Any], Any]
+
+TESTS: tuple[tuple[Test, str], ...] = ((np.isnan, "NaN"), (np.isinf, "infinity"))
+"""What is looked for, in this order."""
+
 _SOUND = (0.5, 1.5)  # numbers in place of bad ones: no op is undefined at both of them
 _MOST_OPS = 6
 
@@ -31,13 +35,13 @@ def run_checked(run: Callable[[], list[Any]], program: Program, feeds: Sequence[
     """The results of a run; NonFiniteError naming the op that made the first NaN or infinity, if one holds any."""
     before = snapshot_for(program)
     results = run()
-    for test, what in ((np.isnan, "NaN"), (np.isinf, "infinity")):
+    for test, what in TESTS:
         if any(bad_elements(r, test).size for r in results):
             raise _searched(program, feeds, before, test, what)
     return results
 
 
-def bad_elements(array: Any, test: _Test) -> Any:
+def bad_elements(array: Any, test: Test) -> Any:
     """Places in the flattened array of the elements that the test finds; none in arrays of integers."""
     array = np.asarray(array)
     return np.flatnonzero(test(array)) if array.dtype.kind in "fc" else np.zeros(0, np.intp)
@@ -56,14 +60,19 @@ def range_text(array: Any) -> str:
     return text + (f", {array.size - finite.size} not finite" if finite.size < array.size else "")
 
 
-def _searched(program: Program, feeds: Sequence[Any], before: Snapshot, test: _Test, what: str) -> NonFiniteError:
+def _searched(program: Program, feeds: Sequence[Any], before: Snapshot, test: Test, what: str) -> NonFiniteError:
     after = before.now()
     before.restore()
     try:
-        with np.errstate(all="ignore"):
-            return _Search(program, _all_values(program, feeds)).error(test, what)
+        return search(program, feeds, test, what)
     finally:
         after.restore()
+
+
+def search(program: Program, feeds: Sequence[Any], test: Test, what: str) -> NonFiniteError:
+    """What to tell of a program that gives something bad for these arrays; it is interpreted."""
+    with np.errstate(all="ignore"):
+        return _Search(program, _all_values(program, feeds)).error(test, what)
 
 
 def _all_values(program: Program, feeds: Sequence[Any]) -> dict[int, Any]:
@@ -102,7 +111,7 @@ class _Search:
         self._program = program
         self._values = values
 
-    def error(self, test: _Test, what: str) -> NonFiniteError:
+    def error(self, test: Test, what: str) -> NonFiniteError:
         """What to tell the user."""
         program = self._program
         found = [(v, bad_elements(self._values[v], test)) for v in program.outputs]
@@ -124,7 +133,7 @@ class _Search:
         before = self._back(infinite, way.number, np.isinf)
         return before._replace(through=(*before.through, way.number, *way.through)) if before.is_made else None
 
-    def _back(self, wanted: dict[int, int], before: int, test: _Test) -> _Way:
+    def _back(self, wanted: dict[int, int], before: int, test: Test) -> _Way:
         """From elements of values to the first op that made one of them, through instructions before that one."""
         first = given = None
         seen: list[int] = []
@@ -145,7 +154,7 @@ class _Search:
         return _Way(fed, first, given, tuple(n for n in reversed(seen) if start is None or n > start))
 
     def _blamed(
-        self, ins: Instruction, place: tuple[int, int], test: _Test, out_test: _Test
+        self, ins: Instruction, place: tuple[int, int], test: Test, out_test: Test
     ) -> Iterator[tuple[int, int]]:
         """The inputs of an op whose bad elements make one of its outputs bad at a place, and one such element each."""
         inputs = [self._values[v] for v in ins.inputs]
@@ -163,7 +172,7 @@ class _Search:
             if element is not None:
                 yield v, element
 
-    def _named(self, way: _Way, test: _Test, what: str) -> NonFiniteError:
+    def _named(self, way: _Way, test: Test, what: str) -> NonFiniteError:
         program = self._program
         through = self._through(way)
         if way.fed is not None:
@@ -194,7 +203,7 @@ class _Search:
             )
         )
 
-    def _inside(self, ins: Instruction, test: _Test, what: str) -> str | None:
+    def _inside(self, ins: Instruction, test: Test, what: str) -> str | None:
         """What is said of the op within a control op that made the first bad value, and in which run of its body; None
         for other ops, and where it does not show.
         """
@@ -221,7 +230,7 @@ class _Search:
 class _Watched:
     """A program inside a control op, which notes the first of its runs that made something bad of sound arguments."""
 
-    def __init__(self, name: str, program: Program, test: _Test) -> None:
+    def __init__(self, name: str, program: Program, test: Test) -> None:
         self.name = name
         self.program = program
         self.bad_run: tuple[int, Sequence[Any]] | None = None
@@ -237,7 +246,7 @@ class _Watched:
         return results
 
 
-def _watched(name: str, value: Any, test: _Test, found: list[_Watched]) -> Any:
+def _watched(name: str, value: Any, test: Test, found: list[_Watched]) -> Any:
     """A param with its programs watched, which are added to ``found``."""
     if isinstance(value, tuple):
         return tuple(_watched(f"{name}[{k}]", item, test, found) for k, item in enumerate(value))
@@ -247,7 +256,7 @@ def _watched(name: str, value: Any, test: _Test, found: list[_Watched]) -> Any:
     return found[-1]
 
 
-def _first_bad(arrays: Sequence[Any], test: _Test) -> tuple[int, int] | None:
+def _first_bad(arrays: Sequence[Any], test: Test) -> tuple[int, int] | None:
     """The number of the first array with a bad element, and the element's place."""
     found = ((k, bad_elements(array, test)) for k, array in enumerate(arrays))
     return next(((k, int(places[0])) for k, places in found if places.size), None)
@@ -259,7 +268,7 @@ class _Trial:
     """
 
     def __init__(
-        self, ins: Instruction, inputs: Sequence[Any], bad: Sequence[Any], place: tuple[int, int], test: _Test
+        self, ins: Instruction, inputs: Sequence[Any], bad: Sequence[Any], place: tuple[int, int], test: Test
     ) -> None:
         self._ins = ins
         self._inputs = [np.asarray(array) for array in inputs]

@@ -64,6 +64,7 @@ LAZY = {
     ("graph", "session"),
     ("ops.state", "eager.tensor"),
     ("scopes", "eager.pending"),
+    ("eagerness", "eager.checking"),
     ("calls", "eager.compiled_calls"),
     ("calls", "eager.tensor"),
     ("custom", "eager.custom_calls"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -187,3 +190,52 @@ def test_the_gradient_of_a_loop() -> None:
 
     text = refused(jg.compile(jg.grad(loss)), np.float64(0.0))
     assert "in the gradient pass" in text or "inside: run" in text
+
+
+# -- eager ops -------------------------------------------------------------------------------------------------------
+
+
+def test_an_eager_op_is_named_as_it_runs() -> None:
+    x = jg.asarray([1.0, -1.0])
+    for run, name in ((lambda: np.log(x), "log"), (lambda: x / (x + 1.0), "divide"), (lambda: np.sqrt(x), "sqrt")):
+        text = refused(run)
+        assert f"op '{name}' made" in text and "run at test_nonfinite.py:" in text and "input 0: float64[" in text
+    assert (x * 2.0).tolist() == [2.0, -2.0]
+
+
+def test_a_nan_that_was_given_is_no_eager_ops_fault() -> None:
+    x = jg.asarray([1.0, np.nan])
+    assert np.isnan((x * 2.0).numpy()[1])
+
+
+def test_the_gradient_on_a_tape_is_looked_at() -> None:
+    x = jg.asarray([0.0, 4.0])
+    with jg.GradientTape() as tape:
+        tape.watch(x)
+        y = np.sum(np.sqrt(x))
+    text = refused(lambda: tape.gradient(y, x))
+    assert "made infinity" in text and "op '" in text
+
+
+def test_eager_ops_are_looked_at_only_while_it_is_on() -> None:
+    x = jg.asarray([-1.0])
+    with jg.config(debug_nans=False), np.errstate(all="ignore"):
+        assert np.isnan(np.log(x).numpy()[0])
+    with pytest.raises(jg.NonFiniteError):
+        np.log(x)
+
+
+def test_eager_ops_of_a_process_that_was_told_by_its_environment() -> None:
+    code = """
+import numpy as np, jitgrad as jg
+try:
+    np.log(jg.asarray([-1.0]))
+except jg.NonFiniteError:
+    print("named")
+"""
+    for value, said in (("1", "named\n"), ("0", "")):
+        run = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code], env={**os.environ, "JITGRAD_DEBUG_NANS": value},
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert run.stdout == said
