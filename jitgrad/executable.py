@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from array import array as words
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -59,7 +60,7 @@ class StepRun(NamedTuple):
 
     executable: Executable
     number: int
-    stamps: list[int] | None = None
+    stamps: Sequence[int] | None = None
     value: int | None = None
 
 
@@ -117,14 +118,14 @@ class _ClusterCall:
 
     def _recorded_run(self, frame: _Frame, arrays: Sequence[Any], made: Sequence[Any]) -> None:
         """Run with a stamp after every step, and tell the profiles; at runs 1, 2, 4, ... of denormal numbers, too."""
-        stamps = np.zeros(self._nsteps + 1, np.int64)
+        stamps = words("q", bytes(8 * (self._nsteps + 1)))
         start = perf_counter_ns()
-        self.run(frame, stamps.ctypes.data)
+        self.run(frame, stamps.buffer_info()[0])
         end = perf_counter_ns()
         executable = self._executable()
         assert executable is not None
         name = f"cluster {self._number}"
-        recording.record("native", name, start, end, StepRun(executable, self._number, stamps.tolist()))
+        recording.record("native", name, start, end, StepRun(executable, self._number, stamps))
         self._recorded_runs += 1
         if not self._recorded_runs & (self._recorded_runs - 1):
             for v, array in zip((*self.inputs, *self.outputs), (*arrays, *made), strict=False):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from threading import get_ident, local
+from threading import get_ident
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Any
@@ -22,7 +22,7 @@ Sink = Callable[[Record], None]
 
 sinks: tuple[Sink, ...] = ()
 
-_mine = local()
+_muted: list[int] = []  # threads that are not listened to
 
 
 def add_sink(sink: Sink) -> None:
@@ -57,20 +57,21 @@ def muted() -> Iterator[None]:
     """What this thread does in the block is recorded by nobody: a profile that is read while it runs measures too.
     Python takes all calls meanwhile.
     """
-    before = getattr(_mine, "is_muted", False)
-    _mine.is_muted = True
+    mine = get_ident()
+    _muted.append(mine)
     try:
         with conditions.counted(conditions.TRACES):
             yield
     finally:
-        _mine.is_muted = before
+        _muted.remove(mine)
 
 
 def record(kind: str, name: str, start: int, end: int, source: Any = None) -> None:
     """Tell all profiles that run of something that is over."""
-    if getattr(_mine, "is_muted", False):
+    thread = get_ident()
+    if _muted and thread in _muted:
         return
-    made = (kind, name, start, end, get_ident(), source)
+    made = (kind, name, start, end, thread, source)
     for sink in sinks:
         sink(made)
 
