@@ -6,7 +6,8 @@ meant is found out when it is read; nothing is measured here.
 
 Times are nanoseconds of the clock of ``time.perf_counter_ns``; END is 0 while the call runs. Room for a record is
 taken by a thread that holds the GIL. Where there is none, or where the journal does not know the call yet, machine code
-asks ``admit``, which may put another journal in its place. A writer goes on in the memory in which it began.
+asks ``admit``, which may put another journal in its place. A writer goes on in the memory in which it began. Once
+``MOST_WORDS`` are written the journal is closed, and calls are no longer written down.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from jitgrad import conditions
 USED, CAPACITY, SERIAL, FIRST = range(4)
 NUMBER, STEPS, THREAD, START, END, STAMPS = range(6)
 
+MOST_WORDS = 1 << 20  # between two openings: some 40,000 calls of 20 kernels
 _WORDS = 1 << 16
 _serials = itertools.count(1)
 _THREAD_BITS = (1 << 64) - 1
@@ -55,6 +57,7 @@ class Journal:
     def __init__(self, nwords: int = 0) -> None:
         self.memory = np.zeros(max(_WORDS, FIRST + nwords), np.int64)
         self.memory[:FIRST] = FIRST, len(self.memory), next(_serials)
+        self.is_last = False  # whether calls after it went unwritten
         self._sources: dict[int, Any] = {}
 
     @property
@@ -102,12 +105,18 @@ latest: Journal | None = None
 """The one in use, while a profile runs."""
 
 _listener: Callable[[Journal], None] | None = None
+_written = 0
 
 
-def open_journal(tell: Callable[[Journal], None], nwords: int = 0) -> None:
+def open_journal(tell: Callable[[Journal], None]) -> None:
     """Let machine code write into a new journal, and into others after it; ``tell`` hears of each."""
-    global latest, _listener
-    _listener = tell
+    global _listener, _written
+    _listener, _written = tell, 0
+    _open_next(tell, 0)
+
+
+def _open_next(tell: Callable[[Journal], None], nwords: int) -> None:
+    global latest
     latest = Journal(nwords)
     tell(latest)
     conditions.words[conditions.JOURNAL] = latest.address
@@ -122,8 +131,14 @@ def close_journal() -> None:
 
 def admit(writer: Admitted, nwords: int) -> None:
     """Make room for so many words, and make the journal know the writer: for machine code, which tries again."""
+    global _written
     if latest is None or _listener is None:
         return
     if not latest.has_room(nwords):
-        open_journal(_listener, nwords)
+        _written += latest.used
+        if _written > MOST_WORDS:
+            latest.is_last = True
+            close_journal()
+            return
+        _open_next(_listener, nwords)
     latest.admit(writer)

@@ -167,6 +167,23 @@ def test_calls_of_machine_code_are_written_down(monkeypatch: pytest.MonkeyPatch)
     assert journal.latest is None
 
 
+def test_a_profile_that_is_full_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jitgrad.journal._WORDS", 100)
+    monkeypatch.setattr("jitgrad.journal.MOST_WORDS", 300)
+    step = jg.compile(jg.value_and_grad(loss))
+    with jg.profile() as prof:
+        for _ in range(200):
+            step(W, X)
+    assert 10 < kinds(prof).count("call") < 100 and "the profile is full" in prof.findings[0]
+    with jg.profile() as again:
+        step(W, X)
+    assert kinds(again).count("call") == 1 and not any("is full" in text for text in again.findings)
+    monkeypatch.setattr(sys.modules["jitgrad.profiler.profile"], "MOST_RECORDS", 5)
+    with jg.profile() as short:
+        step.interpret(W, X)
+    assert len(short.events) <= 5 and "the profile is full" in short.findings[0]
+
+
 def test_a_call_that_raises_is_written_down_too() -> None:
     pick = jg.compile(lambda x, k: np.take(x, k) * 2.0)
     x, good, bad = np.arange(5.0), np.array([1, 2]), np.array([1, 7])

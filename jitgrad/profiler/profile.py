@@ -13,16 +13,21 @@ from jitgrad import recording
 from jitgrad.profiler.events import Event
 from jitgrad.profiler.surroundings import Surroundings, surroundings
 
+MOST_RECORDS = 500_000
+_FULL = "the profile is full: it shows the beginning of the run, and nothing of what came later; profile fewer calls"
+
 
 class Profile:
     """What happened in a ``with jg.profile() as prof:`` block, in all threads.
 
-    It may be looked at while the block runs and after it. Blocks may nest; each gathers for itself. RuntimeError
-    when one profile is entered twice.
+    It may be looked at while the block runs and after it. Blocks may nest; each gathers for itself. It holds some
+    100,000 calls, then what comes is not kept, and ``findings`` says so. RuntimeError when one profile is entered
+    twice.
     """
 
     def __init__(self) -> None:
         self._records: list[recording.Record] = []
+        self._is_full = False
         self._events: tuple[Event, ...] = ()
         self._resolved = 0
         self._is_open = False
@@ -32,15 +37,21 @@ class Profile:
         if self._is_open:
             raise RuntimeError("this profile runs already; jg.profile() makes another one")
         self._is_open = True
-        recording.add_sink(self._records.append)
+        recording.add_sink(self._keep)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        recording.remove_sink(self._records.append)
+        recording.remove_sink(self._keep)
         self._is_open = False
         self._around = surroundings()
+
+    def _keep(self, record: recording.Record) -> None:
+        if len(self._records) < MOST_RECORDS:
+            self._records.append(record)
+        else:
+            self._is_full = True
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -57,9 +68,11 @@ class Profile:
     def findings(self) -> tuple[str, ...]:
         """Why it was slow, as far as it can be told: a sentence each, with the user's line."""
         from jitgrad.profiler.findings import find
+        from jitgrad.profiler.resolving import any_unwritten
 
         around = surroundings() if self._around is None or self._is_open else self._around
-        return tuple(find(self._records, self.events, around))
+        full = [_FULL] if self._is_full or any_unwritten(self._records) else []
+        return (*full, *find(self._records, self.events, around))
 
     def table(self, by: str = "kernel", most: int = 30) -> str:
         """Time, rates and their share of what the machine can do, added up by kernel, op, line, scope or phase.

@@ -15,7 +15,7 @@ from jitgrad.profiler.ranking import BY, exclusive, rank
 from jitgrad.profiler.tables import machine_text, seconds_text
 from jitgrad.profiler.timeline import MOST_BARS, keys, timeline, timeline_of_runs
 
-_MOST_ROWS, _MOST_PICTURES = 60, 12
+_ROWS, _MOST_ROWS, _MOST_PICTURES = 15, 100, 12
 
 
 def profile_page(title: str, events: Sequence[Event], findings: Sequence[str], executables: Sequence[Any]) -> str:
@@ -58,8 +58,14 @@ def _summary(events: Sequence[Event]) -> str:
 
 
 def _table(events: Sequence[Event], by: str, limits: Limits) -> str:
-    rows = [table_cells(row, limits) for row in rank(events, by)[:_MOST_ROWS]]
-    return table((by, *HEADS[1:]), rows, ("lines",))
+    """The first rows, and the next ones folded."""
+    head, rows = (by, *HEADS[1:]), [table_cells(row, limits) for row in rank(events, by)]
+    shown = table(head, rows[:_ROWS], ("lines",))
+    rest = rows[_ROWS:_MOST_ROWS]
+    if not rest:
+        return shown
+    left_out = f" of {len(rows) - _ROWS}" if len(rows) > _MOST_ROWS else ""
+    return shown + folded(f"the next {len(rest)}{left_out}", table(head, rest, ("lines",)))
 
 
 def _picture(number: int, executable: Any) -> str:

@@ -34,6 +34,11 @@ def count(records: Sequence[Record]) -> int:
     return len(records) + sum(source.used for _, _, _, _, _, source in records if isinstance(source, Journal))
 
 
+def any_unwritten(records: Sequence[Record]) -> bool:
+    """Whether machine code took calls that are in no journal, since there had been too many."""
+    return any(isinstance(source, Journal) and source.is_last for _, _, _, _, _, source in records)
+
+
 def _executables(source: Any) -> Iterator[Any]:
     if isinstance(source, Journal):
         yield from (run.executable for _, run in source.sources())
