@@ -23,7 +23,7 @@ from jitgrad import conditions
 USED, CAPACITY, SERIAL, FIRST = range(4)
 NUMBER, STEPS, THREAD, START, END, STAMPS = range(6)
 
-MOST_WORDS = 1 << 20  # between two openings: some 40,000 calls of 20 kernels
+MOST_WORDS = 1 << 19  # between two openings: some 20,000 calls of 20 kernels
 _WORDS = 1 << 16
 _serials = itertools.count(1)
 _THREAD_BITS = (1 << 64) - 1

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from jitgrad.profiler.events import BACKWARD, CALL, FORWARD, WORK, Event
 
@@ -59,9 +60,32 @@ def rank(events: Sequence[Event], by: str) -> list[Row]:
     if by not in BY:
         raise ValueError(f"by must be one of {', '.join(BY)}, got {by!r}")
     if by == "phase":
-        return _rows(zip(events, exclusive(events), strict=True), _by_phase)
+        return _rows(_alike(events, None), _by_phase)
     parts = {"kernel": _by_kernel, "op": _by_op, "line": _by_line, "scope": _by_scope}[by]
-    return _rows(((e, ns) for e, ns in zip(events, exclusive(events), strict=True) if e.kind in WORK), parts)
+    return _rows(_alike(events, WORK), parts)
+
+
+class _Alike(NamedTuple):
+    """Events that differ in their times only: one of them, how many, and the nanoseconds of all."""
+
+    event: Event
+    number: int
+    ns: int
+
+
+def _alike(events: Sequence[Event], kinds: Container[str] | None) -> list[_Alike]:
+    """The events of these kinds, or all, most of which tell the same again and again."""
+    found: dict[Any, list[Any]] = {}
+    for e, ns in zip(events, exclusive(events), strict=True):
+        if kinds is None or e.kind in kinds:
+            key = (e.kind, e.name, e.phase, e.scope, e.nbytes_read, e.nbytes_written, e.flops, e.dtype, id(e.shares))
+            known = found.get(key)
+            if known is None:
+                found[key] = [e, 1, ns]
+            else:
+                known[1] += 1
+                known[2] += ns
+    return [_Alike(*parts) for parts in found.values()]
 
 
 def exclusive(events: Sequence[Event]) -> list[int]:
@@ -73,28 +97,28 @@ def exclusive(events: Sequence[Event]) -> list[int]:
     return [max(0, ns) for ns in own]
 
 
-def _rows(timed: Iterable[tuple[Event, int]], parts_of: Callable[[Event], Iterator[_Part]]) -> list[Row]:
-    gathered: dict[tuple[str, str, tuple[str, ...]], list[tuple[Event, int, _Part]]] = {}
-    for event, ns in timed:
-        for part in parts_of(event):
-            gathered.setdefault((part.kind, part.name, part.apart), []).append((event, ns, part))
-    total = sum(ns * part.fraction for found in gathered.values() for _, ns, part in found) or 1.0
+def _rows(alike: Sequence[_Alike], parts_of: Callable[[Event], Iterator[_Part]]) -> list[Row]:
+    gathered: dict[tuple[str, str, tuple[str, ...]], list[tuple[_Alike, _Part]]] = {}
+    for events in alike:
+        for part in parts_of(events.event):
+            gathered.setdefault((part.kind, part.name, part.apart), []).append((events, part))
+    total = sum(events.ns * part.fraction for found in gathered.values() for events, part in found) or 1.0
     rows = [_row(name, kind, found, total) for (kind, name, _), found in gathered.items()]
     return sorted(rows, key=lambda row: -row.seconds)
 
 
-def _row(name: str, kind: str, found: Sequence[tuple[Event, int, _Part]], total: float) -> Row:
-    ns = sum(time * part.fraction for _, time, part in found)
+def _row(name: str, kind: str, found: Sequence[tuple[_Alike, _Part]], total: float) -> Row:
+    ns = sum(events.ns * part.fraction for events, part in found)
     return Row(
         name,
         kind,
-        len(found),
+        sum(events.number for events, _ in found),
         ns * 1e-9,
         ns / total,
-        sum(event.nbytes * part.fraction for event, _, part in found),
-        sum(event.flops * part.fraction for event, _, part in found),
-        _common(event.dtype for event, _, part in found),
-        tuple(dict.fromkeys(line for _, _, part in found for line in part.lines)),
+        sum(events.event.nbytes * events.number * part.fraction for events, part in found),
+        sum(events.event.flops * events.number * part.fraction for events, part in found),
+        _common(events.event.dtype for events, _ in found),
+        tuple(dict.fromkeys(line for _, part in found for line in part.lines)),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from jitgrad.interpreter import InterpretedRun
@@ -106,6 +105,9 @@ def _steps(run: Any, thread: int, details: dict[Any, Any]) -> Iterator[Event]:
 
 def _shared(details: Sequence[Detail], start: int, end: int, thread: int) -> Iterator[Event]:
     """Steps that ran together, chunk by chunk, one after another: each with the time that its bytes would take."""
+    if len(details) == 1:
+        yield _worked(details[0], start, end, thread)
+        return
     weights = [1 + detail.nbytes_read + detail.nbytes_written for detail in details]
     for number, detail in enumerate(details):
         first, last = (start + (end - start) * sum(weights[:k]) // sum(weights) for k in (number, number + 1))
@@ -135,8 +137,16 @@ def _nested(events: list[Event]) -> Iterator[Event]:
     """The events in order, with their parents: per thread, the innermost that has not ended."""
     around: dict[int, list[tuple[int, int]]] = {}  # thread → (number, end) of the events that contain this moment
     for number, event in enumerate(sorted(events, key=lambda e: (e.start, -e.duration))):
-        stack = around.setdefault(event.thread, [])
-        while stack and stack[-1][1] < event.end:
+        stack, end = around.setdefault(event.thread, []), event.start + event.duration
+        while stack and stack[-1][1] < end:
             stack.pop()
-        yield replace(event, parent=stack[-1][0]) if stack else event
-        stack.append((number, event.end))
+        yield _within(event, stack[-1][0]) if stack else event
+        stack.append((number, end))
+
+
+def _within(e: Event, parent: int) -> Event:
+    """The event inside another; written out, since there are many, in a third of the time of ``replace``."""
+    return Event(
+        e.kind, e.name, e.start, e.duration, e.thread, e.phase, e.scope, parent, e.nbytes_read, e.nbytes_written,
+        e.flops, e.dtype, e.shares, e.facts,
+    )  # fmt: skip
