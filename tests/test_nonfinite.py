@@ -225,6 +225,17 @@ def test_eager_ops_are_looked_at_only_while_it_is_on() -> None:
         np.log(x)
 
 
+def test_a_scope_of_eager_ops_is_looked_at_as_a_whole() -> None:
+    """What its results do not show is no fault there; an op that made what they show is named."""
+    x = jg.asarray([1.0, -1.0])
+    with jg.jit_scope():
+        hidden = np.where(x > 0, np.log(x), 0.0)
+    assert hidden.tolist() == [0.0, 0.0]
+    with jg.jit_scope():
+        shown = np.sqrt(x) * 2.0
+    assert "op 'sqrt' made NaN in 1 of 2 values" in refused(lambda: shown.numpy())
+
+
 def test_eager_ops_of_a_process_that_was_told_by_its_environment() -> None:
     code = """
 import numpy as np, jitgrad as jg

@@ -16,7 +16,7 @@ import numpy as np
 
 from jitgrad.compiled import Compiled, Options
 from jitgrad.eager.tensor import EagerTensor, Method, asarray, item_of
-from jitgrad.eagerness import local, no_collecting
+from jitgrad.eagerness import checking, local, no_collecting
 from jitgrad.graph import Tensor, apply
 from jitgrad.operators import Operators
 from jitgrad.ops.creation import placeholder
@@ -214,7 +214,7 @@ _enter_methods()
 def collecting(separate_compiled_gradients: bool) -> Iterator[None]:
     """Eager operations made inside are collected; a scope inside another belongs to it."""
     before = local.collector
-    if before is None:
+    if before is None or before is checking:
         local.collector = Collector(separate_compiled_gradients)
     try:
         yield
