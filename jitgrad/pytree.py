@@ -13,7 +13,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
