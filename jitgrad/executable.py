@@ -113,8 +113,10 @@ class _ClusterCall:
             self._recorded_run(frame, arrays, made)
         else:
             self.run(frame)
-        if self._checks and frame.table[self.bound.nslots]:
-            self._report(int(frame.table[self.bound.nslots]))
+        status = int(frame.table[self.bound.nslots]) if self._checks else 0
+        if status:
+            frame.table[self.bound.nslots] = 0
+            self._report(status)
 
     def run(self, frame: _Frame, times: int = 0) -> None:
         """Run the steps on a frame whose table is filled; ``times`` is the address of room for stamps, or 0."""
