@@ -19,7 +19,7 @@ from jitgrad.compiler.entries import Output, Run
 from jitgrad.compiler.kernels import statistics
 from jitgrad.compiler.patterns import Array
 from jitgrad.compiler.plans import BoundOp
-from jitgrad.compiler.pools import Arena, outputs
+from jitgrad.compiler.pools import Arena, arena_for, outputs
 from jitgrad.compiler.runtime import runtime
 from jitgrad.compiler.unbox import pack_arguments, unboxer
 from jitgrad.config import get_num_threads
@@ -94,6 +94,18 @@ class _ClusterCall:
     def __call__(self, arrays: Sequence[Any]) -> list[Any]:
         made = [take() for take in self._takers]
         frame = self._take_frame()
+        try:
+            self._run_on(frame, arrays, made)
+        finally:
+            frame.arena.give_back()
+            self._frames.append(frame)
+        if self._copied:
+            made += [
+                (made[place] if place >= 0 else arrays[~place]).reshape(shape).copy() for place, shape in self._copied
+            ]
+        return made
+
+    def _run_on(self, frame: _Frame, arrays: Sequence[Any], made: list[Any]) -> None:
         if not self._unbox(self._arguments_address, frame.address, *arrays, *made):
             arrays = [self._fitting(array, spec) for array, spec in zip(arrays, self.bound.in_specs, strict=True)]
             for slot, array in enumerate((*arrays, *made)):
@@ -102,14 +114,10 @@ class _ClusterCall:
             self._recorded_run(frame, arrays, made)
         else:
             self.run(frame)
-        if self._checks and frame.table[self.bound.nslots]:
-            self._report(int(frame.table[self.bound.nslots]))
-        self._frames.append(frame)
-        if self._copied:
-            made += [
-                (made[place] if place >= 0 else arrays[~place]).reshape(shape).copy() for place, shape in self._copied
-            ]
-        return made
+        status = int(frame.table[self.bound.nslots]) if self._checks else 0
+        if status:
+            frame.table[self.bound.nslots] = 0
+            self._report(status)
 
     def run(self, frame: _Frame, times: int = 0) -> None:
         """Run the steps on a frame whose table is filled; ``times`` is the address of room for stamps, or 0."""
@@ -141,17 +149,23 @@ class _ClusterCall:
         return StepRun(executable, self._number)
 
     def _take_frame(self) -> _Frame:
-        """A frame that no running call uses. Another thread may take the last one between a look and a pop."""
+        """A frame whose arena no running call uses. Another thread may take the last one between a look and a pop."""
+        others: list[_Frame] = []
         try:
-            return self._frames.pop()
+            while True:
+                frame = self._frames.pop()
+                if frame.arena.take():
+                    return frame
+                others.append(frame)
         except IndexError:
-            return self._new_frame()
+            return self._new_frame(arena_for(self.bound.arena.nbytes))
+        finally:
+            self._frames += others
 
-    def _new_frame(self, room: int = 0, arena: Arena | None = None) -> _Frame:
-        """A frame whose table has so many words of room behind the status; with an arena that is there already."""
+    def _new_frame(self, arena: Arena, room: int = 0) -> _Frame:
+        """A frame on an arena, whose table has so many words of room behind the status."""
         nslots = self.bound.nslots
         table = np.zeros(nslots + 1 + room, np.int64)  # the word behind the slots is the status itself
-        arena = arena or Arena(self.bound.arena.nbytes)
         for slot, offset in self.bound.temporaries:
             table[slot] = arena.address + offset
         table[nslots - 1] = table.ctypes.data + table.itemsize * nslots
@@ -161,16 +175,17 @@ class _ClusterCall:
         """A program of these inputs and outputs as machine code runs it, on a frame of its own; None where an output is
         made but not wanted.
 
-        Room behind the status: a word that says whether the frame is taken; per input of the program a slot, for one
-        that no step reads, and a cell; per output the two words of a scalar, and a slot, for one that is copied.
+        Room behind the status: per input of the program a slot, for one that no step reads, and a cell; per output the
+        two words of a scalar, and a slot, for one that is copied.
         """
         bound = self.bound
         if not set(bound.outputs) <= set(wanted):
             return None
-        first = (bound.nslots + 3) // 2 * 2
+        first = (bound.nslots + 2) // 2 * 2
         scalars = first + 2 * len(inputs)
         copies = scalars + 2 * len(wanted)
-        frame = self._new_frame(copies + len(wanted) - bound.nslots - 1, self._take_frame().arena)
+        frame = self._new_frame(self._take_frame().arena, copies + len(wanted) - bound.nslots - 1)
+        frame.arena.give_back()
         slots = {v: slot for slot, v in enumerate((*bound.inputs, *bound.outputs))}
         places = tuple(slots.setdefault(v, first + 2 * k) for k, (v, _) in enumerate(inputs))
         specs = dict(inputs) | dict(zip(bound.outputs, bound.out_specs, strict=True))
@@ -187,7 +202,7 @@ class _ClusterCall:
                 made.append(Output(copies + k, *specs[v], slots[v]))
         return Run(
             frame.table, places, tuple(first + 2 * k + 1 for k in range(len(places))), tuple(made), bound.steps,
-            self._workers, bool(self._release), runtime().enter_address, frame.word(bound.nslots + 1),
+            self._workers, bool(self._release), runtime().enter_address, frame.arena.busy_address,
             frame.word(bound.nslots), self._report if self._checks else None, self._step_run, (frame, bound),
         )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Pytrees: nested containers taken apart into leaves and put together again; a thin layer over optree.
 
-Taking apart and putting together is done by optree's extension module, which is loaded when it is first used, and
-without the package around it: 2 ms in place of 10. Whatever needs the package imports it.
+Taking apart and putting together is done by optree's extension module, which is loaded without the package around it:
+2 ms in place of 10. Whatever needs the package imports it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
     """Leaves and structure. Lists, tuples, dicts, named tuples and dataclasses are containers; None is
     structure.
     """
-    leaves, structure = _native().flatten(tree, None, False, _namespace)
+    leaves, structure = _native.flatten(tree, None, False, _namespace)
     for leaf in leaves:
         if type(leaf) not in _plain and _learn(type(leaf)):
             return flatten(tree)
@@ -43,8 +42,7 @@ def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
     return structure.unflatten(leaves)
 
 
-@lru_cache(maxsize=1)
-def _native() -> Any:
+def _load_native() -> Any:
     """optree's extension module; that of the package, where the package is loaded or cannot be done without."""
     module = None if "optree" in sys.modules else _load_alone()
     if module is None:
@@ -76,6 +74,9 @@ def _execute(file: str) -> Any:
     except (ImportError, AttributeError, TypeError):
         return None
     return module
+
+
+_native = _load_native()
 
 
 def tree_map(fn: Callable[..., Any], tree: Any) -> Any:

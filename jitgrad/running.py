@@ -18,6 +18,7 @@ from jitgrad import recording
 from jitgrad.collecting import collection_paused
 from jitgrad.config import config
 from jitgrad.errors import ShapeError
+from jitgrad.executable import Executable, make_executable
 from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Operation, Tensor
 from jitgrad.interpreter import interpret
@@ -56,7 +57,7 @@ class Stage:
         self.name = name
         self._is_fixed = all(t.spec.is_known for t in feeds)
         self._programs: dict[tuple[TensorSpec, ...], Program] = {}
-        self._executables: dict[Any, Any] = {}
+        self._executables: dict[Any, Executable] = {}
         self._lock = threading.Lock()
         renew_when_forked(self)
 
@@ -70,15 +71,13 @@ class Stage:
             return made
         return self._programs[key]
 
-    def executable(self, arrays: Sequence[Any]) -> Any:
+    def executable(self, arrays: Sequence[Any]) -> Executable:
         """The executable for feeds like these arrays."""
         key = () if self._is_fixed else tuple(array.shape for array in arrays)
         found = self._executables.get(key)
         return self._make_executable(key, arrays) if found is None else found
 
-    def _make_executable(self, key: Any, arrays: Sequence[Any]) -> Any:
-        from jitgrad.executable import make_executable
-
+    def _make_executable(self, key: Any, arrays: Sequence[Any]) -> Executable:
         with self._lock, collection_paused():
             if key not in self._executables:
                 with recording.span("compile", self.name), watched(f"compiling {self.name}"):
@@ -90,7 +89,7 @@ class Stage:
         """How machine code runs feeds like these arrays without Python; None where it cannot, or where shapes vary."""
         return self.executable(arrays).as_run if self._is_fixed else None
 
-    def executables(self) -> list[Any]:
+    def executables(self) -> list[Executable]:
         """All executables made so far."""
         return list(self._executables.values())
 
@@ -206,7 +205,7 @@ class Runner:
             self._run_steps(arrays, run)
         return found
 
-    def executables(self) -> list[Any]:
+    def executables(self) -> list[Executable]:
         """All executables made so far."""
         return [made for step in self._steps for made in step.stage.executables()]
 

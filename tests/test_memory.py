@@ -14,6 +14,7 @@ import jitgrad as jg
 from jitgrad.compiler import stages
 from jitgrad.compiler.bind import BoundCluster, bind_cluster
 from jitgrad.compiler.buffers import ArenaPlan, Lifetime, aligned, lend_outputs, plan_arena, plan_memory
+from jitgrad.compiler.pools import arena_for
 from jitgrad.program import Program
 from tests.random_programs import LARGE, random_program
 from tests.tolerances import assert_same_up_to_rounding
@@ -216,3 +217,24 @@ def test_threads_that_call_at_once_are_right_and_leave_nothing() -> None:
     grown = _grown(all_at_once, 3)
     assert not wrong
     assert grown < 4 << 20
+
+
+def test_shapes_share_an_arena() -> None:
+    f = jg.compile(lambda x, w: np.sum(np.tanh(np.tanh(x @ w) @ w) ** 2))
+    w = np.eye(64)
+    for n in range(300, 330):
+        x = np.full((n, 64), 0.5)
+        assert f(x, w) == f(x, w) == pytest.approx(n * 64 * np.tanh(np.tanh(0.5)) ** 2)
+    runs = [made.as_run for entry in f._calls.entries() for made in entry.runner.executables()]
+    busy = {run.busy for run in runs if run is not None}
+    assert len(runs) >= 30 and len(busy) <= 2  # 32 KB and more to 64, 128 or 256 KB
+
+
+def test_calls_at_the_same_time_have_an_arena_each() -> None:
+    first = arena_for(1 << 20)
+    second = arena_for((1 << 20) - 100)
+    assert first.address != second.address and first.nbytes == second.nbytes
+    second.give_back()
+    assert arena_for(1 << 20) is second
+    first.give_back()
+    second.give_back()

@@ -69,12 +69,27 @@ class MemoryEmitter(RegisterEmitter):
         if not is_vector:
             return self._load_scalar(load, place, inside)
         assert self.vector is not None
+        if inside is not None and not inside.lanes:
+            return self._load_where(load, inside)
         mask = self._mask(inside)
         fill = constant(load.fill.value if load.fill else 0, load.dtype, self.lanes)
         if distance == 0 and not isinstance(place.type, ir.VectorType):
             place = self._splat(place, self.lanes)
         raw = self._load_lanes(load, place, distance, mask, fill)
         return Register(self._from_memory(raw, load.dtype, self.lanes), load.dtype, self.lanes)
+
+    def _load_where(self, load: Load, inside: Register) -> Register:
+        """Lanes that are all read, or all filled."""
+        assert load.fill is not None
+        b, fill = self.builder, constant(load.fill.value, load.dtype, self.lanes)
+        before = b.block
+        with b.if_then(inside.value):
+            found = self._load(replace(load, bounds=()))
+            within = b.block
+        merged = b.phi(found.value.type)
+        merged.add_incoming(fill, before)
+        merged.add_incoming(found.value, within)
+        return Register(merged, load.dtype, self.lanes)
 
     def _load_scalar(self, load: Load, place: ir.Value, inside: Register | None) -> Register:
         b = self.builder

@@ -18,6 +18,7 @@ INT32 = ir.IntType(32)
 POINTER = ir.PointerType()
 BOOL = ir.IntType(1)
 DT_INT64 = np.dtype(np.int64)
+COMPARISONS = ("equal", "less", "greater_equal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,9 @@ class Register:
 class VectorLoop:
     """The vector loop that is being emitted: its variable, the first lane's number, and which lanes are inside.
 
-    ``lane_sums`` are the accumulators of a loop of lanes, ``valid`` is how many lanes of it are inside.
+    ``segment`` is where the part of the loop begins in which comparisons of its variable have one answer; None where
+    the lanes are compared. ``lane_sums`` are the accumulators of a loop of lanes, ``valid`` is how many lanes of it
+    are inside.
     """
 
     var: str
@@ -41,6 +44,7 @@ class VectorLoop:
     base: ir.Value
     mask: ir.Value | None
     sums: dict[str, ir.Value] = field(default_factory=dict)
+    segment: ir.Value | None = None
     lane_sums: dict[str, ir.Value] | None = None
     valid: ir.Value | None = None
 
@@ -108,8 +112,11 @@ class RegisterEmitter:
         return max((self._register(a).lanes for a in arguments if isinstance(a, str)), default=0)
 
     def _let(self, dtype: DType, op: str, args: tuple[Argument, ...]) -> Register:
-        if op in ("equal", "less", "greater_equal") and self.vector is not None and args[0] == self.vector.var:
+        if op in COMPARISONS and self.vector is not None and args[0] == self.vector.var:
             limit = self._argument(args[1], 0)
+            if not limit.lanes and self.vector.segment is not None:
+                return Register(emit_op(self.builder, op, [self.vector.segment, limit.value], [DT_INT64] * 2, dtype, 0),
+                                dtype)  # fmt: skip
             if not limit.lanes:
                 return self._lanes_where(op, self.vector, limit.value)
         lanes = self._lanes_of(args)

@@ -21,6 +21,7 @@ import math
 import os
 import sys
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -182,13 +183,54 @@ if sys.platform != "win32":
 
 
 class Arena:
-    """The temporaries of one running call: `nbytes` of 64-byte aligned memory at `address`, contents
-    undefined.
+    """Memory for the temporaries of one running call: `nbytes`, 64-byte aligned, at `address`, contents undefined.
+
+    A call takes it and gives it back; `busy_address` is that of the word that tells, which machine code uses too.
     """
 
-    __slots__ = ("_memory", "address", "nbytes")
+    __slots__ = ("__weakref__", "_busy", "_memory", "address", "busy_address", "nbytes")
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
-        self._memory = np.empty(nbytes + ALIGNMENT, np.uint8)
-        self.address = -(-int(self._memory.ctypes.data) // ALIGNMENT) * ALIGNMENT
+        self._memory = np.empty(nbytes + 2 * ALIGNMENT, np.uint8)
+        start = -self._memory.ctypes.data % ALIGNMENT
+        self._busy = self._memory[start : start + 8].view(np.int64)
+        self._busy[0] = 0
+        self.busy_address = int(self._busy.ctypes.data)
+        self.address = self.busy_address + ALIGNMENT
+
+    def take(self) -> bool:
+        """Whether no call was using it; then this one does."""
+        is_free = not self._busy[0]
+        if is_free:
+            self._busy[0] = 1
+        return bool(is_free)
+
+    def give_back(self) -> None:
+        """The call is over."""
+        self._busy[0] = 0
+
+
+_shared: dict[int, list[weakref.ref[Arena]]] = {}
+
+
+def arena_for(nbytes: int) -> Arena:
+    """An arena of at least so many bytes, taken. Large ones are shared by all functions and shapes.
+
+    A shared one is as large as a power of two; what no call has touched of it is no memory yet. It goes when the last
+    function that has used it goes. So a function that was called with 64 batch sizes keeps memory for the largest.
+    """
+    if nbytes < SMALL_BYTES:
+        arena = Arena(nbytes)
+        arena.take()
+        return arena
+    size = 1 << (nbytes - 1).bit_length()
+    known = _shared.setdefault(size, [])
+    for reference in known:
+        found = reference()
+        if found is not None and found.take():
+            return found
+    arena = Arena(size)
+    arena.take()
+    _shared[size] = [reference for reference in known if reference() is not None] + [weakref.ref(arena)]
+    return arena
