@@ -9,7 +9,7 @@ from jitgrad.building import tie as tuple
 from jitgrad.config import config, get_num_threads, set_num_threads
 from jitgrad.control.functions import checkpoint, cond, fori_loop, scan, switch, while_loop
 from jitgrad.control.ops import LoopLimitError
-from jitgrad.custom import custom_gradient, not_differentiable, prevent_gradient, py_func, register_gradient
+from jitgrad.custom import custom_gradient, not_differentiable, register_gradient
 from jitgrad.draws import random_normal, random_uniform, set_random_seed
 from jitgrad.eager.functions import (
     gradients_function,
@@ -20,7 +20,16 @@ from jitgrad.eager.functions import (
 )
 from jitgrad.eager.tape import GradientTape
 from jitgrad.eager.tensor import EagerTensor, asarray
-from jitgrad.either import add_n, gather, identity, stop_gradient, unsorted_segment_sum
+from jitgrad.either import (
+    accumulate_n,
+    add_n,
+    gather,
+    identity,
+    prevent_gradient,
+    py_func,
+    stop_gradient,
+    unsorted_segment_sum,
+)
 from jitgrad.errors import (
     CompileError,
     DTypeError,
@@ -81,6 +90,7 @@ __all__ = [
     "TracedValueError",
     "UnsupportedOpError",
     "Variable",
+    "accumulate_n",
     "add_n",
     "asarray",
     "checkpoint",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,27 +31,28 @@ def as_method(given: Any) -> AggregationMethod:
     raise ValueError(f"aggregation_method={given!r} is none of AggregationMethod's: {known}")
 
 
-def sum_of(addends: Sequence[Tensor], method: AggregationMethod) -> Tensor:
-    """The sum of two tensors or more. The running total is only for more than two of known shapes."""
+def merges_after(method: AggregationMethod, arrived: int, is_known: bool) -> int:
+    """How many sums of the two latest parts are due when so many addends have arrived.
+
+    In a tree parts of equally many addends are put together at once, so that as many are kept as the number has binary
+    digits; a running total takes in each addend from the third on, where the shape is known.
+    """
     if method is AggregationMethod.EXPERIMENTAL_TREE:
-        return _tree(addends)
-    is_known = len(addends) > 2 and all(g.spec.is_known for g in addends)
-    if method is AggregationMethod.EXPERIMENTAL_ACCUMULATE_N and is_known:
-        return _running_total(addends)
-    total: Tensor = apply(find("add_n"), *addends)
-    return total
+        return (arrived & -arrived).bit_length() - 1
+    if method is AggregationMethod.EXPERIMENTAL_ACCUMULATE_N and is_known and arrived > 2:
+        return 2 if arrived == 3 else 1
+    return 0
 
 
-def _tree(addends: Sequence[Tensor]) -> Tensor:
-    level = list(addends)
-    while len(level) > 1:
-        pairs = [operators.call("add", x, y) for x, y in zip(level[::2], level[1::2], strict=False)]
-        level = pairs + level[len(pairs) * 2 :]
-    return level[0]
+def sum_of(parts: Sequence[Tensor], method: AggregationMethod) -> Tensor:
+    """The sum of what is left in the end, two tensors or more, the latest last; of a tree the smallest parts first."""
+    if method is not AggregationMethod.EXPERIMENTAL_TREE:
+        total: Tensor = apply(find("add_n"), *parts[::-1])
+        return total
+    return functools.reduce(pair_sum, parts[::-1])
 
 
-def _running_total(addends: Sequence[Tensor]) -> Tensor:
-    total, *rest = addends
-    for g in rest:
-        total = operators.call("add", total, g)
+def pair_sum(x: Tensor, y: Tensor) -> Tensor:
+    """The sum of two tensors."""
+    total: Tensor = operators.call("add", x, y)
     return total

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,13 @@ import numpy as np
 from jitgrad import pytree
 from jitgrad.eagerness import is_eager, local
 from jitgrad.errors import DTypeError, GradientError, layout
-from jitgrad.gradients import registered_rules
-from jitgrad.graph import Tensor, apply
+from jitgrad.gradient_rules import fitted, registered_rules
+from jitgrad.graph import Tensor, apply, default_graph, in_graph
 from jitgrad.opdef import AxisIndex, Elementwise, IndexMap, Interpreted, Params, Reindex, Specs, define
 from jitgrad.ops.common import as_tensor, same_spec
+from jitgrad.ops.state import Variable, read_op
 from jitgrad.sources import operation_text
-from jitgrad.spec import DType, TensorSpec, is_inexact
+from jitgrad.spec import DType, TensorSpec
 from jitgrad.trace import as_name, graph_in, same
 
 Rule = Callable[..., Any]
@@ -30,8 +31,8 @@ Rule = Callable[..., Any]
 def register_gradient(op_type: str) -> Callable[[Rule], Rule]:
     """Decorator: ``fn(op, *grads)`` is the gradient rule of the operations of that type.
 
-    It gives one tensor or None per input, bare for a single input. KeyError when the type has a rule of this
-    kind already.
+    It gives one tensor, array, IndexedSlices or None per input, bare for a single input. The name may also be one that
+    only ``graph.gradient_override_map`` knows. KeyError when the type has a rule of this kind already.
     """
 
     def register(rule: Rule) -> Rule:
@@ -49,10 +50,15 @@ def not_differentiable(op_type: str) -> None:
 
 
 def _prevented(g: Tensor, out: Tensor, x: Tensor, *, message: str) -> Any:
-    raise GradientError(
+    raise prevention(message, op=operation_text(out.op))
+
+
+def prevention(message: str, **fields: Any) -> GradientError:
+    """The error of a gradient that reaches prevent_gradient."""
+    return GradientError(
         layout(
             f"a gradient was asked for where prevent_gradient forbids it: {message}",
-            op=operation_text(out.op),
+            **fields,
             hint="leave this value out of what is differentiated, or wrap it in stop_gradient(...)",
         )
     )
@@ -114,12 +120,13 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
     ``vjp`` takes the cotangent of the value, in its structure (or one argument per entry of a tuple), and
     returns a tuple of gradients, one per positional argument, each in the argument's structure, or None; bare
     for a single argument. It is made of ops, so it can be differentiated again. Keyword arguments, and what
-    ``fn`` closes over, get no gradient.
+    ``fn`` closes over, get no gradient. Where ``fn`` reads trainable Variables, ``vjp`` must take a keyword
+    ``variables``, their list, and return (gradients, gradients of the variables); TypeError otherwise.
     """
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        graph = graph_in((args, kwargs))
+        graph = graph_in((args, kwargs)) or (default_graph() if in_graph() else None)
         if graph is not None:
             with graph.as_default():
                 return _traced_custom(fn, args, kwargs)
@@ -147,36 +154,72 @@ def _value_and_rule(fn: Callable[..., Any], result: Any) -> tuple[Any, Rule]:
 
 def _traced_custom(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     leaves, arg_structure = pytree.flatten(args)
-    inputs = [leaf if isinstance(leaf, Tensor) else None for leaf in leaves]
+    inputs = [_as_input(leaf) for leaf in leaves]
     handed = [leaf if x is None else same(x) for leaf, x in zip(leaves, inputs, strict=True)]
+    graph = default_graph()
+    before = len(graph)
     value, vjp = _value_and_rule(fn, fn(*pytree.unflatten(arg_structure, handed), **kwargs))
     value_leaves, structure = pytree.flatten(value)
     values = [as_tensor(leaf) for leaf in value_leaves]
-    traced = [x for x in inputs if x is not None]
+    made = [op for op in graph.operations[before:] if op.opdef is not read_op]
+    variables = _variables_read([*(x for op in made for x in op.inputs), *values])
+    if variables and not _takes_variables(vjp):
+        raise TypeError(
+            layout(f"{fn.__name__}, decorated with custom_gradient, reads {variables[0].name!r}",
+                   hint="give its rule a keyword variables=None, and return (gradients, gradients of the variables)")
+        )  # fmt: skip
+    sources = [*inputs, *(variable.first_read(graph) for variable in variables)]
+    traced = [x for x in sources if x is not None]
 
     def rule(cotangents: Sequence[Tensor], primals: Sequence[Tensor]) -> list[Tensor | None]:
-        grads = _call_rule(vjp, pytree.unflatten(structure, list(cotangents)))
-        flat = _per_leaf(fn, grads, args)
-        return [_as_gradient(g) for g, x in zip(flat, inputs, strict=True) if x is not None]
+        given = pytree.unflatten(structure, list(cotangents))
+        if variables:
+            grads, of_variables = _call_rule(vjp, given, variables=list(variables))
+        else:
+            grads, of_variables = _call_rule(vjp, given), ()
+        flat = [*_per_leaf(fn, grads, args), *of_variables]
+        if len(flat) != len(sources):
+            counts = f"{len(of_variables)} gradients for {len(variables)} variables"
+            raise ValueError(f"the rule of {fn.__name__} gave {counts}")
+        return [fitted(g, x) for g, x in zip(flat, sources, strict=True) if x is not None]
 
     outputs = apply(custom_gradient_op, *values, *traced, name=as_name(_name(fn)), count=len(values), rule=rule)
     return pytree.unflatten(structure, list(outputs) if len(values) != 1 else [outputs])
 
 
-def _call_rule(vjp: Rule, cotangent: Any) -> Any:
+def _as_input(leaf: Any) -> Tensor | None:
+    """The tensor that an argument is, or that a Variable or slices given for it stand for."""
+    leaf = leaf.as_graph_element() if hasattr(leaf, "as_graph_element") else leaf
+    return leaf if isinstance(leaf, Tensor) else None
+
+
+def _variables_read(tensors: Iterable[Tensor]) -> list[Variable]:
+    """The trainable Variables among what these tensors are, in their order."""
+    found = dict.fromkeys(t.op.params["variable"] for t in tensors if t.op.opdef is read_op)
+    return [variable for variable in found if variable.trainable]
+
+
+def _takes_variables(rule: Rule) -> bool:
+    parameters = inspect.signature(rule).parameters.values()
+    return any(p.name == "variables" or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def _call_rule(vjp: Rule, cotangent: Any, **keywords: Any) -> Any:
     """One argument in the structure of the value, unless the rule wants one per entry of a tuple."""
     if not isinstance(cotangent, tuple | list) or len(cotangent) == 1:
-        return vjp(cotangent)
+        return vjp(cotangent, **keywords)
     kinds = [p.kind for p in inspect.signature(vjp).parameters.values() if p.default is p.empty]
     takes_each = inspect.Parameter.VAR_POSITIONAL in kinds or len(kinds) == len(cotangent)
-    return vjp(*cotangent) if takes_each else vjp(cotangent)
+    return vjp(*cotangent, **keywords) if takes_each else vjp(cotangent, **keywords)
 
 
 def _per_leaf(fn: Callable[..., Any], grads: Any, args: tuple[Any, ...]) -> list[Any]:
     """The rule's gradients, one per leaf of the arguments; None for all leaves of an argument whose
     gradient is None.
     """
-    given = grads if isinstance(grads, tuple | list) and (len(args) != 1 or len(grads) == 1) else (grads,)
+    is_one_per_argument = len(args) != 1 or (isinstance(grads, tuple) and not isinstance(args[0], tuple | list))
+    is_sequence = isinstance(grads, tuple | list)
+    given = grads if is_sequence and (is_one_per_argument or len(grads) == 1) else (grads,)
     if len(given) != len(args):
         raise ValueError(f"the rule of {fn.__name__} gave {len(given)} gradients for {len(args)} arguments")
     found: list[Any] = []
@@ -185,13 +228,6 @@ def _per_leaf(fn: Callable[..., Any], grads: Any, args: tuple[Any, ...]) -> list
         flat = [None] * count if g is None else pytree.flatten_up_to(arg, g)
         found += flat
     return found
-
-
-def _as_gradient(g: Any) -> Tensor | None:
-    if g is None:
-        return None
-    tensor = as_tensor(g)
-    return tensor if is_inexact(tensor.dtype) else None
 
 
 # -- Python functions ----------------------------------------------------------------------------------------
@@ -203,8 +239,9 @@ def _infer_py_func(specs: Specs, params: Params) -> Specs:
     )
 
 
-def _call_python(*arrays: Any, fn: Callable[..., Any], dtypes: tuple[DType, ...], shapes: Any) -> Any:
-    result = fn(*map(np.array, arrays))  # copies, which it may change
+def call_python(*arrays: Any, fn: Callable[..., Any], dtypes: tuple[DType, ...], shapes: Any = None) -> Any:
+    """What ``fn`` gives for copies of the arrays, which it may change, checked to be of ``dtypes``."""
+    result = fn(*map(np.array, arrays))
     results = result if isinstance(result, tuple | list) and len(dtypes) != 1 else (result,)
     if len(results) != len(dtypes):
         raise ValueError(f"py_func {_name(fn)} gave {len(results)} results for {len(dtypes)} dtypes")
@@ -234,21 +271,21 @@ def _name(fn: Callable[..., Any]) -> str:
 py_func_op = define(
     "py_func",
     infer=_infer_py_func,
-    impl=_call_python,
+    impl=call_python,
     kind=Interpreted("py_func calls Python"),
     stateful=True,
 )
 
 
-def py_func(fn: Callable[..., Any], inputs: Any, dtypes: Any, name: str | None = None) -> Any:
-    """``fn`` called on the arrays of ``inputs`` when the graph runs: any Python, never compiled, no gradient.
-
-    ``dtypes`` is one dtype, which gives one tensor, or a sequence of them, which gives a list of tensors.
-    Shapes are not known before it runs. A gradient can be given to all such ops with
-    ``register_gradient("py_func")``, or to this one with ``custom_gradient`` around it.
-    """
+def declared_dtypes(dtypes: Any) -> tuple[bool, tuple[DType, ...]]:
+    """Whether one dtype was given, or a sequence of them; and all of them."""
     is_single = isinstance(dtypes, str | type | np.dtype)
-    types = tuple(np.dtype(dtype) for dtype in ([dtypes] if is_single else dtypes))
+    return is_single, tuple(np.dtype(dtype) for dtype in ([dtypes] if is_single else dtypes))
+
+
+def py_func(fn: Callable[..., Any], inputs: Any, dtypes: Any, name: str | None = None) -> Any:
+    """As ``jitgrad.py_func``, which tells the arguments, in graphs."""
+    is_single, types = declared_dtypes(dtypes)
     values = inputs if isinstance(inputs, list | tuple) else [inputs]
     graph = graph_in(list(values))
     tensors = [as_tensor(value, graph=graph) for value in values]

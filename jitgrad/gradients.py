@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jitgrad import operators
-from jitgrad.aggregation import AggregationMethod, as_method, sum_of
+from jitgrad.aggregation import AggregationMethod, as_method, merges_after, pair_sum, sum_of
 from jitgrad.collecting import collection_paused
-from jitgrad.errors import DTypeError, GradientError, JitgradError, layout
+from jitgrad.errors import DTypeError, JitgradError, ShapeError, layout
+from jitgrad.gradient_rules import RuleError, apply_rule, passes_gradient, registered_rules
 from jitgrad.graph import Graph, Operation, Tensor, default_graph, graph_of
-from jitgrad.opdef import Control, Elementwise, OpDef
+from jitgrad.opdef import Elementwise
 from jitgrad.ops.creation import identity
 from jitgrad.ops.state import Variable, group
 from jitgrad.scopes import gradient_attrs, sum_attrs
 from jitgrad.sources import operation_text
 from jitgrad.spec import is_compatible, is_inexact
-
-# Op type -> fn(op, *grads), for all graphs; a graph's own gradient_rules come first.
-registered_rules: dict[str, Callable[..., Any]] = {}
 
 
 def gradients(
@@ -43,7 +42,7 @@ def gradients(
     graph = graph_of([*targets, *sources])
     for t in (*targets, *sources, *stopped):
         graph.as_graph_element(t)
-    with graph.name_scope(name) as scope, collection_paused():
+    with graph.name_scope(name or "gradients") as scope, collection_paused():
         walk = _Walk(graph, scope, sources, stopped, method, colocate_gradients_with_ops, gate_gradients)
         walk.seed(targets, grad_ys)
         walk.run(targets)
@@ -88,7 +87,8 @@ class _Walk:
         self.is_colocated = is_colocated
         self.is_gated = is_gated
         self.first_consumer: dict[Tensor, Operation] = {}
-        self.addends: dict[Tensor, list[Tensor]] = {}
+        self.addends: dict[Tensor, list[Tensor]] = {}  # the latest last; sums of them where the method sums early
+        self.arrived: dict[Tensor, int] = {}  # how many addends those are, where the method sums early
         self.summed: dict[Tensor, Tensor] = {}
         self.masks: dict[Tensor, Tensor] = {}  # cotangent → where it is not 0 because of a where()
 
@@ -102,10 +102,12 @@ class _Walk:
             if g is None and not is_inexact(y.dtype):
                 continue
             with self._scopes_of(y.op):
-                self.addends.setdefault(y, []).append(_seed(y, g))
+                seed = _seed(y, g)
+            self._add(y, seed)
 
     def run(self, targets: Sequence[Tensor]) -> None:
-        between = operations_between(tuple(self.sources), targets, self.stopped)
+        passes = self._passes if self.stopped else passes_gradient
+        between = operations_between(tuple(self.sources), targets, passes)
         pending = sorted(between, key=_by_id, reverse=True)
         for op in pending:
             cotangents = [self.gradient_of(t) for t in op.outputs]
@@ -119,12 +121,13 @@ class _Walk:
                 return
             filled = [g if g is not None else _missing(t) for g, t in zip(cotangents, op.outputs, strict=True)]
             wanted = [x for x, carries in zip(op.inputs, carried, strict=True) if carries]
-            grads = self._masked(op, filled, _checked(op, apply_rule(op, filled, wanted)))
+            grads = self._masked(op, filled, apply_rule(op, filled, wanted))
             used = [g if carries else None for g, carries in zip(grads, carried, strict=True)]
-            for x, g in zip(op.inputs, self._gated(used) if self.is_gated else used, strict=True):
-                if g is not None:
-                    self.addends.setdefault(x, []).append(g)
-                    self.first_consumer[x] = op
+            arriving = self._gated(used) if self.is_gated else used
+        for x, g in zip(op.inputs, arriving, strict=True):
+            if g is not None:
+                self.first_consumer[x] = op
+                self._add(x, g)
 
     def _gated(self, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         """The gradients again, each available only when all of them are."""
@@ -157,6 +160,9 @@ class _Walk:
         self.masks.update((g, mask) for g in grads if g is not None)
         return grads
 
+    def _passes(self, t: Tensor) -> bool:
+        return t not in self.stopped and passes_gradient(t)
+
     def _carries(self, x: Tensor, between: set[Operation]) -> bool:
         reached = x in self.sources or (x.op in between and x not in self.stopped)
         return reached and is_inexact(x.dtype)
@@ -169,15 +175,25 @@ class _Walk:
         if len(addends) == 1:
             return addends[0]
         if t not in self.summed:
-            self.summed[t] = self._sum(t, addends[::-1])
+            self.summed[t] = self._sum(t, addends, functools.partial(sum_of, method=self.method))
         return self.summed[t]
 
-    def _sum(self, t: Tensor, addends: list[Tensor]) -> Tensor:
+    def _add(self, t: Tensor, g: Tensor) -> None:
+        """Enter an addend, and sum as far as the method wants it now."""
+        parts = self.addends.setdefault(t, [])
+        parts.append(g)
+        if self.method is AggregationMethod.ADD_N:
+            return
+        self.arrived[t] = arrived = self.arrived.get(t, 0) + 1
+        for _ in range(merges_after(self.method, arrived, t.spec.is_known)):
+            parts[-2:] = [self._sum(t, parts[-2:], lambda pair: pair_sum(*pair))]
+
+    def _sum(self, t: Tensor, addends: list[Tensor], sum_up: Callable[[list[Tensor]], Tensor]) -> Tensor:
         attrs = sum_attrs([g.op for g in addends])
         devices = {g.op.device for g in addends}
         place = self._place_of(t.op if len(devices) > 1 else self.first_consumer.get(t, t.op))
         with self.graph.only_attrs(attrs), self.graph.name_scope(self.scope), place:
-            total = sum_of(addends, self.method)
+            total = sum_up(addends)
         masks = {self.masks.get(g) for g in addends}
         if len(masks) == 1 and (mask := masks.pop()) is not None:
             self.masks[total] = mask
@@ -188,40 +204,41 @@ class _Walk:
         return self.graph.derived_from(op, attrs, name_scope, self.is_colocated)
 
     def _place_of(self, op: Operation) -> contextlib.AbstractContextManager[None]:
-        return self.graph.colocate_with(op) if self.is_colocated else contextlib.nullcontext()
+        return self.graph.colocate_with(op, ignore_existing=True) if self.is_colocated else contextlib.nullcontext()
 
 
 def operations_between(
-    sources: Sequence[Tensor], targets: Sequence[Tensor], stopped: Iterable[Tensor] = ()
+    sources: Sequence[Tensor], targets: Sequence[Tensor], passes: Callable[[Tensor], bool] = lambda t: True
 ) -> set[Operation]:
-    """Operations on a path from a source to a target.
+    """Operations on a path from a source to a target, none of whose tensors on the way is one that does not pass.
 
     Two walks, forward from the sources and backward from the targets, take turns; when one has seen all it can
     reach, the other is not needed any more: the cost is twice the smaller of the two, whatever else the graph holds.
     """
-    sources_set, blocked = set(sources), set(stopped)
+    sources_set = set(sources)
     last = max((t.op.id for t in targets), default=-1)
     first = min((x.op.id for x in sources), default=0)
 
     def down(op: Operation) -> Iterator[Operation]:
-        if len(op.outputs) == 1 and not blocked:
-            return iter(op.outputs[0]._consumers)
-        return (c for t in op.outputs if t not in blocked for c in t._consumers)
+        if len(op.outputs) == 1:
+            t = op.outputs[0]
+            return iter(t._consumers if passes(t) else ())
+        return (c for t in op.outputs if passes(t) for c in t._consumers)
 
     def up(op: Operation) -> Iterator[Operation]:
-        return iter([x.op for x in op.inputs if x not in blocked])
+        return iter([x.op for x in op.inputs if passes(x)])
 
     forward = _Reach((c for x in sources for c in x._consumers), down, range(last + 1))
-    ends = {t.op for t in targets if t not in blocked}
+    ends = {t.op for t in targets if passes(t)}
     backward = _Reach(iter(ends), up, range(first + 1, last + 1))
     while forward.follow() and backward.follow():
         pass
     if forward.is_done:
         return _restrict(forward.seen, lambda op, kept: op in ends or any(
-            c in kept for t in op.outputs if t not in blocked for c in t._consumers
+            c in kept for t in op.outputs if passes(t) for c in t._consumers
         ), reverse=True)
     return _restrict(backward.seen, lambda op, kept: any(
-        x in sources_set or (x.op in kept and x not in blocked) for x in op.inputs
+        x in sources_set or (x.op in kept and passes(x)) for x in op.inputs
     ), reverse=False)
 
 
@@ -275,12 +292,25 @@ def _seed(y: Tensor, g: Any) -> Tensor:
                                     op=operation_text(y.op), hint="give grad_ys, or take .real of it"))  # fmt: skip
         return operators.call("ones_like", y)  # type: ignore[no-any-return]
     g = g.as_graph_element() if hasattr(g, "as_graph_element") else g
-    tensor = g if isinstance(g, Tensor) else operators.call("constant", g, graph=y.graph)
-    if tensor.dtype.kind not in ("fc" if y.dtype.kind == "c" else "f") or not is_compatible(tensor.shape, y.shape):
-        raise DTypeError(
-            layout(f"grad_ys of {y.name!r} does not fit", expected=y.spec, got=tensor.spec, op=operation_text(y.op))
-        )
+    is_symbol = isinstance(g, Tensor)
+    found: Any = y.graph.as_graph_element(g) if is_symbol else operators.call("constant", g, graph=y.graph)
+    return _as_cotangent(found, y)
+
+
+def _as_cotangent(tensor: Tensor, y: Tensor) -> Tensor:
+    """The seed in the dtype of ``y``; an error where it does not fit."""
+    error = _misfit(tensor, y)
+    if error is not None:
+        fields = {"expected": y.spec, "got": tensor.spec, "op": operation_text(y.op)}
+        raise error(layout(f"grad_ys of {y.name!r} does not fit: {tensor.dtype.name} for {y.dtype.name}", **fields))
     return tensor if tensor.dtype == y.dtype else operators.call("astype", tensor, y.dtype)
+
+
+def _misfit(seed: Tensor, y: Tensor) -> type[JitgradError] | None:
+    """What is wrong with a seed: a dtype that is no number's, complex for a real y, another shape; None: nothing."""
+    if seed.dtype.kind not in ("fiuc" if y.dtype.kind == "c" else "fiu"):
+        return DTypeError
+    return None if is_compatible(seed.shape, y.shape) else ShapeError
 
 
 def _missing(t: Tensor) -> Tensor | None:
@@ -288,54 +318,4 @@ def _missing(t: Tensor) -> Tensor | None:
     return operators.call("zeros_like", t) if is_inexact(t.dtype) else None
 
 
-_SEQUENCES = (list, tuple)
-
-
-def apply_rule(op: Operation, cotangents: Sequence[Tensor | None], wanted: Sequence[Tensor]) -> Sequence[Tensor | None]:
-    """The cotangents of an operation's inputs by its gradient rule; GradientError when it has none."""
-    opdef: OpDef = op.opdef
-    override = op.graph.gradient_rules.get(opdef.name) or registered_rules.get(opdef.name)
-    if override is not None:
-        result = override(op, *cotangents)
-        return result if isinstance(result, _SEQUENCES) else (result,)
-    if opdef.vjp is None:
-        if opdef.differentiable:
-            raise _no_rule(op, wanted)
-        return (None,) * len(op.inputs)
-    single = len(op.outputs) == 1
-    out = op.outputs[0] if single else op.outputs
-    params = op.params
-    if isinstance(opdef.kind, Control):
-        matter = set(wanted)
-        params = {**params, "wanted": tuple([x in matter for x in op.inputs])}
-    result = opdef.vjp(cotangents[0] if single else tuple(cotangents), out, *op.inputs, **params)
-    return result if isinstance(result, _SEQUENCES) else (result,)
-
-
-def _no_rule(op: Operation, wanted: Sequence[Tensor]) -> GradientError:
-    return GradientError(
-        layout(
-            f"op {op.type!r} has no gradient rule",
-            op=operation_text(op),
-            needed=f"gradients with respect to {', '.join(x.op.name for x in wanted)}",
-            hint=f"wrap it in stop_gradient(...), or give it a rule with register_gradient({op.type!r})",
-        )
-    )
-
-
-class RuleError(JitgradError, ValueError):
-    """A gradient rule gave the wrong number of gradients, or one of the wrong shape."""
-
-
-def _checked(op: Operation, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    if len(grads) != len(op.inputs):
-        raise RuleError(layout(f"the gradient rule of {op.type!r} gave {len(grads)} gradients, not {len(op.inputs)}",
-                               op=operation_text(op)))  # fmt: skip
-    for index, (g, x) in enumerate(zip(grads, op.inputs, strict=True)):
-        if g is not None and g.spec.shape != x.spec.shape and not is_compatible(g.spec.shape, x.spec.shape):
-            raise RuleError(layout(f"the gradient rule of {op.type!r} gave a wrong shape for input {index}",
-                                   op=operation_text(op), expected=x.spec, got=g.spec))  # fmt: skip
-    return grads
-
-
-__all__ = ["RuleError", "apply_rule", "gradients", "operations_between"]
+__all__ = ["RuleError", "apply_rule", "gradients", "operations_between", "registered_rules"]

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 _no_params: dict[str, Any] = {}
 
+# The attr that names the gradient rule of an operation made inside gradient_override_map, or is the rule.
+GRADIENT_RULE = "_gradient_op_type"
+
 
 class Tensor(Operators, NumpyProtocols):
     """One output of an operation: a value that does not exist yet, with a dtype and a shape, perhaps partly unknown."""
@@ -156,11 +159,12 @@ class Here(NamedTuple):
     control: tuple[Operation, ...] = ()
     original_op: Operation | None = None
     source: Source | None = None
+    rules: Mapping[str, Any] = MappingProxyType({})  # op type → the gradient rule that stands in for its own
 
     def beside(self, op: Operation) -> Here:
-        """With the device and the colocation groups of ``op``."""
+        """With the device of ``op``, and its colocation groups beside those of the enclosing scopes."""
         groups = tuple(dict.fromkeys((*self.colocation, *op.colocation_groups)))
-        return self._replace(device=op.device or self.device, colocation=groups)
+        return self._replace(device=op.device, colocation=groups)
 
 
 class _Inside:
@@ -194,7 +198,6 @@ class Graph:
         self._names: dict[str, int] = {}
         self._here = Here()
         self.scope_counter = itertools.count()
-        self.gradient_rules: dict[str, Any] = {}
         self.seed: int | None = None
         self.draws = itertools.count()  # numbers of the operations that draw random numbers
         self.functions: dict[str, Any] = {}
@@ -304,11 +307,26 @@ class Graph:
         """Operations made inside carry this device string."""
         return _Inside(self, lambda here: here._replace(device=name or ""))
 
-    def colocate_with(self, op: Any) -> contextlib.AbstractContextManager[None]:
-        """Operations made inside carry the device and the colocation groups of ``op``."""
+    def colocate_with(self, op: Any, ignore_existing: bool = False) -> contextlib.AbstractContextManager[None]:
+        """Operations made inside carry the device of ``op``, and its colocation groups beside those of the enclosing
+        scopes, or alone with ``ignore_existing``.
+        """
         element = self.as_graph_element(op)
         target = element.op if isinstance(element, Tensor) else element
-        return _Inside(self, lambda here: here.beside(target))
+        return _Inside(self, lambda here: (here._replace(colocation=()) if ignore_existing else here).beside(target))
+
+    def gradient_override_map(self, op_type_map: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+        """Operations made inside, of the types that ``op_type_map`` has, get another gradient rule.
+
+        It gives per op type a rule ``fn(op, *grads)``, the name under which ``register_gradient`` knows one, or another
+        op type, whose rule is taken: ``{"rint": "identity"}`` lets gradients pass straight through. TypeError for
+        anything else.
+        """
+        for op_type, rule in op_type_map.items():
+            if not isinstance(op_type, str) or not (isinstance(rule, str) or callable(rule)):
+                given = f"{op_type!r}: {rule!r}"
+                raise TypeError(f"gradient_override_map takes op types and rules or names of rules, got {given}")
+        return _Inside(self, lambda here: here._replace(rules=MappingProxyType({**here.rules, **op_type_map})))
 
     def derived_from(
         self,
@@ -322,9 +340,9 @@ class Graph:
         """
 
         def derived(here: Here) -> Here:
-            device, groups = here.beside(op)[:2] if is_colocated else here[:2]
+            device, groups = (op.device, tuple(op.colocation_groups)) if is_colocated else here[:2]
             scope = here.name_scope if name_scope is None else name_scope
-            return Here(device, groups, scope, attrs, False, here.control, op, op.source)
+            return Here(device, groups, scope, attrs, False, here.control, op, op.source, here.rules)
 
         return _Inside(self, derived)
 
@@ -367,6 +385,8 @@ class Graph:
             op._attrs = {}
             for key, value in here.attrs.items():
                 op._attrs[key] = value(op) if callable(value) else value
+        if here.rules and opdef.name in here.rules:
+            op._attrs = {**op._attrs, GRADIENT_RULE: here.rules[opdef.name]}
         return op
 
 

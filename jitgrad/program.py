@@ -18,10 +18,13 @@ from typing import Any
 
 from jitgrad.errors import CompileError, ShapeError, layout
 from jitgrad.graph import Operation, Tensor
-from jitgrad.opdef import Control, OpDef, find
+from jitgrad.opdef import Control, Fill, OpDef, find
 from jitgrad.scopes import cluster_scope
 from jitgrad.sources import Source, operation_text, param_text, source_text
 from jitgrad.spec import TensorSpec
+
+# A larger group stays an instruction of its own, so that many that wait for many take no edge for each pair.
+MAX_GROUPED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,20 +186,24 @@ def slice_graph(
     needed = needed_operations(fetches, targets, feeds, done)
     specs: list[TensorSpec] = list(feeds.values())
     number: dict[Tensor, int] = {t: v for v, t in enumerate(feeds)}
-    place: dict[Operation, int] = {}
+    waits: dict[Operation, tuple[int, ...]] = {}  # what runs before what waits for an operation
     instructions: list[Instruction] = []
     for op in needed:
-        after = tuple([place[c] for c in op.control_inputs if c in place]) if op.control_inputs else ()
+        after = _after(op, waits) if op.control_inputs else ()
+        if op.opdef.name == "no_op" and len(after) <= MAX_GROUPED:  # what waits for a group waits for its members
+            waits[op] = after
+            continue
         origin = Origin(op.name, op.source, cluster_scope(op._attrs), op.is_gradient)
-        place[op] = len(instructions)
         if op.opdef.expand is not None:
             number.setdefault(op.outputs[0], _expanded(op, origin, after, instructions, specs))
+            waits[op] = (len(instructions) - 1,)
             continue
         inputs = tuple([number[x] for x in op.inputs])
         outputs = tuple(range(len(specs), len(specs) + len(op.outputs)))
         specs += _known_specs(op, specs, inputs)
         for v, t in zip(outputs, op.outputs, strict=True):
             number.setdefault(t, v)  # a fed output keeps its fed value
+        waits[op] = (len(instructions),) if op.inputs or op.opdef.kind != Fill("constant") else after
         params, kind = op.params, op.opdef.kind
         if isinstance(kind, Control):
             params = kind.specialise(tuple([specs[v] for v in inputs]), params)
@@ -204,6 +211,10 @@ def slice_graph(
     return Program(
         tuple(range(len(feeds))), tuple(number[t] for t in fetches), tuple(instructions), tuple(specs), name
     )
+
+
+def _after(op: Operation, waits: Mapping[Operation, tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(n for c in op.control_inputs for n in waits.get(c, ())))
 
 
 def _expanded(
@@ -243,8 +254,13 @@ def needed_operations(
         seen.add(op)
         pending += [x.op for x in op.inputs if x not in fed]
         if op.control_inputs:
-            pending += [c for c in op.control_inputs if c not in done]
+            pending += [c for c in op.control_inputs if c not in done and not is_fed(c, fed)]
     return sorted(seen, key=operator.attrgetter("id"))
+
+
+def is_fed(op: Operation, fed: Collection[Tensor]) -> bool:
+    """Whether all that the operation makes is fed, so that nobody needs to wait for it."""
+    return bool(op.outputs) and all(t in fed for t in op.outputs)
 
 
 _has_known_spec = operator.attrgetter("spec.is_known")

@@ -24,7 +24,7 @@ from jitgrad.graph import Operation, Tensor
 from jitgrad.interpreter import interpret
 from jitgrad.nonfinite import run_checked
 from jitgrad.opdef import Interpreted
-from jitgrad.program import Program, needed_operations, slice_graph
+from jitgrad.program import Program, is_fed, needed_operations, slice_graph
 from jitgrad.progress import watched
 from jitgrad.restoring import variables_of
 from jitgrad.spec import TensorSpec, spec_of
@@ -254,7 +254,8 @@ def _plan_steps(
         return (_Step(Stage(fetches, feeds, targets, name=name), ()),)
     level = _levels(operations, dynamic, fed)
     read_late = {x for op in operations for x in op.inputs if _crosses(x, op, level, dynamic, fed)}
-    awaited = {c for op in operations for c in op.control_inputs if level[c] < level[op] or op in dynamic}
+    waits = ((c, op) for op in operations for c in op.control_inputs if c in level)
+    awaited = {c for c, op in waits if level[c] < level[op] or op in dynamic}
     steps = []
     for depth in range(max(level.values()) + 1):
         ops = [op for op in operations if level[op] == depth and op not in dynamic]
@@ -263,6 +264,7 @@ def _plan_steps(
         inputs = dict.fromkeys(x for op in ops for x in op.inputs if x in fed or x.op not in here)
         wanted = [op for op in ops if op in targets or op in awaited]
         done = [op for op in operations if op not in here and level[op] <= depth]
+        done += [t.op for t in feeds if is_fed(t.op, fed)]
         late = tuple(op for op in operations if level[op] == depth and op in dynamic)
         steps.append(_Step(Stage(made, tuple(inputs), wanted, done, f"{name}_{depth}"), late))
     return tuple(steps)
@@ -288,10 +290,10 @@ def _some_spec(spec: TensorSpec) -> TensorSpec:
 def _levels(
     operations: Sequence[Operation], dynamic: set[Operation], fed: set[Tensor]
 ) -> dict[Operation, int]:
-    """How many dynamic operations lie one behind the other before each operation."""
+    """How many dynamic operations lie one behind the other before each operation; those that are fed run nowhere."""
     level: dict[Operation, int] = {}
     for op in operations:
-        before = [x.op for x in op.inputs if x not in fed] + list(op.control_inputs)
+        before = [x.op for x in op.inputs if x not in fed] + [c for c in op.control_inputs if c in level]
         level[op] = max((level[b] + (b in dynamic) for b in before), default=0)
     return level
 

@@ -5,7 +5,7 @@ are made is not.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +50,8 @@ class Session:
         """Values of ``fetches``, in their structure: arrays for tensors, None for operations.
 
         Fetches are tensors, operations, Variables, their names ("op", "op:0"), nested in lists, tuples and
-        dicts. ``feed_dict`` gives values to placeholders or to any other tensor. FeedError names a
+        dicts. ``feed_dict`` gives values to placeholders or to any other tensor; to IndexedSlices it gives
+        IndexedSlices, or a pair of values and indices. FeedError names a
         placeholder that is needed and not fed; ShapeError, DTypeError for a value that does not fit.
         """
         leaves, structure = pytree.flatten(fetches)
@@ -84,7 +85,7 @@ class Session:
         self, fetches: Any, feed_dict: Mapping[Any, Any] | None
     ) -> tuple[Runner, list[Any], _Fetched]:
         with self.graph.control_dependencies(None):
-            feeds = {self._tensor(key): value for key, value in (feed_dict or {}).items()}
+            feeds = {self._tensor(key): value for key, value in _members((feed_dict or {}).items())}
         arrays = [_fed_array(t, value) for t, value in feeds.items()]
         runner, fetched = self._runner(fetches, tuple(feeds))
         return runner, arrays, fetched
@@ -129,6 +130,16 @@ class Session:
         _refuse_unfed(runner)
         slots = tuple(place[e] if isinstance(e, Tensor) else None for e in elements)
         return runner, _Fetched(structure, slots)
+
+
+def _members(feeds: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    """The feeds, those of slices taken apart; an array fed for slices is fed for the dense tensor."""
+    for key, value in feeds:
+        if isinstance(key, IndexedSlices) and isinstance(value, IndexedSlices | tuple):
+            values, indices = (value.values, value.indices) if isinstance(value, IndexedSlices) else value[:2]
+            yield from ((key.values, values), (key.indices, indices))
+        else:
+            yield key, value
 
 
 def _result(array: Any) -> Any:

@@ -7,11 +7,13 @@ and the scatter runs only if someone makes them dense. One dense addend makes th
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 from jitgrad.gradients import gradients as dense_gradients
-from jitgrad.graph import Operation, Tensor
+from jitgrad.graph import Operation, Tensor, apply_one
+from jitgrad.opdef import find
 from jitgrad.operators import call
 from jitgrad.ops.slices import IndexedSlices
 from jitgrad.scopes import compile_attrs
@@ -53,11 +55,15 @@ def as_slices(g: Tensor) -> Tensor | IndexedSlices:
         return g
     with g.graph.only_attrs(compile_attrs(g.op)), g.graph.as_default(), g.graph.name_scope(f"{g.op.name}_slices"):
         rows = [_flat(part) for part in parts]
-        if len(rows) == 1:
-            values, indices = rows[0]
-        else:
-            values, indices = (call("concatenate", list(column)) for column in zip(*rows, strict=True))
-    return IndexedSlices.of_dense(values, indices, g)
+        if len(rows) == 1 and all(map(operator.is_, rows[0], parts[0].inputs[1:])):
+            return IndexedSlices.of_dense(*rows[0], g)
+        values, indices = map(_joined, zip(*rows, strict=True))
+        dense = apply_one(find("scatter_take"), parts[0].inputs[0], values, indices, axis=0)  # what is fed reaches it
+        return IndexedSlices.of_dense(values, indices, dense)
+
+
+def _joined(column: tuple[Tensor, ...]) -> Tensor:
+    return column[0] if len(column) == 1 else call("concatenate", list(column))
 
 
 def _parts(g: Tensor) -> list[Operation] | None:

@@ -51,13 +51,13 @@ def check_gradients(
     """Compare the gradients of ``fn`` at ``args`` with numerical derivatives, up to the given order of
     derivative.
 
-    ``args`` are pytrees of arrays; those of float dtypes are differentiated, in float64. The outputs are
-    weighted at random and added up, and the derivative is taken along a random direction; the second order
-    differentiates the gradient, likewise weighted. AssertionError that says which order differs, by how much.
+    ``args`` are pytrees of arrays; those of float and complex dtypes are differentiated, in double precision. The
+    outputs are weighted at random and added up, of complex ones the real part, and the derivative is taken along a
+    random direction; the second order differentiates the gradient, likewise weighted. AssertionError that says which
+    order differs, by how much.
     """
     leaves, structure = pytree.flatten(args)
-    arrays = [np.asarray(leaf) for leaf in leaves]
-    arrays = [array.astype(np.float64) if array.dtype.kind == "f" else array for array in arrays]
+    arrays = [_in_double(np.asarray(leaf)) for leaf in leaves]
 
     def build(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         outputs = pytree.flatten(fn(*pytree.unflatten(structure, list(tensors))))[0]
@@ -100,21 +100,24 @@ def directional_derivatives(
     return found
 
 
+def _in_double(array: Array) -> Array:
+    return array.astype({"f": np.float64, "c": np.complex128}.get(array.dtype.kind, array.dtype))
+
+
 def _direction(array: Array, rng: np.random.Generator) -> Array:
-    is_float = array.dtype.kind == "f"
-    return (
-        rng.uniform(-1, 1, array.shape).astype(array.dtype)
-        if is_float
-        else np.zeros(array.shape, array.dtype)
-    )
+    if not is_inexact(array.dtype):
+        return np.zeros(array.shape, array.dtype)
+    return _drawn(-1, 1, array.shape, array.dtype, rng)
+
+
+def _drawn(lo: float, hi: float, shape: tuple[int, ...], dtype: Any, rng: np.random.Generator) -> Array:
+    drawn = rng.uniform(lo, hi, shape)
+    return np.asarray(drawn + 1j * rng.uniform(lo, hi, shape) if dtype.kind == "c" else drawn, dtype)
 
 
 def _weighted_sum(tensors: Sequence[Tensor], rng: np.random.Generator) -> Tensor:
-    terms = [
-        call("sum", t * rng.uniform(0.5, 1.5, t.spec.known_shape).astype(t.dtype))
-        for t in tensors
-        if is_inexact(t.dtype)
-    ]
+    weighted = [t * _drawn(0.5, 1.5, t.spec.known_shape, t.dtype, rng) for t in tensors if is_inexact(t.dtype)]
+    terms = [call("sum", call("real", t)) for t in weighted]
     return call("add_n", terms or [call("constant", 0.0)])  # type: ignore[no-any-return]
 
 
@@ -131,7 +134,7 @@ def _compare(
     value = slice_graph([target], specs)
     slopes = interpret(slice_graph([g for g in grads if g is not None], specs), arrays)
     along = [v for v, g in zip(direction, grads, strict=True) if g is not None]
-    terms = [np.sum(slope * v) for slope, v in zip(slopes, along, strict=True)]
+    terms = [np.sum(slope * v).real for slope, v in zip(slopes, along, strict=True)]
     scale = sum(float(np.sum(np.abs(slope * v))) for slope, v in zip(slopes, along, strict=True))
     numerical, error = _numerical(value, arrays, direction, step)
     return Derivative(level, float(sum(terms)), numerical, error, scale)
@@ -144,7 +147,7 @@ def _numerical(
     from scipy.differentiate import derivative
 
     def at(t: float) -> float:
-        moved = [a + t * v if a.dtype.kind == "f" else a for a, v in zip(arrays, direction, strict=True)]
+        moved = [a + t * v if is_inexact(a.dtype) else a for a, v in zip(arrays, direction, strict=True)]
         return float(interpret(value, moved)[0])
 
     found = derivative(np.vectorize(at), 0.0, initial_step=step, maxiter=6)

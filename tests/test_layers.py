@@ -27,7 +27,7 @@ LAYERS = (
     ("opdef",),
     ("sources", "operators", "dispatch", "graph", "scopes", "program", "views"),
     ("ops", "interpreter", "nonfinite", "restoring"),
-    ("aggregation", "gradients", "tangents"),
+    ("aggregation", "gradient_rules", "gradients", "tangents"),
     ("sparse",),
     ("compiler",),
     ("executable",),

@@ -110,6 +110,76 @@ def test_members_are_fed_and_slices_are_seeds() -> None:
         np.testing.assert_array_equal(jg.Session().run(h, {t: TABLE})[:, 0], [0, 0, 3, 0, 0])
 
 
+def test_slices_are_fed_as_slices_or_as_a_pair() -> None:
+    rows = jg.IndexedSlices(np.full((3, 2), 7.0), np.array([0, 4, 4]), (5, 2))
+    with jg.Graph().as_default():
+        t = jg.placeholder(np.float64, [5, 2])
+        (one,) = jg.gradients(np.sum(jg.gather(t, [0, 1, 2]) ** 2), [t])
+        (two,) = jg.gradients(np.sum(jg.gather(t, [0]) ** 2) + np.sum(jg.gather(t, [1, 2]) ** 3), [t])
+        for g in (one, two):
+            for fed in (rows, (rows.values, rows.indices)):
+                found = jg.Session().run([g, g * 1.0], {g: fed})
+                np.testing.assert_array_equal(found[0].numpy(), rows.numpy())
+                np.testing.assert_array_equal(found[1], rows.numpy())
+            np.testing.assert_array_equal(jg.Session().run(g + 0.0, {g: TABLE}), TABLE)
+
+
+def test_slices_of_an_unknown_number_of_rows_are_made_dense() -> None:
+    with jg.Graph().as_default():
+        values, indices = jg.placeholder(np.float32, [None, 2]), jg.placeholder(np.int32, [None])
+        s = jg.IndexedSlices(values, indices, (4, 2))
+        (g,) = jg.gradients(np.sum(s * np.float32(2) + s[1:2]), [values])
+        found = jg.Session().run([s * np.float32(1), g], {values: [[1, 2], [3, 4], [5, 6]], indices: [1, 3, 1]})
+    np.testing.assert_array_equal(found[0], [[0, 0], [6, 8], [0, 0], [3, 4]])
+    np.testing.assert_array_equal(found[1], [[6, 6], [2, 2], [6, 6]])
+
+
+def test_the_gradient_of_slices_is_differentiated_again() -> None:
+    """The sum of squares of a sparse gradient, with respect to the table: dense and sparse agree."""
+    with jg.Graph().as_default():
+        t = jg.placeholder(np.float64, [5, 2])
+        (g,) = jg.gradients(np.sum(jg.gather(jg.gather(t, [1, 1, 4]), [0, 2, 2]) ** 3) + np.sum(t[np.array([0])]), [t])
+        assert isinstance(g, jg.IndexedSlices)
+        (again,) = jg.gradients(np.sum(np.square(g)), [t])
+        found = jg.Session().run(again * 1.0, {t: TABLE})
+    expected = jg.grad(
+        lambda t: np.sum(np.square(jg.grad(lambda t: np.sum(t[[1, 4, 4]] ** 3) + np.sum(t[[0]]))(t)))
+    )(TABLE)
+    np.testing.assert_allclose(found, expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize("method", list(jg.AggregationMethod))
+@pytest.mark.parametrize("gate", [False, True])
+@pytest.mark.parametrize("separate", [None, False, True])
+def test_slices_survive_every_option(method: Any, gate: bool, separate: bool | None) -> None:
+    with jg.Graph().as_default():
+        t = jg.placeholder(np.float64, [5, 2])
+        with jg.jit_scope(separate is not None, separate_compiled_gradients=bool(separate)):
+            parts = [jg.gather(t, [k, 4]) ** 2 for k in range(4)]
+        (g,) = jg.gradients(parts, [t], [None, np.full((2, 2), 2.0), None, None], "g", True, gate, method)
+        value = jg.Session().run(g, {t: TABLE})
+    assert isinstance(value, jg.IndexedSlices) and value.values.shape == (8, 2)
+    weights = np.array([1.0, 2.0, 1.0, 1.0, 5.0])[:, None]
+    np.testing.assert_allclose(value.numpy(), 2 * TABLE * weights)
+
+
+def test_another_dtype_is_refused() -> None:
+    s = jg.IndexedSlices(np.ones((2, 2), np.float32), [1, 1], (5, 2))
+    for make in (lambda: np.asarray(s, np.float64), lambda: jg.constant(s, np.float64)):
+        with pytest.raises(ValueError, match="slices of float32 cannot be made a dense array of float64"):
+            make()
+    assert np.asarray(s, np.float32).dtype == np.float32
+
+
+def test_asking_for_the_shape_makes_nothing_dense() -> None:
+    with jg.Graph().as_default() as graph:
+        values = jg.placeholder(np.float64, [3, 2])
+        s = jg.IndexedSlices(values, jg.constant([0, 1, 2]), (2_000_000_000, 2))
+        before = len(graph)
+        assert (s.shape, s.ndim, s.size, s.dtype, len(s)) == ((2_000_000_000, 2), 2, 4 * 10**9, np.float64, 2 * 10**9)
+        assert s.spec == jg.placeholder(np.float64, (2_000_000_000, 2)).spec and len(graph) == before + 1
+
+
 def test_an_unknown_number_of_rows() -> None:
     with jg.Graph().as_default():
         t = jg.placeholder(np.float64, [None, 2])
@@ -129,13 +199,28 @@ def test_without_a_shape_slices_stay_slices() -> None:
 
 def test_a_large_dense_tensor_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slices_module, "LARGE", 10)
-    s = jg.IndexedSlices(np.ones((1, 2)), [0], (5, 2))
-    with pytest.warns(UserWarning, match=r"made dense at test_slices.py:\d+: 10 elements"):
+    monkeypatch.setattr(slices_module, "_warned", set())
+
+    def made(rows: int = 5) -> Any:
+        return jg.IndexedSlices(np.ones((1, 2)), [0], (rows, 2))
+
+    with pytest.warns(UserWarning, match=r"^slices made dense at test_slices.py:\d+: 10 elements, 0.0 GB$") as caught:
         for _ in range(2):
-            s.numpy()
+            made().numpy()
+    assert len(caught) == 1 and caught[0].filename == __file__
+    with pytest.warns(UserWarning, match="made dense"):
+        made().numpy()  # at another place
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        jg.IndexedSlices(np.ones((1, 2)), [0], (4, 2)).numpy()
+        made(4).numpy()
+        sparse = made()
+        assert sparse.shape == (5, 2) and sparse.to_scipy().nnz == 2
+    with jg.Graph().as_default():
+        t = jg.placeholder(np.float64, [5, 2])
+        (g,) = jg.gradients(np.sum(jg.gather(t, [1])), [t])
+        with pytest.warns(UserWarning, match=r"gradients/take_grad/\S+ made dense|broadcast\S* made dense") as caught:
+            _ = (g * 1.0, g + 1.0)
+        assert len(caught) == 1
 
 
 # -- Variables -----------------------------------------------------------------------------------------------

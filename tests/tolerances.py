@@ -7,7 +7,7 @@ program makes of rounding errors, and the compiled results, which round elsewher
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,13 +25,24 @@ ROUNDING_KINDS = (Elementwise, Reduce, Scan, Contract)
 
 def assert_same_up_to_rounding(ours: Sequence[Any], program: Program, feeds: Sequence[Array], what: str = "") -> None:
     """Equal shapes and dtypes, values equal to rounding; AssertionError with the first values that differ."""
-    expected = [np.asarray(value) for value in interpret(program, feeds)]
+    expected = interpret(program, feeds)
+    assert_near(ours, expected, coarsest(program), lambda seed: moved_results(program, feeds, seed), what)
+
+
+def assert_near(
+    ours: Sequence[Any],
+    interpreted: Sequence[Any],
+    eps: float,
+    run_moved: Callable[[int], Sequence[Array]],
+    what: str = "",
+) -> None:
+    """As ``assert_same_up_to_rounding``, for results interpreted already and a way to run them moved."""
+    expected = [np.asarray(value) for value in interpreted]
     found = [np.asarray(value) for value in ours]
     assert [(a.dtype, a.shape) for a in found] == [(b.dtype, b.shape) for b in expected], what
-    eps = _coarsest(program)
     if all(_is_close(a, b, eps, np.zeros(b.shape)).all() for a, b in zip(found, expected, strict=True)):
         return
-    moved = [_moved_results(program, feeds, seed) for seed in range(RUNS)]
+    moved = [run_moved(seed) for seed in range(RUNS)]
     for number, (a, b) in enumerate(zip(found, expected, strict=True)):
         wrong = ~_is_close(a, b, eps, _spread(b, [run[number] for run in moved]))
         if wrong.any():
@@ -39,7 +50,7 @@ def assert_same_up_to_rounding(ours: Sequence[Any], program: Program, feeds: Seq
             raise AssertionError(f"{what}: output {number} at {where}: ours {a[wrong][:3]}, interpreted {b[wrong][:3]}")
 
 
-def _coarsest(program: Program) -> float:
+def coarsest(program: Program) -> float:
     """The rounding of the narrowest float of the program, 0 where there is none."""
     return max((float(np.finfo(s.dtype).eps) for s in program.specs if s.dtype.kind == "f"), default=0.0)
 
@@ -70,7 +81,7 @@ def _spread(expected: Array, moved: Sequence[Array]) -> Array:
     return spread
 
 
-def _moved_results(program: Program, feeds: Sequence[Array], seed: int) -> list[Array]:
+def moved_results(program: Program, feeds: Sequence[Array], seed: int) -> list[Array]:
     """The program in the interpreter with its float inputs, and all floats it computes, moved by up to an ulp."""
     rng = np.random.default_rng(seed)
     values: dict[int, Array] = {

@@ -30,8 +30,7 @@ class Body(Graph):
         self.captures: dict[tuple[Operation, int], Tensor] = {}
         self.derived: dict[Any, Subgraph] = {}  # bodies with tangents that rules have built, by their tensors
         here = outer._here
-        self._here = self._here._replace(attrs=here.attrs, asks=here.asks, device=here.device)
-        self.gradient_rules = outer.gradient_rules
+        self._here = self._here._replace(attrs=here.attrs, asks=here.asks, device=here.device, rules=here.rules)
 
     def captured(self, x: Tensor) -> Tensor:
         """The placeholder for a tensor of the graph around, or of one around that; any other as it is."""

@@ -87,10 +87,13 @@ def joint_dtype(*keys: Any) -> DType:
         raise DTypeError(layout(f"no common dtype for {names}", hint="convert one with astype")) from error
 
 
-def require_float(name: str, dtype: DType) -> None:
-    """DTypeError unless ``dtype`` is a float or complex one."""
-    if dtype.kind not in "fc":
-        raise DTypeError(f"{name} needs a float tensor, got {dtype.name}")
+def dtype_refusal(reason: str, values: Sequence[Any]) -> DTypeError:
+    """The error of a function that does not take values of such dtypes, with the operations that made them."""
+    tensors = [value for value in map(unwrap, values) if isinstance(value, Tensor)]
+    return DTypeError(
+        layout(reason, inputs="; ".join(dict.fromkeys(operation_text(x.op) for x in tensors)) or None,
+               needed=f"at {source_text(user_source())}", hint="convert with astype")
+    )  # fmt: skip
 
 
 # -- shapes --------------------------------------------------------------------------------------------------

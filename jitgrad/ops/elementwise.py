@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.errors import GradientError
 from jitgrad.graph import Tensor
 from jitgrad.operators import call, function, functions
 from jitgrad.ops.common import as_tensor, ratio, where
@@ -183,9 +182,12 @@ def _phase(x: Tensor, magnitude: Tensor) -> Any:
     return ratio(call("conjugate", x), magnitude) if x.dtype.kind == "c" else call("sign", x)
 
 
-def _sign_vjp(g: Tensor, out: Tensor, x: Tensor) -> None:
-    if x.dtype.kind == "c":
-        raise GradientError(f"sign of the complex tensor {x.name!r} has no gradient rule: use x / np.abs(x)")
+def _sign_vjp(g: Tensor, out: Tensor, x: Tensor) -> Any:
+    """None for a real x; the sign of a complex one is its direction ``x / |x|``, and turns with it."""
+    if x.dtype.kind != "c":
+        return None
+    across = g - call("conjugate", g * out * out)  # what is left of g without its part along x
+    return where(x == 0, 0, across / where(x == 0, 1, 2 * call("absolute", x)))
 
 
 from_ufunc(np.sign, _sign_vjp)

@@ -20,7 +20,7 @@ from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Gather, OpDef, Params, Scatter, Specs, define
 from jitgrad.operators import call, function
 from jitgrad.ops.common import as_tensor, as_tensors, build, unsupported
-from jitgrad.spec import TensorSpec, normalize_axis
+from jitgrad.spec import TensorSpec, is_compatible, normalize_axis
 
 INDEX = np.dtype(np.int64)
 
@@ -258,14 +258,14 @@ def unsorted_segment_sum(data: Any, ids: Any, n: Any) -> Tensor:
     """Rows of ``data`` added up by their ``ids``: shape (n, *rest) for data of ids.shape + rest."""
     values, positions = as_tensors(data, ids)
     rank = positions.ndim
-    if not values.spec.is_known or not positions.spec.is_known or values.shape[:rank] != positions.shape:
+    if values.ndim < rank or not is_compatible(values.shape[:rank], positions.shape):
         raise ShapeError(f"data {values.spec} must begin with the shape of ids {positions.spec}")
     return add_rows(values, positions, operator.index(n))
 
 
 def add_rows(values: Tensor, positions: Tensor, count: int) -> Tensor:
     """``count`` rows of zeros with ``values`` added at ``positions``."""
-    shape = (count, *values.spec.known_shape[positions.ndim :])
+    shape = (count, *TensorSpec(values.shape[positions.ndim :], values.dtype).known_shape)
     like = build("constant", np.broadcast_to(np.zeros((), values.dtype), shape), graph=values.graph)
     return apply_one(scatter_take_op, like, values, as_index(positions, values), axis=0)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from jitgrad.errors import DTypeError
 from jitgrad.graph import Tensor, apply
-from jitgrad.opdef import Elementwise, Params, Specs, define
+from jitgrad.opdef import Elementwise, Params, Specs, define, find
 from jitgrad.operators import call, function
 from jitgrad.ops.common import (
     as_tensor,
@@ -208,3 +208,22 @@ def add_n(xs: Sequence[Any], name: str | None = None) -> Tensor:
     tensors = as_tensors(*xs)
     dtype = joint_dtype(*(x.dtype for x in tensors))
     return apply(add_n_op, *(as_tensor(x, dtype) for x in tensors), name=name)  # type: ignore[no-any-return]
+
+
+@function("accumulate_n")
+def accumulate_n(xs: Sequence[Any], name: str | None = None) -> Tensor:
+    """The sum of tensors of one shape by one running total: each may be freed once it is added.
+
+    ValueError when there is none, ShapeError when their shapes differ.
+    """
+    if not xs:
+        raise ValueError("accumulate_n needs at least one tensor")
+    tensors = as_tensors(*xs)
+    same_shape(tuple(x.spec for x in tensors))
+    dtype = joint_dtype(*(x.dtype for x in tensors))
+    first, *rest = (as_tensor(x, dtype) for x in tensors)
+    if not rest:
+        return apply(find("identity"), first, name=name)  # type: ignore[no-any-return]
+    *middle, last = rest
+    total = functools.reduce(functools.partial(apply, find("add")), middle, first)
+    return apply(find("add"), total, last, name=name)  # type: ignore[no-any-return]

@@ -246,8 +246,10 @@ expand_dims_op = define(
 
 
 def _infer_squeeze(specs: Specs, params: Params) -> Specs:
-    shape, axes = specs[0].known_shape, params["axes"]
-    if any(shape[axis] != 1 for axis in axes):
+    shape, axes = specs[0].shape, params["axes"]
+    if shape is None:
+        return (TensorSpec(None, specs[0].dtype),)
+    if any(shape[axis] not in (1, None) for axis in axes):
         raise ShapeError(
             f"cannot squeeze axes {axes} of {shape_text(shape)}: only extents of 1 can be dropped"
         )
@@ -269,6 +271,7 @@ squeeze_op: OpDef = define(
     impl=lambda x, axes: np.squeeze(x, axes),
     vjp=lambda g, out, x, *, axes: apply_one(expand_dims_op, g, axes=axes),
     kind=Reindex(_squeeze_maps),
+    infers_partial=True,
 )
 
 
@@ -284,6 +287,8 @@ def expand_dims(a: Any, axis: Any) -> Tensor:
 def squeeze(a: Any, axis: Any = None) -> Tensor:
     """Axes of extent 1 dropped: all of them, or those named. ShapeError when one has another extent."""
     x = as_tensor(a)
+    if axis is None and not x.spec.is_known:
+        raise ShapeError(f"squeeze of {x.name!r} of shape {shape_text(x.shape)} needs axis=: which extents are 1?")
     axes = tuple(i for i, n in enumerate(x.spec.known_shape) if n == 1) if axis is None else integers(axis)
     return apply_one(squeeze_op, x, axes=normalize_axes(axes, x.ndim))
 

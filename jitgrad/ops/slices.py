@@ -12,26 +12,33 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.errors import layout
-from jitgrad.graph import Graph, Tensor
+from jitgrad.errors import JitgradError, layout
+from jitgrad.graph import Graph, Tensor, apply_one
+from jitgrad.opdef import find
 from jitgrad.operators import call
+from jitgrad.ops.common import as_tensor
 from jitgrad.ops.standing import Standing
 from jitgrad.sources import operation_text, source_text, user_source
+from jitgrad.spec import TensorSpec
 
 # A dense tensor of so many elements made of slices is worth a warning.
 LARGE = 100_000_000
 _warned: set[Any] = set()
 
 
+class SlicesError(JitgradError, ValueError):
+    """Slices that cannot be made dense: the shape is missing, or another dtype was asked for."""
+
+
 class IndexedSlices(Standing):
     """``values[k]`` belongs to row ``indices[k]`` of a tensor of shape ``dense_shape``, which is 0 elsewhere.
 
     ``values`` has shape (n, *rest), ``indices`` (n,), integers; tensors of a graph, eager tensors or arrays. Without a
-    ``dense_shape`` the slices cannot be made dense: ValueError.
+    ``dense_shape`` the slices cannot be made dense: ValueError. As an array of another dtype neither: ValueError.
     """
 
     dense_shape: tuple[int, ...] | None
-    __slots__ = ("__weakref__", "_dense", "dense_shape", "indices", "is_weak", "values")
+    __slots__ = ("__weakref__", "_dense", "_is_dense", "dense_shape", "indices", "is_weak", "values")
 
     def __init__(self, values: Any, indices: Any, dense_shape: Any = None) -> None:
         self.values: Any = values if isinstance(values, Tensor | np.ndarray) else np.asarray(values)
@@ -39,6 +46,7 @@ class IndexedSlices(Standing):
         self.dense_shape = None if dense_shape is None else tuple(map(int, np.asarray(dense_shape)))
         self.is_weak = False
         self._dense: Any = None
+        self._is_dense = False  # whether somebody wanted the dense tensor
 
     @classmethod
     def of_dense(cls, values: Any, indices: Any, dense: Any) -> IndexedSlices:
@@ -60,7 +68,17 @@ class IndexedSlices(Standing):
     @property
     def spec(self) -> Any:  # type: ignore[override]
         """Shape and dtype of the tensor that the slices are of."""
-        return self._densified().spec
+        return TensorSpec(self.shape, self.dtype)
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions of the tensor that the slices are of."""
+        return len(self.values.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements of the tensor that the slices are of; ShapeError when it is unknown."""
+        return self.spec.size  # type: ignore[no-any-return]
 
     @property
     def graph(self) -> Graph:
@@ -94,16 +112,18 @@ class IndexedSlices(Standing):
         return np.array(self._densified())
 
     def _densified(self) -> Any:
-        if self._dense is None:
-            self._dense = _densify(self.values, self.indices, self._checked_shape())
-        _warn_if_large(self)
+        if not self._is_dense:
+            _warn_if_large(self)
+            if self._dense is None:
+                self._dense = _densify(self.values, self.indices, self._checked_shape())
+            self._is_dense = True
         return self._dense
 
     def _checked_shape(self) -> tuple[int, ...]:
         if self.dense_shape is None:
             place = operation_text(self.values.op) if isinstance(self.values, Tensor) else repr(self.values)[:60]
-            raise ValueError(layout("slices without dense_shape cannot be made dense", values=place,
-                                    hint="give IndexedSlices(values, indices, dense_shape)"))  # fmt: skip
+            raise SlicesError(layout("slices without dense_shape cannot be made dense", values=place,
+                                     hint="give IndexedSlices(values, indices, dense_shape)"))  # fmt: skip
         return self.dense_shape
 
     def to_scipy(self) -> Any:
@@ -118,7 +138,12 @@ class IndexedSlices(Standing):
         return csr_array((values.ravel(), (np.repeat(rows, shape[1]), columns)), shape=shape)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-        return np.array(self._densified(), dtype)
+        if dtype is not None and np.dtype(dtype) != self.dtype:
+            raise SlicesError(
+                layout(f"slices of {self.dtype.name} cannot be made a dense array of {np.dtype(dtype).name}",
+                       hint="convert their values with astype, or the dense array")
+            )  # fmt: skip
+        return np.array(self._densified())
 
     def __len__(self) -> int:
         return self._checked_shape()[0]
@@ -138,9 +163,10 @@ def concatenated(slices: Sequence[IndexedSlices]) -> IndexedSlices:
 
 
 def _densify(values: Any, indices: Any, shape: tuple[int, ...]) -> Any:
-    if isinstance(values, Tensor):
-        return call("unsorted_segment_sum", values, indices, shape[0])
-    return call_eagerly(values, indices, shape[0])
+    if not isinstance(values, Tensor):
+        return call_eagerly(values, indices, shape[0])
+    like = call("constant", np.broadcast_to(np.zeros((), values.dtype), shape), graph=values.graph)
+    return apply_one(find("scatter_take"), like, values, as_tensor(indices, np.dtype(np.int64), values.graph), axis=0)
 
 
 def call_eagerly(values: Any, indices: Any, rows: int) -> Any:
@@ -169,7 +195,5 @@ def _warn_if_large(slices: IndexedSlices) -> None:
     _warned.add(place)
     count = math.prod(shape)
     what = slices.values.op.name if isinstance(slices.values, Tensor) else "slices"
-    warnings.warn(
-        f"{what} made dense at {source_text(place)}: {count:,} elements, {count * slices.dtype.itemsize / 1e9:.1f} GB",
-        stacklevel=3,
-    )
+    size = f"{count:,} elements, {count * slices.dtype.itemsize / 1e9:.1f} GB"
+    warnings.warn_explicit(f"{what} made dense at {source_text(place)}: {size}", UserWarning, *place)

@@ -13,21 +13,22 @@ import numpy as np
 from jitgrad.errors import DTypeError
 from jitgrad.opdef import Elementwise, Interpreted, Kind, OpDef, Specs, Vjp, define
 from jitgrad.operators import call, function, functions
-from jitgrad.ops.common import elementwise, is_weak_key, joint_dtype, ratio, same_shape, type_key, where
+from jitgrad.ops.common import dtype_refusal, elementwise, is_weak_key, joint_dtype, ratio, same_shape, type_key, where
 from jitgrad.spec import DType, TensorSpec
 
 SQRT_PI = math.sqrt(math.pi)
 
 
-def float_dtype(name: str, *keys: Any) -> DType:
+def float_dtype(name: str, *values: Any) -> DType:
     """float32 for float32 and float16 (and Python numbers beside them), float64 for other real numbers.
     DTypeError otherwise.
     """
+    keys = tuple(map(type_key, values))
     if all(map(is_weak_key, keys)):
         keys = (np.dtype(np.float64), *keys)
     joint = joint_dtype(*keys)
     if joint.kind not in "biuf":
-        raise DTypeError(f"{name} takes real numbers, got {joint.name}")
+        raise dtype_refusal(f"{name} takes real numbers, got {joint.name}", values)
     return (
         np.dtype(np.float32)
         if joint in (np.dtype(np.float16), np.dtype(np.float32))
@@ -76,7 +77,7 @@ def define_special(
     def build(*values: Any) -> Any:
         if len(values) != arity:
             raise TypeError(f"{name} takes {arity} arrays, got {len(values)}")
-        return elementwise(op, *values, dtypes=(float_dtype(name, *map(type_key, values)),) * arity)
+        return elementwise(op, *values, dtypes=(float_dtype(name, *values),) * arity)
 
     build.__name__ = build.__qualname__ = name
     build.__doc__ = f"As scipy.special.{name}." if impl is None else None
@@ -166,7 +167,7 @@ def polygamma(n: Any, x: Any) -> Any:
         raise ValueError(f"polygamma needs n >= 0, got {order}")
     if order < 2:
         return call("polygamma1" if order else "digamma", x)
-    return elementwise(polygamma_op, x, dtypes=(float_dtype("polygamma", type_key(x)),), n=order)
+    return elementwise(polygamma_op, x, dtypes=(float_dtype("polygamma", x),), n=order)
 
 
 @function("betaln")

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jitgrad.errors import DTypeError, layout
+from jitgrad.errors import DTypeError
 from jitgrad.graph import Tensor, graph_of
 from jitgrad.opdef import Elementwise, Interpreted, OpDef, Params, Specs, Vjp, define
 from jitgrad.operators import functions
-from jitgrad.ops.common import elementwise, filled_like, same_shape, type_key
+from jitgrad.ops.common import dtype_refusal, elementwise, filled_like, same_shape, type_key
 from jitgrad.spec import DType, TensorSpec
 
 
@@ -28,9 +28,7 @@ def resolve(ufunc: np.ufunc, keys: tuple[Any, ...]) -> tuple[DType, ...]:
             found = tuple(ufunc.resolve_dtypes((*keys, *(None,) * ufunc.nout)))
     except TypeError as error:
         names = ", ".join(getattr(key, "name", getattr(key, "__name__", str(key))) for key in keys)
-        raise DTypeError(
-            layout(f"{ufunc.__name__} does not take {names}", hint="convert with astype")
-        ) from error
+        raise DTypeError(f"{ufunc.__name__} does not take {names}") from error
     return found
 
 
@@ -112,12 +110,15 @@ def from_ufunc(
     )
 
     def build(*values: Any) -> Any:
-        short = _short_way(ufunc, tuple([_short_key(x) for x in values]))
-        if short is not None:
-            return _apply_directly(op, short, values)
-        if len(values) != ufunc.nin:
-            raise TypeError(f"{ufunc.__name__} takes {ufunc.nin} arrays, got {len(values)}")
-        dtypes = resolve(ufunc, tuple(map(type_key, values)))
+        try:
+            short = _short_way(ufunc, tuple([_short_key(x) for x in values]))
+            if short is not None:
+                return _apply_directly(op, short, values)
+            if len(values) != ufunc.nin:
+                raise TypeError(f"{ufunc.__name__} takes {ufunc.nin} arrays, got {len(values)}")
+            dtypes = resolve(ufunc, tuple(map(type_key, values)))
+        except DTypeError as error:
+            raise dtype_refusal(str(error), values) from None
         if not _all_fit(values, dtypes) and dtypes[-1] == np.dtype(bool):
             values = tuple(np.asarray(value) if type(value) is int else value for value in values)
             dtypes = resolve(ufunc, tuple(map(type_key, values)))
