@@ -262,3 +262,12 @@ def test_a_gradient_through_a_draw_in_a_loop_is_refused() -> None:
     with pytest.raises(jg.GradientError, match="draws within a loop") as refused:
         jg.grad(f)(2.0)
     assert "test_random.py" in str(refused.value)
+
+
+def test_another_shape_compiles_nothing() -> None:
+    f = jg.compile(lambda x: np.sum(np.tanh(x) * (jg.random_uniform(x.shape) < 0.5), axis=1))
+    f(np.zeros((30, 40)))
+    before = f.cache_info()
+    f(np.zeros((31, 50)))
+    after = f.cache_info()
+    assert (after.traces, after.compiles, after.disk_hits) == (2, before.compiles, before.disk_hits)
