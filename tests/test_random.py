@@ -11,7 +11,7 @@ from scipy import stats
 import jitgrad as jg
 from jitgrad.nonfinite import NonFiniteError
 from jitgrad.program import slice_graph
-from jitgrad.streams import stream_key
+from jitgrad.streams import Streams, stream_key
 from jitgrad.threefry import threefry2x32
 
 quick = pytest.mark.quick
@@ -156,6 +156,16 @@ def test_compiled_functions_draw_anew_with_each_call() -> None:
     np.testing.assert_allclose(ours, theirs, rtol=1e-12)
     assert len({a.tobytes() for a in ours}) == 5
     assert not np.any(f(np.zeros(3)) == ours[0][:3])  # another trace, the same streams
+
+
+@quick
+def test_streams_are_forgotten_in_the_end() -> None:
+    streams = Streams()
+    for key in range(1, streams.most + 5):
+        streams.take(key, 0, 2)
+        assert streams.take(0, 0, 1) == key - 1
+    assert len(streams.positions()) == streams.most
+    assert streams.take(1, 0, 1) == 0
 
 
 @quick
