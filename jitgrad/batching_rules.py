@@ -7,7 +7,6 @@ are. It gives the outputs with the new axis, or None where it does not apply.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,16 +33,18 @@ Inputs = tuple[Tensor, ...]
 Mask = tuple[bool, ...]
 
 
-@dataclass(frozen=True, eq=False)
 class Lead:
     """How many examples there are: a number, or (None) as many as ``like`` has elements, known when it runs.
 
     ``units`` are tensors known to be the rows of a unit matrix, whatever their shape: a product with one is no product.
     """
 
-    extent: int | None
-    like: Tensor | None = None
-    units: set[Tensor] = field(default_factory=set)
+    __slots__ = ("extent", "like", "units")
+
+    def __init__(self, extent: int | None, like: Tensor | None = None) -> None:
+        self.extent = extent
+        self.like = like
+        self.units: set[Tensor] = set()
 
     def viewed(self, before: Tensor, after: Tensor) -> Tensor:
         """The second tensor, which has the elements of the first in the same order."""
@@ -277,6 +278,12 @@ def _windowed(lead: Lead, params: Any) -> dict[str, Any]:
     return {**{key: (value, *params[key]) for key, value in first.items()}, "drop": _next(params["drop"])}
 
 
+def _window(lead: Lead, params: Any) -> dict[str, Any]:
+    """A window in zeros, of a given shape or of that of a second input."""
+    shape = params["shape"]
+    return {**_windowed(lead, params), "shape": None if shape is None else (lead.extent, *shape)}
+
+
 # What the params become, where an op of the same name moves the batch.
 _MOVES: dict[str, Callable[[Lead, Any], dict[str, Any]]] = {
     "transpose": lambda lead, p: {"axes": (0, *_next(p["axes"]))},
@@ -287,6 +294,7 @@ _MOVES: dict[str, Callable[[Lead, Any], dict[str, Any]]] = {
     "stack": lambda lead, p: {"axis": p["axis"] + 1},
     "split": lambda lead, p: {"axis": p["axis"] + 1},
     "getslice": _windowed,
+    "unslice": _window,
     "pad": lambda lead, p: {"pad_width": ((0, 0), *p["pad_width"])},
 }
 
@@ -295,7 +303,7 @@ def _moved_op(op: Operation, inputs: Inputs, mask: Mask, lead: Lead) -> Any:
     if op.type == "broadcast_to" and lead.extent is not None:
         shape = op.params["shape"]
         return call("broadcast_to", _with_units(inputs[0], len(shape) + 1), (lead.extent, *shape))
-    if op.type not in _MOVES:
+    if op.type not in _MOVES or (lead.extent is None and op.params.get("shape") is not None):
         return None
     moved = apply(op.opdef, *_all_repeated(inputs, mask, lead), **{**op.params, **_MOVES[op.type](lead, op.params)})
     return lead.viewed(inputs[0], moved) if op.type in ("expand_dims", "squeeze") else moved

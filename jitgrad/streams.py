@@ -31,7 +31,12 @@ def stream_key(graph_seed: int | None, op_seed: int | None, number: int) -> int:
 
 
 class Streams:
-    """How many numbers have been read from each stream. A stream is told by its key and its number among its like."""
+    """How many numbers have been read from each stream. A stream is told by its key and its number among its like.
+
+    A stream that as many as ``most`` others have been read after is forgotten, and begins again.
+    """
+
+    most = 1 << 16
 
     def __init__(self) -> None:
         self._positions: dict[tuple[int, int], int] = {}
@@ -41,8 +46,10 @@ class Streams:
     def take(self, key: int, number: int, count: int) -> int:
         """The position of the next ``count`` numbers of a stream, which are then behind it."""
         with self._lock:
-            position = self._positions.get((key, number), 0)
+            position = self._positions.pop((key, number), 0)
             self._positions[key, number] = (position + count) & _WORD
+            if len(self._positions) > self.most:
+                del self._positions[next(iter(self._positions))]
             return position
 
     def positions(self) -> dict[tuple[int, int], int]:

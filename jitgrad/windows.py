@@ -11,8 +11,7 @@ import itertools
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,8 +27,7 @@ from jitgrad.spec import is_inexact
 Pairs = tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True)
-class Windows:
+class Windows(NamedTuple):
     """Windows of ``kernel`` elements, ``dilation`` apart, that move by ``stride``, over ``extents`` with ``padding``
     elements before and after; ``counts`` of them.
     """

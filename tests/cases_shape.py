@@ -134,6 +134,7 @@ cases: list[OpCase] = [
     case("svd", "f64[2,3]", tall, dtypes=floats),
     case("qr", "f64[3,3]", regular, dtypes=floats),
     case("qr", "f64[3,2]", tall, dtypes=floats),
+    case("qr", "f64[2,4]", Domain(values=(2.0, 0.3, -1.0, 0.7, 0.4, 1.5, 0.8, -0.6)), dtypes=floats),
     # The gradients of these hold for symmetric changes only: test_linalg.py has them.
     case("cholesky", "f64[3,3]", definite, dtypes=floats, order=0),
     case("eigh", "f64[3,3]", definite, dtypes=floats, order=0, UPLO="L"),

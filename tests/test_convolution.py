@@ -265,3 +265,14 @@ def test_unknown_extents_are_refused() -> None:
         images = jg.placeholder(np.float64, (2, 4, None, None))
         with pytest.raises(jg.ShapeError, match="known extents only"):
             nn.conv2d(images, w)
+
+
+def test_another_size_of_images_compiles_nothing() -> None:
+    layer = jg.compile(lambda x, w: nn.max_pool2d(nn.relu(nn.conv2d(x, w, padding=1)), 2))
+    kernel = rng.normal(size=(4, 3, 3, 3))
+    layer(np.zeros((2, 3, 8, 8)), kernel)
+    before = layer.cache_info()
+    for shape in ((5, 3, 8, 8), (5, 3, 10, 12)):
+        layer(np.zeros(shape), kernel)
+    after = layer.cache_info()
+    assert (after.traces, after.compiles, after.disk_hits) == (3, before.compiles, before.disk_hits)

@@ -11,7 +11,7 @@ from scipy import stats
 import jitgrad as jg
 from jitgrad.nonfinite import NonFiniteError
 from jitgrad.program import slice_graph
-from jitgrad.streams import stream_key
+from jitgrad.streams import Streams, stream_key
 from jitgrad.threefry import threefry2x32
 
 quick = pytest.mark.quick
@@ -159,6 +159,16 @@ def test_compiled_functions_draw_anew_with_each_call() -> None:
 
 
 @quick
+def test_streams_are_forgotten_in_the_end() -> None:
+    streams = Streams()
+    for key in range(1, streams.most + 5):
+        streams.take(key, 0, 2)
+        assert streams.take(0, 0, 1) == key - 1
+    assert len(streams.positions()) == streams.most
+    assert streams.take(1, 0, 1) == 0
+
+
+@quick
 def test_eager_draws() -> None:
     jg.set_random_seed(5)
     a, b = jg.random_uniform((3,)), jg.random_uniform((3,))
@@ -262,3 +272,12 @@ def test_a_gradient_through_a_draw_in_a_loop_is_refused() -> None:
     with pytest.raises(jg.GradientError, match="draws within a loop") as refused:
         jg.grad(f)(2.0)
     assert "test_random.py" in str(refused.value)
+
+
+def test_another_shape_compiles_nothing() -> None:
+    f = jg.compile(lambda x: np.sum(np.tanh(x) * (jg.random_uniform(x.shape) < 0.5), axis=1))
+    f(np.zeros((30, 40)))
+    before = f.cache_info()
+    f(np.zeros((31, 50)))
+    after = f.cache_info()
+    assert (after.traces, after.compiles, after.disk_hits) == (2, before.compiles, before.disk_hits)

@@ -10,14 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from jitgrad.control.subgraph import Body, Subgraph, outside
-from jitgrad.errors import GradientError, layout
 from jitgrad.gradients import gradients
 from jitgrad.graph import Operation, Tensor
 from jitgrad.opdef import Elementwise, Reindex, Shaped, View
 from jitgrad.operators import call
 from jitgrad.ops.creation import placeholder
 from jitgrad.program import needed_operations
-from jitgrad.sources import operation_text
 from jitgrad.spec import TensorSpec, is_inexact
 
 # Made again rather than saved: what moves elements, compares or copies; to load the result would cost as much.
@@ -47,7 +45,6 @@ def derivative_of(body: Subgraph) -> Derivative:
     """The body with its gradient, built once."""
     made: Derivative | None = body._cache.get("derivative")
     if made is None:
-        _refuse_draws(body)
         with body.graph.reopened():
             cotangents = tuple(_stand_in("cotangent", y) for y in body.outputs)
             pairs = [(y, g) for y, g in zip(body.outputs, cotangents, strict=True) if g is not None]
@@ -56,19 +53,6 @@ def derivative_of(body: Subgraph) -> Derivative:
             per_input = tuple(next(found) if is_inexact(x.dtype) else None for x in body.inputs)
         made = body._cache["derivative"] = Derivative(body, cotangents, per_input)
     return made
-
-
-def _refuse_draws(body: Subgraph) -> None:
-    """A gradient runs the body again, which would draw other random numbers than the value was made of."""
-    for op in body.operations():
-        if op.opdef.expand is not None:
-            raise GradientError(
-                layout(
-                    f"op {op.type!r} draws within a loop, a branch or a function, of which a gradient was asked",
-                    op=operation_text(op),
-                    hint="draw the numbers outside and pass them in, to a scan as xs",
-                )
-            )
 
 
 def _partial(

@@ -24,9 +24,11 @@ from typing import Any
 from jitgrad.control.derivatives import Derivative, complete, derivative_of, new_input, padded, residuals, zeros_or
 from jitgrad.control.ops import call_op, cond_op, scan_op, while_gradient_op, while_op
 from jitgrad.control.subgraph import Subgraph
+from jitgrad.errors import GradientError, layout
 from jitgrad.graph import Tensor, apply
 from jitgrad.opdef import Vjp
 from jitgrad.operators import call
+from jitgrad.sources import operation_text
 from jitgrad.spec import is_inexact
 from jitgrad.tangents import along
 
@@ -251,10 +253,33 @@ def _branch_gradients(
     return tuple(backs), tuple(late)
 
 
+def _without_draws(rule: Vjp) -> Vjp:
+    """The rule, which runs bodies again: they would draw other random numbers than the value was made of."""
+
+    def vjp(g: Any, out: Any, *inputs: Tensor, **params: Any) -> Any:
+        for op in (op for value in params.values() for body in _bodies(value) for op in body.operations()):
+            if op.opdef.expand is not None:
+                raise GradientError(
+                    layout(
+                        f"op {op.type!r} draws within a loop or a branch of which a gradient was asked",
+                        op=operation_text(op),
+                        hint="draw the numbers outside and pass them in, to a scan as xs",
+                    )
+                )
+        return rule(g, out, *inputs, **params)
+
+    return vjp
+
+
+def _bodies(value: Any) -> Sequence[Subgraph]:
+    values = value if isinstance(value, tuple) else (value,)
+    return [body for body in values if isinstance(body, Subgraph)]
+
+
 BY_OP: Mapping[str, Vjp] = {
-    "scan": _scan_rule,
-    "while_loop": _while_rule,
-    "while_gradient": _while_gradient_rule,
-    "cond": _cond_rule,
-    "call": _call_rule,
+    "scan": _without_draws(_scan_rule),
+    "while_loop": _without_draws(_while_rule),
+    "while_gradient": _without_draws(_while_gradient_rule),
+    "cond": _without_draws(_cond_rule),
+    "call": _without_draws(_call_rule),
 }

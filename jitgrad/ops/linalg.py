@@ -319,9 +319,17 @@ def _infer_qr(specs: Specs, params: Params) -> Specs:
 
 
 def _qr_vjp(gs: Any, outs: Any, a: Tensor) -> Any:
+    """``A = Q R``; of a matrix with more columns than rows ``A = [X Y] = Q [U V]``, where ``V = Q.T Y``."""
     (gq, gr), (q, r) = gs, outs
-    if a.shape[-2] < a.shape[-1]:
-        raise unsupported("linalg.qr", ": the gradient for a matrix with more columns than rows")
+    m, n = a.spec.known_shape[-2:]
+    if m >= n:
+        return _tall_qr_gradient(gq, gr, q, r)
+    gu, gv = gr[..., :m], gr[..., m:]
+    gx = _tall_qr_gradient(gq + a[..., m:] @ _turned(gv), gu, q, r[..., :m])
+    return build("concatenate", [gx, q @ gv], -1)
+
+
+def _tall_qr_gradient(gq: Any, gr: Any, q: Tensor, r: Any) -> Tensor:
     inner = r @ _turned(gr) - _turned(gq) @ q
     lower = build("tril", inner, -1)
     both = gq + q @ (build("tril", inner) + _turned(lower))
@@ -339,7 +347,7 @@ qr_op = define(
 
 @function("linalg.qr")
 def qr(a: Any, mode: str = "reduced") -> Any:
-    """The reduced QR factorization, or only R; the gradient needs full rank and no more columns than rows."""
+    """The reduced QR factorization, or only R; the gradient needs full rank, of the first columns in a wide matrix."""
     if mode not in ("reduced", "r"):
         raise unsupported("linalg.qr", f" with mode={mode!r}")
     result = apply(qr_op, _real("linalg.qr", a))
