@@ -5,11 +5,10 @@ from jitgrad import numpy as numpy
 from jitgrad import optimize as optimize
 from jitgrad.aggregation import AggregationMethod
 from jitgrad.building import colocate_with, control_dependencies, device, name_scope
-from jitgrad.building import tie as tuple
 from jitgrad.config import config, get_num_threads, set_num_threads
 from jitgrad.control.functions import checkpoint, cond, fori_loop, scan, switch, while_loop
 from jitgrad.control.ops import LoopLimitError
-from jitgrad.custom import custom_gradient, not_differentiable, prevent_gradient, py_func, register_gradient
+from jitgrad.custom import custom_gradient, not_differentiable, register_gradient
 from jitgrad.draws import random_normal, random_uniform, set_random_seed
 from jitgrad.eager.functions import (
     gradients_function,
@@ -20,7 +19,16 @@ from jitgrad.eager.functions import (
 )
 from jitgrad.eager.tape import GradientTape
 from jitgrad.eager.tensor import EagerTensor, asarray
-from jitgrad.either import add_n, gather, identity, stop_gradient, unsorted_segment_sum
+from jitgrad.either import (
+    add_n,
+    gather,
+    identity,
+    prevent_gradient,
+    py_func,
+    stop_gradient,
+    unsorted_segment_sum,
+)
+from jitgrad.either import tie as tuple
 from jitgrad.errors import (
     CompileError,
     DTypeError,

@@ -77,7 +77,7 @@ class Config:
 
     def _set_base(self, settings: Settings) -> None:
         before, self._base = self._base, settings
-        conditions.count(conditions.TRACES, settings.debug_nans - (before is not None and before.debug_nans))
+        conditions.count(conditions.OBSERVERS, settings.debug_nans - (before is not None and before.debug_nans))
         conditions.words[conditions.THREADS] = settings.num_threads
 
     def __getattr__(self, name: str) -> Any:
@@ -113,7 +113,7 @@ class Change:
         self._config._set_base(self._before)
         settings = replace(self._config.settings, **self._changes)
         conditions.count(conditions.BLOCKS, 1)
-        conditions.count(conditions.TRACES, settings.debug_nans)
+        conditions.count(conditions.OBSERVERS, settings.debug_nans)
         self._token = _here.set(settings)
         return settings
 
@@ -121,7 +121,7 @@ class Change:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._token is not None
-        conditions.count(conditions.TRACES, -config.debug_nans)
+        conditions.count(conditions.OBSERVERS, -config.debug_nans)
         _here.reset(self._token)
         conditions.count(conditions.BLOCKS, -1)
         if self._blas is not None:

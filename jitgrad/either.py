@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad import pytree
-from jitgrad.eager.tensor import EagerTensor, plain, run, settled, wrap
-from jitgrad.eagerness import is_eager
+from jitgrad import building, custom, pytree
+from jitgrad.eager.tensor import EagerTensor, plain, run, wrap
+from jitgrad.eagerness import is_eager, settled
 from jitgrad.graph import Tensor, in_graph
 from jitgrad.ops import creation, gathering, selection
 from jitgrad.ops.slices import segment_sum
@@ -39,10 +39,29 @@ def _sum(xs: Sequence[Any]) -> Any:
     return functools.reduce(np.add, xs)
 
 
+def _prevented(x: Any, message: str = "") -> Any:
+    return custom.prevent_gradient(x, message) if isinstance(x, Tensor) else np.array(x)
+
+
+def _called(fn: Callable[..., Any], inputs: Any, dtypes: Any) -> Any:
+    is_traced = any(isinstance(x, Tensor) for x in pytree.flatten(inputs)[0])
+    return custom.py_func(fn, inputs, dtypes) if is_traced else custom.call_python(fn, inputs, dtypes)
+
+
 gather = _either(gathering.gather, _rows)
 unsorted_segment_sum = _either(gathering.unsorted_segment_sum, segment_sum)
 add_n = _either(selection.add_n, _sum)
 identity = _either(creation.identity, np.positive)
+prevent_gradient = _either(custom.prevent_gradient, _prevented)
+py_func = _either(custom.py_func, _called)
+
+
+@functools.wraps(building.tie)
+def tie(tensors: Sequence[Any], name: str | None = None) -> list[Any]:
+    """The tensors again, each available only when all of them are, as eager tensors always are; None stays None."""
+    if in_graph() or graph_in(list(tensors)) is not None or not is_eager(list(tensors)):
+        return building.tie(tensors, name)
+    return [None if x is None else identity(x) for x in tensors]
 
 
 def stop_gradient(x: Any) -> Any:

@@ -60,7 +60,7 @@ def muted() -> Iterator[None]:
     before = getattr(_mine, "is_muted", False)
     _mine.is_muted = True
     try:
-        with conditions.counted(conditions.TRACES):
+        with conditions.counted(conditions.OBSERVERS):
             yield
     finally:
         _mine.is_muted = before
