@@ -5,7 +5,6 @@ from jitgrad import numpy as numpy
 from jitgrad import optimize as optimize
 from jitgrad.aggregation import AggregationMethod
 from jitgrad.building import colocate_with, control_dependencies, device, name_scope
-from jitgrad.building import tie as tuple
 from jitgrad.config import config, get_num_threads, set_num_threads
 from jitgrad.control.functions import checkpoint, cond, fori_loop, scan, switch, while_loop
 from jitgrad.control.ops import LoopLimitError
@@ -30,6 +29,7 @@ from jitgrad.either import (
     stop_gradient,
     unsorted_segment_sum,
 )
+from jitgrad.either import tie as tuple
 from jitgrad.errors import (
     CompileError,
     DTypeError,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jitgrad import conditions, pytree, recording
 from jitgrad.config import config, log
-from jitgrad.eagerness import is_eager, local
+from jitgrad.eagerness import is_eager, local, settled
 from jitgrad.errors import layout
 from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Tensor, default_graph
@@ -107,7 +107,7 @@ class Calls:
     def _eagerly(self, call: _Call, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call with eager tensors, or one that a tape may want to know of: the results are eager tensors."""
         from jitgrad.eager.compiled_calls import Traceable, build_eager, call_split, make_split
-        from jitgrad.eager.tensor import settled, wrap
+        from jitgrad.eager.tensor import wrap
 
         if not local.tapes:
             return build_eager(entry.results, [wrap(array) for array in entry.runner.run(call.arrays)])
@@ -212,7 +212,7 @@ class Calls:
 
     def _trace(self, call: _Call) -> Traced:
         names = [as_name(name) for name in self._leaf_names(call)]
-        with conditions.counted(conditions.TRACES):
+        with conditions.counted(conditions.OBSERVERS):
             return trace(self.fn, call.structure, call.leaves, names, self._rebuild(call), self._scope)
 
     def _rebuild(self, call: _Call) -> Callable[[Any, Any], tuple[Any, Any]]:

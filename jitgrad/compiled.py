@@ -13,6 +13,7 @@ from typing import Any
 
 from jitgrad import recording
 from jitgrad.calls import Calls, max_traces
+from jitgrad.eagerness import is_eager, local
 from jitgrad.forking import renew_when_forked
 from jitgrad.running import Runner, Stage
 from jitgrad.statics import Options
@@ -167,8 +168,9 @@ class Compiled:
 def run_once(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Trace a call, interpret it and forget it. Python numbers among the arguments stay what they are.
 
-    Random numbers go on from call to call in the streams that are read here.
+    Random numbers go on from call to call in the streams that are read here. A call with eager tensors gives eager
+    tensors, and tapes record it as one op.
     """
     made = Compiled(fn, Options(scoped=False, keeps_numbers=True))
     made._calls.streams = current()
-    return made.interpret(*args, **kwargs)
+    return made(*args, **kwargs) if local.tapes or is_eager((args, kwargs)) else made.interpret(*args, **kwargs)

@@ -1,6 +1,6 @@
-"""What machine code looks at before it takes a call, as words of memory: traces under way (and tapes and searches for
-NaN, which must see every call as well: Python takes all calls meanwhile), blocks with settings of their own, threads of
-the process, where calls are to be written down. Who sets them decides what they mean; nothing is read here.
+"""What machine code looks at before it takes a call, as words of memory: observers, which must see every call, so that
+Python takes all calls meanwhile (traces under way, tapes, searches for NaN), blocks with settings of their own, threads
+of the process, where calls are to be written down. Who sets them decides what they mean; nothing is read here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import threading
 from array import array
 from collections.abc import Iterator
 
-TRACES, BLOCKS, THREADS, JOURNAL = range(4)
+OBSERVERS, BLOCKS, THREADS, JOURNAL = range(4)
 
 words = array("q", (0, 0, 0, 0))
 """By the names above. A thread count of 0: nobody has asked for it yet; a journal at 0: there is none."""
@@ -39,15 +39,15 @@ def count(word: int, change: int) -> None:
     """Add to a word, whatever other threads do."""
     with _lock:
         words[word] += change
-    if word == TRACES:
-        _mine.traces = getattr(_mine, "traces", 0) + change
+    if word == OBSERVERS:
+        _mine.observers = getattr(_mine, "observers", 0) + change
 
 
 def _forget_others() -> None:
-    """A forked child goes on with the traces of its own thread; those of the parent's other threads are not there."""
+    """A forked child goes on with the observers of its own thread; other threads of the parent are not there."""
     global _lock
     _lock = threading.Lock()
-    words[TRACES] = getattr(_mine, "traces", 0)
+    words[OBSERVERS] = getattr(_mine, "observers", 0)
 
 
 if hasattr(os, "register_at_fork"):

@@ -77,7 +77,7 @@ class Config:
 
     def _set_base(self, settings: Settings) -> None:
         before, self._base = self._base, settings
-        conditions.count(conditions.TRACES, settings.debug_nans - (before is not None and before.debug_nans))
+        conditions.count(conditions.OBSERVERS, settings.debug_nans - (before is not None and before.debug_nans))
         conditions.words[conditions.THREADS] = settings.num_threads
         if before is None or before.debug_nans != settings.debug_nans:
             eagerness.check_values_everywhere(settings.debug_nans)
@@ -116,7 +116,7 @@ class Change:
         self._config._set_base(self._before)
         settings = replace(self._config.settings, **self._changes)
         conditions.count(conditions.BLOCKS, 1)
-        conditions.count(conditions.TRACES, settings.debug_nans)
+        conditions.count(conditions.OBSERVERS, settings.debug_nans)
         self._token = _here.set(settings)
         self._listener = eagerness.check_values(settings.debug_nans)
         return settings
@@ -126,7 +126,7 @@ class Change:
     ) -> None:
         assert self._token is not None
         eagerness.local.collector = self._listener
-        conditions.count(conditions.TRACES, -config.debug_nans)
+        conditions.count(conditions.OBSERVERS, -config.debug_nans)
         _here.reset(self._token)
         conditions.count(conditions.BLOCKS, -1)
         if self._blas is not None:

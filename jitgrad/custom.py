@@ -6,19 +6,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from jitgrad import pytree
-from jitgrad.eagerness import is_eager, local
+from jitgrad.eagerness import finish, is_eager, local
 from jitgrad.errors import DTypeError, GradientError, layout
 from jitgrad.gradient_rules import fitted, registered_rules
-from jitgrad.graph import Tensor, apply, default_graph, in_graph
+from jitgrad.graph import Tensor, apply, default_graph
 from jitgrad.opdef import AxisIndex, Elementwise, IndexMap, Interpreted, Params, Reindex, Specs, define
 from jitgrad.ops.common import as_tensor, same_spec
-from jitgrad.ops.state import Variable, read_op
 from jitgrad.sources import operation_text
 from jitgrad.spec import DType, TensorSpec
 from jitgrad.trace import as_name, graph_in, same
@@ -120,8 +120,9 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
     ``vjp`` takes the cotangent of the value, in its structure (or one argument per entry of a tuple), and
     returns a tuple of gradients, one per positional argument, each in the argument's structure, or None; bare
     for a single argument. It is made of ops, so it can be differentiated again. Keyword arguments, and what
-    ``fn`` closes over, get no gradient. Where ``fn`` reads trainable Variables, ``vjp`` must take a keyword
-    ``variables``, their list, and return (gradients, gradients of the variables); TypeError otherwise.
+    ``fn`` closes over, get no gradient, but for Variables: where ``fn`` reads some that may be trained, ``vjp`` is
+    called with ``variables=`` their list, and returns (gradients of the arguments, gradients of the Variables).
+    TypeError when it takes no ``variables``.
     """
 
     @functools.wraps(fn)
@@ -143,7 +144,7 @@ def _eager_custom(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     def value_and_rule(result: Any) -> tuple[Any, Rule]:
         return _value_and_rule(fn, result)
 
-    return eager_custom(fn, args, kwargs, value_and_rule, _call_rule, lambda grads: _per_leaf(fn, grads, args))
+    return eager_custom(fn, args, kwargs, value_and_rule, lambda grads: _per_leaf(fn, grads, args))
 
 
 def _value_and_rule(fn: Callable[..., Any], result: Any) -> tuple[Any, Rule]:
@@ -153,64 +154,102 @@ def _value_and_rule(fn: Callable[..., Any], result: Any) -> tuple[Any, Rule]:
 
 
 def _traced_custom(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    leaves, arg_structure = pytree.flatten(args)
-    inputs = [_as_input(leaf) for leaf in leaves]
+    given, arg_structure = pytree.flatten(args)
+    leaves = [as_tensor(leaf) if hasattr(leaf, "as_graph_element") else leaf for leaf in given]
+    inputs = [leaf if isinstance(leaf, Tensor) else None for leaf in leaves]
     handed = [leaf if x is None else same(x) for leaf, x in zip(leaves, inputs, strict=True)]
-    graph = default_graph()
-    before = len(graph)
-    value, vjp = _value_and_rule(fn, fn(*pytree.unflatten(arg_structure, handed), **kwargs))
+    with noting_reads() as readings:
+        value, vjp = _value_and_rule(fn, fn(*pytree.unflatten(arg_structure, handed), **kwargs))
+    variables = list(readings.variables)
+    if variables:
+        check_takes_variables(fn, vjp, variables)
     value_leaves, structure = pytree.flatten(value)
     values = [as_tensor(leaf) for leaf in value_leaves]
-    made = [op for op in graph.operations[before:] if op.opdef is not read_op]
-    variables = _variables_read([*(x for op in made for x in op.inputs), *values])
-    if variables and not _takes_variables(vjp):
-        raise TypeError(
-            layout(f"{fn.__name__}, decorated with custom_gradient, reads {variables[0].name!r}",
-                   hint="give its rule a keyword variables=None, and return (gradients, gradients of the variables)")
-        )  # fmt: skip
-    sources = [*inputs, *(variable.first_read(graph) for variable in variables)]
-    traced = [x for x in sources if x is not None]
+    reads = [v.first_read(default_graph()) for v in variables]
+    traced = [*[x for x in inputs if x is not None], *reads]
 
     def rule(cotangents: Sequence[Tensor], primals: Sequence[Tensor]) -> list[Tensor | None]:
-        given = pytree.unflatten(structure, list(cotangents))
-        if variables:
-            grads, of_variables = _call_rule(vjp, given, variables=list(variables))
-        else:
-            grads, of_variables = _call_rule(vjp, given), ()
-        flat = [*_per_leaf(fn, grads, args), *of_variables]
-        if len(flat) != len(sources):
-            counts = f"{len(of_variables)} gradients for {len(variables)} variables"
-            raise ValueError(f"the rule of {fn.__name__} gave {counts}")
-        return [fitted(g, x) for g, x in zip(flat, sources, strict=True) if x is not None]
+        grads, of_variables = rule_results(vjp, pytree.unflatten(structure, list(cotangents)), variables)
+        flat = _per_leaf(fn, grads, args)
+        given = [*flat, *of_variables]
+        return [fitted(g, x) for g, x in zip(given, [*inputs, *reads], strict=True) if x is not None]
 
     outputs = apply(custom_gradient_op, *values, *traced, name=as_name(_name(fn)), count=len(values), rule=rule)
     return pytree.unflatten(structure, list(outputs) if len(values) != 1 else [outputs])
 
 
-def _as_input(leaf: Any) -> Tensor | None:
-    """The tensor that an argument is, or that a Variable or slices given for it stand for."""
-    leaf = leaf.as_graph_element() if hasattr(leaf, "as_graph_element") else leaf
-    return leaf if isinstance(leaf, Tensor) else None
+class Readings:
+    """Listens as a tape does, and only notes which Variables that may be trained are read, here and now."""
+
+    def __init__(self) -> None:
+        self.watched: set[int] = set()
+        self.entries: list[Any] = []
+        self.variables: dict[Any, Any] = {}
+
+    def read_variable(self, variable: Any, value: Any) -> None:
+        """A Variable was read: its value is noted."""
+        if variable.trainable:
+            self.variables.setdefault(variable, value)
+
+    def read_in_graph(self, variable: Any) -> None:
+        """A Variable was read in a graph."""
+        if variable.trainable:
+            self.variables.setdefault(variable, None)
 
 
-def _variables_read(tensors: Iterable[Tensor]) -> list[Variable]:
-    """The trainable Variables among what these tensors are, in their order."""
-    found = dict.fromkeys(t.op.params["variable"] for t in tensors if t.op.opdef is read_op)
-    return [variable for variable in found if variable.trainable]
+@contextmanager
+def noting_reads() -> Iterator[Readings]:
+    """Notes which Variables are read inside, beside what the tapes of this thread note."""
+    finish()
+    before, readings = local.tapes, Readings()
+    local.tapes = (*before, readings)
+    try:
+        yield readings
+        finish()
+    finally:
+        local.tapes = before
 
 
-def _takes_variables(rule: Rule) -> bool:
+def check_takes_variables(fn: Callable[..., Any], rule: Rule, variables: Sequence[Any]) -> None:
+    """TypeError for a rule that does not take the Variables that ``fn`` reads."""
     parameters = inspect.signature(rule).parameters.values()
-    return any(p.name == "variables" or p.kind is p.VAR_KEYWORD for p in parameters)
+    if not any(p.name == "variables" or p.kind is p.VAR_KEYWORD for p in parameters):
+        raise TypeError(
+            layout(f"{fn.__name__}, decorated with custom_gradient, reads {variables[0].name!r}",
+                   hint="give its rule a keyword variables=None, and return (gradients, gradients of the variables)")
+        )  # fmt: skip
 
 
-def _call_rule(vjp: Rule, cotangent: Any, **keywords: Any) -> Any:
+def rule_results(rule: Rule, cotangent: Any, variables: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+    """The gradients of the arguments, and those of the Variables, which the rule is given by keyword if there are any.
+
+    ValueError when the rule does not give one for each Variable.
+    """
+    if not variables:
+        return _call_rule(rule, cotangent), ()
+    given = _call_rule(functools.partial(rule, variables=list(variables)), cotangent)
+    if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[1], tuple | list):
+        raise ValueError("with variables, a rule gives (gradients, gradients of the variables)")
+    if len(given[1]) != len(variables):
+        raise ValueError(f"the rule gave {len(given[1])} gradients for {len(variables)} variables")
+    return given
+
+
+def _call_rule(vjp: Rule, cotangent: Any) -> Any:
     """One argument in the structure of the value, unless the rule wants one per entry of a tuple."""
     if not isinstance(cotangent, tuple | list) or len(cotangent) == 1:
-        return vjp(cotangent, **keywords)
-    kinds = [p.kind for p in inspect.signature(vjp).parameters.values() if p.default is p.empty]
+        return vjp(cotangent)
+    kinds = [p.kind for p in inspect.signature(vjp).parameters.values()
+             if p.default is p.empty and p.kind in _POSITIONAL]  # fmt: skip
     takes_each = inspect.Parameter.VAR_POSITIONAL in kinds or len(kinds) == len(cotangent)
     return vjp(*cotangent, **keywords) if takes_each else vjp(cotangent, **keywords)
+
+
+_POSITIONAL = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.VAR_POSITIONAL,
+)
 
 
 def _per_leaf(fn: Callable[..., Any], grads: Any, args: tuple[Any, ...]) -> list[Any]:
@@ -277,16 +316,27 @@ py_func_op = define(
 )
 
 
-def declared_dtypes(dtypes: Any) -> tuple[bool, tuple[DType, ...]]:
-    """Whether one dtype was given, or a sequence of them; and all of them."""
+def _declared(inputs: Any, dtypes: Any) -> tuple[bool, tuple[DType, ...], Sequence[Any]]:
     is_single = isinstance(dtypes, str | type | np.dtype)
-    return is_single, tuple(np.dtype(dtype) for dtype in ([dtypes] if is_single else dtypes))
+    types = tuple(np.dtype(dtype) for dtype in ([dtypes] if is_single else dtypes))
+    return is_single, types, inputs if isinstance(inputs, list | tuple) else [inputs]
+
+
+def call_python(fn: Callable[..., Any], inputs: Any, dtypes: Any) -> Any:
+    """What ``py_func`` gives for arrays, now."""
+    is_single, types, values = _declared(inputs, dtypes)
+    made = _call_python(*map(np.asarray, values), fn=fn, dtypes=types, shapes=())
+    return made if is_single else [made] if len(types) == 1 else list(made)
 
 
 def py_func(fn: Callable[..., Any], inputs: Any, dtypes: Any, name: str | None = None) -> Any:
-    """As ``jitgrad.py_func``, which tells the arguments, in graphs."""
-    is_single, types = declared_dtypes(dtypes)
-    values = inputs if isinstance(inputs, list | tuple) else [inputs]
+    """``fn`` called on the arrays of ``inputs`` when the graph runs: any Python, never compiled, no gradient.
+
+    ``dtypes`` is one dtype, which gives one tensor, or a sequence of them, which gives a list of tensors.
+    Shapes are not known before it runs. A gradient can be given to all such ops with
+    ``register_gradient("py_func")``, or to this one with ``custom_gradient`` around it.
+    """
+    is_single, types, values = _declared(inputs, dtypes)
     graph = graph_in(list(values))
     tensors = [as_tensor(value, graph=graph) for value in values]
     outputs = apply(py_func_op, *tensors, name=name, fn=fn, dtypes=types, shapes=(None,) * len(types))

@@ -1,13 +1,46 @@
-"""What listens to eager operations of a thread: open tapes, and a scope that collects; it records nothing."""
+"""What has a value now, and what listens to eager operations of a thread: open tapes, and a scope that collects; it
+records nothing.
+"""
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 from jitgrad import conditions, pytree
+
+
+class Valued:
+    """Base of what has a value outside of graphs: eager tensors, and what stands for one (a Variable, slices, what a
+    scope has collected). Eager tensors have a ``number``, by which tapes know them, and a ``key``, which stands for
+    their dtype and shape; what stands for one has neither.
+    """
+
+    __slots__ = ()
+    number: int | None = None
+    key: Any
+
+    def eager_value(self) -> Any:
+        """The eager tensor, itself where it is one."""
+        raise NotImplementedError
+
+
+def has_value(x: Any) -> TypeGuard[Valued]:
+    """Whether it is an eager tensor, or stands for one."""
+    return isinstance(x, Valued)
+
+
+def settled(x: Any) -> Any:
+    """The eager tensor that a Variable, slices or a pending tensor stands for now; anything else as it is."""
+    return x.eager_value() if isinstance(x, Valued) else x
+
+
+def number_of(x: Any) -> int | None:
+    """The number by which tapes know a tensor; None for anything else."""
+    return x.number if isinstance(x, Valued) else None
 
 
 class Watcher(Protocol):
@@ -18,6 +51,9 @@ class Watcher(Protocol):
 
     def read_variable(self, variable: Any, value: Any) -> None:
         """A Variable was read; the tape decides whether it watches it."""
+
+    def read_in_graph(self, variable: Any) -> None:
+        """A Variable was read in a graph."""
 
 
 class Collecting(Protocol):
@@ -30,7 +66,7 @@ class Collecting(Protocol):
 class _Local(threading.local):
     tapes: tuple[Watcher, ...] = ()
     collector: Any = None
-    unfinished: tuple[Collecting, ...] = ()
+    unfinished: tuple[weakref.ref[Collecting], ...] = ()  # they are kept by what is to be computed
 
 
 local = _Local()
@@ -70,28 +106,30 @@ def check_values_everywhere(is_on: bool) -> None:
 def finish() -> None:
     """Run what scopes of this thread have collected, before other tapes listen than did when it was written."""
     unfinished, local.unfinished = local.unfinished, ()
-    for scope in unfinished:
-        scope.flush()
+    for ref in unfinished:
+        scope = ref()
+        if scope is not None:
+            scope.flush()
 
 
 def open_tape(tape: Watcher) -> None:
     """Tell a tape of this thread's eager operations from now on; machine code leaves calls to Python meanwhile."""
     finish()
     local.tapes = (*local.tapes, tape)
-    conditions.count(conditions.TRACES, 1)
+    conditions.count(conditions.OBSERVERS, 1)
 
 
 def close_tape(tape: Watcher) -> None:
     """Tell a tape no more; nothing happens when it is not told anyway."""
     finish()
     rest = tuple(t for t in local.tapes if t is not tape)
-    conditions.count(conditions.TRACES, len(rest) - len(local.tapes))
+    conditions.count(conditions.OBSERVERS, len(rest) - len(local.tapes))
     local.tapes = rest
 
 
 def is_eager(tree: Any) -> bool:
     """Whether there is an eager tensor among the leaves, or what stands for one."""
-    return any(hasattr(leaf, "number") or hasattr(leaf, "eager_value") for leaf in pytree.flatten(tree)[0])
+    return any(map(has_value, pytree.flatten(tree)[0]))
 
 
 @contextmanager

@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad import custom, pytree
-from jitgrad.eager.tensor import EagerTensor, plain, run, settled, wrap
-from jitgrad.eagerness import is_eager
-from jitgrad.errors import GradientError
+from jitgrad import building, custom, pytree
+from jitgrad.eager.tensor import EagerTensor, plain, run, wrap
+from jitgrad.eagerness import is_eager, settled
 from jitgrad.graph import Tensor, in_graph
 from jitgrad.ops import creation, gathering, selection
 from jitgrad.ops.slices import segment_sum
-from jitgrad.sources import source_text, user_source
 from jitgrad.trace import graph_in
 from jitgrad.transforms import stop_gradient as stop_traced
 
@@ -41,11 +39,30 @@ def _sum(xs: Sequence[Any]) -> Any:
     return functools.reduce(np.add, xs)
 
 
+def _prevented(x: Any, message: str = "") -> Any:
+    return custom.prevent_gradient(x, message) if isinstance(x, Tensor) else np.array(x)
+
+
+def _called(fn: Callable[..., Any], inputs: Any, dtypes: Any) -> Any:
+    is_traced = any(isinstance(x, Tensor) for x in pytree.flatten(inputs)[0])
+    return custom.py_func(fn, inputs, dtypes) if is_traced else custom.call_python(fn, inputs, dtypes)
+
+
 gather = _either(gathering.gather, _rows)
 unsorted_segment_sum = _either(gathering.unsorted_segment_sum, segment_sum)
 add_n = _either(selection.add_n, _sum)
 accumulate_n = _either(selection.accumulate_n, _sum)
 identity = _either(creation.identity, np.positive)
+prevent_gradient = _either(custom.prevent_gradient, _prevented)
+py_func = _either(custom.py_func, _called)
+
+
+@functools.wraps(building.tie)
+def tie(tensors: Sequence[Any], name: str | None = None) -> list[Any]:
+    """The tensors again, each available only when all of them are, as eager tensors always are; None stays None."""
+    if in_graph() or graph_in(list(tensors)) is not None or not is_eager(list(tensors)):
+        return building.tie(tensors, name)
+    return [None if x is None else identity(x) for x in tensors]
 
 
 def stop_gradient(x: Any) -> Any:
@@ -56,43 +73,3 @@ def stop_gradient(x: Any) -> Any:
         return wrap(plain(leaf)) if isinstance(leaf, EagerTensor) else stop_traced(leaf)
 
     return pytree.tree_map(stopped, x)
-
-
-def prevent_gradient(x: Any, message: str = "", name: str | None = None) -> Any:
-    """``x``; a gradient that reaches it, in a graph or on a tape, raises GradientError with the message."""
-    x = x if isinstance(x, Tensor) or in_graph() else settled(x)
-    if isinstance(x, Tensor) or in_graph():
-        return custom.prevent_gradient(x, message, name)
-    return _guarded(x, message) if isinstance(x, EagerTensor) else x
-
-
-def _guarded(x: EagerTensor, message: str) -> Any:
-    made = f"at {source_text(user_source())}"
-
-    def refuse(g: Any) -> Any:
-        raise custom.prevention(message, made=made)
-
-    return custom.custom_gradient(lambda value: (value, refuse))(x)
-
-
-def py_func(fn: Callable[..., Any], inputs: Any, dtypes: Any, name: str | None = None) -> Any:
-    """``fn`` called on the arrays of ``inputs``: any Python, never compiled, no gradient.
-
-    In a graph it is called when the graph runs, and the shapes are not known before; on eager tensors at once.
-    ``dtypes`` is one dtype, which gives one tensor, or a sequence of them, which gives a list of tensors. A gradient
-    can be given to all such operations of graphs with ``register_gradient("py_func")``, or to this one with
-    ``custom_gradient`` around it. GradientError for a gradient that reaches it otherwise.
-    """
-    values = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
-    if in_graph() or graph_in(values) is not None or not is_eager(values):
-        return custom.py_func(fn, inputs, dtypes, name)
-
-    def refuse(*grads: Any) -> Any:
-        raise GradientError(f"py_func {getattr(fn, '__name__', fn)} has no gradient: wrap it in custom_gradient")
-
-    def called(*arrays: Any) -> Any:
-        made = custom.call_python(*map(plain, arrays), fn=fn, dtypes=types)
-        return (list(made) if len(types) != 1 else made if is_single else [made]), refuse
-
-    is_single, types = custom.declared_dtypes(dtypes)
-    return custom.custom_gradient(called)(*map(settled, values))

@@ -10,7 +10,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jitgrad.dispatch import NumpyProtocols
@@ -425,8 +425,10 @@ def infer_specs(opdef: OpDef, specs: Specs, params: Mapping[str, Any]) -> Specs:
 
 
 def _asked_once(opdef: OpDef, specs: Specs, params: Mapping[str, Any]) -> Specs:
-    with contextlib.suppress(TypeError):  # of params that cannot be hashed
-        return _known_answer(opdef, specs, tuple(params.items()))
+    given = tuple(params.items())
+    if not any(isinstance(value, FunctionType) for _, value in given):  # what it closes over is not to be kept
+        with contextlib.suppress(TypeError):  # of params that cannot be hashed
+            return _known_answer(opdef, specs, given)
     return opdef.infer(specs, params)
 
 

@@ -9,8 +9,7 @@ from typing import Any, TypeVar, cast
 from jitgrad import pytree
 from jitgrad.compiled import run_once
 from jitgrad.eager.tensor import run as eager
-from jitgrad.eager.tensor import settled
-from jitgrad.eagerness import is_eager
+from jitgrad.eagerness import is_eager, settled
 from jitgrad.trace import graph_in
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -12,6 +12,7 @@ import numpy as _np
 from jitgrad import pytree as _pytree
 from jitgrad.eager import tensor as _tensor
 from jitgrad.eagerness import is_eager as _is_eager
+from jitgrad.eagerness import settled as _settled
 from jitgrad.graph import Tensor as _Tensor
 from jitgrad.graph import in_graph as _in_graph
 from jitgrad.operators import functions as _functions
@@ -46,13 +47,13 @@ def asarray(a: Any, dtype: Any = None) -> Any:
     """As numpy.asarray; a tensor is given back as it is."""
     if isinstance(a, _Tensor) and dtype is None:
         return a
-    if _graph_in(a) is None and not _in_graph() and isinstance(_tensor.settled(a), _tensor.EagerTensor):
+    if _graph_in(a) is None and not _in_graph() and isinstance(_settled(a), _tensor.EagerTensor):
         return _tensor.asarray(a, dtype)
     return array(a, dtype, copy=None)
 
 
 def _eager_array(value: Any, dtype: Any, ndmin: int) -> Any:
-    made = _stacked(value) if isinstance(value, list | tuple) else _np.copy(_tensor.settled(value))
+    made = _stacked(value) if isinstance(value, list | tuple) else _np.copy(_settled(value))
     if dtype is not None and made.dtype != dtype:
         made = made.astype(dtype)
     return made.reshape((1,) * (ndmin - made.ndim) + made.shape) if made.ndim < ndmin else made
@@ -61,7 +62,7 @@ def _eager_array(value: Any, dtype: Any, ndmin: int) -> Any:
 def _stacked(value: Any) -> Any:
     """Nested sequences as one eager tensor, of which the tapes are told."""
     if not isinstance(value, list | tuple):
-        return _tensor.settled(value)
+        return _settled(value)
     return _np.stack([_stacked(item) for item in value]) if _is_eager(value) else _np.asarray(value)
 
 

@@ -1,9 +1,10 @@
-"""Optimisers: compiled steps of gradient descent on pytrees and Variables, and SciPy's minimisers."""
+"""Optimisers: compiled steps of gradient descent on pytrees and Variables; SciPy's minimisers are in minimizing."""
 
 from __future__ import annotations
 
 import copy
 import functools
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from jitgrad import pytree
-from jitgrad.eager.tensor import plain, settled
+from jitgrad.eager.tensor import plain
+from jitgrad.eagerness import settled
 from jitgrad.errors import DTypeError, ShapeError, TracedValueError, layout
 from jitgrad.graph import Tensor, in_graph
+from jitgrad.minimizing import minimize as minimize
 from jitgrad.ops.slices import IndexedSlices, concatenated
 from jitgrad.ops.state import Variable
-from jitgrad.transforms import compile, value_and_grad
+from jitgrad.transforms import compile
 
 Step = Callable[..., tuple[Any, tuple[Any, ...]]]
 
@@ -32,7 +35,7 @@ class Optimizer:
     their state. Numbers such as the learning rate may be set anew at any time: the next step takes them.
     """
 
-    _kept: dict[Variable, tuple[Any, ...]] = field(default_factory=dict, init=False, repr=False)
+    _kept: _Kept = field(default_factory=lambda: _Kept(), init=False, repr=False)
     _count: int = field(default=0, init=False, repr=False)
 
     def slots(self) -> int:
@@ -81,16 +84,17 @@ class Optimizer:
         found = [(g, v) for v, g in given.items() if not isinstance(g, IndexedSlices)]
         if not found:
             return
-        values = [v.numpy() for _, v in found]
+        values = [v.present() for _, v in found]
         slots = [self._slots_of(v) for _, v in found]
         columns = [[row[k] for row in slots] for k in range(self.slots())]
         made, kept = self._run(values, [g for g, _ in found], float(self._count), columns)
         for k, (_, v) in enumerate(found):
-            v.assign(made[k])
-            self._kept[v] = tuple(column[k] for column in kept)
+            v.hold(made[k])
+            self._kept.put(v, tuple(column[k] for column in kept))
 
     def _slots_of(self, v: Variable) -> tuple[Any, ...]:
-        return tuple(self._padded(self._kept.get(v, ()), lambda: np.zeros(v.shape, v.dtype)))
+        kept, count = self._kept.of(v), self.slots()
+        return kept if len(kept) == count else tuple(self._padded(kept, lambda: np.zeros(v.shape, v.dtype)))
 
     def _padded(self, slots: Iterable[Any], zeros: Callable[[], Any]) -> list[Any]:
         """As many slots as the rule has now: momentum may have been set since they were made."""
@@ -102,21 +106,19 @@ class Optimizer:
         rows, place = np.unique(g.indices, return_inverse=True)
         total = np.zeros((len(rows), *v.shape[1:]), v.dtype)
         np.add.at(total, place, g.values)
-        slots = self._kept[v] = self._slots_of(v)
+        slots = self._kept.put(v, self._slots_of(v))
         (made,), kept = self._run([v.rows(rows)], [total], float(self._count), [[slot[rows]] for slot in slots])
         v.scatter_update(IndexedSlices(made, rows))
         for slot, (column,) in zip(slots, kept, strict=True):
             slot[rows] = column
 
     def _run(self, params: list[Any], grads: list[Any], t: Any, slots: list[list[Any]]) -> Any:
-        numbers, fixed = {}, []
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if f.type in (float, "float"):
-                numbers[f.name] = value if isinstance(value, Tensor) else float(value)
-            elif f.init and isinstance(value, bool | int | str):
-                fixed.append((f.name, value))
-        return self._compiled(params, grads, t, slots, numbers, tuple(fixed))
+        rule: Any = type(self)
+        floats, others = _options_of(rule)
+        given = {name: getattr(self, name) for name in floats}
+        numbers = {name: x if isinstance(x, Tensor) else float(x) for name, x in given.items()}
+        fixed = tuple([(name, x) for name in others if isinstance(x := getattr(self, name), bool | int | str)])
+        return self._compiled(params, grads, t, slots, numbers, fixed)
 
     @functools.cached_property
     def _compiled(self) -> Any:
@@ -133,6 +135,38 @@ class Optimizer:
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_compiled"}
+
+
+@functools.lru_cache(maxsize=64)
+def _options_of(rule: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of an optimiser's numbers, which may change from step to step, and of its other options."""
+    floats = tuple([f.name for f in fields(rule) if f.type in (float, "float")])
+    return floats, tuple([f.name for f in fields(rule) if f.init and f.name not in floats])
+
+
+class _Kept:
+    """The slots of each Variable, as long as it lives."""
+
+    def __init__(self, items: Iterable[tuple[Variable, tuple[Any, ...]]] = ()) -> None:
+        self._found: dict[int, tuple[weakref.ref[Variable], tuple[Any, ...]]] = {}
+        for v, slots in items:
+            self.put(v, slots)
+
+    def of(self, v: Variable) -> tuple[Any, ...]:
+        """The slots of a Variable; none before its first step."""
+        found = self._found.get(id(v))
+        return () if found is None else found[1]
+
+    def put(self, v: Variable, slots: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Keep the slots of a Variable, and give them back."""
+        key, found = id(v), self._found
+        ref = found[key][0] if key in found else weakref.ref(v, lambda _: found.pop(key, None))
+        found[key] = (ref, slots)
+        return slots
+
+    def __reduce__(self) -> Any:
+        alive = [(v, slots) for ref, slots in self._found.values() if (v := ref()) is not None]
+        return _Kept, (alive,)
 
 
 def _added(pairs: Iterable[tuple[Any, Variable]]) -> dict[Variable, Any]:
@@ -161,6 +195,8 @@ def _as_array(g: Any, v: Variable, shape: tuple[int, ...]) -> Any:
     array = np.asarray(plain(g))
     if array.shape != shape:
         raise ShapeError(f"a gradient of shape {array.shape}, not {shape}, for variable {v.name!r} of {v.spec}")
+    if array.dtype == v.dtype:
+        return array
     if not np.can_cast(array.dtype, v.dtype, "same_kind"):
         raise DTypeError(f"a gradient of dtype {array.dtype} for variable {v.name!r} of {v.spec}")
     return array.astype(v.dtype, copy=False)
@@ -239,37 +275,3 @@ class RMSProp(Optimizer):
             return p - move, (s,)
         v = self.momentum * slots[1] + move
         return p - v, (s, v)
-
-
-def minimize(
-    fn: Callable[..., Any], x0: Any, args: tuple[Any, ...] = (), method: str = "L-BFGS-B", **options: Any
-) -> Any:
-    """``scipy.optimize.minimize`` of ``fn(x, *args)``, a scalar, with its gradient compiled.
-
-    ``x0`` is an array or a pytree of float arrays; the result is SciPy's, its ``x`` in the structure of ``x0`` and its
-    ``jac`` a vector. ``options`` are those of SciPy's function (``tol=``, ``bounds=``, ``options=``, ``callback=``).
-    """
-    import scipy.optimize
-
-    leaves, structure = pytree.flatten(x0)
-    arrays = [np.asarray(leaf) for leaf in leaves]
-    both = compile(value_and_grad(fn), name=getattr(fn, "__name__", "minimize"))
-
-    def unpacked(vector: Any) -> Any:
-        ends = np.cumsum([a.size for a in arrays])[:-1]
-        parts = zip(np.split(vector, ends), arrays, strict=True)
-        return pytree.unflatten(structure, [part.reshape(a.shape).astype(a.dtype) for part, a in parts])
-
-    def value_and_vector(vector: Any) -> tuple[float, Any]:
-        value, gradient = both(unpacked(vector), *args)
-        return float(value), _packed(pytree.flatten(gradient)[0])
-
-    minimizer: Any = scipy.optimize.minimize
-    result = minimizer(value_and_vector, _packed(arrays), method=method, jac=True, **options)
-    result.x = unpacked(result.x)
-    return result
-
-
-def _packed(arrays: list[Any]) -> Any:
-    """All elements in one float64 vector."""
-    return np.concatenate([np.ravel(a).astype(np.float64) for a in arrays])

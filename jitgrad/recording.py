@@ -60,7 +60,7 @@ def muted() -> Iterator[None]:
     mine = get_ident()
     _muted.append(mine)
     try:
-        with conditions.counted(conditions.TRACES):
+        with conditions.counted(conditions.OBSERVERS):
             yield
     finally:
         _muted.remove(mine)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from jitgrad.eagerness import no_collecting
 from jitgrad.graph import Graph, Operation, default_graph, in_graph
 
 COMPILE = "_XlaCompile"
@@ -39,12 +40,14 @@ def jit_scope(
 
 
 def _eager_scope(compile_ops: CompileOps, is_separate: bool) -> contextlib.AbstractContextManager[None]:
-    """Outside of graphs the scope collects eager operations."""
-    if in_graph() or compile_ops is False:
+    """Outside of graphs the scope collects eager operations, and one that does not compile lets them run at once."""
+    if in_graph():
         return contextlib.nullcontext()
+    if compile_ops is False:
+        return no_collecting()
     from jitgrad.eager.pending import collecting
 
-    return collecting(is_separate)
+    return collecting(compile_ops, is_separate)
 
 
 def _checked(compile_ops: CompileOps) -> CompileOps:

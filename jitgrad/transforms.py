@@ -13,6 +13,7 @@ import numpy as np
 from jitgrad import pytree
 from jitgrad.compiled import Compiled, Options, Transformed, run_once
 from jitgrad.differentiation import hessian_times, jacobian_of, pull_back, push_forward, value_and_gradients
+from jitgrad.eagerness import settled
 from jitgrad.graph import Tensor
 from jitgrad.operators import call
 from jitgrad.trace import graph_in
@@ -155,7 +156,7 @@ def vjp(fn: Fn, *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
     if graph is not None:
         with graph.as_default():
             return pull_back(fn, primals)
-    kept = pytree.tree_map(lambda leaf: np.array(leaf) if isinstance(leaf, np.ndarray) else leaf, primals)
+    kept = pytree.tree_map(lambda leaf: np.array(leaf) if type(leaf) is np.ndarray else settled(leaf), primals)
 
     def forward(args: tuple[Any, ...]) -> Any:
         return fn(*args)

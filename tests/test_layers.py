@@ -25,7 +25,7 @@ LAYERS = (
         "progress", "eagerness", "streams", "threefry",
     ),
     ("opdef",),
-    ("sources", "operators", "dispatch", "graph", "scopes", "program", "views"),
+    ("sources", "operators", "dispatch", "graph", "scopes", "program", "again", "views"),
     ("ops", "interpreter", "nonfinite", "restoring"),
     ("aggregation", "gradient_rules", "gradients", "tangents"),
     ("sparse",),
@@ -50,8 +50,8 @@ LAYERS = (
         "transforms",
     ),
     ("eager",),
-    ("", "__main__", "cli", "convolution", "draws", "either", "lifting", "losses", "nn", "numpy", "optimize", "pooling",
-        "profiler", "testing", "windows",
+    ("", "__main__", "cli", "convolution", "draws", "either", "lifting", "losses", "minimizing", "nn", "numpy",
+        "optimize", "pooling", "profiler", "testing", "windows",
     ),
 )
 

@@ -173,7 +173,7 @@ def test_gradients_of_variables_must_fit() -> None:
         optimizer.apply_gradients([(np.ones((3, 2), complex), v)])
     np.testing.assert_array_equal(v.numpy(), np.ones((3, 2)))
     optimizer.apply_gradients([(np.ones((3, 2)), v)])
-    assert all(slot.dtype == np.float32 for slot in optimizer._kept[v])
+    assert all(slot.dtype == np.float32 for slot in optimizer._kept.of(v))
 
 
 def test_gradients_of_one_variable_are_added() -> None:
@@ -199,3 +199,62 @@ def test_minimize_is_scipys() -> None:
     np.testing.assert_allclose(result.x["x"], 1, rtol=1e-5)
     bounded = optimize.minimize(lambda x: np.sum((x - 2.0) ** 2), np.zeros(2), bounds=[(0, 1), (0, 3)])
     np.testing.assert_allclose(bounded.x, [1, 2])
+
+
+def bowl(p: Any) -> Any:
+    return np.sum((p["a"] - 2.0) ** 2) + np.sum((p["b"] - np.array([1.0, 3.0])) ** 2)
+
+
+START = {"a": np.float32(0.0), "b": np.zeros(2)}
+
+
+@pytest.mark.parametrize("method", ["BFGS", "CG", "SLSQP", "TNC", "Newton-CG", "trust-ncg", "trust-krylov"])
+def test_minimisers_take_pytrees(method: str) -> None:
+    result = optimize.minimize(bowl, START, method=method)
+    assert type(result).__name__ == "OptimizeResult" and result.jac.shape == (3,)
+    assert result.x["a"].dtype == np.float32 and result.x["a"].shape == ()
+    np.testing.assert_allclose(result.x["a"], 2, atol=1e-4)
+    np.testing.assert_allclose(result.x["b"], [1, 3], atol=1e-4)
+
+
+def test_bounds_go_by_the_order_of_the_leaves() -> None:
+    result = optimize.minimize(bowl, START, bounds=[(0, 1), (0, 0.5), (None, None)])
+    np.testing.assert_allclose([result.x["a"], *result.x["b"]], [1, 0.5, 3], atol=1e-5)
+    with pytest.raises(ValueError, match=r"bounds"):
+        optimize.minimize(bowl, START, bounds=[(0, 1), (0, 1)])
+
+
+def test_callbacks_get_the_structure_of_x0() -> None:
+    seen: list[Any] = []
+
+    def with_result(intermediate_result: Any) -> None:
+        seen.append(intermediate_result)
+        if len(seen) == 2:
+            raise StopIteration
+
+    optimize.minimize(bowl, START, callback=seen.append)
+    assert seen and set(seen[-1]) == {"a", "b"}
+    seen.clear()
+    optimize.minimize(rosenbrock, {"x": np.array([-1.2]), "y": np.array([1.0])}, (100.0,), callback=with_result)
+    assert len(seen) == 2 and set(seen[0].x) == {"x", "y"} and seen[1].fun < seen[0].fun
+
+
+def test_what_minimize_starts_from() -> None:
+    for x0 in (np.array([3, 4]), [3.0, 4.0], jg.asarray([3.0, 4.0]), jg.Variable([3.0, 4.0]), 3.0, 3):
+        found = optimize.minimize(lambda x: sum(np.sum((leaf - 0.5) ** 2) for leaf in jg.pytree.flatten(x)[0]), x0).x
+        np.testing.assert_allclose(jg.pytree.flatten(found)[0], 0.5, atol=1e-6)
+    with pytest.raises(jg.DTypeError, match="x0 must hold real numbers, got complex128"):
+        optimize.minimize(lambda x: np.sum(np.abs(x)), np.array([1j]))
+    with pytest.raises(jg.ShapeError, match="must return a scalar"):
+        optimize.minimize(lambda x: x * 2.0, np.ones(2))
+    with pytest.raises(ValueError, match="Unknown solver nope"):
+        optimize.minimize(bowl, START, method="nope")
+
+
+def test_an_optimizer_forgets_variables_that_are_gone() -> None:
+    optimizer = optimize.Adam(0.1)
+    v = jg.Variable(np.ones(2))
+    optimizer.apply_gradients([(np.ones(2), v)])
+    assert len(optimizer._kept._found) == 1
+    del v
+    assert not optimizer._kept._found

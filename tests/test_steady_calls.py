@@ -645,5 +645,5 @@ def _no_trace_is_left_open() -> Iterator[None]:
     from jitgrad import conditions
 
     yield
-    assert conditions.words[conditions.TRACES] == 0
+    assert conditions.words[conditions.OBSERVERS] == 0
     assert conditions.words[conditions.BLOCKS] == 0

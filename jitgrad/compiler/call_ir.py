@@ -17,7 +17,7 @@ from jitgrad.compiler.entry_layout import CLOCK, COUNT, FIRST_ENTRY, Word
 from jitgrad.compiler.ir_text import DATA, HEAD, TUPLE_ITEMS, load, load_item, load_word
 from jitgrad.compiler.match_ir import match_ir
 from jitgrad.compiler.result_ir import result_ir
-from jitgrad.conditions import BLOCKS, JOURNAL, THREADS, TRACES, words
+from jitgrad.conditions import BLOCKS, JOURNAL, OBSERVERS, THREADS, words
 from jitgrad.journal import CAPACITY, END, NUMBER, SERIAL, STAMPS, START, STEPS, THREAD, USED
 
 
@@ -358,7 +358,7 @@ def _call() -> str:
 define ptr @jitgrad_call(ptr %self, ptr %args, i64 %nargs, ptr %names) #0 {{
 entry:
 {load("python", "%self", TUPLE_ITEMS)}
-  %traces_at = getelementptr i64, ptr @jitgrad_conditions, i64 {TRACES}
+  %traces_at = getelementptr i64, ptr @jitgrad_conditions, i64 {OBSERVERS}
   %traces = load volatile i64, ptr %traces_at
   %calm = icmp eq i64 %traces, 0
   br i1 %calm, label %listen, label %leave

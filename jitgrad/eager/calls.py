@@ -9,16 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
 
-from jitgrad import pytree
+from jitgrad import pytree, recording
+from jitgrad.again import make_again
 from jitgrad.eager.keys import ArrayKey, leaf_key
-from jitgrad.eager.tensor import EagerTensor, plain, run, settled, wrap
+from jitgrad.eager.recorder import OwnRules
+from jitgrad.eager.straight import straight
+from jitgrad.eager.tensor import EagerTensor, is_told, plain, run, wrap
+from jitgrad.eagerness import local, settled
 from jitgrad.errors import JitgradError
-from jitgrad.graph import Tensor, apply
+from jitgrad.graph import Tensor
 from jitgrad.interpreter import interpret
+from jitgrad.ops.common import as_tensor
 from jitgrad.ops.slices import IndexedSlices
 from jitgrad.program import Program, slice_graph
 from jitgrad.sparse import gradients
@@ -34,18 +40,28 @@ def leaves_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(pytree.flatten((args, kwargs))[0])
 
 
+def numbered_leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[int, int]]:
+    """All leaves, and where each of them stands in (*args, *kwargs.values()) if it is an argument itself."""
+    leaves, structure = pytree.flatten((args, kwargs))
+    numbered, named = pytree.unflatten(structure, range(len(leaves)))
+    at = (*numbered, *[named[name] for name in kwargs])
+    return tuple(leaves), {leaf: place for place, leaf in enumerate(at) if isinstance(leaf, int)}
+
+
 def rule_of(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], outs: Sequence[Any]
 ) -> CallRule:
     """The rule of a call, made at the first call with such arguments."""
     keys = tuple([leaf_key(x) for x in leaves])
-    structure = None if leaves is args else pytree.flatten((args, kwargs))[1]
-    key = (fn, structure, keys)
-    rule = _rules.get(key)
+    structure = pytree.flatten((args, kwargs))[1]
+    known, key = (fn.rules, (structure, keys)) if isinstance(fn, OwnRules) else (_rules, (fn, structure, keys))
+    rule = known.get(key)
     if rule is None:
-        if len(_rules) >= MOST_RULES:
-            _rules.clear()
-        rule = _rules[key] = _make_rule(fn, pytree.flatten((args, kwargs))[1], keys, outs)
+        rule = _make_rule(fn, structure, keys, outs)
+        if len(known) >= MOST_RULES:
+            known.clear()
+        if not any(isinstance(k, Static) and isinstance(k.value, FunctionType | MethodType) for k in keys):
+            known[key] = rule  # a function that the user gave is not to be kept
     return rule
 
 
@@ -56,41 +72,53 @@ Given = int | tuple[int, int, tuple[int, ...]] | None
 class CallRule:
     """The gradient of a call as a program.
 
-    ``reads`` says what the program's inputs are: ("leaf", k), ("out", k) or ("seed", k). ``gives`` is, per leaf, the
+    ``reads`` says what the inputs of the program are that are kept, ("leaf", k) or ("out", k), and ``seeds`` which
+    cotangents follow them. ``gives`` is, per leaf, the
     number of the program's output, those of values and indices with the shape of the leaf where the cotangent is
-    slices, or None. ``failure`` is raised when a gradient is asked for that there is none of.
+    slices, or None. ``failure`` is the type and the arguments of the error when a gradient is asked for that there is
+    none of; not the error itself, whose traceback would keep what was alive when it was raised.
     """
 
-    program: Program | None
+    call: ProgramCall | None
     reads: tuple[tuple[str, int], ...]
+    seeds: tuple[int, ...]
     gives: tuple[Given, ...]
-    failure: JitgradError | None = None
+    failure: tuple[Any, ...] | None = None
 
     def places(self, leaves: int) -> Sequence[int]:
         """Where the arguments and results that the program reads are in (*leaves, *results)."""
-        return [k if what == "leaf" else leaves + k for what, k in self.reads if what != "seed"]
+        return [k if what == "leaf" else leaves + k for what, k in self.reads]
 
     def backward(self, kept: Sequence[Any], cotangents: Sequence[Any]) -> Sequence[Any]:
         """Cotangents of the leaves; the tapes that are open see the computation."""
+        call = self.call
+        if call is None:
+            return self._nothing()
+        values = [*kept, *[cotangents[k] for k in self.seeds]]
+        if local.tapes or local.collector is not None or recording.sinks or not _EAGER.issuperset(map(type, values)):
+            made = self._told(call, values)
+        else:
+            made = call.straight([x._plain if type(x) is EagerTensor else np.asarray(x) for x in values])
+        return [made[place] if type(place) is int else given(place, made) for place in self.gives]
+
+    def _nothing(self) -> Sequence[Any]:
         if self.failure is not None:
-            raise self.failure
-        if self.program is None:
-            return (None,) * len(self.gives)
-        pending = iter(kept)
-        values = tuple([self._seed(cotangents[k], v) if what == "seed" else next(pending)
-                        for (what, k), v in zip(self.reads, self.program.inputs, strict=True)])  # fmt: skip
-        made = run(ProgramCall.of(self.program), values, {})
-        return [_given(place, made) for place in self.gives]
+            kind, *args = self.failure
+            raise kind(*args)
+        return (None,) * len(self.gives)
+
+    def _told(self, call: ProgramCall, values: list[Any]) -> Sequence[Any]:
+        """As a call of which tapes hear, with zeros for cotangents that did not arrive."""
+        for place in range(len(values) - len(self.seeds), len(values)):
+            spec = call.program.specs[call.program.inputs[place]]
+            g = values[place]
+            values[place] = np.zeros(spec.known_shape, spec.dtype) if g is None else settled(g)
+        found: Sequence[Any] = run(call, tuple(values), {}) if is_told() else call(*values)
+        return found
 
 
-    def _seed(self, cotangent: Any, v: int) -> Any:
-        """The cotangent of a result; zeros where none arrived."""
-        assert self.program is not None
-        spec = self.program.specs[v]
-        return np.zeros(spec.known_shape, spec.dtype) if cotangent is None else settled(cotangent)
-
-
-def _given(place: Given, made: Sequence[Any]) -> Any:
+def given(place: Given, made: Sequence[Any]) -> Any:
+    """The cotangent that an output stands for, of the outputs that were made."""
     if isinstance(place, tuple):
         values, indices, shape = place
         return IndexedSlices(made[values], made[indices], shape)
@@ -102,7 +130,7 @@ def _make_rule(fn: Callable[..., Any], structure: Any, keys: Sequence[Any], outs
     try:
         return _traced_rule(fn, structure, keys, dynamic, outs)
     except JitgradError as error:
-        return CallRule(None, (), (None,) * len(keys), error.with_traceback(None))
+        return CallRule(None, (), (), (None,) * len(keys), (type(error), *error.args))
 
 
 def _traced_rule(
@@ -155,44 +183,36 @@ def _sliced(
             gives[k] = place.setdefault(g, len(place))
     fetches = list(place)
     if not fetches:
-        return CallRule(None, (), tuple(gives))
+        return CallRule(None, (), (), tuple(gives))
     program = slice_graph(fetches, {t: t.spec for t in sources}, name="gradient")
     read = {v for ins in program.instructions for v in ins.inputs} | set(program.outputs)
     wanted = [v for v in program.inputs if v in read]
     reads = tuple(what for v, what in zip(program.inputs, sources.values(), strict=True) if v in read)
     reduced = Program(tuple(wanted), program.outputs, program.instructions, program.specs, program.name)
-    return CallRule(reduced, reads, tuple(gives))
+    kept, seeds = [what for what in reads if what[0] != "seed"], [k for what, k in reads if what == "seed"]
+    return CallRule(ProgramCall(reduced), tuple(kept), tuple(seeds), tuple(gives))
 
 
-class ProgramCall:
+_EAGER = frozenset((EagerTensor, np.ndarray, float, complex, np.float64, np.float32))
+
+
+class ProgramCall(OwnRules):
     """A program as a function: of arrays interpreted, of traced values made into ops again."""
 
-    __slots__ = ("program",)
+    __slots__ = ("program", "straight")
 
     def __init__(self, program: Program) -> None:
+        super().__init__()
         self.program = program
-
-    @classmethod
-    def of(cls, program: Program) -> ProgramCall:
-        """The one call of a program, so that its own gradient is derived once."""
-        found: Any = program._cache.get("call")
-        if found is None:
-            found = program._cache["call"] = cls(program)
-        return found  # type: ignore[no-any-return]
+        self.straight = straight(program)
 
     def __call__(self, *values: Any) -> list[Any]:
         if any(isinstance(x, Tensor) for x in values):
-            return replay(self.program, values)
+            tensors = [x if isinstance(x, Tensor) else as_tensor(np.asarray(plain(x))) for x in values]
+            made: dict[int, Any] = dict(zip(self.program.inputs, tensors, strict=True))
+            make_again(self.program.instructions, made)
+            return [made[v] for v in self.program.outputs]
         return interpret(self.program, [np.asarray(plain(x)) for x in values])
-
-
-def replay(program: Program, tensors: Sequence[Any]) -> list[Any]:
-    """Make the ops of a program again, on other tensors of one graph."""
-    values: dict[int, Any] = dict(zip(program.inputs, tensors, strict=True))
-    for ins in program.instructions:
-        made = apply(ins.op, *[values[v] for v in ins.inputs], **ins.params)
-        values |= zip(ins.outputs, made if isinstance(made, tuple) else (made,), strict=True)
-    return [values[v] for v in program.outputs]
 
 
 def ones_like(x: EagerTensor) -> EagerTensor:

@@ -15,15 +15,18 @@ from typing import Any
 import numpy as np
 
 from jitgrad import pytree
-from jitgrad.eager.recorder import keep, unchanging
-from jitgrad.eager.tensor import EagerTensor, plain, run, settled, wrap
-from jitgrad.eagerness import local
-from jitgrad.gradients import gradients
-from jitgrad.graph import Operation, Tensor, apply, default_graph
+from jitgrad.again import make_again
+from jitgrad.eager.calls import Given, given
+from jitgrad.eager.recorder import OwnRules, keep, unchanging
+from jitgrad.eager.tensor import EagerTensor, plain, run, wrap
+from jitgrad.eagerness import local, number_of, settled
+from jitgrad.gradients import gradients as dense_gradients
+from jitgrad.graph import Operation, Tensor, default_graph
+from jitgrad.ops.slices import IndexedSlices
 from jitgrad.ops.state import Variable, assign_op, scatter_op
 from jitgrad.program import needed_operations
 from jitgrad.running import Runner
-from jitgrad.scopes import jit_scope
+from jitgrad.sparse import gradients
 from jitgrad.spec import is_inexact
 from jitgrad.trace import LeafKey, Results, Scope, trace
 
@@ -49,7 +52,8 @@ class Split:
     """A function cut into its forward part and its gradient.
 
     ``reads`` are, per input of the backward part, ("leaf", k), ("value", k) for results and residuals, or ("seed", k).
-    ``gives`` is, per dynamic leaf and then per Variable, the backward part's output, or None.
+    ``gives`` is, per dynamic leaf and then per Variable, the backward part's output, those of values and indices with
+    the shape where rows were looked up, or None. ``scope`` is that of the function.
     """
 
     forward: Runner
@@ -58,9 +62,10 @@ class Split:
     count: int
     variables: tuple[Variable, ...]
     reads: tuple[tuple[str, int], ...]
-    gives: tuple[int | None, ...]
+    gives: tuple[Given, ...]
     carrying: tuple[int, ...]
     inputs: tuple[Tensor, ...]
+    scope: Scope
 
     @functools.cached_property
     def of_residuals(self) -> Residuals:
@@ -70,30 +75,33 @@ class Split:
         return _gradient_of_residuals(self)
 
 
-class BackwardCall:
+class BackwardCall(OwnRules):
     """The gradient part as a function: of arrays run compiled, of traced values made into ops again."""
 
-    def __init__(self, fetches: Sequence[Tensor], feeds: Sequence[Tensor]) -> None:
+    def __init__(self, fetches: Sequence[Tensor], feeds: Sequence[Tensor], scope: Scope) -> None:
+        super().__init__()
+        self._scope = scope
         self._runner = Runner(fetches, feeds, name="gradient")
         self._fetches, self._feeds = tuple(fetches), tuple(feeds)
         self.operations = needed_operations(fetches, (), feeds)
 
     def __call__(self, *values: Any) -> list[Any]:
         if any(isinstance(x, Tensor) for x in values):
-            return made_again(self._fetches, self._feeds, self.operations, values)
+            return _made_again(self._fetches, self._feeds, self.operations, values, self._scope)
         return self._runner.run([np.ascontiguousarray(plain(x)).reshape(np.shape(x)) for x in values])
 
 
-def made_again(
-    fetches: Sequence[Tensor], feeds: Sequence[Tensor], operations: Sequence[Operation], values: Sequence[Any]
+def _made_again(
+    fetches: Sequence[Tensor],
+    feeds: Sequence[Tensor],
+    operations: Sequence[Operation],
+    values: Sequence[Any],
+    scope: Scope,
 ) -> list[Any]:
-    """The fetches computed by the same ops, made again in a compiled scope, from other values of the feeds."""
+    """The fetches computed by the same ops, made again in a scope, from other values of the feeds."""
     made: dict[Tensor, Any] = dict(zip(feeds, values, strict=True))
-    with jit_scope():
-        for op in operations:
-            outs = apply(op.opdef, *[made[x] for x in op.inputs], **op.params)
-            for t, out in zip(op.outputs, outs if isinstance(outs, tuple) else (outs,), strict=True):
-                made.setdefault(t, out)
+    with scope():
+        make_again(operations, made)
     return [made[t] for t in fetches]
 
 
@@ -120,7 +128,7 @@ class SplitRule:
         if any(g is not None for g in cotangents[: split.count]):
             values = [self._seed(cotangents[k], k) if what == "seed" else next(pending) for what, k in split.reads]
             made = run(split.backward, tuple(values), {}) if any(k is not None for k in split.gives) else []
-            grads = [None if k is None else made[k] for k in split.gives]
+            grads = [given(place, made) for place in split.gives]
         if any(g is not None for g in cotangents[split.count :]):
             grads = [_added(g, h) for g, h in zip(grads, self._through_residuals(kept, cotangents), strict=True)]
         return grads
@@ -153,8 +161,8 @@ def _gradient_of_residuals(split: Split) -> Residuals:
     found: dict[str, Any] = {}
 
     def differentiated(inputs: list[Tensor], seeds: list[Tensor]) -> Any:
-        ys = made_again(wanted, split.inputs, operations, inputs)
-        found.update(inputs=inputs, seeds=seeds, grads=gradients(ys, inputs, grad_ys=list(seeds)))
+        ys = _made_again(wanted, split.inputs, operations, inputs, split.scope)
+        found.update(inputs=inputs, seeds=seeds, grads=dense_gradients(ys, inputs, grad_ys=list(seeds)))
         return []
 
     keys = [(t.dtype, t.shape) for t in (*split.inputs, *wanted)]
@@ -162,13 +170,13 @@ def _gradient_of_residuals(split: Split) -> Residuals:
     trace(differentiated, pytree.flatten((tuple(tree), {}))[1], keys, [f"x{k}" for k in range(len(keys))])
     place: dict[Tensor, int] = {}
     gives = tuple(None if g is None else place.setdefault(g, len(place)) for g in found["grads"])
-    return BackwardCall(list(place), [*found["inputs"], *found["seeds"]]), places, gives
+    return BackwardCall(list(place), [*found["inputs"], *found["seeds"]], split.scope), places, gives
 
 
 def call_split(split: Split, arrays: Sequence[Any], leaves: Sequence[Any]) -> Any:
     """Run a call with its tapes told: ``arrays`` are the plain dynamic leaves, ``leaves`` what was given for them."""
     variables = [v.eager_value() for v in split.variables]
-    numbers = tuple(getattr(x, "number", None) for x in (*leaves, *variables))
+    numbers = tuple(map(number_of, (*leaves, *variables)))
     telling = [tape for tape in local.tapes if not tape.watched.isdisjoint(numbers)]
     values = split.forward.run(arrays)
     outs = [wrap(value) for value in values]
@@ -205,17 +213,18 @@ def make_split(call: Traceable) -> Split:
         effects = [op for op in graph.operations if op.opdef in (assign_op, scatter_op)]
         found.update(first=len(graph), leaves=leaves, ys=ys, seeds=seeds, reads=reads, effects=effects)
         found["grads"] = gradients([ys[k] for k in carrying], [*leaves, *reads.values()], grad_ys=list(seeds))
-        return [g for g in found["grads"] if g is not None]
+        return []
 
     tree = pytree.unflatten(call.structure, list(range(len(call.keys))))
     structure = pytree.flatten(((tree, list(range(len(seed_keys)))), {}))[1]
     names = [f"x{k}" for k in range(len(call.keys))] + [f"g{k}" for k in range(len(seed_keys))]
     trace(differentiated, structure, [*call.keys, *seed_keys], names)
-    return _cut(call.results, carrying, **found)
+    return _cut(call.results, call.scope, carrying, **found)
 
 
 def _cut(
     results: Results,
+    scope: Scope,
     carrying: tuple[int, ...],
     first: int,
     leaves: Sequence[Tensor],
@@ -223,7 +232,7 @@ def _cut(
     seeds: Sequence[Tensor],
     reads: Mapping[Variable, Tensor],
     effects: Sequence[Operation],
-    grads: Sequence[Tensor | None],
+    grads: Sequence[Tensor | IndexedSlices | None],
 ) -> Split:
     """The two parts: what was made before operation ``first`` is the forward part, except constants."""
     sources: dict[Tensor, tuple[str, int]] = {}
@@ -234,7 +243,7 @@ def _cut(
     for k, g in zip(carrying, seeds, strict=True):
         sources.setdefault(g, ("seed", k))
     place: dict[Tensor, int] = {}
-    gives = tuple(None if g is None else place.setdefault(g, len(place)) for g in grads)
+    gives = tuple(_give(g, place) for g in grads)
     residuals = _residuals(list(place), first, sources)
     for k, t in enumerate(residuals, len(ys)):
         sources[t] = ("value", k)
@@ -243,7 +252,7 @@ def _cut(
     feeds = [t for t in sources if t in used]
     return Split(
         Runner([*ys, *residuals], leaves, effects, name="forward"),
-        BackwardCall(list(place), feeds),
+        BackwardCall(list(place), feeds, scope),
         results,
         len(ys),
         tuple(reads),
@@ -251,7 +260,16 @@ def _cut(
         gives,
         carrying,
         (*leaves, *reads.values()),
+        scope,
     )
+
+
+def _give(g: Tensor | IndexedSlices | None, place: dict[Tensor, int]) -> Given:
+    """Where a cotangent will be found among the outputs, which are numbered as they come."""
+    if isinstance(g, IndexedSlices):
+        assert g.dense_shape is not None
+        return place.setdefault(g.values, len(place)), place.setdefault(g.indices, len(place)), g.dense_shape
+    return None if g is None else place.setdefault(g, len(place))
 
 
 def _residuals(grads: Sequence[Tensor], first: int, sources: Mapping[Tensor, Any]) -> list[Tensor]:

@@ -12,10 +12,13 @@ import numpy as np
 
 from jitgrad import pytree
 from jitgrad.eager.tape import GradientTape
-from jitgrad.eager.tensor import EagerTensor, asarray, run, settled
+from jitgrad.eager.tensor import EagerTensor, asarray, run
+from jitgrad.eagerness import settled
 from jitgrad.errors import layout
-from jitgrad.graph import Tensor
+from jitgrad.graph import Tensor, in_graph
+from jitgrad.ops.common import as_tensor
 from jitgrad.sparse import gradients
+from jitgrad.trace import is_dynamic_leaf, same
 
 Params = Sequence[int] | Sequence[str] | int | str | None
 
@@ -61,7 +64,7 @@ def make_vjp(f: Callable[..., Any], params: Params = None, persistent: bool = Tr
         wanted = range(len(args)) if chosen is None else chosen
         _check_count(f, wanted, args)
         wanted = [k % len(args) for k in wanted]
-        if _has_tensor(args):
+        if in_graph() or _has_tensor(args):
             return _in_graph(f, args, wanted)
         tape = GradientTape(persistent)
         with tape:
@@ -84,8 +87,9 @@ def _as_target(leaf: Any) -> Any:
 
 
 def _in_graph(f: Callable[..., Any], args: tuple[Any, ...], wanted: Sequence[int]) -> Any:
-    value = _checked_value(f, f(*args))
-    sources = [args[k] for k in wanted]
+    given = [pytree.tree_map(_fresh_in_graph, x) if k in wanted else x for k, x in enumerate(args)]
+    sources = [given[k] for k in wanted]
+    value = _checked_value(f, f(*given))
 
     def vjp(dy: Any = None) -> Any:
         leaves, structure = pytree.flatten(sources)
@@ -96,6 +100,11 @@ def _in_graph(f: Callable[..., Any], args: tuple[Any, ...], wanted: Sequence[int
         return pytree.unflatten(structure, gradients(ys, leaves, grad_ys) if ys else [None] * len(leaves))
 
     return value, vjp
+
+
+def _fresh_in_graph(leaf: Any) -> Any:
+    """A tensor of its own for an argument: one given twice counts as two."""
+    return same(as_tensor(leaf)) if is_dynamic_leaf(leaf) else leaf
 
 
 def _fresh_arguments(args: tuple[Any, ...], wanted: Sequence[int]) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,17 +12,20 @@ import numpy as np
 
 from jitgrad.batching import batch
 from jitgrad.compiled import run_once
-from jitgrad.eager.recorder import Entry
+from jitgrad.eager.recorder import Entry, OwnRules
 from jitgrad.eager.tensor import EagerTensor, run
+from jitgrad.gradients import gradients
 from jitgrad.graph import Tensor
 from jitgrad.operators import call
+from jitgrad.ops.common import as_tensor
 from jitgrad.ops.slices import IndexedSlices
 
 
-class _Pull:
+class _Pull(OwnRules):
     """The cotangents of ``sources`` for a stack of cotangents of a target, as a function of what the entries keep."""
 
     def __init__(self, entries: Sequence[Entry], target: int, seeds: Any, sources: Sequence[int]) -> None:
+        super().__init__()
         self._entries, self._target, self._seeds, self._sources = entries, target, seeds, sources
 
     def __call__(self, *kept: Any) -> list[Any]:
@@ -36,7 +40,7 @@ class _Pull:
         found: dict[int, Any] = {self._target: seed}
         pending = iter(kept)
         for rule, inputs, outputs, keeps in self._entries:
-            mine = [next(pending) for _ in keeps]
+            mine = [next(pending) if isinstance(x, np.ndarray) else x for x in keeps]
             cotangents = [found.get(n) if n is not None else None for n in outputs]
             for n, g in zip(inputs, rule.backward(mine, cotangents), strict=True):
                 if g is not None and n is not None:
@@ -66,7 +70,7 @@ def pull_stack(entries: Sequence[Entry], target: EagerTensor, seeds: Any, source
     wanted = [n for source in sources for n in source.numbers if n in reached]
     if not wanted:
         return [None] * len(sources)
-    kept = tuple(x for _, _, _, keeps in used for x in keeps)
+    kept = tuple(x for _, _, _, keeps in used for x in keeps if isinstance(x, np.ndarray))
     made = dict(zip(wanted, run(_Pull(used, target.number, seeds, wanted), kept, {}), strict=True))
     stacks = [[made[n] for n in source.numbers if n in made] for source in sources]
     return [functools.reduce(operator.add, found) if found else None for found in stacks]
@@ -84,12 +88,48 @@ def jacobian(entries: Sequence[Entry], target: EagerTensor, sources: Sequence[So
 
 def batch_jacobian(entries: Sequence[Entry], target: EagerTensor, source: Source) -> Any:
     """The derivative of ``target[b]`` by ``source[b]`` for each b, shape target.shape + source.shape[1:]."""
-    batch_size, shape = target.shape[0], target.shape[1:]
-    count = int(np.prod(shape))
-    eye = np.eye(count, dtype=target.dtype).reshape(count, 1, *shape)
-    seeds = np.ascontiguousarray(np.broadcast_to(eye, (count, batch_size, *shape)))
-    (stack,) = pull_stack(entries, target, seeds, [source])
+    (stack,) = pull_stack(entries, target, _seeds_of_rows(target), [source])
     if stack is None:
         return None
-    return run(np.reshape, (run(np.moveaxis, (stack, 0, 1), {}), (batch_size, *shape, *source.shape[1:])), {})
+    return run(np.reshape, (run(np.moveaxis, (stack, 0, 1), {}), (*target.shape, *source.shape[1:])), {})
 
+
+def _seeds_of_rows(target: Any) -> Any:
+    """Per element of a row of the target the cotangent that is 1 there, in all rows."""
+    batch_size, shape = target.shape[0], target.shape[1:]
+    count = math.prod(shape)
+    eye = np.eye(count, dtype=target.dtype).reshape(count, 1, *shape)
+    return np.ascontiguousarray(np.broadcast_to(eye, (count, batch_size, *shape)))
+
+
+# -- in graphs -----------------------------------------------------------------------------------------------
+
+
+def jacobian_in_graph(target: Tensor, sources: Sequence[Any], constants: Sequence[Tensor] | None) -> list[Any]:
+    """As ``jacobian``, of tensors of a graph, or Variables, whose shapes are known."""
+    seeds = np.eye(target.size, dtype=target.dtype).reshape(target.size, *target.spec.known_shape)
+    stacks = _stacks_in_graph(target, seeds, sources, constants)
+    return [
+        None if stack is None else call("reshape", stack, (*target.shape, *stack.shape[1:]))
+        for stack in stacks
+    ]
+
+
+def batch_jacobian_in_graph(target: Tensor, source: Any, constants: Sequence[Tensor] | None) -> Any:
+    """As ``batch_jacobian``, of tensors of a graph."""
+    (stack,) = _stacks_in_graph(target, _seeds_of_rows(target), [source], constants)
+    if stack is None:
+        return None
+    return call("reshape", call("moveaxis", stack, 0, 1), (*target.shape, *stack.shape[2:]))
+
+
+def _stacks_in_graph(
+    target: Tensor, seeds: Any, sources: Sequence[Any], constants: Sequence[Tensor] | None
+) -> list[Tensor | None]:
+    with target.graph.as_default():
+        stack = as_tensor(seeds)
+        seed = stack[0]
+        found = gradients([target], list(sources), [seed], stop_gradients=constants)
+        wanted = [g for g in found if g is not None]
+        made = iter(batch(wanted, {seed: stack}, len(seeds)))
+        return [None if g is None else next(made) for g in found]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad.eagerness import Valued
 from jitgrad.keys import frozen
 from jitgrad.trace import Static
 
@@ -20,24 +21,80 @@ class ArrayKey(tuple):  # type: ignore[type-arg]
 
 
 _keys: dict[Any, ArrayKey] = {}
+_MOST_KEYS = 65536
+
+
+def array_key(x: Any) -> ArrayKey:
+    """The one key of a tensor's dtype and shape."""
+    both = (x.dtype, x.shape)
+    found = _keys.get(both)
+    if found is None:
+        if len(_keys) >= _MOST_KEYS:
+            _keys.clear()
+        found = _keys[both] = ArrayKey(both)
+    return found
 
 
 def leaf_key(x: Any) -> Any:
     """Dtype and shape of a tensor (an ArrayKey) or an array, the type of a Python float, the value of anything else."""
-    if hasattr(x, "key"):
-        if x.key is None:
-            x.key = _interned((x.dtype, x.shape))
-        return x.key
     kind = type(x)
     if kind is float or kind is complex:
         return kind
+    if isinstance(x, Valued):
+        return x.key
     if isinstance(x, np.ndarray | np.generic):
         return x.dtype, x.shape
     return Static(x, frozen(x))
 
 
-def _interned(key: tuple[Any, ...]) -> ArrayKey:
-    found = _keys.get(key)
-    if found is None:
-        found = _keys[key] = ArrayKey(key)
-    return found
+_OPTIONS = frozenset((int, bool, str, type(None), type))
+_INTEGERS = frozenset((int,))
+
+
+def options_key(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function with all its arguments but the first, where these are integers, words, types or tuples of integers;
+    else None.
+
+    True counts as 1 here, as it does to NumPy.
+    """
+    rest = args[1:]
+    for x in (*rest, *kwargs.values()) if kwargs else rest:
+        kind = type(x)
+        if kind not in _OPTIONS and (kind is not tuple or not _INTEGERS.issuperset(map(type, x))):
+            return None
+    return (fn, rest, *kwargs.items()) if kwargs else (fn, rest)
+
+
+_BY_VALUE = frozenset((int, bool, str, type(None)))
+
+
+def quick_key(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the rule of a call depends on; None where an argument is no leaf, nor a tuple of integers."""
+    key: list[Any] = [fn, len(args)]
+    for x in args:
+        kind = type(x)
+        if kind in _BY_VALUE:
+            key += kind, x
+        else:
+            part = _quick_part(kind, x)
+            if part is None:
+                return None
+            key.append(part)
+    for name, x in kwargs.items():
+        part = (type(x), x) if type(x) in _BY_VALUE else _quick_part(type(x), x)
+        if part is None:
+            return None
+        key += name, part
+    return tuple(key)
+
+
+def _quick_part(kind: type, x: Any) -> Any:
+    if isinstance(x, Valued):
+        return x.key
+    if kind is float or kind is complex:
+        return kind
+    if kind is tuple:
+        return (kind, x) if set(map(type, x)) <= {int} else None
+    if isinstance(x, np.ndarray | np.generic):
+        return x.dtype, x.shape
+    return x if isinstance(x, type | np.dtype) else None

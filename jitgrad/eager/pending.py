@@ -9,24 +9,32 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
+from jitgrad.again import make_again
 from jitgrad.compiled import Compiled, Options
-from jitgrad.eager.tensor import EagerTensor, Method, asarray, item_of
-from jitgrad.eagerness import checking, local, no_collecting
-from jitgrad.graph import Tensor, apply
+from jitgrad.eager.items import item_of
+from jitgrad.eager.methods import Method
+from jitgrad.eager.tensor import EagerTensor, asarray, refuse_out, unchangeable
+from jitgrad.eagerness import Valued, checking, local, no_collecting, settled
+from jitgrad.graph import Tensor
+from jitgrad.keys import frozen
 from jitgrad.operators import Operators
 from jitgrad.ops.creation import placeholder
+from jitgrad.program import needed_operations
+from jitgrad.scopes import jit_scope
 from jitgrad.trace import Trace
 
 
 class Collector:
     """The operations of a scope, as a graph whose placeholders stand for the arrays that came from outside."""
 
-    def __init__(self, separate_compiled_gradients: bool) -> None:
+    def __init__(self, compile_ops: Any, separate_compiled_gradients: bool) -> None:
+        self._compile_ops = compile_ops
         self._options = Options(separate_compiled_gradients, name="jit_scope")
         self._begin()
 
@@ -37,8 +45,8 @@ class Collector:
 
     def add(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The results of a call, to be computed later."""
-        if self not in local.unfinished:
-            local.unfinished = (*local.unfinished, self)
+        if not self._made:
+            local.unfinished = (*local.unfinished, weakref.ref(self))
         with no_collecting(), self._graph.as_default():
             result = fn(*self._symbolic(args), **self._symbolic(dict(kwargs)))
             return self._pending(result)
@@ -51,8 +59,7 @@ class Collector:
             return {key: self._symbolic(item) for key, item in value.items()}
         if kind is PendingTensor and value.collector is self and value.tensor.graph is self._graph:
             return value.tensor
-        if hasattr(value, "eager_value"):
-            value = value.eager_value()
+        value = settled(value)
         if not isinstance(value, np.ndarray):
             return value
         if type(value) is not EagerTensor:  # the caller may change it before it is read
@@ -73,27 +80,68 @@ class Collector:
     def flush(self) -> None:
         """Run what was collected, for the results that are still held; the next operation begins anew."""
         wanted = [made for ref in self._made if (made := ref()) is not None and made.value is None]
-        graph, inputs = self._graph, list(self._inputs.values())
+        inputs = list(self._inputs.values())
         self._begin()
+        local.unfinished = tuple([ref for ref in local.unfinished if ref() is not self])
         if not wanted:
             return
-        fetches = [made.tensor for made in wanted]
-
-        def collected(*arrays: Tensor) -> list[Tensor]:
-            values: dict[Tensor, Any] = {t: array for (_, t), array in zip(inputs, arrays, strict=True)}
-            for op in graph.operations:
-                if op.type != "placeholder":
-                    made = apply(op.opdef, *[values[x] for x in op.inputs], **op.params)
-                    values |= zip(op.outputs, made if isinstance(made, tuple) else (made,), strict=True)
-            return [values[t] for t in fetches]
-
+        feeds, fetches = [t for _, t in inputs], [made.tensor for made in wanted]
         with no_collecting():
-            results = Compiled(collected, self._options)(*[asarray(array) for array, _ in inputs])
+            collected = _compiled(Collected(feeds, fetches, self._compile_ops), self._options)
+            results = collected(*[array for array, _ in inputs])
         for made, value in zip(wanted, results, strict=True):
             made.value = value if isinstance(value, EagerTensor) else asarray(value)
 
 
-class PendingTensor(Operators):
+class Collected:
+    """What a scope has collected, as a function of the arrays from outside; alike ones have the same ``key``."""
+
+    __name__ = "jit_scope"
+
+    def __init__(self, feeds: Sequence[Tensor], fetches: Sequence[Tensor], compile_ops: Any) -> None:
+        self._feeds, self._fetches, self._compile_ops = feeds, fetches, compile_ops
+        self._operations = needed_operations(fetches, (), feeds)
+
+    def __call__(self, *arrays: Tensor) -> list[Tensor]:
+        values: dict[Tensor, Any] = dict(zip(self._feeds, arrays, strict=True))
+        with nullcontext() if self._compile_ops is True else jit_scope(self._compile_ops):
+            make_again(self._operations, values)
+        return [values[t] for t in self._fetches]
+
+    @property
+    def key(self) -> Any:
+        """The operations with their params, tensors numbered as they come; two with one key compute the same."""
+        number = {t: k for k, t in enumerate(self._feeds)}
+        parts: list[Any] = [len(number), self._compile_ops]
+        for op in self._operations:
+            params = tuple([(name, frozen(value, _frozen_array)) for name, value in op.params.items()])
+            parts.append((op.opdef.name, tuple([number[x] for x in op.inputs]), params))
+            for t in op.outputs:
+                number[t] = len(number)
+        return (*parts, *[number[t] for t in self._fetches])
+
+
+def _frozen_array(array: Any) -> Any:
+    """A small array, as constants mostly are, by its value."""
+    return (array.dtype, array.shape, array.tobytes()) if array.nbytes <= _SMALL_BYTES else (np.ndarray, id(array))
+
+
+_SMALL_BYTES = 256
+_MOST_SCOPES = 256
+_known: dict[Any, Compiled] = {}
+
+
+def _compiled(collected: Collected, options: Options) -> Compiled:
+    """The compiled function of what was collected: that of an earlier scope which has collected the same."""
+    key = (options, collected.key)
+    found = _known.pop(key, None)
+    while len(_known) >= _MOST_SCOPES:
+        del _known[next(iter(_known))]
+    made = _known[key] = Compiled(collected, options) if found is None else found
+    return made
+
+
+class PendingTensor(Operators, Valued):
     """A value that a jit_scope has collected; it becomes an EagerTensor when it is needed."""
 
     __slots__ = ("__weakref__", "collector", "spec", "tensor", "value")
@@ -134,6 +182,7 @@ class PendingTensor(Operators):
         return self._run(func, args, kwargs)
 
     def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        refuse_out(fn, kwargs)
         if local.collector is self.collector:
             return self.collector.add(fn, args, kwargs)
         return fn(*_values(args), **_values(dict(kwargs)))
@@ -142,7 +191,7 @@ class PendingTensor(Operators):
         return self._run(item_of, (self, index), {})
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self.eager_value()[index] = value
+        raise unchangeable("assignment to elements")
 
     def __reduce__(self) -> Any:
         return self.eager_value().__reduce__()
@@ -211,11 +260,11 @@ _enter_methods()
 
 
 @contextlib.contextmanager
-def collecting(separate_compiled_gradients: bool) -> Iterator[None]:
+def collecting(compile_ops: Any, separate_compiled_gradients: bool) -> Iterator[None]:
     """Eager operations made inside are collected; a scope inside another belongs to it."""
     before = local.collector
     if before is None or before is checking:
-        local.collector = Collector(separate_compiled_gradients)
+        local.collector = Collector(compile_ops, separate_compiled_gradients)
     try:
         yield
     finally:

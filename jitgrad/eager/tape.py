@@ -5,6 +5,7 @@ Numbers stand for tensors on a tape, so that it keeps alive only what gradient r
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -14,13 +15,19 @@ import numpy as np
 
 from jitgrad import pytree
 from jitgrad.eager.calls import ones_like
-from jitgrad.eager.jacobians import Source, batch_jacobian, jacobian
+from jitgrad.eager.jacobians import (
+    Source,
+    batch_jacobian,
+    batch_jacobian_in_graph,
+    jacobian,
+    jacobian_in_graph,
+)
 from jitgrad.eager.pending import PendingTensor
 from jitgrad.eager.recorder import Entry
-from jitgrad.eager.tensor import EagerTensor, asarray, settled, wrap
-from jitgrad.eagerness import close_tape, finish, local, open_tape
+from jitgrad.eager.tensor import EagerTensor, asarray, wrap
+from jitgrad.eagerness import close_tape, finish, local, open_tape, settled
 from jitgrad.errors import layout
-from jitgrad.graph import Tensor
+from jitgrad.graph import Operation, Tensor, default_graph, in_graph
 from jitgrad.ops.slices import IndexedSlices, concatenated
 from jitgrad.ops.state import Variable
 from jitgrad.sparse import gradients
@@ -33,7 +40,8 @@ class GradientTape:
     Variables that may be trained are watched by being read, unless ``watch_accessed_variables`` is False; tensors by
     ``tape.watch``. A tape that is not ``persistent`` gives gradients once. Tapes nest: an inner gradient is recorded by
     the outer tapes. A tape belongs to the thread that entered it. Tensors of graphs need no recording: their gradients
-    are those of ``jg.gradients``.
+    are those of ``jg.gradients``, but for what was made in ``stop_recording``; in a graph, and in a function that is
+    traced, a tape notes which Variables are read.
     """
 
     def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True) -> None:
@@ -43,10 +51,13 @@ class GradientTape:
         self._persistent = persistent
         self._variables: dict[Variable, dict[int, None]] = {}
         self._is_spent = False
+        self._is_in_graph = False
+        self._hidden: list[Operation] = []
 
     def __enter__(self) -> GradientTape:
         if self in local.tapes:
             raise RuntimeError("this tape records already")
+        self._is_in_graph = in_graph()
         open_tape(self)
         return self
 
@@ -62,12 +73,12 @@ class GradientTape:
         """Record what is done with these tensors (any pytree of them; Variables too). TypeError for anything else."""
         finish()
         for x in pytree.flatten(tensors)[0]:
-            if isinstance(x, Variable):
+            if isinstance(x, Variable) and in_graph():
+                self._variables.setdefault(x, {})
+            elif isinstance(x, Variable):
                 self.watch_variable(x, x.eager_value())
-            elif isinstance(x, PendingTensor):
-                self.watched.add(x.eager_value().number)
-            elif isinstance(x, EagerTensor):
-                self.watched.add(x.number)
+            elif isinstance(x, EagerTensor | PendingTensor):
+                self.watched.add(settled(x).number)
             elif not isinstance(x, Tensor):
                 raise TypeError(f"a tape watches tensors, got {type(x).__name__}: make one with jg.asarray(...)")
 
@@ -81,6 +92,11 @@ class GradientTape:
         if variable in self._variables or (variable.trainable and self.watches_variables):
             self.watch_variable(variable, value)
 
+    def read_in_graph(self, variable: Variable) -> None:
+        """A Variable was read in a graph: watched if it may be trained and the tape was entered in a graph."""
+        if self._is_in_graph and variable.trainable and self.watches_variables:
+            self._variables.setdefault(variable, {})
+
     def watched_variables(self) -> tuple[Variable, ...]:
         """The Variables watched so far, in the order of their first reads."""
         return tuple(self._variables)
@@ -89,10 +105,14 @@ class GradientTape:
     def stop_recording(self) -> Iterator[None]:
         """Nothing is recorded inside by this tape."""
         was_recording = self in local.tapes
+        graph = default_graph() if in_graph() else None
+        first = 0 if graph is None else len(graph)
         self._stop()
         try:
             yield
         finally:
+            if graph is not None:
+                self._hidden += graph.operations[first:]
             if was_recording:
                 open_tape(self)
 
@@ -101,6 +121,7 @@ class GradientTape:
         self.watched.clear()
         self.entries.clear()
         self._variables.clear()
+        self._hidden.clear()
         self._is_spent = False
 
     # -- gradients -----------------------------------------------------------------------------------------------
@@ -115,12 +136,12 @@ class GradientTape:
         target = pytree.tree_map(settled, target)
         targets, wanted = pytree.flatten(target)[0], pytree.flatten(sources)
         seeds = self._seeds(target, targets, output_gradients)
-        numbers = None if any(isinstance(y, Tensor) for y in targets) else [self._numbers_of(x) for x in wanted[0]]
-        if numbers is None:
-            return pytree.unflatten(wanted[1], gradients(targets, wanted[0], seeds))
+        if any(isinstance(y, Tensor) for y in targets):
+            self._spend()
+            return pytree.unflatten(wanted[1], self._in_graph(targets, wanted[0], seeds))
+        numbers = [self._numbers_of(x) for x in wanted[0]]
         self._spend()
-        found = self._walk(targets, seeds, numbers)
-        return pytree.unflatten(wanted[1], found)
+        return pytree.unflatten(wanted[1], self._walk(targets, seeds, numbers))
 
     def jacobian(self, target: Any, sources: Any) -> Any:
         """The derivatives of every element of ``target``, a tensor, by ``sources``, in their structure.
@@ -128,6 +149,10 @@ class GradientTape:
         Each has shape target.shape + source.shape; None where the target does not depend on it. Errors as
         ``gradient``'s.
         """
+        if isinstance(target, Tensor):
+            leaves, structure = pytree.flatten(sources)
+            self._spend()
+            return pytree.unflatten(structure, jacobian_in_graph(target, leaves, self._constants()))
         return self._all_of(target, sources, jacobian)
 
     def batch_jacobian(self, target: Any, source: Any) -> Any:
@@ -137,6 +162,10 @@ class GradientTape:
         """
         if not target.ndim or not source.ndim or target.shape[0] != source.shape[0]:
             raise ValueError(f"batch_jacobian needs equal leading extents, got {target.shape} and {source.shape}")
+
+        if isinstance(target, Tensor):
+            self._spend()
+            return batch_jacobian_in_graph(target, source, self._constants())
 
         def of_rows(entries: Sequence[Entry], y: EagerTensor, xs: Sequence[Source]) -> list[Any]:
             return [batch_jacobian(entries, y, xs[0])]
@@ -153,6 +182,17 @@ class GradientTape:
         if not self._persistent:
             self.entries.clear()
         return pytree.unflatten(structure, found)
+
+    def _in_graph(self, targets: Sequence[Any], sources: Sequence[Any], seeds: Sequence[Any]) -> list[Any]:
+        for x in sources:
+            if not isinstance(x, Tensor | Variable | IndexedSlices):
+                raise TypeError(f"a source must be a tensor of the graph or a Variable, got {type(x).__name__}")
+        pairs = [(y, g) for y, g in zip(targets, seeds, strict=True) if isinstance(y, Tensor)]
+        return gradients([y for y, _ in pairs], sources, [g for _, g in pairs], stop_gradients=self._constants())
+
+    def _constants(self) -> list[Tensor] | None:
+        """What was made in graphs while the tape did not record."""
+        return [t for op in self._hidden for t in op.outputs] or None
 
     def _spend(self) -> None:
         if self._is_spent:
@@ -186,49 +226,41 @@ class GradientTape:
 
     def _walk(self, targets: Sequence[Any], seeds: Sequence[Any], wanted: Sequence[Sequence[int]]) -> list[Any]:
         """The gradients of the wanted numbers, the sum of several where a Variable was read several times."""
-        sums = _Sums()
+        found: Cotangents = {}
         for y, g in zip(targets, seeds, strict=True):
             if is_inexact(y.dtype):
-                sums.add(y.number, ones_like(y) if g is None else _as_cotangent(g, y))
+                _add(found, y.number, ones_like(y) if g is None else _as_cotangent(g, y))
         sources = {n for numbers in wanted for n in numbers}
-        for entry in self.entries[::-1]:
-            self._propagate(entry, sums, sources)
+        with np.errstate(all="ignore"):
+            self._propagate(found, sources)
         if not self._persistent:
             self.entries.clear()
-        return [sums.total(numbers) for numbers in wanted]
+        return [_as_result(_total(found, numbers)) for numbers in wanted]
 
-    def _propagate(self, entry: Entry, sums: _Sums, sources: set[int]) -> None:
-        rule, inputs, outputs, kept = entry
-        cotangents = [None if n is None else sums.take(n, n in sources) for n in outputs]
-        if all(g is None for g in cotangents):
-            return
-        for n, g in zip(inputs, rule.backward(kept, cotangents), strict=True):
-            if g is not None and n in self.watched:
-                sums.add(n, g)
+    def _propagate(self, found: Cotangents, sources: set[int]) -> None:
+        """Take the entries from the last to the first; of cotangents that have been used, those of sources are kept."""
+        watched, take = self.watched, found.pop
+        for rule, inputs, outputs, kept in self.entries[::-1]:
+            cotangents = [found.get(n) if n in sources else take(n, None) for n in outputs]
+            if cotangents[0] is None and all(g is None for g in cotangents):
+                continue
+            for n, g in zip(inputs, rule.backward(kept, cotangents), strict=True):
+                if g is not None and n in watched:
+                    _add(found, n, g)
 
 
-class _Sums:
-    """The cotangents found so far, by tensor."""
+Cotangents = dict[int | None, Any]  # by the numbers of tensors
 
-    def __init__(self) -> None:
-        self._found: dict[int, Any] = {}
 
-    def add(self, number: int | None, g: Any) -> None:
-        assert number is not None
-        before = self._found.get(number)
-        self._found[number] = g if before is None else _sum(before, g)
+def _add(found: Cotangents, number: int | None, g: Any) -> None:
+    before = found.get(number)
+    found[number] = g if before is None else _sum(before, g)
 
-    def take(self, number: int, is_kept: bool) -> Any:
-        return self._found.get(number) if is_kept else self._found.pop(number, None)
 
-    def total(self, numbers: Sequence[int]) -> Any:
-        parts = [self._found[n] for n in numbers if n in self._found]
-        if not parts:
-            return None
-        total = parts[0]
-        for part in parts[1:]:
-            total = _sum(total, part)
-        return total
+def _total(found: Cotangents, numbers: Sequence[int]) -> Any:
+    """The sum of the cotangents of some numbers; None where there is none."""
+    parts = [found[n] for n in numbers if n in found]
+    return functools.reduce(_sum, parts) if parts else None
 
 
 def _sum(a: Any, b: Any) -> Any:
@@ -241,6 +273,13 @@ def _sum(a: Any, b: Any) -> Any:
 def _as_cotangent(g: Any, y: EagerTensor) -> EagerTensor | IndexedSlices:
     if isinstance(g, EagerTensor):
         return g if g.dtype == y.dtype else asarray(g, y.dtype)
-    return g if isinstance(g, IndexedSlices) else wrap(np.asarray(g, y.dtype))
+    return g if isinstance(g, IndexedSlices) else asarray(g, y.dtype)
+
+
+def _as_result(g: Any) -> Any:
+    """A cotangent as it is handed out: tensors, also of arrays that no other tape was to hear of."""
+    if isinstance(g, IndexedSlices):
+        return IndexedSlices(asarray(g.values), asarray(g.indices), g.dense_shape)
+    return wrap(g) if isinstance(g, np.ndarray | np.generic) and not isinstance(g, EagerTensor) else g
 
 

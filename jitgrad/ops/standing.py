@@ -8,21 +8,18 @@ from typing import Any
 import numpy as np
 
 from jitgrad.dispatch import NumpyProtocols, call_function, call_ufunc
+from jitgrad.eagerness import Valued
 from jitgrad.graph import Graph, Tensor
 from jitgrad.operators import Operators
 
 
-class Standing(Operators, NumpyProtocols):
+class Standing(Operators, NumpyProtocols, Valued):
     """Base of Variables and IndexedSlices: operators, methods and NumPy's functions work on what they stand for."""
 
     __slots__ = ()
 
     def as_graph_element(self, graph: Graph | None = None) -> Tensor:
         """The tensor of a graph that it stands for."""
-        raise NotImplementedError
-
-    def eager_value(self) -> Any:
-        """The eager tensor that it stands for."""
         raise NotImplementedError
 
     def stands_for_symbol(self) -> bool:
@@ -62,7 +59,7 @@ def _eager(value: Any) -> Any:
     return {key: _eager(item) for key, item in value.items()} if type(value) is dict else value
 
 
-def _either(name: str) -> Callable[..., Any]:
+def _method_of_both(name: str) -> Callable[..., Any]:
     of_graphs = getattr(Operators, name)
 
     def method(self: Standing, *args: Any, **kwargs: Any) -> Any:
@@ -74,7 +71,7 @@ def _either(name: str) -> Callable[..., Any]:
     return method
 
 
-def _either_property(name: str) -> property:
+def _property_of_both(name: str) -> property:
     of_graphs = getattr(Operators, name)
 
     def read(self: Standing) -> Any:
@@ -92,9 +89,9 @@ _KEPT = frozenset(("__hash__", "__setitem__", "__slots__", "__array_priority__",
 def _enter_methods() -> None:
     for name, member in vars(Operators).items():
         if isinstance(member, property):
-            setattr(Standing, name, _either_property(name))
+            setattr(Standing, name, _property_of_both(name))
         elif callable(member) and name not in _KEPT:
-            setattr(Standing, name, _either(name))
+            setattr(Standing, name, _method_of_both(name))
 
 
 _enter_methods()

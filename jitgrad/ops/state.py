@@ -136,6 +136,16 @@ class Variable(Standing):
         """NumPy dtype."""
         return self.spec.dtype
 
+    def present(self) -> Any:
+        """The present value itself, an array that is not to be written to."""
+        return self._value
+
+    def hold(self, value: Any) -> None:
+        """Have an array or a scalar of its own shape and dtype for its value, which nobody else will write to."""
+        array = np.asarray(value)
+        array.setflags(write=False)
+        self._value, self._eager = array, None
+
     def numpy(self) -> Any:
         """A copy of the present value."""
         return self._value.copy()
@@ -168,6 +178,7 @@ class Variable(Standing):
         graph = default_graph()
         if graph.outer is not None:
             return self.as_graph_element(graph)
+        self._tell_tapes()
         first, uses = self.first_read(graph), self._uses(graph)
         with graph.control_dependencies(_ops(uses.assignment)):
             read = apply_one(read_op, first, name=f"{self.name}/read", variable=self)
@@ -179,6 +190,7 @@ class Variable(Standing):
         graph = default_graph() if graph is None else graph
         if graph.outer is not None:
             return graph.captured(self.as_graph_element(graph.outer))
+        self._tell_tapes()
         if not graph.has_control_dependencies:
             first, uses = self.first_read(graph), self._uses(graph)
             if uses.assignment is None:
@@ -187,6 +199,10 @@ class Variable(Standing):
                 return uses.reads[0]
         with graph.as_default():
             return self._read_in_graph()
+
+    def _tell_tapes(self) -> None:
+        for tape in local.tapes:
+            tape.read_in_graph(self)
 
     def first_read(self, graph: Graph) -> Tensor:
         """The read of it that was made first in ``graph``, or is made now; gradients of later reads reach it."""

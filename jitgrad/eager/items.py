@@ -1,0 +1,140 @@
+"""``x[index]`` on eager tensors, and its gradient: a rule that reads nothing but the index, derived from no trace.
+
+Where no element is taken twice (integers, slices, masks), the gradient is an assignment to zeros. Where positions are
+arrays, a call is recorded as others are, with lists and integers as arrays: one rule serves all positions of a shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jitgrad.eager.recorder import Entry
+from jitgrad.eager.tensor import EagerTensor, is_told, next_number, plain, run, wrap
+from jitgrad.eagerness import local, number_of, settled
+from jitgrad.gradients import gradients
+from jitgrad.graph import Tensor
+from jitgrad.operators import call
+
+_view = np.ndarray.view
+_BASIC = frozenset((int, slice, type(None), type(Ellipsis)))
+
+
+def item(x: EagerTensor, index: Any) -> Any:
+    """``x[index]``."""
+    kind = type(index)
+    is_basic = kind in _BASIC or (kind is tuple and _BASIC.issuperset(map(type, index)))
+    if not is_basic or local.collector is not None:
+        return _other_item(x, index)
+    result = x._plain[index]
+    if type(result) is not np.ndarray:
+        result = np.asarray(result)
+    result.setflags(False)
+    out: EagerTensor = _view(result, EagerTensor)
+    out._plain = result
+    out.number = next_number()
+    if local.tapes:
+        _record(x, index, out)
+    return out
+
+
+def _record(x: EagerTensor, index: Any, out: EagerTensor) -> None:
+    number = x.number
+    for tape in local.tapes:
+        if number in tape.watched and x.key[0].kind in "fc":
+            tape.entries.append((ITEM, (number,), (out.number,), (index, x.key)))
+            tape.watched.add(out.number)
+
+
+def _other_item(x: EagerTensor, index: Any) -> Any:
+    """An item by arrays, lists or masks; or one that a scope collects."""
+    items = [_as_array(i) for i in (index if isinstance(index, tuple) else (index,))]
+    arrays = [i for i in items if isinstance(i, np.ndarray | np.generic)]
+    if local.collector is None and all(i.dtype == bool for i in arrays):
+        items = [plain(i).copy() if isinstance(i, np.ndarray) else i for i in items]
+        chosen = tuple(items)
+        out = wrap(x._plain[chosen])
+        _record(x, chosen, out)
+        return out
+    if any(i.dtype == bool for i in arrays):
+        items = [j for i in items for j in _positions(i)]
+    if arrays:
+        items = [np.asarray(i) if type(i) is int else i for i in items]
+    return run(item_of, (x, tuple(items) if isinstance(index, tuple) or len(items) != 1 else items[0]), {})
+
+
+def _as_array(i: Any) -> Any:
+    i = settled(i)
+    return np.asarray(i) if isinstance(i, list) and i else i
+
+
+def _positions(i: Any) -> Sequence[Any]:
+    """What an index of a mask means: the positions where it holds, along as many axes as it has."""
+    if isinstance(i, np.ndarray) and i.dtype == bool and i.ndim:
+        return plain(i).nonzero()  # type: ignore[no-any-return]
+    return (i,)
+
+
+def item_of(x: Any, index: Any) -> Any:
+    """``x[index]``, of arrays and traced values alike."""
+    return x[index]
+
+
+class _ItemRule:
+    """The gradient of an item: zeros in which its cotangent is put. Kept: the index, and the key of the tensor."""
+
+    def places(self, leaves: int) -> Sequence[int]:
+        """Nothing: what is kept is no argument."""
+        return ()
+
+    def backward(self, kept: Sequence[Any], cotangents: Sequence[Any]) -> Sequence[Any]:
+        """The cotangent of the tensor."""
+        index, key = kept
+        return (placed(cotangents[0], index, key),)
+
+
+class _PlacedRule:
+    """The gradient of that gradient: the item. Kept: the index."""
+
+    def places(self, leaves: int) -> Sequence[int]:
+        """Nothing: what is kept is no argument."""
+        return ()
+
+    def backward(self, kept: Sequence[Any], cotangents: Sequence[Any]) -> Sequence[Any]:
+        """The cotangent of what was put in."""
+        return (settled(cotangents[0])[kept[0]],)
+
+
+ITEM, PLACED = _ItemRule(), _PlacedRule()
+
+
+def placed(g: Any, index: Any, key: Any) -> Any:
+    """Zeros of the key's dtype and shape with ``g`` at ``index``; tapes that watch ``g`` are told."""
+    g = settled(g)
+    if isinstance(g, Tensor):
+        return _placed_in_graph(g, index, key)
+    if local.collector is not None:
+        return local.collector.add(_placed_in_graph, (g, index, key), {})
+    dtype, shape = key
+    value = np.zeros(shape, dtype)
+    value[index] = plain(g)
+    if not is_told():
+        return value
+    out = wrap(value)
+    entry: Entry = (PLACED, (number_of(g),), (out.number,), (index,))
+    for tape in local.tapes:
+        if entry[1][0] in tape.watched:
+            tape.entries.append(entry)
+            tape.watched.add(out.number)
+    return out
+
+
+def _placed_in_graph(g: Tensor, index: Any, key: Any) -> Tensor:
+    dtype, shape = key
+    with g.graph.as_default():
+        zeros = call("constant", np.broadcast_to(np.zeros((), dtype), shape))
+        (found,) = gradients([zeros[index]], [zeros], [g])
+    assert found is not None
+    return found

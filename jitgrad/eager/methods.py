@@ -1,0 +1,190 @@
+"""Operators and methods of eager tensors, and the short ways that the most frequent of them take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jitgrad.eager import recorder
+from jitgrad.eager.items import item
+from jitgrad.eager.tensor import NUMBERS, EagerTensor, next_number, one, pair, refuse_out, run, unchangeable
+from jitgrad.eagerness import local
+from jitgrad.operators import Operators
+
+_view = np.ndarray.view
+_NO_OPERANDS = (type(None), str, dict)
+
+
+def _is_foreign(other: Any) -> bool:
+    """Whether the other operand answers for the operation, or nobody does."""
+    kind = type(other)
+    return isinstance(other, Operators) or kind in _NO_OPERANDS or getattr(kind, "__array_ufunc__", 0) is None
+
+
+def _binary(ufunc: Any) -> Callable[[EagerTensor, Any], Any]:
+    table = recorder.tables[ufunc]
+
+    def operator(self: EagerTensor, other: Any) -> Any:
+        kind = type(other)
+        if local.collector is not None:
+            return NotImplemented if _is_foreign(other) else run(ufunc, (self, other), {})
+        if kind is EagerTensor:
+            result = ufunc(self._plain, other._plain)
+        elif kind in NUMBERS:
+            result = ufunc(self._plain, other)
+        elif _is_foreign(other):
+            return NotImplemented
+        else:
+            return run(ufunc, (self, other), {})
+        if type(result) is not np.ndarray:
+            result = np.asarray(result)
+        result.setflags(False)
+        out: EagerTensor = _view(result, EagerTensor)
+        out._plain = result
+        out.number = next_number()
+        if local.tapes:
+            recorder.record_pair(ufunc, table, self, other, out)
+        return out
+
+    return operator
+
+
+def _reflected(ufunc: Any) -> Callable[[EagerTensor, Any], Any]:
+    table = recorder.tables[ufunc]
+
+    def operator(self: EagerTensor, other: Any) -> Any:
+        if type(other) in NUMBERS and ufunc.nout == 1 and local.collector is None:
+            return pair(ufunc, table, other, self)
+        return NotImplemented if _is_foreign(other) else run(ufunc, (other, self), {})
+
+    return operator
+
+
+def _unary(ufunc: Any) -> Callable[[EagerTensor], Any]:
+    table = recorder.tables[ufunc]
+
+    def operator(self: EagerTensor) -> Any:
+        return one(ufunc, table, self) if local.collector is None else run(ufunc, (self,), {})
+
+    return operator
+
+
+class Method:
+    """A method of arrays as a function of them, on plain arrays and on traced values alike."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(x, self.name)(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def _method(name: str) -> Callable[..., Any]:
+    fn, table = Method(name), recorder.tables[f"method {name}"]
+
+    def method(self: EagerTensor, *args: Any, **kwargs: Any) -> Any:
+        if not args and not kwargs and local.collector is None and name != "nonzero":
+            return one(fn, table, self)
+        refuse_out(fn, kwargs)
+        return run(fn, (self, *args), kwargs)
+
+    method.__name__ = name
+    return method
+
+
+class Attribute:
+    """An attribute of arrays as a function of them, on plain arrays and on traced values alike."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, x: Any) -> Any:
+        return getattr(x, self.name)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def _property(name: str, doc: str) -> property:
+    return property(_unary(Attribute(name)), doc=doc)
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    def refuse(self: EagerTensor, *args: Any, **kwargs: Any) -> Any:
+        raise unchangeable(f"{name}()")
+
+    return refuse
+
+
+_OPERATORS = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.divide, "floordiv": np.floor_divide,
+    "mod": np.remainder, "pow": np.power, "matmul": np.matmul, "and": np.bitwise_and, "or": np.bitwise_or,
+    "xor": np.bitwise_xor, "lshift": np.left_shift, "rshift": np.right_shift,
+}  # fmt: skip
+_COMPARISONS = {
+    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
+}  # fmt: skip
+_UNARY = {"neg": np.negative, "pos": np.positive, "abs": np.absolute, "invert": np.invert}
+
+# Methods of arrays that compute: recorded under their own names.
+_METHODS = (
+    "all", "any", "argmax", "argmin", "argpartition", "argsort", "astype", "choose", "clip", "compress", "conj",
+    "conjugate", "copy", "cumprod", "cumsum", "diagonal", "dot", "flatten", "max", "mean", "min", "nonzero", "prod",
+    "ravel", "repeat", "reshape", "round", "searchsorted", "squeeze", "std", "sum", "swapaxes", "take", "trace",
+    "transpose", "var",
+)  # fmt: skip
+_PROPERTIES = {
+    "T": "The transpose: all axes reversed.", "mT": "The last two axes swapped.", "real": "Real part.",
+    "imag": "Imaginary part.",
+}  # fmt: skip
+_IN_PLACE = ("byteswap", "fill", "itemset", "partition", "put", "resize", "setfield", "setflags", "sort")
+
+
+def _power(self: EagerTensor, other: Any) -> Any:
+    """``x ** y`` as NumPy's operator computes it, which has short ways for some exponents."""
+    if (type(other) is EagerTensor or type(other) in NUMBERS) and local.collector is None:
+        return pair(_power_of, recorder.tables[_power_of], self, other)
+    return NotImplemented if _is_foreign(other) else run(_power_of, (self, other), {})
+
+
+def _power_of(x: Any, y: Any) -> Any:
+    return x**y
+
+
+def _divmod(self: EagerTensor, other: Any) -> Any:
+    return NotImplemented if _is_foreign(other) else run(np.divmod, (self, other), {})
+
+
+def enter_methods() -> None:
+    """Give EagerTensor its operators and methods."""
+    for name, ufunc in _OPERATORS.items():
+        operator = _binary(ufunc)
+        setattr(EagerTensor, f"__{name}__", operator)
+        setattr(EagerTensor, f"__r{name}__", _reflected(ufunc))
+        setattr(EagerTensor, f"__i{name}__", operator)
+    for name, ufunc in _COMPARISONS.items():
+        setattr(EagerTensor, f"__{name}__", _binary(ufunc))
+    for name, ufunc in _UNARY.items():
+        setattr(EagerTensor, f"__{name}__", _unary(ufunc))
+    for name in _METHODS:
+        setattr(EagerTensor, name, _method(name))
+    for name, doc in _PROPERTIES.items():
+        setattr(EagerTensor, name, _property(name, doc))
+    for name in _IN_PLACE:
+        setattr(EagerTensor, name, _refused(name))
+    EagerTensor.__pow__ = EagerTensor.__ipow__ = _power  # type: ignore[method-assign,assignment]
+    EagerTensor.__divmod__ = _divmod  # type: ignore[method-assign,assignment]
+    EagerTensor.__rdivmod__ = _reflected(np.divmod)  # type: ignore[method-assign,assignment]
+    EagerTensor.__getitem__ = item  # type: ignore[method-assign,assignment]
+
+
+enter_methods()
