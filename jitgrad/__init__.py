@@ -7,6 +7,8 @@ from jitgrad.aggregation import AggregationMethod
 from jitgrad.building import colocate_with, control_dependencies, device, name_scope
 from jitgrad.building import tie as tuple
 from jitgrad.config import config, get_num_threads, set_num_threads
+from jitgrad.control.arrays import TensorArray
+from jitgrad.control.folds import foldl, foldr, map
 from jitgrad.control.functions import checkpoint, cond, fori_loop, scan, switch, while_loop
 from jitgrad.control.ops import LoopLimitError
 from jitgrad.custom import custom_gradient, not_differentiable, prevent_gradient, py_func, register_gradient
@@ -33,6 +35,7 @@ from jitgrad.errors import (
     ShapeError,
     TracedValueError,
     UnsupportedOpError,
+    UnwrittenError,
 )
 from jitgrad.graph import Graph, Operation, Tensor, default_graph
 from jitgrad.hessians import hessian_vector_product, hessians
@@ -78,8 +81,10 @@ __all__ = [
     "Session",
     "ShapeError",
     "Tensor",
+    "TensorArray",
     "TracedValueError",
     "UnsupportedOpError",
+    "UnwrittenError",
     "Variable",
     "add_n",
     "asarray",
@@ -94,6 +99,8 @@ __all__ = [
     "custom_gradient",
     "default_graph",
     "device",
+    "foldl",
+    "foldr",
     "fori_loop",
     "gather",
     "get_num_threads",
@@ -114,6 +121,7 @@ __all__ = [
     "jit_scope",
     "jvp",
     "make_vjp",
+    "map",
     "name_scope",
     "nn",
     "not_differentiable",

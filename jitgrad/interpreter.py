@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jitgrad import recording
-from jitgrad.errors import IndexingError, layout
+from jitgrad.errors import IndexingError, JitgradError, layout, unwritten_error
 from jitgrad.opdef import Elementwise, Fill, Gather, Library, Scatter
 from jitgrad.program import Instruction, Program, instruction_text
 
@@ -163,6 +163,8 @@ def matrix_error(program: Program, ins: Instruction, what: str) -> np.linalg.Lin
 
 def position_error(program: Program, ins: Instruction) -> IndexingError:
     """The error for a gather or a scatter that was given a position out of bounds."""
+    if ins.op.name == "read_element":
+        return unwritten_error(None, instruction_text(program, ins))
     return IndexingError(
         layout(
             f"op {ins.op.name!r}: a position is out of bounds",

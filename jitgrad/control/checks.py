@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from jitgrad import pytree
+from jitgrad.control import states
+from jitgrad.control.arrays import has_empty
 from jitgrad.control.tracing import TracedBody, place
 from jitgrad.errors import DTypeError, JitgradError, ShapeError, layout
 from jitgrad.graph import Tensor
@@ -26,7 +28,7 @@ class StructureError(JitgradError, TypeError):
 
 def check_items(xs: Any, length: int | None) -> int | None:
     """The number of steps of a scan; None where it is not known yet."""
-    leaves, paths = pytree.flatten(xs)[0], pytree.paths(xs)
+    leaves, paths = states.flatten(xs)[0], states.paths(xs)
     found: dict[int, str] = {}
     for leaf, path in zip(leaves, paths, strict=True):
         shape = leaf.shape if hasattr(leaf, "shape") else np.shape(leaf)
@@ -91,8 +93,8 @@ def _state_of(name: str, fn: Fn, body: TracedBody) -> TracedBody:
             layout(f"the function of a scan gives a pair (carry, y), got {type(result).__name__}",
                    function=describe(fn), needed=place())
         )  # fmt: skip
-    leaves, structure = pytree.flatten(result[0])
-    return replace(body, outputs=tuple(leaves), structure=structure, paths=tuple(pytree.paths(result[0])))
+    leaves, structure = states.flatten(result[0])
+    return replace(body, outputs=tuple(leaves), structure=structure, paths=tuple(states.paths(result[0])))
 
 
 def check_state(name: str, fn: Fn, before: Any, after: Any, is_pair: bool = False) -> None:
@@ -103,18 +105,20 @@ def check_state(name: str, fn: Fn, before: Any, after: Any, is_pair: bool = Fals
                    function=describe(fn), needed=place())
         )  # fmt: skip
     after = after[0] if is_pair else after
-    leaves, structure = pytree.flatten(before)
-    results, other = pytree.flatten(after)
+    if has_empty(before):
+        return
+    leaves, structure = states.flatten(before)
+    results, other = states.flatten(after)
     if structure != other:
-        raise _structures(name, fn, pytree.paths(before), pytree.paths(after))
-    for path, x, y in zip(pytree.paths(before), leaves, results, strict=True):
+        raise _structures(name, fn, states.paths(before), states.paths(after))
+    for path, x, y in zip(states.paths(before), leaves, results, strict=True):
         if np.shape(x) != np.shape(y):
             raise _specs(name, fn, path, spec_of(np.asarray(x)), spec_of(np.asarray(y)), None)
 
 
 def _compare(name: str, fn: Fn, init: Any, state: Sequence[Any], result: TracedBody) -> None:
-    structure = pytree.flatten(init)[1]
-    paths = pytree.paths(init)
+    structure = states.flatten(init)[1]
+    paths = states.paths(init)
     if structure != result.structure:
         raise _structures(name, fn, paths, result.paths)
     for path, x, y in zip(paths, state, result.outputs, strict=True):

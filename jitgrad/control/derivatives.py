@@ -13,7 +13,7 @@ from jitgrad.control.subgraph import Body, Subgraph, outside
 from jitgrad.errors import GradientError, layout
 from jitgrad.gradients import gradients
 from jitgrad.graph import Operation, Tensor
-from jitgrad.opdef import Elementwise, Reindex, Shaped, View
+from jitgrad.opdef import Control, Elementwise, Reindex, Shaped, View
 from jitgrad.operators import call
 from jitgrad.ops.creation import placeholder
 from jitgrad.program import needed_operations
@@ -47,7 +47,7 @@ def derivative_of(body: Subgraph) -> Derivative:
     """The body with its gradient, built once."""
     made: Derivative | None = body._cache.get("derivative")
     if made is None:
-        _refuse_draws(body)
+        _refuse_state(body)
         with body.graph.reopened():
             cotangents = tuple(_stand_in("cotangent", y) for y in body.outputs)
             pairs = [(y, g) for y, g in zip(body.outputs, cotangents, strict=True) if g is not None]
@@ -58,13 +58,14 @@ def derivative_of(body: Subgraph) -> Derivative:
     return made
 
 
-def _refuse_draws(body: Subgraph) -> None:
-    """A gradient runs the body again, which would draw other random numbers than the value was made of."""
-    for op in body.operations():
-        if op.opdef.expand is not None:
+def _refuse_state(body: Subgraph) -> None:
+    """GradientError where the body, run again for its gradient, would not do the same: py_func is trusted to."""
+    for op in body.operations() if body.is_stateful else ():
+        if op.opdef.stateful and op.type not in ("py_func", "no_op") and not isinstance(op.opdef.kind, Control):
+            does = "draws" if op.opdef.expand is not None else "keeps a state"
             raise GradientError(
                 layout(
-                    f"op {op.type!r} draws within a loop, a branch or a function, of which a gradient was asked",
+                    f"op {op.type!r} {does} within a loop, a branch or a function, of which a gradient was asked",
                     op=operation_text(op),
                     hint="draw the numbers outside and pass them in, to a scan as xs",
                 )

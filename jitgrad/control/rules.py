@@ -22,9 +22,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jitgrad.control.derivatives import Derivative, complete, derivative_of, new_input, padded, residuals, zeros_or
-from jitgrad.control.ops import call_op, cond_op, scan_op, while_gradient_op, while_op
+from jitgrad.control.ops import add_control, call_op, cond_op, scan_op, while_gradient_op, while_op
 from jitgrad.control.subgraph import Subgraph
-from jitgrad.graph import Tensor, apply
+from jitgrad.graph import Tensor
 from jitgrad.opdef import Vjp
 from jitgrad.operators import call
 from jitgrad.spec import is_inexact
@@ -100,8 +100,8 @@ def _scan_rule(
     how: dict[str, Any] = {"n_consts": n_all, "length": length}
     stacks: Tensors = ()
     if kept:
-        made = apply(scan_op, *consts, *init, *xs, body=forward, n_carry=n_carry, reverse=reverse, **how)
-        stacks = outputs_of(made)[len(body.outputs) :]
+        made = add_control(scan_op, *consts, *init, *xs, body=forward, n_carry=n_carry, reverse=reverse, **how)
+        stacks = made[len(body.outputs) :]
     back = Subgraph(
         body.graph,
         (*body.inputs[:n_all], *before, *into, *kept, *(items[k] for k in taken)),
@@ -114,7 +114,7 @@ def _scan_rule(
     operands = (*consts, *first, *ys, *stacks, *(xs[k] for k in taken))
     if not back.outputs:
         return [None] * len(inputs)
-    found = outputs_of(apply(scan_op, *operands, body=back, n_carry=len(before), reverse=not reverse, **how))
+    found = add_control(scan_op, *operands, body=back, n_carry=len(before), reverse=not reverse, **how)
     smooth = len(before) - len(totals)
     always = (True,) * n_carry
     return [
@@ -147,12 +147,10 @@ def _while_rule(
     forward = Subgraph(body.graph, body.inputs, (*body.outputs, *kept), f"{body.name}_saving")
     back = Subgraph(body.graph, (*body.inputs[:n_all], *kept, *before), after, f"{body.name}_gradient")
     first = (*_smooth_of(outputs_of(g), init), *_zeros([consts[k] for k in totals]))
-    found = outputs_of(
-        apply(
-            while_gradient_op, *consts, *init, *first,
-            cond=padded(cond, n_consts, [x.spec for x in late]), body=forward, back=back,
-            n_consts=n_all, n_carry=n_carry, totals=totals, **how,
-        )
+    found = add_control(
+        while_gradient_op, *consts, *init, *first,
+        cond=padded(cond, n_consts, [x.spec for x in late]), body=forward, back=back,
+        n_consts=n_all, n_carry=n_carry, totals=totals, **how,
     )  # fmt: skip
     smooth = len(before) - len(totals)
     return [
@@ -174,8 +172,11 @@ def _while_gradient_rule(
     cond = padded(cond, n_consts, [consts[k].spec for k in totals])
     cond = padded(cond, len(cond.inputs), [x.spec for x in _smooth(init)])
     operands = (*consts, *us[n_smooth:], *init, *us[:n_smooth])
+    if how["shapes"] is not None:
+        pairs = zip(how["shapes"], init, strict=True)
+        how["shapes"] = (*how["shapes"], *(shape for shape, x in pairs if is_inexact(x.dtype)))
     params = {"cond": cond, "body": moving, "n_consts": n_moving, **how}
-    pushed = outputs_of(apply(while_op, *operands, **params))
+    pushed = add_control(while_op, *operands, **params)
     into_sums = (*pushed[n_carry:], *us[n_smooth:])
     if not any(wanted[:ends]):
         return [*(None,) * ends, *into_sums]
@@ -211,7 +212,7 @@ def _cond_rule(
     if not backs[0].outputs:
         return [None] * (1 + len(operands))
     gs = _smooth_of(outputs_of(g), branches[0].outputs)
-    found = outputs_of(apply(cond_op, index, *operands, *late, *gs, branches=backs))
+    found = add_control(cond_op, index, *operands, *late, *gs, branches=backs)
     return [None, *_spread(operands, wanted[1:], found)]
 
 
@@ -220,7 +221,7 @@ def _call_rule(g: Any, out: Any, *operands: Tensor, body: Subgraph, wanted: Want
     if not backs[0].outputs:
         return [None] * len(operands)
     gs = _smooth_of(outputs_of(g), body.outputs)
-    found = outputs_of(apply(call_op, *operands, *late, *gs, body=backs[0]))
+    found = add_control(call_op, *operands, *late, *gs, body=backs[0])
     return _spread(operands, wanted, found)
 
 
