@@ -92,7 +92,8 @@ def test_nothing_is_saved_that_is_there(argnums: Any, saved: list[int]) -> None:
 )  # fmt: skip
 def test_shares_of_many_forms(share: Fn) -> None:
     def f(a: Any, x: Any) -> Any:
-        return np.sum(jg.fori_loop(0, 3, lambda i, s: np.tanh(np.sum(share(a, s)) * np.arange(4.0) + s) + 0.1 * s, x) ** 2)
+        step = lambda i, s: np.tanh(np.sum(share(a, s)) * np.arange(4.0) + s) + 0.1 * s  # noqa: E731
+        return np.sum(jg.fori_loop(0, 3, step, x) ** 2)
 
     rng = np.random.default_rng(3)
     check_gradients(f, rng.normal(size=(4, 4)) / 2, rng.normal(size=4))

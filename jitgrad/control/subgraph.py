@@ -81,13 +81,13 @@ def outside(captures: Sequence[tuple[Operation, int]]) -> list[Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class Subgraph:
-    """The tensors ``outputs`` of a graph as a function of its tensors ``inputs``."""
+    """The tensors ``outputs`` of a graph as a function of its tensors ``inputs``; one is equal to itself alone."""
 
-    graph: Body
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    name: str
-    _cache: dict[Any, Any] = field(default_factory=dict, repr=False)
+    graph: Body = field(compare=False)
+    inputs: tuple[Tensor, ...] = field(compare=False)
+    outputs: tuple[Tensor, ...] = field(compare=False)
+    name: str = field(compare=False)
+    _cache: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def program(self, specs: Sequence[TensorSpec]) -> Program:
         """The program for inputs of these specs. ShapeError where a shape is not known before it runs."""
