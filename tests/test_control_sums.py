@@ -67,18 +67,18 @@ def test_products_are_one_product(batch: tuple[int, ...]) -> None:
     w, u, b = rng.normal(size=(4, 5)) / 2, rng.normal(size=(5, 5)) / 2, rng.normal(size=5)
     xs, h = rng.normal(size=(6, *batch, 4)), np.zeros((*batch, 5))
     types = types_in(jg.grad(recurrent, (0, 1, 2)), w, u, b, xs, h)
-    assert types.count("matmul") == 2 and types.count("scan") == 3
+    assert types.count("matmul") == 2 and types.count("scan") == 2
     check_gradients(lambda *weights: recurrent(*weights, xs, h), w, u, b)
     check_gradients(lambda w: np.sum(jg.grad(recurrent)(w, u, b, xs, h) ** 2), w)
 
 
-@pytest.mark.parametrize(("argnums", "saved"), [(0, []), ((0, 1), [2])])
-def test_nothing_is_saved_that_is_there(argnums: Any, saved: list[int]) -> None:
+@pytest.mark.parametrize(("argnums", "saved"), [(0, 1), ((0, 1), 2)])
+def test_nothing_is_saved_that_is_there(argnums: Any, saved: int) -> None:
     """States that come out of the loop anyway are read from there; the weights of the state before want that, too."""
     arrays = [np.ones(shape) for shape in ((4, 5), (5, 5), (5,), (6, 3, 4), (3, 5))]
     text = str(jg.compile(jg.grad(recurrent, argnums)).explain(*arrays).program)
-    saving = [line for line in text.splitlines() if "_saving" in line and "= scan(" in line]
-    assert [line.count("f64[6,3,5]") for line in saving] == saved
+    forward = next(line for line in text.splitlines() if "= scan(" in line)
+    assert forward.count("f64[6,3,5]") == saved
 
 
 @pytest.mark.parametrize(
