@@ -58,7 +58,7 @@ def interpret(program: Program, feeds: Sequence[Any]) -> list[Any]:
                     del memory
                 else:
                     result = impl(*arguments(values), **params)
-            except (IndexError, np.linalg.LinAlgError) as error:
+            except (IndexError, np.linalg.LinAlgError, JitgradError) as error:
                 raise located(program, program.instructions[number], error) from error
             if len(outputs) == 1:
                 values[outputs[0]] = result
@@ -133,6 +133,8 @@ def located(program: Program, ins: Instruction, error: Exception) -> Exception:
 
     What a program within an instruction says is left as it is.
     """
+    if isinstance(error, JitgradError) and error.args and "\n  op:" not in str(error):
+        error.args = (layout(str(error), op=instruction_text(program, ins)), *error.args[1:])
     if "\n" in str(error):
         return error
     if isinstance(error, np.linalg.LinAlgError):

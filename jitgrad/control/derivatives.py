@@ -223,7 +223,33 @@ def _cheapest(read: dict[Tensor, None], free: set[Tensor], at_hand: set[Tensor])
         elif is_move and len(others) <= 1 and not _grows(x, others):
             found.remove(x)
             found.update(others)
+    found = _with_common_origins(found, free, at_hand)
     return tuple(sorted(found, key=lambda t: (t.op.id, t.value_index)))
+
+
+def _with_common_origins(found: set[Tensor], free: set[Tensor], at_hand: set[Tensor]) -> set[Tensor]:
+    """The tensors with one in place of several that follow from it by a few cheap ops: t for (1 + t)/2 and 1 - t²."""
+    made_from: dict[Tensor, set[Tensor]] = {}
+    for x in found - at_hand:
+        for origin in _origins(x, free):
+            made_from.setdefault(origin, set()).add(x)
+    for origin in sorted(made_from, key=lambda t: (len(made_from[t]), t.op.id, t.value_index), reverse=True):
+        group = made_from[origin] & found
+        if len(group) > 1 or (group and origin in found):
+            found = (found - group) | {origin}
+    return found
+
+
+def _origins(x: Tensor, free: set[Tensor], ops: int = 3) -> list[Tensor]:
+    """The tensors that ``x`` follows from, each alone, by a few cheap ops."""
+    chain: list[Tensor] = []
+    while len(chain) < ops and isinstance(x.op.opdef.kind, Elementwise) and x.op.type in _CHEAP:
+        inputs = {t for t in x.op.inputs if t not in free}
+        if len(inputs) != 1:
+            break
+        x = inputs.pop()
+        chain.append(x)
+    return chain
 
 
 def _made_of(x: Tensor, free: set[Tensor], at_hand: set[Tensor], ops: int = 3) -> set[Tensor] | None:

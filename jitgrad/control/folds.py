@@ -7,13 +7,14 @@ from typing import Any
 
 from jitgrad.control import states
 from jitgrad.control.functions import scan
+from jitgrad.control.tracing import standing_for
 
 Fn = Callable[..., Any]
 
 
 def map(fn: Fn, xs: Any, *, length: int | None = None) -> Any:
     """``fn(x)`` for each item of ``xs`` along its first axis, the results stacked; ``xs`` and results are pytrees."""
-    return scan(_named(fn, lambda nothing, x: (nothing, fn(x))), (), xs, length)[1]
+    return scan(standing_for(fn, lambda nothing, x: (nothing, fn(x))), (), xs, length)[1]
 
 
 def foldl(fn: Fn, xs: Any, init: Any = None) -> Any:
@@ -35,11 +36,4 @@ def _fold(fn: Fn, xs: Any, init: Any, reverse: bool) -> Any:
             raise ValueError("a fold over no items needs an init")
         init = states.tree_map(lambda x: x[-1] if reverse else x[0], xs)
         xs = states.tree_map(lambda x: x[:-1] if reverse else x[1:], xs)
-    return scan(_named(fn, lambda state, x: (fn(state, x), None)), init, xs, reverse=reverse)[0]
-
-
-def _named(fn: Fn, step: Fn) -> Fn:
-    """The step with the name and the place of the user's function."""
-    step.__name__ = getattr(fn, "__name__", step.__name__)
-    step.__wrapped__ = fn  # type: ignore[attr-defined]
-    return step
+    return scan(standing_for(fn, lambda state, x: (fn(state, x), None)), init, xs, reverse=reverse)[0]

@@ -36,7 +36,7 @@ from jitgrad.control.ops import (
     scan_op,
     while_op,
 )
-from jitgrad.control.tracing import close_over, numbered, place, trace_body, with_equal_room
+from jitgrad.control.tracing import close_over, numbered, place, standing_for, trace_body, with_equal_room
 from jitgrad.errors import ShapeError, layout
 from jitgrad.graph import Graph, Tensor, default_graph, in_graph
 from jitgrad.ops.common import as_tensor
@@ -153,7 +153,7 @@ def while_loop(
         def trace_step(likes: Sequence[Any]) -> Any:
             return trace_body(body_fn, graph, [tree], likes, "state")
 
-        state, body = settle_state("while_loop", body_fn, init, state, trace_step, shapes)
+        state, body = settle_state("while_loop", body_fn, init, state, trace_step, shapes=shapes)
         test = trace_body(cond_fn, graph, [tree], list(body.inputs), "state")
         check_condition(cond_fn, test)
         outside, (test_sub, body_sub) = close_over([test, body])
@@ -174,7 +174,9 @@ def _invariants(init: Any, given: Any) -> tuple[Any, ...] | None:
     return shapes if any(shape is None or None in shape for shape in shapes) else None
 
 
-def _with_room(name: str, fn: Fn, graph: Graph, init: Any, xs: Sequence[Any]) -> Any:
+def _with_room(
+    name: str, fn: Fn, graph: Graph, init: Any, xs: Sequence[Any], is_pair: bool = False
+) -> Any:
     """The state with room in its empty TensorArrays, whose elements are learnt from a step that is traced for it."""
     for _ in range(_LEARNING_STEPS):
         if not has_empty(init):
@@ -185,7 +187,7 @@ def _with_room(name: str, fn: Fn, graph: Graph, init: Any, xs: Sequence[Any]) ->
         likes = [*tensors[:n_carry], *(item_spec(x.spec) for x in tensors[n_carry:])]
         body = trace_body(fn, graph, trees, likes, name)
         result = pytree.unflatten(body.structure, list(body.outputs))
-        init = filled_like(init, [result[0] if name == "scan" and isinstance(result, tuple | list) else result])
+        init = filled_like(init, [result[0] if is_pair and isinstance(result, tuple | list) else result])
     return init
 
 
@@ -218,8 +220,10 @@ def fori_loop(lower: Any, upper: Any, body_fn: Fn, init: Any) -> Any:
     """
     if _is_integer(lower) and _is_integer(upper):
         first, steps = operator.index(lower), max(operator.index(upper) - operator.index(lower), 0)
-        numbers = np.arange(first, first + steps)
-        return scan(lambda state, i: (body_fn(i, state), None), init, numbers)[0]
+        if not steps and _graph_for(init) is None:
+            return init
+        counted = standing_for(body_fn, lambda state, i: (body_fn(i, state), None))
+        return _scan("fori_loop", counted, init, np.arange(first, first + steps), steps, False)[0]
 
     def goes_on(state: Any) -> Any:
         return np.less(state[0], upper)
@@ -228,6 +232,7 @@ def fori_loop(lower: Any, upper: Any, body_fn: Fn, init: Any) -> Any:
         i, inner = state
         return i + 1, body_fn(i, inner)
 
+    standing_for(body_fn, step)
     start = lower if not _is_integer(lower) else np.asarray(lower)
     graph = _graph_for(lower, upper, init)
     if graph is None:
@@ -251,36 +256,41 @@ def scan(
     it keeps the carry of every k-th step and computes the rest again: k near the square root of the length needs least
     memory. ShapeError for xs of different lengths, and for a carry that changes its shape.
     """
-    graph = _graph_for(init, xs)
     count = check_items(xs, length)
     if checkpoint_every is not None:
         return _scan_in_parts(fn, init, xs, count, reverse, checkpoint_every)
+    return _scan("scan", fn, init, xs, count, bool(reverse))
+
+
+def _scan(name: str, fn: Fn, init: Any, xs: Any, count: int | None, reverse: bool) -> Any:
+    """A scan on behalf of a function of that name."""
+    graph = _graph_for(init, xs)
     if graph is None:
         assert count is not None
-        return _python_scan(fn, init, xs, count, reverse)
+        return _python_scan(name, fn, init, xs, count, reverse)
     with graph.as_default():
-        init = _with_room("scan", fn, graph, init, [xs])
+        init = _with_room(name, fn, graph, init, [xs], is_pair=True)
         leaves, trees = numbered([init, xs])
         n_carry = len(states.flatten(init)[0])
         state, items = _tensors(leaves[:n_carry], graph), _tensors(leaves[n_carry:], graph)
         likes = [item_spec(x.spec) for x in items]
 
         def trace_step(carried: Sequence[Any]) -> Any:
-            return trace_body(fn, graph, trees, [*carried, *likes], "scan")
+            return trace_body(fn, graph, trees, [*carried, *likes], name)
 
-        state, body = settle_state("scan", fn, init, state, trace_step, None)
+        state, body = settle_state(name, fn, init, state, trace_step, is_pair=True)
         outside, (sub,) = close_over([body])
         if not body.outputs:
             return pytree.unflatten(body.structure, [])
         made = add_control(
             scan_op, *outside, *state, *items, body=sub, n_consts=len(outside), n_carry=n_carry, length=count,
-            reverse=bool(reverse),
+            reverse=reverse,
         )  # fmt: skip
         carry, ys = pytree.unflatten(body.structure, list(made))
         return carry, ys
 
 
-def _python_scan(fn: Fn, init: Any, xs: Any, count: int, reverse: bool) -> Any:
+def _python_scan(name: str, fn: Fn, init: Any, xs: Any, count: int, reverse: bool) -> Any:
     leaves, structure = states.flatten(xs)
     carry: Any = _own(init)
     rows: list[Any] = [None] * count
@@ -288,11 +298,11 @@ def _python_scan(fn: Fn, init: Any, xs: Any, count: int, reverse: bool) -> Any:
         result = fn(carry, pytree.unflatten(structure, [x[t] for x in leaves]))
         if any(isinstance(leaf, Tensor) for leaf in states.flatten(result)[0]):
             with graph_in(result).as_default():  # type: ignore[union-attr]
-                return scan(fn, init, xs, count, reverse)
-        check_state("scan", fn, carry, result, is_pair=True)
+                return _scan(name, fn, init, xs, count, reverse)
+        check_state(name, fn, carry, result, is_pair=True)
         carry, rows[t] = result[0], _own(result[1])
     if not count:  # of which only a trace tells what ys would be
-        return run_once(lambda init, xs: scan(fn, init, xs, 0), init, xs)
+        return run_once(lambda init, xs: _scan(name, fn, init, xs, 0, reverse), init, xs)
     return carry, _mapped(lambda *parts: np.stack(parts), *rows)
 
 

@@ -92,15 +92,18 @@ def _scan(*arrays: Any, body: Sub, n_consts: int, n_carry: int, length: int | No
     consts, state = arrays[:n_consts], list(arrays[n_consts : n_consts + n_carry])
     xs = arrays[n_consts + n_carry :]
     length = len(xs[0]) if length is None else length
-    rows: list[Any] = [None] * length
+    ys: list[Any] = []
     for t in reversed(range(length)) if reverse else range(length):
         outputs = _run(body, (*consts, *state, *[x[t] for x in xs]))
-        state, rows[t] = outputs[:n_carry], outputs[n_carry:]
-    ys = [np.stack(parts) for parts in zip(*rows, strict=True)] if length else _empty(body, arrays, n_consts, n_carry)
-    return _results([*state, *ys])
+        state = outputs[:n_carry]
+        if not ys:
+            ys = [np.empty((length, *np.shape(y)), np.asarray(y).dtype) for y in outputs[n_carry:]]
+        for stack, y in zip(ys, outputs[n_carry:], strict=True):
+            stack[t] = y
+    return _results([*state, *(ys if length else _empty(body, n_carry))])
 
 
-def _empty(body: Sub, arrays: Sequence[Any], n_consts: int, n_carry: int) -> list[Any]:
+def _empty(body: Sub, n_carry: int) -> list[Any]:
     """The stacked items of no step."""
     if isinstance(body, Program):
         specs = [body.specs[v] for v in body.outputs[n_carry:]]

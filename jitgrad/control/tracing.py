@@ -112,6 +112,13 @@ def _unread(like: Tensor) -> Tensor:
     return placeholder(like.dtype, like.spec.shape, name="unread")
 
 
+def standing_for(fn: Callable[..., Any], step: Callable[..., Any]) -> Callable[..., Any]:
+    """The step with the name and the place of the user's function, on whose behalf it is called."""
+    step.__name__ = getattr(fn, "__name__", step.__name__)
+    step.__wrapped__ = fn  # type: ignore[attr-defined]
+    return step
+
+
 def place() -> str:
     """``at model.py:12``."""
     return f"at {source_text(user_source())}"
