@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jitgrad import recording
-from jitgrad.errors import IndexingError, layout, unwritten_error
+from jitgrad.errors import IndexingError, JitgradError, layout, unwritten_error
 from jitgrad.opdef import Elementwise, Fill, Gather, Library, Scatter
 from jitgrad.program import Instruction, Program, instruction_text
 
