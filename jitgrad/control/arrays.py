@@ -26,19 +26,20 @@ from jitgrad.spec import is_compatible, shape_text
 from jitgrad.trace import graph_in
 
 
-def _read(values: Any, index: Any, axis: int) -> Any:
+def _read(values: Any, index: Any, axis: int, number: int | None = None) -> Any:
     outside = np.asarray(index)[(np.asarray(index) < -len(values)) | (np.asarray(index) >= len(values))]
     if outside.size:
         raise unwritten_error(int(outside.flat[0]) - len(values))
     return np.take(values, index, axis)
 
 
-# Positions of elements that are not written are moved behind the end by those who add this operation.
+# Positions of elements that are not written are moved behind the end by those who add this operation; ``number`` is
+# that of the element, where it is known beforehand.
 read_element_op = define(
     "read_element",
     infer=find("take").infer,
     impl=_read,
-    vjp=lambda g, out, values, index, *, axis: (
+    vjp=lambda g, out, values, index, *, axis, number=None: (
         apply_one(scatter_take_op, zeros_like_shape(values), g, index, axis=axis),
         None,
     ),
@@ -211,7 +212,8 @@ class TensorArray:
             return np.take(self.values, numbers, axis=0)
         values, written, positions = (as_tensor(x, graph=graph) for x in (self.values, self.written, index))
         behind = call("where", call("take", written, positions, 0), positions, call("add", positions, self.size()))
-        return apply_one(read_element_op, values, behind, axis=0)
+        number = int(index) if isinstance(index, np.ndarray) and index.ndim == 0 else None
+        return apply_one(read_element_op, values, behind, axis=0, number=number)
 
 
 pytree.declare(
