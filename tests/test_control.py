@@ -194,7 +194,7 @@ def test_checkpoints_save_memory() -> None:
 
 
 def test_what_is_saved_is_what_the_rules_need() -> None:
-    """Per step: a factor for the gradient of the other, tanh for its own and for what is made of it; nothing for a sum."""
+    """Per step: a factor for the gradient of the other, tanh for its own; nothing for a sum."""
     for body, saved in (
         (lambda c, a: c + a, 0), (lambda c, a: c * a, 1), (lambda c, a: np.tanh(c), 1),
         (lambda c, a: np.tanh(c) * a, 1), (lambda c, a: (np.tanh(c) + 1) / 2 - c, 1), (lambda c, a: np.exp(-c) * 2, 1),
