@@ -39,7 +39,7 @@ from jitgrad.control.ops import (
 from jitgrad.control.tracing import close_over, numbered, place, standing_for, trace_body, with_equal_room
 from jitgrad.errors import ShapeError, layout
 from jitgrad.graph import Graph, Tensor, default_graph, in_graph
-from jitgrad.ops.common import as_tensor
+from jitgrad.ops.common import as_tensor, filled
 from jitgrad.trace import graph_in
 
 Fn = Callable[..., Any]
@@ -61,10 +61,19 @@ def _tensor(leaf: Any, graph: Graph) -> Tensor:
         found = graph.as_graph_element(leaf)
         assert isinstance(found, Tensor)
         return found
-    made = as_tensor(leaf, graph=graph)
+    made = as_tensor(_as_number(leaf), graph=graph)
     if type(leaf) in (bool, int, float, complex):
         made.is_weak = type(leaf) is not bool
     return made
+
+
+def _as_number(leaf: Any) -> Any:
+    """An array whose elements are all one number (``np.zeros(n)``) in the memory of that number; others as they are."""
+    if not isinstance(leaf, np.ndarray) or not leaf.size or leaf.dtype.kind not in "fiub":
+        return leaf
+    first = leaf.flat[0]
+    is_one = bool(np.all(leaf == first)) and (first != 0 or leaf.dtype.kind != "f" or not np.signbit(leaf).any())
+    return filled(leaf.shape, first, leaf.dtype) if is_one else leaf
 
 
 # -- branches ----------------------------------------------------------------------------------------------------------
