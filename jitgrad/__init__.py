@@ -6,6 +6,8 @@ from jitgrad import optimize as optimize
 from jitgrad.aggregation import AggregationMethod
 from jitgrad.building import colocate_with, control_dependencies, device, name_scope
 from jitgrad.config import config, get_num_threads, set_num_threads
+from jitgrad.control.arrays import TensorArray
+from jitgrad.control.folds import foldl, foldr, map
 from jitgrad.control.functions import checkpoint, cond, fori_loop, scan, switch, while_loop
 from jitgrad.control.ops import LoopLimitError
 from jitgrad.custom import custom_gradient, not_differentiable, register_gradient
@@ -42,6 +44,7 @@ from jitgrad.errors import (
     ShapeError,
     TracedValueError,
     UnsupportedOpError,
+    UnwrittenError,
 )
 from jitgrad.graph import Graph, Operation, Tensor, default_graph
 from jitgrad.hessians import hessian_vector_product, hessians
@@ -87,8 +90,10 @@ __all__ = [
     "Session",
     "ShapeError",
     "Tensor",
+    "TensorArray",
     "TracedValueError",
     "UnsupportedOpError",
+    "UnwrittenError",
     "Variable",
     "accumulate_n",
     "add_n",
@@ -104,6 +109,8 @@ __all__ = [
     "custom_gradient",
     "default_graph",
     "device",
+    "foldl",
+    "foldr",
     "fori_loop",
     "gather",
     "get_num_threads",
@@ -124,6 +131,7 @@ __all__ = [
     "jit_scope",
     "jvp",
     "make_vjp",
+    "map",
     "name_scope",
     "nn",
     "not_differentiable",

@@ -16,7 +16,7 @@ import numpy as np
 from jitgrad.batching_rules import Inputs, Lead, Mask, repeat, rule_for
 from jitgrad.gradients import operations_between
 from jitgrad.graph import Operation, Tensor, apply
-from jitgrad.opdef import AxisIndex, Guard, IndexMap, Interpreted, OpDef, Params, Reindex, Specs
+from jitgrad.opdef import AxisIndex, Control, Guard, IndexMap, Interpreted, OpDef, Params, Reindex, Specs, Vjp
 from jitgrad.operators import call
 from jitgrad.scopes import compile_attrs
 from jitgrad.spec import TensorSpec
@@ -45,7 +45,7 @@ def _batch_operation(op: Operation, inputs: Inputs, mask: Mask, lead: Lead) -> t
     rule = rule_for(op)
     made = None if rule is None else rule(op, inputs, mask, lead)
     if made is None:
-        made = apply(batched(op.opdef), *inputs, batched=mask, **op.params)
+        made = apply(batched(op.opdef), *inputs, **_joined(mask, op.params))
     return made if isinstance(made, tuple) else (made,)
 
 
@@ -64,11 +64,12 @@ def batched(opdef: OpDef) -> OpDef:
         outputs = opdef.infer(_single(specs, mask), own)
         return tuple(TensorSpec((extent, *spec.known_shape), spec.dtype) for spec in outputs)
 
-    def impl(*arrays: Any, batched: Mask, **own: Any) -> Any:
-        extent = next(len(a) for a, is_batched in zip(arrays, batched, strict=True) if is_batched)
+    def impl(*arrays: Any, **params: Any) -> Any:
+        mask, own = _split(params)
+        extent = next(len(a) for a, is_batched in zip(arrays, mask, strict=True) if is_batched)
         results = [
             opdef.impl(
-                *[a[i] if is_batched else a for a, is_batched in zip(arrays, batched, strict=True)], **own
+                *[a[i] if is_batched else a for a, is_batched in zip(arrays, mask, strict=True)], **own
             )
             for i in range(extent)
         ]
@@ -76,8 +77,8 @@ def batched(opdef: OpDef) -> OpDef:
             return tuple(np.stack(parts) for parts in zip(*results, strict=True))
         return np.stack(results)
 
-    def vjp(g: Any, out: Any, *inputs: Tensor, batched: Mask, **own: Any) -> Any:
-        return _batched_vjp(opdef, g, out, inputs, batched, own)
+    def vjp(g: Any, out: Any, *inputs: Tensor, **params: Any) -> Any:
+        return _batched_vjp(opdef, g, out, inputs, *_split(params))
 
     kind = opdef.kind
     return OpDef(
@@ -93,8 +94,30 @@ def batched(opdef: OpDef) -> OpDef:
     )
 
 
-def _split(params: Params) -> tuple[Mask, Params]:
-    return params["batched"], {key: value for key, value in params.items() if key != "batched"}
+def batched_rule(opdef: OpDef, mask: Mask, own: dict[str, Any]) -> Vjp:
+    """The gradient rule of an op on examples, by that of the op on one with the params ``own``; the params of the
+    operation that it belongs to do not matter.
+    """
+
+    def vjp(g: Any, out: Any, *inputs: Tensor, wanted: Mask | None = None, **params: Any) -> Any:
+        how = own if wanted is None else {**own, "wanted": wanted}
+        return _batched_vjp(opdef, g, out, inputs, mask, how)
+
+    return vjp
+
+
+def _joined(mask: Mask, own: Params) -> Params:
+    """The params of a batched op; the op may be a batched one itself."""
+    return {"batched": mask, **{_renamed(key, "batched", "batched_inner"): value for key, value in own.items()}}
+
+
+def _split(params: Params) -> tuple[Mask, dict[str, Any]]:
+    own = {_renamed(key, "batched_inner", "batched"): value for key, value in params.items() if key != "batched"}
+    return params["batched"], own
+
+
+def _renamed(key: str, old: str, new: str) -> str:
+    return new + key.removeprefix(old) if key.startswith(old) else key
 
 
 def _single(specs: Specs, mask: Mask) -> Specs:
@@ -143,6 +166,8 @@ def _batched_vjp(
     one_out, one_g = tuple(map(first, outs)), tuple(None if t is None else first(t) for t in gs)
     ones = [first(x) if is_batched else x for x, is_batched in zip(inputs, mask, strict=True)]
     is_single = not isinstance(out, tuple)
+    if isinstance(opdef.kind, Control):
+        own = {"wanted": (True,) * len(inputs), **own}
     grads = opdef.vjp(one_g[0] if is_single else one_g, one_out[0] if is_single else one_out, *ones, **own)
     grads = grads if isinstance(grads, list | tuple) else (grads,)
     present = [t for t in grads if t is not None]

@@ -14,6 +14,7 @@ import numpy as np
 from jitgrad.graph import Operation, Tensor, apply, apply_one
 from jitgrad.opdef import (
     Contract,
+    Control,
     Elementwise,
     Gather,
     Interpreted,
@@ -327,7 +328,14 @@ def _library(op: Operation, inputs: Inputs, mask: Mask, lead: Lead) -> Any:
     return call("moveaxis", call("reshape", solved, _open(*batch, m, n, k)), -2, 0)
 
 
+def _control(op: Operation, inputs: Inputs, mask: Mask, lead: Lead) -> Any:
+    from jitgrad.control.batched import batch_control
+
+    return batch_control(op, inputs, mask, lead)
+
+
 _rules: dict[type, Rule] = {
+    Control: _control,
     Elementwise: _same_op,
     View: _view,
     Shaped: _shaped,

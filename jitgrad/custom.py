@@ -16,7 +16,7 @@ from jitgrad import pytree
 from jitgrad.eagerness import finish, is_eager, local
 from jitgrad.errors import DTypeError, GradientError, layout
 from jitgrad.gradient_rules import fitted, registered_rules
-from jitgrad.graph import Tensor, apply, default_graph
+from jitgrad.graph import Tensor, apply, default_graph, in_graph
 from jitgrad.opdef import AxisIndex, Elementwise, IndexMap, Interpreted, Params, Reindex, Specs, define
 from jitgrad.ops.common import as_tensor, same_spec
 from jitgrad.sources import operation_text
@@ -242,7 +242,7 @@ def _call_rule(vjp: Rule, cotangent: Any) -> Any:
     kinds = [p.kind for p in inspect.signature(vjp).parameters.values()
              if p.default is p.empty and p.kind in _POSITIONAL]  # fmt: skip
     takes_each = inspect.Parameter.VAR_POSITIONAL in kinds or len(kinds) == len(cotangent)
-    return vjp(*cotangent, **keywords) if takes_each else vjp(cotangent, **keywords)
+    return vjp(*cotangent) if takes_each else vjp(cotangent)
 
 
 _POSITIONAL = (
@@ -278,7 +278,7 @@ def _infer_py_func(specs: Specs, params: Params) -> Specs:
     )
 
 
-def call_python(*arrays: Any, fn: Callable[..., Any], dtypes: tuple[DType, ...], shapes: Any = None) -> Any:
+def _run_python(*arrays: Any, fn: Callable[..., Any], dtypes: tuple[DType, ...], shapes: Any = None) -> Any:
     """What ``fn`` gives for copies of the arrays, which it may change, checked to be of ``dtypes``."""
     result = fn(*map(np.array, arrays))
     results = result if isinstance(result, tuple | list) and len(dtypes) != 1 else (result,)
@@ -310,7 +310,7 @@ def _name(fn: Callable[..., Any]) -> str:
 py_func_op = define(
     "py_func",
     infer=_infer_py_func,
-    impl=call_python,
+    impl=_run_python,
     kind=Interpreted("py_func calls Python"),
     stateful=True,
 )
@@ -325,7 +325,7 @@ def _declared(inputs: Any, dtypes: Any) -> tuple[bool, tuple[DType, ...], Sequen
 def call_python(fn: Callable[..., Any], inputs: Any, dtypes: Any) -> Any:
     """What ``py_func`` gives for arrays, now."""
     is_single, types, values = _declared(inputs, dtypes)
-    made = _call_python(*map(np.asarray, values), fn=fn, dtypes=types, shapes=())
+    made = _run_python(*map(np.asarray, values), fn=fn, dtypes=types)
     return made if is_single else [made] if len(types) == 1 else list(made)
 
 

@@ -23,6 +23,10 @@ class IndexingError(JitgradError, IndexError):
     """An index does not fit the array, or is of a kind that indexes nothing."""
 
 
+class UnwrittenError(IndexingError):
+    """An element of a TensorArray was read that has not been written."""
+
+
 class TracedValueError(JitgradError, TypeError):
     """The value of a traced tensor was needed while only its shape and dtype are known."""
 
@@ -56,3 +60,12 @@ def layout(what: str, **fields: object) -> str:
     width = max((len(name) for name in shown), default=0) + 1
     lines = [f"  {name + ':':<{width}} {value}" for name, value in shown.items()]
     return "\n".join([what, *lines])
+
+
+def unwritten_error(number: int | None, place: str | None = None) -> UnwrittenError:
+    """The error for reading element ``number`` of a TensorArray; None: it is not known which."""
+    which = "an element" if number is None else f"element {number}"
+    return UnwrittenError(
+        layout(f"{which} of a TensorArray is read, and has not been written", needed=place,
+               hint="write it first, or fill the whole array with unstack(...)")
+    )  # fmt: skip

@@ -247,6 +247,14 @@ class Graph:
         """What stands here for a tensor of another graph: itself, unless this is a graph inside that one."""
         return x
 
+    def source_of(self, x: Tensor) -> Tensor:
+        """What a tensor of this graph stands for in the graphs around; itself where it is made here."""
+        return x
+
+    def is_captured(self, x: Tensor) -> bool:
+        """Whether a tensor of this graph only stands for one of the graph around."""
+        return False
+
     # -- scopes ----------------------------------------------------------------------------------------------------
 
     def unique_name(self, name: str) -> str:

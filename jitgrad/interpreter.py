@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jitgrad import recording
-from jitgrad.errors import IndexingError, layout
+from jitgrad.errors import IndexingError, JitgradError, layout, unwritten_error
 from jitgrad.opdef import Elementwise, Fill, Gather, Library, Scatter
 from jitgrad.program import Instruction, Program, instruction_text
+from jitgrad.sources import source_text
 
 _REUSED_BYTES = 256 * 1024  # from here on, memory that is at hand is worth more than looking for it costs; as in NumPy
 _OWN_REFERENCES = 3  # of an array that only the table of values holds: the table, a variable, the question itself
@@ -58,7 +59,7 @@ def interpret(program: Program, feeds: Sequence[Any]) -> list[Any]:
                     del memory
                 else:
                     result = impl(*arguments(values), **params)
-            except (IndexError, np.linalg.LinAlgError) as error:
+            except (IndexError, np.linalg.LinAlgError, JitgradError) as error:
                 raise located(program, program.instructions[number], error) from error
             if len(outputs) == 1:
                 values[outputs[0]] = result
@@ -133,6 +134,9 @@ def located(program: Program, ins: Instruction, error: Exception) -> Exception:
 
     What a program within an instruction says is left as it is.
     """
+    is_placed = "\n  needed:" in str(error) or "\n  op:" in str(error)
+    if isinstance(error, JitgradError) and error.args and not is_placed:
+        error.args = (layout(str(error), needed=f"at {source_text(ins.origin.source)}"), *error.args[1:])
     if "\n" in str(error):
         return error
     if isinstance(error, np.linalg.LinAlgError):
@@ -163,6 +167,8 @@ def matrix_error(program: Program, ins: Instruction, what: str) -> np.linalg.Lin
 
 def position_error(program: Program, ins: Instruction) -> IndexingError:
     """The error for a gather or a scatter that was given a position out of bounds."""
+    if ins.op.name == "read_element":
+        return unwritten_error(ins.params.get("number"), f"at {source_text(ins.origin.source)}")
     return IndexingError(
         layout(
             f"op {ins.op.name!r}: a position is out of bounds",

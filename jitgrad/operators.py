@@ -113,7 +113,10 @@ def traced_value_error(x: Any, what: str, hint: str) -> JitgradError:
     )
 
 
-_branch_hint = "use np.where(condition, a, b), or make what decides a static argument (static_argnames)"
+_branch_hint = (
+    "use jg.cond(condition, f, g) for if, jg.while_loop for while, np.where(condition, a, b) element by element; or "
+    "make what decides a static argument (static_argnames)"
+)
 _array_hint = (
     "use jitgrad.numpy, which has the same names (jitgrad.numpy.array([a, b])), np.take(table, i, axis=0) in place of "
     "table[i] for a table of NumPy, or jg.py_func"

@@ -18,7 +18,7 @@ from typing import Any
 
 from jitgrad.errors import CompileError, ShapeError, layout
 from jitgrad.graph import Operation, Tensor
-from jitgrad.opdef import Control, Fill, OpDef, find
+from jitgrad.opdef import Control, Fill, Interpreted, OpDef, find
 from jitgrad.scopes import cluster_scope
 from jitgrad.sources import Source, operation_text, param_text, source_text
 from jitgrad.spec import TensorSpec
@@ -261,6 +261,33 @@ def needed_operations(
 def is_fed(op: Operation, fed: Collection[Tensor]) -> bool:
     """Whether all that the operation makes is fed, so that nobody needs to wait for it."""
     return bool(op.outputs) and all(t in fed for t in op.outputs)
+
+
+
+
+def is_dynamic(op: Operation) -> bool:
+    """Whether shapes stay unknown until it runs, however much is known of the inputs: its own, or in a body of it."""
+    kind = op.opdef.kind
+    if isinstance(kind, Control):
+        return op.params.get("shapes") is not None or any(_bodies_of(op, "is_dynamic"))
+    if not isinstance(kind, Interpreted) or all(t.spec.is_known for t in op.outputs):
+        return False
+    try:
+        specs = op.opdef.infer(tuple(_some_spec(x.spec) for x in op.inputs), op.params)
+    except ShapeError:
+        return False
+    return not all(spec.is_known for spec in specs)
+
+
+def _bodies_of(op: Operation, what: str) -> Iterable[bool]:
+    """What is said of each body of a control operation."""
+    for value in op.params.values():
+        for item in value if isinstance(value, tuple) else (value,):
+            yield getattr(item, what, False)
+
+
+def _some_spec(spec: TensorSpec) -> TensorSpec:
+    return TensorSpec(tuple(1 if n is None else n for n in spec.shape or ()), spec.dtype)
 
 
 _has_known_spec = operator.attrgetter("spec.is_known")

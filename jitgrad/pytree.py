@@ -19,11 +19,15 @@ import numpy as np
 
 from jitgrad.forking import wait_for_when_forking
 
+TakeApart = Callable[[Any], tuple[tuple[Any, ...], Any, tuple[str, ...]]]
+PutTogether = Callable[[Any, Any], Any]
 _namespace = "jitgrad"
 _registering = threading.RLock()
 wait_for_when_forking(_registering)
 _plain: set[type] = {np.ndarray, float, int, bool, complex, str, np.float64, np.float32, np.int64}
 _containers: set[type] = set()
+# Classes that tell how they are taken apart (children, what is fixed, names of the children) and put together again.
+_declared: dict[type, tuple[TakeApart, PutTogether]] = {}
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
@@ -34,6 +38,13 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
     for leaf in leaves:
         if type(leaf) not in _plain and _learn(type(leaf)):
             return flatten(tree)
+    return leaves, structure
+
+
+def flatten_up_to_class(tree: Any, cls: type) -> tuple[list[Any], Any]:
+    """As ``flatten``, with the objects of a class as leaves."""
+    flatten(tree)
+    leaves, structure = _native().flatten(tree, lambda x: isinstance(x, cls), False, _namespace)
     return leaves, structure
 
 
@@ -113,8 +124,8 @@ def _plain_paths(tree: Any, root: str) -> list[str] | None:
 
 
 def _learn(cls: type) -> bool:
-    """Make a dataclass known to optree as a container; False for every other type, which is remembered."""
-    if not dataclasses.is_dataclass(cls):
+    """Make a dataclass, or a declared class, known to optree as a container; False for other types: remembered."""
+    if cls not in _declared and not dataclasses.is_dataclass(cls):
         _plain.add(cls)
         return False
     with _registering:
@@ -124,8 +135,21 @@ def _learn(cls: type) -> bool:
     return True
 
 
+def declare(cls: type, take_apart: TakeApart, put_together: PutTogether) -> None:
+    """Let objects of a class be containers: ``take_apart(object)`` gives its children, what is fixed, and the names of
+    the children; ``put_together(fixed, children)`` an object.
+    """
+    _declared[cls] = take_apart, put_together
+
+
 def _register(cls: Any) -> None:
     import optree
+
+    if cls in _declared:
+        optree.register_pytree_node(
+            cls, *_declared[cls], path_entry_type=optree.GetAttrEntry, namespace=_namespace
+        )
+        return
 
     names = tuple(field.name for field in dataclasses.fields(cls))
 

@@ -17,14 +17,12 @@ import numpy as np
 from jitgrad import recording
 from jitgrad.collecting import collection_paused
 from jitgrad.config import config
-from jitgrad.errors import ShapeError
 from jitgrad.executable import Executable, make_executable
 from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Operation, Tensor
 from jitgrad.interpreter import interpret
 from jitgrad.nonfinite import run_checked
-from jitgrad.opdef import Interpreted
-from jitgrad.program import Program, is_fed, needed_operations, slice_graph
+from jitgrad.program import Program, is_dynamic, is_fed, needed_operations, slice_graph
 from jitgrad.progress import watched
 from jitgrad.restoring import variables_of
 from jitgrad.spec import TensorSpec, spec_of
@@ -268,23 +266,6 @@ def _plan_steps(
         late = tuple(op for op in operations if level[op] == depth and op in dynamic)
         steps.append(_Step(Stage(made, tuple(inputs), wanted, done, f"{name}_{depth}"), late))
     return tuple(steps)
-
-
-def is_dynamic(op: Operation) -> bool:
-    """Whether the output shapes stay unknown however much is known of the inputs."""
-    if not isinstance(op.opdef.kind, Interpreted) or all(t.spec.is_known for t in op.outputs):
-        return False
-    try:
-        return any(
-            not spec.is_known
-            for spec in op.opdef.infer(tuple(_some_spec(x.spec) for x in op.inputs), op.params)
-        )
-    except ShapeError:
-        return False
-
-
-def _some_spec(spec: TensorSpec) -> TensorSpec:
-    return TensorSpec(tuple(1 if n is None else n for n in spec.shape or ()), spec.dtype)
 
 
 def _levels(

@@ -291,8 +291,11 @@ def _stand_in(key: LeafKey, name: str) -> Any:
 
 
 def describe(fn: Callable[..., Any]) -> str:
-    """``loss at train.py:12``."""
-    code = getattr(fn, "__code__", None) or getattr(getattr(fn, "__wrapped__", None), "__code__", None)
+    """``loss at train.py:12``, of the function itself where it is wrapped."""
+    inner = fn
+    while hasattr(inner, "__wrapped__"):
+        inner = inner.__wrapped__
+    code = getattr(inner, "__code__", None)
     where = f" at {os.path.basename(code.co_filename)}:{code.co_firstlineno}" if code is not None else ""
     return f"{getattr(fn, '__name__', type(fn).__name__)}{where}"
 

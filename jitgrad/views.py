@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.errors import ReadOnlyError, layout
+from jitgrad.errors import ReadOnlyError, UnsupportedOpError, layout
 from jitgrad.graph import Operation, Tensor, apply
 from jitgrad.operators import call, function
 from jitgrad.sources import operation_text, source_text, user_source
@@ -215,6 +215,8 @@ def item_as_users_see(out: Tensor, x: Tensor, index: Any) -> Tensor:
 
 
 def _tie(out: Tensor, base: Tensor, name: str = "getitem") -> None:
+    if base.op.graph is not out.op.graph:  # that of a body, which reads ``base`` from around
+        base = out.op.graph.captured(base)
     steps = _path(out, base)
     if steps is None:
         return
@@ -253,6 +255,13 @@ def _path(out: Tensor, base: Tensor) -> tuple[Step, ...] | None:
 # -- writing -------------------------------------------------------------------------------------------------
 
 
+def _array_of(x: Tensor) -> Tensor:
+    """The array that a tensor is a view of, or a view of a view; the tensor itself where it is none."""
+    while x._view is not None and x._view.base is not None:
+        x = x._view.base
+    return x
+
+
 def write(x: Tensor, new: Tensor) -> None:
     """Let the object ``x`` have the value ``new``, and all that share its memory the elements that they share.
 
@@ -262,6 +271,8 @@ def write(x: Tensor, new: Tensor) -> None:
         return rebind(x, new)
     view = x._view
     check_writable(x)
+    if x.op.graph.is_captured(array := _array_of(x)):
+        raise _outside(array)
     place, chain = view.reach, [x]
     view.has_value(x, new)
     while view.base is not None:
@@ -349,8 +360,22 @@ def rebind(x: Tensor, new: Tensor) -> None:
     the place of ``x`` in the graph, and ``x`` takes that of ``new``. Code that keeps a list of tensors over a
     call of user code (inputs of a trace) must keep their operations instead.
     """
+    if new.op.graph is not x.op.graph:
+        raise _outside(x)
     _leave(x)
     _enter(x, new)
+
+
+def _outside(x: Tensor) -> UnsupportedOpError:
+    """The error for a write, in the body of a loop or a branch, to an array from around it."""
+    return UnsupportedOpError(
+        layout(
+            "the body of a loop or a branch assigns to an array that it reads from outside",
+            op=operation_text(x.op),
+            needed=f"at {source_text(user_source())}",
+            hint="make the array part of the loop's state, assign to it there and return it; or assign to a copy of it",
+        )
+    )
 
 
 def _leave(x: Tensor) -> None:

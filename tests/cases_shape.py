@@ -76,6 +76,7 @@ cases: list[OpCase] = [
     # positions
     case("take", "f64[3,4] i64[2,2]", [any_float, (-4, 3)], dtypes=everything, axis=1),
     case("take", "f64[3,4] i64[]", [any_float, (-3, 2)], axis=0),
+    case("read_element", "f64[3,4] i64[2]", [any_float, (-3, 2)], axis=0),
     case(
         "scatter_take",
         "f64[3,4] f64[3,2,2] i64[2,2]",

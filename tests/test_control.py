@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -55,6 +56,14 @@ REFERENCE: list[tuple[str, Fn, float, float, float, float | None]] = [
     (
         "loop in a cond",
         lambda x: jg.cond(x > 0, lambda: jg.fori_loop(0, 3, lambda i, s: s * x, x), lambda: x), 2.0, 16.0, 32.0, 48.0,
+    ),
+    (
+        "one loop after another", lambda v: jg.while_loop(lambda s: s < 1000, lambda s: 2 * s, until_100(v)),
+        2.0, 1024.0, 4096.0, 14336.0,
+    ),
+    (
+        "loops side by side", lambda v: until_100(v) + jg.while_loop(lambda s: s < 10, lambda s: 3 * s, v),
+        2.0, 274.0, 1033.0, 3584.0,
     ),
     ("overwritten by a constant", lambda x: jg.fori_loop(0, 3, lambda i, s: 7.0, x) + 0 * x, 2.0, 7.0, 0.0, 0.0),
     (
@@ -148,3 +157,49 @@ def test_gradients_inside_a_body() -> None:
         y = jg.fori_loop(0, 2, lambda i, s: jg.gradients(s * s * x, [s, x])[0], x)
         (dx,) = jg.gradients(y, [x])
     assert jg.Session(graph).run([y, dx], {x: 3.0}) == [108.0, 108.0]
+
+
+def test_newtons_iteration_has_the_derivative_of_the_root() -> None:
+    """x + log(x) = a: the gradient through the iterations is that of the root, x/(1 + x), and so is the next one."""
+
+    def root(a: Any) -> Any:
+        step = lambda x: x - (x + np.log(x) - a) / (1 + 1 / x)  # noqa: E731
+        return jg.while_loop(lambda x: np.abs(x + np.log(x) - a) > 1e-13, step, 1.0, maximum_iterations=50)
+
+    for way in (lambda f: f, jg.compile):
+        x = way(root)(3.0)
+        assert x + np.log(x) == pytest.approx(3.0, rel=1e-13)
+        assert way(jg.grad(root))(3.0) == pytest.approx(x / (1 + x), rel=1e-12)
+        assert way(jg.hessian(root))(3.0) == pytest.approx(x / (1 + x) ** 3, rel=1e-8)
+        assert way(lambda a: jg.jvp(root, (a,), (1.0,))[1])(3.0) == pytest.approx(x / (1 + x), rel=1e-12)
+
+
+def test_checkpoints_save_memory() -> None:
+    """The peak of a gradient over n steps: that of n with all steps kept, of 2 sqrt(n) with checkpoints."""
+    n, x = 2500, np.linspace(0.1, 1.0, 100)
+
+    def last(a: Any, every: int | None) -> Any:
+        step = lambda c, _: (np.tanh(c * a) + 0.01 * c, None)  # noqa: E731
+        return np.sum(jg.scan(step, x, None, n, checkpoint_every=every)[0])
+
+    peaks = {}
+    for every in (None, 50):
+        run = jg.compile(jg.grad(lambda a, every=every: last(a, every)))
+        run.interpret(1.05)
+        tracemalloc.start()
+        run.interpret(1.05)
+        peaks[every] = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peaks[None] > n * x.nbytes and peaks[50] < 6 * 50 * x.nbytes
+
+
+def test_what_is_saved_is_what_the_rules_need() -> None:
+    """Per step: a factor for the gradient of the other, tanh for its own; nothing for a sum."""
+    for body, saved in (
+        (lambda c, a: c + a, 0), (lambda c, a: c * a, 1), (lambda c, a: np.tanh(c), 1),
+        (lambda c, a: np.tanh(c) * a, 1), (lambda c, a: (np.tanh(c) + 1) / 2 - c, 1), (lambda c, a: np.exp(-c) * 2, 1),
+    ):  # fmt: skip
+        f = lambda x, a, body=body: jg.fori_loop(0, 9, lambda i, c: body(c, a), x)  # noqa: E731
+        text = str(jg.compile(jg.grad(f, (0, 1))).explain(0.3, 0.5).program)
+        loops = [line for line in text.splitlines() if line.startswith("  %") and "= scan(" in line]
+        assert sum(line.count("f64[9]") for line in loops if "reverse=False" in line) == saved, text

@@ -73,6 +73,19 @@ def test_certified_digits(number: int, start: int) -> None:
     assert nist.matching_digits(b, problem.certified) >= 9.5
 
 
+def test_the_gradient_of_the_end_point_is_that_of_the_sensitivity_equations() -> None:
+    ode = example("ode")
+    value, gradient = ode.gradient(ode.PARAMETERS)
+    expected, sensitivities = ode.by_sensitivities(ode.PARAMETERS)
+    assert value == pytest.approx(expected, rel=1e-9)
+    np.testing.assert_allclose(gradient, sensitivities, rtol=1e-8)
+
+
+def test_characters_are_learnt() -> None:
+    losses, _ = example("characters").train(60, units=16, steps=12, batch=8)
+    assert losses[0] > 3.8 and np.mean(losses[-10:]) < 3.0
+
+
 @pytest.mark.quick
 def test_nist_data_give_the_certified_sum_of_squares() -> None:
     for problem in example("nist_data").PROBLEMS:

@@ -128,3 +128,13 @@ def test_a_join_of_four_times_as_many_arrays_needs_no_more_kernels() -> None:
         return f.cache_info().kernels
 
     assert kernels(1024) <= kernels(256)
+
+
+def test_extents_of_one_may_move_in_a_reshape() -> None:
+    """The extents around them stay the same ones: the sum of two arrays so reshaped is one kernel."""
+
+    def f(a: Any, b: Any) -> Any:
+        return (a.reshape(9, 1, 3) + b.reshape(9, 1, 3)).reshape(1, 9, 3)
+
+    a, b = np.arange(27.0).reshape(1, 9, 3), np.ones((1, 9, 3))
+    np.testing.assert_array_equal(jg.compile(f)(a, b), a + b)

@@ -14,9 +14,11 @@ from benchmarks.workloads import (
     gelu,
     gmm,
     mlp,
+    recurrent,
     regression,
     rosenbrock,
     rowwise,
+    sequences,
     stencil,
 )
 
@@ -35,6 +37,8 @@ FAMILIES = (
     convolution,
     stencil,
     batched,
+    sequences,
+    recurrent,
 )
 
 WORKLOADS: dict[str, Workload] = {w.name: w for family in FAMILIES for w in family.WORKLOADS}

@@ -126,16 +126,15 @@ def _kept(program: Program, x: int, out: int, ins: Instruction) -> Iterator[tupl
 
 
 def _through_view(program: Program, x: int, out: int) -> Iterator[tuple[Dim, Dim]]:
-    """Leading and trailing dimensions that a reshape leaves alone."""
-    a, b = program.specs[x].known_shape, program.specs[out].known_shape
-    for d, (m, n) in enumerate(zip(a, b, strict=False)):
-        if m != n:
-            break
-        yield (x, d), (out, d)
-    for d, (m, n) in enumerate(zip(a[::-1], b[::-1], strict=False), start=1):
-        if m != n:
-            break
-        yield (x, len(a) - d), (out, len(b) - d)
+    """Leading and trailing dimensions that a reshape leaves alone; extents of 1 may come, go and move."""
+    pair = [
+        [(d, n) for d, n in enumerate(program.specs[v].known_shape) if n != 1] for v in (x, out)
+    ]
+    for a, b in (pair, (pair[0][::-1], pair[1][::-1])):
+        for (d, m), (e, n) in zip(a, b, strict=False):
+            if m != n:
+                break
+            yield (x, d), (out, e)
 
 
 def _through_contract(program: Program, ins: Instruction) -> Iterator[tuple[Dim, Dim]]:

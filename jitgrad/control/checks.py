@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from jitgrad import pytree
+from jitgrad.control import states
+from jitgrad.control.arrays import has_empty
 from jitgrad.control.tracing import TracedBody, place
 from jitgrad.errors import DTypeError, JitgradError, ShapeError, layout
 from jitgrad.graph import Tensor
@@ -26,7 +28,7 @@ class StructureError(JitgradError, TypeError):
 
 def check_items(xs: Any, length: int | None) -> int | None:
     """The number of steps of a scan; None where it is not known yet."""
-    leaves, paths = pytree.flatten(xs)[0], pytree.paths(xs)
+    leaves, paths = states.flatten(xs)[0], states.paths(xs)
     found: dict[int, str] = {}
     for leaf, path in zip(leaves, paths, strict=True):
         shape = leaf.shape if hasattr(leaf, "shape") else np.shape(leaf)
@@ -45,15 +47,16 @@ def check_items(xs: Any, length: int | None) -> int | None:
 
 
 def settle_state(
-    name: str, fn: Fn, init: Any, state: list[Tensor], trace: Callable[[Sequence[Any]], TracedBody], shapes: Any
-) -> tuple[list[Tensor], TracedBody]:
+    name: str, fn: Fn, init: Any, state: list[Tensor], trace: Callable[[Sequence[Any]], TracedBody],
+    shapes: Any = None, is_pair: bool = False,
+) -> tuple[list[Tensor], TracedBody]:  # fmt: skip
     """The state in the dtypes that the body keeps, and the body for these: a Python number as init gives way."""
     likes: list[Any] = list(state)
     if shapes is not None:
         likes = [TensorSpec(tuple(s), x.dtype) for s, x in zip(shapes, state, strict=True)]
     for _ in range(3):
         body = trace(likes)
-        result = _state_of(name, fn, body)
+        result = _state_of(name, fn, body) if is_pair else body
         changed = False
         for k, (x, y) in enumerate(zip(state, result.outputs, strict=False)):
             if x.dtype != y.dtype and x.is_weak and not y.is_weak and _gives_way(x, y):
@@ -82,39 +85,39 @@ def _in_dtypes(body: TracedBody, state: Sequence[Tensor]) -> TracedBody:
 
 
 def _state_of(name: str, fn: Fn, body: TracedBody) -> TracedBody:
-    """The part of a body's result that is its state: all of it, or the first of the pair that a scan's gives."""
-    if name != "scan":
-        return body
+    """The body with that part of its result that is its state: the first of the pair that a scan's gives."""
     result = pytree.unflatten(body.structure, list(body.outputs))
     if not isinstance(result, tuple | list) or len(result) != 2:
         raise StructureError(
-            layout(f"the function of a scan gives a pair (carry, y), got {type(result).__name__}",
+            layout(f"{name}: the function gives a pair (carry, y), got {type(result).__name__}",
                    function=describe(fn), needed=place())
         )  # fmt: skip
-    leaves, structure = pytree.flatten(result[0])
-    return replace(body, outputs=tuple(leaves), structure=structure, paths=tuple(pytree.paths(result[0])))
+    leaves, structure = states.flatten(result[0])
+    return replace(body, outputs=tuple(leaves), structure=structure, paths=tuple(states.paths(result[0])))
 
 
 def check_state(name: str, fn: Fn, before: Any, after: Any, is_pair: bool = False) -> None:
     """That a step on values has kept the structure and the shapes of its state."""
     if is_pair and (not isinstance(after, tuple | list) or len(after) != 2):
         raise StructureError(
-            layout(f"the function of a scan gives a pair (carry, y), got {type(after).__name__}",
+            layout(f"{name}: the function gives a pair (carry, y), got {type(after).__name__}",
                    function=describe(fn), needed=place())
         )  # fmt: skip
     after = after[0] if is_pair else after
-    leaves, structure = pytree.flatten(before)
-    results, other = pytree.flatten(after)
+    if has_empty(before):
+        return
+    leaves, structure = states.flatten(before)
+    results, other = states.flatten(after)
     if structure != other:
-        raise _structures(name, fn, pytree.paths(before), pytree.paths(after))
-    for path, x, y in zip(pytree.paths(before), leaves, results, strict=True):
+        raise _structures(name, fn, states.paths(before), states.paths(after))
+    for path, x, y in zip(states.paths(before), leaves, results, strict=True):
         if np.shape(x) != np.shape(y):
             raise _specs(name, fn, path, spec_of(np.asarray(x)), spec_of(np.asarray(y)), None)
 
 
 def _compare(name: str, fn: Fn, init: Any, state: Sequence[Any], result: TracedBody) -> None:
-    structure = pytree.flatten(init)[1]
-    paths = pytree.paths(init)
+    structure = states.flatten(init)[1]
+    paths = states.paths(init)
     if structure != result.structure:
         raise _structures(name, fn, paths, result.paths)
     for path, x, y in zip(paths, state, result.outputs, strict=True):
@@ -124,13 +127,14 @@ def _compare(name: str, fn: Fn, init: Any, state: Sequence[Any], result: TracedB
             raise _specs(name, fn, path, spec, y.spec, y)
 
 
-def _structures(name: str, fn: Fn, before: Sequence[str], after: Sequence[str]) -> StructureError:
-    def text(paths: Sequence[str]) -> str:
-        return ", ".join(path or "one array" for path in paths) or "nothing"
+def _text(paths: Sequence[str]) -> str:
+    return ", ".join(path or "one array" for path in paths) or "nothing"
 
+
+def _structures(name: str, fn: Fn, before: Sequence[str], after: Sequence[str]) -> StructureError:
     return StructureError(
         layout(f"{name}: the body gives a state of another structure than it was given", function=describe(fn),
-               expected=text(before), got=text(after), needed=place(),
+               expected=_text(before), got=_text(after), needed=place(),
                hint="return the state in the structure of init")
     )  # fmt: skip
 
@@ -164,8 +168,8 @@ def check_branches(name: str, fns: Sequence[Fn], bodies: list[TracedBody]) -> li
         if body.structure != first.structure:
             raise StructureError(
                 layout(f"{name}: the branches give different structures",
-                       expected=f"{', '.join(first.paths) or 'nothing'}    from {describe(fns[0])}",
-                       got=f"{', '.join(body.paths) or 'nothing'}    from {describe(fn)}", needed=place())
+                       expected=f"{_text(first.paths)}    from {describe(fns[0])}",
+                       got=f"{_text(body.paths)}    from {describe(fn)}", needed=place())
             )  # fmt: skip
     columns = list(zip(*(body.outputs for body in bodies), strict=True))
     chosen = [next((t for t in column if not t.is_weak), column[0]) for column in columns]

@@ -6,17 +6,23 @@ values that depend on nothing but constants of the loop (made again), and the re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from jitgrad.control.subgraph import Body, Subgraph, outside
+from jitgrad.errors import GradientError, layout
 from jitgrad.gradients import gradients
 from jitgrad.graph import Operation, Tensor
-from jitgrad.opdef import Elementwise, Reindex, Shaped, View
+from jitgrad.opdef import Control, Elementwise, Reindex, Shaped, View
 from jitgrad.operators import call
 from jitgrad.ops.creation import placeholder
 from jitgrad.program import needed_operations
+from jitgrad.sources import operation_text
 from jitgrad.spec import TensorSpec, is_inexact
+
+Tensors = tuple[Tensor, ...]
+Gradients = list[Tensor | None]
 
 # Made again rather than saved: what moves elements, compares or copies; to load the result would cost as much.
 _CHEAP = frozenset((
@@ -45,6 +51,7 @@ def derivative_of(body: Subgraph) -> Derivative:
     """The body with its gradient, built once."""
     made: Derivative | None = body._cache.get("derivative")
     if made is None:
+        _refuse_state(body)
         with body.graph.reopened():
             cotangents = tuple(_stand_in("cotangent", y) for y in body.outputs)
             pairs = [(y, g) for y, g in zip(body.outputs, cotangents, strict=True) if g is not None]
@@ -53,6 +60,20 @@ def derivative_of(body: Subgraph) -> Derivative:
             per_input = tuple(next(found) if is_inexact(x.dtype) else None for x in body.inputs)
         made = body._cache["derivative"] = Derivative(body, cotangents, per_input)
     return made
+
+
+def _refuse_state(body: Subgraph) -> None:
+    """GradientError where the body, run again for its gradient, would not do the same: py_func is trusted to."""
+    for op in body.operations() if body.is_stateful else ():
+        if op.opdef.stateful and op.type not in ("py_func", "no_op") and not isinstance(op.opdef.kind, Control):
+            does = "draws" if op.opdef.expand is not None else "keeps a state"
+            raise GradientError(
+                layout(
+                    f"op {op.type!r} {does} within a loop, a branch or a function, of which a gradient was asked",
+                    op=operation_text(op),
+                    hint="draw the numbers outside and pass them in, to a scan as xs",
+                )
+            )
 
 
 def _partial(
@@ -100,29 +121,84 @@ def padded(sub: Subgraph, at: int, specs: Sequence[TensorSpec]) -> Subgraph:
     return Subgraph(sub.graph, (*sub.inputs[:at], *unread, *sub.inputs[at:]), sub.outputs, sub.name)
 
 
+# -- what the rules of loops share -------------------------------------------------------------------------------------
+
+
+def outputs_of(made: Any) -> Tensors:
+    """The outputs of an op as a tuple."""
+    return made if isinstance(made, tuple) else (made,)
+
+
+def smooth(tensors: Sequence[Tensor]) -> Tensors:
+    """Those of a dtype that carries gradients."""
+    return tuple(t for t in tensors if is_inexact(t.dtype))
+
+
+def zeros(xs: Sequence[Tensor]) -> Tensors:
+    """Zeros like each."""
+    return tuple(call("zeros_like", x) for x in xs)
+
+
+def spread(inputs: Sequence[Tensor], wanted: Sequence[bool], found: Sequence[Tensor]) -> Gradients:
+    """One entry per input: None for those that carry no gradient, or of which none is wanted."""
+    pending = iter(found)
+    return [next(pending) if w and is_inexact(x.dtype) else None for x, w in zip(inputs, wanted, strict=True)]
+
+
+def backward_state(d: Derivative, n_consts: int, n_carry: int, shares: Sequence[Tensor]) -> tuple[Tensors, Tensors]:
+    """The state of a loop that goes back, in the open graph of the body: its placeholders, and what a step makes.
+
+    First the cotangents of the smooth part of the state, then the sums of the steps' ``shares``.
+    """
+    ends = n_consts + n_carry
+    state = d.body.inputs[n_consts:ends]
+    pairs = [
+        (g, zeros_or(dx, x))
+        for g, dx, x in zip(d.cotangents[:n_carry], d.gradients[n_consts:ends], state, strict=True)
+        if g is not None
+    ]
+    totals = [new_input("total", share.spec) for share in shares]
+    pairs += [(total, call("add", total, share)) for total, share in zip(totals, shares, strict=True)]
+    return tuple(before for before, _ in pairs), tuple(after for _, after in pairs)
+
+
+def smooth_of(gs: Sequence[Tensor], like: Sequence[Tensor]) -> Tensors:
+    """Those that stand where ``like`` carries gradients."""
+    return tuple(g for g, x in zip(gs, like, strict=True) if is_inexact(x.dtype))
+
+
 # -- what is saved -----------------------------------------------------------------------------------------------------
 
 
 def residuals(
-    wanted: Sequence[Tensor], given: Iterable[Tensor], fixed: Iterable[Tensor]
+    wanted: Sequence[Tensor], given: Iterable[Tensor], fixed: Iterable[Tensor], at_hand: Collection[Tensor] = ()
 ) -> tuple[Tensor, ...]:
     """The tensors of a forward part that ``wanted`` read, in the order of the graph.
 
-    ``given`` are what the gradient part has of its own: cotangents. ``fixed`` are at hand in both parts: the constants
-    of a loop, and what is made of nothing else.
+    ``given`` are what the gradient part has of its own: cotangents. ``fixed`` are the same in both parts: the constants
+    of a loop, and what is made of nothing else. To save those ``at_hand`` costs nothing.
     """
-    own, free = set(given), set(fixed)
+    own = set(given)
     operations = needed_operations(wanted, (), own)
-    behind: set[Operation] = set()
-    for op in operations:
-        if any(x in own or x.op in behind for x in op.inputs):
-            behind.add(op)
-        elif not op.opdef.stateful and op.type != "placeholder" and all(x in free for x in op.inputs):
-            free.update(op.outputs)
+    behind, free = reach(operations, own, fixed)
     read = [x for op in operations if op in behind for x in _values_read(op)]
     read += [t for t in wanted if t.op not in behind]
     found = dict.fromkeys(x for x in read if x not in own and x.op not in behind and x not in free)
-    return _cheapest(found, free)
+    return _cheapest(found, free, set(at_hand))
+
+
+def reach(
+    operations: Iterable[Operation], given: Collection[Tensor], fixed: Iterable[Tensor]
+) -> tuple[set[Operation], set[Tensor]]:
+    """The operations that depend on tensors that are given, and the tensors made of nothing but fixed ones."""
+    behind: set[Operation] = set()
+    free = set(fixed)
+    for op in operations:
+        if any(x in given or x.op in behind for x in op.inputs):
+            behind.add(op)
+        elif not op.opdef.stateful and op.type != "placeholder" and all(x in free for x in op.inputs):
+            free.update(op.outputs)
+    return behind, free
 
 
 def _values_read(op: Operation) -> tuple[Tensor, ...]:
@@ -132,17 +208,64 @@ def _values_read(op: Operation) -> tuple[Tensor, ...]:
     return op.inputs
 
 
-def _cheapest(read: dict[Tensor, None], free: set[Tensor]) -> tuple[Tensor, ...]:
+def _cheapest(read: dict[Tensor, None], free: set[Tensor], at_hand: set[Tensor]) -> tuple[Tensor, ...]:
     """Fewer tensors from which the others follow by cheap ops."""
     found = set(read)
     for x in sorted(read, key=lambda t: t.op.id, reverse=True):
+        if x in at_hand or not x.op.inputs:
+            continue
         others = [t for t in x.op.inputs if t not in free and t not in found]
         is_move = isinstance(x.op.opdef.kind, Reindex | View | Shaped) and len(x.op.inputs) <= 2
-        is_cheap = isinstance(x.op.opdef.kind, Elementwise) and x.op.type in _CHEAP and not others
-        if x.op.inputs and (is_cheap or (is_move and len(others) <= 1 and not _grows(x, others))):
+        made_of = _made_of(x, free, found | at_hand)
+        if made_of is not None:
+            found.remove(x)
+            found.update(made_of)
+        elif is_move and len(others) <= 1 and not _grows(x, others):
             found.remove(x)
             found.update(others)
+    found = _with_common_origins(found, free, at_hand)
     return tuple(sorted(found, key=lambda t: (t.op.id, t.value_index)))
+
+
+def _with_common_origins(found: set[Tensor], free: set[Tensor], at_hand: set[Tensor]) -> set[Tensor]:
+    """The tensors with one in place of several that follow from it by a few cheap ops: t for (1 + t)/2 and 1 - t²."""
+    made_from: dict[Tensor, set[Tensor]] = {}
+    for x in found - at_hand:
+        for origin in _origins(x, free):
+            made_from.setdefault(origin, set()).add(x)
+    for origin in sorted(made_from, key=lambda t: (len(made_from[t]), t.op.id, t.value_index), reverse=True):
+        group = made_from[origin] & found
+        if len(group) > 1 or (group and origin in found):
+            found = (found - group) | {origin}
+    return found
+
+
+def _origins(x: Tensor, free: set[Tensor], ops: int = 3) -> list[Tensor]:
+    """The tensors that ``x`` follows from, each alone, by a few cheap ops."""
+    chain: list[Tensor] = []
+    while len(chain) < ops and isinstance(x.op.opdef.kind, Elementwise) and x.op.type in _CHEAP:
+        inputs = {t for t in x.op.inputs if t not in free}
+        if len(inputs) != 1:
+            break
+        x = inputs.pop()
+        chain.append(x)
+    return chain
+
+
+def _made_of(x: Tensor, free: set[Tensor], at_hand: set[Tensor], ops: int = 3) -> set[Tensor] | None:
+    """The tensors at hand that ``x`` is made of by a few cheap ops; None when it takes others."""
+    if not ops or not isinstance(x.op.opdef.kind, Elementwise) or x.op.type not in _CHEAP:
+        return None
+    used: set[Tensor] = set()
+    for t in x.op.inputs:
+        if t in at_hand:
+            used.add(t)
+        elif t not in free:
+            inner = _made_of(t, free, at_hand, ops - 1)
+            if inner is None:
+                return None
+            used |= inner
+    return used
 
 
 def _grows(x: Tensor, others: Sequence[Tensor]) -> bool:

@@ -15,6 +15,8 @@ import numpy as np
 
 from jitgrad import pytree
 from jitgrad.compiled import run_once
+from jitgrad.control import states
+from jitgrad.control.arrays import filled_like, has_empty
 from jitgrad.control.checks import (
     StructureError,
     check_branches,
@@ -25,6 +27,7 @@ from jitgrad.control.checks import (
 )
 from jitgrad.control.ops import (
     LoopLimitError,
+    add_control,
     branch_number,
     call_op,
     cond_op,
@@ -33,18 +36,19 @@ from jitgrad.control.ops import (
     scan_op,
     while_op,
 )
-from jitgrad.control.tracing import close_over, numbered, place, trace_body
+from jitgrad.control.tracing import close_over, numbered, place, standing_for, trace_body, with_equal_room
 from jitgrad.errors import ShapeError, layout
-from jitgrad.graph import Graph, Tensor, apply, default_graph, in_graph
-from jitgrad.ops.common import as_tensor
+from jitgrad.graph import Graph, Tensor, default_graph, in_graph
+from jitgrad.ops.common import as_tensor, filled
 from jitgrad.trace import graph_in
 
 Fn = Callable[..., Any]
+_LEARNING_STEPS = 4  # until the elements of empty arrays are known that enter a loop
 
 
 def _graph_for(*trees: Any) -> Graph | None:
     """The graph to build in; None where there are only values."""
-    graph = graph_in(trees)
+    graph = graph_in(states.flatten(trees)[0])
     return default_graph() if graph is None and in_graph() else graph
 
 
@@ -57,14 +61,19 @@ def _tensor(leaf: Any, graph: Graph) -> Tensor:
         found = graph.as_graph_element(leaf)
         assert isinstance(found, Tensor)
         return found
-    made = as_tensor(leaf, graph=graph)
+    made = as_tensor(_as_number(leaf), graph=graph)
     if type(leaf) in (bool, int, float, complex):
         made.is_weak = type(leaf) is not bool
     return made
 
 
-def _outputs(made: Any) -> tuple[Tensor, ...]:
-    return made if isinstance(made, tuple) else (made,)
+def _as_number(leaf: Any) -> Any:
+    """An array whose elements are all one number (``np.zeros(n)``) in the memory of that number; others as they are."""
+    if not isinstance(leaf, np.ndarray) or not leaf.size or leaf.dtype.kind not in "fiub":
+        return leaf
+    first = leaf.flat[0]
+    is_one = bool(np.all(leaf == first)) and (first != 0 or leaf.dtype.kind != "f" or not np.signbit(leaf).any())
+    return filled(leaf.shape, first, leaf.dtype) if is_one else leaf
 
 
 # -- branches ----------------------------------------------------------------------------------------------------------
@@ -100,11 +109,11 @@ def _choose(name: str, index: Any, fns: tuple[Fn, ...], operands: tuple[Any, ...
         number = _tensor(index, graph)
         leaves, trees = numbered(operands)
         tensors = _tensors(leaves, graph)
-        bodies = [trace_body(fn, graph, trees, tensors, name) for fn in fns]
+        bodies = with_equal_room([trace_body(fn, graph, trees, tensors, name) for fn in fns])
         bodies = check_branches(name, fns, bodies)
         outside, branches = close_over(bodies)
-        made = apply(cond_op, number, *outside, *tensors, branches=branches) if bodies[0].outputs else ()
-        return pytree.unflatten(bodies[0].structure, list(_outputs(made)))
+        made = add_control(cond_op, number, *outside, *tensors, branches=branches) if bodies[0].outputs else ()
+        return pytree.unflatten(bodies[0].structure, list(made))
 
 
 def checkpoint(fn: Fn) -> Fn:
@@ -123,8 +132,8 @@ def checkpoint(fn: Fn) -> Fn:
             tensors = _tensors(leaves, graph)
             body = trace_body(fn, graph, trees, tensors, "checkpoint")
             outside, (sub,) = close_over([body])
-            made = apply(call_op, *outside, *tensors, body=sub) if body.outputs else ()
-            return pytree.unflatten(body.structure, list(_outputs(made)))
+            made = add_control(call_op, *outside, *tensors, body=sub) if body.outputs else ()
+            return pytree.unflatten(body.structure, list(made))
 
     return call_again
 
@@ -145,33 +154,64 @@ def while_loop(
     if graph is None:
         return _python_while(cond_fn, body_fn, init, maximum_iterations, shape_invariants)
     with graph.as_default():
+        init = _with_room("while_loop", body_fn, graph, init, [])
         leaves, (tree,) = numbered([init])
         state = _tensors(leaves, graph)
-        shapes = None if shape_invariants is None else tuple(pytree.flatten_up_to(init, shape_invariants))
+        shapes = _invariants(init, shape_invariants)
 
         def trace_step(likes: Sequence[Any]) -> Any:
             return trace_body(body_fn, graph, [tree], likes, "state")
 
-        state, body = settle_state("while_loop", body_fn, init, state, trace_step, shapes)
+        state, body = settle_state("while_loop", body_fn, init, state, trace_step, shapes=shapes)
         test = trace_body(cond_fn, graph, [tree], list(body.inputs), "state")
         check_condition(cond_fn, test)
         outside, (test_sub, body_sub) = close_over([test, body])
         if not state:
             raise StructureError(layout("while_loop: the state is empty", needed=place()))
-        made = apply(
+        made = add_control(
             while_op, *outside, *state, cond=test_sub, body=body_sub, n_consts=len(outside),
             maximum_iterations=maximum_iterations, shapes=shapes,
         )  # fmt: skip
-        return pytree.unflatten(body.structure, list(_outputs(made)))
+        return pytree.unflatten(body.structure, list(made))
 
 
-def _python_while(cond_fn: Fn, body_fn: Fn, state: Any, most: int | None, shapes: Any) -> Any:
-    count, first = 0, state
+def _invariants(init: Any, given: Any) -> tuple[Any, ...] | None:
+    """The declared shapes of the state's leaves; None where none of them leaves an extent open."""
+    if given is None:
+        return None
+    shapes = tuple(None if shape is None else tuple(shape) for shape in states.flatten_up_to(init, given))
+    return shapes if any(shape is None or None in shape for shape in shapes) else None
+
+
+def _with_room(
+    name: str, fn: Fn, graph: Graph, init: Any, xs: Sequence[Any], is_pair: bool = False
+) -> Any:
+    """The state with room in its empty TensorArrays, whose elements are learnt from a step that is traced for it."""
+    for _ in range(_LEARNING_STEPS):
+        if not has_empty(init):
+            break
+        leaves, trees = numbered([init, *xs])
+        n_carry = len(states.flatten(init)[0])
+        tensors = _tensors(leaves, graph)
+        likes = [*tensors[:n_carry], *(item_spec(x.spec) for x in tensors[n_carry:])]
+        body = trace_body(fn, graph, trees, likes, name)
+        result = pytree.unflatten(body.structure, list(body.outputs))
+        init = filled_like(init, [result[0] if is_pair and isinstance(result, tuple | list) else result])
+    return init
+
+
+def _own(tree: Any) -> Any:
+    """The tree with copies of its arrays: what a body assigns to is its own."""
+    return states.tree_map(lambda leaf: leaf.copy() if type(leaf) is np.ndarray else leaf, tree)
+
+
+def _python_while(cond_fn: Fn, body_fn: Fn, init: Any, most: int | None, shapes: Any) -> Any:
+    count, state = 0, _own(init)
     while True:
         goes_on = cond_fn(state)
         if isinstance(goes_on, Tensor):
             with goes_on.graph.as_default():
-                return while_loop(cond_fn, body_fn, first, maximum_iterations=most, shape_invariants=shapes)
+                return while_loop(cond_fn, body_fn, init, maximum_iterations=most, shape_invariants=shapes)
         if not goes_on:
             return state
         if most is not None and count >= most:
@@ -189,8 +229,10 @@ def fori_loop(lower: Any, upper: Any, body_fn: Fn, init: Any) -> Any:
     """
     if _is_integer(lower) and _is_integer(upper):
         first, steps = operator.index(lower), max(operator.index(upper) - operator.index(lower), 0)
-        numbers = np.arange(first, first + steps)
-        return scan(lambda state, i: (body_fn(i, state), None), init, numbers)[0]
+        if not steps and _graph_for(init) is None:
+            return init
+        counted = standing_for(body_fn, lambda state, i: (body_fn(i, state), None))
+        return _scan("fori_loop", counted, init, np.arange(first, first + steps), steps, False)[0]
 
     def goes_on(state: Any) -> Any:
         return np.less(state[0], upper)
@@ -199,6 +241,7 @@ def fori_loop(lower: Any, upper: Any, body_fn: Fn, init: Any) -> Any:
         i, inner = state
         return i + 1, body_fn(i, inner)
 
+    standing_for(body_fn, step)
     start = lower if not _is_integer(lower) else np.asarray(lower)
     graph = _graph_for(lower, upper, init)
     if graph is None:
@@ -222,54 +265,60 @@ def scan(
     it keeps the carry of every k-th step and computes the rest again: k near the square root of the length needs least
     memory. ShapeError for xs of different lengths, and for a carry that changes its shape.
     """
-    graph = _graph_for(init, xs)
     count = check_items(xs, length)
     if checkpoint_every is not None:
         return _scan_in_parts(fn, init, xs, count, reverse, checkpoint_every)
+    return _scan("scan", fn, init, xs, count, bool(reverse))
+
+
+def _scan(name: str, fn: Fn, init: Any, xs: Any, count: int | None, reverse: bool) -> Any:
+    """A scan on behalf of a function of that name."""
+    graph = _graph_for(init, xs)
     if graph is None:
         assert count is not None
-        return _python_scan(fn, init, xs, count, reverse)
+        return _python_scan(name, fn, init, xs, count, reverse)
     with graph.as_default():
+        init = _with_room(name, fn, graph, init, [xs], is_pair=True)
         leaves, trees = numbered([init, xs])
-        n_carry = len(pytree.flatten(init)[0])
+        n_carry = len(states.flatten(init)[0])
         state, items = _tensors(leaves[:n_carry], graph), _tensors(leaves[n_carry:], graph)
         likes = [item_spec(x.spec) for x in items]
 
         def trace_step(carried: Sequence[Any]) -> Any:
-            return trace_body(fn, graph, trees, [*carried, *likes], "scan")
+            return trace_body(fn, graph, trees, [*carried, *likes], name)
 
-        state, body = settle_state("scan", fn, init, state, trace_step, None)
+        state, body = settle_state(name, fn, init, state, trace_step, is_pair=True)
         outside, (sub,) = close_over([body])
         if not body.outputs:
             return pytree.unflatten(body.structure, [])
-        made = apply(
+        made = add_control(
             scan_op, *outside, *state, *items, body=sub, n_consts=len(outside), n_carry=n_carry, length=count,
-            reverse=bool(reverse),
+            reverse=reverse,
         )  # fmt: skip
-        carry, ys = pytree.unflatten(body.structure, list(_outputs(made)))
+        carry, ys = pytree.unflatten(body.structure, list(made))
         return carry, ys
 
 
-def _python_scan(fn: Fn, init: Any, xs: Any, count: int, reverse: bool) -> Any:
-    leaves, structure = pytree.flatten(xs)
-    carry: Any = init
+def _python_scan(name: str, fn: Fn, init: Any, xs: Any, count: int, reverse: bool) -> Any:
+    leaves, structure = states.flatten(xs)
+    carry: Any = _own(init)
     rows: list[Any] = [None] * count
     for t in reversed(range(count)) if reverse else range(count):
         result = fn(carry, pytree.unflatten(structure, [x[t] for x in leaves]))
-        if any(isinstance(leaf, Tensor) for leaf in pytree.flatten(result)[0]):
+        if any(isinstance(leaf, Tensor) for leaf in states.flatten(result)[0]):
             with graph_in(result).as_default():  # type: ignore[union-attr]
-                return scan(fn, init, xs, count, reverse)
-        check_state("scan", fn, carry, result, is_pair=True)
-        carry, rows[t] = result
+                return _scan(name, fn, init, xs, count, reverse)
+        check_state(name, fn, carry, result, is_pair=True)
+        carry, rows[t] = result[0], _own(result[1])
     if not count:  # of which only a trace tells what ys would be
-        return run_once(lambda init, xs: scan(fn, init, xs, 0), init, xs)
+        return run_once(lambda init, xs: _scan(name, fn, init, xs, 0, reverse), init, xs)
     return carry, _mapped(lambda *parts: np.stack(parts), *rows)
 
 
 def _mapped(fn: Fn, *trees: Any) -> Any:
     """``fn`` of the leaves of several trees of one structure."""
-    columns = [pytree.flatten(tree)[0] for tree in trees]
-    return pytree.unflatten(pytree.flatten(trees[0])[1], [fn(*leaves) for leaves in zip(*columns, strict=True)])
+    columns = [states.flatten(tree)[0] for tree in trees]
+    return pytree.unflatten(states.flatten(trees[0])[1], [fn(*leaves) for leaves in zip(*columns, strict=True)])
 
 
 def _scan_in_parts(fn: Fn, init: Any, xs: Any, count: int | None, reverse: bool, size: int) -> Any:
@@ -290,10 +339,10 @@ def _scan_in_parts(fn: Fn, init: Any, xs: Any, count: int | None, reverse: bool,
         ends = (x[:rest], x[rest:]) if reverse else (x[parts * size :], x[: parts * size])
         return ends[0], np.reshape(ends[1], (parts, size, *x.shape[1:]))
 
-    left = pytree.tree_map(lambda x: split(x)[0], xs)
-    grouped = pytree.tree_map(lambda x: split(x)[1], xs)
+    left = states.tree_map(lambda x: split(x)[0], xs)
+    grouped = states.tree_map(lambda x: split(x)[1], xs)
     carry, ys = scan(lambda c, part: piece(c, part, size), init, grouped, parts, reverse)
-    ys = pytree.tree_map(lambda y: np.reshape(y, (parts * size, *y.shape[2:])), ys)
+    ys = states.tree_map(lambda y: np.reshape(y, (parts * size, *y.shape[2:])), ys)
     if not rest:
         return carry, ys
     carry, last = piece(carry, left, rest)

@@ -16,14 +16,17 @@ The sums are the cotangents of the smooth part of the state, and one for each of
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from jitgrad.control.subgraph import Sub, output_specs, program_of
+from jitgrad.control.subgraph import Sub, Subgraph, output_specs, program_of
 from jitgrad.errors import JitgradError, ShapeError, layout
+from jitgrad.graph import Tensor, apply
 from jitgrad.interpreter import interpret
 from jitgrad.opdef import Control, OpDef, Params, Specs, Vjp, define
 from jitgrad.program import Program
@@ -89,15 +92,18 @@ def _scan(*arrays: Any, body: Sub, n_consts: int, n_carry: int, length: int | No
     consts, state = arrays[:n_consts], list(arrays[n_consts : n_consts + n_carry])
     xs = arrays[n_consts + n_carry :]
     length = len(xs[0]) if length is None else length
-    rows: list[Any] = [None] * length
+    ys: list[Any] = []
     for t in reversed(range(length)) if reverse else range(length):
         outputs = _run(body, (*consts, *state, *[x[t] for x in xs]))
-        state, rows[t] = outputs[:n_carry], outputs[n_carry:]
-    ys = [np.stack(parts) for parts in zip(*rows, strict=True)] if length else _empty(body, arrays, n_consts, n_carry)
-    return _results([*state, *ys])
+        state = outputs[:n_carry]
+        if not ys:
+            ys = [np.empty((length, *np.shape(y)), np.asarray(y).dtype) for y in outputs[n_carry:]]
+        for stack, y in zip(ys, outputs[n_carry:], strict=True):
+            stack[t] = y
+    return _results([*state, *(ys if length else _empty(body, n_carry))])
 
 
-def _empty(body: Sub, arrays: Sequence[Any], n_consts: int, n_carry: int) -> list[Any]:
+def _empty(body: Sub, n_carry: int) -> list[Any]:
     """The stacked items of no step."""
     if isinstance(body, Program):
         specs = [body.specs[v] for v in body.outputs[n_carry:]]
@@ -280,3 +286,16 @@ while_op = _define("while_loop", "while", _infer_while, _while, _specialise_whil
 while_gradient_op = _define(
     "while_gradient", "while_gradient", _infer_while_gradient, _while_gradient, _specialise_while_gradient
 )
+
+
+@functools.cache
+def _with_state(opdef: OpDef) -> OpDef:
+    return replace(opdef, stateful=True)
+
+
+def add_control(opdef: OpDef, *inputs: Tensor, **params: Any) -> tuple[Tensor, ...]:
+    """The outputs of a control op; where a body has a state or an effect, the op has."""
+    subs = [item for value in params.values() for item in (value if isinstance(value, tuple) else (value,))]
+    is_stateful = any(sub.is_stateful for sub in subs if isinstance(sub, Subgraph))
+    made = apply(_with_state(opdef) if is_stateful else opdef, *inputs, **params)
+    return made if isinstance(made, tuple) else (made,)

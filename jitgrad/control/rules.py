@@ -1,7 +1,6 @@
 """Gradient rules of the control ops: each is made of control ops again, and so has a gradient itself.
 
-scan: the forward scan is made once more with what the gradient reads of each step as further ys (the compiler joins the
-two), and a scan in the other direction carries the cotangents of the state, and sums for the constants.
+That of scan has a module of its own.
 
 while_loop: nothing of a step can be an output, for their number is not known. So its gradient is one op,
 while_gradient, which runs the loop, keeps on a stack of its own what the gradient reads, and runs back. That op is
@@ -19,115 +18,35 @@ cond, call: the branch that was taken runs again with its gradient; what another
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from jitgrad.control.derivatives import Derivative, complete, derivative_of, new_input, padded, residuals, zeros_or
-from jitgrad.control.ops import call_op, cond_op, scan_op, while_gradient_op, while_op
+from jitgrad.control.derivatives import (
+    Gradients,
+    Tensors,
+    backward_state,
+    complete,
+    derivative_of,
+    new_input,
+    outputs_of,
+    padded,
+    residuals,
+    smooth,
+    smooth_of,
+    spread,
+    zeros,
+    zeros_or,
+)
+from jitgrad.control.ops import add_control, call_op, cond_op, while_gradient_op, while_op
+from jitgrad.control.scan_rule import scan_rule
 from jitgrad.control.subgraph import Subgraph
-from jitgrad.errors import GradientError, layout
-from jitgrad.graph import Tensor, apply
+from jitgrad.control.sums import Outside, carried_in, plan_rows, sources_of
+from jitgrad.graph import Tensor
 from jitgrad.opdef import Vjp
-from jitgrad.operators import call
-from jitgrad.sources import operation_text
 from jitgrad.spec import is_inexact
 from jitgrad.tangents import along
 
-Tensors = tuple[Tensor, ...]
-Gradients = list[Tensor | None]
 Wanted = tuple[bool, ...]
-
-
-def outputs_of(made: Any) -> Tensors:
-    """The outputs of an op as a tuple."""
-    return made if isinstance(made, tuple) else (made,)
-
-
-def _smooth(tensors: Sequence[Tensor]) -> Tensors:
-    return tuple(t for t in tensors if is_inexact(t.dtype))
-
-
-def _zeros(xs: Sequence[Tensor]) -> Tensors:
-    return tuple(call("zeros_like", x) for x in xs)
-
-
-def _spread(inputs: Sequence[Tensor], wanted: Sequence[bool], found: Sequence[Tensor]) -> Gradients:
-    """One entry per input: None for those that carry no gradient, or of which none is wanted."""
-    pending = iter(found)
-    return [next(pending) if w and is_inexact(x.dtype) else None for x, w in zip(inputs, wanted, strict=True)]
-
-
-def _backward_state(
-    d: Derivative, n_consts: int, n_carry: int, totals: Sequence[int]
-) -> tuple[Tensors, Tensors]:
-    """The state of a loop that goes back, in the open graph of the body: its placeholders, and what a step makes.
-
-    First the cotangents of the smooth part of the state, then the sums for the constants ``totals``.
-    """
-    ends = n_consts + n_carry
-    state = d.body.inputs[n_consts:ends]
-    pairs = [
-        (g, zeros_or(dx, x))
-        for g, dx, x in zip(d.cotangents[:n_carry], d.gradients[n_consts:ends], state, strict=True)
-        if g is not None
-    ]
-    for k in totals:
-        total, dx = new_input("total", d.body.inputs[k].spec), d.gradients[k]
-        pairs.append((total, total if dx is None else call("add", total, dx)))
-    return tuple(before for before, _ in pairs), tuple(after for _, after in pairs)
-
-
-# -- scan --------------------------------------------------------------------------------------------------------------
-
-
-def _scan_rule(
-    g: Any, out: Any, *inputs: Tensor, body: Subgraph, n_consts: int, n_carry: int, length: int | None, reverse: bool,
-    wanted: Wanted,
-) -> Gradients:  # fmt: skip
-    ends = n_consts + n_carry
-    body, late = complete(body, n_consts)
-    consts, init, xs = (*inputs[:n_consts], *late), inputs[n_consts:ends], inputs[ends:]
-    n_all = len(consts)
-    d = derivative_of(body)
-    state, items = body.inputs[n_all : n_all + n_carry], body.inputs[n_all + n_carry :]
-    totals = [k for k in range(n_consts) if wanted[k] and is_inexact(consts[k].dtype)]
-    chosen = [k for k, x in enumerate(xs) if wanted[ends + k] and is_inexact(x.dtype)]
-    with body.graph.reopened():
-        before, after = _backward_state(d, n_all, n_carry, totals)
-        dxs = tuple(zeros_or(d.gradients[n_all + n_carry + k], items[k]) for k in chosen)
-    into = tuple(c for c in d.cotangents[n_carry:] if c is not None)
-    read = residuals((*after, *dxs), (*before, *into), body.inputs[:n_all])
-    kept = tuple(t for t in read if t not in set(items))
-    taken = [k for k, t in enumerate(items) if t in set(read)] or ([0] if length is None else [])
-    forward = Subgraph(body.graph, body.inputs, (*body.outputs, *kept), f"{body.name}_saving")
-    how: dict[str, Any] = {"n_consts": n_all, "length": length}
-    stacks: Tensors = ()
-    if kept:
-        made = apply(scan_op, *consts, *init, *xs, body=forward, n_carry=n_carry, reverse=reverse, **how)
-        stacks = outputs_of(made)[len(body.outputs) :]
-    back = Subgraph(
-        body.graph,
-        (*body.inputs[:n_all], *before, *into, *kept, *(items[k] for k in taken)),
-        (*after, *dxs),
-        f"{body.name}_gradient",
-    )
-    gs = outputs_of(g)
-    first = (*_smooth_of(gs[:n_carry], state), *_zeros([consts[k] for k in totals]))
-    ys = tuple(y for y, c in zip(gs[n_carry:], d.cotangents[n_carry:], strict=True) if c is not None)
-    operands = (*consts, *first, *ys, *stacks, *(xs[k] for k in taken))
-    if not back.outputs:
-        return [None] * len(inputs)
-    found = outputs_of(apply(scan_op, *operands, body=back, n_carry=len(before), reverse=not reverse, **how))
-    smooth = len(before) - len(totals)
-    always = (True,) * n_carry
-    return [
-        *_spread(consts[:n_consts], wanted[:n_consts], found[smooth : len(before)]),
-        *_spread(init, always, found[:smooth]),
-        *_spread(xs, wanted[ends:], found[len(before) :]),
-    ]
-
-
-def _smooth_of(gs: Sequence[Tensor], like: Sequence[Tensor]) -> Tensors:
-    return tuple(g for g, x in zip(gs, like, strict=True) if is_inexact(x.dtype))
 
 
 # -- while -------------------------------------------------------------------------------------------------------------
@@ -142,24 +61,23 @@ def _while_rule(
     d = derivative_of(body)
     totals = tuple(k for k in range(n_consts) if wanted[k] and is_inexact(consts[k].dtype))
     with body.graph.reopened():
-        before, after = _backward_state(d, n_all, n_carry, totals)
+        shares = [zeros_or(d.gradients[k], body.inputs[k]) for k in totals]
+        before, after = backward_state(d, n_all, n_carry, shares)
     if not before:
         return [None] * len(inputs)
     kept = residuals(after, before, body.inputs[:n_all])
     forward = Subgraph(body.graph, body.inputs, (*body.outputs, *kept), f"{body.name}_saving")
     back = Subgraph(body.graph, (*body.inputs[:n_all], *kept, *before), after, f"{body.name}_gradient")
-    first = (*_smooth_of(outputs_of(g), init), *_zeros([consts[k] for k in totals]))
-    found = outputs_of(
-        apply(
-            while_gradient_op, *consts, *init, *first,
-            cond=padded(cond, n_consts, [x.spec for x in late]), body=forward, back=back,
-            n_consts=n_all, n_carry=n_carry, totals=totals, **how,
-        )
+    first = (*smooth_of(outputs_of(g), init), *zeros([consts[k] for k in totals]))
+    found = add_control(
+        while_gradient_op, *consts, *init, *first,
+        cond=padded(cond, n_consts, [x.spec for x in late]), body=forward, back=back,
+        n_consts=n_all, n_carry=n_carry, totals=totals, **how,
     )  # fmt: skip
     smooth = len(before) - len(totals)
     return [
-        *_spread(consts[:n_consts], wanted[:n_consts], found[smooth:]),
-        *_spread(init, (True,) * n_carry, found[:smooth]),
+        *spread(consts[:n_consts], wanted[:n_consts], found[smooth:]),
+        *spread(init, (True,) * n_carry, found[:smooth]),
     ]
 
 
@@ -174,14 +92,17 @@ def _while_gradient_rule(
     plain = Subgraph(body.graph, body.inputs, body.outputs[:n_carry], body.name.removesuffix("_saving"))
     moving, n_moving = _with_tangents(plain, n_consts, totals)
     cond = padded(cond, n_consts, [consts[k].spec for k in totals])
-    cond = padded(cond, len(cond.inputs), [x.spec for x in _smooth(init)])
+    cond = padded(cond, len(cond.inputs), [x.spec for x in smooth(init)])
     operands = (*consts, *us[n_smooth:], *init, *us[:n_smooth])
+    if how["shapes"] is not None:
+        pairs = zip(how["shapes"], init, strict=True)
+        how["shapes"] = (*how["shapes"], *(shape for shape, x in pairs if is_inexact(x.dtype)))
     params = {"cond": cond, "body": moving, "n_consts": n_moving, **how}
-    pushed = outputs_of(apply(while_op, *operands, **params))
+    pushed = add_control(while_op, *operands, **params)
     into_sums = (*pushed[n_carry:], *us[n_smooth:])
     if not any(wanted[:ends]):
         return [*(None,) * ends, *into_sums]
-    seeds = (*_zeros(pushed[:n_carry]), *sums[:n_smooth])
+    seeds = (*zeros(pushed[:n_carry]), *sums[:n_smooth])
     used = (*wanted[:n_consts], *(False,) * len(totals), *(True,) * (n_carry + n_smooth))
     found = _while_rule(seeds, pushed, *operands, wanted=used, **params)
     return [*found[:n_consts], *found[n_moving : n_moving + n_carry], *into_sums]
@@ -195,9 +116,9 @@ def _with_tangents(body: Subgraph, n_consts: int, moved: Sequence[int]) -> tuple
     if key not in body.graph.derived:
         with body.graph.reopened():
             consts, state = body.inputs[:n_consts], body.inputs[n_consts:]
-            xs = (*(consts[k] for k in moved), *_smooth(state))
+            xs = (*(consts[k] for k in moved), *smooth(state))
             tangents = tuple(new_input("tangent", x.spec) for x in xs)
-            outs = along(_smooth(body.outputs), xs, tangents)
+            outs = along(smooth(body.outputs), xs, tangents)
         inputs = (*consts, *tangents[: len(moved)], *state, *tangents[len(moved) :])
         body.graph.derived[key] = Subgraph(body.graph, inputs, (*body.outputs, *outs), f"{body.name}_tangent")
     return body.graph.derived[key], n_consts + len(moved)
@@ -212,18 +133,23 @@ def _cond_rule(
     backs, late = _branch_gradients(branches, operands, wanted[1:])
     if not backs[0].outputs:
         return [None] * (1 + len(operands))
-    gs = _smooth_of(outputs_of(g), branches[0].outputs)
-    found = outputs_of(apply(cond_op, index, *operands, *late, *gs, branches=backs))
-    return [None, *_spread(operands, wanted[1:], found)]
+    gs = smooth_of(outputs_of(g), branches[0].outputs)
+    found = add_control(cond_op, index, *operands, *late, *gs, branches=backs)
+    return [None, *spread(operands, wanted[1:], found)]
 
 
 def _call_rule(g: Any, out: Any, *operands: Tensor, body: Subgraph, wanted: Wanted) -> Gradients:
     backs, late = _branch_gradients((body,), operands, wanted)
     if not backs[0].outputs:
         return [None] * len(operands)
-    gs = _smooth_of(outputs_of(g), body.outputs)
-    found = outputs_of(apply(call_op, *operands, *late, *gs, body=backs[0]))
-    return _spread(operands, wanted, found)
+    gs = smooth_of(outputs_of(g), body.outputs)
+    sums = plan_rows(backs[0].outputs)  # gradients of look-ups come out as rows
+    parts = tuple(dict.fromkeys(x for one in sums for x in (*carried_in(one), *sources_of(one))))
+    found = add_control(call_op, *operands, *late, *gs, body=replace(backs[0], outputs=parts, _cache={}))
+    made = dict(zip(parts, found, strict=True))
+    outside = Outside(made, made, is_stacked=False)
+    likes = [x for x, w in zip(operands, wanted, strict=True) if w and is_inexact(x.dtype)]
+    return spread(operands, wanted, [outside.sum(one, like) for one, like in zip(sums, likes, strict=True)])
 
 
 def _branch_gradients(
@@ -253,33 +179,10 @@ def _branch_gradients(
     return tuple(backs), tuple(late)
 
 
-def _without_draws(rule: Vjp) -> Vjp:
-    """The rule, which runs bodies again: they would draw other random numbers than the value was made of."""
-
-    def vjp(g: Any, out: Any, *inputs: Tensor, **params: Any) -> Any:
-        for op in (op for value in params.values() for body in _bodies(value) for op in body.operations()):
-            if op.opdef.expand is not None:
-                raise GradientError(
-                    layout(
-                        f"op {op.type!r} draws within a loop or a branch of which a gradient was asked",
-                        op=operation_text(op),
-                        hint="draw the numbers outside and pass them in, to a scan as xs",
-                    )
-                )
-        return rule(g, out, *inputs, **params)
-
-    return vjp
-
-
-def _bodies(value: Any) -> Sequence[Subgraph]:
-    values = value if isinstance(value, tuple) else (value,)
-    return [body for body in values if isinstance(body, Subgraph)]
-
-
 BY_OP: Mapping[str, Vjp] = {
-    "scan": _without_draws(_scan_rule),
-    "while_loop": _without_draws(_while_rule),
-    "while_gradient": _without_draws(_while_gradient_rule),
-    "cond": _without_draws(_cond_rule),
-    "call": _without_draws(_call_rule),
+    "scan": scan_rule,
+    "while_loop": _while_rule,
+    "while_gradient": _while_gradient_rule,
+    "cond": _cond_rule,
+    "call": _call_rule,
 }

@@ -8,6 +8,7 @@ behind it, in the same graph, and is again a subgraph, with other inputs and out
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from jitgrad.errors import ShapeError
 from jitgrad.graph import Graph, Operation, Tensor
 from jitgrad.ops.creation import placeholder
-from jitgrad.program import Program, needed_operations, slice_graph
+from jitgrad.program import Program, is_dynamic, needed_operations, slice_graph
 from jitgrad.spec import TensorSpec
 
 
@@ -50,6 +51,17 @@ class Body(Graph):
             self.captures[key] = stand_in
         return self.captures[key]
 
+    def source_of(self, x: Tensor) -> Tensor:
+        """What a tensor of this graph stands for in the graphs around; itself where it is made here."""
+        for (op, index), inner in self.captures.items():
+            if inner is x:
+                return self.outer.source_of(op.outputs[index])
+        return x
+
+    def is_captured(self, x: Tensor) -> bool:
+        """Whether a tensor only stands for one of the graph around."""
+        return any(x is stand_in for stand_in in self.captures.values())
+
     @contextlib.contextmanager
     def reopened(self) -> Iterator[None]:
         """Operations are added by rules, with no scope but those of their own."""
@@ -68,13 +80,13 @@ def outside(captures: Sequence[tuple[Operation, int]]) -> list[Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class Subgraph:
-    """The tensors ``outputs`` of a graph as a function of its tensors ``inputs``."""
+    """The tensors ``outputs`` of a graph as a function of its tensors ``inputs``; one is equal to itself alone."""
 
-    graph: Body
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    name: str
-    _cache: dict[Any, Any] = field(default_factory=dict, repr=False)
+    graph: Body = field(compare=False)
+    inputs: tuple[Tensor, ...] = field(compare=False)
+    outputs: tuple[Tensor, ...] = field(compare=False)
+    name: str = field(compare=False)
+    _cache: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def program(self, specs: Sequence[TensorSpec]) -> Program:
         """The program for inputs of these specs. ShapeError where a shape is not known before it runs."""
@@ -89,10 +101,15 @@ class Subgraph:
         """The operations that the outputs need, in order."""
         return needed_operations(self.outputs, (), self.inputs)
 
-    @property
+    @functools.cached_property
+    def is_dynamic(self) -> bool:
+        """Whether some shape is only known once it runs, so that there is no program."""
+        return any(map(is_dynamic, self.operations()))
+
+    @functools.cached_property
     def is_stateful(self) -> bool:
-        """Whether an operation keeps state outside."""
-        return any(op.opdef.stateful for op in self.operations())
+        """Whether an operation has a state or an effect outside."""
+        return any(op.opdef.stateful and op.type != "no_op" for op in self.operations())
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """The outputs for arrays, op by op: also where shapes are only known once it runs."""
@@ -120,7 +137,7 @@ def program_of(sub: Sub, specs: Sequence[TensorSpec]) -> Program:
 
 def output_specs(sub: Sub, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     """Specs of the outputs for inputs of these specs, as far as they can be told."""
-    if isinstance(sub, Subgraph) and not all(spec.is_known for spec in specs):
+    if isinstance(sub, Subgraph) and (sub.is_dynamic or not all(spec.is_known for spec in specs)):
         return tuple(t.spec for t in sub.outputs)
     program = program_of(sub, specs)
     expected = tuple(program.specs[v] for v in program.inputs)

@@ -6,10 +6,12 @@ Bodies of one op share their first inputs: all that any of them reads from the g
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jitgrad import pytree
+from jitgrad.control import states
+from jitgrad.control.arrays import filled_like, has_empty
 from jitgrad.control.subgraph import Body, Subgraph, outside
 from jitgrad.graph import Graph, Operation, Tensor
 from jitgrad.operators import call
@@ -39,12 +41,30 @@ def trace_body(
     """
     graph = Body(outer)
     with graph.as_default():
-        inputs = tuple(_stand_in(like, f"{name}_{k}") for k, like in enumerate(likes))
-        result = fn(*pytree.tree_map(lambda k: inputs[k], list(args)))
-        leaves, structure = pytree.flatten(result)
+        handed = [_stand_in(like, f"{name}_{k}") for k, like in enumerate(likes)]
+        made = [x.op for x in handed]  # which an assignment in the function (``c[0] = 1``) leaves as they are
+        result = fn(*states.tree_map(lambda k: handed[k], list(args)))
+        leaves, structure = states.flatten(result)
         outputs = tuple(_as_output(leaf, graph) for leaf in leaves)
     graph.closed_by = describe(fn)
-    return TracedBody(graph, inputs, outputs, structure, tuple(pytree.paths(result)), getattr(fn, "__name__", name))
+    inputs = tuple([op.outputs[0] for op in made])
+    return TracedBody(graph, inputs, outputs, structure, tuple(states.paths(result)), getattr(fn, "__name__", name))
+
+
+def with_equal_room(bodies: list[TracedBody]) -> list[TracedBody]:
+    """The branches with room in TensorArrays that some of them leave empty and others write to."""
+    results = [pytree.unflatten(body.structure, list(body.outputs)) for body in bodies]
+    if not any(map(has_empty, results)):
+        return bodies
+    return [_returning(body, filled_like(result, results)) for body, result in zip(bodies, results, strict=True)]
+
+
+def _returning(body: TracedBody, result: Any) -> TracedBody:
+    """The body with another result."""
+    leaves, structure = states.flatten(result)
+    with body.graph.reopened():
+        outputs = tuple(_as_output(leaf, body.graph) for leaf in leaves)
+    return replace(body, outputs=outputs, structure=structure, paths=tuple(states.paths(result)))
 
 
 def _stand_in(like: Tensor | TensorSpec, name: str) -> Tensor:
@@ -68,7 +88,7 @@ def numbered(trees: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     leaves: list[Any] = []
     shapes = []
     for tree in trees:
-        own, structure = pytree.flatten(tree)
+        own, structure = states.flatten(tree)
         shapes.append(pytree.unflatten(structure, range(len(leaves), len(leaves) + len(own))))
         leaves += own
     return leaves, shapes
@@ -90,6 +110,13 @@ def close_over(bodies: Sequence[TracedBody]) -> tuple[tuple[Tensor, ...], tuple[
 
 def _unread(like: Tensor) -> Tensor:
     return placeholder(like.dtype, like.spec.shape, name="unread")
+
+
+def standing_for(fn: Callable[..., Any], step: Callable[..., Any]) -> Callable[..., Any]:
+    """The step with the name and the place of the user's function, on whose behalf it is called."""
+    step.__name__ = getattr(fn, "__name__", step.__name__)
+    step.__wrapped__ = fn  # type: ignore[attr-defined]
+    return step
 
 
 def place() -> str:

@@ -55,6 +55,14 @@ class IndexedSlices(Standing):
         made._dense = dense
         return made
 
+    @classmethod
+    def of_parts(cls, values: Any, indices: Any, dense_shape: tuple[int, ...] | None) -> IndexedSlices:
+        """Slices of these parts, whatever they are."""
+        made = object.__new__(cls)
+        made.values, made.indices, made.dense_shape = values, indices, dense_shape
+        made.is_weak, made._dense = False, None
+        return made
+
     @property
     def dtype(self) -> Any:
         """NumPy dtype of the values."""

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from jitgrad import pytree
-from jitgrad.program import Instruction, Program
-from jitgrad.running import is_dynamic
+from jitgrad.program import Instruction, Program, is_dynamic
 from jitgrad.session import Session
 from jitgrad.sources import source_text
 from jitgrad.spec import spec_of
