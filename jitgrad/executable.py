@@ -16,6 +16,7 @@ from jitgrad.compiler import bind_program
 from jitgrad.compiler.bind import BoundCluster, Spec
 from jitgrad.compiler.entries import Output, Run
 from jitgrad.compiler.kernels import statistics
+from jitgrad.compiler.loop_layout import MEMORY_STATUS
 from jitgrad.compiler.patterns import Array
 from jitgrad.compiler.plans import BoundOp
 from jitgrad.compiler.pools import Arena, outputs
@@ -85,7 +86,7 @@ class _ClusterCall:
         self._copied = [(place, shape) for _, place, shape in bound.copied]
         self._steps_address = bound.steps.ctypes.data
         self._nsteps = len(bound.steps)
-        self._release = int(self._nsteps > _SHORT_RUN or bool((bound.steps[:, 3] > 1).any()))
+        self._release = int(self._nsteps > _SHORT_RUN or bool((bound.steps[:, 3] > 1).any()) or bound.has_loops)
         self._frames: list[_Frame] = []
         self._unbox = unboxer()
         self._run = runtime().run_steps
@@ -208,8 +209,11 @@ class _Report:
         return compile_program(self._source).program
 
     def __call__(self, status: int) -> None:
-        program = self._program
-        raise run_error(program, program.instructions[program.producers()[status - 1]])
+        from jitgrad.compiler.bodies import locate_status
+
+        if status == MEMORY_STATUS:
+            raise MemoryError("no memory for what a loop saves of its steps")
+        raise run_error(*locate_status(self._program, status))
 
 
 def holds_denormals(array: Any) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 
 from jitgrad.compiler.constants import is_splat, splat, splat_number
 from jitgrad.opdef import OpDef, find
+from jitgrad.program import Instruction, Program
 
 _PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
 _VERSION = 2
@@ -57,6 +58,8 @@ def encode(value: Any, of_array: ArrayText | None = None) -> Any:
         return ("dict", *[(encode(k, of_array), encode(v, of_array)) for k, v in value.items()])
     if kind is slice:
         return ("slice", *[encode(item, of_array) for item in (value.start, value.stop, value.step)])
+    if kind is Program:
+        return ("program", *program_content(value, of_array))
     if isinstance(value, np.dtype):
         return ("dtype", _dtype_text(value))
     if isinstance(value, np.generic):
@@ -103,6 +106,21 @@ def encode_params(params: Mapping[str, Any], of_array: ArrayText | None = None) 
 def decode_params(code: Any) -> dict[str, Any]:
     """The params that `encode_params` was given."""
     return {name: decode(value) for name, value in code}
+
+
+def program_content(program: Program, of_array: ArrayText | None = None) -> Any:
+    """All of a program but names and source lines; UnkeptError when an op or a param cannot be written."""
+    specs = tuple([(spec.known_shape, spec.dtype.str) for spec in program.specs])
+    instructions = tuple([_instruction(ins, of_array) for ins in program.instructions])
+    return program.inputs, program.outputs, specs, instructions
+
+
+def _instruction(ins: Instruction, of_array: ArrayText | None) -> Any:
+    name = op_name(ins.op)
+    if name is None:
+        raise UnkeptError(f"op {ins.op.name}")
+    params = encode_params(ins.params, of_array) if ins.params else ()
+    return name, ins.inputs, ins.outputs, params, ins.origin.scope, ins.after
 
 
 def _dtype_text(dtype: np.dtype[Any]) -> str:
