@@ -1,8 +1,8 @@
 """Binding control ops: the memory of their bodies, and the words that describe a loop to the driver.
 
 A loop has a table of its own at the start of its room: a slot per cell, then those of its bodies' temporaries, then
-that of the status, and behind it the status itself. Cells of its own come next, and last what the bodies need while they
-run; bodies do not run at the same time, so they share that.
+that of the status, and behind it the status itself. Cells of its own come next, and last what the bodies need while
+they run; bodies do not run at the same time, so they share that.
 """
 
 from __future__ import annotations

@@ -8,9 +8,10 @@ from functools import cached_property
 import numpy as np
 
 from jitgrad.compiler import scalar_emit
-from jitgrad.compiler.constants import constant_value, is_splat
 from jitgrad.compiler.bodies import regions_of
+from jitgrad.compiler.constants import constant_value, is_splat
 from jitgrad.compiler.small import is_small_routine
+from jitgrad.graph import source_text
 from jitgrad.opdef import (
     Contract,
     Control,
@@ -27,7 +28,6 @@ from jitgrad.opdef import (
     Shaped,
     View,
 )  # fmt: skip
-from jitgrad.graph import source_text
 from jitgrad.program import Instruction, Program
 
 KERNEL_DTYPES = frozenset(map(np.dtype, ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")))

@@ -42,11 +42,11 @@ from jitgrad.compiler.drafts import weight_of
 from jitgrad.compiler.emit import lanes_for, part_bytes
 from jitgrad.compiler.emit_memory import CACHE_LINE
 from jitgrad.compiler.extents import ONE
+from jitgrad.compiler.freeze_loops import freeze_loop
 from jitgrad.compiler.gemm import GemmPlan, plan_product
 from jitgrad.compiler.gemv import GemvPlan, plan_vector_product
 from jitgrad.compiler.groups import Group
 from jitgrad.compiler.loopir import Buffer, Literal
-from jitgrad.compiler.freeze_loops import freeze_loop
 from jitgrad.compiler.lower import CompiledCluster, Lowered, LoweredBodies
 from jitgrad.compiler.machine import vector_bytes
 from jitgrad.compiler.nodes import Product
