@@ -1,4 +1,4 @@
-"""Programs with control ops, built by hand from Python functions of tensors."""
+"""Programs with control ops, built from functions of tensors, compiled, and compared with the interpreter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import numpy as np
 
 from jitgrad.control import ops
 from jitgrad.control.subgraph import Body, Subgraph
+from jitgrad.executable import Executable, make_executable
 from jitgrad.graph import Graph, Tensor, apply
+from jitgrad.interpreter import interpret
+from jitgrad.ops.common import as_tensor
 from jitgrad.ops.creation import placeholder
 from jitgrad.program import Program, slice_graph
 from jitgrad.scopes import jit_scope
@@ -23,7 +26,7 @@ def subgraph(graph: Graph, function: Function, specs: Sequence[TensorSpec], name
     body = Body(graph)
     with body.as_default(), jit_scope():
         inputs = tuple(placeholder(spec.dtype, spec.shape) for spec in specs)
-        outputs = tuple(function(*inputs))
+        outputs = tuple(as_tensor(y, graph=body) for y in function(*inputs))
     assert not body.captures
     return Subgraph(body, inputs, outputs, name)
 
@@ -93,3 +96,28 @@ def program_of(function: Function, arrays: Sequence[Any]) -> Program:
         inputs = [placeholder(np.asarray(x).dtype, np.shape(x)) for x in arrays]
         outputs = list(function(*inputs))
     return slice_graph(outputs, {t: t.spec for t in inputs})
+
+
+def compiled(function: Any, arrays: Sequence[Any]) -> Executable:
+    """The function, compiled to one native call, constants aside."""
+    executable = make_executable(program_of(function, arrays))
+    clustering = executable.compiled.clustering
+    others = [clustering.program.instructions[step] for step in clustering.steps if isinstance(step, int)]
+    assert len(clustering.clusters) == 1 and all(ins.op.name == "constant" for ins in others), clustering.text
+    return executable
+
+
+def check(function: Any, *arrays: Any) -> Executable:
+    """The function gives, in one native call and more than once, what the interpreter does."""
+    arrays = tuple(np.asarray(x) for x in arrays)
+    executable = compiled(function, arrays)
+    given = [x.copy() for x in arrays]
+    expected = interpret(executable.source, arrays)
+    for _ in range(3):
+        for got, want in zip(executable(arrays), expected, strict=True):
+            want = np.asarray(want)
+            assert (got.dtype, got.shape) == (want.dtype, want.shape)
+            np.testing.assert_allclose(got, want, rtol=1e-6 if want.dtype == np.float32 else 1e-13, atol=1e-14)
+    for array, before in zip(arrays, given, strict=True):
+        np.testing.assert_array_equal(array, before)
+    return executable

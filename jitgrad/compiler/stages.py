@@ -15,6 +15,7 @@ from jitgrad.compiler.extents import ExtentClasses
 from jitgrad.compiler.freeze import Frozen, freeze_cluster, freeze_op
 from jitgrad.compiler.fusion import plan_fusion
 from jitgrad.compiler.groups import Group, Plan, Step
+from jitgrad.compiler.lifting import lift_constants
 from jitgrad.compiler.lower import CompiledCluster, Lowered, LoweredBodies, LoweredStep, kernels_of, lower_group
 from jitgrad.compiler.machine import load_kernels
 from jitgrad.compiler.nodes import Product, build_nodes
@@ -70,6 +71,7 @@ def _simplified(source: Program) -> tuple[Program, bool]:
     with recording.span("simplify", source.name):
         program, _, looked = simplify_and_watch(source)
         program, looked_inside = simplify_bodies(program)
+        program = lift_constants(program)
     if config.verify:
         verify(program, "simplify")
     return program, looked or looked_inside
