@@ -24,6 +24,7 @@ from jitgrad.compiler.runtime import runtime
 from jitgrad.compiler.unbox import pack_arguments, unboxer
 from jitgrad.config import get_num_threads
 from jitgrad.interpreter import run_error
+from jitgrad.opdef import Control
 from jitgrad.program import Program
 
 if TYPE_CHECKING:
@@ -210,10 +211,14 @@ class _Report:
 
     def __call__(self, status: int) -> None:
         from jitgrad.compiler.bodies import locate_status
+        from jitgrad.control.ops import LoopLimitError, loop_limit_text
 
         if status == MEMORY_STATUS:
             raise MemoryError("no memory for what a loop saves of its steps")
-        raise run_error(*locate_status(self._program, status))
+        program, ins = locate_status(self._program, status)
+        if isinstance(ins.op.kind, Control):
+            raise LoopLimitError(loop_limit_text(ins.params["maximum_iterations"]))
+        raise run_error(program, ins)
 
 
 def holds_denormals(array: Any) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from jitgrad import recording
 from jitgrad.errors import IndexingError, layout
-from jitgrad.opdef import Control, Elementwise, Fill, Gather, Library, Scatter
+from jitgrad.opdef import Elementwise, Fill, Gather, Library, Scatter
 from jitgrad.program import Instruction, Program, instruction_text
 
 _REUSED_BYTES = 256 * 1024  # from here on, memory that is at hand is worth more than looking for it costs; as in NumPy
@@ -141,10 +141,6 @@ def run_error(program: Program, ins: Instruction) -> Exception:
             return np.linalg.LinAlgError("Matrix is not positive definite")
         case Library():
             return np.linalg.LinAlgError("Singular matrix")
-        case Control():
-            from jitgrad.control.ops import LoopLimitError, loop_limit_text
-
-            return LoopLimitError(loop_limit_text(ins.params["maximum_iterations"]))
     return position_error(program, ins)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loop_programs import call, check, compiled, program_of, scan, while_gradient, while_loop
+from loop_programs import call, check, program_of, scan, while_gradient, while_loop
 
 from jitgrad.config import config
 from jitgrad.control.ops import LoopLimitError
