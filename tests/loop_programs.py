@@ -61,7 +61,7 @@ def while_loop(
     inputs = (*consts, *init)
     cond = subgraph(inputs[0].graph, condition, _specs(inputs), "cond")
     body = subgraph(inputs[0].graph, function, _specs(inputs))
-    limits = {"n_consts": len(consts), "maximum_iterations": most}
+    limits = {"n_consts": len(consts), "maximum_iterations": most, "shapes": None}
     return _listed(apply(ops.while_op, *inputs, cond=cond, body=body, **limits))
 
 
@@ -75,8 +75,9 @@ def while_gradient(
     body = subgraph(graph, function, _specs(inputs))
     saved = [t.spec for t in body.outputs[len(init) :]]
     backward = subgraph(graph, back, [*_specs(consts), *saved, *_specs(sums)], "back")
-    counts = {"n_consts": len(consts), "n_carry": len(init), "maximum_iterations": most}
-    return _listed(apply(ops.while_gradient_op, *inputs, *sums, cond=cond, body=body, back=backward, **counts))
+    counts = {"n_consts": len(consts), "n_carry": len(init), "maximum_iterations": most, "shapes": None}
+    bodies = {"cond": cond, "body": body, "back": backward, "totals": ()}
+    return _listed(apply(ops.while_gradient_op, *inputs, *sums, **bodies, **counts))
 
 
 def cond(index: Tensor, branches: Sequence[Function], operands: Sequence[Tensor]) -> list[Tensor]:

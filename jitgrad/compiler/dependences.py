@@ -11,7 +11,6 @@ from jitgrad.compiler import scalar_emit
 from jitgrad.compiler.bodies import regions_of
 from jitgrad.compiler.constants import constant_value, is_splat
 from jitgrad.compiler.small import is_small_routine
-from jitgrad.graph import source_text
 from jitgrad.opdef import (
     Contract,
     Control,
@@ -29,6 +28,7 @@ from jitgrad.opdef import (
     View,
 )  # fmt: skip
 from jitgrad.program import Instruction, Program
+from jitgrad.sources import source_text
 
 KERNEL_DTYPES = frozenset(map(np.dtype, ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")))
 ROUTINES = frozenset(("solve", "solve_triangular", "inv", "det", "slogdet", "cholesky"))

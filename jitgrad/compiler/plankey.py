@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.compiler.stamp import digest, stamp
-from jitgrad.compiler.stored import MOST_BYTES, UnkeptError, dump, encode, program_content
+from jitgrad.compiler.stored import MOST_BYTES, UnkeptError, dump, encode, encode_params, op_name
 from jitgrad.program import Program, sub_programs
 
 
@@ -19,7 +19,7 @@ def plan_key(program: Program) -> str | None:
     """The key under which a program's plan is kept; None when a part of it cannot be told from another process."""
     writer = _Writer()
     try:
-        content = program_content(program, writer.array)
+        content = writer.program(program)
     except UnkeptError:
         return None
     return digest(stamp().encode() + dump(content)).hex()
@@ -36,13 +36,28 @@ def has_large_constants(program: Program) -> bool:
 
 
 class _Writer:
-    """Writes the arrays of a program."""
-
     def __init__(self) -> None:
         self._large: dict[int, int] = {}  # arrays by their identity, in the order in which they are met
 
-    def array(self, array: np.ndarray[Any, Any]) -> Any:
-        """An array as plain tuples, a large one by its number."""
+    def program(self, program: Program) -> Any:
+        """A program as plain tuples."""
+        specs = tuple([(spec.known_shape, spec.dtype.str) for spec in program.specs])
+        instructions = tuple([self._instruction(ins) for ins in program.instructions])
+        return program.inputs, program.outputs, specs, instructions
+
+    def _instruction(self, ins: Any) -> Any:
+        name = op_name(ins.op)
+        if name is None:
+            raise UnkeptError(f"op {ins.op.name}")
+        params = encode_params(ins.params, self._array, self._body) if ins.params else ()
+        return name, ins.inputs, ins.outputs, params, ins.origin.scope, ins.after
+
+    def _body(self, value: Any) -> Any:
+        if not isinstance(value, Program):
+            raise UnkeptError(f"a {type(value).__name__}")
+        return ("program", *self.program(value))
+
+    def _array(self, array: np.ndarray[Any, Any]) -> Any:
         if array.nbytes <= MOST_BYTES:
             return encode(array)
         number = self._large.setdefault(id(array), len(self._large))

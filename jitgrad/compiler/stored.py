@@ -17,7 +17,6 @@ import numpy as np
 
 from jitgrad.compiler.constants import is_splat, splat, splat_number
 from jitgrad.opdef import OpDef, find
-from jitgrad.program import Instruction, Program
 
 _PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
 _VERSION = 2
@@ -30,6 +29,7 @@ class UnkeptError(Exception):
 
 
 ArrayText = Callable[[np.ndarray[Any, Any]], Any]
+OtherText = Callable[[Any], Any]
 
 
 def dump(value: Any) -> bytes:
@@ -45,21 +45,21 @@ def load(data: bytes) -> Any:
 # -- params ------------------------------------------------------------------------------------------------------------
 
 
-def encode(value: Any, of_array: ArrayText | None = None) -> Any:
-    """A param as plain tuples; UnkeptError when that cannot be. ``of_array`` writes arrays that are not one number."""
+def encode(value: Any, of_array: ArrayText | None = None, of_other: OtherText | None = None) -> Any:
+    """A param as plain tuples; UnkeptError when that cannot be. ``of_array`` writes arrays that are not one number,
+    ``of_other`` what there is no way to read back.
+    """
     kind = type(value)
     if kind in _PLAIN:
         return value
     if kind is tuple:
-        return ("tuple", *[encode(item, of_array) for item in value])
+        return ("tuple", *[encode(item, of_array, of_other) for item in value])
     if kind is list:
-        return ("list", *[encode(item, of_array) for item in value])
+        return ("list", *[encode(item, of_array, of_other) for item in value])
     if kind is dict:
         return ("dict", *[(encode(k, of_array), encode(v, of_array)) for k, v in value.items()])
     if kind is slice:
         return ("slice", *[encode(item, of_array) for item in (value.start, value.stop, value.step)])
-    if kind is Program:
-        return ("program", *program_content(value, of_array))
     if isinstance(value, np.dtype):
         return ("dtype", _dtype_text(value))
     if isinstance(value, np.generic):
@@ -70,6 +70,8 @@ def encode(value: Any, of_array: ArrayText | None = None) -> Any:
         return (of_array or _contents)(value)
     if isinstance(value, type) and issubclass(value, np.generic):
         return ("type", _dtype_text(np.dtype(value)))
+    if of_other is not None:
+        return of_other(value)
     raise UnkeptError(f"a {kind.__name__}")
 
 
@@ -98,29 +100,16 @@ def decode(code: Any) -> Any:
     return np.frombuffer(rest[1], rest[0]).reshape(rest[2])  # read-only, as constants are
 
 
-def encode_params(params: Mapping[str, Any], of_array: ArrayText | None = None) -> Any:
+def encode_params(
+    params: Mapping[str, Any], of_array: ArrayText | None = None, of_other: OtherText | None = None
+) -> Any:
     """All params of an instruction."""
-    return tuple([(name, encode(value, of_array)) for name, value in params.items()])
+    return tuple([(name, encode(value, of_array, of_other)) for name, value in params.items()])
 
 
 def decode_params(code: Any) -> dict[str, Any]:
     """The params that `encode_params` was given."""
     return {name: decode(value) for name, value in code}
-
-
-def program_content(program: Program, of_array: ArrayText | None = None) -> Any:
-    """All of a program but names and source lines; UnkeptError when an op or a param cannot be written."""
-    specs = tuple([(spec.known_shape, spec.dtype.str) for spec in program.specs])
-    instructions = tuple([_instruction(ins, of_array) for ins in program.instructions])
-    return program.inputs, program.outputs, specs, instructions
-
-
-def _instruction(ins: Instruction, of_array: ArrayText | None) -> Any:
-    name = op_name(ins.op)
-    if name is None:
-        raise UnkeptError(f"op {ins.op.name}")
-    params = encode_params(ins.params, of_array) if ins.params else ()
-    return name, ins.inputs, ins.outputs, params, ins.origin.scope, ins.after
 
 
 def _dtype_text(dtype: np.dtype[Any]) -> str:
