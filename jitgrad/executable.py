@@ -210,7 +210,7 @@ class _Report:
         return compile_program(self._source).program
 
     def __call__(self, status: int) -> None:
-        from jitgrad.compiler.bodies import locate_status
+        from jitgrad.compiler.subprograms import locate_status
         from jitgrad.control.ops import LoopLimitError, loop_limit_text
 
         if status == MEMORY_STATUS:

@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 
 from jitgrad.compiler import scalar_emit
-from jitgrad.compiler.bodies import regions_of
 from jitgrad.compiler.constants import constant_value, is_splat
 from jitgrad.compiler.small import is_small_routine
+from jitgrad.compiler.subprograms import regions_of
 from jitgrad.opdef import (
     Contract,
     Control,

@@ -34,7 +34,6 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler.bodies import regions_of
 from jitgrad.compiler.buffers import aligned
 from jitgrad.compiler.caches import last_level_bytes
 from jitgrad.compiler.constants import splat_number
@@ -52,6 +51,7 @@ from jitgrad.compiler.machine import vector_bytes
 from jitgrad.compiler.nodes import Product
 from jitgrad.compiler.regions import Sizes, find_units
 from jitgrad.compiler.stored import UnkeptError, encode_params, op_name
+from jitgrad.compiler.subprograms import regions_of
 from jitgrad.program import Program
 
 # A chunk should take some microseconds, so that sharing it out costs little; the count depends on the work alone,

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jitgrad.compiler.bodies import regions_of, status_offsets
+from jitgrad.compiler.subprograms import regions_of, status_offsets
 from jitgrad.opdef import Control
 from jitgrad.program import Program
 

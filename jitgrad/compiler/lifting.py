@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from jitgrad.compiler.bodies import regions_of, with_regions
 from jitgrad.compiler.constants import constant_value, is_splat
+from jitgrad.compiler.subprograms import regions_of, with_regions
 from jitgrad.program import Instruction, Program
 from jitgrad.spec import TensorSpec
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jitgrad.compiler.bodies import regions_of
 from jitgrad.compiler.constants import constant_value, is_splat, splat_number
 from jitgrad.compiler.groups import Group
 from jitgrad.compiler.lower import CompiledCluster, Lowered, LoweredBodies
 from jitgrad.compiler.quantities import Quantity
 from jitgrad.compiler.signature import BAKED
 from jitgrad.compiler.stored import UnkeptError, dump, encode, op_name
+from jitgrad.compiler.subprograms import regions_of
 from jitgrad.forking import wait_for_when_forking
 from jitgrad.program import Instruction, Program
 

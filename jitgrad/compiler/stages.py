@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from jitgrad import recording
-from jitgrad.compiler.bodies import regions_of, simplify_bodies
 from jitgrad.compiler.clusters import Cluster, Clustering, body_cluster, find_clusters
 from jitgrad.compiler.extents import ExtentClasses
 from jitgrad.compiler.freeze import Frozen, freeze_cluster, freeze_op
@@ -23,6 +22,7 @@ from jitgrad.compiler.order import order_steps
 from jitgrad.compiler.plankey import has_large_constants
 from jitgrad.compiler.reuse import enter_known, find_known, pattern_of
 from jitgrad.compiler.simplify import simplify_and_watch
+from jitgrad.compiler.subprograms import regions_of, simplify_bodies
 from jitgrad.compiler.verifying import verify_plan
 from jitgrad.config import config
 from jitgrad.errors import CompileError
