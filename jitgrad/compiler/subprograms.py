@@ -1,4 +1,4 @@
-"""Subprograms: the programs inside control ops: which there are, made simpler, and told of when something in them fails."""
+"""Subprograms: the programs inside control ops: which there are, made simpler, told of when something in them fails."""
 
 from __future__ import annotations
 
