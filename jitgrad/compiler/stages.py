@@ -22,7 +22,7 @@ from jitgrad.compiler.order import order_steps
 from jitgrad.compiler.plankey import has_large_constants
 from jitgrad.compiler.reuse import enter_known, find_known, pattern_of
 from jitgrad.compiler.simplify import simplify_and_watch
-from jitgrad.compiler.subprograms import regions_of, simplify_bodies
+from jitgrad.compiler.subprograms import regions_of
 from jitgrad.compiler.verifying import verify_plan
 from jitgrad.config import config
 from jitgrad.errors import CompileError
@@ -70,11 +70,10 @@ def compile_program(source: Program) -> Compiled:
 def _simplified(source: Program) -> tuple[Program, bool]:
     with recording.span("simplify", source.name):
         program, _, looked = simplify_and_watch(source)
-        program, looked_inside = simplify_bodies(program)
         program = lift_constants(program)
     if config.verify:
         verify(program, "simplify")
-    return program, looked or looked_inside
+    return program, looked
 
 
 def _compile_simplified(program: Program) -> Compiled:

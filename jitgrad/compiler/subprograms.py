@@ -1,4 +1,4 @@
-"""Subprograms: the programs inside control ops: which there are, made simpler, told of when something in them fails."""
+"""Subprograms: the programs inside control ops: which there are, and how failures in them are told of."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from jitgrad.compiler.simplify import simplify_and_watch
 from jitgrad.opdef import Control
 from jitgrad.program import Instruction, Program
 
@@ -68,28 +67,3 @@ def locate_status(program: Program, status: int) -> tuple[Program, Instruction]:
             if offset < status <= offset + status_count(sub):
                 return locate_status(sub, status - offset)
     raise LookupError(f"no value has the status {status}")
-
-
-# -- simplification ----------------------------------------------------------------------------------------------------
-
-
-def simplify_bodies(program: Program) -> tuple[Program, bool]:
-    """The program with simplified bodies, and whether elements of constants in them were read."""
-    looked = False
-    instructions: list[Instruction] = []
-    for ins in program.instructions:
-        regions = regions_of(ins)
-        simplified = tuple(map(_simplified, regions))
-        looked = looked or any(seen for _, seen in simplified)
-        subs = tuple(sub for sub, _ in simplified)
-        is_same = all(a is b for a, b in zip(subs, regions, strict=True))
-        instructions.append(ins if is_same else with_regions(ins, subs))
-    if all(a is b for a, b in zip(instructions, program.instructions, strict=True)):
-        return program, looked
-    return program.with_instructions(instructions), looked
-
-
-def _simplified(program: Program) -> tuple[Program, bool]:
-    smaller, _, looked = simplify_and_watch(program)
-    result, seen = simplify_bodies(smaller)
-    return result, looked or seen
