@@ -17,6 +17,7 @@ from jitgrad.compiler import bind_program
 from jitgrad.compiler.bind import BoundCluster, Spec
 from jitgrad.compiler.entries import Output, Run
 from jitgrad.compiler.kernels import statistics
+from jitgrad.compiler.loop_layout import MEMORY_STATUS
 from jitgrad.compiler.patterns import Array
 from jitgrad.compiler.plans import BoundOp
 from jitgrad.compiler.pools import Arena, arena_for, outputs
@@ -24,6 +25,7 @@ from jitgrad.compiler.runtime import runtime
 from jitgrad.compiler.unbox import pack_arguments, unboxer
 from jitgrad.config import get_num_threads
 from jitgrad.interpreter import located, run_error
+from jitgrad.opdef import Control
 from jitgrad.program import Program
 
 if TYPE_CHECKING:
@@ -86,7 +88,7 @@ class _ClusterCall:
         self._copied = [(place, shape) for _, place, shape in bound.copied]
         self._steps_address = bound.steps.ctypes.data
         self._nsteps = len(bound.steps)
-        self._release = int(self._nsteps > _SHORT_RUN or bool((bound.steps[:, 3] > 1).any()))
+        self._release = int(self._nsteps > _SHORT_RUN or bool((bound.steps[:, 3] > 1).any()) or bound.has_loops)
         self._frames: list[_Frame] = []
         self._unbox = unboxer()
         self._run = runtime().run_steps
@@ -225,8 +227,15 @@ class _Report:
         return compile_program(self._source).program
 
     def __call__(self, status: int) -> None:
-        program = self._program
-        raise run_error(program, program.instructions[program.producers()[status - 1]])
+        from jitgrad.compiler.subprograms import locate_status
+        from jitgrad.control.ops import LoopLimitError, loop_limit_text
+
+        if status == MEMORY_STATUS:
+            raise MemoryError("no memory for what a loop saves of its steps")
+        program, ins = locate_status(self._program, status)
+        if isinstance(ins.op.kind, Control):
+            raise LoopLimitError(loop_limit_text(ins.params["maximum_iterations"]))
+        raise run_error(program, ins)
 
 
 def holds_denormals(array: Any) -> bool:

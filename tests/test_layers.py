@@ -70,6 +70,7 @@ LAZY = {
     ("custom", "eager.custom_calls"),
     ("eager.tensor", "numpy"),
     ("ops.slices", "eager.tensor"),
+    ("executable", "control.ops"),
     ("compiler.explain", "profiler.drawing"),
     ("compiler.explain", "profiler.planned_picture"),
 }

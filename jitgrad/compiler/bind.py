@@ -11,7 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from jitgrad.compiler.buffers import ArenaPlan, Lifetime, plan_memory
+from jitgrad.compiler.bind_loops import (
+    Layout,
+    Layouts,
+    describe_loop,
+    loop_layouts,
+    products_in,
+    spans_of,
+)
+from jitgrad.compiler.buffers import ArenaPlan, plan_memory
 from jitgrad.compiler.kernels import watchers
 from jitgrad.compiler.pools import SMALL_BYTES
 from jitgrad.compiler.runtime import MAX_WORKERS, StepRecord, pack_steps
@@ -48,11 +56,16 @@ class BoundCluster(NamedTuple):
     workers: int
 
     @property
+    def has_loops(self) -> bool:
+        """Whether a step is a control op, which may run for long."""
+        return any(name.startswith("loop_") for name in self.names)
+
+    @property
     def origins(self) -> tuple[tuple[int, ...], ...]:
         """Per step record the numbers of the plan's steps behind it: several for a region, none for what only prepares
         others or ends them.
         """
-        kinds = ("kernel", "product", "rows", "tiles", "region")
+        kinds = ("kernel", "product", "rows", "tiles", "region", "loop")
         parts = [name.split("_") for name in self.names]
         return tuple(tuple(map(int, numbers)) if kind in kinds else () for kind, *numbers in parts)
 
@@ -62,14 +75,12 @@ def bind_cluster(frozen: tuple[Any, ...], addresses: Addresses) -> BoundCluster:
     _, inputs, outputs, copied, checks, lifetimes, *tasks = frozen
     workers = min(MAX_WORKERS, max(available_cpus(), get_num_threads()))
     fixed = len(inputs) + len(outputs)
-    spans = [
-        Lifetime(place, nbytes * workers if is_scratch else nbytes, first, last)
-        for place, (nbytes, is_scratch, first, last) in enumerate(lifetimes)
-    ]
+    layouts = loop_layouts(tasks, workers)
+    spans = spans_of(lifetimes, layouts, workers)
     lenders = [item for item in spans[len(inputs) : fixed] if item.nbytes >= SMALL_BYTES and item.first <= item.last]
     arena = plan_memory(spans[fixed:], lenders)
     slots = _slots(fixed, len(lifetimes), arena)
-    records, blocks, names = _records(tasks, slots, addresses)
+    records, blocks, names = _guarded(*_records(tasks, slots, addresses, layouts), products_in(tasks))
     steps = pack_steps(records)
     for watch in watchers:
         watch(steps)
@@ -96,18 +107,43 @@ def _specs(described: Sequence[tuple[int, str, tuple[int, ...]]]) -> tuple[Spec,
 Records = tuple[list[StepRecord], list[npt.NDArray[np.int64]], list[str]]
 
 
-def _records(tasks: Sequence[tuple[Any, ...]], slots: Sequence[int], addresses: Addresses) -> Records:
+def _records(
+    tasks: Sequence[tuple[Any, ...]], slots: Sequence[int], addresses: Addresses, layouts: Layouts
+) -> Records:
     records: list[StepRecord] = []
     blocks: list[npt.NDArray[np.int64]] = []
     names: list[str] = []
     for task in tasks:
-        made = _region(task, slots, addresses, blocks) if task[0] == "region" else _steps(task, slots, addresses)
+        if task[0] == "region":
+            made = _region(task, slots, addresses, blocks)
+        elif task[0] == "loop":
+            made = [_loop(task, slots, addresses, layouts[task[3]], blocks)]
+        else:
+            made = _steps(task, slots, addresses)
         for name, address, words, extent, nchunks in made:
             block = np.array(words, np.int64)
             blocks.append(block)
             records.append(StepRecord(address, block.ctypes.data, extent, nchunks))
             names.append(name)
-    return _guarded(records, blocks, names)
+    return records, blocks, names
+
+
+def _loop(
+    task: tuple[Any, ...], slots: Sequence[int], addresses: Addresses, layout: Layout,
+    blocks: list[npt.NDArray[np.int64]],
+) -> Step:  # fmt: skip
+    """A control op as one step; what it refers to is put in ``blocks``."""
+    lists: list[npt.NDArray[np.int64]] = []
+    for (cluster, *_), region in zip(task[5], layout.regions, strict=True):
+        records, inner, _ = _records(cluster[6:], region.slots, addresses, region.layouts)
+        blocks += inner
+        lists.append(pack_steps(records))
+        for watch in watchers:
+            watch(lists[-1])
+    blocks += lists
+    address, words, kept = describe_loop(task, slots, layout, lists)
+    blocks += kept
+    return f"loop_{task[1]}", address, words, 1, 1
 
 
 def _steps(task: tuple[Any, ...], slots: Sequence[int], addresses: Addresses) -> list[Step]:
@@ -178,9 +214,11 @@ def _region(
     return [(name, sequence_address(np.dtype(dtype)), words, rows, chunks), *after]
 
 
-def _guarded(records: list[StepRecord], blocks: list[npt.NDArray[np.int64]], names: list[str]) -> Records:
-    """The records with BLAS kept to one thread from the first product to the last."""
-    products = [k for k, name in enumerate(names) if name.startswith("product_")]
+def _guarded(
+    records: list[StepRecord], blocks: list[npt.NDArray[np.int64]], names: list[str], inside: frozenset[str]
+) -> Records:
+    """The records with BLAS kept to one thread from the first product to the last, also of those ``inside`` a loop."""
+    products = [k for k, name in enumerate(names) if name.startswith("product_") or name in inside]
     if not products:
         return records, blocks, names
     from jitgrad.compiler import blas

@@ -100,6 +100,15 @@ def find_clusters(program: Program) -> Clustering:
     return Clustering(tuple(steps), tuple(reasons), program)
 
 
+def body_cluster(number: int, scope: str, body: Program) -> Cluster:
+    """All of a body as one cluster: its inputs come from outside, and what it makes for its outputs is needed there.
+
+    An output that is an input of the same program is made by nobody.
+    """
+    outputs = tuple(dict.fromkeys(v for v in body.outputs if v in body.producers()))
+    return Cluster(number, scope, tuple(range(len(body.instructions))), body.inputs, outputs)
+
+
 def _cluster(graph: Dependences, number: int, step: Step, needed: dict[int, set[int]]) -> Cluster:
     """The cluster of a step: its members, the literals they read, and the values that cross its border."""
     assert step.scope is not None

@@ -10,8 +10,10 @@ import numpy as np
 from jitgrad.compiler import scalar_emit
 from jitgrad.compiler.constants import constant_value, is_splat
 from jitgrad.compiler.small import is_small_routine
+from jitgrad.compiler.subprograms import regions_of
 from jitgrad.opdef import (
     Contract,
+    Control,
     Elementwise,
     Fill,
     Gather,
@@ -26,6 +28,7 @@ from jitgrad.opdef import (
     View,
 )  # fmt: skip
 from jitgrad.program import Instruction, Program
+from jitgrad.sources import source_text
 
 KERNEL_DTYPES = frozenset(map(np.dtype, ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")))
 ROUTINES = frozenset(("solve", "solve_triangular", "inv", "det", "slogdet", "cholesky"))
@@ -42,6 +45,8 @@ def kernel_refusal(instruction: Instruction, program: Program) -> str | None:
         dtype = specs[v].dtype
         if dtype not in KERNEL_DTYPES:
             return f"{instruction.op.name} has a value of dtype {dtype.name}, for which there are no kernels"
+    if isinstance(instruction.op.kind, Control):
+        return _control_refusal(instruction, program)
     if isinstance(instruction.op.kind, Library):
         return _library_refusal(instruction, program)
     if isinstance(instruction.op.kind, Elementwise):
@@ -61,7 +66,7 @@ def _op_refusal(op: OpDef, outputs: int) -> str | None:
             return None if routine in ROUTINES else f"{op.name} calls the library routine {routine}"
         case Shaped():
             return f"{op.name} takes its shape from another value, which simplify() has not resolved"
-        case Reindex():
+        case Reindex() | Control():
             return None
         case Elementwise() | Fill() | View() | Reduce() | Scan() | Contract() | Gather() | Scatter():
             return None if outputs == 1 else f"{op.name} has {outputs} outputs"
@@ -77,6 +82,50 @@ def _library_refusal(ins: Instruction, program: Program) -> str | None:
     if not is_small_routine(a.known_shape, columns):
         return f"{ins.op.name} calls a library: there are kernels for small matrices only"
     return None
+
+
+def _control_refusal(ins: Instruction, program: Program) -> str | None:
+    """Why a loop or a branch runs in the interpreter; None when all of its bodies can be compiled."""
+    for sub in regions_of(ins):
+        for inside in sub.instructions:
+            why = _refusal_inside(inside, sub)
+            if why is not None:
+                where = f"{inside.op.name} ({source_text(inside.origin.source)})"
+                return f"{ins.op.name} runs in the interpreter: {sub.name} has {where}, which {why}"
+    if not _keeps_shapes(ins, program):
+        return f"{ins.op.name} runs in the interpreter: shapes change from step to step"
+    return None
+
+
+def _refusal_inside(ins: Instruction, sub: Program) -> str | None:
+    value = constant_value(ins)
+    if value is not None:
+        return None if is_splat(value) and value.dtype in KERNEL_DTYPES else "is an array of constants"
+    if ins.origin.scope is None:
+        return "is in no scope that compiles"
+    if ins.after:
+        return "waits for another operation"
+    refusal = kernel_refusal(ins, sub)
+    return None if refusal is None else f"is not compiled: {refusal}"
+
+
+def _keeps_shapes(ins: Instruction, program: Program) -> bool:
+    """Whether what a body makes of the state looks as the state does."""
+    assert isinstance(ins.op.kind, Control)
+    form, regions = ins.op.kind.form, regions_of(ins)
+    if form == "call":
+        return True
+    if form == "cond":
+        return len({tuple(sub.specs[v] for v in sub.outputs) for sub in regions}) == 1
+    first = ins.params["n_consts"]
+    count = ins.params["n_carry"] if form in ("scan", "while_gradient") else len(ins.inputs) - first
+    last = first + count
+    groups = [(regions[0] if form == "scan" else regions[1], ins.inputs[first:last])]
+    if form == "while_gradient":
+        groups.append((regions[2], ins.inputs[last:]))
+    return all(
+        [program.specs[v] for v in state] == [sub.specs[v] for v in sub.outputs[: len(state)]] for sub, state in groups
+    )
 
 
 class Dependences:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from jitgrad.compiler.bind import BoundCluster
 from jitgrad.compiler.buffers import ArenaPlan
 from jitgrad.compiler.groups import Group
-from jitgrad.compiler.lower import Lowered
+from jitgrad.compiler.lower import CompiledCluster, LoweredBodies, kernels_of
 from jitgrad.compiler.machine import kernel_module
+from jitgrad.compiler.nodes import Nested
 from jitgrad.compiler.plans import BoundProgram
 
 if TYPE_CHECKING:
-    from jitgrad.compiler.stages import Compiled, CompiledCluster
+    from jitgrad.compiler.stages import Compiled
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def explain(compiled: Compiled, bound: BoundProgram) -> Explanation:
     """The texts of all stages, and what binding added."""
     clusters = [step for step in compiled.steps if not isinstance(step, int)]
     arenas = [step.arena for step in bound.steps if isinstance(step, BoundCluster)]
-    kernels = list(dict.fromkeys(item.kernel for c in clusters for item in c.lowered if isinstance(item, Lowered)))
+    kernels = list(dict.fromkeys(kernel for c in clusters for kernel in kernels_of(c)))
     return Explanation(
         compiled.program.text,
         compiled.clustering.text,
@@ -63,9 +64,11 @@ def explain(compiled: Compiled, bound: BoundProgram) -> Explanation:
 
 
 def _fusion_lines(compiled: CompiledCluster) -> Iterator[str]:
-    products = sum(1 for step in compiled.plan.steps if not isinstance(step, Group))
-    kernels = len(compiled.plan.steps) - products
-    yield f"cluster {compiled.cluster.number}: {kernels} kernels, {products} matrix products"
+    loops = sum(isinstance(step, Nested) for step in compiled.plan.steps)
+    kernels = sum(isinstance(step, Group) for step in compiled.plan.steps)
+    products = len(compiled.plan.steps) - kernels - loops
+    counts = f"{kernels} kernels, {products} matrix products" + (f", {loops} control ops" if loops else "")
+    yield f"cluster {compiled.cluster.number}: {counts}"
     for number, step in enumerate(compiled.plan.steps):
         if isinstance(step, Group):
             kind = "serial" if step.is_serial else "parallel"
@@ -76,6 +79,13 @@ def _fusion_lines(compiled: CompiledCluster) -> Iterator[str]:
             stored = ", ".join(f"%{v}" for v in sorted(step.stored | set(step.partials)))
             nest = f"{len(step.axes)} axes" if step.lead is None else "a matrix per lane"
             yield f"  kernel {number} ({kind}, {nest}): {ops} -> {stored}"
+        elif isinstance(step, Nested):
+            made = ", ".join(f"%{v}" for v in step.values)
+            yield f"  native {step.form} {number}: -> {made}"
+            bodies = compiled.lowered[number]
+            assert isinstance(bodies, LoweredBodies)
+            for region in bodies.regions:
+                yield from (f"    {line}".replace("cluster", "body", 1) for line in _fusion_lines(region))
         else:
             a, b = (f"%{v}{'.T' if t else ''}" for v, t in ((step.a, step.transpose_a), (step.b, step.transpose_b)))
             yield f"  product {number}: {a} @ {b} -> %{step.value}"

@@ -7,11 +7,13 @@ of extent 1 have no class: broadcasting makes them structure.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 
 from jitgrad.opdef import (
     AxisIndex,
     Contract,
+    Control,
     Elementwise,
     Gather,
     IndexMap,
@@ -91,6 +93,8 @@ def equal_dims(program: Program, ins: Instruction) -> Iterator[tuple[Dim, Dim]]:
             yield from _through_contract(program, ins)
         case Gather(form):
             yield from _through_gather(program, ins.inputs[0], ins.inputs[1], out, ins, form)
+        case Control():
+            yield from _through_bodies(program, ins)
         case Library():
             yield from _through_library(program, ins)
         case Scatter(form):
@@ -161,6 +165,25 @@ def _through_library(program: Program, ins: Instruction) -> Iterator[tuple[Dim, 
     for v in ins.outputs:
         if len(program.specs[v].known_shape) == rank:
             yield (ins.inputs[-1], rank - 1), (v, rank - 1)
+
+
+def _through_bodies(program: Program, ins: Instruction) -> Iterator[tuple[Dim, Dim]]:
+    """The state before and after a loop, and the rows of all that a scan takes apart or puts together."""
+    assert isinstance(ins.op.kind, Control)
+    form = ins.op.kind.form
+    if form in ("cond", "call"):
+        return
+    first = ins.params["n_consts"]
+    if form == "scan":
+        last = first + ins.params["n_carry"]
+        rows = [(v, 0) for v in (*ins.inputs[last:], *ins.outputs[last - first :])]
+        yield from itertools.pairwise(rows)
+    else:
+        first += ins.params.get("n_carry", 0)
+        last = len(ins.inputs)
+    for before, after in zip(ins.inputs[first:last], ins.outputs, strict=False):
+        for d in range(len(program.specs[before].known_shape)):
+            yield (before, d), (after, d)
 
 
 def _through_gather(

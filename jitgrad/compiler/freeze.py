@@ -15,6 +15,7 @@ needed to get there (programs, nodes, groups, kernels) is left behind. Its shape
                | ("vector product", number, dtype, n, how it is cut, place of parts, operand a, b, c)
                | ("own product", number, dtype, (m, n, k), how it is cut, places of scratch and parts, operand a, b, c)
                | ("region", dtype, rows, chunks, task*)                  tasks whose chunks run one after another
+               | ("loop", ...)                                           a control op, see freeze_loops.py
     words    ::= constants, then 0 if the kernel streams, else -1
     operand  ::= (place, row stride, batch stride, is_transposed)
 
@@ -26,29 +27,31 @@ written down; a step that cannot be written down holds the instruction itself, a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from jitgrad.compiler.buffers import aligned
 from jitgrad.compiler.caches import last_level_bytes
-from jitgrad.compiler.clusters import Cluster
 from jitgrad.compiler.constants import splat_number
 from jitgrad.compiler.drafts import weight_of
 from jitgrad.compiler.emit import lanes_for, part_bytes
 from jitgrad.compiler.emit_memory import CACHE_LINE
 from jitgrad.compiler.extents import ONE
+from jitgrad.compiler.freeze_loops import freeze_loop
 from jitgrad.compiler.gemm import GemmPlan, plan_product
 from jitgrad.compiler.gemv import GemvPlan, plan_vector_product
-from jitgrad.compiler.groups import Group, Plan
+from jitgrad.compiler.groups import Group
 from jitgrad.compiler.loopir import Buffer, Literal
-from jitgrad.compiler.lower import Lowered
+from jitgrad.compiler.lower import CompiledCluster, Lowered, LoweredBodies
 from jitgrad.compiler.machine import vector_bytes
 from jitgrad.compiler.nodes import Product
 from jitgrad.compiler.regions import Sizes, find_units
 from jitgrad.compiler.stored import UnkeptError, encode_params, op_name
+from jitgrad.compiler.subprograms import regions_of
 from jitgrad.program import Program
 
 # A chunk should take some microseconds, so that sharing it out costs little; the count depends on the work alone,
@@ -57,16 +60,14 @@ CHUNK_NANOSECONDS = 8_000
 MOST_CHUNKS = 64
 NANOSECONDS_PER_NODE = 0.08  # one element of one node, vectorised, in cache
 STATUS = -1
-_PARTS, _SCRATCH = "parts", "scratch"
+_PARTS, _SCRATCH, _ROOM = "parts", "scratch", "room"
 
 Frozen = tuple[Any, ...]
 
 
-def freeze_cluster(
-    program: Program, cluster: Cluster, plan: Plan, lowered: Sequence[Lowered | Product], keys: Iterable[str]
-) -> Frozen:
-    """A cluster's step; ``keys`` are those of its kernels' machine code, in order."""
-    return _Freezer(program, cluster, plan, lowered).freeze(keys)
+def freeze_cluster(program: Program, compiled: CompiledCluster, is_body: bool = False) -> Frozen:
+    """A cluster's step, or the body of a control op."""
+    return _Freezer(program, compiled, is_body).freeze()
 
 
 @dataclass(slots=True)
@@ -96,26 +97,35 @@ def freeze_op(source: Program, program: Program, number: int) -> Frozen:
 
 
 class _Freezer:
-    def __init__(self, program: Program, cluster: Cluster, plan: Plan, lowered: Sequence[Lowered | Product]) -> None:
+    def __init__(self, program: Program, compiled: CompiledCluster, is_body: bool) -> None:
         self.program = program
-        self.cluster = cluster
-        self.plan = plan
-        self.lowered = lowered
+        self.cluster, self.plan = compiled.cluster, compiled.plan
+        lowered = self.lowered = compiled.lowered
+        self.keys = compiled.keys
+        self.is_body = is_body
+        self.bodies = {
+            number: tuple(map(partial(freeze_cluster, is_body=True), self._regions(item), item.regions))
+            for number, item in enumerate(lowered) if isinstance(item, LoweredBodies)
+        }  # fmt: skip
         self.extents = self._class_extents()
         self.chunks = [chunk_count(item, self.extents) if isinstance(item, Lowered) else 1 for item in lowered]
         self._note_chunks()
-        self.units = find_units(plan, lowered, Sizes(self._vector_plan, self._cut_extent, self._count))
+        self.units = find_units(self.plan, lowered, Sizes(self._vector_plan, self._cut_extent, self._count))
         self.regions = {number: unit for unit in self.units if len(unit.members) > 1 for number in unit.members}
         self.chunks = [self.regions[k].chunks if k in self.regions else n for k, n in enumerate(self.chunks)]
         self._note_chunks()
         self.places: dict[object, int] = {}
+
+    def _regions(self, item: LoweredBodies) -> tuple[Program, ...]:
+        return regions_of(self.program.instructions[item.step.number])
 
     def _note_chunks(self) -> None:
         """Partial results have as many parts as their kernel has chunks."""
         chunked = self.plan.chunked
         self.extents |= {self.plan.classes[partial][0]: self.chunks[number] for partial, number in chunked.items()}
 
-    def freeze(self, keys: Iterable[str]) -> Frozen:
+    def freeze(self) -> Frozen:
+        """The cluster as tuples."""
         inputs = self.cluster.inputs
         direct, copied = self._split_outputs()
         spans = self._spans()
@@ -130,10 +140,21 @@ class _Freezer:
             tuple(self._described(v) for v in inputs),
             tuple(self._described(v) for v in outputs),
             tuple((v, self._copied_from(root, outputs), self._shape(v)) for v, root in copied),
-            any(b.role == "status" for item in self.lowered if isinstance(item, Lowered) for b in item.kernel.buffers),
+            any(map(self._may_fail, range(len(self.lowered)))),
             tuple((s.nbytes, s.is_scratch, s.first, s.last) for s in lifetimes),
-            *self._tasks(iter(keys)),
+            *self._tasks(),
         )
+
+    def _may_fail(self, number: int) -> bool:
+        """Whether a step may set the status: a position out of bounds, too many steps of a loop, no memory for it."""
+        item = self.lowered[number]
+        if isinstance(item, Lowered):
+            return any(b.role == "status" for b in item.kernel.buffers)
+        if isinstance(item, Product):
+            return False
+        params = self.program.instructions[item.step.number].params
+        is_limited = params.get("maximum_iterations") is not None or item.step.form == "while_gradient"
+        return is_limited or any(body[4] for body in self.bodies[number])
 
     def _shape(self, v: int) -> tuple[int, ...]:
         return self.program.specs[v].known_shape
@@ -190,6 +211,9 @@ class _Freezer:
         if isinstance(item, Product):
             touched += [(v, self._nbytes(v), False) for v in map(self._root, (item.a, item.b, item.value))]
             return touched + self._memory_of(number, item)
+        if isinstance(item, LoweredBodies):
+            touched += [(v, self._nbytes(v), False) for v in map(self._root, (*item.reads, *item.values))]
+            return [*touched, ((number, _ROOM), 0, False)]  # as much as binding finds that its bodies need
         numbers = dict(zip(item.kernel.ints, self._ints(item), strict=True))
         lanes = lanes_for(item.kernel, vector_bytes())
         for buffer, v in zip(item.kernel.buffers, item.values, strict=True):
@@ -213,8 +237,9 @@ class _Freezer:
 
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
-    def _tasks(self, keys: Iterable[str]) -> Iterable[Frozen]:
-        kernels = dict(zip([k for k, item in enumerate(self.lowered) if isinstance(item, Lowered)], keys, strict=True))
+    def _tasks(self) -> Iterable[Frozen]:
+        numbers = [k for k, item in enumerate(self.lowered) if isinstance(item, Lowered)]
+        kernels = dict(zip(numbers, self.keys, strict=True))
         for unit in self.units:
             tasks = tuple(self._task(number, kernels.get(number, "")) for number in unit.members)
             if len(tasks) == 1:
@@ -228,8 +253,11 @@ class _Freezer:
         item = self.lowered[number]
         if isinstance(item, Product):
             return self._product(number, item)
+        if isinstance(item, LoweredBodies):
+            room, bodies = self.places[number, _ROOM], self.bodies[number]
+            return freeze_loop(self.program, item.step.number, number, bodies, self._place_of, room)
         places = tuple(self._place(number, b, v) for b, v in zip(item.kernel.buffers, item.values, strict=True))
-        is_past_caches = number not in self.regions and self._streams(item)
+        is_past_caches = not self.is_body and number not in self.regions and self._streams(item)
         words = (*map(self._constant_word, item.constants), 0 if is_past_caches else -1)
         ints, extent = tuple(self._ints(item)), self._cut_extent(item)
         return "kernel", number, key, places, ints, words, extent, self.chunks[number]
@@ -266,6 +294,9 @@ class _Freezer:
                 if row * buffer.dtype.itemsize % CACHE_LINE:
                     return False
         return sum(map(self._nbytes, touched)) > last_level_bytes() * 3 // 4
+
+    def _place_of(self, v: int) -> int:
+        return self.places[self._root(v)]
 
     def _place(self, number: int, buffer: Buffer, value: int | None) -> int:
         """Where the buffer of a kernel is found."""

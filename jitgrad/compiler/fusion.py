@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 from jitgrad.compiler.accesses import Leaf, Operand
 from jitgrad.compiler.drafts import Draft, assign_axes, fit, runs_serially
 from jitgrad.compiler.extents import ExtentClasses
-from jitgrad.compiler.groups import Axes, Group, Placed, Plan, Refusal
+from jitgrad.compiler.groups import Axes, Group, Placed, Plan, Refusal, Step
 from jitgrad.compiler.matrices import fit_matrices, lead_dims, matrix_axes
-from jitgrad.compiler.nodes import MAP, REDUCE, SCATTER, ClusterNodes, Node, Product
+from jitgrad.compiler.nodes import MAP, REDUCE, SCATTER, ClusterNodes, Nested, Node, Product
 from jitgrad.compiler.recompute import Floating, Recomputing
 from jitgrad.compiler.small import depends_on, reads_by_matrix, sized
 from jitgrad.opdef import AxisIndex
@@ -43,7 +43,7 @@ class _Planner:
         self.cluster = cluster
         self.specs = specs
         self.classes = classes
-        self.steps: list[Draft | Product] = []
+        self.steps: list[Draft | Product | Nested] = []
         self.home: dict[int, int] = {}  # value → number of the step after which it is complete
         self.readers: dict[int, list[int]] = {}  # value from memory → steps that read it
         self.class_of: dict[int, tuple[int, ...]] = {}  # of values that are not the program's
@@ -54,10 +54,10 @@ class _Planner:
 
     # -- placing ---------------------------------------------------------------------------------------------------
 
-    def place(self, item: Node | Product) -> None:
+    def place(self, item: Node | Product | Nested) -> None:
         """Put a node in the first group that takes it, or in a new one."""
-        if isinstance(item, Product):
-            self.home[item.value] = len(self.steps)
+        if not isinstance(item, Node):
+            self.home |= dict.fromkeys(item.values, len(self.steps))
             self.steps.append(item)
         elif item.value not in self.cluster.kept and self.floating.accepts(item, self._is_outside):
             self.floating.nodes[item.value] = item
@@ -209,7 +209,7 @@ class _Planner:
         """Values that are read in another step than the one that completes them, or kept."""
         stored = set(self.cluster.kept)
         for number, step in enumerate(self.steps):
-            reads = step.reads if isinstance(step, Product) else [v for p in step.nodes for v in p.node.reads]
+            reads = [v for p in step.nodes for v in p.node.reads] if isinstance(step, Draft) else step.reads
             roots = {self.cluster.aliases.get(v, v) for v in reads}
             stored |= {v for v in roots if self._step_of(v) not in (number, -1)}
         return stored
@@ -218,7 +218,7 @@ class _Planner:
         """Drop nodes whose values nothing reads any more."""
         needed = set(self.cluster.kept)
         for step in reversed(self.steps):
-            if isinstance(step, Product):
+            if not isinstance(step, Draft):
                 needed.update(self.cluster.aliases.get(v, v) for v in step.reads)
                 continue
             kept = []
@@ -232,12 +232,12 @@ class _Planner:
     def plan(self) -> Plan:
         """The result: drafts become groups, numbered without the empty ones."""
         stored = self._stored()
-        steps: list[Group | Product] = []
+        steps: list[Step] = []
         renumbered: dict[int, int] = {}
         for number, step in enumerate(self.steps):
-            if isinstance(step, Product) or step.nodes:
+            if not isinstance(step, Draft) or step.nodes:
                 renumbered[number] = len(steps)
-                steps.append(step if isinstance(step, Product) else _group(len(steps), step, stored))
+                steps.append(_group(len(steps), step, stored) if isinstance(step, Draft) else step)
         values = list(dict.fromkeys(self._values(steps)))
         described = set(values)
         return Plan(
@@ -249,10 +249,10 @@ class _Planner:
             self.cluster.aliases,
         )
 
-    def _values(self, steps: Sequence[Group | Product]) -> Iterator[int]:
+    def _values(self, steps: Sequence[Step]) -> Iterator[int]:
         for step in steps:
-            if isinstance(step, Product):
-                made = [step.value, *step.reads]
+            if not isinstance(step, Group):
+                made = [*step.values, *step.reads]
             else:
                 made = [v for p in step.nodes for v in (p.node.value, *p.node.reads)] + list(step.partials.values())
             for v in made:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jitgrad.compiler.nodes import SCATTER, Node, Product
+from jitgrad.compiler.nodes import SCATTER, Nested, Node, Product
 from jitgrad.spec import TensorSpec
 
 Axes = tuple[int | None, ...]
@@ -62,15 +62,18 @@ class Refusal:
         return f"%{self.producer} → %{self.consumer}: {self.reason}"
 
 
+Step = Group | Product | Nested
+
+
 @dataclass(frozen=True)
 class Plan:
-    """Groups and products in running order.
+    """Groups, products and control ops in running order.
 
     ``specs`` and ``classes`` describe all values, partial results too, whose first extent is the number of chunks of
     the group that ``chunked`` gives. ``aliases`` are values that share the memory of another.
     """
 
-    steps: tuple[Group | Product, ...]
+    steps: tuple[Step, ...]
     specs: Mapping[int, TensorSpec]
     classes: Mapping[int, tuple[int, ...]]
     chunked: Mapping[int, int]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from jitgrad.compiler.clusters import Cluster
 from jitgrad.compiler.collapse import collapse_axes
 from jitgrad.compiler.groups import Group, Plan
 from jitgrad.compiler.loopir import Kernel, Literal
 from jitgrad.compiler.loops import optimise_loops
 from jitgrad.compiler.lowering import Lowering
+from jitgrad.compiler.nodes import Nested, Product
 from jitgrad.compiler.quantities import Quantity, product
 from jitgrad.compiler.routine_lowering import RoutineLowering
 from jitgrad.compiler.scatter import ScatterLowering
@@ -30,6 +33,47 @@ class Lowered:
     is_serial: bool
     group: Group
     moves: bool
+
+
+@dataclass(frozen=True)
+class CompiledCluster:
+    """A cluster with what each stage made of it; ``keys`` are those of its own kernels, in order."""
+
+    cluster: Cluster
+    plan: Plan
+    lowered: tuple[LoweredStep, ...]
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LoweredBodies:
+    """A control op, and what the stages made of each of its bodies."""
+
+    step: Nested
+    regions: tuple[CompiledCluster, ...]
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Its inputs, each once."""
+        return self.step.reads
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """Its outputs."""
+        return self.step.values
+
+
+LoweredStep = Lowered | Product | LoweredBodies
+
+
+def kernels_of(compiled: CompiledCluster) -> Iterator[Kernel]:
+    """All kernels of a cluster in order, those of bodies too."""
+    for item in compiled.lowered:
+        if isinstance(item, Lowered):
+            yield item.kernel
+        elif isinstance(item, LoweredBodies):
+            for region in item.regions:
+                yield from kernels_of(region)
 
 
 def lower_group(group: Group, plan: Plan) -> Lowered:

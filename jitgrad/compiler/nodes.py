@@ -16,6 +16,7 @@ from jitgrad.compiler.small import is_small_product, is_tiny, reads_by_matrix, s
 from jitgrad.opdef import (
     AxisIndex,
     Contract,
+    Control,
     Elementwise,
     Fill,
     Gather,
@@ -87,14 +88,29 @@ class Product:
         """Its two operands."""
         return (self.a, self.b)
 
+    @property
+    def values(self) -> tuple[int, ...]:
+        """What it makes."""
+        return (self.value,)
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """A control op, by the number of its instruction: it runs the programs of its bodies."""
+
+    number: int
+    form: str
+    reads: tuple[int, ...]
+    values: tuple[int, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterNodes:
-    """Nodes and products in order; ``aliases`` are values that share the storage of another; ``kept`` must be
-    in memory.
+    """Nodes, products and control ops in order; ``aliases`` are values that share the storage of another; ``kept`` must
+    be in memory.
     """
 
-    items: tuple[Node | Product, ...]
+    items: tuple[Node | Product | Nested, ...]
     aliases: dict[int, int]
     kept: frozenset[int]
 
@@ -125,9 +141,11 @@ class _Builder:
                 self.accesses.operand(v)
         wanted |= self.accesses.unresolved
         self._find_leads(instructions)
-        items: list[Node | Product] = []
-        for ins in instructions:
-            if self._is_view(ins):
+        items: list[Node | Product | Nested] = []
+        for number, ins in zip(members, instructions, strict=True):
+            if isinstance(ins.op.kind, Control):
+                items.append(Nested(number, ins.op.kind.form, tuple(dict.fromkeys(ins.inputs)), ins.outputs))
+            elif self._is_view(ins):
                 self.aliases[ins.outputs[0]] = self.aliases.get(ins.inputs[0], ins.inputs[0])
             elif is_move(self.program, ins) or (isinstance(ins.op.kind, Fill) and ins.op.kind.scalar == "constant"):
                 items += [self._copy(v) for v in ins.outputs if v in wanted and self._needs_copy(ins)]
@@ -155,6 +173,8 @@ class _Builder:
                 yield from ins.inputs
             case Gather():
                 yield ins.inputs[0]
+            case Control():
+                yield from ins.inputs
 
     def _is_blas(self, ins: Instruction) -> bool:
         return self.program.specs[ins.outputs[0]].dtype.kind == "f"

@@ -12,8 +12,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from jitgrad.compiler.buffers import Lifetime, aligned, most_alive
-from jitgrad.compiler.groups import Group, Plan
-from jitgrad.compiler.nodes import Product
+from jitgrad.compiler.groups import Group, Plan, Step
+from jitgrad.compiler.nodes import Nested
 
 # Steps that follow one another in the program often share values in cache, so another order must save a tenth, and
 # more than fits in a processor's own caches.
@@ -35,7 +35,7 @@ def order_steps(plan: Plan, outside: Collection[int]) -> Plan:
     """The plan with its steps in the order that keeps least alive, where that saves enough; else the plan itself.
 
     ``outside`` are the cluster's inputs and outputs, whose memory is not the cluster's own. Steps that check positions
-    stay in order: the first position out of bounds is the one that is reported.
+    stay in order: the first position out of bounds is the one that is reported. So do loops, which may check some.
     """
     if len(plan.steps) > _MOST_STEPS or any(_checks_positions(step) for step in plan.steps):
         return plan
@@ -50,13 +50,15 @@ def order_steps(plan: Plan, outside: Collection[int]) -> Plan:
     return _reordered(plan, order) if _most(needs, order, nbytes) <= _WORTH * before else plan
 
 
-def _checks_positions(step: Group | Product) -> bool:
-    return isinstance(step, Group) and any(placed.node.table is not None for placed in step.nodes)
+def _checks_positions(step: Step) -> bool:
+    if isinstance(step, Group):
+        return any(placed.node.table is not None for placed in step.nodes)
+    return isinstance(step, Nested)
 
 
-def _need(plan: Plan, step: Group | Product, outside: Collection[int]) -> _Need:
-    if isinstance(step, Product):
-        reads, writes = set(step.reads), {step.value}
+def _need(plan: Plan, step: Step, outside: Collection[int]) -> _Need:
+    if not isinstance(step, Group):
+        reads, writes = set(step.reads), set(step.values)
     else:
         writes = set(step.stored) | set(step.partials.values())
         reads = {v for placed in step.nodes for v in placed.node.reads} - {p.node.value for p in step.nodes}
@@ -109,5 +111,5 @@ def _reordered(plan: Plan, order: Sequence[int]) -> Plan:
     return replace(plan, steps=steps, chunked={v: place[number] for v, number in plan.chunked.items()})
 
 
-def _numbered(step: Group | Product, number: int) -> Group | Product:
+def _numbered(step: Step, number: int) -> Step:
     return replace(step, number=number) if isinstance(step, Group) else step

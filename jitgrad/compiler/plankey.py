@@ -12,7 +12,7 @@ import numpy as np
 
 from jitgrad.compiler.stamp import digest, stamp
 from jitgrad.compiler.stored import MOST_BYTES, UnkeptError, dump, encode, encode_params, op_name
-from jitgrad.program import Program
+from jitgrad.program import Program, sub_programs
 
 
 def plan_key(program: Program) -> str | None:
@@ -27,8 +27,12 @@ def plan_key(program: Program) -> str | None:
 
 def has_large_constants(program: Program) -> bool:
     """Whether the key does not tell all elements of the program's constants."""
-    arrays = (value for ins in program.instructions for value in ins.params.values())
-    return any(type(value) is np.ndarray and value.nbytes > MOST_BYTES for value in arrays)
+    for ins in program.instructions:
+        if any(type(value) is np.ndarray and value.nbytes > MOST_BYTES for value in ins.params.values()):
+            return True
+        if any(map(has_large_constants, sub_programs(ins))):
+            return True
+    return False
 
 
 class _Writer:
@@ -45,8 +49,13 @@ class _Writer:
         name = op_name(ins.op)
         if name is None:
             raise UnkeptError(f"op {ins.op.name}")
-        params = encode_params(ins.params, self._array) if ins.params else ()
+        params = encode_params(ins.params, self._array, self._body) if ins.params else ()
         return name, ins.inputs, ins.outputs, params, ins.origin.scope, ins.after
+
+    def _body(self, value: Any) -> Any:
+        if not isinstance(value, Program):
+            raise UnkeptError(f"a {type(value).__name__}")
+        return ("program", *self.program(value))
 
     def _array(self, array: np.ndarray[Any, Any]) -> Any:
         if array.nbytes <= MOST_BYTES:

@@ -67,6 +67,9 @@ def _keys_of(tasks: Sequence[Any]) -> Iterator[str]:
             yield task[2]
         elif task[0] == "region":
             yield from _keys_of(task[4:])
+        elif task[0] == "loop":
+            for cluster, *_ in task[5]:
+                yield from _keys_of(cluster[6:])
 
 
 def bind_frozen(program: Program, frozen: Frozen, addresses: Addresses) -> BoundProgram:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from jitgrad.compiler.gemv import GemvPlan
 from jitgrad.compiler.groups import Placed, Plan
-from jitgrad.compiler.lower import Lowered
+from jitgrad.compiler.lower import Lowered, LoweredBodies, LoweredStep
 from jitgrad.compiler.nodes import Product
 
 LEAST_BYTES = 2_000_000  # of the matrix: less stays in cache anyway
@@ -42,7 +42,7 @@ class Sizes(NamedTuple):
     count: Callable[[int], int]
 
 
-def find_units(plan: Plan, lowered: Sequence[Lowered | Product], sizes: Sizes) -> list[Unit]:
+def find_units(plan: Plan, lowered: Sequence[LoweredStep], sizes: Sizes) -> list[Unit]:
     """All steps of a cluster in the order in which they run."""
     units: list[Unit] = []
     pending = list(range(len(lowered)))
@@ -61,7 +61,7 @@ def find_units(plan: Plan, lowered: Sequence[Lowered | Product], sizes: Sizes) -
 class _Search:
     """Finds regions by their first step, the product of a long matrix with a vector."""
 
-    def __init__(self, plan: Plan, lowered: Sequence[Lowered | Product], sizes: Sizes) -> None:
+    def __init__(self, plan: Plan, lowered: Sequence[LoweredStep], sizes: Sizes) -> None:
         self.plan = plan
         self.lowered = lowered
         self.sizes = sizes
@@ -99,14 +99,14 @@ class _Search:
 
     def _reads(self, number: int) -> set[int]:
         item = self.lowered[number]
-        if isinstance(item, Product):
-            return {self._root(item.a), self._root(item.b)}
+        if isinstance(item, Product | LoweredBodies):
+            return set(map(self._root, item.reads))
         return {self._root(v) for p in item.group.nodes for v in p.node.reads}
 
     def _writes(self, number: int) -> set[int]:
         item = self.lowered[number]
-        if isinstance(item, Product):
-            return {self._root(item.value)}
+        if isinstance(item, Product | LoweredBodies):
+            return set(map(self._root, item.values))
         return set(map(self._root, item.group.stored)) | set(item.group.partials.values())
 
     def _overwrites(self, numbers: Sequence[int]) -> bool:
@@ -121,6 +121,8 @@ class _Search:
     def _joins(self, number: int, rows: int, made: set[int]) -> bool:
         """Whether a step runs over the rows, and reads of what the region makes its own rows only."""
         item = self.lowered[number]
+        if isinstance(item, LoweredBodies):
+            return False
         if isinstance(item, Product):
             cut = self.sizes.vector_plan(item)
             if cut is None or not cut.combines or cut.rows != rows:

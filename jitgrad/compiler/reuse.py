@@ -18,10 +18,11 @@ import numpy as np
 
 from jitgrad.compiler.constants import constant_value, is_splat, splat_number
 from jitgrad.compiler.groups import Group
-from jitgrad.compiler.lower import Lowered
+from jitgrad.compiler.lower import CompiledCluster, Lowered, LoweredBodies
 from jitgrad.compiler.quantities import Quantity
 from jitgrad.compiler.signature import BAKED
 from jitgrad.compiler.stored import UnkeptError, dump, encode, op_name
+from jitgrad.compiler.subprograms import regions_of
 from jitgrad.forking import wait_for_when_forking
 from jitgrad.program import Instruction, Program
 
@@ -39,7 +40,7 @@ def pattern_of(program: Program) -> Pattern | None:
     """What a simplified program has in common with those that the stages treat alike; None when it has no such key."""
     writer = _PatternWriter()
     try:
-        return dump((program.inputs, program.outputs, *writer.values(program), *map(writer.step, program.instructions)))
+        return dump(writer.program(program))
     except UnkeptError:
         return None
 
@@ -53,6 +54,10 @@ class _PatternWriter:
 
     def _shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return tuple([n if n <= EXACT else -1 - self._extents.setdefault(n, len(self._extents)) for n in shape])
+
+    def program(self, program: Program) -> Any:
+        """A program, or a body."""
+        return program.inputs, program.outputs, *self.values(program), *map(self.step, program.instructions)
 
     def values(self, program: Program) -> list[Any]:
         """Shapes and dtypes of the values that a program has."""
@@ -75,6 +80,12 @@ class _PatternWriter:
     def _param(self, name: str, value: Any) -> Any:
         if name == "shape" and type(value) is tuple:
             return self._shape(value)
+        if name == "length":
+            return self._shape((value,))
+        if isinstance(value, Program):
+            return self.program(value)
+        if name == "branches":
+            return tuple(map(self.program, value))
         return encode(value)
 
     def _constant(self, value: np.ndarray[Any, Any]) -> Any:
@@ -117,19 +128,26 @@ def enter_known(pattern: Pattern | None, compiled: Compiled) -> None:
 
 def _can_reuse(compiled: Compiled) -> bool:
     """Whether all numbers of the kernels follow from the extents of classes, and these from the values' shapes."""
-    count = len(compiled.program.specs)
-    for step in compiled.steps:
-        if isinstance(step, int):
-            continue
-        of_values = {c for v, classes in step.plan.classes.items() if v < count for c in classes}
-        of_chunks = {step.plan.classes[partial][0] for partial in step.plan.chunked}
-        groups = (group for group in step.plan.steps if isinstance(group, Group))
-        if any(set(group.axes) - of_values - of_chunks for group in groups):
-            return False
-        kernels = [item for item in step.lowered if isinstance(item, Lowered)]
-        if any(item.moves or not all(map(_follows, item.ints)) for item in kernels):
-            return False
-    return True
+    program = compiled.program
+    return all(isinstance(step, int) or _can_refreeze(program, step) for step in compiled.steps)
+
+
+def _can_refreeze(program: Program, step: CompiledCluster) -> bool:
+    """The same of a cluster or a body of the program."""
+    of_values = {c for v, classes in step.plan.classes.items() if v < len(program.specs) for c in classes}
+    of_chunks = {step.plan.classes[partial][0] for partial in step.plan.chunked}
+    groups = (group for group in step.plan.steps if isinstance(group, Group))
+    if any(set(group.axes) - of_values - of_chunks for group in groups):
+        return False
+    kernels = [item for item in step.lowered if isinstance(item, Lowered)]
+    if any(item.moves or not all(map(_follows, item.ints)) for item in kernels):
+        return False
+    loops = [item for item in step.lowered if isinstance(item, LoweredBodies)]
+    return all(
+        _can_refreeze(body, region)
+        for item in loops
+        for body, region in zip(regions_of(program.instructions[item.step.number]), item.regions, strict=True)
+    )
 
 
 def _follows(quantity: Quantity) -> bool:

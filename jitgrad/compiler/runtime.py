@@ -17,7 +17,7 @@ us, and they begin 20 us later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -32,6 +32,8 @@ from jitgrad.compiler.threads import ThreadPool
 __all__ = ["MAX_WORKERS", "Runtime", "StepRecord", "pack_steps", "runtime"]
 
 SPIN = 2000
+LOOPS = ("loop", "loop_gradient", "choose")
+"""The driver's functions for steps that are control ops."""
 
 _DOC = "run_steps(table, steps, nsteps, times, threads, release): six integers, addresses and counts; True."
 
@@ -67,6 +69,7 @@ class Runtime(NamedTuple):
     run_steps: Callable[[int, int, int, int, int, int], bool]
     run_address: int
     enter_address: int
+    loops: Mapping[str, int]
 
 
 @lru_cache(maxsize=1)
@@ -88,8 +91,9 @@ def load_runtime(name: str, text: Callable[[], str], prefix: str = "jitgrad") ->
     ``text`` gives its IR when the module ``name`` is not in the cache.
     """
     capi.register_symbols()
-    exported = ("run", "enter", "run_steps", "worker", "stop", "reset", "pool")
+    exported = ("run", "enter", "run_steps", "worker", "stop", "reset", "pool", *LOOPS)
     code = compile_cached(name, text, [f"{prefix}_{function}" for function in exported])
     functions = {function: code[f"{prefix}_{function}"] for function in exported}
+    loops = {name: functions[name] for name in LOOPS}
     builtin = capi.builtin("run_steps", functions["run_steps"], _DOC)
-    return Runtime(code, ThreadPool(functions), builtin, functions["run"], functions["enter"])
+    return Runtime(code, ThreadPool(functions), builtin, functions["run"], functions["enter"], loops)

@@ -5,35 +5,28 @@ Loaded only where a program's plan is neither in memory nor on disk, or has to b
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from jitgrad import recording
-from jitgrad.compiler.clusters import Cluster, Clustering, find_clusters
+from jitgrad.compiler.clusters import Cluster, Clustering, body_cluster, find_clusters
 from jitgrad.compiler.extents import ExtentClasses
 from jitgrad.compiler.freeze import Frozen, freeze_cluster, freeze_op
 from jitgrad.compiler.fusion import plan_fusion
-from jitgrad.compiler.groups import Group, Plan
-from jitgrad.compiler.lower import Lowered, lower_group
+from jitgrad.compiler.groups import Group, Plan, Step
+from jitgrad.compiler.lifting import lift_constants
+from jitgrad.compiler.lower import CompiledCluster, Lowered, LoweredBodies, LoweredStep, kernels_of, lower_group
 from jitgrad.compiler.machine import load_kernels
 from jitgrad.compiler.nodes import Product, build_nodes
 from jitgrad.compiler.order import order_steps
 from jitgrad.compiler.plankey import has_large_constants
 from jitgrad.compiler.reuse import enter_known, find_known, pattern_of
 from jitgrad.compiler.simplify import simplify_and_watch
+from jitgrad.compiler.subprograms import regions_of
 from jitgrad.compiler.verifying import verify_plan
 from jitgrad.config import config
 from jitgrad.errors import CompileError
 from jitgrad.program import Program, verify
-
-
-@dataclass(frozen=True)
-class CompiledCluster:
-    """A cluster with what each stage made of it; ``keys`` are those of its kernels, in order."""
-
-    cluster: Cluster
-    plan: Plan
-    lowered: tuple[Lowered | Product, ...]
-    keys: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -77,6 +70,7 @@ def compile_program(source: Program) -> Compiled:
 def _simplified(source: Program) -> tuple[Program, bool]:
     with recording.span("simplify", source.name):
         program, _, looked = simplify_and_watch(source)
+        program = lift_constants(program)
     if config.verify:
         verify(program, "simplify")
     return program, looked
@@ -90,7 +84,13 @@ def _compile_simplified(program: Program) -> Compiled:
 
 
 def compile_cluster(program: Program, cluster: Cluster) -> CompiledCluster:
-    """A cluster's stages, in order."""
+    """A cluster's stages, in order; the kernels are in memory afterwards."""
+    planned = _plan_cluster(program, cluster)
+    return _with_keys(planned, iter(load_kernels(list(kernels_of(planned)))))
+
+
+def _plan_cluster(program: Program, cluster: Cluster) -> CompiledCluster:
+    """The stages up to the loop IR, of the cluster and of the bodies in it."""
     name = f"cluster {cluster.number}"
     with recording.span("plan", name):
         classes = ExtentClasses(program, cluster.instructions)
@@ -99,9 +99,31 @@ def compile_cluster(program: Program, cluster: Cluster) -> CompiledCluster:
     if config.verify:
         verify_plan(plan, cluster.inputs)
     with recording.span("lower", name):
-        lowered = tuple(lower_group(step, plan) if isinstance(step, Group) else step for step in plan.steps)
-    keys = load_kernels([item.kernel for item in lowered if isinstance(item, Lowered)])
-    return CompiledCluster(cluster, plan, lowered, tuple(keys))
+        lowered = tuple(_lower_step(program, cluster, step, plan) for step in plan.steps)
+    return CompiledCluster(cluster, plan, lowered)
+
+
+def _lower_step(program: Program, cluster: Cluster, step: Step, plan: Plan) -> LoweredStep:
+    if isinstance(step, Group):
+        return lower_group(step, plan)
+    if isinstance(step, Product):
+        return step
+    bodies = regions_of(program.instructions[step.number])
+    regions = (_plan_cluster(body, body_cluster(k, cluster.scope, body)) for k, body in enumerate(bodies))
+    return LoweredBodies(step, tuple(regions))
+
+
+def _with_keys(planned: CompiledCluster, keys: Iterator[str]) -> CompiledCluster:
+    """The same with the keys of the kernels, given in the order of `kernels_of`."""
+    own: list[str] = []
+    lowered: list[LoweredStep] = []
+    for item in planned.lowered:
+        if isinstance(item, Lowered):
+            own.append(next(keys))
+        elif isinstance(item, LoweredBodies):
+            item = replace(item, regions=tuple(_with_keys(region, keys) for region in item.regions))
+        lowered.append(item)
+    return replace(planned, lowered=tuple(lowered), keys=tuple(own))
 
 
 def freeze_program(source: Program, compiled: Compiled) -> Frozen:
@@ -109,7 +131,7 @@ def freeze_program(source: Program, compiled: Compiled) -> Frozen:
     program = compiled.program
     steps = [
         freeze_op(source, program, step) if isinstance(step, int)
-        else freeze_cluster(program, step.cluster, step.plan, step.lowered, step.keys)
+        else freeze_cluster(program, step)
         for step in compiled.steps
     ]  # fmt: skip
     return len(program.specs), program.outputs, *steps

@@ -22,7 +22,7 @@ import numpy as np
 from jitgrad.compiler import native
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
-_FOLDERS = ("", "ops", "compiler", "compiler/rules", "compiler/vecmath")
+_FOLDERS = ("", "ops", "control", "compiler", "compiler/bodies", "compiler/rules", "compiler/vecmath")
 _LIBRARIES = (("llvmlite", "_version.py"), ("llvmlite", "binding"), ("numba", "_version.py"))
 _PROCESSOR_LINES = (b"vendor_id", b"cpu family", b"model", b"stepping", b"cache size", b"flags", b"CPU", b"Features")
 _PROCESSOR_BYTES = 8192

@@ -29,6 +29,7 @@ class UnkeptError(Exception):
 
 
 ArrayText = Callable[[np.ndarray[Any, Any]], Any]
+OtherText = Callable[[Any], Any]
 
 
 def dump(value: Any) -> bytes:
@@ -44,15 +45,17 @@ def load(data: bytes) -> Any:
 # -- params ------------------------------------------------------------------------------------------------------------
 
 
-def encode(value: Any, of_array: ArrayText | None = None) -> Any:
-    """A param as plain tuples; UnkeptError when that cannot be. ``of_array`` writes arrays that are not one number."""
+def encode(value: Any, of_array: ArrayText | None = None, of_other: OtherText | None = None) -> Any:
+    """A param as plain tuples; UnkeptError when that cannot be. ``of_array`` writes arrays that are not one number,
+    ``of_other`` what there is no way to read back.
+    """
     kind = type(value)
     if kind in _PLAIN:
         return value
     if kind is tuple:
-        return ("tuple", *[encode(item, of_array) for item in value])
+        return ("tuple", *[encode(item, of_array, of_other) for item in value])
     if kind is list:
-        return ("list", *[encode(item, of_array) for item in value])
+        return ("list", *[encode(item, of_array, of_other) for item in value])
     if kind is dict:
         return ("dict", *[(encode(k, of_array), encode(v, of_array)) for k, v in value.items()])
     if kind is slice:
@@ -67,6 +70,8 @@ def encode(value: Any, of_array: ArrayText | None = None) -> Any:
         return (of_array or _contents)(value)
     if isinstance(value, type) and issubclass(value, np.generic):
         return ("type", _dtype_text(np.dtype(value)))
+    if of_other is not None:
+        return of_other(value)
     raise UnkeptError(f"a {kind.__name__}")
 
 
@@ -95,9 +100,11 @@ def decode(code: Any) -> Any:
     return np.frombuffer(rest[1], rest[0]).reshape(rest[2])  # read-only, as constants are
 
 
-def encode_params(params: Mapping[str, Any], of_array: ArrayText | None = None) -> Any:
+def encode_params(
+    params: Mapping[str, Any], of_array: ArrayText | None = None, of_other: OtherText | None = None
+) -> Any:
     """All params of an instruction."""
-    return tuple([(name, encode(value, of_array)) for name, value in params.items()])
+    return tuple([(name, encode(value, of_array, of_other)) for name, value in params.items()])
 
 
 def decode_params(code: Any) -> dict[str, Any]:

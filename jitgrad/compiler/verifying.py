@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jitgrad.compiler.groups import Group, Plan
-from jitgrad.compiler.nodes import Product
+from jitgrad.compiler.groups import Group, Plan, Step
 from jitgrad.errors import CompileError, layout
 
 
@@ -28,11 +27,11 @@ def verify_plan(plan: Plan, inputs: Iterable[int]) -> Plan:
                     )
                 )
             inside.add(value)
-        made |= step.stored | set(step.partials.values()) if isinstance(step, Group) else inside
+        made |= step.stored | set(step.partials.values()) if isinstance(step, Group) else set(step.values)
     return plan
 
 
-def _reads(step: Group | Product) -> Iterable[tuple[tuple[int, ...], int]]:
+def _reads(step: Step) -> Iterable[tuple[tuple[int, ...], int]]:
     if isinstance(step, Group):
         return [(p.node.reads, p.node.value) for p in step.nodes]
-    return [(step.reads, step.value)]
+    return [(step.reads, step.values[0])]

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from jitgrad.compiler.drafts import weight_of
-from jitgrad.compiler.groups import Group
-from jitgrad.compiler.nodes import Product
-from jitgrad.compiler.stages import CompiledCluster
+from jitgrad.compiler.groups import Group, Step
+from jitgrad.compiler.lower import CompiledCluster
+from jitgrad.compiler.nodes import Nested, Product
 from jitgrad.graph import Operation
 from jitgrad.profiler.events import Share, phase_of
 from jitgrad.profiler.planned_picture import step_instructions, step_values
@@ -34,7 +34,7 @@ class Detail:
 
 
 def step_details(program: Program, compiled: CompiledCluster) -> tuple[Detail, ...]:
-    """One detail per kernel and product of a cluster, in running order."""
+    """One detail per kernel, product and control op of a cluster, in running order."""
     return tuple(_step(program, compiled, number) for number in range(len(compiled.plan.steps)))
 
 
@@ -47,16 +47,23 @@ def _step(program: Program, compiled: CompiledCluster, number: int) -> Detail:
     kind = "blas" if isinstance(step, Product) else "kernel"
     place = f"{program.name}: kernel {f'{cluster.number}.' if cluster.number else ''}{number}"
     name = _product_name(program, step) if isinstance(step, Product) else _kernel_name(place, shares)
-    flops = _product_flops(specs, step) if isinstance(step, Product) else _group_flops(step)
+    flops = _flops(specs, step)
     return Detail(
         kind, name, phase_of(shares), cluster.scope, read, written, flops, str(specs[makes[0]].dtype), shares
     )
 
 
-def _shares(program: Program, step: Group | Product) -> Iterator[Share]:
-    weights = {} if isinstance(step, Product) else {
+def _flops(specs: Mapping[int, TensorSpec], step: Step) -> int:
+    """Operations of a step; those inside a loop are not counted."""
+    if isinstance(step, Nested):
+        return 0
+    return _product_flops(specs, step) if isinstance(step, Product) else _group_flops(step)
+
+
+def _shares(program: Program, step: Step) -> Iterator[Share]:
+    weights = {
         placed.node.value: math.prod(placed.node.shape) * weight_of(placed.node) for placed in step.nodes
-    }  # fmt: skip
+    } if isinstance(step, Group) else {}  # fmt: skip
     for ins in step_instructions(program, step):
         yield share_of(ins, next((float(weights[v]) for v in ins.outputs if v in weights), 1.0))
 

@@ -17,10 +17,9 @@ import numpy as np
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.bind import BoundCluster
 from jitgrad.compiler.loopir import Accumulator, Kernel, Let, Literal, Load, Loop, Statement, Update
-from jitgrad.compiler.lower import Lowered
+from jitgrad.compiler.lower import CompiledCluster, Lowered
 from jitgrad.compiler.scalar_emit import emit_op
 from jitgrad.compiler.scalar_values import element_type
-from jitgrad.compiler.stages import CompiledCluster
 from jitgrad.executable import Executable
 from jitgrad.spec import DType
 

@@ -6,10 +6,10 @@ import math
 from dataclasses import replace
 
 from jitgrad.compiler.bind import BoundCluster
-from jitgrad.compiler.lower import Lowered
+from jitgrad.compiler.lower import CompiledCluster, Lowered, LoweredStep
 from jitgrad.compiler.nodes import Product
 from jitgrad.compiler.plans import BoundOp
-from jitgrad.compiler.stages import Compiled, CompiledCluster
+from jitgrad.compiler.stages import Compiled
 from jitgrad.executable import Executable
 from jitgrad.profiler.planned_picture import step_instructions, step_values
 from jitgrad.profiler.work import Work, is_constant, residual_values
@@ -51,15 +51,15 @@ def _residual_bytes(compiled: Compiled) -> int:
 
 
 def _cluster_work(program: Program, step: CompiledCluster, bound: BoundCluster) -> Work:
-    kernels = sum(isinstance(item, Lowered) for item in step.lowered)
+    products = sum(isinstance(item, Product) for item in step.lowered)
     moved = sum(_bytes_of(step, item) for item in step.lowered)
     moved += sum(2 * program.specs[v].nbytes for v, _, _ in bound.copied)
-    return Work(kernels, len(step.lowered) - kernels, 0, 1, moved)
+    return Work(len(step.lowered) - products, products, 0, 1, moved)
 
 
-def _bytes_of(step: CompiledCluster, item: Lowered | Product) -> int:
-    """Bytes that a kernel or product reads and writes, scratch in cache left out."""
-    values = (item.a, item.b, item.value) if isinstance(item, Product) else item.values
+def _bytes_of(step: CompiledCluster, item: LoweredStep) -> int:
+    """Bytes that a step reads and writes, scratch in cache and what a loop does inside left out."""
+    values = item.values if isinstance(item, Lowered) else (*item.reads, *item.values)
     aliases = step.plan.aliases
     return sum(step.plan.specs[v].nbytes for v in {aliases.get(v, v) for v in values if v is not None})
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
-from jitgrad.compiler.groups import Group
-from jitgrad.compiler.nodes import Product
-from jitgrad.compiler.stages import Compiled, CompiledCluster
+from jitgrad.compiler.groups import Group, Step
+from jitgrad.compiler.lower import CompiledCluster
+from jitgrad.compiler.nodes import Nested, Product
+from jitgrad.compiler.stages import Compiled
 from jitgrad.profiler.picture import Arrow, Box, OpText, Picture
 from jitgrad.program import Instruction, Program
 from jitgrad.sources import source_text
@@ -110,7 +111,9 @@ class _Pictured:
             reads, makes = step_values(item)
             reads = tuple(aliases.get(v, v) for v in reads)
             ops = tuple(op_text(ins) for ins in step_instructions(self.program, item))
-            if isinstance(item, Product):
+            if isinstance(item, Nested):
+                self._box("kernel", f"native {item.form}", scope, ops, reads, makes, group=group)
+            elif isinstance(item, Product):
                 self._box("blas", "matrix product", scope, ops, reads, makes, group=group)
             else:
                 kind = "serial" if item.is_serial else "parallel"
@@ -147,17 +150,17 @@ def op_text(ins: Instruction) -> OpText:
     return OpText(ins.op.name, source_text(ins.origin.source), ins.origin.name, ins.is_gradient)
 
 
-def step_values(step: Group | Product) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The values in memory that a kernel or product reads, and those that it makes."""
-    if isinstance(step, Product):
-        return step.reads, (step.value,)
+def step_values(step: Step) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The values in memory that a kernel, a product or a control op reads, and those that it makes."""
+    if not isinstance(step, Group):
+        return step.reads, step.values
     made = {placed.node.value for placed in step.nodes}
     reads = dict.fromkeys(v for placed in step.nodes for v in placed.node.reads if v not in made)
     return tuple(reads), tuple(step.stored | set(step.partials) | set(step.partials.values()))
 
 
-def step_instructions(program: Program, step: Group | Product) -> list[Instruction]:
-    """The instructions that a kernel or product computes, in order."""
+def step_instructions(program: Program, step: Step) -> list[Instruction]:
+    """The instructions that a step of a cluster computes, in order."""
     producers: Mapping[int, int] = program.producers()
-    values = [step.value] if isinstance(step, Product) else [placed.node.value for placed in step.nodes]
+    values = [placed.node.value for placed in step.nodes] if isinstance(step, Group) else step.values[:1]
     return [program.instructions[producers[v]] for v in values if v in producers]

@@ -1,0 +1,479 @@
+"""The driver's control ops, as LLVM IR text: the code of the step that is a loop or a branch. No Python runs here.
+
+    jitgrad_loop            scan and while: steps of the body, a condition before each where there is one
+    jitgrad_loop_gradient   a while loop that saves on a stack, and then the steps back
+    jitgrad_choose          runs one of several lists of steps; the only one for a call
+
+Each is the function of a step with one chunk, so it is run by the thread that runs the list around it, outside of any
+region; what it runs may open regions. Its table lies in its own memory, in the arena of the call: several threads may
+run the same loop. It is filled anew each time, from the table around it. A loop does nothing when the run has failed
+before it; and it ends when the status of its own table is set, which is then told to the status around it.
+
+Memory for a stack that outgrows its room comes from malloc and is doubled by realloc; it is given back before the loop
+ends, however it ends.
+"""
+
+from __future__ import annotations
+
+from jitgrad.compiler.loop_layout import BLOCK, KINDS, MEMORY_STATUS, REGION
+from jitgrad.compiler.pool_layout import STEP_WORDS, THREADS, at
+
+
+def loops_ir() -> str:
+    """All of it."""
+    return "\n".join((_memory(), _regions(), _loop(), _gradient(), _choose()))
+
+
+def _word(name: str, of: str = "block", words: tuple[str, ...] = BLOCK, kind: str = "i64") -> str:
+    """Load a word of a description into a register of its name."""
+    return f"""  %at_{name} = getelementptr i64, ptr %{of}, i64 {words.index(name)}
+  %{name} = load {kind}, ptr %at_{name}"""
+
+
+def _list(name: str) -> str:
+    return f"{_word(name)}\n{_word(name + '_list', kind='ptr')}"
+
+
+def _memory() -> str:
+    return f"""
+declare ptr @malloc(i64) #0
+declare ptr @realloc(ptr, i64) #0
+declare void @free(ptr) #0
+declare ptr @memcpy(ptr, ptr, i64) #0
+
+; The table of a loop: its slots filled from the table around, its status cleared.
+define internal ptr @open_loop(ptr %table, ptr %block) #0 {{
+entry:
+{_word("room")}
+{_list("fills")}
+  %room_at = getelementptr ptr, ptr %table, i64 %room
+  %inside = load ptr, ptr %room_at
+  br label %fill
+fill:
+  %k = phi i64 [ 0, %entry ], [ %k1, %fill ]
+  %pair = getelementptr [2 x i64], ptr %fills_list, i64 %k
+  %slot = load i64, ptr %pair
+  %second = getelementptr i64, ptr %pair, i64 1
+  %offset = load i64, ptr %second
+  %from = getelementptr ptr, ptr %table, i64 %slot
+  %base = load ptr, ptr %from
+  %address = getelementptr i8, ptr %base, i64 %offset
+  %to = getelementptr ptr, ptr %inside, i64 %k
+  store ptr %address, ptr %to
+  %k1 = add i64 %k, 1
+  %more = icmp slt i64 %k1, %fills
+  br i1 %more, label %fill, label %done
+done:
+  %status = getelementptr i64, ptr %inside, i64 %fills
+  store i64 0, ptr %status
+  ret ptr %inside
+}}
+
+define internal void @copy_all(ptr %inside, i64 %n, ptr %list) #0 {{
+entry:
+  %some = icmp sgt i64 %n, 0
+  br i1 %some, label %copy, label %done
+copy:
+  %k = phi i64 [ 0, %entry ], [ %k1, %next ]
+  %triple = getelementptr [3 x i64], ptr %list, i64 %k
+  %to_slot = load i64, ptr %triple
+  %second = getelementptr i64, ptr %triple, i64 1
+  %from_slot = load i64, ptr %second
+  %third = getelementptr i64, ptr %triple, i64 2
+  %bytes = load i64, ptr %third
+  %to_at = getelementptr ptr, ptr %inside, i64 %to_slot
+  %to = load ptr, ptr %to_at
+  %from_at = getelementptr ptr, ptr %inside, i64 %from_slot
+  %from = load ptr, ptr %from_at
+  %is_word = icmp eq i64 %bytes, 8
+  br i1 %is_word, label %word, label %many
+word:
+  %value = load i64, ptr %from, align 1
+  store i64 %value, ptr %to, align 1
+  br label %next
+many:
+  %r = call ptr @memcpy(ptr %to, ptr %from, i64 %bytes)
+  br label %next
+next:
+  %k1 = add i64 %k, 1
+  %more = icmp slt i64 %k1, %n
+  br i1 %more, label %copy, label %done
+done:
+  ret void
+}}
+
+define internal void @swap_all(ptr %inside, i64 %n, ptr %list) #0 {{
+entry:
+  %some = icmp sgt i64 %n, 0
+  br i1 %some, label %swap, label %done
+swap:
+  %k = phi i64 [ 0, %entry ], [ %k1, %swap ]
+  %pair = getelementptr [2 x i64], ptr %list, i64 %k
+  %one = load i64, ptr %pair
+  %second = getelementptr i64, ptr %pair, i64 1
+  %two = load i64, ptr %second
+  %one_at = getelementptr ptr, ptr %inside, i64 %one
+  %two_at = getelementptr ptr, ptr %inside, i64 %two
+  %a = load ptr, ptr %one_at
+  %b = load ptr, ptr %two_at
+  store ptr %b, ptr %one_at
+  store ptr %a, ptr %two_at
+  %k1 = add i64 %k, 1
+  %more = icmp slt i64 %k1, %n
+  br i1 %more, label %swap, label %done
+done:
+  ret void
+}}
+
+define internal void @move_all(ptr %inside, i64 %n, ptr %list) #0 {{
+entry:
+  %some = icmp sgt i64 %n, 0
+  br i1 %some, label %move, label %done
+move:
+  %k = phi i64 [ 0, %entry ], [ %k1, %move ]
+  %pair = getelementptr [2 x i64], ptr %list, i64 %k
+  %slot = load i64, ptr %pair
+  %second = getelementptr i64, ptr %pair, i64 1
+  %bytes = load i64, ptr %second
+  %at = getelementptr ptr, ptr %inside, i64 %slot
+  %here = load ptr, ptr %at
+  %there = getelementptr i8, ptr %here, i64 %bytes
+  store ptr %there, ptr %at
+  %k1 = add i64 %k, 1
+  %more = icmp slt i64 %k1, %n
+  br i1 %more, label %move, label %done
+done:
+  ret void
+}}
+
+; Slots of what a step saves: they point into the stack.
+define internal void @place_saved(ptr %inside, ptr %record, i64 %n, ptr %list) #0 {{
+entry:
+  %some = icmp sgt i64 %n, 0
+  br i1 %some, label %place, label %done
+place:
+  %k = phi i64 [ 0, %entry ], [ %k1, %place ]
+  %pair = getelementptr [2 x i64], ptr %list, i64 %k
+  %slot = load i64, ptr %pair
+  %second = getelementptr i64, ptr %pair, i64 1
+  %offset = load i64, ptr %second
+  %address = getelementptr i8, ptr %record, i64 %offset
+  %at = getelementptr ptr, ptr %inside, i64 %slot
+  store ptr %address, ptr %at
+  %k1 = add i64 %k, 1
+  %more = icmp slt i64 %k1, %n
+  br i1 %more, label %place, label %done
+done:
+  ret void
+}}
+
+; Whether the run has failed before.
+define internal i1 @has_failed(ptr %table, ptr %block) #0 {{
+entry:
+{_word("status")}
+  %at = getelementptr ptr, ptr %table, i64 %status
+  %word = load ptr, ptr %at
+  %value = load i64, ptr %word
+  %failed = icmp ne i64 %value, 0
+  ret i1 %failed
+}}
+
+define internal void @tell(ptr %table, ptr %block, i64 %value) #0 {{
+entry:
+{_word("status")}
+  %at = getelementptr ptr, ptr %table, i64 %status
+  %word = load ptr, ptr %at
+  store i64 %value, ptr %word
+  ret void
+}}
+"""
+
+
+def _regions() -> str:
+    return f"""
+define internal void @run_inside(ptr %table, ptr %steps, i64 %nsteps, i32 %limit) #0 {{
+entry:
+  %some = icmp sgt i64 %nsteps, 0
+  br i1 %some, label %step, label %done
+step:
+  %k = phi i64 [ 0, %entry ], [ %k1, %next ]
+  %record = getelementptr [{STEP_WORDS} x i64], ptr %steps, i64 %k
+  %function = load ptr, ptr %record
+  %p1 = getelementptr i64, ptr %record, i64 1
+  %block = load ptr, ptr %p1
+  %p2 = getelementptr i64, ptr %record, i64 2
+  %extent = load i64, ptr %p2
+  %p3 = getelementptr i64, ptr %record, i64 3
+  %n = load i64, ptr %p3
+  %one = icmp slt i64 %n, 2
+  br i1 %one, label %direct, label %chunks
+direct:
+  call void %function(ptr %table, ptr %block, i64 0, i64 %extent, i64 0, i64 0)
+  br label %next
+chunks:
+  call void @run_parallel(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i32 %limit)
+  br label %next
+next:
+  %k1 = add i64 %k, 1
+  %more = icmp slt i64 %k1, %nsteps
+  br i1 %more, label %step, label %done
+done:
+  ret void
+}}
+
+; Runs a body once. Whether it failed, which is then told to the status around.
+define internal i1 @run_region(ptr %table, ptr %block, ptr %inside, ptr %region, i32 %limit) #0 {{
+entry:
+{_word("steps", "region", REGION)}
+{_word("step_list", "region", REGION, "ptr")}
+{_word("copies", "region", REGION)}
+{_word("copy_list", "region", REGION, "ptr")}
+  call void @run_inside(ptr %inside, ptr %step_list, i64 %steps, i32 %limit)
+  call void @copy_all(ptr %inside, i64 %copies, ptr %copy_list)
+{_word("fills")}
+  %status_at = getelementptr i64, ptr %inside, i64 %fills
+  %status = load i64, ptr %status_at
+  %fine = icmp eq i64 %status, 0
+  br i1 %fine, label %done, label %failed
+done:
+  ret i1 false
+failed:
+{_word("offset", "region", REGION)}
+  %is_value = icmp sgt i64 %status, 0
+  %moved = add i64 %status, %offset
+  %told = select i1 %is_value, i64 %moved, i64 %status
+  call void @tell(ptr %table, ptr %block, i64 %told)
+  ret i1 true
+}}
+"""
+
+
+def _loop() -> str:
+    return f"""
+define void @jitgrad_loop(ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker) #0 {{
+entry:
+  %before = call i1 @has_failed(ptr %table, ptr %block)
+  br i1 %before, label %leave, label %open
+open:
+  %threads = load atomic i32, ptr {at(THREADS)} monotonic, align 4
+  %inside = call ptr @open_loop(ptr %table, ptr %block)
+{_list("starts")}
+{_list("ends")}
+{_list("swaps")}
+{_list("moves")}
+{_word("count")}
+{_word("conditional")}
+{_word("flag")}
+{_word("limit")}
+{_word("code")}
+{_word("first", kind="ptr")}
+{_word("second", kind="ptr")}
+  call void @copy_all(ptr %inside, i64 %starts, ptr %starts_list)
+  %flag_at = getelementptr ptr, ptr %inside, i64 %flag
+  %counts = icmp eq i64 %conditional, 0
+  br label %head
+head:
+  %k = phi i64 [ 0, %open ], [ %k1, %next ]
+  br i1 %counts, label %counted, label %asked
+counted:
+  %more = icmp slt i64 %k, %count
+  br i1 %more, label %step, label %end
+asked:
+  %lost = call i1 @run_region(ptr %table, ptr %block, ptr %inside, ptr %first, i32 %threads)
+  br i1 %lost, label %leave, label %look
+look:
+  %byte_at = load ptr, ptr %flag_at
+  %byte = load i8, ptr %byte_at
+  %over = icmp eq i8 %byte, 0
+  br i1 %over, label %end, label %goes_on
+goes_on:
+  %beyond = icmp eq i64 %k, %limit
+  br i1 %beyond, label %too_long, label %step
+too_long:
+  call void @tell(ptr %table, ptr %block, i64 %code)
+  br label %leave
+step:
+  %failed = call i1 @run_region(ptr %table, ptr %block, ptr %inside, ptr %second, i32 %threads)
+  br i1 %failed, label %leave, label %next
+next:
+  call void @swap_all(ptr %inside, i64 %swaps, ptr %swaps_list)
+  call void @move_all(ptr %inside, i64 %moves, ptr %moves_list)
+  %k1 = add i64 %k, 1
+  br label %head
+end:
+  call void @copy_all(ptr %inside, i64 %ends, ptr %ends_list)
+  br label %leave
+leave:
+  ret void
+}}
+"""
+
+
+def _gradient() -> str:
+    return f"""
+define void @jitgrad_loop_gradient(ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker) #0 {{
+entry:
+  %before = call i1 @has_failed(ptr %table, ptr %block)
+  br i1 %before, label %leave, label %open
+open:
+  %threads = load atomic i32, ptr {at(THREADS)} monotonic, align 4
+  %inside = call ptr @open_loop(ptr %table, ptr %block)
+{_list("starts")}
+{_list("ends")}
+{_list("swaps")}
+{_list("saved")}
+{_list("back_swaps")}
+{_word("flag")}
+{_word("limit")}
+{_word("code")}
+{_word("record")}
+{_word("stack")}
+{_word("stack_bytes")}
+{_word("first", kind="ptr")}
+{_word("second", kind="ptr")}
+{_word("third", kind="ptr")}
+  call void @copy_all(ptr %inside, i64 %starts, ptr %starts_list)
+  %flag_at = getelementptr ptr, ptr %inside, i64 %flag
+  %own_at = getelementptr ptr, ptr %inside, i64 %stack
+  %own = load ptr, ptr %own_at
+  br label %head
+head:
+  %k = phi i64 [ 0, %open ], [ %k1, %next ]
+  %memory = phi ptr [ %own, %open ], [ %held, %next ]
+  %room = phi i64 [ %stack_bytes, %open ], [ %held_room, %next ]
+  %used = phi i64 [ 0, %open ], [ %used1, %next ]
+  %lost = call i1 @run_region(ptr %table, ptr %block, ptr %inside, ptr %first, i32 %threads)
+  br i1 %lost, label %release, label %look
+look:
+  %byte_at = load ptr, ptr %flag_at
+  %byte = load i8, ptr %byte_at
+  %over = icmp eq i8 %byte, 0
+  br i1 %over, label %back, label %goes_on
+goes_on:
+  %beyond = icmp eq i64 %k, %limit
+  br i1 %beyond, label %too_long, label %fits
+too_long:
+  call void @tell(ptr %table, ptr %block, i64 %code)
+  br label %release
+fits:
+  %used1 = add i64 %used, %record
+  %enough = icmp sle i64 %used1, %room
+  br i1 %enough, label %step, label %grow
+grow:
+  %doubled = shl i64 %room, 1
+  %is_own = icmp eq ptr %memory, %own
+  br i1 %is_own, label %take, label %extend
+take:
+  %taken = call ptr @malloc(i64 %doubled)
+  %none = icmp eq ptr %taken, null
+  br i1 %none, label %no_memory, label %fill
+fill:
+  %r = call ptr @memcpy(ptr %taken, ptr %own, i64 %used)
+  br label %step
+extend:
+  %extended = call ptr @realloc(ptr %memory, i64 %doubled)
+  %no_more = icmp eq ptr %extended, null
+  br i1 %no_more, label %no_memory, label %step
+no_memory:
+  call void @tell(ptr %table, ptr %block, i64 {MEMORY_STATUS})
+  br label %release
+step:
+  %held = phi ptr [ %memory, %fits ], [ %taken, %fill ], [ %extended, %extend ]
+  %held_room = phi i64 [ %room, %fits ], [ %doubled, %fill ], [ %doubled, %extend ]
+  %place = getelementptr i8, ptr %held, i64 %used
+  call void @place_saved(ptr %inside, ptr %place, i64 %saved, ptr %saved_list)
+  %failed = call i1 @run_region(ptr %table, ptr %block, ptr %inside, ptr %second, i32 %threads)
+  br i1 %failed, label %release_held, label %next
+next:
+  call void @swap_all(ptr %inside, i64 %swaps, ptr %swaps_list)
+  %k1 = add i64 %k, 1
+  br label %head
+back:
+  %left = phi i64 [ %used, %look ], [ %left1, %returned ]
+  %some = icmp sgt i64 %left, 0
+  br i1 %some, label %step_back, label %end
+step_back:
+  %left1 = sub i64 %left, %record
+  %place_back = getelementptr i8, ptr %memory, i64 %left1
+  call void @place_saved(ptr %inside, ptr %place_back, i64 %saved, ptr %saved_list)
+  %failed_back = call i1 @run_region(ptr %table, ptr %block, ptr %inside, ptr %third, i32 %threads)
+  br i1 %failed_back, label %release, label %returned
+returned:
+  call void @swap_all(ptr %inside, i64 %back_swaps, ptr %back_swaps_list)
+  br label %back
+end:
+  call void @copy_all(ptr %inside, i64 %ends, ptr %ends_list)
+  br label %release
+release_held:
+  br label %release
+release:
+  %last = phi ptr [ %memory, %head ], [ %memory, %too_long ], [ %memory, %no_memory ], [ %held, %release_held ],
+    [ %memory, %step_back ], [ %memory, %end ]
+  %nothing = icmp eq ptr %last, %own
+  br i1 %nothing, label %leave, label %give_back
+give_back:
+  call void @free(ptr %last)
+  br label %leave
+leave:
+  ret void
+}}
+"""
+
+
+def _choose() -> str:
+    reads = "\n".join(_read_index(kind) for kind in KINDS)
+    cases = "\n".join(f"    i64 {k}, label %{_label(kind)}" for k, kind in enumerate(KINDS))
+    incoming = ", ".join(f"[ %v_{_label(kind)}, %{_label(kind)} ]" for kind in KINDS)
+    return f"""
+define void @jitgrad_choose(ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker) #0 {{
+entry:
+  %before = call i1 @has_failed(ptr %table, ptr %block)
+  br i1 %before, label %leave, label %open
+open:
+  %threads = load atomic i32, ptr {at(THREADS)} monotonic, align 4
+{_word("index")}
+{_word("index_kind")}
+{_word("regions")}
+{_word("first", kind="ptr")}
+  %only = icmp slt i64 %index, 0
+  br i1 %only, label %chosen, label %read
+read:
+  %slot = getelementptr ptr, ptr %table, i64 %index
+  %at = load ptr, ptr %slot
+  switch i64 %index_kind, label %chosen [
+{cases}
+  ]
+{reads}
+clamp:
+  %given = phi i64 {incoming}
+  %negative = icmp slt i64 %given, 0
+  %low = select i1 %negative, i64 0, i64 %given
+  %last = sub i64 %regions, 1
+  %high = icmp sgt i64 %low, %last
+  %inside_range = select i1 %high, i64 %last, i64 %low
+  br label %chosen
+chosen:
+  %number = phi i64 [ 0, %open ], [ 0, %read ], [ %inside_range, %clamp ]
+  %inside = call ptr @open_loop(ptr %table, ptr %block)
+  %region = getelementptr [{len(REGION)} x i64], ptr %first, i64 %number
+  %failed = call i1 @run_region(ptr %table, ptr %block, ptr %inside, ptr %region, i32 %threads)
+  br label %leave
+leave:
+  ret void
+}}
+"""
+
+
+def _label(kind: str) -> str:
+    return "bool" if kind == "?" else kind
+
+
+def _read_index(kind: str) -> str:
+    """Read a branch's number of a dtype as 64 bits."""
+    label, bits = _label(kind), 8 if kind == "?" else 8 * int(kind[1])
+    extend = "sext" if kind[0] == "i" else "zext"
+    widen = f"{extend} i{bits} %r_{label} to i64" if bits < 64 else f"add i64 %r_{label}, 0"
+    return f"""{label}:
+  %r_{label} = load i{bits}, ptr %at
+  %v_{label} = {widen}
+  br label %clamp"""

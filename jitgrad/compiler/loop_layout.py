@@ -1,0 +1,22 @@
+"""Where the words of a control op's description lie, for the code that runs it (driver_loops.py) and for bind_loops.py.
+
+A region's record has five words: number and address of its steps, number and address of the copies after them, and what
+is added to a status that it reports. Lists are numbers of entries and addresses: fills are (slot of the table around,
+offset), copies (slot to, slot from, bytes), swaps (slot, slot), moves (slot, bytes), saved (slot, offset).
+"""
+
+from __future__ import annotations
+
+REGION = ("steps", "step_list", "copies", "copy_list", "offset")
+LISTS = ("fills", "starts", "ends", "swaps", "moves", "saved", "back_swaps")
+NUMBERS = ("room", "status", "count", "flag", "limit", "code", "record", "stack", "stack_bytes", "index", "index_kind")
+REGIONS = ("regions", "first", "second", "third", "conditional")
+BLOCK = (*NUMBERS, *REGIONS, *[word for name in LISTS for word in (name, f"{name}_list")])
+"""All words: numbers, then the number of regions, the addresses of the first three and whether the first of them is a
+condition, then the lists."""
+
+KINDS = ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
+"""The dtypes of a branch's number, by the word `index_kind`."""
+
+MEMORY_STATUS = -1
+"""The status of a run that could get no more memory."""

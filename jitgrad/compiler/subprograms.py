@@ -1,0 +1,69 @@
+"""Subprograms: the programs inside control ops: which there are, and how failures in them are told of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from jitgrad.opdef import Control
+from jitgrad.program import Instruction, Program
+
+_PARAMS: Mapping[str, tuple[str, ...]] = {
+    "scan": ("body",),
+    "while": ("cond", "body"),
+    "while_gradient": ("cond", "body", "back"),
+    "call": ("body",),
+}
+
+
+def regions_of(ins: Instruction) -> tuple[Program, ...]:
+    """The programs of a control op, each under its number; none for any other op."""
+    kind = ins.op.kind
+    if not isinstance(kind, Control):
+        return ()
+    if kind.form == "cond":
+        return tuple(ins.params["branches"])
+    return tuple(ins.params[name] for name in _PARAMS[kind.form])
+
+
+def with_regions(ins: Instruction, regions: tuple[Program, ...]) -> Instruction:
+    """The same control op with other programs."""
+    assert isinstance(ins.op.kind, Control)
+    form = ins.op.kind.form
+    changed: dict[str, Any] = (
+        {"branches": regions} if form == "cond" else dict(zip(_PARAMS[form], regions, strict=True))
+    )
+    return replace(ins, params={**ins.params, **changed})
+
+
+# -- statuses ----------------------------------------------------------------------------------------------------------
+
+def status_count(program: Program) -> int:
+    """How many numbers a status needs to tell all values of a program, those inside bodies too; 0 is not one."""
+    return len(program.specs) + sum(status_count(sub) for ins in program.instructions for sub in regions_of(ins))
+
+
+def status_offsets(program: Program) -> dict[int, tuple[int, ...]]:
+    """Per control op, by the number of its instruction, what is added to a status that a region of it reports.
+
+    Value v of a program has the status v + 1; behind these come those of its bodies, in order.
+    """
+    offset = len(program.specs)
+    found: dict[int, tuple[int, ...]] = {}
+    for number, ins in enumerate(program.instructions):
+        for sub in regions_of(ins):
+            found[number] = (*found.get(number, ()), offset)
+            offset += status_count(sub)
+    return found
+
+
+def locate_status(program: Program, status: int) -> tuple[Program, Instruction]:
+    """The instruction that a status tells of, with the program that it is in."""
+    if status <= len(program.specs):
+        return program, program.instructions[program.producers()[status - 1]]
+    for number, offsets in status_offsets(program).items():
+        for sub, offset in zip(regions_of(program.instructions[number]), offsets, strict=True):
+            if offset < status <= offset + status_count(sub):
+                return locate_status(sub, status - offset)
+    raise LookupError(f"no value has the status {status}")
