@@ -44,7 +44,7 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
 def flatten_up_to_class(tree: Any, cls: type) -> tuple[list[Any], Any]:
     """As ``flatten``, with the objects of a class as leaves."""
     flatten(tree)
-    leaves, structure = _native().flatten(tree, lambda x: isinstance(x, cls), False, _namespace)
+    leaves, structure = _native.flatten(tree, lambda x: isinstance(x, cls), False, _namespace)
     return leaves, structure
 
 
