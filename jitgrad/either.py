@@ -53,8 +53,16 @@ unsorted_segment_sum = _either(gathering.unsorted_segment_sum, segment_sum)
 add_n = _either(selection.add_n, _sum)
 accumulate_n = _either(selection.accumulate_n, _sum)
 identity = _either(creation.identity, np.positive)
-prevent_gradient = _either(custom.prevent_gradient, _prevented)
+_guarded = _either(custom.prevent_gradient, _prevented)
 py_func = _either(custom.py_func, _called)
+
+
+def prevent_gradient(x: Any, message: str = "", name: str | None = None) -> Any:
+    """``x``; a gradient that reaches it, in a graph or on a tape, raises GradientError with the message. Arrays are
+    given back as they are.
+    """
+    is_value = not in_graph() and graph_in(x) is None and not is_eager(x)
+    return x if is_value else _guarded(x, message, name=name)
 
 
 @functools.wraps(building.tie)

@@ -60,7 +60,7 @@ class IndexedSlices(Standing):
         """Slices of these parts, whatever they are."""
         made = object.__new__(cls)
         made.values, made.indices, made.dense_shape = values, indices, dense_shape
-        made.is_weak, made._dense = False, None
+        made.is_weak, made._dense, made._is_dense = False, None, False
         return made
 
     @property
