@@ -13,7 +13,7 @@ import numpy as np
 import jitgrad as jg
 
 Fn = Callable[..., Any]
-WIDTH = 3
+WIDTH = 4
 
 
 class RandomFunction:
@@ -25,12 +25,12 @@ class RandomFunction:
     def __call__(self, a: Any, v: Any, xs: Any, rows: Any) -> Any:
         writer = _Writer(np.random.default_rng(self._seed))
         pool = [a, v]
-        for _ in range(int(writer.rng.integers(1, 3))):
+        for _ in range(int(writer.rng.integers(2, 4))):
             pool += writer.instruction(pool, xs, rows, self._depth)
         return writer.number(pool[-1]) + writer.number(pool[int(writer.rng.integers(len(pool)))])
 
     @staticmethod
-    def arguments(length: int = 4) -> tuple[Any, ...]:
+    def arguments(length: int = 3) -> tuple[Any, ...]:
         """What it takes."""
         rng = np.random.default_rng(length)
         shapes = ((), (WIDTH,), (length,), (length, WIDTH))
@@ -60,7 +60,7 @@ class _Writer:
 
     def computed(self, pool: Sequence[Any], xs: Any = None, rows: Any = None, depth: int = 0) -> list[Any]:
         x, y = self.pick(pool), self.pick(pool)
-        kind = int(self.rng.integers(9))
+        kind = int(self.rng.integers(11))
         match kind:
             case 0:
                 return [np.tanh(x * y)]
@@ -78,6 +78,10 @@ class _Writer:
                 return [np.exp(-x * x)]
             case 7:
                 return [self.vector(x)[::-1] * y]
+            case 8 if np.ndim(rows) == 2:
+                return [self.vector(x) @ (np.transpose(rows) @ rows) * 0.3]
+            case 9 if np.ndim(rows) == 2:
+                return [np.tanh((rows @ self.vector(x)) @ rows * 0.2)]
         return [np.add(self.vector(x), 1.0) * 0.25]
 
     def like(self, x: Any, state: Any) -> Any:

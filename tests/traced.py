@@ -1,4 +1,4 @@
-"""Programs of functions, before any pass, and their texts without source lines; no tests."""
+"""Programs of functions, before and after simplification, and their texts without source lines; no tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from jitgrad import pytree
+from jitgrad.compiler.simplify import simplify
 from jitgrad.graph import Graph
+from jitgrad.interpreter import interpret
 from jitgrad.ops.creation import placeholder
 from jitgrad.program import Program, slice_graph, verify
 
@@ -30,3 +32,21 @@ def bare(program: Program) -> str:
         r", (maximum_iterations=None|shapes=None|reverse=False|totals=\(\)|n_consts=\d+|n_carry=\d+)", "", text
     )
     return text.replace("<lambda>", "f")
+
+
+def simplified(fn: Callable[..., Any], *args: Any, exact: bool = True) -> Program:
+    """The simplified program of a function, checked: verified, equal in value, a fixed point."""
+    program = traced(fn, *args)
+    result = verify(simplify(program), "simplify")
+    assert simplify(result) is result
+    for got, expected in zip(interpret(result, args), interpret(program, args), strict=True):
+        if exact:
+            np.testing.assert_array_equal(got, expected)
+        else:
+            np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-12)
+    return result
+
+
+def check_text(fn: Callable[..., Any], args: tuple[Any, ...], text: str, exact: bool = True) -> None:
+    """A function's program is simplified to this one."""
+    assert bare(simplified(fn, *args, exact=exact)).strip() == text.strip()

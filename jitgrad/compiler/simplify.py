@@ -12,13 +12,14 @@ from dataclasses import replace
 
 from jitgrad.compiler.bodies.joining import join_instructions
 from jitgrad.compiler.bodies.programs import compacted, has_state
+from jitgrad.compiler.bodies.saving import save_less
 from jitgrad.compiler.bodies.unread import drop_unread
 from jitgrad.compiler.rewriter import Rewriter, errors_ignored
 from jitgrad.compiler.rules import rules_of
 from jitgrad.opdef import Control
 from jitgrad.program import Instruction, Program
 
-SWEEPS = 8
+SWEEPS = 16
 
 
 def simplify(program: Program) -> Program:
@@ -47,6 +48,8 @@ def simplify_and_watch(program: Program) -> tuple[Program, Mapping[str, int], bo
             program, rewriter = _sweep(program)
             fired += rewriter.fired
             looked = looked or rewriter.constants.looked
+            if program is before and _runs_programs(program):
+                program = save_less(join_instructions(program, fired, chained=True), fired)
             if program is before or not (rewriter.is_open or _runs_programs(program)):
                 break
     return program, dict(fired), looked

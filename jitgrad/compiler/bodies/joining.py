@@ -21,17 +21,24 @@ from jitgrad.spec import TensorSpec
 _MOST = 64  # instructions that run programs, of one kind; more are not compared
 
 
-def join_instructions(program: Program, fired: Counter[str]) -> Program:
-    """The program with instructions joined that run over the same steps; itself when there are none."""
+def join_instructions(program: Program, fired: Counter[str], chained: bool = False) -> Program:
+    """The program with instructions joined that run over the same steps; itself when there are none.
+
+    With ``chained``, also a scan with the one that makes its items, step by step: they are then never stored.
+    """
+    join = _chained if chained else _join
     while True:
-        found = _first_pair(program)
+        found = _first_pair(program, join)
         if found is None:
             return program
         program = found
-        fired["joined"] += 1
+        fired[join.__name__.strip("_")] += 1
 
 
-def _first_pair(program: Program) -> Program | None:
+Join = Callable[[Program, Instruction, Instruction], Instruction | None]
+
+
+def _first_pair(program: Program, join: Join) -> Program | None:
     groups: dict[Any, list[int]] = {}
     for number, ins in enumerate(program.instructions):
         if form_of(ins) not in (None, "call") and can_edit(ins) and not ins.after:
@@ -39,7 +46,7 @@ def _first_pair(program: Program) -> Program | None:
     for numbers in groups.values():
         for k, second in enumerate(numbers[:_MOST]):
             for first in numbers[:k]:
-                made = _joined_pair(program, first, second)
+                made = _joined_pair(program, first, second, join)
                 if made is not None:
                     return made
     return None
@@ -53,13 +60,11 @@ def _group(ins: Instruction) -> Any:
     return kind, ins.origin.scope, params.get("length"), params.get("reverse"), params.get("maximum_iterations")
 
 
-def _joined_pair(program: Program, first: int, second: int) -> Program | None:
-    a, b = program.instructions[first], program.instructions[second]
-    join = _join_branches if form_of(a) == "cond" else _join_loops
+def _joined_pair(program: Program, first: int, second: int, join: Join) -> Program | None:
     behind = _behind(program, first, second)
     if behind is None:
         return None
-    made = join(program, a, b)
+    made = join(program, program.instructions[first], program.instructions[second])
     if made is None:
         return None
     order = [n for n in range(second) if n != first and n not in behind]
@@ -100,20 +105,36 @@ def _reordered(
 # -- loops -------------------------------------------------------------------------------------------------------------
 
 
-def _join_loops(program: Program, a: Instruction, b: Instruction) -> Instruction | None:
-    """One loop for two; None unless they share state all over."""
-    if not set(a.outputs).isdisjoint(b.inputs):
+def _join(program: Program, a: Instruction, b: Instruction) -> Instruction | None:
+    """One instruction for two; loops only where they share state all over."""
+    if form_of(a) == "cond":
+        return _join_branches(program, a, b)
+    first, second = loop_of(a), loop_of(b)
+    if not set(a.outputs).isdisjoint(b.inputs) or set(first.init).isdisjoint(second.init):
+        return None
+    loop = _both(first, second, _specs_of(program), a, {})
+    return _as_one(loop, a, b) if _is_shared(first, second, loop) else None
+
+
+def _chained(program: Program, a: Instruction, b: Instruction) -> Instruction | None:
+    """One scan for two, of which the second takes apart what the first stacks."""
+    if form_of(a) != "scan":
         return None
     first, second = loop_of(a), loop_of(b)
-    if set(first.init).isdisjoint(second.init):
+    stacks = dict(zip(a.outputs[len(first.init) :], first.rest, strict=True))
+    given = set(a.outputs).intersection(b.inputs)
+    if not given or given.intersection((*second.consts, *second.init)) or not given <= set(stacks):
         return None
-    loop = _both(first, second, _specs_of(program), a)
-    if not _is_shared(first, second, loop):
-        return None
+    linked = {x: stacks[v] for x, v in zip(second.items, second.xs, strict=True) if v in stacks}
+    return _as_one(_both(first, second, _specs_of(program), a, linked), a, b)
+
+
+def _as_one(loop: Loop, a: Instruction, b: Instruction) -> Instruction:
+    """The instruction for two that are one loop now, with the outputs of both."""
     if loop.sums:
         outputs = (*a.outputs, *b.outputs)
     else:
-        n, m = len(first.init), len(second.init)
+        n, m = len(loop_of(a).init), len(loop_of(b).init)
         outputs = (*a.outputs[:n], *b.outputs[:m], *a.outputs[n:], *b.outputs[m:])
     return Instruction(b.op, loop.inputs, outputs, loop.params, b.origin)
 
@@ -122,11 +143,14 @@ def _specs_of(program: Program) -> Callable[[Any], TensorSpec]:
     return lambda token: program.specs[token[1]]
 
 
-def _both(first: Loop, second: Loop, spec_of: Callable[[Any], TensorSpec], ins: Instruction) -> Loop:
-    """The states of both loops in one, side by side."""
+def _both(
+    first: Loop, second: Loop, spec_of: Callable[[Any], TensorSpec], ins: Instruction, linked: Mapping[int, int]
+) -> Loop:
+    """The states of both loops in one, side by side; ``linked`` items of the second are values of the first."""
     n, m = len(first.init), len(second.init)
+    own_items = [v for x, v in zip(second.items, second.xs, strict=True) if x not in linked]
     consts = [("const", v) for v in dict.fromkeys((*first.consts, *second.consts))]
-    items = [("item", v) for v in dict.fromkeys((*first.xs, *second.xs))]
+    items = [("item", v) for v in dict.fromkeys((*first.xs, *own_items))]
     states = [("state", k) for k in range(n + m)]
 
     def tokens(loop: Loop, offset: int, rest: Sequence[Any]) -> list[Any]:
@@ -134,9 +158,9 @@ def _both(first: Loop, second: Loop, spec_of: Callable[[Any], TensorSpec], ins: 
         return [*(("const", v) for v in loop.consts), *own, *rest]
 
     def bound(one: Program, other: Program, columns: Sequence[Any], order: Sequence[Any]) -> Program:
-        return rebound(joined(one, other), columns, order, spec_of, ins.origin)
+        return rebound(joined(one, other, linked), columns, order, spec_of, ins.origin)
 
-    columns = [*tokens(first, 0, [("item", v) for v in first.xs]), *tokens(second, n, [("item", v) for v in second.xs])]
+    columns = [*tokens(first, 0, [("item", v) for v in first.xs]), *tokens(second, n, [("item", v) for v in own_items])]
     body = bound(first.body, second.body, columns, [*consts, *states, *items])
     ends = len(first.body.outputs)
     places = [*range(n), *range(ends, ends + m), *range(n, ends), *range(ends + m, len(body.outputs))]

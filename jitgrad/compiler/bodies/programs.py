@@ -128,3 +128,8 @@ def compacted(program: Program) -> Program:
         renamed(program.inputs), renamed(program.outputs), tuple(instructions),
         tuple([program.specs[v] for v in order]), program.name,
     )  # fmt: skip
+
+
+def memory_of(specs: Iterable[TensorSpec]) -> int:
+    """Bytes of some values."""
+    return sum(spec.nbytes for spec in specs)

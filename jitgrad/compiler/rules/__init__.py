@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 
-from jitgrad.compiler.bodies import branches, hoisting, settled, trips
+from jitgrad.compiler.bodies import branches, hoisting, settled, trips, windows
+from jitgrad.compiler.bodies import products as scan_products
 from jitgrad.compiler.rewriter import Rule
 from jitgrad.compiler.rules import algebra, folding, gathers, logic, moves, products, signs, sums
 from jitgrad.opdef import Control, Elementwise, Interpreted, OpDef, Reduce, Scatter, Shaped, View
@@ -79,10 +80,18 @@ BY_KIND: dict[type, tuple[Rule, ...]] = {
     Elementwise: (moves.broadcast_after_computing,),
 }
 
+_LOOP_RULES = (settled.settled_loop, hoisting.invariants_first, windows.windows_behind)
+
 BY_FORM: dict[str, tuple[Rule, ...]] = {
-    "scan": (settled.simplified_bodies, settled.settled_loop, trips.short_scan, hoisting.invariants_first),
-    "while": (settled.simplified_bodies, trips.while_false, settled.settled_loop, hoisting.invariants_first),
-    "while_gradient": (settled.simplified_bodies, trips.while_false, settled.settled_loop, hoisting.invariants_first),
+    "scan": (
+        settled.simplified_bodies,
+        trips.short_scan,
+        *_LOOP_RULES,
+        scan_products.products_first,
+        scan_products.products_behind,
+    ),
+    "while": (settled.simplified_bodies, trips.while_false, *_LOOP_RULES),
+    "while_gradient": (settled.simplified_bodies, trips.while_false, *_LOOP_RULES),
     "cond": (branches.chosen_branch, settled.simplified_bodies, branches.settled_cond),
     "call": (settled.simplified_bodies, branches.settled_call),
 }
