@@ -251,6 +251,47 @@ def test_looks_into_the_cache_say_what_they_found(tmp_path: Path) -> None:
     assert all(e.facts["hit"] in (True, False) for e in prof.events if e.kind == "cache")
 
 
+# -- loops ---------------------------------------------------------------------------------------------------
+
+
+def powers(x: Any) -> Any:
+    """A scan of 40 steps, and what becomes of its items."""
+    return np.sum(jg.scan(lambda c, _: (np.tanh(c * 1.1), c), x, np.zeros(40))[1] ** 2)
+
+
+def test_a_loop_in_machine_code_is_one_event_with_its_steps() -> None:
+    """Its ops are those of its body, where the tables look for their part of the time; operations count every step."""
+    step = jg.compile(powers, name="powers")
+    with jg.profile() as prof:
+        for _ in range(5):
+            step(np.linspace(0.0, 1.0, 8))
+    loops = [e for e in prof.events if e.kind == "loop"]
+    assert len(loops) == 5 and all("scan of 40 steps" in e.name for e in loops)
+    assert all(prof.events[e.parent or 0].kind == "native" and e.phase == FORWARD for e in loops)
+    assert all("tanh" in {share.op for share in e.shares} and e.flops >= 40 * 2 * 8 for e in loops)
+    assert "tanh" in prof.table("op") and "scan of 40 steps" in prof.table()
+
+
+def test_the_ops_of_an_interpreted_loop_lie_within_it() -> None:
+    """And the loop's own time is what is left: the table adds up to the call."""
+    step = jg.compile(powers)
+    with jg.profile() as prof:
+        step.interpret(np.linspace(0.0, 1.0, 8))
+    [loop] = [k for k, e in enumerate(prof.events) if e.name == "scan"]
+    inside = [e for e in prof.events if e.parent == loop]
+    assert sum(e.name == "tanh" for e in inside) == 40
+    call = next(e for e in prof.events if e.kind == "call")
+    assert sum(row.seconds for row in rank(prof.events, "kernel")) <= call.duration * 1e-9
+
+
+def test_pictures_show_bodies_in_their_loops() -> None:
+    explained = jg.compile(jg.grad(powers)).explain(np.linspace(0.0, 1.0, 8))
+    assert explained.svg.count(">body</text>") == 2 and "scan of 40 steps" in explained.svg
+    assert len(outer_pictures(explained.svg)) == 1
+    choice = jg.compile(lambda x: jg.cond(x[0] > 0, lambda: np.exp(x), lambda: x)).explain(np.ones(3))
+    assert ">branch 0</text>" in choice.svg and ">branch 1</text>" in choice.svg
+
+
 # -- tables --------------------------------------------------------------------------------------------------
 
 

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from jitgrad.compiler.drafts import weight_of
-from jitgrad.compiler.groups import Group, Step
+from jitgrad.compiler.groups import Group
 from jitgrad.compiler.lower import CompiledCluster
 from jitgrad.compiler.nodes import Nested, Product
 from jitgrad.graph import Operation
 from jitgrad.profiler.events import Share, phase_of
+from jitgrad.profiler.loops import compiled_bodies, loop_title, repeats
 from jitgrad.profiler.planned_picture import step_instructions, step_values
 from jitgrad.program import Instruction, Program
 from jitgrad.sources import source_text
@@ -43,24 +44,50 @@ def _step(program: Program, compiled: CompiledCluster, number: int) -> Detail:
     aliases, specs = compiled.plan.aliases, compiled.plan.specs
     reads, makes = step_values(step)
     read, written = (sum(specs[v].nbytes for v in {aliases.get(v, v) for v in vs}) for vs in (reads, makes))
-    shares = tuple(_shares(program, step))
-    kind = "blas" if isinstance(step, Product) else "kernel"
-    place = f"{program.name}: kernel {f'{cluster.number}.' if cluster.number else ''}{number}"
-    name = _product_name(program, step) if isinstance(step, Product) else _kernel_name(place, shares)
-    flops = _flops(specs, step)
+    shares = tuple(_shares(program, compiled, number))
+    kind = "blas" if isinstance(step, Product) else "loop" if isinstance(step, Nested) else "kernel"
+    dtype = str(specs[makes[0]].dtype) if makes else ""
     return Detail(
-        kind, name, phase_of(shares), cluster.scope, read, written, flops, str(specs[makes[0]].dtype), shares
-    )
+        kind, _name(program, compiled, number, shares), phase_of(shares), cluster.scope, read, written,
+        _flops(program, compiled, number), dtype, shares,
+    )  # fmt: skip
 
 
-def _flops(specs: Mapping[int, TensorSpec], step: Step) -> int:
-    """Operations of a step; those inside a loop are not counted."""
+def _name(program: Program, compiled: CompiledCluster, number: int, shares: tuple[Share, ...]) -> str:
+    step, cluster = compiled.plan.steps[number], compiled.cluster
+    place = f"{cluster.number}.{number}" if cluster.number else str(number)
+    if isinstance(step, Product):
+        return _product_name(program, step)
     if isinstance(step, Nested):
-        return 0
-    return _product_flops(specs, step) if isinstance(step, Product) else _group_flops(step)
+        return f"{program.name}: loop {place}: {loop_title(program.instructions[step.number])}"
+    return _kernel_name(f"{program.name}: kernel {place}", shares)
 
 
-def _shares(program: Program, step: Step) -> Iterator[Share]:
+def _flops(program: Program, compiled: CompiledCluster, number: int) -> int:
+    """Operations of a step; none where it repeats others as often as only a run tells."""
+    step = compiled.plan.steps[number]
+    if isinstance(step, Nested):
+        times = repeats(program.instructions[step.number])
+        inside = (_flops(*found) for found in _inside(program, compiled, number)) if times is not None else ()
+        return (times or 0) * sum(inside)
+    return _product_flops(compiled.plan.specs, step) if isinstance(step, Product) else _group_flops(step)
+
+
+def _inside(program: Program, compiled: CompiledCluster, number: int) -> Iterator[tuple[Program, CompiledCluster, int]]:
+    """The steps of the bodies of a control op."""
+    for body in compiled_bodies(program, compiled, number):
+        for region in body.steps:
+            if isinstance(region, CompiledCluster):
+                yield from ((body.program, region, k) for k in range(len(region.plan.steps)))
+
+
+def _shares(program: Program, compiled: CompiledCluster, number: int) -> Iterator[Share]:
+    """The ops of a step; those of a loop are the ones in its bodies."""
+    step = compiled.plan.steps[number]
+    if isinstance(step, Nested):
+        found = [share for place in _inside(program, compiled, number) for share in _shares(*place)]
+        yield from found or [share_of(program.instructions[step.number])]
+        return
     weights = {
         placed.node.value: math.prod(placed.node.shape) * weight_of(placed.node) for placed in step.nodes
     } if isinstance(step, Group) else {}  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 TRACE, COMPILE, FORWARD, BACKWARD, BOTH, CALL = "trace", "compile", "forward", "backward", "forward+backward", "call"
 
 # Kinds of events that are work on arrays; all others are about it.
-WORK = ("kernel", "blas", "numpy")
+WORK = ("kernel", "blas", "loop", "numpy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Event:
     """Something that took time: start and duration in nanoseconds of the monotonic clock, and what it worked on.
 
     ``kind``: call and native (a call from Python, and the one into machine code); trace; compile and what it is made
-    of: cache, simplify, cluster, plan, lower, emit, codegen; kernel, blas and numpy, which is all work; allocate
-    (memory from the system), denormals (a look for them in arguments and results).
+    of: cache, simplify, cluster, plan, lower, emit, codegen; kernel, blas, loop (all steps of one, in machine code) and
+    numpy, which is all work; allocate (memory from the system), denormals (a look for them in arguments and results).
     ``parent`` is the number of the event around it in the profile, or None. ``nbytes_read`` and ``nbytes_written``
     count each array once at its full size; ``flops`` one for each scalar operation, and 2mnk for a matrix product.
     ``shares`` are the ops behind a kernel, BLAS call or NumPy call; ``facts`` whatever else is known.

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
+from jitgrad.compiler.clusters import Reason
 from jitgrad.compiler.groups import Group, Step
 from jitgrad.compiler.lower import CompiledCluster
 from jitgrad.compiler.nodes import Nested, Product
 from jitgrad.compiler.stages import Compiled
-from jitgrad.profiler.picture import Arrow, Box, OpText, Picture
+from jitgrad.profiler.loops import LoopBody, compiled_bodies, interpreted_bodies, loop_title
+from jitgrad.profiler.picture import Arrow, Body, Box, OpText, Picture
 from jitgrad.program import Instruction, Program
 from jitgrad.sources import source_text
 
@@ -24,16 +26,19 @@ def picture_of(*programs: Compiled) -> Picture:
     arrows: list[Arrow] = []
     for compiled in programs:
         first = len(boxes)
-        picture = _Pictured(compiled).picture()
+        picture = _Pictured(compiled.program, compiled.steps, compiled.clustering.reasons).picture()
         boxes += [replace(box, key=box.key + first) for box in picture.boxes]
         arrows += [replace(a, source=a.source + first, target=a.target + first) for a in picture.arrows]
     return Picture(tuple(boxes), tuple(arrows))
 
 
 class _Pictured:
-    def __init__(self, compiled: Compiled) -> None:
-        self.compiled = compiled
-        self.program = compiled.program
+    def __init__(
+        self, program: Program, steps: Sequence[CompiledCluster | int], refused: Sequence[Reason] = ()
+    ) -> None:
+        self.program = program
+        self.steps = steps
+        self.refused = refused
         self.boxes: list[Box] = []
         self.maker: dict[int, int] = {}  # value in memory → box
         self.home: dict[int, int] = {}  # value computed in it → box
@@ -43,7 +48,7 @@ class _Pictured:
     def picture(self) -> Picture:
         for position, v in enumerate(self.program.inputs):
             self._box("input", f"input {position} {self.program.specs[v]}", None, (), (), [v])
-        for step in self.compiled.steps:
+        for step in self.steps:
             if isinstance(step, CompiledCluster):
                 self._cluster(step)
             else:
@@ -61,13 +66,14 @@ class _Pictured:
             title = f"Variable {variable.name} {self.program.specs[ins.outputs[0]]}"
             self._box("input", title, None, (op_text(ins),), (), ins.outputs)
         else:
-            notes = self._refusals(number)
-            self._box("numpy", ins.op.name, None, (op_text(ins),), ins.inputs, ins.outputs, notes)
+            bodies, title = interpreted_bodies(ins), loop_title(ins)
+            key = self._box("numpy", title, None, (op_text(ins),), ins.inputs, ins.outputs, self._refusals(number))
+            self._put_in(key, bodies)
 
     def _cuts(self) -> None:
         """Why a scope is several clusters: on the arrows between its parts, else as a note at the later one."""
         flows = {(self.maker[v], reader) for v, reader in self.read if v in self.maker}
-        for reason in self.compiled.clustering.reasons:
+        for reason in self.refused:
             if len(reason.instructions) > 1:
                 places = [self._place_of(n) for n in reason.instructions]
                 boxes = sorted({box for box in places if box is not None})
@@ -85,7 +91,7 @@ class _Pictured:
         return next((box for box in found if box is not None), None)
 
     def _refusals(self, number: int) -> tuple[str, ...]:
-        return tuple(reason.text for reason in self.compiled.clustering.reasons if reason.instructions == (number,))
+        return tuple(reason.text for reason in self.refused if reason.instructions == (number,))
 
     def _box(
         self,
@@ -104,20 +110,27 @@ class _Pictured:
         self.maker |= dict.fromkeys(makes, key)
         return key
 
+    def _put_in(self, key: int, bodies: Sequence[LoopBody]) -> None:
+        """The bodies of a loop into its box."""
+        inner = tuple(Body(body.name, _Pictured(body.program, body.steps).picture()) for body in bodies)
+        self.boxes[key] = replace(self.boxes[key], inner=inner)
+
     def _cluster(self, step: CompiledCluster) -> None:
         aliases = step.plan.aliases
         scope, group = step.cluster.scope, f"cluster {step.cluster.number}"
-        for item in step.plan.steps:
+        for number, item in enumerate(step.plan.steps):
             reads, makes = step_values(item)
             reads = tuple(aliases.get(v, v) for v in reads)
             ops = tuple(op_text(ins) for ins in step_instructions(self.program, item))
             if isinstance(item, Nested):
-                self._box("kernel", f"native {item.form}", scope, ops, reads, makes, group=group)
+                title = loop_title(self.program.instructions[item.number])
+                key = self._box("kernel", title, scope, ops, reads, makes, group=group)
+                self._put_in(key, compiled_bodies(self.program, step, number))
             elif isinstance(item, Product):
                 self._box("blas", "matrix product", scope, ops, reads, makes, group=group)
             else:
                 kind = "serial" if item.is_serial else "parallel"
-                title = f"kernel ({kind}, {len(item.axes)} axes)"
+                title = f"kernel ({kind}, {len(item.axes)} {'axis' if len(item.axes) == 1 else 'axes'})"
                 key = self._box("kernel", title, scope, ops, reads, makes, group=group)
                 self.home |= dict.fromkeys((placed.node.value for placed in item.nodes), key)
         for refusal in step.plan.refusals:
@@ -141,7 +154,7 @@ class _Pictured:
     def _nbytes(self, v: int) -> int:
         if v < len(self.program.specs):
             return self.program.specs[v].nbytes
-        plans = (step.plan for step in self.compiled.steps if isinstance(step, CompiledCluster))
+        plans = (step.plan for step in self.steps if isinstance(step, CompiledCluster))
         return next((plan.specs[v].nbytes for plan in plans if v in plan.specs), 0)
 
 
