@@ -29,6 +29,7 @@ from jitgrad.profiler.profile_table import profile_table
 from jitgrad.profiler.ranking import BY, exclusive, rank
 from jitgrad.profiler.surroundings import Surroundings
 from jitgrad.profiler.timeline import timeline_of_runs
+from jitgrad.profiler.trace_event import trace_events
 
 
 def loss(w: Any, x: Any) -> Any:
@@ -272,6 +273,21 @@ def test_a_loop_in_machine_code_is_one_event_with_its_steps() -> None:
     assert "tanh" in prof.table("op") and "scan of 40 steps" in prof.table()
 
 
+def test_a_while_loop_tells_how_many_steps_it_took() -> None:
+    """Its gradient, too: as many on the way back."""
+
+    def doubled(x: Any) -> Any:
+        return jg.while_loop(lambda s: np.sum(s) < 1000.0, lambda s: s * 2.0, x)
+
+    step, back = jg.compile(doubled), jg.compile(jg.grad(lambda x: np.sum(doubled(x))))
+    for fn in (step, back):
+        with jg.profile() as prof:
+            fn(np.ones(4))
+        loops = [e for e in prof.events if e.kind == "loop"]
+        assert loops and {e.facts["steps of the latest run"] for e in loops} == {8}
+        assert "steps of the latest run" in json.dumps(trace_events(prof.events))
+
+
 def test_the_ops_of_an_interpreted_loop_lie_within_it() -> None:
     """And the loop's own time is what is left: the table adds up to the call."""
     step = jg.compile(powers)
@@ -389,7 +405,6 @@ def test_a_trace_follows_the_schema(profiled: jg.Profile, tmp_path: Path) -> Non
 
 def test_an_arrow_joins_a_line_and_its_gradient() -> None:
     from jitgrad.profiler.events import Share
-    from jitgrad.profiler.trace_event import trace_events
 
     def event(start: int, phase: str, is_gradient: bool) -> Event:
         shares = (Share("tanh", "model.py:3", is_gradient, 1.0),)

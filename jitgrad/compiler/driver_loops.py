@@ -30,6 +30,12 @@ def _word(name: str, of: str = "block", words: tuple[str, ...] = BLOCK, kind: st
   %{name} = load {kind}, ptr %at_{name}"""
 
 
+def _note(steps: str) -> str:
+    """Write down how many steps a loop took."""
+    return f"""  %at_ran = getelementptr i64, ptr %block, i64 {BLOCK.index("ran")}
+  store i64 {steps}, ptr %at_ran"""
+
+
 def _list(name: str) -> str:
     return f"{_word(name)}\n{_word(name + '_list', kind='ptr')}"
 
@@ -301,6 +307,7 @@ next:
   %k1 = add i64 %k, 1
   br label %head
 end:
+{_note("%k")}
   call void @copy_all(ptr %inside, i64 %ends, ptr %ends_list)
   br label %leave
 leave:
@@ -348,7 +355,10 @@ look:
   %byte_at = load ptr, ptr %flag_at
   %byte = load i8, ptr %byte_at
   %over = icmp eq i8 %byte, 0
-  br i1 %over, label %back, label %goes_on
+  br i1 %over, label %begin_back, label %goes_on
+begin_back:
+{_note("%k")}
+  br label %back
 goes_on:
   %beyond = icmp eq i64 %k, %limit
   br i1 %beyond, label %too_long, label %fits
@@ -389,7 +399,7 @@ next:
   %k1 = add i64 %k, 1
   br label %head
 back:
-  %left = phi i64 [ %used, %look ], [ %left1, %returned ]
+  %left = phi i64 [ %used, %begin_back ], [ %left1, %returned ]
   %some = icmp sgt i64 %left, 0
   br i1 %some, label %step_back, label %end
 step_back:

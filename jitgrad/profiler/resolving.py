@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from jitgrad.compiler.bind import BoundCluster
 from jitgrad.interpreter import InterpretedRun
 from jitgrad.journal import Journal, Written
 from jitgrad.profiler.details import Detail, interpreted_detail, operation_detail, step_details
 from jitgrad.profiler.events import CALL, COMPILE, TRACE, Event
+from jitgrad.profiler.loops import latest_steps
 from jitgrad.recording import Record
 from jitgrad.running import OperationRun
 
@@ -93,20 +95,31 @@ def _interpreted(source: Any, start: int, end: int, thread: int, details: dict[A
 
 
 def _steps(run: Any, thread: int, details: dict[Any, Any]) -> Iterator[Event]:
-    """The kernels and BLAS calls of a native call, between its stamps."""
+    """The kernels, BLAS calls and loops of a native call, between its stamps."""
     key = (id(run.executable), run.number)
-    compiled = run.executable.compiled
+    bound = run.executable.bound.steps[run.number]
     if key not in details:
-        details[key] = step_details(compiled.program, compiled.steps[run.number])
-    origins = run.executable.bound.steps[run.number].origins
-    for numbers, start, end in zip(origins, run.stamps, run.stamps[1:], strict=False):
-        yield from _shared([details[key][number] for number in numbers], start, end, thread)
+        compiled = run.executable.compiled
+        found = step_details(compiled.program, compiled.steps[run.number])
+        details[key] = found, [_facts(found, bound, k) for k in range(len(bound.origins))]
+    known, facts = details[key]
+    for numbers, told, start, end in zip(bound.origins, facts, run.stamps, run.stamps[1:], strict=False):
+        yield from _shared([known[number] for number in numbers], start, end, thread, told)
 
 
-def _shared(details: Sequence[Detail], start: int, end: int, thread: int) -> Iterator[Event]:
+def _facts(details: Sequence[Detail], bound: BoundCluster, place: int) -> Mapping[str, Any]:
+    """What is known of a step only after it ran: of a loop, how many steps it took the last time."""
+    if all(details[number].kind != "loop" for number in bound.origins[place]):
+        return _NONE
+    return {"steps of the latest run": latest_steps(bound, place)}
+
+
+def _shared(
+    details: Sequence[Detail], start: int, end: int, thread: int, facts: Mapping[str, Any]
+) -> Iterator[Event]:
     """Steps that ran together, chunk by chunk, one after another: each with the time that its bytes would take."""
     if len(details) == 1:
-        yield _worked(details[0], start, end, thread)
+        yield _worked(details[0], start, end, thread, facts)
         return
     weights = [1 + detail.nbytes_read + detail.nbytes_written for detail in details]
     for number, detail in enumerate(details):

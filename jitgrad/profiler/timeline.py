@@ -129,6 +129,7 @@ def _bar(e: Event, y: float, axis: _Axis) -> str:
     text = f"{e.kind} {e.name}: {seconds_text(e.duration * 1e-9)}, {e.phase}"
     if e.nbytes:
         text += f", {bytes_text(e.nbytes)}"
+    text += "".join(f"\n{key}: {value}" for key, value in e.facts.items() if value != "")
     if e.lines:
         text += "\n" + ", ".join(e.lines)
     return (
