@@ -216,4 +216,4 @@ def test_profiles_show_a_loop_as_one_step() -> None:
     executable = check(recurrence, *given)
     with config(num_threads=1), jitgrad.profile() as profile:
         executable(given)
-    assert any("scan" in event.name for event in profile.events if event.kind == "kernel")
+    assert any("scan" in event.name for event in profile.events if event.kind == "loop")
