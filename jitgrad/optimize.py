@@ -69,7 +69,8 @@ class Optimizer:
     def apply_gradients(self, pairs: Iterable[tuple[Any, Variable]]) -> None:
         """Assign to each Variable its value after a step; the gradients of one that is given twice are added.
 
-        ShapeError, DTypeError for a gradient that does not fit; TracedValueError in graphs and traced functions.
+        ShapeError, DTypeError for a gradient that does not fit; TypeError for other pairs; TracedValueError in graphs
+        and traced functions.
         """
         if in_graph():
             raise TracedValueError(
@@ -172,7 +173,8 @@ class _Kept:
 def _added(pairs: Iterable[tuple[Any, Variable]]) -> dict[Variable, Any]:
     """The gradient of each Variable as an array or slices of its dtype, the sum where there are several."""
     found: dict[Variable, Any] = {}
-    for given, v in pairs:
+    for pair in pairs:
+        given, v = _checked_pair(pair)
         if given is None:
             continue
         g, before = _fitting(given, v), found.get(v)
@@ -181,6 +183,13 @@ def _added(pairs: Iterable[tuple[Any, Variable]]) -> dict[Variable, Any]:
         else:
             found[v] = g if before is None else np.asarray(before) + np.asarray(g)
     return found
+
+
+def _checked_pair(pair: Any) -> tuple[Any, Variable]:
+    if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[1], Variable):
+        got = ", ".join(type(x).__name__ for x in pair) if isinstance(pair, tuple | list) else type(pair).__name__
+        raise TypeError(f"apply_gradients takes pairs (gradient, Variable), got {got}")
+    return pair[0], pair[1]
 
 
 def _fitting(g: Any, v: Variable) -> Any:

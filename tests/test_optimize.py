@@ -251,6 +251,15 @@ def test_what_minimize_starts_from() -> None:
         optimize.minimize(bowl, START, method="nope")
 
 
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [([(jg.Variable, 1.0)], "got type, float"), ([np.ones(3)], "got ndarray"), ([(1.0,)], "got float")],
+)
+def test_what_is_no_pair(pairs: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=rf"takes pairs \(gradient, Variable\), .*{message}"):
+        optimize.SGD(0.1).apply_gradients(pairs)
+
+
 def test_an_optimizer_forgets_variables_that_are_gone() -> None:
     optimizer = optimize.Adam(0.1)
     v = jg.Variable(np.ones(2))

@@ -351,6 +351,11 @@ def test_comparisons_and_truth_are_numpys() -> None:
         x + None  # type: ignore[operator]
 
 
+def test_rounding_is_numpys_scalars() -> None:
+    x = jg.asarray(2.56)
+    assert round(x) == 3 and type(round(x)) is int and float(round(x, 1)) == 2.6
+
+
 def test_in_place_forms_rebind() -> None:
     x = y = jg.asarray(X)
     y += 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,15 @@ def leaf_key(x: Any) -> Any:
         return kind
     if isinstance(x, Valued):
         return x.key
+    if kind is int:
+        return _integer(x)
     if isinstance(x, np.ndarray | np.generic):
         return x.dtype, x.shape
+    return Static(x, frozen(x))
+
+
+@functools.lru_cache(maxsize=1024, typed=True)
+def _integer(x: int) -> Static:
     return Static(x, frozen(x))
 
 

@@ -116,6 +116,10 @@ class EagerTensor(np.ndarray[Any, Any], Valued):
     def __format__(self, spec: str) -> str:
         return format(self._plain if self.ndim else self._plain[()], spec)
 
+    def __round__(self, ndigits: int | None = None) -> Any:
+        number: Any = self.numpy()
+        return round(number) if ndigits is None else run(np.round, (self, ndigits), {})
+
     def __hash__(self) -> int:  # type: ignore[override]
         return id(self)
 
