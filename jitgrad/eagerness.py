@@ -133,9 +133,9 @@ def is_eager(tree: Any) -> bool:
 
 
 @contextmanager
-def no_collecting() -> Iterator[None]:
-    """Eager operations made inside run at once, whatever scope is around."""
-    before, local.collector = local.collector, None
+def no_collecting(is_checked: bool = False) -> Iterator[None]:
+    """Eager operations made inside run at once, whatever scope is around; their results are looked at if so wished."""
+    before, local.collector = local.collector, checking if is_checked else None
     try:
         yield
     finally:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from jitgrad.config import config
 from jitgrad.eagerness import no_collecting
 from jitgrad.graph import Graph, Operation, default_graph, in_graph
 
@@ -44,7 +45,7 @@ def _eager_scope(compile_ops: CompileOps, is_separate: bool) -> contextlib.Abstr
     if in_graph():
         return contextlib.nullcontext()
     if compile_ops is False:
-        return no_collecting()
+        return no_collecting(config.debug_nans)
     from jitgrad.eager.pending import collecting
 
     return collecting(compile_ops, is_separate)

@@ -121,3 +121,15 @@ def test_integers_and_unwatched_tensors_are_not_recorded() -> None:
         tape.watch(n)
         assert x[0] == 1.0 and n[0] == 1
     assert not tape.entries
+
+
+def test_items_while_values_are_looked_at() -> None:
+    x = jg.asarray([1.0, 2.0, 3.0])
+    with jg.config(debug_nans=True):
+        with jg.GradientTape() as tape:
+            tape.watch(x)
+            y = np.sum(x[ROWS] * x[1:]) + x[0]
+        g = tape.gradient(y, x)
+        with jg.jit_scope(), jg.jit_scope(compile_ops=False), pytest.raises(jg.NonFiniteError, match="op 'log' made"):
+            np.log(x - 5.0)
+    np.testing.assert_array_equal(g, [3, 1, 6])
