@@ -42,6 +42,9 @@ def gradients(
     graph = graph_of([*targets, *sources])
     for t in (*targets, *sources, *stopped):
         graph.as_graph_element(t)
+    if targets and targets[0].graph.outer is not None:  # in a body, where others stand for what is read from around
+        here = targets[0].graph.captured
+        sources, stopped = [here(x) for x in sources], {here(x) for x in stopped}
     with graph.name_scope(name or "gradients") as scope, collection_paused():
         walk = _Walk(graph, scope, sources, stopped, method, colocate_gradients_with_ops, gate_gradients)
         walk.seed(targets, grad_ys)
@@ -56,7 +59,9 @@ def _as_tensors(value: Any) -> list[Tensor]:
 
 def _as_tensor(item: Any) -> Any:
     if isinstance(item, Variable):
-        return item.first_read(default_graph())  # from which the other reads follow
+        graph = default_graph()
+        is_inside = graph.outer is not None
+        return item.as_graph_element(graph) if is_inside else item.first_read(graph)  # which the other reads follow
     return item.as_graph_element() if hasattr(item, "as_graph_element") else item
 
 

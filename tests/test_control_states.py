@@ -259,3 +259,31 @@ def test_conditions_say_what_to_use() -> None:
             jg.compile(fn)(1.0)
     unrolled = jg.compile(lambda x, n: sum(x * k for k in range(n)), static_argnums=1)
     assert unrolled(2.0, 4) == 12.0
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_numbers_of_python_give_way_to_wider_ones(way: Any) -> None:
+    assert way(lambda x: jg.while_loop(lambda s: s < 10, lambda s: s * x, 1))(2.5) == 15.625
+    assert way(lambda x: jg.cond(x > 0, lambda: 1, lambda: 2.5))(-1.0) == 2.5
+    assert way(lambda x: jg.fori_loop(0, 3, lambda i, s: s * x, 1))(np.float32(2.0)).dtype == np.float32
+
+
+def test_integers_do_not_take_floats() -> None:
+    for fn in (lambda x: jg.fori_loop(0, 3, lambda i, s: 0.5, x), lambda x: jg.cond(x > 0, lambda: x, lambda: 0.5)):
+        with pytest.raises(TypeError, match=r"expected: i64\[\]"):
+            jg.compile(fn)(np.int64(3))
+
+
+def test_gradients_in_bodies_by_what_is_around() -> None:
+    v = jg.Variable(3.0)
+    graph = jg.Graph()
+    with graph.as_default():
+        x = jg.placeholder(np.float64, ())
+        t = x * 2
+        u = t * t
+
+        def body(i: Any, q: Any) -> Any:
+            return sum(jg.gradients(q * q * t * v, [q, t, v])) + jg.gradients(u, t)[0]
+
+        y = jg.fori_loop(0, 1, body, x)
+    assert jg.Session(graph).run(y, {x: 2.0}) == 2 * 2 * 4 * 3 + 4 * 3 + 4 * 4 + 2 * 4

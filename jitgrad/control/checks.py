@@ -59,8 +59,9 @@ def settle_state(
         result = _state_of(name, fn, body) if is_pair else body
         changed = False
         for k, (x, y) in enumerate(zip(state, result.outputs, strict=False)):
-            if x.dtype != y.dtype and x.is_weak and not y.is_weak and _gives_way(x, y):
+            if x.dtype != y.dtype and x.is_weak and _gives_way(x, y):
                 state[k] = call("astype", x, y.dtype)
+                state[k].is_weak = y.is_weak
                 likes[k] = TensorSpec(likes[k].shape, y.dtype) if shapes is not None else state[k]
                 changed = True
         if not changed:
@@ -69,9 +70,12 @@ def settle_state(
     return state, _in_dtypes(body, state)
 
 
-def _gives_way(x: Tensor, y: Tensor) -> bool:
-    kinds = "biufc"
-    return kinds.index(y.dtype.kind) >= kinds.index(x.dtype.kind)
+_KINDS = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
+
+
+def _gives_way(x: Tensor, y: Any) -> bool:
+    """Whether a Python number takes a dtype without losing anything: one of its kind, or of a wider one."""
+    return _KINDS[y.dtype.kind] >= _KINDS[x.dtype.kind]
 
 
 def _in_dtypes(body: TracedBody, state: Sequence[Tensor]) -> TracedBody:
@@ -79,7 +83,7 @@ def _in_dtypes(body: TracedBody, state: Sequence[Tensor]) -> TracedBody:
     outputs = list(body.outputs)
     with body.graph.reopened():
         for k, x in enumerate(state):
-            if outputs[k].dtype != x.dtype and outputs[k].is_weak:
+            if outputs[k].dtype != x.dtype and outputs[k].is_weak and _gives_way(outputs[k], x):
                 outputs[k] = call("astype", outputs[k], x.dtype)
     return replace(body, outputs=tuple(outputs))
 
@@ -122,7 +126,7 @@ def _compare(name: str, fn: Fn, init: Any, state: Sequence[Any], result: TracedB
         raise _structures(name, fn, paths, result.paths)
     for path, x, y in zip(paths, state, result.outputs, strict=True):
         spec = x.spec if isinstance(x, Tensor) else x
-        is_same = spec.dtype == y.dtype or y.is_weak
+        is_same = spec.dtype == y.dtype or (y.is_weak and _gives_way(y, spec))
         if not is_same or not is_compatible(spec.shape, y.spec.shape):
             raise _specs(name, fn, path, spec, y.spec, y)
 
@@ -172,7 +176,7 @@ def check_branches(name: str, fns: Sequence[Fn], bodies: list[TracedBody]) -> li
                        got=f"{_text(body.paths)}    from {describe(fn)}", needed=place())
             )  # fmt: skip
     columns = list(zip(*(body.outputs for body in bodies), strict=True))
-    chosen = [next((t for t in column if not t.is_weak), column[0]) for column in columns]
+    chosen = [max(column, key=lambda t: (not t.is_weak, _KINDS[t.dtype.kind] * t.is_weak)) for column in columns]
     made = [_in_dtypes(body, chosen) for body in bodies]
     for fn, body in zip(fns, made, strict=True):
         for path, x, y in zip(first.paths, chosen, body.outputs, strict=True):
