@@ -114,8 +114,9 @@ def check_state(name: str, fn: Fn, before: Any, after: Any, is_pair: bool = Fals
     results, other = states.flatten(after)
     if structure != other:
         raise _structures(name, fn, states.paths(before), states.paths(after))
-    for path, x, y in zip(states.paths(before), leaves, results, strict=True):
+    for k, (x, y) in enumerate(zip(leaves, results, strict=True)):
         if np.shape(x) != np.shape(y):
+            path = states.paths(before)[k]
             raise _specs(name, fn, path, spec_of(np.asarray(x)), spec_of(np.asarray(y)), None)
 
 

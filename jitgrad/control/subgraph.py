@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from jitgrad.errors import ShapeError
 from jitgrad.graph import Graph, Operation, Tensor
 from jitgrad.ops.creation import placeholder
@@ -118,7 +120,8 @@ class Subgraph:
             steps = self._cache["steps"] = [op for op in self.operations() if op.inputs or op.type != "placeholder"]
         values: dict[Tensor, Any] = dict(zip(self.inputs, arrays, strict=True))
         for op in steps:
-            result = op.opdef.impl(*[values[x] for x in op.inputs], **op.params)
+            with np.errstate(all="ignore"):
+                result = op.opdef.impl(*[values[x] for x in op.inputs], **op.params)
             for t, value in zip(op.outputs, (result,) if len(op.outputs) == 1 else result, strict=True):
                 values.setdefault(t, value)
         return [values[t] for t in self.outputs]
