@@ -136,9 +136,8 @@ program main(%0: f64[5]) {
       %5 = add(%3, %4) : f64[]
       return %5, %1
     }
-  %7 = constant(value=0.0) : f64[5]
-  %10 = constant(value=0.0) : f64[]
-  %16, %17, %18 = scan(%0, %4, %10, %10, %6, body=<f_gradient>, reverse=True, length=3) : f64[], f64[], f64[]
+  %7 = constant(value=0.0) : f64[]
+  %9, %10, %11 = scan(%0, %4, %7, %7, %6, body=<f_gradient>, reverse=True, length=3) : f64[], f64[], f64[]
     program f_gradient(%0: f64[5], %1: f64[], %2: f64[], %3: f64[], %4: f64[]) {
       %5 = getslice(%0, start=(1,), stop=(2,), step=(1,), drop=(0,)) : f64[]
       %6 = multiply(%1, %5) : f64[]
@@ -147,10 +146,10 @@ program main(%0: f64[5]) {
       %9 = add(%3, %1) : f64[]
       return %6, %8, %9
     }
-  %19 = unslice(%17, shape=(5,), start=(1,), stop=(2,), step=(1,), drop=(0,)) : f64[5]
-  %20 = unslice(%18, shape=(5,), start=(4,), stop=(5,), step=(1,), drop=(0,)) : f64[5]
-  %21 = add_n(%7, %19, %20) : f64[5]
-  return %21
+  %12 = unslice(%10, shape=(5,), start=(1,), stop=(2,), step=(1,), drop=(0,)) : f64[5]
+  %13 = unslice(%11, shape=(5,), start=(4,), stop=(5,), step=(1,), drop=(0,)) : f64[5]
+  %14 = add(%12, %13) : f64[5]
+  return %14
 }
 """, exact=False)  # fmt: skip
 
@@ -161,7 +160,7 @@ def test_products_with_items_come_first() -> None:
 
     check_text(fn, (W, U, ROWS), """
 program main(%0: f64[4,6], %1: f64[6,6], %2: f64[5,3,4]) {
-  %3 = constant(value=<array [3, 6]>) : f64[3,6]
+  %3 = constant(value=0.0) : f64[3,6]
   %5 = reshape(%2, shape=(15, 4)) : f64[15,4]
   %6 = matmul(%5, %0, transpose_a=False, transpose_b=False) : f64[15,6]
   %7 = reshape(%6, shape=(5, 3, 6)) : f64[5,3,6]
@@ -188,7 +187,7 @@ def test_products_for_stacks_and_sums_come_behind() -> None:
 
     check_text(fn, (W, U, ROWS), """
 program main(%0: f64[4,6], %1: f64[6,6], %2: f64[5,3,4]) {
-  %3 = constant(value=<array [3, 6]>) : f64[3,6]
+  %3 = constant(value=0.0) : f64[3,6]
   %7, %8 = scan(%3, %2, body=<step>, length=5) : f64[3,6], f64[5,3,6]
     program step(%0: f64[3,6], %1: f64[3,4]) {
       %2 = cos(%0) : f64[3,6]
