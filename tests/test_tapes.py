@@ -16,6 +16,8 @@ import pytest
 
 import jitgrad as jg
 from jitgrad.eager import pending
+from jitgrad.eager.calls import CallRule
+from jitgrad.interpreter import interpret
 
 X = np.array([1.0, 2.0, 3.0])
 
@@ -217,6 +219,39 @@ def test_implicit_gradients_come_in_the_order_of_creation() -> None:
 def test_a_complex_target_needs_a_seed() -> None:
     with pytest.raises(TypeError, match="complex128 needs output_gradients"):
         gradient(lambda x: x * 1j)
+
+
+# -- rules ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        np.sin, np.tanh, np.sum, np.exp, np.cumsum, np.max, np.std, lambda x: x * 2.0, lambda x: 3.0 / x,
+        lambda x: x**2, lambda x: x.mean(axis=0), lambda x: np.float32(2.0) * x, lambda x: np.sqrt(x) * x,
+        lambda x: x @ x,
+    ],
+)  # fmt: skip
+def test_rules_give_the_interpreters_bits(fn: Any) -> None:
+    x = jg.asarray(X)
+    with jg.GradientTape() as tape:
+        tape.watch(x)
+        fn(x)
+    for rule, _, outputs, kept in tape.entries:
+        assert isinstance(rule, CallRule) and rule.call is not None and len(outputs) == 1
+        shape = rule.call.program.specs[rule.call.program.inputs[-1]].known_shape
+        values = [*[np.asarray(v) for v in kept], *[np.full(shape, 0.7) for _ in rule.seeds]]
+        for made, expected in zip(rule.call.straight(values), interpret(rule.call.program, values), strict=True):
+            assert np.shape(made) == np.shape(expected) and np.asarray(made).tobytes() == np.asarray(expected).tobytes()
+
+
+def test_arrays_beside_tensors_are_kept_as_they_were() -> None:
+    x, n = jg.asarray(X), np.ones(3)
+    with jg.GradientTape() as tape:
+        tape.watch(x)
+        y = x * n + n * x + np.multiply(n, x)
+        n[:] = 7.0
+    np.testing.assert_array_equal(tape.gradient(y, x), [3.0, 3.0, 3.0])
 
 
 # -- scopes --------------------------------------------------------------------------------------------------

@@ -63,16 +63,24 @@ def record_one(fn: Any, table: Table, x: Any, out: Any) -> None:
 
 def record_pair(fn: Any, table: Table, x: Any, y: Any, out: Any) -> None:
     """``record`` for a call of two arrays or numbers, one of them a tensor, that gives one tensor."""
-    are_tensors = type(x) is type(y)
-    a, b = (x.number, y.number) if are_tensors else (number_of(x), number_of(y))
+    kind, other = type(x), type(y)
+    if kind is other:
+        a, b, key = x.number, y.number, (x.key, y.key)
+    elif other is float:
+        a, b, key = x.number, None, (x.key, float)
+    elif kind is float:
+        a, b, key = None, y.number, (float, y.key)
+    else:
+        a, b, key = number_of(x), number_of(y), (leaf_key(x), leaf_key(y))
     for tape in local.tapes:
         watched = tape.watched
         if a in watched or b in watched:
-            key = (x.key, y.key) if are_tensors else (leaf_key(x), leaf_key(y))
             rule, pick, out.key = table.get(key) or _learn(key, fn, table, (x, y), out)
             if rule is not None:
                 kept = pick((x, y, out)) if pick else ()
-                tape.entries.append((rule, (a, b), (out.number,), kept if are_tensors else unchanging(kept)))
+                if kind is np.ndarray or other is np.ndarray:
+                    kept = unchanging(kept)
+                tape.entries.append((rule, (a, b), (out.number,), kept))
                 watched.add(out.number)
 
 

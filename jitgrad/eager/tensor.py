@@ -46,10 +46,11 @@ class EagerTensor(np.ndarray[Any, Any], Valued):
         return self
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        if method == "__call__" and not kwargs:
-            made = short_way(ufunc, inputs)
-            if made is not None:
-                return made
+        if method == "__call__" and not kwargs and local.collector is None and ufunc.nout == 1:
+            if len(inputs) == 1:
+                return one(ufunc, recorder.tables[ufunc], inputs[0])
+            if len(inputs) == 2 and type(inputs[0]) in _OPERANDS and type(inputs[1]) in _OPERANDS:
+                return pair(ufunc, recorder.tables[ufunc], *inputs)
         if any(isinstance(x, Operators) for x in inputs):
             return NotImplemented
         refuse_out(ufunc, kwargs)
@@ -251,17 +252,6 @@ def unchangeable(what: str) -> TracedValueError:
 
 NUMBERS = frozenset((float, int, np.ndarray, np.float64, np.float32, bool, complex))
 _OPERANDS = NUMBERS | {EagerTensor}
-
-
-def short_way(ufunc: np.ufunc, inputs: tuple[Any, ...]) -> EagerTensor | None:
-    """A ufunc of one result on tensors, arrays and numbers, with as few steps as there are; None for other calls."""
-    if local.collector is not None or ufunc.nout != 1:
-        return None
-    if len(inputs) == 1:
-        return one(ufunc, recorder.tables[ufunc], inputs[0])
-    if len(inputs) == 2 and type(inputs[0]) in _OPERANDS and type(inputs[1]) in _OPERANDS:
-        return pair(ufunc, recorder.tables[ufunc], *inputs)
-    return None
 
 
 def one(fn: Callable[[Any], Any], table: recorder.Table, x: EagerTensor) -> EagerTensor:
