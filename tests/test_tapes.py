@@ -245,6 +245,19 @@ def test_rules_give_the_interpreters_bits(fn: Any) -> None:
             assert np.shape(made) == np.shape(expected) and np.asarray(made).tobytes() == np.asarray(expected).tobytes()
 
 
+@pytest.mark.parametrize(
+    ("fn", "name"),
+    [
+        (lambda x: np.interp(1.5, [1.0, 2.0, 3.0], x), "numpy.interp"),
+        (lambda x: np.unique(x), "numpy.unique"),
+        (lambda x: np.fmod.reduce(x), "numpy.fmod.reduce"),
+    ],
+)
+def test_gradients_that_cannot_be_derived(fn: Any, name: str) -> None:
+    with pytest.raises(jg.GradientError, match=rf"(?s)the gradient of .*{name}.*because:.*custom_gradient"):
+        gradient(fn)
+
+
 def test_arrays_beside_tensors_are_kept_as_they_were() -> None:
     x, n = jg.asarray(X), np.ones(3)
     with jg.GradientTape() as tape:

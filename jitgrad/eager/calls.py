@@ -16,12 +16,13 @@ import numpy as np
 
 from jitgrad import pytree, recording
 from jitgrad.again import make_again
+from jitgrad.dispatch import full_name
 from jitgrad.eager.keys import ArrayKey, leaf_key
 from jitgrad.eager.recorder import OwnRules
 from jitgrad.eager.straight import straight
 from jitgrad.eager.tensor import EagerTensor, is_told, plain, run, wrap
 from jitgrad.eagerness import local, settled
-from jitgrad.errors import JitgradError
+from jitgrad.errors import GradientError, JitgradError, layout
 from jitgrad.graph import Tensor
 from jitgrad.interpreter import interpret
 from jitgrad.ops.common import as_tensor
@@ -129,8 +130,26 @@ def _make_rule(fn: Callable[..., Any], structure: Any, keys: Sequence[Any], outs
     dynamic = [k for k, key in enumerate(keys) if not isinstance(key, Static)]
     try:
         return _traced_rule(fn, structure, keys, dynamic, outs)
-    except JitgradError as error:
+    except GradientError as error:
         return CallRule(None, (), (), (None,) * len(keys), (type(error), *error.args))
+    except JitgradError as error:
+        return CallRule(None, (), (), (None,) * len(keys), (GradientError, _underivable(fn, error)))
+
+
+def _underivable(fn: Callable[..., Any], error: JitgradError) -> str:
+    """The text for a call that cannot be traced, whose gradient is therefore not known."""
+    return layout(
+        f"the gradient of {_name(fn)}, which a tape recorded, cannot be derived",
+        because=str(error).split("\n")[0],
+        hint="use other functions, give it a rule with jg.custom_gradient, or wrap it in jg.stop_gradient(...)",
+    )
+
+
+def _name(fn: Any) -> str:
+    owner = getattr(fn, "__self__", None)
+    if isinstance(owner, np.ufunc):
+        return f"{full_name(owner)}.{fn.__name__}"
+    return full_name(fn) if hasattr(fn, "__name__") else repr(fn)
 
 
 def _traced_rule(
