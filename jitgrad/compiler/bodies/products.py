@@ -22,7 +22,7 @@ _MOST_TIMES = 8  # what is stored besides takes at most so many times the memory
 _ALWAYS_BYTES = 1 << 20  # or this many bytes
 
 
-def _is_worth(loop: Loop, n: int, body: Program, new: Iterable[int]) -> bool:
+def is_worth(loop: Loop, n: int, body: Program, new: Iterable[int]) -> bool:
     """Whether values of a body may be kept for all steps."""
     kept = memory_of(body.specs[v] for v in (*loop.items, *loop.rest))
     more = memory_of(body.specs[v] for v in new)
@@ -55,10 +55,10 @@ def products_first(rw: Rewriter, ins: Instruction) -> Values | None:
             continue
         ready.append(inner)
     goals = _last_goals(body, goals, ready)
-    if not goals or not _is_worth(loop, n, body, goals):
+    if not goals or not is_worth(loop, n, body, goals):
         return None
     made = AtOnce(rw, body, n, dict(zip(consts, loop.consts, strict=True)), dict(zip(loop.items, loop.xs, strict=True)))
-    for inner in _needed(ready, goals):
+    for inner in needed(ready, goals):
         made.make(inner)
     kept = tuple(inner for inner in body.instructions if not set(goals).intersection(inner.outputs))
     body = edited(replace(body, instructions=kept, _cache={}), (*body.inputs, *goals), body.outputs)
@@ -68,12 +68,12 @@ def products_first(rw: Rewriter, ins: Instruction) -> Values | None:
 
 def _last_goals(body: Program, goals: Sequence[int], ready: Sequence[Instruction]) -> list[int]:
     """Those products that the rest of the body reads."""
-    inside = {inner.outputs for inner in _needed(ready, goals)}
+    inside = {inner.outputs for inner in needed(ready, goals)}
     read = {v for inner in body.instructions if inner.outputs not in inside for v in inner.inputs}
     return [v for v in goals if v in read or v in body.outputs]
 
 
-def _needed(instructions: Sequence[Instruction], wanted: Iterable[int]) -> list[Instruction]:
+def needed(instructions: Sequence[Instruction], wanted: Iterable[int]) -> list[Instruction]:
     """Those of some instructions that values need, in order."""
     pending, found = set(wanted), []
     for inner in reversed(instructions):
@@ -106,7 +106,7 @@ def products_behind(rw: Rewriter, ins: Instruction) -> Values | None:
     frontier = _frontier(loop, goals, late)
     kept = [k for k in range(len(loop.rest)) if not any(g.place == k and not g.is_sum for g in goals)]
     new = [v for v in frontier if v not in {loop.rest[k] for k in kept}]
-    if not _is_worth(loop, ins.params["length"], loop.body, new):
+    if not is_worth(loop, ins.params["length"], loop.body, new):
         return None
     gone = {g.place for g in goals if g.is_sum}
     states = [k for k in range(len(loop.init)) if k not in gone]
@@ -185,9 +185,9 @@ def _late(loop: Loop, goals: Sequence[_Goal]) -> list[Instruction]:
     sums = {g.place for g in goals if g.is_sum}
     stacks = {g.place for g in goals if not g.is_sum}
     others = [v for k, v in enumerate(loop.body.outputs) if (k not in sums if k < m else k - m not in stacks)]
-    early = {inner.outputs for inner in _needed(loop.body.instructions, others)}
+    early = {inner.outputs for inner in needed(loop.body.instructions, others)}
     wanted = [v for g in goals for v in g.values]
-    return [inner for inner in _needed(loop.body.instructions, wanted) if inner.outputs not in early]
+    return [inner for inner in needed(loop.body.instructions, wanted) if inner.outputs not in early]
 
 
 def _differing(loop: Loop) -> set[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from jitgrad.compiler.bodies import branches, hoisting, settled, trips, windows
+from jitgrad.compiler.bodies import branches, hoisting, numbers, settled, trips, windows
 from jitgrad.compiler.bodies import products as scan_products
 from jitgrad.compiler.rewriter import Rule
 from jitgrad.compiler.rules import algebra, folding, gathers, logic, moves, products, signs, sums
@@ -89,6 +89,8 @@ BY_FORM: dict[str, tuple[Rule, ...]] = {
         *_LOOP_RULES,
         scan_products.products_first,
         scan_products.products_behind,
+        numbers.numbers_first,
+        numbers.numbers_behind,
     ),
     "while": (settled.simplified_bodies, trips.while_false, *_LOOP_RULES),
     "while_gradient": (settled.simplified_bodies, trips.while_false, *_LOOP_RULES),
