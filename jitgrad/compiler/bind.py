@@ -148,10 +148,10 @@ def _loop(
 
 def _steps(task: tuple[Any, ...], slots: Sequence[int], addresses: Addresses) -> list[Step]:
     """The steps of a kernel or a product: none when there is nothing to do."""
-    if task[0] == "kernel":
+    if task[0] in ("kernel", "loop kernel"):
         _, number, key, places, ints, constants, extent, nchunks = task
         words = (*[slots[place] for place in places], *ints, *constants)
-        return [(f"kernel_{number}", addresses[key], words, extent, nchunks)]
+        return [(f"{task[0].split()[0]}_{number}", addresses[key], words, extent, nchunks)]
     return {"product": _product, "vector product": _vector_product, "own product": _own_product}[task[0]](task, slots)
 
 

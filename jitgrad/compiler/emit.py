@@ -69,6 +69,16 @@ def registers_at_once(loop: Loop) -> int:
     return 2 if weight <= SOME else 1
 
 
+def columns_at_once(loop: Loop) -> int:
+    """How many registers of lanes a turn of a loop of columns works on.
+
+    Each step waits for the one before it, so that several chains at once take hardly longer than one.
+    """
+    inner = [s for s in statements(loop.body) if isinstance(s, Let)]
+    weight = sum(ANALYTIC if s.op in vecmath.NAMES else 1 for s in inner)
+    return 4 if weight <= SOME // 2 else 2
+
+
 def part_bytes(buffer: Buffer, extent: int, lanes: int) -> int:
     """Bytes of one worker's part of a buffer; a tile has room for whole squares of lanes."""
     size = extent * buffer.dtype.itemsize
@@ -132,6 +142,8 @@ class _KernelEmitter(LaneEmitter):
                     self._vector_loop(statement)
                 case Loop(kind="lanes"):
                     self._lanes_loop(statement)
+                case Loop(kind="columns"):
+                    self._columns_loop(statement)
                 case Loop():
                     self._loop(statement)
                 case Call():
@@ -309,6 +321,32 @@ class _KernelEmitter(LaneEmitter):
 
         self._counted(start, stop, self.lanes, body)
 
+    def _columns_loop(self, loop: Loop) -> None:
+        """Elements next to one another with loops inside: some vectors at once, then masked ones for what is left."""
+        b, lanes = self.builder, self.lanes
+        start, stop = self.function.args[2], self.function.args[3]
+
+        def full(i: ir.Value) -> None:
+            self._column_body(loop, i, None)
+
+        def masked(i: ir.Value) -> None:
+            left, most = b.sub(stop, i), ir.Constant(INT64, lanes)
+            inside = b.trunc(b.select(b.icmp_signed("<", left, most), left, most), INT32)
+            self._column_body(loop, i, b.icmp_unsigned("<", self._lane_numbers(INT32), self._splat(inside, lanes)))
+
+        self.lanes = lanes * columns_at_once(loop)
+        split = b.sub(stop, b.srem(b.sub(stop, start), ir.Constant(INT64, self.lanes)))
+        self._counted(start, split, self.lanes, full)
+        self.lanes = lanes
+        self._counted(split, stop, lanes, masked)
+
+    def _column_body(self, loop: Loop, i: ir.Value, mask: ir.Value | None) -> None:
+        outside = dict(self.registers)
+        self.vector = VectorLoop(loop.var, self.lanes, i, mask, lane_sums={})
+        self.registers.pop(loop.var, None)
+        self._body(loop.body)
+        self.vector = None
+        self.registers = outside
 
 def _comparisons(loop: Loop) -> Iterator[tuple[str, Argument]]:
     """The comparisons of a loop's variable in its body, with what it is compared to."""

@@ -81,9 +81,10 @@ def _fusion_lines(compiled: CompiledCluster) -> Iterator[str]:
             yield f"  kernel {number} ({kind}, {nest}): {ops} -> {stored}"
         elif isinstance(step, Nested):
             made = ", ".join(f"%{v}" for v in step.values)
-            yield f"  native {step.form} {number}: -> {made}"
             bodies = compiled.lowered[number]
             assert isinstance(bodies, LoweredBodies)
+            kind = "step by step" if bodies.fused is None else "one kernel"
+            yield f"  native {step.form} {number} ({kind}): -> {made}"
             for region in bodies.regions:
                 yield from (f"    {line}".replace("cluster", "body", 1) for line in _fusion_lines(region))
         else:

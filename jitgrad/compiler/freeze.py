@@ -15,6 +15,7 @@ needed to get there (programs, nodes, groups, kernels) is left behind. Its shape
                | ("vector product", number, dtype, n, how it is cut, place of parts, operand a, b, c)
                | ("own product", number, dtype, (m, n, k), how it is cut, places of scratch and parts, operand a, b, c)
                | ("region", dtype, rows, chunks, task*)                  tasks whose chunks run one after another
+               | ("loop kernel", ...)                                    a scan that is a kernel, as "kernel"
                | ("loop", ...)                                           a control op, see freeze_loops.py
     words    ::= constants, then 0 if the kernel streams, else -1
     operand  ::= (place, row stride, batch stride, is_transposed)
@@ -46,12 +47,12 @@ from jitgrad.compiler.gemm import GemmPlan, plan_product
 from jitgrad.compiler.gemv import GemvPlan, plan_vector_product
 from jitgrad.compiler.groups import Group
 from jitgrad.compiler.loopir import Buffer, Literal
-from jitgrad.compiler.lower import CompiledCluster, Lowered, LoweredBodies
+from jitgrad.compiler.lower import CompiledCluster, FusedScan, Lowered, LoweredBodies, LoweredStep
 from jitgrad.compiler.machine import vector_bytes
 from jitgrad.compiler.nodes import Product
 from jitgrad.compiler.regions import Sizes, find_units
 from jitgrad.compiler.stored import UnkeptError, encode_params, op_name
-from jitgrad.compiler.subprograms import regions_of
+from jitgrad.compiler.subprograms import regions_of, status_offsets
 from jitgrad.program import Program
 
 # A chunk should take some microseconds, so that sharing it out costs little; the count depends on the work alone,
@@ -105,7 +106,7 @@ class _Freezer:
         self.is_body = is_body
         self.bodies = {
             number: tuple(map(partial(freeze_cluster, is_body=True), self._regions(item), item.regions))
-            for number, item in enumerate(lowered) if isinstance(item, LoweredBodies)
+            for number, item in enumerate(lowered) if isinstance(item, LoweredBodies) and item.fused is None
         }  # fmt: skip
         self.extents = self._class_extents()
         self.chunks = [chunk_count(item, self.extents) if isinstance(item, Lowered) else 1 for item in lowered]
@@ -152,6 +153,8 @@ class _Freezer:
             return any(b.role == "status" for b in item.kernel.buffers)
         if isinstance(item, Product):
             return False
+        if item.fused is not None:
+            return any(b.role == "status" for b in item.fused.kernel.buffers)
         params = self.program.instructions[item.step.number].params
         is_limited = params.get("maximum_iterations") is not None or item.step.form == "while_gradient"
         return is_limited or any(body[4] for body in self.bodies[number])
@@ -213,7 +216,8 @@ class _Freezer:
             return touched + self._memory_of(number, item)
         if isinstance(item, LoweredBodies):
             touched += [(v, self._nbytes(v), False) for v in map(self._root, (*item.reads, *item.values))]
-            return [*touched, ((number, _ROOM), 0, False)]  # as much as binding finds that its bodies need
+            # As much as binding finds that its bodies need.
+            return touched if item.fused is not None else [*touched, ((number, _ROOM), 0, False)]
         numbers = dict(zip(item.kernel.ints, self._ints(item), strict=True))
         lanes = lanes_for(item.kernel, vector_bytes())
         for buffer, v in zip(item.kernel.buffers, item.values, strict=True):
@@ -238,7 +242,7 @@ class _Freezer:
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
     def _tasks(self) -> Iterable[Frozen]:
-        numbers = [k for k, item in enumerate(self.lowered) if isinstance(item, Lowered)]
+        numbers = [k for k, item in enumerate(self.lowered) if isinstance(item, Lowered) or _fused(item) is not None]
         kernels = dict(zip(numbers, self.keys, strict=True))
         for unit in self.units:
             tasks = tuple(self._task(number, kernels.get(number, "")) for number in unit.members)
@@ -253,6 +257,8 @@ class _Freezer:
         item = self.lowered[number]
         if isinstance(item, Product):
             return self._product(number, item)
+        if isinstance(item, LoweredBodies) and item.fused is not None:
+            return self._fused_scan(number, item, item.fused, key)
         if isinstance(item, LoweredBodies):
             room, bodies = self.places[number, _ROOM], self.bodies[number]
             return freeze_loop(self.program, item.step.number, number, bodies, self._place_of, room)
@@ -261,6 +267,22 @@ class _Freezer:
         words = (*map(self._constant_word, item.constants), 0 if is_past_caches else -1)
         ints, extent = tuple(self._ints(item)), self._cut_extent(item)
         return "kernel", number, key, places, ints, words, extent, self.chunks[number]
+
+    def _fused_scan(self, number: int, item: LoweredBodies, fused: FusedScan, key: str) -> Frozen:
+        """A scan as the task of one kernel."""
+        ins = self.program.instructions[item.step.number]
+        body = _Freezer(self._regions(item)[0], item.regions[0], True)
+        steps, codes = ins.params["length"], status_offsets(self.program)[item.step.number][0]
+        ints = [
+            value + (codes if name in fused.codes else 0)
+            for name, value in zip(fused.body.kernel.ints, body._ints(fused.body), strict=True)
+        ]
+        ints += [steps, steps - 1, *map(body._count, fused.widths)]
+        values = {"input": ins.inputs, "output": ins.outputs}
+        places = tuple(STATUS if role == "status" else self._place_of(values[role][n]) for role, n in fused.sources)
+        words = (*map(body._constant_word, fused.body.constants), -1)
+        chunks = chunk_count(fused.body, body.extents, steps)
+        return "loop kernel", number, key, places, tuple(ints), words, body._cut_extent(fused.body), chunks
 
     def _constant_word(self, literal: Literal) -> int:
         """A number as the eight bytes of a block word, padded with zeros: this program's, where a value holds it."""
@@ -354,12 +376,16 @@ class _Freezer:
         return "vector product", number, dtype, sizes[1], tuple(cut), part, *operands
 
 
-def chunk_count(item: Lowered, extents: Mapping[int, int]) -> int:
-    """In how many chunks the parallel loop of a kernel is cut, for these extents of classes."""
+def _fused(item: LoweredStep) -> FusedScan | None:
+    return item.fused if isinstance(item, LoweredBodies) else None
+
+
+def chunk_count(item: Lowered, extents: Mapping[int, int], times: int = 1) -> int:
+    """In how many chunks the parallel loop of a kernel is cut, for these extents of classes; all is done ``times``."""
     group = item.group
     if group.is_serial or not group.axes:
         return 1
     sizes = (math.prod(extents[c] for c in placed.node.classes if c != ONE) for placed in group.nodes)
-    work = sum(size * weight_of(placed.node) for size, placed in zip(sizes, group.nodes, strict=True))
+    work = times * sum(size * weight_of(placed.node) for size, placed in zip(sizes, group.nodes, strict=True))
     wanted = int(work * NANOSECONDS_PER_NODE / CHUNK_NANOSECONDS)
     return 1 if wanted < 2 else min(wanted, MOST_CHUNKS, max(1, item.extent.value(extents)))

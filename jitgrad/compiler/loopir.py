@@ -2,7 +2,7 @@
 
     kernel    ::= "def" NAME "(" buffer* int* constant* ")" ":" statement*
     statement ::= "for" VAR "in" KIND "(" extent ")" ":" statement*      KIND: parallel, parallel_vector, serial,
-                                                                         vector, lanes
+                                                                         vector, lanes, columns
                 | NAME "=" BUFFER "[" index "]" ["if" guard* "else" literal]
                 | NAME "=" OP "(" argument* ")"                          a scalar op, see scalar_ops
                 | ACC "=" literal                                        an accumulator comes to life
@@ -31,7 +31,8 @@ from jitgrad.compiler.routines import python_routines
 from jitgrad.compiler.scalar_ops import python_namespace
 from jitgrad.spec import DType, dtype_text
 
-PARALLEL, PARALLEL_VECTOR, SERIAL, VECTOR, LANES = "parallel", "parallel_vector", "serial", "vector", "lanes"
+PARALLEL, PARALLEL_VECTOR, SERIAL, VECTOR = "parallel", "parallel_vector", "serial", "vector"
+LANES, COLUMNS = "lanes", "columns"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,7 +180,8 @@ class Loop:
     """``var`` runs from 0 to ``extent``; a parallel loop runs over its chunk's part of it.
 
     The kinds "vector" and "parallel_vector" say that iterations do not depend on one another but through
-    accumulators, so that many run at once. "lanes" is a parallel loop with loops inside: one iteration per lane.
+    accumulators, so that many run at once. "lanes" is a parallel loop with loops inside: one iteration per lane. "columns"
+    is another, whose chunks count elements, not vectors of them.
     """
 
     var: str
@@ -302,7 +304,7 @@ def run_in_python(
     exec(compile(kernel.text, "<kernel>", "exec"), namespace)
     for chunk in range(nchunks):
         chunked = functools.partial(_chunk_range, chunk, nchunks)
-        namespace |= dict.fromkeys((PARALLEL, PARALLEL_VECTOR, LANES), chunked)
+        namespace |= dict.fromkeys((PARALLEL, PARALLEL_VECTOR, LANES, COLUMNS), chunked)
         arguments = dict(buffers)
         for b in kernel.buffers:
             part = numbers[b.extent] if b.extent else 1

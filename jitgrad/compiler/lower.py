@@ -51,6 +51,7 @@ class LoweredBodies:
 
     step: Nested
     regions: tuple[CompiledCluster, ...]
+    fused: FusedScan | None = None
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -63,6 +64,22 @@ class LoweredBodies:
         return self.step.values
 
 
+@dataclass(frozen=True)
+class FusedScan:
+    """A scan as one kernel, made of that of its body.
+
+    ``sources`` tell what its buffers are: ("input", n) or ("output", n) of the op, or ("status", 0). Its ints are those
+    of the ``body`` (``codes`` are numbers for the status), then the number of steps, that less one, and the sizes of
+    the items ``widths``, values of the body.
+    """
+
+    kernel: Kernel
+    sources: tuple[tuple[str, int], ...]
+    body: Lowered
+    codes: frozenset[str]
+    widths: tuple[int, ...]
+
+
 LoweredStep = Lowered | Product | LoweredBodies
 
 
@@ -71,6 +88,8 @@ def kernels_of(compiled: CompiledCluster) -> Iterator[Kernel]:
     for item in compiled.lowered:
         if isinstance(item, Lowered):
             yield item.kernel
+        elif isinstance(item, LoweredBodies) and item.fused is not None:
+            yield item.fused.kernel
         elif isinstance(item, LoweredBodies):
             for region in item.regions:
                 yield from kernels_of(region)

@@ -63,7 +63,7 @@ def kernel_keys(frozen: Frozen) -> list[str]:
 
 def _keys_of(tasks: Sequence[Any]) -> Iterator[str]:
     for task in tasks:
-        if task[0] == "kernel":
+        if task[0] in ("kernel", "loop kernel"):
             yield task[2]
         elif task[0] == "region":
             yield from _keys_of(task[4:])

@@ -27,6 +27,11 @@ def _op(*names: str) -> Callable[[Emitter], Emitter]:
 # -- arithmetic --------------------------------------------------------------------------------------------------------
 
 
+@_op("replace")
+def _replace(o: Ops, x: Value, y: Value) -> Value:
+    return y
+
+
 @_op("identity", "positive")
 def _identity(o: Ops, x: Value) -> Value:
     return x

@@ -68,6 +68,7 @@ def oracle() -> dict[str, Callable[..., Any]]:
     table |= {name: getattr(special, theirs) for name, theirs in SPECIAL.items()}
     table |= {
         "identity": lambda x: x,
+        "replace": lambda x, y: y,
         "cast": lambda x: x,
         "where": lambda c, x, y: x if c else y,
         "clip": lambda x, lo, hi: np.minimum(np.maximum(x, lo), hi),

@@ -23,6 +23,7 @@ from jitgrad.compiler.plankey import has_large_constants
 from jitgrad.compiler.reuse import enter_known, find_known, pattern_of
 from jitgrad.compiler.simplify import simplify_and_watch
 from jitgrad.compiler.subprograms import regions_of
+from jitgrad.compiler.time_loops import fuse_scan
 from jitgrad.compiler.verifying import verify_plan
 from jitgrad.config import config
 from jitgrad.errors import CompileError
@@ -108,9 +109,10 @@ def _lower_step(program: Program, cluster: Cluster, step: Step, plan: Plan) -> L
         return lower_group(step, plan)
     if isinstance(step, Product):
         return step
-    bodies = regions_of(program.instructions[step.number])
-    regions = (_plan_cluster(body, body_cluster(k, cluster.scope, body)) for k, body in enumerate(bodies))
-    return LoweredBodies(step, tuple(regions))
+    ins = program.instructions[step.number]
+    bodies = regions_of(ins)
+    regions = tuple(_plan_cluster(body, body_cluster(k, cluster.scope, body)) for k, body in enumerate(bodies))
+    return LoweredBodies(step, regions, fuse_scan(ins, bodies[0], regions[0]))
 
 
 def _with_keys(planned: CompiledCluster, keys: Iterator[str]) -> CompiledCluster:
@@ -118,7 +120,7 @@ def _with_keys(planned: CompiledCluster, keys: Iterator[str]) -> CompiledCluster
     own: list[str] = []
     lowered: list[LoweredStep] = []
     for item in planned.lowered:
-        if isinstance(item, Lowered):
+        if isinstance(item, Lowered) or (isinstance(item, LoweredBodies) and item.fused is not None):
             own.append(next(keys))
         elif isinstance(item, LoweredBodies):
             item = replace(item, regions=tuple(_with_keys(region, keys) for region in item.regions))
