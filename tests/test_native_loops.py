@@ -9,6 +9,7 @@ import pytest
 from loop_programs import call, check, cond, scan, while_gradient, while_loop
 
 from jitgrad.config import config
+from jitgrad.executable import Executable
 from jitgrad.ops.common import as_tensor
 
 X = np.linspace(-1, 1, 30).reshape(10, 3)
@@ -74,6 +75,50 @@ def test_literal_init_and_output() -> None:
         return scan(lambda a, b, item: (a + item, np.float64(3), np.zeros(3)), [zero, one], [x])
 
     check(function, X)
+
+
+def is_one_kernel(executable: Executable) -> bool:
+    """Whether the scan of a program is one kernel."""
+    return "(one kernel)" in executable.explanation.fusion
+
+
+def test_scans_over_numbers_are_one_kernel() -> None:
+    def body(table: Any, a: Any, n: Any, flag: Any, x: Any) -> Any:
+        step = np.take(table, n) + x[1]
+        return np.where(flag, a * 0.5 + step, step), (n + 1) % 3, a > 0.25, a, step, x[0], n
+
+    def function(table: Any, a: Any, n: Any, flag: Any, xs: Any) -> Any:
+        return [*scan(body, [a, n, flag], [xs], [table]), *scan(body, [a, n, flag], [xs], [table], reverse=True)]
+
+    assert is_one_kernel(check(function, X[0].astype(np.float32), np.float32(0.5), np.int64(1), np.bool_(False), X.astype(np.float32)))
+
+
+@pytest.mark.parametrize("width", [1, 7, 64, 1000])
+def test_scans_element_by_element_are_one_kernel(width: int) -> None:
+    def body(w: Any, s: Any, h: Any, c: Any, x: Any) -> Any:
+        c = np.tanh(h * w + x) / s + c
+        return np.sqrt(c * c + 1), c, x, h * s, c > 0
+
+    def function(w: Any, s: Any, h: Any, c: Any, xs: Any) -> Any:
+        return [*scan(body, [h, c], [xs], [w, s]), *scan(body, [c, h], [xs], [w, s], reverse=True)]
+
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=shape) for shape in ((width,), (), (width,), (width,), (9, width))]
+    executable = check(function, *arrays)
+    assert is_one_kernel(executable)
+    results = []
+    for threads in (1, 2, 3):
+        with config(num_threads=threads):
+            results.append([r.tobytes() for r in executable(arrays)])
+    assert results[1:] == results[:-1]
+
+
+def test_arrays_that_a_body_of_numbers_does_not_touch() -> None:
+    def body(a: Any, b: Any, n: Any, m: Any) -> Any:
+        return b, a, n * 2 + m, n, a, b
+
+    check(lambda a, b, n, m: scan(body, [a, b, n, m], length=5), X[0], X[1], np.float64(1), np.float64(2))
+    check(lambda a, b, h, m: scan(body, [a, b, h, m], length=5), X[0], X[1], X[2], X[3])
 
 
 def test_what_is_around_a_loop_shares_its_call() -> None:

@@ -277,7 +277,7 @@ class _Freezer:
             value + (codes if name in fused.codes else 0)
             for name, value in zip(fused.body.kernel.ints, body._ints(fused.body), strict=True)
         ]
-        ints += [steps, steps - 1, *map(body._count, fused.widths)]
+        ints += [steps, steps - 1, *[body.program.specs[v].size for v in fused.widths]]
         values = {"input": ins.inputs, "output": ins.outputs}
         places = tuple(STATUS if role == "status" else self._place_of(values[role][n]) for role, n in fused.sources)
         words = (*map(body._constant_word, fused.body.constants), -1)

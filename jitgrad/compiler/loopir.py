@@ -180,8 +180,8 @@ class Loop:
     """``var`` runs from 0 to ``extent``; a parallel loop runs over its chunk's part of it.
 
     The kinds "vector" and "parallel_vector" say that iterations do not depend on one another but through
-    accumulators, so that many run at once. "lanes" is a parallel loop with loops inside: one iteration per lane. "columns"
-    is another, whose chunks count elements, not vectors of them.
+    accumulators, so that many run at once. "lanes" is a parallel loop with loops inside: one iteration per lane.
+    "columns" is another, whose chunks count elements, not vectors of them.
     """
 
     var: str

@@ -83,8 +83,8 @@ class _Fusing:
         self.kernel = item.kernel
         self.aliases = region.plan.aliases
         params = ins.params
-        self.first, self.last = params["n_consts"], params["n_consts"] + params["n_carry"]
-        self.carried = params["n_carry"]
+        self.first, self.carried = int(params["n_consts"]), int(params["n_carry"])
+        self.last = self.first + self.carried
         self.loop = self._inner_loop()
         self.is_reverse = params["reverse"]
         self.buffers: dict[str, tuple[Buffer, tuple[str, int]]] = {}
@@ -175,7 +175,7 @@ class _Fusing:
         """The state before the first step."""
         given = self.first + k
         dtype = self._dtype(given)
-        if self.loop is not None and not self._has_columns(given):
+        if not self._has_columns(given, frozenset()):
             raise _StepwiseError
         init = self._buffer(f"init{k}", dtype, "in", ("input", given))
         return [
@@ -184,17 +184,18 @@ class _Fusing:
             Update(f"state{k}", dtype, "replace", f"first{k}"),
         ]
 
-    def _has_columns(self, given: int) -> bool:
-        """Whether the kernel reads an input of the body column by column, or makes the like of it so."""
+    def _has_columns(self, given: int, seen: frozenset[int]) -> bool:
+        """Whether an input is read column by column, or made so; in a body of numbers, whether it is a number."""
         v = self.body.inputs[given]
-        read: bool = any(
+        if self.loop is None:
+            return self.body.specs[v].size == 1
+        read = any(
             isinstance(s, Load) and self.behind[s.buffer] == v and s.index == self.element for s in self._statements()
         )
-        if read or not self._is_state(given):
+        if read or not self._is_state(given) or given in seen:
             return read
         source = self.sources[given - self.first]
-        is_made = source.buffer is not None
-        return is_made or (source.given != given and self._has_columns(source.given))
+        return source.buffer is not None or self._has_columns(source.given, seen | {given})
 
     def _steps(self) -> Iterator[tuple[str, Argument]]:
         """Puts what a step computes where it belongs; gives what it stores, by buffers of the body's kernel."""
@@ -257,6 +258,8 @@ class _Fusing:
         for position in range(self.carried, len(self.body.outputs)):
             v = self.body.outputs[position]
             dtype = self.body.specs[v].dtype
+            if self.loop is None and self.body.specs[v].size != 1:
+                raise _StepwiseError
             value = self._value(position, stored)
             buffer = self._buffer(f"rows{position}", dtype, "out", ("output", position))
             yield Store(buffer, self._at_row(v, self.element), value, dtype)
