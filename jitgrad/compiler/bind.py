@@ -58,14 +58,14 @@ class BoundCluster(NamedTuple):
     @property
     def has_loops(self) -> bool:
         """Whether a step is a control op, which may run for long."""
-        return any(name.startswith("loop_") for name in self.names)
+        return any(name.startswith(("loop_", "scan_")) for name in self.names)
 
     @property
     def origins(self) -> tuple[tuple[int, ...], ...]:
         """Per step record the numbers of the plan's steps behind it: several for a region, none for what only prepares
         others or ends them.
         """
-        kinds = ("kernel", "product", "rows", "tiles", "region", "loop")
+        kinds = ("kernel", "product", "rows", "tiles", "region", "loop", "scan")
         parts = [name.split("_") for name in self.names]
         return tuple(tuple(map(int, numbers)) if kind in kinds else () for kind, *numbers in parts)
 
@@ -151,7 +151,8 @@ def _steps(task: tuple[Any, ...], slots: Sequence[int], addresses: Addresses) ->
     if task[0] in ("kernel", "loop kernel"):
         _, number, key, places, ints, constants, extent, nchunks = task
         words = (*[slots[place] for place in places], *ints, *constants)
-        return [(f"{task[0].split()[0]}_{number}", addresses[key], words, extent, nchunks)]
+        name = "kernel" if task[0] == "kernel" else "scan"
+        return [(f"{name}_{number}", addresses[key], words, extent, nchunks)]
     return {"product": _product, "vector product": _vector_product, "own product": _own_product}[task[0]](task, slots)
 
 

@@ -109,8 +109,7 @@ def _steps(run: Any, thread: int, details: dict[Any, Any]) -> Iterator[Event]:
 
 def _facts(details: Sequence[Detail], bound: BoundCluster, place: int) -> Mapping[str, Any]:
     """What is known of a step only after it ran: of a loop that is no kernel, how many steps it took the last time."""
-    is_kernel = bound.names[place].startswith("kernel_")
-    if is_kernel or all(details[number].kind != "loop" for number in bound.origins[place]):
+    if not bound.names[place].startswith("loop_"):
         return _NONE
     return {"steps of the latest run": latest_steps(bound, place)}
 
