@@ -9,6 +9,7 @@ from jitgrad.config import config, get_num_threads, set_num_threads
 from jitgrad.control.arrays import TensorArray
 from jitgrad.control.folds import foldl, foldr, map
 from jitgrad.control.functions import checkpoint, cond, fori_loop, scan, switch, while_loop
+from jitgrad.control.graph_functions import RecursiveFunctionError, function
 from jitgrad.control.ops import LoopLimitError
 from jitgrad.custom import custom_gradient, not_differentiable, register_gradient
 from jitgrad.draws import random_normal, random_uniform, set_random_seed
@@ -87,6 +88,7 @@ __all__ = [
     "Operation",
     "Profile",
     "ReadOnlyError",
+    "RecursiveFunctionError",
     "Session",
     "ShapeError",
     "Tensor",
@@ -112,6 +114,7 @@ __all__ = [
     "foldl",
     "foldr",
     "fori_loop",
+    "function",
     "gather",
     "get_num_threads",
     "grad",

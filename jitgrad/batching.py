@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.batching_rules import Inputs, Lead, Mask, repeat, rule_for
+from jitgrad.control.subgraph import is_pure_call
 from jitgrad.gradients import operations_between
 from jitgrad.graph import Operation, Tensor, apply
 from jitgrad.opdef import AxisIndex, Control, Guard, IndexMap, Interpreted, OpDef, Params, Reindex, Specs, Vjp
@@ -42,11 +43,25 @@ def batch(ys: Sequence[Tensor], stand_ins: Mapping[Tensor, Tensor], n: int | Lea
 
 
 def _batch_operation(op: Operation, inputs: Inputs, mask: Mask, lead: Lead) -> tuple[Tensor, ...]:
+    if is_pure_call(op):
+        return _batch_body(op, inputs, mask, lead)
     rule = rule_for(op)
     made = None if rule is None else rule(op, inputs, mask, lead)
     if made is None:
         made = apply(batched(op.opdef), *inputs, **_joined(mask, op.params))
     return made if isinstance(made, tuple) else (made,)
+
+
+def _batch_body(op: Operation, inputs: Inputs, mask: Mask, lead: Lead) -> tuple[Tensor, ...]:
+    """A call of a graph function: the operations of its body are made in its place, and batched."""
+    body = op.params["body"]
+    made: dict[Tensor, Tensor] = dict(zip(body.inputs, op.inputs, strict=True))
+    with op.graph.as_default():
+        for inner in body.operations():
+            outputs = apply(inner.opdef, *[made[x] for x in inner.inputs], **inner.params)
+            made.update(zip(inner.outputs, outputs if isinstance(outputs, tuple) else (outputs,), strict=True))
+    stand_ins = {x: wide for x, wide, is_batched in zip(op.inputs, inputs, mask, strict=True) if is_batched}
+    return tuple(batch([made[y] for y in body.outputs], stand_ins, lead))
 
 
 # -- any op: one example after another -----------------------------------------------------------------------

@@ -14,7 +14,7 @@ from jitgrad.collecting import collection_paused
 from jitgrad.errors import DTypeError, JitgradError, ShapeError, layout
 from jitgrad.gradient_rules import RuleError, apply_rule, passes_gradient, registered_rules
 from jitgrad.graph import Graph, Operation, Tensor, default_graph, graph_of
-from jitgrad.opdef import Elementwise
+from jitgrad.opdef import Control, Elementwise
 from jitgrad.ops.creation import identity
 from jitgrad.ops.state import Variable, group
 from jitgrad.scopes import gradient_attrs, sum_attrs
@@ -319,8 +319,12 @@ def _misfit(seed: Tensor, y: Tensor) -> type[JitgradError] | None:
 
 
 def _missing(t: Tensor) -> Tensor | None:
-    """Zeros for an output that no y depends on; None when its dtype carries no gradient."""
-    return operators.call("zeros_like", t) if is_inexact(t.dtype) else None
+    """Zeros for an output that no y depends on; None when its dtype carries none, and for a graph function, whose
+    gradient is that of the other outputs alone.
+    """
+    kind = t.op.opdef.kind
+    is_function = isinstance(kind, Control) and kind.form == "function"
+    return operators.call("zeros_like", t) if is_inexact(t.dtype) and not is_function else None
 
 
 __all__ = ["RuleError", "apply_rule", "gradients", "operations_between", "registered_rules"]

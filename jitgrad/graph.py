@@ -188,6 +188,7 @@ class Graph:
     """An append-only list of operations with unique names and the scopes that new operations get."""
 
     is_trace = False  # whether a function is being traced into it
+    is_function = False  # whether it is the body of a graph function, or inside of one
     assigns_in_place = False  # whether ``x += y`` changes the object x, as it changes an array
     outer: Graph | None = None  # the graph whose tensors this one may read, for the body of a loop or a branch
     uses: dict[Any, Any] | None = None  # where Variables keep the order of the code: what was done with each so far
@@ -201,6 +202,7 @@ class Graph:
         self.seed: int | None = None
         self.draws = itertools.count()  # numbers of the operations that draw random numbers
         self.functions: dict[str, Any] = {}
+        self.definitions: dict[Any, Any] = {}  # the same by what was called, and with which dtypes and shapes
         self.variables: dict[Any, Tensor] = {}  # the first read of each
         self.closed_by: str | None = None
 
@@ -243,8 +245,10 @@ class Graph:
             found._view.renew(found)
         return found
 
-    def captured(self, x: Tensor) -> Tensor:
-        """What stands here for a tensor of another graph: itself, unless this is a graph inside that one."""
+    def captured(self, x: Tensor, variable: Any = None) -> Tensor:
+        """What stands here for a tensor of another graph: itself, unless this is a graph inside that one. It is read
+        of ``variable``, if one is given.
+        """
         return x
 
     def source_of(self, x: Tensor) -> Tensor:

@@ -140,7 +140,8 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """Runs sub-programs, params of the op: ``form`` is "cond", "while", "while_gradient", "scan" or "call".
+    """Runs sub-programs, params of the op: ``form`` is "cond", "while", "while_gradient", "scan" or "call"; or
+    "function", of which programs that are compiled have none: see inlining.py.
 
     ``specialise(in_specs, params)`` gives the params with each subgraph as the Program for these specs.
     """

@@ -19,7 +19,7 @@ from typing import Any
 from jitgrad.errors import CompileError, ShapeError, layout
 from jitgrad.graph import Operation, Tensor
 from jitgrad.opdef import Control, Fill, Interpreted, OpDef, find
-from jitgrad.scopes import cluster_scope
+from jitgrad.scopes import cluster_scope, is_refused
 from jitgrad.sources import Source, operation_text, param_text, source_text
 from jitgrad.spec import TensorSpec
 
@@ -30,13 +30,14 @@ MAX_GROUPED = 16
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Where an instruction comes from: the operation's name, the user's line, the scope that compiles it (None:
-    no one), and whether it was made for a gradient.
+    no one), whether it was made for a gradient, and whether the user said that it is not to be compiled.
     """
 
     name: str
     source: Source | None
     scope: str | None
     is_gradient: bool = False
+    is_refused: bool = False
 
     def __str__(self) -> str:
         return source_text(self.source) + (f" @{self.scope}" if self.scope is not None else "")
@@ -193,7 +194,7 @@ def slice_graph(
         if op.opdef.name == "no_op" and len(after) <= MAX_GROUPED:  # what waits for a group waits for its members
             waits[op] = after
             continue
-        origin = Origin(op.name, op.source, cluster_scope(op._attrs), op.is_gradient)
+        origin = Origin(op.name, op.source, cluster_scope(op._attrs), op.is_gradient, is_refused(op._attrs))
         if op.opdef.expand is not None:
             number.setdefault(op.outputs[0], _expanded(op, origin, after, instructions, specs))
             waits[op] = (len(instructions) - 1,)

@@ -20,6 +20,7 @@ from jitgrad.config import config
 from jitgrad.executable import Executable, make_executable
 from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Operation, Tensor
+from jitgrad.inlining import inlined
 from jitgrad.interpreter import interpret
 from jitgrad.nonfinite import run_checked
 from jitgrad.program import Program, is_dynamic, is_fed, needed_operations, slice_graph
@@ -64,7 +65,7 @@ class Stage:
         key = tuple(specs)
         if key not in self._programs:
             feeds = dict(zip(self.feeds, key, strict=True))
-            made = slice_graph(self.fetches, feeds, self.targets, self.name, self.done)
+            made = inlined(slice_graph(self.fetches, feeds, self.targets, self.name, self.done))
             _keep(self._programs, key, made)
             return made
         return self._programs[key]

@@ -28,9 +28,13 @@ def jit_scope(
 
     ``compile_ops`` is a bool, or a function of the operation that gives one, asked once per operation.
     ``separate_compiled_gradients``: gradients of these operations get a scope of their own; None means as the
-    enclosing scope, else False. TypeError for an answer that is not a bool.
+    enclosing scope, else False. TypeError for an answer that is not a bool. Inside a graph function it does nothing:
+    the options of the function say whether it is compiled.
     """
     graph = default_graph() if graph is None else graph
+    if graph.is_function:
+        yield
+        return
     outer = graph.current_attr(SCOPE)
     scope = f"jit_scope_{next(graph.scope_counter)}" if outer is None else outer
     if separate_compiled_gradients is None:
@@ -98,6 +102,24 @@ def sum_attrs(ops: list[Operation]) -> Attrs:
     if all(attrs.get(COMPILE) for attrs in (first, *rest)):
         return compile_attrs(max(ops, key=lambda op: op.id))
     return MappingProxyType({})
+
+
+def function_attrs(graph: Graph, name: str, is_compiled: bool | None, is_separate: bool | None) -> dict[str, Any]:
+    """Compilation attributes of a graph function that is called first in the active scope (SEMANTICS section 1).
+
+    None for what its definition does not say: then the scope of each call does.
+    """
+    attrs: dict[str, Any] = {}
+    if is_compiled is not None:
+        outer = graph.current_attr(SCOPE)
+        attrs = {COMPILE: is_compiled, SCOPE: f"function_{name}" if outer is None else outer}
+        attrs[SEPARATE] = bool(graph.current_attr(SEPARATE))
+    return attrs if is_separate is None else {**attrs, SEPARATE: is_separate}
+
+
+def is_refused(attrs: Mapping[str, Any]) -> bool:
+    """Whether these attributes say that an operation is not to be compiled."""
+    return attrs.get(COMPILE) is False
 
 
 def cluster_scope(attrs: Mapping[str, Any]) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from jitgrad.gradients import gradients as dense_gradients
 from jitgrad.graph import Operation, Tensor, apply_one
-from jitgrad.opdef import find
+from jitgrad.opdef import Elementwise, find
 from jitgrad.operators import call
 from jitgrad.ops.slices import IndexedSlices
 from jitgrad.scopes import compile_attrs
@@ -71,7 +71,7 @@ def _parts(g: Tensor) -> list[Operation] | None:
     op = g.op
     if is_row_scatter(op):
         return [op]
-    if op.type not in ("add_n", "add", "identity"):
+    if not isinstance(op.opdef.kind, Elementwise) or op.type not in ("add_n", "add", "identity"):
         return None
     found: list[Operation] = []
     for x in op.inputs:

@@ -25,7 +25,7 @@ LAYERS = (
         "progress", "eagerness", "streams", "threefry",
     ),
     ("opdef",),
-    ("sources", "operators", "dispatch", "graph", "scopes", "program", "again", "views"),
+    ("sources", "operators", "dispatch", "graph", "scopes", "program", "again", "views", "inlining"),
     ("ops", "interpreter", "nonfinite", "restoring"),
     ("aggregation", "gradient_rules", "gradients", "tangents"),
     ("sparse",),

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from jitgrad.compiler import scalar_emit
+from jitgrad.compiler.bodies.programs import has_state
 from jitgrad.compiler.constants import constant_value, is_splat
 from jitgrad.compiler.small import is_small_routine
 from jitgrad.compiler.subprograms import regions_of
@@ -170,7 +171,7 @@ class Dependences:
         for number, ins in enumerate(self.program.instructions):
             found = {n for v in ins.inputs if (n := producers.get(v, -1)) >= 0 and n not in literals}
             found.update(ins.after)
-            if ins.op.stateful:
+            if has_state(ins):
                 found.update(stateful)
                 stateful = (number,)
             needs.append(found)

@@ -6,7 +6,7 @@ values that depend on nothing but constants of the loop (made again), and the re
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,11 +47,11 @@ class Derivative:
         return self.body.graph
 
 
-def derivative_of(body: Subgraph) -> Derivative:
-    """The body with its gradient, built once."""
+def derivative_of(body: Subgraph, kept: Collection[Operation] = ()) -> Derivative:
+    """The body with its gradient, built once; what ``kept`` made is given to the gradient, and not made again."""
     made: Derivative | None = body._cache.get("derivative")
     if made is None:
-        _refuse_state(body)
+        _refuse_state(body, kept)
         with body.graph.reopened():
             cotangents = tuple(_stand_in("cotangent", y) for y in body.outputs)
             pairs = [(y, g) for y, g in zip(body.outputs, cotangents, strict=True) if g is not None]
@@ -62,18 +62,29 @@ def derivative_of(body: Subgraph) -> Derivative:
     return made
 
 
-def _refuse_state(body: Subgraph) -> None:
+def _refuse_state(body: Subgraph, kept: Collection[Operation]) -> None:
     """GradientError where the body, run again for its gradient, would not do the same: py_func is trusted to."""
-    for op in body.operations() if body.is_stateful else ():
-        if op.opdef.stateful and op.type not in ("py_func", "no_op") and not isinstance(op.opdef.kind, Control):
-            does = "draws" if op.opdef.expand is not None else "keeps a state"
-            raise GradientError(
-                layout(
-                    f"op {op.type!r} {does} within a loop, a branch or a function, of which a gradient was asked",
-                    op=operation_text(op),
-                    hint="draw the numbers outside and pass them in, to a scan as xs",
-                )
+    for op in _differing([op for op in body.operations() if op not in kept]):
+        does = "draws" if op.opdef.expand is not None else "keeps a state"
+        raise GradientError(
+            layout(
+                f"op {op.type!r} {does} within a loop, a branch or a function, of which a gradient was asked",
+                op=operation_text(op),
+                hint="draw the numbers outside and pass them in, to a scan as xs",
             )
+        )
+
+
+def _differing(operations: Iterable[Operation]) -> Iterator[Operation]:
+    """What does not do the same when it runs again, in bodies of graph functions too; loops and branches tell of theirs
+    when they are differentiated.
+    """
+    for op in operations:
+        kind = op.opdef.kind
+        if isinstance(kind, Control):
+            yield from _differing(op.params["body"].operations()) if kind.form == "function" else ()
+        elif op.opdef.stateful and op.type not in ("py_func", "no_op"):
+            yield op
 
 
 def _partial(
@@ -98,12 +109,12 @@ def zeros_or(g: Tensor | None, like: Tensor) -> Tensor:
     return made
 
 
-def complete(body: Subgraph, n_consts: int) -> tuple[Subgraph, tuple[Tensor, ...]]:
+def complete(body: Subgraph, n_consts: int, kept: Collection[Operation] = ()) -> tuple[Subgraph, tuple[Tensor, ...]]:
     """The body with what its rules read from outside as further inputs behind its first ``n_consts``; and that.
 
     A rule given by a user may read other tensors than the function that it belongs to.
     """
-    derivative_of(body)
+    derivative_of(body, kept)
     known = set(body.inputs)
     late = {inner: key for key, inner in body.graph.captures.items() if inner not in known}
     if not late:

@@ -36,9 +36,18 @@ from jitgrad.control.ops import (
     scan_op,
     while_op,
 )
-from jitgrad.control.tracing import close_over, numbered, place, standing_for, trace_body, with_equal_room
+from jitgrad.control.tracing import (
+    as_operand,
+    close_over,
+    graph_for,
+    numbered,
+    place,
+    standing_for,
+    trace_body,
+    with_equal_room,
+)
 from jitgrad.errors import ShapeError, layout
-from jitgrad.graph import Graph, Tensor, default_graph, in_graph
+from jitgrad.graph import Graph, Tensor
 from jitgrad.ops.common import as_tensor, filled
 from jitgrad.trace import graph_in
 
@@ -46,25 +55,12 @@ Fn = Callable[..., Any]
 _LEARNING_STEPS = 4  # until the elements of empty arrays are known that enter a loop
 
 
-def _graph_for(*trees: Any) -> Graph | None:
-    """The graph to build in; None where there are only values."""
-    graph = graph_in(states.flatten(trees)[0])
-    return default_graph() if graph is None and in_graph() else graph
-
-
 def _tensors(leaves: Sequence[Any], graph: Graph) -> list[Tensor]:
     return [_tensor(leaf, graph) for leaf in leaves]
 
 
 def _tensor(leaf: Any, graph: Graph) -> Tensor:
-    if isinstance(leaf, Tensor) or hasattr(leaf, "as_graph_element"):
-        found = graph.as_graph_element(leaf)
-        assert isinstance(found, Tensor)
-        return found
-    made = as_tensor(_as_number(leaf), graph=graph)
-    if type(leaf) in (bool, int, float, complex):
-        made.is_weak = type(leaf) is not bool
-    return made
+    return as_operand(_as_number(leaf), graph)
 
 
 def _as_number(leaf: Any) -> Any:
@@ -85,7 +81,7 @@ def cond(pred: Any, true_fn: Fn, false_fn: Fn, *operands: Any) -> Any:
     The functions may read tensors from around. They give the same structure, dtypes and shapes: ShapeError, DTypeError
     with both otherwise. A gradient goes through the branch that ran.
     """
-    graph = _graph_for(pred, operands)
+    graph = graph_for(pred, operands)
     if graph is None:
         if np.ndim(pred):
             raise ShapeError(layout(f"cond needs one bool, got shape {np.shape(pred)}", needed=place(),
@@ -98,7 +94,7 @@ def switch(index: Any, branches: Sequence[Fn], *operands: Any) -> Any:
     """``branches[index](*operands)``; an index out of range takes the nearest branch. Otherwise as ``cond``."""
     if not branches:
         raise ValueError("switch needs at least one branch")
-    graph = _graph_for(index, operands)
+    graph = graph_for(index, operands)
     if graph is None:
         return branches[branch_number(index, len(branches))](*operands)
     return _choose("switch", index, tuple(branches), operands, graph)
@@ -124,7 +120,7 @@ def checkpoint(fn: Fn) -> Fn:
 
     @functools.wraps(fn)
     def call_again(*args: Any) -> Any:
-        graph = _graph_for(args)
+        graph = graph_for(args)
         if graph is None:
             return fn(*args)
         with graph.as_default():
@@ -150,7 +146,7 @@ def while_loop(
     like ``init`` of shapes with None for an extent that changes (such a loop is interpreted). Gradients need no bound
     on the steps. A loop that would go on after ``maximum_iterations`` raises LoopLimitError.
     """
-    graph = _graph_for(init)
+    graph = graph_for(init)
     if graph is None:
         return _python_while(cond_fn, body_fn, init, maximum_iterations, shape_invariants)
     with graph.as_default():
@@ -229,7 +225,7 @@ def fori_loop(lower: Any, upper: Any, body_fn: Fn, init: Any) -> Any:
     """
     if _is_integer(lower) and _is_integer(upper):
         first, steps = operator.index(lower), max(operator.index(upper) - operator.index(lower), 0)
-        if not steps and _graph_for(init) is None:
+        if not steps and graph_for(init) is None:
             return init
         counted = standing_for(body_fn, lambda state, i: (body_fn(i, state), None))
         return _scan("fori_loop", counted, init, np.arange(first, first + steps), steps, False)[0]
@@ -243,7 +239,7 @@ def fori_loop(lower: Any, upper: Any, body_fn: Fn, init: Any) -> Any:
 
     standing_for(body_fn, step)
     start = lower if not _is_integer(lower) else np.asarray(lower)
-    graph = _graph_for(lower, upper, init)
+    graph = graph_for(lower, upper, init)
     if graph is None:
         return while_loop(goes_on, step, (start, init))[1]
     with graph.as_default():
@@ -273,7 +269,7 @@ def scan(
 
 def _scan(name: str, fn: Fn, init: Any, xs: Any, count: int | None, reverse: bool) -> Any:
     """A scan on behalf of a function of that name."""
-    graph = _graph_for(init, xs)
+    graph = graph_for(init, xs)
     if graph is None:
         assert count is not None
         return _python_scan(name, fn, init, xs, count, reverse)

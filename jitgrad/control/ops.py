@@ -41,6 +41,11 @@ def _run(sub: Sub, arrays: Sequence[Any]) -> list[Any]:
     return interpret(sub, arrays) if isinstance(sub, Program) else sub.run(arrays)
 
 
+def run_body(sub: Sub, arrays: Sequence[Any]) -> Any:
+    """The results of a body as an op gives them: bare where there is one."""
+    return _results(_run(sub, arrays))
+
+
 # -- scan --------------------------------------------------------------------------------------------------------------
 
 
@@ -256,7 +261,7 @@ def _specialise_call(specs: Specs, params: Params) -> Params:
 
 
 def _call(*operands: Any, body: Sub) -> Any:
-    return _results(_run(body, operands))
+    return run_body(body, operands)
 
 
 # -- the ops -----------------------------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ import numpy as np
 
 from jitgrad.errors import ShapeError
 from jitgrad.graph import Graph, Operation, Tensor
+from jitgrad.inlining import inlined
+from jitgrad.opdef import Control
 from jitgrad.ops.creation import placeholder
 from jitgrad.program import Program, is_dynamic, needed_operations, slice_graph
 from jitgrad.spec import TensorSpec
@@ -30,17 +32,19 @@ class Body(Graph):
         self.outer: Graph = outer
         self.assigns_in_place = outer.assigns_in_place
         self.is_trace = outer.is_trace
+        self.is_function = outer.is_function
+        self.seed, self.draws = outer.seed, outer.draws
         self.captures: dict[tuple[Operation, int], Tensor] = {}
         self.derived: dict[Any, Subgraph] = {}  # bodies with tangents that rules have built, by their tensors
         here = outer._here
         self._here = self._here._replace(attrs=here.attrs, asks=here.asks, device=here.device, rules=here.rules)
 
-    def captured(self, x: Tensor) -> Tensor:
+    def captured(self, x: Tensor, variable: Any = None) -> Tensor:
         """The placeholder for a tensor of the graph around, or of one around that; any other as it is."""
         if x.graph is self:
             return x
         if x.graph is not self.outer:
-            x = self.outer.captured(x)
+            x = self.outer.captured(x, variable)
             if x.graph is not self.outer:
                 return x
         if x._view is not None:
@@ -82,12 +86,15 @@ def outside(captures: Sequence[tuple[Operation, int]]) -> list[Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class Subgraph:
-    """The tensors ``outputs`` of a graph as a function of its tensors ``inputs``; one is equal to itself alone."""
+    """The tensors ``outputs`` of a graph as a function of its tensors ``inputs``, where ``effects`` run as well; one is
+    equal to itself alone.
+    """
 
     graph: Body = field(compare=False)
     inputs: tuple[Tensor, ...] = field(compare=False)
     outputs: tuple[Tensor, ...] = field(compare=False)
     name: str = field(compare=False)
+    effects: tuple[Operation, ...] = field(default=(), compare=False)
     _cache: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def program(self, specs: Sequence[TensorSpec]) -> Program:
@@ -95,13 +102,13 @@ class Subgraph:
         key = tuple(specs)
         if key not in self._cache:
             feeds = dict(zip(self.inputs, key, strict=True))
-            self._cache[key] = slice_graph(self.outputs, feeds, name=self.name)
+            self._cache[key] = inlined(slice_graph(self.outputs, feeds, self.effects, self.name))
         found: Program = self._cache[key]
         return found
 
     def operations(self) -> list[Operation]:
         """The operations that the outputs need, in order."""
-        return needed_operations(self.outputs, (), self.inputs)
+        return needed_operations(self.outputs, self.effects, self.inputs)
 
     @functools.cached_property
     def is_dynamic(self) -> bool:
@@ -128,6 +135,12 @@ class Subgraph:
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
+
+
+def is_pure_call(op: Operation) -> bool:
+    """Whether an operation calls a graph function that keeps no state."""
+    kind = op.opdef.kind
+    return isinstance(kind, Control) and kind.form == "function" and not op.opdef.stateful
 
 
 Sub = Subgraph | Program

@@ -13,12 +13,13 @@ from jitgrad import pytree
 from jitgrad.control import states
 from jitgrad.control.arrays import filled_like, has_empty
 from jitgrad.control.subgraph import Body, Subgraph, outside
-from jitgrad.graph import Graph, Operation, Tensor
+from jitgrad.graph import Graph, Operation, Tensor, default_graph, in_graph
 from jitgrad.operators import call
+from jitgrad.ops.common import as_tensor
 from jitgrad.ops.creation import placeholder
 from jitgrad.sources import source_text, user_source
 from jitgrad.spec import TensorSpec
-from jitgrad.trace import as_name, describe
+from jitgrad.trace import as_name, describe, graph_in
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,12 +35,12 @@ class TracedBody:
 
 
 def trace_body(
-    fn: Callable[..., Any], outer: Graph, args: Sequence[Any], likes: Sequence[Any], name: str
+    fn: Callable[..., Any], outer: Graph, args: Sequence[Any], likes: Sequence[Any], name: str, kind: type[Body] = Body
 ) -> TracedBody:
     """Call ``fn`` on stand-ins; ``args`` are trees of numbers, each the place of its leaf among ``likes``: a tensor or
     a spec that the stand-in is like.
     """
-    graph = Body(outer)
+    graph = kind(outer)
     with graph.as_default():
         handed = [_stand_in(like, f"{name}_{k}") for k, like in enumerate(likes)]
         made = [x.op for x in handed]  # which an assignment in the function (``c[0] = 1``) leaves as they are
@@ -80,6 +81,24 @@ def _as_output(leaf: Any, graph: Body) -> Tensor:
         return found
     made: Tensor = call("constant", leaf, graph=graph)
     made.is_weak = type(leaf) in (int, float, complex)
+    return made
+
+
+def graph_for(*trees: Any) -> Graph | None:
+    """The graph to build in; None where there are only values."""
+    graph = graph_in(states.flatten(trees)[0])
+    return default_graph() if graph is None and in_graph() else graph
+
+
+def as_operand(leaf: Any, graph: Graph) -> Tensor:
+    """A leaf as a tensor of the graph; Python numbers are weak."""
+    if isinstance(leaf, Tensor) or hasattr(leaf, "as_graph_element"):
+        found = graph.as_graph_element(leaf)
+        assert isinstance(found, Tensor)
+        return found
+    made = as_tensor(leaf, graph=graph)
+    if type(leaf) in (bool, int, float, complex):
+        made.is_weak = type(leaf) is not bool
     return made
 
 

@@ -189,7 +189,7 @@ class Variable(Standing):
         """The tensor that stands for it in ``graph``, the default graph if none is given."""
         graph = default_graph() if graph is None else graph
         if graph.outer is not None:
-            return graph.captured(self.as_graph_element(graph.outer))
+            return graph.captured(self.as_graph_element(graph.outer), self)
         self._tell_tapes()
         if not graph.has_control_dependencies:
             first, uses = self.first_read(graph), self._uses(graph)
