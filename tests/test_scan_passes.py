@@ -207,6 +207,59 @@ program main(%0: f64[4,6], %1: f64[6,6], %2: f64[5,3,4]) {
 """, exact=False)  # fmt: skip
 
 
+def test_small_arrays_are_numbers() -> None:
+    def fn(p: Any) -> Any:
+        def body(y: Any) -> Any:
+            return y + 0.1 * np.stack([p[0] * y[0] - y[1], p[1] * y[1] * y[0]])
+
+        return jg.while_loop(lambda y: np.sum(y) < 9, body, p)
+
+    check_text(fn, (np.array([1.5, 2.0]),), """
+program main(%0: f64[2]) {
+  %2 = getslice(%0, start=(0,), stop=(1,), step=(1,), drop=(0,)) : f64[]
+  %3 = getslice(%0, start=(1,), stop=(2,), step=(1,), drop=(0,)) : f64[]
+  %4, %5 = while_loop(%0, %2, %3, cond=<f>, body=<body>) : f64[], f64[]
+    program f(%0: f64[2], %1: f64[], %2: f64[]) {
+      %3 = constant(value=0.0) : f64[]
+      %4 = add_n(%3, %1, %2) : f64[]
+      %5 = constant(value=9.0) : f64[]
+      %6 = less(%4, %5) : bool[]
+      return %6
+    }
+    program body(%0: f64[2], %1: f64[], %2: f64[]) {
+      %3 = getslice(%0, start=(0,), stop=(1,), step=(1,), drop=(0,)) : f64[]
+      %4 = multiply(%3, %1) : f64[]
+      %5 = subtract(%4, %2) : f64[]
+      %6 = getslice(%0, start=(1,), stop=(2,), step=(1,), drop=(0,)) : f64[]
+      %7 = multiply(%6, %2) : f64[]
+      %8 = multiply(%7, %1) : f64[]
+      %9 = constant(value=0.1) : f64[]
+      %10 = multiply(%9, %5) : f64[]
+      %11 = multiply(%9, %8) : f64[]
+      %12 = add(%1, %10) : f64[]
+      %13 = add(%2, %11) : f64[]
+      return %12, %13
+    }
+  %6 = stack(%4, %5, axis=0) : f64[2]
+  return %6
+}
+""", exact=False)  # fmt: skip
+
+
+def small_steps(p: Any, xs: Any) -> Any:
+    """All that can be taken apart: moves, sums, products and constants of a few numbers."""
+
+    def step(s: Any, x: Any) -> Any:
+        y, m = s
+        z = np.concatenate([y[::-1], np.tanh(x[None] * p[:1]), np.array([0.5])])
+        m = m @ (np.array([[0.1, -0.2], [0.3, 0.4]]) * p[2]) + np.reshape(z, (2, 2)).T
+        y = np.sin(np.sum(m, axis=0)) * np.max(y) + np.pad(z[1:2], (1, 0))
+        return (y, m), (y * x, np.sum(z))
+
+    (y, m), (ys, zs) = jg.scan(step, (p[:2], np.ones((2, 2))), xs)
+    return np.sum(y * m) + np.sum(ys**2) + np.sum(zs)
+
+
 def sigmoid(x: Any) -> Any:
     """1 / (1 + exp(-x))."""
     return 1 / (1 + np.exp(-x))
@@ -247,7 +300,8 @@ def variance(p: Any, r: Any) -> Any:
 
 
 MODELS: list[tuple[Fn, tuple[Any, ...]]] = [
-    (lstm, (W, U, ROWS)), (shifted, (A, X)), (variance, (np.array([0.1, 0.2, 0.7]), X)), (last_tanh, (A, X)),
+    (lstm, (W, U, ROWS)), (small_steps, (np.array([0.1, 0.2, 0.7]), X)),
+    (shifted, (A, X)), (variance, (np.array([0.1, 0.2, 0.7]), X)), (last_tanh, (A, X)),
 ]  # fmt: skip
 
 

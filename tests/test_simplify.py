@@ -152,6 +152,7 @@ RULES = [
     row("log_of_one_and_exponential", lambda b, x, y: b.op("logaddexp", x, full(b, -0.0, x)), ["softplus"]),
     row("short_sum", lambda b, x, y: b.op("add_n", x), []),
     row("short_sum", lambda b, x, y: b.op("add_n", x, y), ["add"]),
+    row("zeros_of_sum", lambda b, x, y: b.op("add_n", x, full(b, 0.0, x), y, full(b, 0.0, x)), ["constant", "add_n"]),
     row("long_sum", lambda b, x, y: b.op("add_n", *[x, y] * 40), ["add_n"] * 3),
     row("same_dtype", lambda b, x, y: b.op("astype", x, dtype=F64), []),
     row(

@@ -7,16 +7,17 @@ control edges, or named by one, stay as they are: their place in the order is wh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from jitgrad.compiler.bodies.elements import element_rules
 from jitgrad.compiler.bodies.joining import join_instructions
 from jitgrad.compiler.bodies.programs import compacted, has_state
 from jitgrad.compiler.bodies.saving import save_less
 from jitgrad.compiler.bodies.unread import drop_unread
-from jitgrad.compiler.rewriter import Rewriter, errors_ignored
+from jitgrad.compiler.rewriter import Rewriter, Rule, errors_ignored
 from jitgrad.compiler.rules import rules_of
-from jitgrad.opdef import Control
+from jitgrad.opdef import Control, OpDef
 from jitgrad.program import Instruction, Program
 
 SWEEPS = 16
@@ -50,6 +51,9 @@ def simplify_and_watch(program: Program) -> tuple[Program, Mapping[str, int], bo
             looked = looked or rewriter.constants.looked
             if program is before and _runs_programs(program):
                 program = save_less(join_instructions(program, fired, chained=True), fired)
+            if program is before and _runs_programs(program):
+                program, rewriter = _sweep(program, element_rules)
+                fired += rewriter.fired
             if program is before or not (rewriter.is_open or _runs_programs(program)):
                 break
     return program, dict(fired), looked
@@ -72,9 +76,9 @@ def _runs_programs(program: Program) -> bool:
     return any(isinstance(ins.op.kind, Control) for ins in program.instructions)
 
 
-def _sweep(program: Program) -> tuple[Program, Rewriter]:
+def _sweep(program: Program, rules: Callable[[OpDef], Sequence[Rule]] = rules_of) -> tuple[Program, Rewriter]:
     """Every instruction once, in order: the program (itself if no rule fired), and what the rewriter noted."""
-    rewriter = Rewriter(program, rules_of, simplify_body)
+    rewriter = Rewriter(program, rules, simplify_body)
     fixed = _fixed_instructions(program)
     place: dict[int, int] = {}
     for number, ins in enumerate(program.instructions):

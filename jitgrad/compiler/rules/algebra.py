@@ -113,6 +113,16 @@ def long_sum(rw: Rewriter, ins: Instruction) -> Instruction | None:
     return rw.replace(ins, "add_n", rw.emit(ins.origin, "add_n", *first), *rest)
 
 
+def zeros_of_sum(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """add_n(x, 0, y, 0) = add_n(x, 0, y): one zero makes -0.0 of other addends 0.0, and more of them do nothing"""
+    zeros = [v for v in ins.inputs if _is_zero(rw.numbers.get(v), sign=1)]
+    if len(zeros) < 2:
+        return None
+    first = ins.inputs.index(zeros[0])
+    kept = [v for place, v in enumerate(ins.inputs) if v not in zeros or place == first]
+    return rw.replace(ins, "add_n", *kept)
+
+
 def log_of_one_and_exponential(rw: Rewriter, ins: Instruction) -> Instruction | None:
     """log(exp(0) + exp(x)) = softplus(x), which shares its exponential with the sigmoid of its gradient"""
     x, y = ins.inputs
