@@ -210,7 +210,7 @@ def test_message(name: str) -> None:
 
 def test_every_error_has_the_root_as_its_base() -> None:
     classes = [value for name, value in vars(jg).items() if name.endswith("Error")]
-    assert len(classes) == 13 and all(issubclass(cls, jg.JitgradError) for cls in classes)
+    assert len(classes) == 14 and all(issubclass(cls, jg.JitgradError) for cls in classes)
 
 
 def test_messages_line_up() -> None:

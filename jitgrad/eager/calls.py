@@ -146,6 +146,7 @@ def _underivable(fn: Callable[..., Any], error: JitgradError) -> str:
 
 
 def _name(fn: Any) -> str:
+    fn = getattr(fn, "__wrapped__", fn) if not hasattr(fn, "__name__") else fn
     owner = getattr(fn, "__self__", None)
     if isinstance(owner, np.ufunc):
         return f"{full_name(owner)}.{fn.__name__}"

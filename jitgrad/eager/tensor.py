@@ -199,6 +199,10 @@ class Bound:
     def __call__(self, x: Any) -> Any:
         return self.fn(x, *self.args, **self.kwargs)
 
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        return self.fn
+
 
 # Function and options → the function of the first argument alone, and what the recorder knows of it.
 _bound: dict[Any, tuple[Bound, recorder.Table]] = {}
