@@ -90,8 +90,8 @@ def test_scans_over_numbers_are_one_kernel() -> None:
     def function(table: Any, a: Any, n: Any, flag: Any, xs: Any) -> Any:
         return [*scan(body, [a, n, flag], [xs], [table]), *scan(body, [a, n, flag], [xs], [table], reverse=True)]
 
-    arguments = (X[0].astype(np.float32), np.float32(0.5), np.int64(1), np.bool_(False), X.astype(np.float32))
-    assert is_one_kernel(check(function, *arguments))
+    x = X.astype(np.float32)
+    assert is_one_kernel(check(function, x[0], np.float32(0.5), np.int64(1), np.bool_(False), x))
 
 
 @pytest.mark.parametrize("width", [1, 7, 64, 1000])
