@@ -203,3 +203,64 @@ def test_what_is_saved_is_what_the_rules_need() -> None:
         text = str(jg.compile(jg.grad(f, (0, 1))).explain(0.3, 0.5).program)
         loops = [line for line in text.splitlines() if line.startswith("  %") and "= scan(" in line]
         assert sum(line.count("f64[9]") for line in loops if "reverse=False" in line) == saved, text
+
+
+def test_conditions_may_be_numbers() -> None:
+    down = lambda n: jg.while_loop(lambda s: s, lambda s: s - 256, n)  # noqa: E731
+    sign = lambda n, x: jg.cond(n, lambda: x, lambda: -x)  # noqa: E731
+    for wrap in (lambda f: f, jg.compile, lambda f: jg.compile(f).interpret):
+        assert wrap(down)(np.int64(1024)) == 0
+        assert wrap(sign)(np.int64(-1), 1.0) == 1.0
+        assert wrap(lambda i: jg.switch(i, [lambda: 1.0, lambda: 2.0]))(np.uint64(2**63 + 5)) == 2.0
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x * jg.fori_loop(0, 3, lambda i, s: s * 2.0, 1.0),
+        lambda x: x * jg.while_loop(lambda s: s < 10, lambda s: s * 2.0, 1.0),
+        lambda x: x * jg.cond(x[0] > 0, lambda: 1.5, lambda: 2.5),
+        lambda x: jg.fori_loop(0, 3, lambda i, c: c + x * i, x),
+        lambda x: jg.fori_loop(0, 6, lambda i, s: (x[0] * 1.0, *s[:4]), (0, 0, 0, 0, 0))[4],
+    ],
+)
+def test_python_numbers_give_way_behind_loops(fn: Fn) -> None:
+    x = np.ones(3, np.float32)
+    assert fn(x).dtype == jg.compile(fn)(x).dtype == np.float32
+    np.testing.assert_array_equal(fn(x), jg.compile(fn)(x))
+
+
+def test_rules_may_read_from_outside() -> None:
+    def f(x: Any) -> Any:
+        @jg.custom_gradient
+        def sine(a: Any) -> Any:
+            return np.sin(a), lambda g: g * np.cos(a) + 0 * x
+
+        return jg.scan(lambda c, _: (sine(c), None), x, np.arange(3.0))[0].sum()
+
+    x = np.array([0.3, 0.4])
+    np.testing.assert_allclose(jg.grad(f)(x), jg.grad(lambda x: np.sin(np.sin(np.sin(x))).sum())(x))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda: jg.while_loop(lambda s: s < 3, lambda s: s + 1, 0, maximum_iterations=-1), ValueError, "negative"),
+        (lambda: jg.scan(lambda c, _: (c, None), 0.0, None, -1), ValueError, "length=-1 is negative"),
+        (lambda: jg.fori_loop(0, 2.5, lambda i, s: s, 1.0), TypeError, "fori_loop counts in integers"),
+    ],
+)
+def test_numbers_of_steps_are_checked(call: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        call()
+    with pytest.raises(error, match=text):
+        jg.compile(lambda x: call())(1.0)
+
+
+def test_the_first_failure_is_told() -> None:
+    def written(n: Any) -> Any:
+        return jg.fori_loop(0, n, lambda i, a: a.write(i, 1.0), jg.TensorArray(np.float64, 4)).stack()
+
+    for run in (jg.compile(written), jg.compile(written).interpret):
+        with pytest.raises(IndexError):
+            run(np.int64(5))

@@ -205,8 +205,10 @@ class MemoryEmitter(RegisterEmitter):
                 outside = b.and_(outside, self.vector.mask)
             bits = ir.IntType(self.lanes)
             outside = b.icmp_unsigned("!=", b.bitcast(outside, bits), ir.Constant(bits, 0))
-        with b.if_then(outside, likely=False):
-            b.store(self.registers[check.code].value, self.buffers[check.buffer][0])
+        with b.if_then(outside, likely=False):  # the first to report is heard: others may follow from it
+            place = self.buffers[check.buffer][0]
+            is_first = b.icmp_signed("==", b.load(place, typ=INT64), ir.Constant(INT64, 0))
+            b.store(b.select(is_first, self.registers[check.code].value, b.load(place, typ=INT64)), place)
 
     def _store(self, store: Store) -> None:
         b = self.builder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -46,6 +47,30 @@ def check_items(xs: Any, length: int | None) -> int | None:
     return next(iter(found), None)
 
 
+def check_count(name: str, given: Any) -> int | None:
+    """A number of steps that is given: TypeError unless it is an integer known now, ValueError below 0."""
+    if given is None:
+        return None
+    try:
+        count = operator.index(given)
+    except TypeError:
+        raise TypeError(layout(f"{name} is a Python integer, got {given!r}", needed=place())) from None
+    if count < 0:
+        raise ValueError(layout(f"{name}={count} is negative", needed=place()))
+    return count
+
+
+def check_choice(name: str, number: Tensor) -> Tensor:
+    """What decides a cond or a switch: one bool or integer."""
+    if number.shape not in ((), None) or number.dtype.kind not in "biu":
+        wanted = "one bool" if name == "cond" else "one integer"
+        raise ShapeError(
+            layout(f"{name} needs {wanted}, got {number.spec}", op=operation_text(number.op), needed=place(),
+                   hint="use np.where to choose element by element")
+        )  # fmt: skip
+    return number
+
+
 def settle_state(
     name: str, fn: Fn, init: Any, state: list[Tensor], trace: Callable[[Sequence[Any]], TracedBody],
     shapes: Any = None, is_pair: bool = False,
@@ -54,7 +79,7 @@ def settle_state(
     likes: list[Any] = list(state)
     if shapes is not None:
         likes = [TensorSpec(tuple(s), x.dtype) for s, x in zip(shapes, state, strict=True)]
-    for _ in range(3):
+    for _ in range(3 * len(state) + 1):  # a round moves at least one leaf to a wider kind
         body = trace(likes)
         result = _state_of(name, fn, body) if is_pair else body
         changed = False
@@ -156,14 +181,18 @@ def _specs(name: str, fn: Fn, path: str, x: TensorSpec, y: TensorSpec, made: Ten
     )  # fmt: skip
 
 
-def check_condition(fn: Fn, body: TracedBody) -> None:
-    """That the condition of a while loop is one bool."""
+def check_condition(fn: Fn, body: TracedBody) -> TracedBody:
+    """The condition of a while loop, which gives one bool, or one number for one."""
     if len(body.outputs) != 1 or body.outputs[0].shape not in ((), None) or body.outputs[0].dtype.kind not in "biu":
         got = ", ".join(str(t.spec) for t in body.outputs) or "nothing"
         raise ShapeError(
             layout("while_loop: the condition gives one bool", function=describe(fn), got=got, needed=place(),
                    hint="reduce it with np.any or np.all")
         )  # fmt: skip
+    if body.outputs[0].dtype.kind == "b":
+        return body
+    with body.graph.reopened():
+        return replace(body, outputs=(call("astype", body.outputs[0], np.dtype(bool)),))
 
 
 def check_branches(name: str, fns: Sequence[Fn], bodies: list[TracedBody]) -> list[TracedBody]:

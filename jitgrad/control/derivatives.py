@@ -120,7 +120,20 @@ def complete(body: Subgraph, n_consts: int, kept: Collection[Operation] = ()) ->
     if not late:
         return body, ()
     inputs = (*body.inputs[:n_consts], *late, *body.inputs[n_consts:])
-    return Subgraph(body.graph, inputs, body.outputs, body.name), tuple(outside(list(late.values())))
+    wider = Subgraph(body.graph, inputs, body.outputs, body.name, body.effects)
+    return _deriving_as(body, wider, n_consts, len(late)), tuple(outside(list(late.values())))
+
+
+def _deriving_as(old: Subgraph, new: Subgraph, at: int, count: int) -> Subgraph:
+    """``new`` with the derivative of ``old``, whose rules alone may read the ``count`` further inputs before ``at``.
+
+    Built again, a rule given by a user would read other tensors from outside than the first time.
+    """
+    d: Derivative | None = old._cache.get("derivative")
+    if d is not None:
+        gradients = (*d.gradients[:at], *(None,) * count, *d.gradients[at:])
+        new._cache["derivative"] = Derivative(new, d.cotangents, gradients)
+    return new
 
 
 def padded(sub: Subgraph, at: int, specs: Sequence[TensorSpec]) -> Subgraph:
@@ -129,7 +142,8 @@ def padded(sub: Subgraph, at: int, specs: Sequence[TensorSpec]) -> Subgraph:
         return sub
     with sub.graph.reopened():
         unread = [placeholder(spec.dtype, spec.shape, name="unread") for spec in specs]
-    return Subgraph(sub.graph, (*sub.inputs[:at], *unread, *sub.inputs[at:]), sub.outputs, sub.name)
+    wider = Subgraph(sub.graph, (*sub.inputs[:at], *unread, *sub.inputs[at:]), sub.outputs, sub.name, sub.effects)
+    return _deriving_as(sub, wider, at, len(unread))
 
 
 # -- what the rules of loops share -------------------------------------------------------------------------------------

@@ -20,7 +20,9 @@ from jitgrad.control.arrays import filled_like, has_empty
 from jitgrad.control.checks import (
     StructureError,
     check_branches,
+    check_choice,
     check_condition,
+    check_count,
     check_items,
     check_state,
     settle_state,
@@ -46,8 +48,9 @@ from jitgrad.control.tracing import (
     trace_body,
     with_equal_room,
 )
-from jitgrad.errors import ShapeError, layout
+from jitgrad.errors import DTypeError, ShapeError, layout
 from jitgrad.graph import Graph, Tensor
+from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor, filled
 from jitgrad.trace import graph_in
 
@@ -87,7 +90,10 @@ def cond(pred: Any, true_fn: Fn, false_fn: Fn, *operands: Any) -> Any:
             raise ShapeError(layout(f"cond needs one bool, got shape {np.shape(pred)}", needed=place(),
                                     hint="use np.where to choose element by element"))  # fmt: skip
         return (true_fn if pred else false_fn)(*operands)
-    return _choose("cond", pred, (false_fn, true_fn), operands, graph)
+    with graph.as_default():
+        holds = check_choice("cond", _tensor(pred, graph))
+        holds = holds if holds.dtype.kind == "b" else call("astype", holds, np.dtype(bool))
+    return _choose("cond", holds, (false_fn, true_fn), operands, graph)
 
 
 def switch(index: Any, branches: Sequence[Fn], *operands: Any) -> Any:
@@ -96,20 +102,30 @@ def switch(index: Any, branches: Sequence[Fn], *operands: Any) -> Any:
         raise ValueError("switch needs at least one branch")
     graph = graph_for(index, operands)
     if graph is None:
-        return branches[branch_number(index, len(branches))](*operands)
-    return _choose("switch", index, tuple(branches), operands, graph)
-
-
-def _choose(name: str, index: Any, fns: tuple[Fn, ...], operands: tuple[Any, ...], graph: Graph) -> Any:
+        return branches[branch_number(operator.index(index), len(branches))](*operands)
     with graph.as_default():
-        number = _tensor(index, graph)
+        number = check_choice("switch", _tensor(index, graph))
+        if number.dtype == np.uint64:
+            number = call("astype", call("minimum", number, len(branches) - 1), np.dtype(np.int64))
+    return _choose("switch", number, tuple(branches), operands, graph)
+
+
+def _choose(name: str, number: Tensor, fns: tuple[Fn, ...], operands: tuple[Any, ...], graph: Graph) -> Any:
+    with graph.as_default():
         leaves, trees = numbered(operands)
         tensors = _tensors(leaves, graph)
         bodies = with_equal_room([trace_body(fn, graph, trees, tensors, name) for fn in fns])
         bodies = check_branches(name, fns, bodies)
         outside, branches = close_over(bodies)
         made = add_control(cond_op, number, *outside, *tensors, branches=branches) if bodies[0].outputs else ()
+        _weaken(made, [all(t.is_weak for t in column) for column in zip(*(b.outputs for b in bodies), strict=True)])
         return pytree.unflatten(bodies[0].structure, list(made))
+
+
+def _weaken(made: Sequence[Tensor], are_weak: Sequence[bool]) -> None:
+    """Let outputs give way to other dtypes as Python numbers do, where nothing but Python numbers made them."""
+    for t, is_weak in zip(made, are_weak, strict=False):
+        t.is_weak = is_weak
 
 
 def checkpoint(fn: Fn) -> Fn:
@@ -146,6 +162,7 @@ def while_loop(
     like ``init`` of shapes with None for an extent that changes (such a loop is interpreted). Gradients need no bound
     on the steps. A loop that would go on after ``maximum_iterations`` raises LoopLimitError.
     """
+    maximum_iterations = check_count("maximum_iterations", maximum_iterations)
     graph = graph_for(init)
     if graph is None:
         return _python_while(cond_fn, body_fn, init, maximum_iterations, shape_invariants)
@@ -160,7 +177,7 @@ def while_loop(
 
         state, body = settle_state("while_loop", body_fn, init, state, trace_step, shapes=shapes)
         test = trace_body(cond_fn, graph, [tree], list(body.inputs), "state")
-        check_condition(cond_fn, test)
+        test = check_condition(cond_fn, test)
         outside, (test_sub, body_sub) = close_over([test, body])
         if not state:
             raise StructureError(layout("while_loop: the state is empty", needed=place()))
@@ -168,6 +185,7 @@ def while_loop(
             while_op, *outside, *state, cond=test_sub, body=body_sub, n_consts=len(outside),
             maximum_iterations=maximum_iterations, shapes=shapes,
         )  # fmt: skip
+        _weaken(made, [x.is_weak and y.is_weak for x, y in zip(state, body.outputs, strict=True)])
         return pytree.unflatten(body.structure, list(made))
 
 
@@ -227,7 +245,7 @@ def fori_loop(lower: Any, upper: Any, body_fn: Fn, init: Any) -> Any:
         first, steps = operator.index(lower), max(operator.index(upper) - operator.index(lower), 0)
         if not steps and graph_for(init) is None:
             return init
-        counted = standing_for(body_fn, lambda state, i: (body_fn(i, state), None))
+        counted = standing_for(body_fn, lambda state, i: (body_fn(_as_number_of_step(i), state), None))
         return _scan("fori_loop", counted, init, np.arange(first, first + steps), steps, False)[0]
 
     def goes_on(state: Any) -> Any:
@@ -235,8 +253,11 @@ def fori_loop(lower: Any, upper: Any, body_fn: Fn, init: Any) -> Any:
 
     def step(state: Any) -> Any:
         i, inner = state
-        return i + 1, body_fn(i, inner)
+        return i + 1, body_fn(_as_number_of_step(i), inner)
 
+    for bound in (lower, upper):
+        if np.asarray(bound).dtype.kind not in "iu" if not hasattr(bound, "dtype") else bound.dtype.kind not in "iu":
+            raise DTypeError(layout(f"fori_loop counts in integers, got {bound!r} as a bound", needed=place()))
     standing_for(body_fn, step)
     start = lower if not _is_integer(lower) else np.asarray(lower)
     graph = graph_for(lower, upper, init)
@@ -244,6 +265,14 @@ def fori_loop(lower: Any, upper: Any, body_fn: Fn, init: Any) -> Any:
         return while_loop(goes_on, step, (start, init))[1]
     with graph.as_default():
         return while_loop(goes_on, step, (as_tensor(start, np.dtype(np.int64), graph=graph), init))[1]
+
+
+def _as_number_of_step(i: Any) -> Any:
+    """A counter as the Python integer that ``range`` would give: it gives way to other dtypes."""
+    if isinstance(i, Tensor):
+        i.is_weak = True
+        return i
+    return int(i) if isinstance(i, np.integer) else i
 
 
 def _is_integer(value: Any) -> bool:
@@ -261,7 +290,7 @@ def scan(
     it keeps the carry of every k-th step and computes the rest again: k near the square root of the length needs least
     memory. ShapeError for xs of different lengths, and for a carry that changes its shape.
     """
-    count = check_items(xs, length)
+    count = check_items(xs, check_count("length", length))
     if checkpoint_every is not None:
         return _scan_in_parts(fn, init, xs, count, reverse, checkpoint_every)
     return _scan("scan", fn, init, xs, count, bool(reverse))
@@ -291,6 +320,7 @@ def _scan(name: str, fn: Fn, init: Any, xs: Any, count: int | None, reverse: boo
             scan_op, *outside, *state, *items, body=sub, n_consts=len(outside), n_carry=n_carry, length=count,
             reverse=reverse,
         )  # fmt: skip
+        _weaken(made, [x.is_weak and y.is_weak for x, y in zip(state, body.outputs, strict=False)])
         carry, ys = pytree.unflatten(body.structure, list(made))
         return carry, ys
 

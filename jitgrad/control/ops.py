@@ -17,7 +17,6 @@ The sums are the cotangents of the smooth part of the state, and one for each of
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -249,7 +248,7 @@ def _cond(index: Any, *operands: Any, branches: tuple[Sub, ...]) -> Any:
 
 def branch_number(index: Any, count: int) -> int:
     """The branch that an index chooses: the nearest one, where there is none of that number; True is branch 1."""
-    return min(max(operator.index(np.asarray(index).astype(np.int64)[()]), 0), count - 1)
+    return min(max(int(np.asarray(index)[()]), 0), count - 1)
 
 
 def _infer_call(specs: Specs, params: Params) -> Specs:
