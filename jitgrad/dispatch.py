@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.errors import DTypeError, TracedValueError, UnsupportedOpError, layout
+from jitgrad.errors import DTypeError, ShapeError, TracedValueError, UnsupportedOpError, layout
 from jitgrad.operators import functions
 from jitgrad.sources import source_text, user_source
 
@@ -243,10 +243,20 @@ def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
     known = functions.get(name) or questions.get(name)
     if known is None:
         raise unsupported(full_name(func))
-    result = known(*args, **kwargs)
+    try:
+        result = known(*args, **kwargs)
+    except ShapeError as error:
+        raise error if "\n" in str(error) else _located(error, func) from None
     if name in questions or kwargs.get("copy"):
         return result
     return _strong(functions["as_users_see"](name, result, (*args, *kwargs.values())))
+
+
+def _located(error: ShapeError, func: Callable[..., Any]) -> ShapeError:
+    """The error with the function and the user's line."""
+    hint = "give the placeholder a shape" if "not fully known" in str(error) else None
+    where = f"at {source_text(user_source())}"
+    return ShapeError(layout(f"{full_name(func)}: {error}", needed=where, hint=hint))
 
 
 def _shape(a: Any) -> Any:

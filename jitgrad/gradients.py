@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from jitgrad import operators
@@ -53,6 +53,8 @@ def gradients(
 
 
 def _as_tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, str) or not (hasattr(value, "as_graph_element") or isinstance(value, Iterable)):
+        raise TypeError(f"gradients takes tensors for ys and xs, got {value!r}")
     items = [value] if isinstance(value, Tensor) or hasattr(value, "as_graph_element") else list(value)
     return [_as_tensor(item) for item in items]
 
@@ -307,7 +309,8 @@ def _as_cotangent(tensor: Tensor, y: Tensor) -> Tensor:
     error = _misfit(tensor, y)
     if error is not None:
         fields = {"expected": y.spec, "got": tensor.spec, "op": operation_text(y.op)}
-        raise error(layout(f"grad_ys of {y.name!r} does not fit: {tensor.dtype.name} for {y.dtype.name}", **fields))
+        what = "another shape" if error is ShapeError else f"{tensor.dtype.name} for {y.dtype.name}"
+        raise error(layout(f"grad_ys of {y.name!r} does not fit: {what}", **fields))
     return tensor if tensor.dtype == y.dtype else operators.call("astype", tensor, y.dtype)
 
 

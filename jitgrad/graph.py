@@ -427,13 +427,32 @@ def infer_specs(opdef: OpDef, specs: Specs, params: Mapping[str, Any]) -> Specs:
     """Output specs of an op, as far as the input specs tell."""
     if opdef.infers_partial or all(map(_is_known, specs)):
         return _asked_once(opdef, specs, params) if type(opdef.kind) in PURE_KINDS else opdef.infer(specs, params)
-    found = [_probe(opdef, specs, params, extent) for extent in _probes]
+    try:
+        found = [_probe(opdef, specs, params, extent) for extent in _probes]
+    except ShapeError as refused:
+        return _with_known_extents(opdef, specs, params, refused)
     with contextlib.suppress(ShapeError):
         found.append(_probe(opdef, specs, params, 0))
     return tuple(
         TensorSpec(functools.reduce(_agreement, [spec.shape for spec in outs]), outs[0].dtype)
         for outs in zip(*found, strict=True)
     )
+
+
+def _with_known_extents(opdef: OpDef, specs: Specs, params: Mapping[str, Any], refused: ShapeError) -> Specs:
+    """Output specs of an op whose unknown extents must equal known ones; what equals them stays unknown."""
+    known = {n for spec in specs for n in spec.shape or () if n is not None and n > 1}
+    for extent in sorted(known):
+        with contextlib.suppress(ShapeError):
+            outs = _probe(opdef, specs, params, extent)
+            return tuple(
+                TensorSpec(spec.shape and tuple(None if n == extent else n for n in spec.shape), spec.dtype)
+                for spec in outs
+            )
+    text = str(refused)
+    for extent in _probes:
+        text = text.replace(str(extent), "?")
+    raise ShapeError(text)
 
 
 def _asked_once(opdef: OpDef, specs: Specs, params: Mapping[str, Any]) -> Specs:

@@ -7,10 +7,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from jitgrad.batching import batch
 from jitgrad.batching_rules import Lead, outer_pattern
 from jitgrad.differentiation import units
-from jitgrad.errors import DTypeError, layout
+from jitgrad.errors import DTypeError, ShapeError, layout
 from jitgrad.gradients import gradients
 from jitgrad.graph import Tensor, apply_one, default_graph, graph_of
 from jitgrad.opdef import find
@@ -19,7 +21,7 @@ from jitgrad.ops.common import as_tensor
 from jitgrad.ops.state import Variable
 from jitgrad.scopes import compile_attrs
 from jitgrad.sources import operation_text
-from jitgrad.spec import is_inexact
+from jitgrad.spec import is_compatible, is_inexact, shape_text
 from jitgrad.tangents import dense_gradients
 from jitgrad.trace import same
 
@@ -104,6 +106,13 @@ def hessian_vector_product(ys: Any, xs: Any, v: Any) -> list[Tensor]:
     if len(vectors) != len(sources):
         raise ValueError(f"hessian_vector_product got {len(vectors)} vectors v for {len(sources)} xs")
     _refuse_integers(sources)
+    for k, (vector, x) in enumerate(zip(vectors, sources, strict=True)):
+        shape = vector.shape if hasattr(vector, "shape") else np.shape(vector)
+        if not is_compatible(shape, x.shape) or vector is None:
+            raise ShapeError(
+                layout(f"hessian_vector_product: v[{k}] does not fit xs[{k}]", expected=x.spec,
+                       got=None if vector is None else shape_text(shape), op=operation_text(x.op))
+            )  # fmt: skip
     graph = graph_of([*targets, *sources])
     with graph.as_default(), graph.name_scope("hessian_vector_product"):
         slopes = gradients(targets, sources)

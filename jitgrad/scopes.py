@@ -39,6 +39,8 @@ def jit_scope(
     scope = f"jit_scope_{next(graph.scope_counter)}" if outer is None else outer
     if separate_compiled_gradients is None:
         separate_compiled_gradients = bool(graph.current_attr(SEPARATE))
+    elif not isinstance(separate_compiled_gradients, bool):
+        raise TypeError(f"separate_compiled_gradients must be a bool or None, got {separate_compiled_gradients!r}")
     attrs = {COMPILE: _checked(compile_ops), SCOPE: scope, SEPARATE: separate_compiled_gradients}
     with graph.attr_scope(**attrs), _eager_scope(compile_ops, bool(separate_compiled_gradients)):
         yield

@@ -285,3 +285,37 @@ def test_groups_are_no_steps_of_a_program(graph: jg.Graph, count: int) -> None:
     stage, arrays = session.stages(tied, {x: [1, 2]})[0]
     steps = stage.executable(arrays).compiled.steps
     assert len(steps) == (1 if count == 3 else 3)
+
+
+def test_unknown_extents_may_equal_known_ones() -> None:
+    with jg.Graph().as_default() as graph:
+        x = jg.placeholder(np.float64, (None, 4))
+        loss = jg.nn.cross_entropy(x, np.array([0, 3, 1]))
+        (slope,) = jg.gradients(loss, x)
+        value, grad = jg.Session(graph).run([loss, slope], {x: np.zeros((3, 4))})
+        assert value == pytest.approx(np.log(4)) and np.asarray(grad).shape == (3, 4)
+        assert np.linalg.det(jg.placeholder(np.float64, (None, 3))).shape == ()
+        with pytest.raises(ValueError, match=r"(?s)numpy.tile: the shape \[\?,3\].*test_gradient_options.py.*hint"):
+            np.tile(jg.placeholder(np.float64, (None, 3)), 2)
+
+
+@pytest.mark.parametrize("ys", [3.0, "x:0", None])
+def test_gradients_of_no_tensors_are_refused(ys: object) -> None:
+    with jg.Graph().as_default(), pytest.raises(TypeError, match="gradients takes tensors"):
+        jg.gradients(ys, jg.placeholder(np.float64, ()))
+
+
+@pytest.mark.parametrize(
+    ("values", "indices", "shape"),
+    [(np.ones((2, 2)), [0], None), (np.ones((2, 2)), [0.5, 1.0], None), (np.ones((2, 3)), [0, 1], (5, 2))],
+)
+def test_slices_are_checked_when_they_are_made(values: object, indices: object, shape: object) -> None:
+    with pytest.raises(ValueError, match="an integer index for each row"):
+        jg.IndexedSlices(values, indices, shape)
+
+
+def test_vectors_of_a_product_with_the_hessian_are_checked() -> None:
+    with jg.Graph().as_default():
+        x = jg.placeholder(np.float64, (3,))
+        with pytest.raises(ValueError, match=r"(?s)v\[0\] does not fit xs\[0\].*f64\[3\].*\[2\]"):
+            jg.hessian_vector_product(np.sum(x**3), x, np.ones(2))

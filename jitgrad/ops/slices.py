@@ -19,7 +19,7 @@ from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor
 from jitgrad.ops.standing import Standing
 from jitgrad.sources import operation_text, source_text, user_source
-from jitgrad.spec import TensorSpec
+from jitgrad.spec import TensorSpec, is_compatible, shape_text
 
 # A dense tensor of so many elements made of slices is worth a warning.
 LARGE = 100_000_000
@@ -44,9 +44,26 @@ class IndexedSlices(Standing):
         self.values: Any = values if isinstance(values, Tensor | np.ndarray) else np.asarray(values)
         self.indices: Any = indices if isinstance(indices, Tensor | np.ndarray) else np.asarray(indices)
         self.dense_shape = None if dense_shape is None else tuple(map(int, np.asarray(dense_shape)))
+        self._check()
         self.is_weak = False
         self._dense: Any = None
         self._is_dense = False  # whether somebody wanted the dense tensor
+
+    def _check(self) -> None:
+        """SlicesError for indices that are no integers, not as many as rows, and for rows that do not fit."""
+        rows, places = self.values.shape, self.indices.shape
+        is_integer = np.dtype(self.indices.dtype).kind in "iu" or self.indices.shape == (0,)
+        counts = (None if rows is None else rows[:1], places)
+        fits = is_integer and is_compatible(*counts)
+        if fits and rows is not None and self.dense_shape is not None:
+            fits = is_compatible(rows[1:], self.dense_shape[1:])
+        if not fits:
+            raise SlicesError(
+                layout("IndexedSlices need an integer index for each row of their values",
+                       values=f"{np.dtype(self.values.dtype).name}{shape_text(rows)}",
+                       indices=f"{np.dtype(self.indices.dtype).name}{shape_text(places)}",
+                       dense_shape=self.dense_shape, needed=f"at {source_text(user_source())}")
+            )  # fmt: skip
 
     @classmethod
     def of_dense(cls, values: Any, indices: Any, dense: Any) -> IndexedSlices:
