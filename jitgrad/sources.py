@@ -47,6 +47,11 @@ def user_source() -> Source:
     return _sources.setdefault(source, source)
 
 
+def place() -> str:
+    """``at model.py:12``: the user's line that is running."""
+    return f"at {source_text(user_source())}"
+
+
 def checked_name(name: str) -> str:
     """``name``; ValueError unless it is made of letters, digits and ``_ . - /``."""
     if not re.fullmatch(r"[\w.\-/]+", name):

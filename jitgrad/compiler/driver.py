@@ -45,7 +45,7 @@ call.
 from __future__ import annotations
 
 from jitgrad.compiler.driver_builtin import builtin_ir
-from jitgrad.compiler.driver_loops import loops_ir
+from jitgrad.compiler.driver_loops import RUN_RECORD, loops_ir
 from jitgrad.compiler.driver_os import Platform, machine_ir
 from jitgrad.compiler.pool_layout import (
     BLOCK,
@@ -61,7 +61,6 @@ from jitgrad.compiler.pool_layout import (
     RUNNING,
     SIGNAL,
     SLEEPERS,
-    STEP_WORDS,
     STOP,
     TABLE,
     THREADS,
@@ -305,22 +304,7 @@ head:
   %more = icmp slt i64 %k, %nsteps
   br i1 %more, label %step, label %done
 step:
-  %record = getelementptr [{STEP_WORDS} x i64], ptr %steps, i64 %k
-  %function = load ptr, ptr %record
-  %p1 = getelementptr i64, ptr %record, i64 1
-  %block = load ptr, ptr %p1
-  %p2 = getelementptr i64, ptr %record, i64 2
-  %extent = load i64, ptr %p2
-  %p3 = getelementptr i64, ptr %record, i64 3
-  %n = load i64, ptr %p3
-  %one = icmp slt i64 %n, 2
-  br i1 %one, label %direct, label %chunks
-direct:
-  call void %function(ptr %table, ptr %block, i64 0, i64 %extent, i64 0, i64 0)
-  br label %next
-chunks:
-  call void @run_parallel(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i32 %limit)
-  br label %next
+{RUN_RECORD}
 next:
   %k1 = add i64 %k, 1
   call void @stamp(ptr %times, i64 %k1)

@@ -40,6 +40,99 @@ def _list(name: str) -> str:
     return f"{_word(name)}\n{_word(name + '_list', kind='ptr')}"
 
 
+RUN_RECORD = f"""\
+  %record = getelementptr [{STEP_WORDS} x i64], ptr %steps, i64 %k
+  %function = load ptr, ptr %record
+  %p1 = getelementptr i64, ptr %record, i64 1
+  %block = load ptr, ptr %p1
+  %p2 = getelementptr i64, ptr %record, i64 2
+  %extent = load i64, ptr %p2
+  %p3 = getelementptr i64, ptr %record, i64 3
+  %n = load i64, ptr %p3
+  %one = icmp slt i64 %n, 2
+  br i1 %one, label %direct, label %chunks
+direct:
+  call void %function(ptr %table, ptr %block, i64 0, i64 %extent, i64 0, i64 0)
+  br label %next
+chunks:
+  call void @run_parallel(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i32 %limit)
+  br label %next"""
+"""Runs the k-th of some step records: at once, or its chunks in parallel."""
+
+_PAIR = """
+  %pair = getelementptr [2 x i64], ptr %list, i64 %k
+  %{} = load i64, ptr %pair
+  %second = getelementptr i64, ptr %pair, i64 1
+  %{} = load i64, ptr %second"""
+
+_COPY = """
+  %triple = getelementptr [3 x i64], ptr %list, i64 %k
+  %to_slot = load i64, ptr %triple
+  %second = getelementptr i64, ptr %triple, i64 1
+  %from_slot = load i64, ptr %second
+  %third = getelementptr i64, ptr %triple, i64 2
+  %bytes = load i64, ptr %third
+  %to_at = getelementptr ptr, ptr %inside, i64 %to_slot
+  %to = load ptr, ptr %to_at
+  %from_at = getelementptr ptr, ptr %inside, i64 %from_slot
+  %from = load ptr, ptr %from_at
+  %is_word = icmp eq i64 %bytes, 8
+  br i1 %is_word, label %word, label %many
+word:
+  %value = load i64, ptr %from, align 1
+  store i64 %value, ptr %to, align 1
+  br label %next
+many:
+  %r = call ptr @memcpy(ptr %to, ptr %from, i64 %bytes)
+  br label %next
+next:"""
+
+_SWAP = (
+    _PAIR.format("one", "two")
+    + """
+  %one_at = getelementptr ptr, ptr %inside, i64 %one
+  %two_at = getelementptr ptr, ptr %inside, i64 %two
+  %a = load ptr, ptr %one_at
+  %b = load ptr, ptr %two_at
+  store ptr %b, ptr %one_at
+  store ptr %a, ptr %two_at"""
+)
+
+_MOVE = (
+    _PAIR.format("slot", "bytes")
+    + """
+  %at = getelementptr ptr, ptr %inside, i64 %slot
+  %here = load ptr, ptr %at
+  %there = getelementptr i8, ptr %here, i64 %bytes
+  store ptr %there, ptr %at"""
+)
+
+_PLACE = (
+    _PAIR.format("slot", "offset")
+    + """
+  %address = getelementptr i8, ptr %record, i64 %offset
+  %at = getelementptr ptr, ptr %inside, i64 %slot
+  store ptr %address, ptr %at"""
+)
+
+
+def _walk(name: str, label: str, body: str, end: str | None = None, extra: str = "") -> str:
+    """A function that runs ``body`` for each entry k of a list; ``end`` is the block in which the body ends."""
+    return f"""
+define internal void @{name}(ptr %inside, {extra}i64 %n, ptr %list) #0 {{
+entry:
+  %some = icmp sgt i64 %n, 0
+  br i1 %some, label %{label}, label %done
+{label}:
+  %k = phi i64 [ 0, %entry ], [ %k1, %{end or label} ]{body}
+  %k1 = add i64 %k, 1
+  %more = icmp slt i64 %k1, %n
+  br i1 %more, label %{label}, label %done
+done:
+  ret void
+}}"""
+
+
 def _memory() -> str:
     return f"""
 declare ptr @malloc(i64) #0
@@ -75,104 +168,11 @@ done:
   ret ptr %inside
 }}
 
-define internal void @copy_all(ptr %inside, i64 %n, ptr %list) #0 {{
-entry:
-  %some = icmp sgt i64 %n, 0
-  br i1 %some, label %copy, label %done
-copy:
-  %k = phi i64 [ 0, %entry ], [ %k1, %next ]
-  %triple = getelementptr [3 x i64], ptr %list, i64 %k
-  %to_slot = load i64, ptr %triple
-  %second = getelementptr i64, ptr %triple, i64 1
-  %from_slot = load i64, ptr %second
-  %third = getelementptr i64, ptr %triple, i64 2
-  %bytes = load i64, ptr %third
-  %to_at = getelementptr ptr, ptr %inside, i64 %to_slot
-  %to = load ptr, ptr %to_at
-  %from_at = getelementptr ptr, ptr %inside, i64 %from_slot
-  %from = load ptr, ptr %from_at
-  %is_word = icmp eq i64 %bytes, 8
-  br i1 %is_word, label %word, label %many
-word:
-  %value = load i64, ptr %from, align 1
-  store i64 %value, ptr %to, align 1
-  br label %next
-many:
-  %r = call ptr @memcpy(ptr %to, ptr %from, i64 %bytes)
-  br label %next
-next:
-  %k1 = add i64 %k, 1
-  %more = icmp slt i64 %k1, %n
-  br i1 %more, label %copy, label %done
-done:
-  ret void
-}}
-
-define internal void @swap_all(ptr %inside, i64 %n, ptr %list) #0 {{
-entry:
-  %some = icmp sgt i64 %n, 0
-  br i1 %some, label %swap, label %done
-swap:
-  %k = phi i64 [ 0, %entry ], [ %k1, %swap ]
-  %pair = getelementptr [2 x i64], ptr %list, i64 %k
-  %one = load i64, ptr %pair
-  %second = getelementptr i64, ptr %pair, i64 1
-  %two = load i64, ptr %second
-  %one_at = getelementptr ptr, ptr %inside, i64 %one
-  %two_at = getelementptr ptr, ptr %inside, i64 %two
-  %a = load ptr, ptr %one_at
-  %b = load ptr, ptr %two_at
-  store ptr %b, ptr %one_at
-  store ptr %a, ptr %two_at
-  %k1 = add i64 %k, 1
-  %more = icmp slt i64 %k1, %n
-  br i1 %more, label %swap, label %done
-done:
-  ret void
-}}
-
-define internal void @move_all(ptr %inside, i64 %n, ptr %list) #0 {{
-entry:
-  %some = icmp sgt i64 %n, 0
-  br i1 %some, label %move, label %done
-move:
-  %k = phi i64 [ 0, %entry ], [ %k1, %move ]
-  %pair = getelementptr [2 x i64], ptr %list, i64 %k
-  %slot = load i64, ptr %pair
-  %second = getelementptr i64, ptr %pair, i64 1
-  %bytes = load i64, ptr %second
-  %at = getelementptr ptr, ptr %inside, i64 %slot
-  %here = load ptr, ptr %at
-  %there = getelementptr i8, ptr %here, i64 %bytes
-  store ptr %there, ptr %at
-  %k1 = add i64 %k, 1
-  %more = icmp slt i64 %k1, %n
-  br i1 %more, label %move, label %done
-done:
-  ret void
-}}
-
+{_walk("copy_all", "copy", _COPY, end="next")}
+{_walk("swap_all", "swap", _SWAP)}
+{_walk("move_all", "move", _MOVE)}
 ; Slots of what a step saves: they point into the stack.
-define internal void @place_saved(ptr %inside, ptr %record, i64 %n, ptr %list) #0 {{
-entry:
-  %some = icmp sgt i64 %n, 0
-  br i1 %some, label %place, label %done
-place:
-  %k = phi i64 [ 0, %entry ], [ %k1, %place ]
-  %pair = getelementptr [2 x i64], ptr %list, i64 %k
-  %slot = load i64, ptr %pair
-  %second = getelementptr i64, ptr %pair, i64 1
-  %offset = load i64, ptr %second
-  %address = getelementptr i8, ptr %record, i64 %offset
-  %at = getelementptr ptr, ptr %inside, i64 %slot
-  store ptr %address, ptr %at
-  %k1 = add i64 %k, 1
-  %more = icmp slt i64 %k1, %n
-  br i1 %more, label %place, label %done
-done:
-  ret void
-}}
-
+{_walk("place_saved", "place", _PLACE, extra="ptr %record, ")}
 ; Whether the run has failed before.
 define internal i1 @has_failed(ptr %table, ptr %block) #0 {{
 entry:
@@ -203,22 +203,7 @@ entry:
   br i1 %some, label %step, label %done
 step:
   %k = phi i64 [ 0, %entry ], [ %k1, %next ]
-  %record = getelementptr [{STEP_WORDS} x i64], ptr %steps, i64 %k
-  %function = load ptr, ptr %record
-  %p1 = getelementptr i64, ptr %record, i64 1
-  %block = load ptr, ptr %p1
-  %p2 = getelementptr i64, ptr %record, i64 2
-  %extent = load i64, ptr %p2
-  %p3 = getelementptr i64, ptr %record, i64 3
-  %n = load i64, ptr %p3
-  %one = icmp slt i64 %n, 2
-  br i1 %one, label %direct, label %chunks
-direct:
-  call void %function(ptr %table, ptr %block, i64 0, i64 %extent, i64 0, i64 0)
-  br label %next
-chunks:
-  call void @run_parallel(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i32 %limit)
-  br label %next
+{RUN_RECORD}
 next:
   %k1 = add i64 %k, 1
   %more = icmp slt i64 %k1, %nsteps

@@ -21,7 +21,7 @@ from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor
 from jitgrad.ops.gathering import scatter_take_op, zeros_like_shape
 from jitgrad.ops.standing import Standing
-from jitgrad.sources import source_text, user_source
+from jitgrad.sources import place
 from jitgrad.spec import is_compatible, shape_text
 from jitgrad.trace import graph_in
 
@@ -45,10 +45,6 @@ read_element_op = define(
     ),
     kind=Gather("take"),
 )
-
-
-def _place() -> str:
-    return f"at {source_text(user_source())}"
 
 
 class TensorArray:
@@ -95,7 +91,7 @@ class TensorArray:
 
     def _known_size(self) -> Any:
         if self.written is None:
-            raise ShapeError(layout("a TensorArray has no size yet", needed=_place(),
+            raise ShapeError(layout("a TensorArray has no size yet", needed=place(),
                                     hint="give it to TensorArray(dtype, size)"))  # fmt: skip
         return self.size()
 
@@ -118,7 +114,7 @@ class TensorArray:
         value = self._converted(value)
         numbers = np.asarray(indices) if not isinstance(indices, Tensor) else indices
         if numbers.ndim != 1 or not value.ndim or numbers.shape[0] != value.shape[0]:
-            raise ShapeError(layout("scatter takes one number for each element", needed=_place(),
+            raise ShapeError(layout("scatter takes one number for each element", needed=place(),
                                     expected=f"{shape_text(value.shape[:1])} numbers", got=shape_text(numbers.shape)))
         array = self
         if self.written is None:
@@ -133,7 +129,7 @@ class TensorArray:
         """The array with ``value[k]`` as its element k, all of them."""
         value, _ = self._fitting(value, 1)
         if self.written is not None and not is_compatible(value.shape[:1], (self.size(),)):
-            raise ShapeError(layout("unstack takes as many elements as the array has", needed=_place(),
+            raise ShapeError(layout("unstack takes as many elements as the array has", needed=place(),
                                     expected=self.size(), got=shape_text(value.shape)))  # fmt: skip
         return TensorArray.of_parts(self.dtype, value, _true_for_each(value))
 
@@ -144,10 +140,10 @@ class TensorArray:
         rows = int(given.flat[0]) if given.size else 0
         if np.any(given != rows):
             raise UnsupportedOpError(layout(f"split into lengths {given.tolist()}: the elements of a TensorArray are "
-                                            "of one shape", needed=_place(), hint="pad them to one length"))
+                                            "of one shape", needed=place(), hint="pad them to one length"))
         count = given.size if given.ndim else value.shape[0] // max(rows, 1)
         if rows * count != value.shape[0]:
-            raise ShapeError(layout("split takes all rows", needed=_place(), expected=value.shape[0], got=rows * count))
+            raise ShapeError(layout("split takes all rows", needed=place(), expected=value.shape[0], got=rows * count))
         return self.unstack(np.reshape(value, (count, rows, *value.shape[1:])))
 
     def _converted(self, value: Any) -> Any:
@@ -162,7 +158,7 @@ class TensorArray:
         else:
             array = np.asarray(value, None if isinstance(value, np.ndarray | np.generic) else self.dtype)
         if array.dtype != self.dtype and not getattr(array, "is_weak", False):
-            raise DTypeError(layout(f"a TensorArray of {self.dtype.name} got {array.dtype.name}", needed=_place(),
+            raise DTypeError(layout(f"a TensorArray of {self.dtype.name} got {array.dtype.name}", needed=place(),
                                     hint="convert it with astype"))  # fmt: skip
         array = as_tensor(array) if in_graph() else array
         return array if array.dtype == self.dtype else array.astype(self.dtype)
@@ -171,7 +167,7 @@ class TensorArray:
         """The value, checked to have the shape of an element behind its first ``skipped`` axes; and the values."""
         value = self._converted(value)
         if value.ndim < skipped or not is_compatible(value.shape[skipped:], self.element_shape):
-            raise ShapeError(layout("the elements of a TensorArray are of one shape", needed=_place(),
+            raise ShapeError(layout("the elements of a TensorArray are of one shape", needed=place(),
                                     expected=shape_text(self.element_shape), got=shape_text(value.shape[skipped:])))
         return value, self.values
 
@@ -195,12 +191,12 @@ class TensorArray:
         """All elements, joined along their first axis."""
         whole = self.stack()
         if len(whole.shape) < 2:
-            raise ShapeError(layout("concat joins elements that have an axis", needed=_place(), hint="use stack()"))
+            raise ShapeError(layout("concat joins elements that have an axis", needed=place(), hint="use stack()"))
         return np.reshape(whole, (-1, *whole.shape[2:]))
 
     def _taken(self, index: Any) -> Any:
         if self.values is None:
-            raise unwritten_error(int(np.ravel(index)[0]) if not isinstance(index, Tensor) else None, _place())
+            raise unwritten_error(int(np.ravel(index)[0]) if not isinstance(index, Tensor) else None, place())
         if _is_full(self.written):
             return np.take(self.values, index, axis=0)
         graph = _graph_of(self.values, self.written, index)
@@ -208,7 +204,7 @@ class TensorArray:
             numbers = np.asarray(index)
             missing = numbers[~np.asarray(self.written)[numbers]]
             if missing.size:
-                raise unwritten_error(int(missing.flat[0]), _place())
+                raise unwritten_error(int(missing.flat[0]), place())
             return np.take(self.values, numbers, axis=0)
         values, written, positions = (as_tensor(x, graph=graph) for x in (self.values, self.written, index))
         behind = call("where", call("take", written, positions, 0), positions, call("add", positions, self.size()))
@@ -257,12 +253,12 @@ def _checked_position(index: Any, n: Any) -> Any:
     positions = np.asarray(index)
     if positions.dtype.kind not in "iu" and positions.size:
         raise IndexingError(layout(f"elements are read and written by integers, got {positions.dtype.name}",
-                                   needed=_place()))  # fmt: skip
+                                   needed=place()))  # fmt: skip
     if n is None:
         return positions
     outside = positions[(positions < -n) | (positions >= n)]
     if outside.size:
-        raise IndexingError(layout(f"element {outside.flat[0]} of a TensorArray of {n} elements", needed=_place()))
+        raise IndexingError(layout(f"element {outside.flat[0]} of a TensorArray of {n} elements", needed=place()))
     return np.where(positions < 0, positions + n, positions).astype(np.int64)
 
 

@@ -12,11 +12,11 @@ import numpy as np
 from jitgrad import pytree
 from jitgrad.control import states
 from jitgrad.control.arrays import has_empty
-from jitgrad.control.tracing import TracedBody, place
+from jitgrad.control.tracing import TracedBody
 from jitgrad.errors import DTypeError, JitgradError, ShapeError, layout
 from jitgrad.graph import Tensor
 from jitgrad.operators import call
-from jitgrad.sources import operation_text
+from jitgrad.sources import operation_text, place
 from jitgrad.spec import TensorSpec, is_compatible, spec_of
 from jitgrad.trace import describe
 

@@ -43,7 +43,6 @@ from jitgrad.control.tracing import (
     close_over,
     graph_for,
     numbered,
-    place,
     standing_for,
     trace_body,
     with_equal_room,
@@ -52,6 +51,7 @@ from jitgrad.errors import DTypeError, ShapeError, layout
 from jitgrad.graph import Graph, Tensor
 from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor, filled
+from jitgrad.sources import place
 from jitgrad.trace import graph_in
 
 Fn = Callable[..., Any]

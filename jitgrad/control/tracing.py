@@ -17,7 +17,6 @@ from jitgrad.graph import Graph, Operation, Tensor, default_graph, in_graph
 from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor
 from jitgrad.ops.creation import placeholder
-from jitgrad.sources import source_text, user_source
 from jitgrad.spec import TensorSpec
 from jitgrad.trace import as_name, describe, graph_in
 
@@ -136,8 +135,3 @@ def standing_for(fn: Callable[..., Any], step: Callable[..., Any]) -> Callable[.
     step.__name__ = getattr(fn, "__name__", step.__name__)
     step.__wrapped__ = fn  # type: ignore[attr-defined]
     return step
-
-
-def place() -> str:
-    """``at model.py:12``."""
-    return f"at {source_text(user_source())}"
