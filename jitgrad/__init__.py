@@ -159,3 +159,8 @@ __all__ = [
     "vjp",
     "while_loop",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names, which completion shows."""
+    return __all__

@@ -37,8 +37,10 @@ def gradients(
     Integer and bool ys carry no gradient.
     """
     method = as_method(aggregation_method)
-    targets, sources = _as_tensors(ys), _as_tensors(xs)
-    stopped = set(_as_tensors(stop_gradients)) if stop_gradients is not None else set()
+    targets = _as_tensors(ys, default_graph())
+    around = graph_of(targets)
+    sources = _as_tensors(xs, around)
+    stopped = set(_as_tensors(stop_gradients, around)) if stop_gradients is not None else set()
     graph = graph_of([*targets, *sources])
     for t in (*targets, *sources, *stopped):
         graph.as_graph_element(t)
@@ -52,16 +54,16 @@ def gradients(
         return [walk.gradient_of(x) for x in sources]
 
 
-def _as_tensors(value: Any) -> list[Tensor]:
+def _as_tensors(value: Any, graph: Graph) -> list[Tensor]:
+    """What a value lists, as tensors; a Variable is read in the graph."""
     if isinstance(value, str) or not (hasattr(value, "as_graph_element") or isinstance(value, Iterable)):
         raise TypeError(f"gradients takes tensors for ys and xs, got {value!r}")
     items = [value] if isinstance(value, Tensor) or hasattr(value, "as_graph_element") else list(value)
-    return [_as_tensor(item) for item in items]
+    return [_as_tensor(item, graph) for item in items]
 
 
-def _as_tensor(item: Any) -> Any:
+def _as_tensor(item: Any, graph: Graph) -> Any:
     if isinstance(item, Variable):
-        graph = default_graph()
         is_inside = graph.outer is not None
         return item.as_graph_element(graph) if is_inside else item.first_read(graph)  # which the other reads follow
     return item.as_graph_element() if hasattr(item, "as_graph_element") else item

@@ -14,7 +14,7 @@ from jitgrad.batching_rules import Lead, outer_pattern
 from jitgrad.differentiation import units
 from jitgrad.errors import DTypeError, ShapeError, layout
 from jitgrad.gradients import gradients
-from jitgrad.graph import Tensor, apply_one, default_graph, graph_of
+from jitgrad.graph import Graph, Tensor, apply_one, default_graph, graph_of
 from jitgrad.opdef import find
 from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor
@@ -41,7 +41,8 @@ def hessians(
     One derivative with a stand-in for the direction, then all unit directions at once: no loop. DTypeError for an x
     that carries no gradient.
     """
-    targets, sources = _tensors(ys), _tensors(xs)
+    targets = _tensors(ys, default_graph())
+    sources = _tensors(xs, graph_of(targets))
     _refuse_integers(sources)
     options = {
         "colocate_gradients_with_ops": colocate_gradients_with_ops,
@@ -54,10 +55,10 @@ def hessians(
         return [_hessian(g, x, options) for g, x in zip(slopes, sources, strict=True)]
 
 
-def _tensors(value: Any) -> list[Tensor]:
-    """The tensors that ``gradients`` takes these ys or xs for."""
+def _tensors(value: Any, graph: Graph) -> list[Tensor]:
+    """The tensors that ``gradients`` takes these ys or xs for; a Variable is read in the graph."""
     items = [value] if _is_one(value) else list(value)
-    reads = [x.first_read(default_graph()) if isinstance(x, Variable) else x for x in items]
+    reads = [x.first_read(graph) if isinstance(x, Variable) else x for x in items]
     return [as_tensor(x) for x in reads]
 
 
@@ -101,7 +102,8 @@ def hessian_vector_product(ys: Any, xs: Any, v: Any) -> list[Tensor]:
     where ys are linear. ValueError for another number of vectors than of xs, DTypeError for an x that carries no
     gradient.
     """
-    targets, sources = _tensors(ys), _tensors(xs)
+    targets = _tensors(ys, default_graph())
+    sources = _tensors(xs, graph_of(targets))
     vectors = [v] if _is_one(xs) and not isinstance(v, list | tuple) else list(v)
     if len(vectors) != len(sources):
         raise ValueError(f"hessian_vector_product got {len(vectors)} vectors v for {len(sources)} xs")

@@ -16,10 +16,12 @@ from jitgrad.eager.tensor import plain
 from jitgrad.eagerness import settled
 from jitgrad.errors import DTypeError, ShapeError, TracedValueError, layout
 from jitgrad.graph import Tensor, in_graph
-from jitgrad.minimizing import minimize as minimize
+from jitgrad.minimizing import minimize
 from jitgrad.ops.slices import IndexedSlices, concatenated
 from jitgrad.ops.state import Variable
 from jitgrad.transforms import compile
+
+__all__ = ["SGD", "Adam", "AdamW", "Optimizer", "RMSProp", "minimize"]
 
 Step = Callable[..., tuple[Any, tuple[Any, ...]]]
 
@@ -284,3 +286,7 @@ class RMSProp(Optimizer):
             return p - move, (s,)
         v = self.momentum * slots[1] + move
         return p - v, (s, v)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -198,3 +198,19 @@ def test_watched_variables_that_are_not_trainable_stay_watched() -> None:
         y = v * v * other
     assert [None if g is None else float(g) for g in tape.gradient(y, [v, other])] == [30.0, None]
     assert tape.watched_variables() == (v,)
+
+
+def test_gradients_read_a_variable_in_the_graph_of_ys_also_when_another_one_is_the_default():
+    graph = jg.Graph()
+    with graph.as_default():
+        v = jg.Variable(np.array([1.0, 2.0]))
+        y = np.sum(v * v * v)
+    (slope,) = jg.gradients(y, [v])
+    (stopped,) = jg.gradients(y, [y], stop_gradients=v)
+    (curvature,) = jg.hessians(y, [v])
+    (product,) = jg.hessian_vector_product(y, [v], [np.ones(2)])
+    got = jg.Session(graph).run([slope, stopped, curvature, product])
+    np.testing.assert_array_equal(got[0], [3.0, 12.0])
+    assert got[1] == 1.0
+    np.testing.assert_array_equal(got[2], [[6.0, 0.0], [0.0, 12.0]])
+    np.testing.assert_array_equal(got[3], [6.0, 12.0])
