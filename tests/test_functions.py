@@ -149,6 +149,9 @@ rows = [
     row("cumsum", F, dtype=np.float64),
     row("cumulative_sum", M, axis=1),
     row("cumulative_prod", M, axis=1),
+    row("cumulative_sum", M, axis=0, include_initial=True),
+    row("cumulative_prod", M, axis=-1, include_initial=True),
+    row("cumulative_prod", M[0], include_initial=True),
     row("prod", Z),
     row("prod", Z, axis=0),
     row("prod", Z, axis=(0, 1), keepdims=True),
@@ -254,7 +257,7 @@ def test_unsupported_options_are_refused() -> None:
         for name, options in (
             ("sum", {"out": x}),
             ("where", {}),
-            ("cumulative_sum", {"include_initial": True}),
+            ("cumulative_sum", {"out": x}),
         ):
             with pytest.raises(UnsupportedOpError, match=name):
                 functions[name](x, **options)
@@ -268,3 +271,11 @@ def test_extreme_of_nothing() -> None:
     assert_close(found, np.full(3, -1.0))
     with pytest.raises(ValueError, match="max of no elements has no value"):
         results_of(functions["max"], [nothing], {"axis": 0}, unknown=False)
+
+
+def test_cumulative_functions_of_nothing_and_without_an_axis() -> None:
+    nothing = np.zeros(0)
+    (found,) = results_of(functions["cumulative_prod"], [nothing], {"include_initial": True}, unknown=False)
+    assert_close(found, np.ones(1))
+    with pytest.raises(ValueError, match="an array of 2 dimensions needs axis="):
+        results_of(functions["cumulative_sum"], [np.ones((2, 3))], {}, unknown=False)

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from jitgrad.graph import Tensor, apply_one
-from jitgrad.opdef import Interpreted, Params, Scan, Specs, define
+from jitgrad.opdef import Interpreted, define
 from jitgrad.operators import call, function
+from jitgrad.ops.accumulation import cumulative, define_cumulative, from_neutral
 from jitgrad.ops.axes import Axes, axes_of, axis_of, define_reduction, masked, narrowed, spread, sum_dtype, widened
 from jitgrad.ops.common import filled_like, refuse_options, same_shape
 from jitgrad.spec import TensorSpec
@@ -114,32 +115,19 @@ def _cumprod_vjp(g: Tensor, out: Tensor, x: Tensor, *, axis: int) -> Any:
     return _product_before(x, axis) * _recurrence_back(g, x, axis)
 
 
-def _infer_cumprod(specs: Specs, params: Params) -> Specs:
-    return (TensorSpec(specs[0].shape, sum_dtype(specs[0].dtype)),)
-
-
-cumprod_op = define(
-    "cumprod",
-    infer=_infer_cumprod,
-    impl=lambda x, axis: np.cumprod(x, axis),
-    vjp=_cumprod_vjp,
-    kind=Scan("multiply"),
-    infers_partial=True,
-)
+cumprod_op = define_cumulative("cumprod", np.cumprod, "multiply", _cumprod_vjp)
 
 
 @function("cumprod")
 def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: Any = None) -> Tensor:
     """As numpy.cumprod: the flattened array for axis None."""
-    refuse_options("cumprod", out=out)
-    x = call("ravel", widened(a, dtype)) if axis is None else widened(a, dtype)
-    return narrowed(apply_one(cumprod_op, x, axis=axis_of(x, 0 if axis is None else axis)), dtype)
+    return cumulative(cumprod_op, a, axis, dtype, out)
 
 
 @function("cumulative_prod")
 def cumulative_prod(
     x: Any, /, *, axis: int | None = None, dtype: Any = None, out: Any = None, include_initial: bool = False
 ) -> Tensor:
-    """As numpy.cumulative_prod without the initial 1."""
-    refuse_options("cumulative_prod", out=out, include_initial=include_initial or None)
-    return cumprod(x, axis, dtype)
+    """As numpy.cumulative_prod."""
+    refuse_options("cumulative_prod", out=out)
+    return from_neutral(cumprod_op, x, axis, dtype, 1 if include_initial else None)

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from jitgrad.graph import Tensor, apply_one
-from jitgrad.opdef import OpDef, Params, Scan, Specs, define
+from jitgrad.opdef import OpDef
 from jitgrad.operators import call, function
+from jitgrad.ops.accumulation import cumulative, define_cumulative, from_neutral
 from jitgrad.ops.axes import (
     Axes,
     axes_of,
@@ -25,7 +26,7 @@ from jitgrad.ops.axes import (
     widened,
 )
 from jitgrad.ops.common import as_tensor, filled_like, refuse_options, where
-from jitgrad.spec import DType, TensorSpec
+from jitgrad.spec import DType
 
 # -- sums ----------------------------------------------------------------------------------------------------
 
@@ -55,35 +56,22 @@ def _cumsum_vjp(g: Tensor, out: Tensor, x: Tensor, *, axis: int) -> Any:
     return call("flip", cumsum(call("flip", g, axis), axis), axis)
 
 
-def _infer_cumsum(specs: Specs, params: Params) -> Specs:
-    return (TensorSpec(specs[0].shape, sum_dtype(specs[0].dtype)),)
-
-
-cumsum_op = define(
-    "cumsum",
-    infer=_infer_cumsum,
-    impl=lambda x, axis: np.cumsum(x, axis),
-    vjp=_cumsum_vjp,
-    kind=Scan("add"),
-    infers_partial=True,
-)
+cumsum_op = define_cumulative("cumsum", np.cumsum, "add", _cumsum_vjp)
 
 
 @function("cumsum")
 def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: Any = None) -> Tensor:
     """As numpy.cumsum: the flattened array for axis None."""
-    refuse_options("cumsum", out=out)
-    x = call("ravel", widened(a, dtype)) if axis is None else widened(a, dtype)
-    return narrowed(apply_one(cumsum_op, x, axis=axis_of(x, 0 if axis is None else axis)), dtype)
+    return cumulative(cumsum_op, a, axis, dtype, out)
 
 
 @function("cumulative_sum")
 def cumulative_sum(
     x: Any, /, *, axis: int | None = None, dtype: Any = None, out: Any = None, include_initial: bool = False
 ) -> Tensor:
-    """As numpy.cumulative_sum without the initial 0."""
-    refuse_options("cumulative_sum", out=out, include_initial=include_initial or None)
-    return cumsum(x, axis, dtype)
+    """As numpy.cumulative_sum."""
+    refuse_options("cumulative_sum", out=out)
+    return from_neutral(cumsum_op, x, axis, dtype, 0 if include_initial else None)
 
 
 # -- extremes ------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from jitgrad.compiler.bodies.at_once import AtOnce
 from jitgrad.compiler.bodies.forms import Loop, can_edit, loop_of
-from jitgrad.compiler.bodies.products import is_worth, needed
+from jitgrad.compiler.bodies.products import is_worth, made_before, needed
 from jitgrad.compiler.bodies.programs import Values, edited
 from jitgrad.compiler.drafts import ANALYTIC_WEIGHT, CHEAP
 from jitgrad.compiler.rewriter import Rewriter
@@ -50,7 +50,7 @@ def numbers_first(rw: Rewriter, ins: Instruction) -> Values | None:
     """What a step computes of an item alone is computed for all steps at once, before the scan"""
     if not _fits(ins):
         return None
-    loop, n = loop_of(ins), ins.params["length"]
+    loop = loop_of(ins)
     body, consts = loop.body, loop.body.inputs[: len(loop.consts)]
     known, stacked, ready = {*consts, *loop.items}, set(loop.items), list[Instruction]()
     for inner in body.instructions:
@@ -62,15 +62,7 @@ def numbers_first(rw: Rewriter, ins: Instruction) -> Values | None:
                 stacked.update(inner.outputs)
     goals = _ends(body, [inner for inner in ready if not stacked.isdisjoint(inner.outputs)])
     goals = [v for v in goals if _is_expensive(ready, [v], stacked)]
-    if not goals or not is_worth(loop, n, body, goals):
-        return None
-    made = AtOnce(rw, body, n, dict(zip(consts, loop.consts, strict=True)), dict(zip(loop.items, loop.xs, strict=True)))
-    for inner in needed(ready, goals):
-        made.make(inner)
-    kept = tuple(inner for inner in body.instructions if not set(goals).intersection(inner.outputs))
-    body = edited(replace(body, instructions=kept, _cache={}), (*body.inputs, *goals), body.outputs)
-    changed = replace(loop, body=body, xs=(*loop.xs, *(made.stacks[v] for v in goals)))
-    return rw.emit_all(ins.origin, ins.op, changed.inputs, changed.params)
+    return made_before(rw, ins, goals, ready)
 
 
 def _ends(body: Program, ready: Sequence[Instruction]) -> list[int]:

@@ -36,7 +36,7 @@ def products_first(rw: Rewriter, ins: Instruction) -> Values | None:
     """A product of items with a constant is one product for all steps, before the scan"""
     if not can_edit(ins):
         return None
-    loop, n = loop_of(ins), ins.params["length"]
+    loop = loop_of(ins)
     body, consts = loop.body, loop.body.inputs[: len(loop.consts)]
     stacked, same = set(loop.items), set(consts)
     ready: list[Instruction] = []
@@ -55,6 +55,15 @@ def products_first(rw: Rewriter, ins: Instruction) -> Values | None:
             continue
         ready.append(inner)
     goals = _last_goals(body, goals, ready)
+    return made_before(rw, ins, goals, ready)
+
+
+def made_before(rw: Rewriter, ins: Instruction, goals: Sequence[int], ready: Sequence[Instruction]) -> Values | None:
+    """The scan with values of its body made before it, for all steps at once, and read as items; None where that is
+    not worth its memory. ``ready``: the body's instructions that may stand before the scan.
+    """
+    loop, n = loop_of(ins), ins.params["length"]
+    body, consts = loop.body, loop.body.inputs[: len(loop.consts)]
     if not goals or not is_worth(loop, n, body, goals):
         return None
     made = AtOnce(rw, body, n, dict(zip(consts, loop.consts, strict=True)), dict(zip(loop.items, loop.xs, strict=True)))
