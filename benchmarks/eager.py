@@ -91,7 +91,7 @@ def _kept_bytes() -> tuple[int, int]:
     del y
     kept = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    residuals = {id(t): t for _, _, _, keeps in tape.entries for t in keeps if isinstance(t, np.ndarray)}
+    residuals = {id(t): t for entry in tape.entries for t in entry if isinstance(t, np.ndarray)}
     return kept, sum(t.nbytes for t in residuals.values())
 
 

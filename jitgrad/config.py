@@ -125,7 +125,7 @@ class Change:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._token is not None
-        eagerness.local.collector = self._listener
+        eagerness.set_collector(self._listener)
         conditions.count(conditions.OBSERVERS, -config.debug_nans)
         _here.reset(self._token)
         conditions.count(conditions.BLOCKS, -1)

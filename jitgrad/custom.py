@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad import pytree
-from jitgrad.eagerness import finish, is_eager, local
+from jitgrad.eagerness import finish, is_eager, local, set_tapes
 from jitgrad.errors import DTypeError, GradientError, layout
 from jitgrad.gradient_rules import fitted, registered_rules
 from jitgrad.graph import Tensor, apply, default_graph, in_graph
@@ -202,12 +202,12 @@ def noting_reads() -> Iterator[Readings]:
     """Notes which Variables are read inside, beside what the tapes of this thread note."""
     finish()
     before, readings = local.tapes, Readings()
-    local.tapes = (*before, readings)
+    set_tapes((*before, readings))
     try:
         yield readings
         finish()
     finally:
-        local.tapes = before
+        set_tapes(before)
 
 
 def check_takes_variables(fn: Callable[..., Any], rule: Rule, variables: Sequence[Any]) -> None:

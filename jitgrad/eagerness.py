@@ -1,11 +1,12 @@
 """What has a value now, and what listens to eager operations of a thread: open tapes, and a scope that collects; it
-records nothing.
+records nothing. Machine code knows what listens by ``here``, which is void after every change.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeGuard
@@ -71,6 +72,24 @@ class _Local(threading.local):
 
 local = _Local()
 
+MOST_TAPES = 4
+here = array("q", [-1] * (3 + 2 * MOST_TAPES))
+"""What machine code knows of one thread: its number (-1: nothing is known), whether machine code may take operations
+there, how many tapes are open, and of each the addresses of ``entries`` and ``watched``.
+"""
+
+
+def set_tapes(tapes: tuple[Watcher, ...]) -> None:
+    """These tapes hear of this thread's eager operations from now on."""
+    local.tapes = tapes
+    here[0] = -1
+
+
+def set_collector(collector: Any) -> None:
+    """This collects, or looks at, this thread's eager operations from now on; None: they just run."""
+    local.collector = collector
+    here[0] = -1
+
 
 class _Checking:
     """Stands where a scope would collect, so that every operation passes here: it runs at once, and its results are
@@ -93,7 +112,7 @@ def check_values(is_on: bool) -> Any:
     """
     before = local.collector
     if before is None or before is checking:
-        local.collector = checking if is_on else None
+        set_collector(checking if is_on else None)
     return before
 
 
@@ -115,7 +134,7 @@ def finish() -> None:
 def open_tape(tape: Watcher) -> None:
     """Tell a tape of this thread's eager operations from now on; machine code leaves calls to Python meanwhile."""
     finish()
-    local.tapes = (*local.tapes, tape)
+    set_tapes((*local.tapes, tape))
     conditions.count(conditions.OBSERVERS, 1)
 
 
@@ -124,7 +143,7 @@ def close_tape(tape: Watcher) -> None:
     finish()
     rest = tuple(t for t in local.tapes if t is not tape)
     conditions.count(conditions.OBSERVERS, len(rest) - len(local.tapes))
-    local.tapes = rest
+    set_tapes(rest)
 
 
 def is_eager(tree: Any) -> bool:
@@ -135,10 +154,11 @@ def is_eager(tree: Any) -> bool:
 @contextmanager
 def no_collecting(is_checked: bool = False) -> Iterator[None]:
     """Eager operations made inside run at once, whatever scope is around; their results are looked at if so wished."""
-    before, local.collector = local.collector, checking if is_checked else None
+    before = local.collector
+    set_collector(checking if is_checked else None)
     try:
         yield
     finally:
-        local.collector = before
+        set_collector(before)
 
 

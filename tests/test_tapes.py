@@ -17,6 +17,7 @@ import pytest
 import jitgrad as jg
 from jitgrad.eager import pending
 from jitgrad.eager.calls import CallRule
+from jitgrad.eager.recorder import parts
 from jitgrad.interpreter import interpret
 
 X = np.array([1.0, 2.0, 3.0])
@@ -237,7 +238,7 @@ def test_rules_give_the_interpreters_bits(fn: Any) -> None:
     with jg.GradientTape() as tape:
         tape.watch(x)
         fn(x)
-    for rule, _, outputs, kept in tape.entries:
+    for rule, _, outputs, kept in map(parts, tape.entries):
         assert isinstance(rule, CallRule) and rule.call is not None and len(outputs) == 1
         shape = rule.call.program.specs[rule.call.program.inputs[-1]].known_shape
         values = [*[np.asarray(v) for v in kept], *[np.full(shape, 0.7) for _ in rule.seeds]]

@@ -19,7 +19,7 @@ import numpy as np
 
 from jitgrad.compiler import native
 
-_METH_FASTCALL, _METH_KEYWORDS = 0x80, 0x02
+_METH_KEYWORDS, _METH_NOARGS, _METH_O, _METH_FASTCALL = 0x02, 0x04, 0x08, 0x80
 
 _SYMBOLS = (
     "PyLong_AsLongLong",
@@ -33,6 +33,13 @@ _SYMBOLS = (
     "PyDict_SetItem",
     "PyObject_RichCompareBool",
     "PyObject_Vectorcall",
+    "PyObject_GetItem",
+    "PyIter_Next",
+    "PyList_Append",
+    "PySet_Contains",
+    "PySet_Add",
+    "PyThreadState_Get",
+    "PyThreadState_GetID",
     "PyErr_Occurred",
     "PyErr_SetString",
     "PyErr_Clear",
@@ -46,7 +53,12 @@ _SYMBOLS = (
 _VARIABLES = ("PyExc_TypeError",)
 
 # Their places in NumPy's table of C functions.
-_ARRAY_FUNCTIONS = {"jitgrad_array_scalar": 60, "jitgrad_array_new": 94}
+_ARRAY_FUNCTIONS = {
+    "jitgrad_array_scalar": 60,
+    "jitgrad_array_from": 69,
+    "jitgrad_array_new": 94,
+    "jitgrad_array_set_base": 282,
+}
 
 OBJECT_TYPE_OFFSET = object.__basicsize__ - ctypes.sizeof(ctypes.c_void_p)
 """Where an object's type pointer lies: the last word of the object header, in every build of CPython."""
@@ -114,6 +126,29 @@ def builtin(name: str, address: int, doc: str, bound: Any = None) -> Callable[..
     new.restype = ctypes.py_object
     made: Callable[..., Any] = new(ctypes.addressof(definition), bound, None)
     return made
+
+
+_METHOD_FLAGS = {
+    "unary": _METH_NOARGS, "binary": _METH_O, "reflected": _METH_O, "item": _METH_O,
+    "method": _METH_FASTCALL | _METH_KEYWORDS, "ufunc": _METH_FASTCALL | _METH_KEYWORDS,
+}  # fmt: skip
+
+
+def method(cls: type, name: str, address: int, kind: str) -> Any:
+    """A method of a class over machine code: `ptr f(ptr self, ptr other)`, `other` null for a "unary" one; a "method"
+    and a "ufunc" are `ptr f(ptr self, ptr args, i64 nargs, ptr names)`.
+    """
+    new = ctypes.pythonapi.PyDescr_NewMethod
+    new.argtypes, new.restype = [ctypes.py_object, ctypes.c_void_p], ctypes.py_object
+    definition = _definition(name, address, _METHOD_FLAGS[kind], getattr(cls, name).__doc__ or name)
+    return new(cls, ctypes.addressof(definition))
+
+
+def thread_number() -> int:
+    """The number of the running thread: no other thread of the interpreter ever has it again."""
+    state, number = ctypes.pythonapi.PyThreadState_Get, ctypes.pythonapi.PyThreadState_GetID
+    state.restype, number.argtypes, number.restype = ctypes.c_void_p, [ctypes.c_void_p], ctypes.c_int64
+    return int(number(state()))
 
 
 @cache

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from jitgrad.eager.recorder import Entry
-from jitgrad.eager.tensor import EagerTensor, is_told, next_number, plain, run, wrap
+from jitgrad.eager.tensor import EagerTensor, is_told, plain, run, wrap
 from jitgrad.eagerness import checking, local, no_collecting, number_of, settled
 from jitgrad.gradients import gradients
 from jitgrad.graph import Tensor
 from jitgrad.operators import call
 
-_view = np.ndarray.view
 _BASIC = frozenset((int, slice, type(None), type(Ellipsis)))
 
 
@@ -28,23 +27,18 @@ def item(x: EagerTensor, index: Any) -> Any:
     is_basic = kind in _BASIC or (kind is tuple and _BASIC.issuperset(map(type, index)))
     if not is_basic or local.collector is not None:
         return _other_item(x, index)
-    result = x._plain[index]
-    if type(result) is not np.ndarray:
-        result = np.asarray(result)
-    result.setflags(False)
-    out: EagerTensor = _view(result, EagerTensor)
-    out._plain = result
-    out.number = next_number()
+    out = wrap(x._plain[index])
     if local.tapes:
-        _record(x, index, out)
+        record_item(x, index, out)
     return out
 
 
-def _record(x: EagerTensor, index: Any, out: EagerTensor) -> None:
+def record_item(x: EagerTensor, index: Any, out: EagerTensor) -> None:
+    """Tell the tapes that watch ``x`` of an item of it."""
     number = x.number
     for tape in local.tapes:
         if number in tape.watched and x.key[0].kind in "fc":
-            tape.entries.append((ITEM, (number,), (out.number,), (index, x.key)))
+            tape.entries.append((ITEM, 1, 1, number, out.number, index, x.key))
             tape.watched.add(out.number)
 
 
@@ -59,7 +53,7 @@ def _other_item(x: EagerTensor, index: Any) -> Any:
         items = [plain(i).copy() if isinstance(i, np.ndarray) else i for i in items]
         chosen = tuple(items)
         out = wrap(x._plain[chosen])
-        _record(x, chosen, out)
+        record_item(x, chosen, out)
         return out
     if any(i.dtype == bool for i in arrays):
         items = [j for i in items for j in _positions(i)]
@@ -129,9 +123,10 @@ def placed(g: Any, index: Any, key: Any) -> Any:
     if not is_told():
         return value
     out = wrap(value)
-    entry: Entry = (PLACED, (number_of(g),), (out.number,), (index,))
+    number = number_of(g)
+    entry: Entry = (PLACED, 1, 1, number, out.number, index)
     for tape in local.tapes:
-        if entry[1][0] in tape.watched:
+        if number in tape.watched:
             tape.entries.append(entry)
             tape.watched.add(out.number)
     return out

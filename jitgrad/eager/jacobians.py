@@ -12,7 +12,7 @@ import numpy as np
 
 from jitgrad.batching import batch
 from jitgrad.compiled import run_once
-from jitgrad.eager.recorder import Entry, OwnRules
+from jitgrad.eager.recorder import Entry, OwnRules, parts
 from jitgrad.eager.tensor import EagerTensor, run
 from jitgrad.gradients import gradients
 from jitgrad.graph import Tensor
@@ -39,7 +39,7 @@ class _Pull(OwnRules):
         seed = seeds[0]
         found: dict[int, Any] = {self._target: seed}
         pending = iter(kept)
-        for rule, inputs, outputs, keeps in self._entries:
+        for rule, inputs, outputs, keeps in map(parts, self._entries):
             mine = [next(pending) if isinstance(x, np.ndarray) else x for x in keeps]
             cotangents = [found.get(n) if n is not None else None for n in outputs]
             for n, g in zip(inputs, rule.backward(mine, cotangents), strict=True):
@@ -63,14 +63,14 @@ def pull_stack(entries: Sequence[Entry], target: EagerTensor, seeds: Any, source
     """
     reached, used = {target.number}, []
     for entry in entries[::-1]:
-        _, inputs, outputs, _ = entry
+        _, inputs, outputs, _ = parts(entry)
         if any(n in reached for n in outputs):
             used.append(entry)
             reached.update(n for n in inputs if n is not None)
     wanted = [n for source in sources for n in source.numbers if n in reached]
     if not wanted:
         return [None] * len(sources)
-    kept = tuple(x for _, _, _, keeps in used for x in keeps if isinstance(x, np.ndarray))
+    kept = tuple(x for entry in used for x in parts(entry).kept if isinstance(x, np.ndarray))
     made = dict(zip(wanted, run(_Pull(used, target.number, seeds, wanted), kept, {}), strict=True))
     stacks = [[made[n] for n in source.numbers if n in made] for source in sources]
     return [functools.reduce(operator.add, found) if found else None for found in stacks]

@@ -59,18 +59,18 @@ _OPTIONS = frozenset((int, bool, str, type(None), type))
 _INTEGERS = frozenset((int,))
 
 
-def options_key(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A function with all its arguments but the first, where these are integers, words, types or tuples of integers;
-    else None.
+def options_key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+    """All arguments but the first, with the names of the last of them, where these are integers, words, types or tuples
+    of integers; else None. Machine code makes the same keys.
 
     True counts as 1 here, as it does to NumPy.
     """
-    rest = args[1:]
-    for x in (*rest, *kwargs.values()) if kwargs else rest:
+    rest = (*args[1:], *kwargs.values()) if kwargs else args[1:]
+    for x in rest:
         kind = type(x)
         if kind not in _OPTIONS and (kind is not tuple or not _INTEGERS.issuperset(map(type, x))):
             return None
-    return (fn, rest, *kwargs.items()) if kwargs else (fn, rest)
+    return (*rest, tuple(kwargs)) if kwargs else rest
 
 
 _BY_VALUE = frozenset((int, bool, str, type(None)))

@@ -9,11 +9,10 @@ import numpy as np
 
 from jitgrad.eager import recorder
 from jitgrad.eager.items import item
-from jitgrad.eager.tensor import NUMBERS, EagerTensor, next_number, one, pair, refuse_out, run, unchangeable
+from jitgrad.eager.tensor import NUMBERS, EagerTensor, Known, one, pair, refuse_out, run, unchangeable
 from jitgrad.eagerness import local
 from jitgrad.operators import Operators
 
-_view = np.ndarray.view
 _NO_OPERANDS = (type(None), str, dict)
 
 
@@ -30,23 +29,9 @@ def _binary(ufunc: Any) -> Callable[[EagerTensor, Any], Any]:
         kind = type(other)
         if local.collector is not None:
             return NotImplemented if _is_foreign(other) else run(ufunc, (self, other), {})
-        if kind is EagerTensor:
-            result = ufunc(self._plain, other._plain)
-        elif kind in NUMBERS:
-            result = ufunc(self._plain, other)
-        elif _is_foreign(other):
-            return NotImplemented
-        else:
-            return run(ufunc, (self, other), {})
-        if type(result) is not np.ndarray:
-            result = np.asarray(result)
-        result.setflags(False)
-        out: EagerTensor = _view(result, EagerTensor)
-        out._plain = result
-        out.number = next_number()
-        if local.tapes:
-            recorder.record_pair(ufunc, table, self, other, out)
-        return out
+        if kind is EagerTensor or kind in NUMBERS:
+            return pair(ufunc, table, self, other)
+        return NotImplemented if _is_foreign(other) else run(ufunc, (self, other), {})
 
     return operator
 
@@ -72,12 +57,15 @@ def _unary(ufunc: Any) -> Callable[[EagerTensor], Any]:
 
 
 class Method:
-    """A method of arrays as a function of them, on plain arrays and on traced values alike."""
+    """A method of arrays as a function of them, on plain arrays and on traced values alike; ``bound`` is what is known
+    of it by its other arguments.
+    """
 
-    __slots__ = ("name",)
+    __slots__ = ("bound", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.bound: dict[Any, Known] = {}
 
     def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         return getattr(x, self.name)(*args, **kwargs)
@@ -86,14 +74,18 @@ class Method:
         return self.name
 
 
+methods: dict[str, Method] = {}
+
+
 def _method(name: str) -> Callable[..., Any]:
-    fn, table = Method(name), recorder.tables[f"method {name}"]
+    fn = methods[name] = Method(name)
+    table = recorder.tables[fn]
 
     def method(self: EagerTensor, *args: Any, **kwargs: Any) -> Any:
         if not args and not kwargs and local.collector is None and name != "nonzero":
             return one(fn, table, self)
         refuse_out(fn, kwargs)
-        return run(fn, (self, *args), kwargs)
+        return run(fn, (self, *args), kwargs, fn.bound)
 
     method.__name__ = name
     return method
@@ -125,18 +117,18 @@ def _refused(name: str) -> Callable[..., Any]:
     return refuse
 
 
-_OPERATORS = {
+OPERATORS = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.divide, "floordiv": np.floor_divide,
     "mod": np.remainder, "pow": np.power, "matmul": np.matmul, "and": np.bitwise_and, "or": np.bitwise_or,
     "xor": np.bitwise_xor, "lshift": np.left_shift, "rshift": np.right_shift,
 }  # fmt: skip
-_COMPARISONS = {
+COMPARISONS = {
     "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
 }  # fmt: skip
-_UNARY = {"neg": np.negative, "pos": np.positive, "abs": np.absolute, "invert": np.invert}
+UNARY = {"neg": np.negative, "pos": np.positive, "abs": np.absolute, "invert": np.invert}
 
 # Methods of arrays that compute: recorded under their own names.
-_METHODS = (
+METHODS = (
     "all", "any", "argmax", "argmin", "argpartition", "argsort", "astype", "choose", "clip", "compress", "conj",
     "conjugate", "copy", "cumprod", "cumsum", "diagonal", "dot", "flatten", "max", "mean", "min", "nonzero", "prod",
     "ravel", "repeat", "reshape", "round", "searchsorted", "squeeze", "std", "sum", "swapaxes", "take", "trace",
@@ -152,11 +144,11 @@ _IN_PLACE = ("byteswap", "fill", "itemset", "partition", "put", "resize", "setfi
 def _power(self: EagerTensor, other: Any) -> Any:
     """``x ** y`` as NumPy's operator computes it, which has short ways for some exponents."""
     if (type(other) is EagerTensor or type(other) in NUMBERS) and local.collector is None:
-        return pair(_power_of, recorder.tables[_power_of], self, other)
-    return NotImplemented if _is_foreign(other) else run(_power_of, (self, other), {})
+        return pair(power_of, recorder.tables[power_of], self, other)
+    return NotImplemented if _is_foreign(other) else run(power_of, (self, other), {})
 
 
-def _power_of(x: Any, y: Any) -> Any:
+def power_of(x: Any, y: Any) -> Any:
     return x**y
 
 
@@ -166,16 +158,16 @@ def _divmod(self: EagerTensor, other: Any) -> Any:
 
 def enter_methods() -> None:
     """Give EagerTensor its operators and methods."""
-    for name, ufunc in _OPERATORS.items():
+    for name, ufunc in OPERATORS.items():
         operator = _binary(ufunc)
         setattr(EagerTensor, f"__{name}__", operator)
         setattr(EagerTensor, f"__r{name}__", _reflected(ufunc))
         setattr(EagerTensor, f"__i{name}__", operator)
-    for name, ufunc in _COMPARISONS.items():
+    for name, ufunc in COMPARISONS.items():
         setattr(EagerTensor, f"__{name}__", _binary(ufunc))
-    for name, ufunc in _UNARY.items():
+    for name, ufunc in UNARY.items():
         setattr(EagerTensor, f"__{name}__", _unary(ufunc))
-    for name in _METHODS:
+    for name in METHODS:
         setattr(EagerTensor, name, _method(name))
     for name, doc in _PROPERTIES.items():
         setattr(EagerTensor, name, _property(name, doc))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -37,15 +36,35 @@ class OwnRules:
         self.rules: dict[Any, Any] = {}
 
 
-# A recorded call: its rule, the numbers of its arguments (None where nothing is to be passed) and of its results, and
-# what is kept. A plain tuple, which is made in a fifth of the time of a named one.
-Entry = tuple[Rule, tuple[int | None, ...], tuple[int | None, ...], tuple[Any, ...]]
+Entry = tuple[Any, ...]
+"""A recorded call: (rule, number of inputs, number of outputs, *inputs, *outputs, *kept). Inputs and outputs are the
+numbers of tensors, None where nothing is to be passed; kept is what the rule will read. One flat tuple, since every
+object more costs a tape of ten thousand small calls its memory and the garbage collector its time.
+"""
 
-# What is known of calls of a function, by the keys of its arguments: the rule (None where the result carries no
-# gradient), what picks out of (*arguments, result) what is kept (None: nothing is), and the key of the result.
-Picker = Callable[[Any], tuple[Any, ...]]
-Known = tuple[Rule | None, Picker | None, Any]
-Table = dict[Any, Known]
+
+class Parts(NamedTuple):
+    """An entry taken apart."""
+
+    rule: Rule
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int | None, ...]
+    kept: tuple[Any, ...]
+
+
+def parts(entry: Entry) -> Parts:
+    """What an entry is made of."""
+    inputs_end = 3 + entry[1]
+    outputs_end = inputs_end + entry[2]
+    return Parts(entry[0], entry[3:inputs_end], entry[inputs_end:outputs_end], entry[outputs_end:])
+
+
+# What is known of calls of a function of one operand by its key: the rule (None where the result carries no gradient),
+# which of x (1), y (2) and the result (4) the rule reads, and the key of the result. Of two operands: by the key of
+# the first, then by that of the second.
+Known = tuple[Rule | None, int, Any]
+X, Y, OUT = 1, 2, 4
+Table = dict[Any, Any]
 tables: dict[Any, Table] = defaultdict(dict)
 MOST_RULES = 4096
 
@@ -55,33 +74,33 @@ def record_one(fn: Any, table: Table, x: Any, out: Any) -> None:
     number = x.number
     for tape in local.tapes:
         if number in tape.watched:
-            rule, pick, out.key = table.get(x.key) or _learn(x.key, fn, table, (x,), out)
+            rule, reads, out.key = table.get(x.key) or _learn(table, x.key, fn, (x,), out)
             if rule is not None:
-                tape.entries.append((rule, (number,), (out.number,), pick((x, out)) if pick else ()))
+                kept = (x, out)[not reads & X : 1 + bool(reads & OUT)]
+                tape.entries.append((rule, 1, 1, number, out.number, *kept))
                 tape.watched.add(out.number)
 
 
 def record_pair(fn: Any, table: Table, x: Any, y: Any, out: Any) -> None:
     """``record`` for a call of two arrays or numbers, one of them a tensor, that gives one tensor."""
-    kind, other = type(x), type(y)
-    if kind is other:
-        a, b, key = x.number, y.number, (x.key, y.key)
-    elif other is float:
-        a, b, key = x.number, None, (x.key, float)
-    elif kind is float:
-        a, b, key = None, y.number, (float, y.key)
-    else:
-        a, b, key = number_of(x), number_of(y), (leaf_key(x), leaf_key(y))
+    a, b = number_of(x), number_of(y)
     for tape in local.tapes:
         watched = tape.watched
         if a in watched or b in watched:
-            rule, pick, out.key = table.get(key) or _learn(key, fn, table, (x, y), out)
+            key, other = operand_key(x), operand_key(y)
+            inner = table.get(key)
+            if inner is None:
+                inner = _room(table)[key] = {}
+            rule, reads, out.key = inner.get(other) or _learn(inner, other, fn, (x, y), out)
             if rule is not None:
-                kept = pick((x, y, out)) if pick else ()
-                if kind is np.ndarray or other is np.ndarray:
-                    kept = unchanging(kept)
-                tape.entries.append((rule, (a, b), (out.number,), kept))
+                kept = unchanging([v for bit, v in ((X, x), (Y, y), (OUT, out)) if reads & bit])
+                tape.entries.append((rule, 2, 1, a, b, out.number, *kept))
                 watched.add(out.number)
+
+
+def operand_key(x: Any) -> Any:
+    """What a rule depends on in an operand: as ``leaf_key``, but an integer stands for itself."""
+    return x if type(x) is int else leaf_key(x)
 
 
 def unchanging(values: Sequence[Any]) -> tuple[Any, ...]:
@@ -89,22 +108,22 @@ def unchanging(values: Sequence[Any]) -> tuple[Any, ...]:
     return tuple([x.copy() if type(x) is np.ndarray and x.flags.writeable else x for x in values])
 
 
-def _learn(key: Any, fn: Any, table: Table, args: tuple[Any, ...], out: Any) -> Known:
+def _learn(table: Table, key: Any, fn: Any, args: tuple[Any, ...], out: Any) -> Known:
     from jitgrad.eager.calls import rule_of
 
-    if len(table) >= MOST_RULES:
-        table.clear()
     rule = rule_of(fn, args, {}, args, (out,)) if out.dtype.kind in "fc" else None
-    pick = None if rule is None else _picker(rule.places(len(args)))
-    found = table[key] = (rule, pick, out.key)
+    places = () if rule is None else rule.places(len(args))
+    bits = (X, OUT) if len(args) == 1 else (X, Y, OUT)
+    assert list(places) == sorted(places)  # the order in which they are kept
+    found = _room(table)[key] = (rule, sum(bits[k] for k in places), out.key)
     return found
 
 
-def _picker(places: Sequence[int]) -> Picker | None:
-    if len(places) == 1:
-        (place,) = places
-        return lambda values: (values[place],)
-    return itemgetter(*places) if places else None
+def _room(table: Table) -> Table:
+    """The table, emptied if it is full."""
+    if len(table) >= MOST_RULES:
+        table.clear()
+    return table
 
 
 # -- any call ------------------------------------------------------------------------------------------------
@@ -166,7 +185,7 @@ def keep(
     found = [n for n in carrying if n is not None]
     if not found:
         return
-    entry: Entry = (rule, numbers, carrying, kept)
+    entry: Entry = (rule, len(numbers), len(carrying), *numbers, *carrying, *kept)
     for tape in tapes:
         tape.entries.append(entry)
         tape.watched.update(found)

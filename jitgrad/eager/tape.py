@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad import pytree
+from jitgrad.eager import native
 from jitgrad.eager.calls import ones_like
 from jitgrad.eager.jacobians import (
     Source,
@@ -23,7 +24,7 @@ from jitgrad.eager.jacobians import (
     jacobian_in_graph,
 )
 from jitgrad.eager.pending import PendingTensor
-from jitgrad.eager.recorder import Entry
+from jitgrad.eager.recorder import Entry, parts
 from jitgrad.eager.tensor import EagerTensor, asarray, wrap
 from jitgrad.eagerness import close_tape, finish, local, open_tape, settled
 from jitgrad.errors import layout
@@ -57,6 +58,7 @@ class GradientTape:
     def __enter__(self) -> GradientTape:
         if self in local.tapes:
             raise RuntimeError("this tape records already")
+        native.place()
         self._is_in_graph = in_graph()
         open_tape(self)
         return self
@@ -240,7 +242,8 @@ class GradientTape:
     def _propagate(self, found: Cotangents, sources: set[int]) -> None:
         """Take the entries from the last to the first; of cotangents that have been used, those of sources are kept."""
         watched, take = self.watched, found.pop
-        for rule, inputs, outputs, kept in self.entries[::-1]:
+        for entry in self.entries[::-1]:
+            rule, inputs, outputs, kept = parts(entry)
             cotangents = [found.get(n) if n in sources else take(n, None) for n in outputs]
             if cotangents[0] is None and all(g is None for g in cotangents):
                 continue

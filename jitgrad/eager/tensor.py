@@ -47,10 +47,11 @@ class EagerTensor(np.ndarray[Any, Any], Valued):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if method == "__call__" and not kwargs and local.collector is None and ufunc.nout == 1:
+            table = ufunc_tables.setdefault(ufunc, recorder.tables[ufunc])
             if len(inputs) == 1:
-                return one(ufunc, recorder.tables[ufunc], inputs[0])
+                return one(ufunc, table, inputs[0])
             if len(inputs) == 2 and type(inputs[0]) in _OPERANDS and type(inputs[1]) in _OPERANDS:
-                return pair(ufunc, recorder.tables[ufunc], *inputs)
+                return pair(ufunc, table, *inputs)
         if any(isinstance(x, Operators) for x in inputs):
             return NotImplemented
         refuse_out(ufunc, kwargs)
@@ -170,21 +171,27 @@ def is_told() -> bool:
     return bool(local.tapes) or local.collector is not None
 
 
-def run(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call ``fn`` on plain arrays; the arrays that it gives become tensors, of which the tapes are told."""
+def run(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], bound: dict[Any, Known] | None = None
+) -> Any:
+    """Call ``fn`` on plain arrays; the arrays that it gives become tensors, of which the tapes are told. ``bound`` is
+    what is known of ``fn`` by its arguments but the first, if it keeps that itself.
+    """
     if local.collector is not None:
         return local.collector.add(fn, args, kwargs)
-    key = options_key(fn, args, kwargs) if type(args[0] if args else None) is EagerTensor else None
+    key = options_key(args, kwargs) if type(args[0] if args else None) is EagerTensor else None
     if key is None:
         return run_any(fn, args, kwargs)
-    bound = _bound.get(key)
-    if bound is not None:
-        return one(*bound, args[0])
+    if bound is None:
+        bound, key = _bound, (fn, key)
+    known = bound.get(key)
+    if known is not None:
+        return one(*known, args[0])
     out = run_any(fn, args, kwargs)
     if type(out) is EagerTensor:
-        if len(_bound) >= recorder.MOST_RULES:
-            _bound.clear()
-        _bound[key] = (Bound(fn, args[1:], kwargs), {})
+        if len(bound) >= recorder.MOST_RULES:
+            bound.clear()
+        bound[key] = (Bound(fn, args[1:], kwargs), {})
     return out
 
 
@@ -204,8 +211,10 @@ class Bound:
         return self.fn
 
 
-# Function and options → the function of the first argument alone, and what the recorder knows of it.
-_bound: dict[Any, tuple[Bound, recorder.Table]] = {}
+Known = tuple[Bound, recorder.Table]
+"""The function of the first argument alone, and what the recorder knows of it."""
+_bound: dict[Any, Known] = {}  # by function and key of options
+ufunc_tables: dict[np.ufunc, recorder.Table] = {}  # of ufuncs that give one array
 
 
 def run_any(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -260,13 +269,7 @@ _OPERANDS = NUMBERS | {EagerTensor}
 
 def one(fn: Callable[[Any], Any], table: recorder.Table, x: EagerTensor) -> EagerTensor:
     """The tensor that ``fn`` gives for one tensor; ``table`` is the recorder's of ``fn``."""
-    result = fn(x._plain)
-    if type(result) is not np.ndarray:
-        result = np.asarray(result)
-    result.setflags(False)
-    out: EagerTensor = _view(result, EagerTensor)
-    out._plain = result
-    out.number = next_number()
+    out = wrap(fn(x._plain))
     if local.tapes:
         recorder.record_one(fn, table, x, out)
     return out
@@ -274,13 +277,7 @@ def one(fn: Callable[[Any], Any], table: recorder.Table, x: EagerTensor) -> Eage
 
 def pair(fn: Callable[[Any, Any], Any], table: recorder.Table, x: Any, y: Any) -> EagerTensor:
     """The tensor that ``fn`` gives for two arrays or numbers, one of them a tensor."""
-    result = fn(x._plain if type(x) is EagerTensor else x, y._plain if type(y) is EagerTensor else y)
-    if type(result) is not np.ndarray:
-        result = np.asarray(result)
-    result.setflags(False)
-    out: EagerTensor = _view(result, EagerTensor)
-    out._plain = result
-    out.number = next_number()
+    out = wrap(fn(x._plain if type(x) is EagerTensor else x, y._plain if type(y) is EagerTensor else y))
     if local.tapes:
         recorder.record_pair(fn, table, x, y, out)
     return out

@@ -1,0 +1,33 @@
+"""Words by which Python tells machine code of eager operations: where a tensor keeps what, what an operation is; no
+code.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+THREAD, SHOWN, COUNT, FIRST_TAPE = range(4)
+"""In ``eagerness.here``: the thread, whether its operations may be taken, how many tapes, and the first of them: pairs
+of the addresses of entries and watched.
+"""
+
+
+class Slots(NamedTuple):
+    """Bytes from the start of a tensor to what its slots refer to."""
+
+    plain: int
+    number: int
+    key: int
+
+
+class Op(IntEnum):
+    """What a record of an operation holds, all of it addresses of objects: the function that defines it; what computes
+    it on arrays; what rules are made from; the rules by keys of the operands; for methods, rules and functions by their
+    arguments. An item has the function that records it in place of what computes, and its rule in place of FN.
+    """
+
+    PYTHON, CALL, FN, TABLE, BOUND = range(5)
+
+
+OP_WORDS = len(Op)
