@@ -31,3 +31,15 @@ class Op(IntEnum):
 
 
 OP_WORDS = len(Op)
+
+KEYS, KEY_RANK = 512, 4
+KEY_WORDS = KEY_RANK + 3
+"""So many keys of tensors, each as the address of the dtype, the number of axes, their extents (0 for those that there
+are not), and the address of the key.
+"""
+KEY_FACTORS = (13, 31, 37, 41, 43)
+
+
+def key_place(dtype: int, rank: int, extents: tuple[int, ...]) -> int:
+    """Where a key is to be looked for."""
+    return ((dtype >> 5) + sum(f * n for f, n in zip(KEY_FACTORS, (rank, *extents), strict=True))) % KEYS

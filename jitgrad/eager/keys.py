@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+from array import array
 from typing import Any
 
 import numpy as np
 
+from jitgrad.compiler.eager_layout import KEY_RANK, KEY_WORDS, KEYS, key_place
 from jitgrad.eagerness import Valued
 from jitgrad.keys import frozen
 from jitgrad.trace import Static
@@ -24,6 +26,9 @@ class ArrayKey(tuple):  # type: ignore[type-arg]
 _keys: dict[Any, ArrayKey] = {}
 _MOST_KEYS = 65536
 
+seen = array("q", bytes(8 * KEYS * KEY_WORDS))
+"""Keys that were asked for, for machine code (eager_layout.py says where). They are in ``_keys``, and alive by that."""
+
 
 def array_key(x: Any) -> ArrayKey:
     """The one key of a tensor's dtype and shape."""
@@ -31,9 +36,28 @@ def array_key(x: Any) -> ArrayKey:
     found = _keys.get(both)
     if found is None:
         if len(_keys) >= _MOST_KEYS:
-            _keys.clear()
+            _forget()
         found = _keys[both] = ArrayKey(both)
+    if x.ndim <= KEY_RANK:
+        _show(both, found)
     return found
+
+
+def _forget() -> None:
+    """Keys live on until machine code knows none of them any more."""
+    kept = dict(_keys)
+    _keys.clear()
+    seen[:] = array("q", bytes(8 * KEYS * KEY_WORDS))
+    kept.clear()
+
+
+def _show(both: Any, key: ArrayKey) -> None:
+    dtype, shape = both
+    extents = (*shape, *(0,) * (KEY_RANK - len(shape)))
+    first = KEY_WORDS * key_place(id(dtype), len(shape), extents)
+    seen[first : first + KEY_WORDS] = array("q", (id(dtype), len(shape), *extents, id(key)))
+    if _keys.get(both) is not key:  # another thread has forgotten it meanwhile
+        seen[first] = 0
 
 
 def leaf_key(x: Any) -> Any:

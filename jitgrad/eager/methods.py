@@ -128,12 +128,12 @@ COMPARISONS = {
 UNARY = {"neg": np.negative, "pos": np.positive, "abs": np.absolute, "invert": np.invert}
 
 # Methods of arrays that compute: recorded under their own names.
-METHODS = (
+METHODS = {
     "all", "any", "argmax", "argmin", "argpartition", "argsort", "astype", "choose", "clip", "compress", "conj",
     "conjugate", "copy", "cumprod", "cumsum", "diagonal", "dot", "flatten", "max", "mean", "min", "nonzero", "prod",
     "ravel", "repeat", "reshape", "round", "searchsorted", "squeeze", "std", "sum", "swapaxes", "take", "trace",
     "transpose", "var",
-)  # fmt: skip
+}  # fmt: skip
 _PROPERTIES = {
     "T": "The transpose: all axes reversed.", "mT": "The last two axes swapped.", "real": "Real part.",
     "imag": "Imaginary part.",
@@ -149,6 +149,7 @@ def _power(self: EagerTensor, other: Any) -> Any:
 
 
 def power_of(x: Any, y: Any) -> Any:
+    """``x ** y``."""
     return x**y
 
 

@@ -19,11 +19,11 @@ import numpy as np
 from jitgrad import eagerness
 from jitgrad.compiler import capi, native, tiers
 from jitgrad.compiler.cache import cache_key, kernel_cache
-from jitgrad.compiler.eager_layout import COUNT, FIRST_TAPE, OP_WORDS, SHOWN, THREAD, Op, Slots
-from jitgrad.eager import methods, recorder, tensor
+from jitgrad.compiler.eager_layout import COUNT, FIRST_TAPE, SHOWN, THREAD, Op, Slots
+from jitgrad.config import config
+from jitgrad.eager import keys, methods, recorder, tensor
 from jitgrad.eager.items import ITEM, item, record_item
 from jitgrad.eager.tensor import EagerTensor
-from jitgrad.config import config
 from jitgrad.eagerness import here, local
 
 definitions: dict[str, Callable[..., Any]] = {}
@@ -84,7 +84,7 @@ def _operations() -> dict[str, tuple[str, Words]]:
         found[f"__r{name}__"] = ("reflected", _words(f"__r{name}__", ufunc, ufunc))
     for name, ufunc in methods.UNARY.items():
         found[f"__{name}__"] = ("unary", _words(f"__{name}__", ufunc, ufunc))
-    for name in methods.METHODS:
+    for name in sorted(methods.METHODS - {"nonzero"}):  # which gives a tuple
         fn = methods.methods[name]
         found[name] = ("method", _words(name, getattr(np.ndarray, name), fn) | {Op.BOUND: id(fn.bound)})
     found["__pow__"] = ("binary", _words("__pow__", operator.pow, methods.power_of))
@@ -118,8 +118,9 @@ def _register(memory: Any) -> None:
     capi.register_arrays()
     native.add_symbol("jitgrad_eager_here", here.buffer_info()[0])
     native.add_symbol("jitgrad_eager_ops", memory.ctypes.data)
+    native.add_symbol("jitgrad_eager_keys", keys.seen.buffer_info()[0])
     objects = {
-        "eager_show": show, "eager_counter": tensor.next_number.__self__, "eager_record_one": recorder.record_one,
+        "eager_show": show, "eager_counter": tensor.counter, "eager_record_one": recorder.record_one,
         "eager_record_pair": recorder.record_pair, "type_tensor": EagerTensor, "type_float": float, "type_int": int,
         "type_bool": bool, "type_str": str, "type_type": type, "type_tuple": tuple, "type_slice": slice, "none": None,
         "ellipsis": ..., "one": 1, "two": 2, "call_name": "__call__",

@@ -21,7 +21,8 @@ from jitgrad.errors import DTypeError, TracedValueError, layout
 from jitgrad.operators import Operators
 from jitgrad.sources import source_text, user_source
 
-next_number = itertools.count().__next__
+counter = itertools.count()
+next_number = counter.__next__
 _view = np.ndarray.view
 
 
