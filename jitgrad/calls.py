@@ -4,10 +4,13 @@ which takes the calls that it has seen. What runs is the executable's business.
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from jitgrad import conditions, pytree, recording
 from jitgrad.config import config, log
@@ -75,6 +78,7 @@ class Calls:
         self.streams = Streams()
         self._entries: dict[tuple[Any, ...], Entry] = {}
         self._used: dict[tuple[Any, ...], int] = {}
+        self._plain: dict[tuple[Any, ...] | None, Entry] = {}  # entries of calls with arrays only, by dtypes and shapes
         self._clock = 0
         self._latest: _Call | None = None
         self._once: set[Form] = set()
@@ -169,10 +173,17 @@ class Calls:
 
     def concrete_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Entry, list[Any]]:
         """What runs a call, and its arrays. TypeError for traced values."""
+        key = None if kwargs else _key_of_arrays(args)
+        known = self._plain.get(key)
+        if known is not None:
+            return known, list(args)
         call = self._take_apart(args, kwargs)
         if call is None:
             raise TypeError(f"{self.name}: interpret and explain take arrays, not traced values")
-        return self._entry(call), call.arrays
+        entry = self._entry(call)
+        if key is not None and not self.arguments.any_static and all(map(operator.is_, args, call.arrays)):
+            self._plain[key] = entry
+        return entry, call.arrays
 
     def _entry(self, call: _Call) -> Entry:
         entry = self._entries.get(call.key)
@@ -208,6 +219,7 @@ class Calls:
         if self._steady is not None:
             self._steady.forget(key)
         self._used.pop(key, None)
+        self._plain.clear()
         del self._entries[key]
 
     def _trace(self, call: _Call) -> Traced:
@@ -302,6 +314,16 @@ class Calls:
             {name: written(name, x) for name, x in kwargs.items()},
             call.leaves,
         )
+
+
+def _key_of_arrays(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Dtypes and shapes of arguments that are plain arrays in order, as traced calls take them; None for others."""
+    key: list[Any] = []
+    for array in args:
+        if type(array) is not np.ndarray or not array.flags.c_contiguous:
+            return None
+        key += (array.dtype, array.shape)
+    return tuple(key)
 
 
 def _key_text(key: LeafKey) -> str:

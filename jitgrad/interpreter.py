@@ -11,11 +11,13 @@ import numpy as np
 
 from jitgrad import recording
 from jitgrad.errors import IndexingError, JitgradError, layout, unwritten_error
+from jitgrad.listing import Listing, list_program
 from jitgrad.opdef import Elementwise, Fill, Gather, Library, Scatter
 from jitgrad.program import Instruction, Program, instruction_text
 from jitgrad.sources import source_text
 
 _REUSED_BYTES = 256 * 1024  # from here on, memory that is at hand is worth more than looking for it costs; as in NumPy
+_LISTED_FROM = 3  # a program's first runs go step by step: writing its listing takes as long as a dozen runs of it
 _OWN_REFERENCES = 3  # of an array that only the table of values holds: the table, a variable, the question itself
 
 
@@ -44,7 +46,11 @@ class _Step(NamedTuple):
 def interpret(program: Program, feeds: Sequence[Any]) -> list[Any]:
     """Values of the program's outputs for arrays of its inputs, each value dropped after its last use."""
     constants, steps = _prepared(program)
-    if recording.sinks:
+    if not recording.sinks:
+        listing = _listing(program, steps)
+        if listing is not None:
+            return _run_listing(program, listing, feeds)
+    else:
         steps = [_recorded(program, step) for step in steps]
     values = constants.copy()
     for v, array in zip(program.inputs, feeds, strict=True):
@@ -70,6 +76,30 @@ def interpret(program: Program, feeds: Sequence[Any]) -> list[Any]:
             for v in dead:
                 values[v] = None
     return [values[v] for v in program.outputs]
+
+
+def _listing(program: Program, steps: Sequence[_Step]) -> Listing | None:
+    """The listing of a program that is run again and again, kept with it; None for the first runs."""
+    cache = program._cache
+    found: Listing | None = cache.get("listing")
+    if found is None:
+        runs = cache["interpreted_runs"] = cache.get("interpreted_runs", 0) + 1
+        if runs >= _LISTED_FROM:
+            reusable = {step.number: step.reusable for step in steps}
+            found = cache["listing"] = list_program(program, reusable)
+    return found
+
+
+def _run_listing(program: Program, listing: Listing, feeds: Sequence[Any]) -> list[Any]:
+    try:
+        with np.errstate(all="ignore"):
+            return listing.run(*feeds)
+    except (IndexError, np.linalg.LinAlgError, JitgradError) as error:
+        trace = error.__traceback__
+        line = trace.tb_next.tb_lineno if trace is not None and trace.tb_next is not None else 0
+        if line not in listing.numbers:
+            raise
+        raise located(program, program.instructions[listing.numbers[line]], error) from error
 
 
 def _recorded(program: Program, step: _Step) -> _Step:

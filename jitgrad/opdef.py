@@ -185,6 +185,7 @@ class OpDef:
     ``vjp`` is None where there is no rule; ``differentiable=False`` says that none is missing.
     ``stateful`` ops are neither merged nor dropped nor folded.
     ``expand(emit, params)``: an op without inputs that a program makes of other instructions; it gives its value.
+    ``bound(params, in_specs)``: ``impl`` with its params, made for many calls on arrays of numbers of these specs.
     ``infers_partial`` says that ``infer`` also takes partly unknown shapes, for ops that need extents of several
     inputs to agree; the graph probes the others with made-up extents.
     """
@@ -198,6 +199,7 @@ class OpDef:
     stateful: bool = False
     infers_partial: bool = False
     expand: Callable[[Emit, Params], int] | None = None
+    bound: Callable[[Params, Specs], Impl] | None = None
 
     def __repr__(self) -> str:
         return f"OpDef({self.name})"
@@ -217,11 +219,12 @@ def define(
     stateful: bool = False,
     infers_partial: bool = False,
     expand: Callable[[Emit, Params], int] | None = None,
+    bound: Callable[[Params, Specs], Impl] | None = None,
 ) -> OpDef:
     """Make an op and enter it in the registry; CompileError when the name is taken."""
     if name in _registry:
         raise CompileError(f"op {name!r} is defined twice")
-    op = OpDef(name, infer, impl, vjp, kind, differentiable, stateful, infers_partial, expand)
+    op = OpDef(name, infer, impl, vjp, kind, differentiable, stateful, infers_partial, expand, bound)
     _registry[name] = op
     return op
 

@@ -5,6 +5,7 @@ functions share it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from jitgrad.graph import Operation, Tensor
 from jitgrad.inlining import inlined
 from jitgrad.interpreter import interpret
 from jitgrad.nonfinite import run_checked
+from jitgrad.opdef import Control
 from jitgrad.program import Program, is_dynamic, is_fed, needed_operations, slice_graph
 from jitgrad.progress import watched
 from jitgrad.restoring import variables_of
@@ -103,9 +105,14 @@ class Stage:
 
     def interpret(self, arrays: Sequence[Any]) -> list[Any]:
         """Arrays of the fetches, computed op by op in NumPy."""
-        program = self.program([spec_of(array) for array in arrays])
-        run = partial(interpret_fresh, program, arrays)
-        return run_checked(run, program, arrays) if config.debug_nans else run()
+        program = self._fixed_program if self._is_fixed else self.program([spec_of(array) for array in arrays])
+        if not config.settings.debug_nans:
+            return interpret_fresh(program, arrays)
+        return run_checked(partial(interpret_fresh, program, arrays), program, arrays)
+
+    @functools.cached_property
+    def _fixed_program(self) -> Program:
+        return self.program([t.spec for t in self.feeds])
 
 
 def _keep(table: dict[Any, Any], key: Any, value: Any) -> None:
@@ -154,6 +161,7 @@ class Runner:
         self._steps = _plan_steps(self.fetches, self.feeds, tuple(targets), self.operations, name)
         first = self._steps[0]
         self._only = first.stage if len(self._steps) == 1 and not first.dynamic else None
+        self._may_draw = any(op.opdef.stateful or isinstance(op.opdef.kind, Control) for op in self.operations)
 
     @property
     def reads_variables(self) -> bool:
@@ -181,6 +189,8 @@ class Runner:
 
     def interpret(self, arrays: Sequence[Any]) -> list[Any]:
         """Arrays of the fetches, computed op by op in NumPy."""
+        if self._only is not None and not self._may_draw:
+            return self._only.interpret(arrays)
         with reading(self.streams):
             return self._only.interpret(arrays) if self._only is not None else self._run_steps(arrays, Stage.interpret)
 
@@ -297,12 +307,14 @@ def interpret_fresh(program: Program, arrays: Sequence[Any]) -> list[Any]:
 
 
 def _separate(values: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
-    taken = {id(array) for array in inputs}
+    taken = set(map(id, inputs))
     return [_fresh(value, taken) for value in values]
 
 
 def _fresh(value: Any, taken: set[int]) -> Any:
-    array = np.asarray(value)
+    if type(value) is not np.ndarray:
+        value = np.asarray(value)
+    array = value
     flags = array.flags
     if id(array) in taken or not (flags.owndata and flags.c_contiguous and flags.writeable):
         array = np.array(array, order="C")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,12 @@ def spread(g: Tensor, x: Tensor, axis: Any, keepdims: bool) -> Tensor:
     return shaped_like(apply_one(find("broadcast_like"), g, x), x)
 
 
+_UFUNCS = {
+    "add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum,
+    "logical_or": np.logical_or, "logical_and": np.logical_and,
+}  # fmt: skip
+
+
 def define_reduction(
     name: str,
     impl: Callable[..., Any],
@@ -78,6 +85,7 @@ def define_reduction(
         name,
         infer=infer,
         impl=impl,
+        bound=None if combine not in _UFUNCS else lambda params, specs: partial(_UFUNCS[combine].reduce, **params),
         vjp=vjp,
         kind=Reduce(combine),
         differentiable=vjp is not None,

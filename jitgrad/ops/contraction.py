@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,15 @@ def _matmul_impl(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:
     )
 
 
+def _ready_matmul(transpose_a: bool, transpose_b: bool) -> Callable[[Any, Any], Any]:
+    product = np.matmul
+    if transpose_a and transpose_b:
+        return lambda a, b: product(a.swapaxes(-1, -2), b.swapaxes(-1, -2))
+    if transpose_a:
+        return lambda a, b: product(a.swapaxes(-1, -2), b)
+    return (lambda a, b: product(a, b.swapaxes(-1, -2))) if transpose_b else product
+
+
 def product(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
     """The op itself: matrices on the last two axes, equal leading axes, equal dtypes."""
     return apply_one(matmul_op, a, b, transpose_a=transpose_a, transpose_b=transpose_b)
@@ -61,6 +71,7 @@ matmul_op = define(
     "matmul",
     infer=_infer_matmul,
     impl=_matmul_impl,
+    bound=lambda params, specs: _ready_matmul(**params),
     vjp=_matmul_vjp,
     kind=Contract(),
     infers_partial=True,

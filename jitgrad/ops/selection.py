@@ -190,10 +190,20 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
 
 # -- n-ary sum -----------------------------------------------------------------------------------------------
 
+
+
+def _sum_of(*xs: Any) -> Any:
+    add, total = np.add, xs[0]
+    for x in xs[1:]:
+        total = add(total, x)
+    return total
+
+
 add_n_op = define(
     "add_n",
     infer=same_spec,
     impl=lambda *xs: functools.reduce(np.add, xs),
+    bound=lambda params, specs: np.add if len(specs) == 2 else _sum_of,
     vjp=lambda g, out, *xs: (g,) * len(xs),
     kind=Elementwise("add_n"),
     infers_partial=True,

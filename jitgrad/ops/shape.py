@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
+from operator import itemgetter, methodcaller
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,7 @@ reshape_op = define(
     "reshape",
     infer=_infer_reshape,
     impl=lambda x, shape: np.reshape(x, shape),
+    bound=lambda params, specs: methodcaller("reshape", params["shape"]),
     vjp=lambda g, out, x, *, shape: reshape_back(g, x),
     kind=View(),
     infers_partial=True,
@@ -160,6 +162,7 @@ transpose_op: OpDef = define(
     "transpose",
     infer=_infer_transpose,
     impl=lambda x, axes: np.transpose(x, axes),
+    bound=lambda params, specs: methodcaller("transpose", params["axes"]),
     vjp=lambda g, out, x, *, axes: apply_one(transpose_op, g, axes=_inverse(axes)),
     kind=Reindex(_transpose_maps),
 )
@@ -236,10 +239,16 @@ def _expand_dims_maps(specs: Specs, params: Params) -> Maps:
     return ((IndexMap(tuple(AxisIndex(axis) for axis in range(rank) if axis not in params["axes"])),),)
 
 
+def _with_new_axes(shape: tuple[int, ...], axes: Sequence[int]) -> tuple[slice | None, ...]:
+    """The index that puts new axes at these places."""
+    return tuple(None if axis in axes else slice(None) for axis in range(len(shape) + len(axes)))
+
+
 expand_dims_op = define(
     "expand_dims",
     infer=_infer_expand_dims,
     impl=lambda x, axes: np.expand_dims(x, axes),
+    bound=lambda params, specs: itemgetter(_with_new_axes(specs[0].known_shape, params["axes"])),
     vjp=lambda g, out, x, *, axes: apply_one(squeeze_op, g, axes=axes),
     kind=Reindex(_expand_dims_maps),
 )
@@ -269,6 +278,7 @@ squeeze_op: OpDef = define(
     "squeeze",
     infer=_infer_squeeze,
     impl=lambda x, axes: np.squeeze(x, axes),
+    bound=lambda params, specs: methodcaller("squeeze", params["axes"]),
     vjp=lambda g, out, x, *, axes: apply_one(expand_dims_op, g, axes=axes),
     kind=Reindex(_squeeze_maps),
     infers_partial=True,

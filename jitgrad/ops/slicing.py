@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,7 @@ getslice_op = define(
     "getslice",
     infer=lambda specs, params: (TensorSpec(_sliced_shape(specs[0].known_shape, params), specs[0].dtype),),
     impl=lambda x, **params: np.asarray(x)[_slices(params)],
+    bound=lambda params, specs: itemgetter(_slices(params)),
     vjp=lambda g, out, x, **params: _unslice(g, x, params),
     kind=Reindex(_getslice_maps),
 )
@@ -109,6 +111,17 @@ def _unslice_impl(v: Any, *like: Any, shape: Any, **params: Any) -> Any:
     return out
 
 
+def _ready_unslice(params: Params, specs: Specs) -> Callable[..., Any]:
+    zeros, shape, window = np.zeros, _target_shape(specs, params), _slices(params)
+
+    def unslice(v: Any, *like: Any) -> Any:
+        out = zeros(shape, v.dtype)
+        out[window] = v
+        return out
+
+    return unslice
+
+
 def _unslice_maps(specs: Specs, params: Params) -> Maps:
     dims, guards = [], []
     for axis, r in enumerate(_ranges(_target_shape(specs, params), params)):
@@ -127,6 +140,7 @@ unslice_op = define(
     "unslice",
     infer=_infer_unslice,
     impl=_unslice_impl,
+    bound=_ready_unslice,
     vjp=_unslice_vjp,
     kind=Reindex(_unslice_maps),
     infers_partial=True,

@@ -69,6 +69,7 @@ def define_special(
         name,
         infer=lambda specs, params: _infer(name, specs),
         impl=impl or special(name),
+        bound=None if impl else lambda params, specs: getattr(importlib.import_module("scipy.special"), name),
         vjp=vjp,
         kind=kind or Elementwise(name),
         infers_partial=True,
