@@ -26,7 +26,7 @@ LAYERS = (
     ),
     ("opdef",),
     ("sources", "operators", "dispatch", "graph", "scopes", "program", "again", "views", "inlining"),
-    ("ops", "interpreter", "nonfinite", "restoring"),
+    ("ops", "listing", "interpreter", "nonfinite", "restoring"),
     ("aggregation", "gradient_rules", "gradients", "tangents"),
     ("sparse",),
     ("compiler",),
