@@ -117,7 +117,9 @@ class Calls:
             return build_eager(entry.results, [wrap(array) for array in entry.runner.run(call.arrays)])
         if entry.split is None:
             rebuild, outputs = self._rebuild(call), entry.runner.fetches
-            made = Traceable(self.fn, call.structure, call.leaves, rebuild, self._scope, entry.results, outputs)
+            made = Traceable(
+                self.fn, call.structure, call.leaves, rebuild, self._scope, entry.results, outputs, self.streams
+            )
             entry.split = make_split(made)
         if self.arguments.any_static:
             args, kwargs = self.arguments.without_statics(*self.arguments.bind(args, kwargs))

@@ -241,9 +241,13 @@ def conv_transpose2d(
     )
 
 
-def conv_transpose(input: Any, weight: Any, *args: Any, **kwargs: Any) -> Any:
+def conv_transpose(
+    input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
+    groups: int = 1, dilation: Any = 1, data_format: str | None = None,
+) -> Any:  # fmt: skip
     """``conv_transpose1d`` or ``conv_transpose2d``, by the dimensions of ``weight``. ValueError for other weights."""
     rank = np.ndim(weight) - 2
     if rank not in (1, 2):
         raise ValueError(f"conv_transpose takes weights of 3 or 4 dimensions, got {rank + 2}")
-    return (conv_transpose1d if rank == 1 else conv_transpose2d)(input, weight, *args, **kwargs)
+    transposed = conv_transpose1d if rank == 1 else conv_transpose2d
+    return transposed(input, weight, bias, stride, padding, output_padding, groups, dilation, data_format)

@@ -19,7 +19,7 @@ from jitgrad.gradient_rules import fitted, registered_rules
 from jitgrad.graph import Tensor, apply, default_graph, in_graph
 from jitgrad.opdef import AxisIndex, Elementwise, IndexMap, Interpreted, Params, Reindex, Specs, define
 from jitgrad.ops.common import as_tensor, same_spec
-from jitgrad.sources import operation_text
+from jitgrad.sources import operation_text, place
 from jitgrad.spec import DType, TensorSpec
 from jitgrad.trace import as_name, graph_in, same
 
@@ -316,7 +316,9 @@ py_func_op = define(
 )
 
 
-def _declared(inputs: Any, dtypes: Any) -> tuple[bool, tuple[DType, ...], Sequence[Any]]:
+def _declared(fn: Any, inputs: Any, dtypes: Any) -> tuple[bool, tuple[DType, ...], Sequence[Any]]:
+    if not callable(fn):
+        raise TypeError(layout(f"py_func calls a function, got {fn!r}", needed=place()))
     is_single = isinstance(dtypes, str | type | np.dtype)
     types = tuple(np.dtype(dtype) for dtype in ([dtypes] if is_single else dtypes))
     return is_single, types, inputs if isinstance(inputs, list | tuple) else [inputs]
@@ -324,7 +326,7 @@ def _declared(inputs: Any, dtypes: Any) -> tuple[bool, tuple[DType, ...], Sequen
 
 def call_python(fn: Callable[..., Any], inputs: Any, dtypes: Any) -> Any:
     """What ``py_func`` gives for arrays, now."""
-    is_single, types, values = _declared(inputs, dtypes)
+    is_single, types, values = _declared(fn, inputs, dtypes)
     made = _run_python(*map(np.asarray, values), fn=fn, dtypes=types)
     return made if is_single else [made] if len(types) == 1 else list(made)
 
@@ -333,10 +335,11 @@ def py_func(fn: Callable[..., Any], inputs: Any, dtypes: Any, name: str | None =
     """``fn`` called on the arrays of ``inputs`` when the graph runs: any Python, never compiled, no gradient.
 
     ``dtypes`` is one dtype, which gives one tensor, or a sequence of them, which gives a list of tensors.
-    Shapes are not known before it runs. A gradient can be given to all such ops with
+    Shapes are not known before it runs. What ``fn`` raises arrives as it is, with a note of the operation and the line
+    that made it; DTypeError when it gives another dtype, ValueError another number of results. A gradient can be given to all such ops with
     ``register_gradient("py_func")``, or to this one with ``custom_gradient`` around it.
     """
-    is_single, types, values = _declared(inputs, dtypes)
+    is_single, types, values = _declared(fn, inputs, dtypes)
     graph = graph_in(list(values))
     tensors = [as_tensor(value, graph=graph) for value in values]
     outputs = apply(py_func_op, *tensors, name=name, fn=fn, dtypes=types, shapes=(None,) * len(types))

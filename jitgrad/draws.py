@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,8 @@ from jitgrad.opdef import OpDef
 from jitgrad.ops.random import draw, normal_op, uniform_op
 from jitgrad.running import Runner
 from jitgrad.scopes import jit_scope
-from jitgrad.spec import DType
+from jitgrad.sources import place
+from jitgrad.spec import DType, shape_text
 from jitgrad.streams import reading, shared, stream_key
 from jitgrad.trace import graph_in
 
@@ -36,7 +38,7 @@ def set_random_seed(seed: int | None) -> None:
     """The seed of the default graph, for the draws that are made in it from now on; outside of graphs that of eager
     draws, whose streams begin again. None: as if none had been set.
     """
-    default_graph().seed = None if seed is None else operator.index(seed)
+    default_graph().seed = _checked_seed("set_random_seed", seed)
     if not in_graph():
         shared.restart()
 
@@ -53,11 +55,12 @@ def random_uniform(
 
     ``dtype`` is float32 or float64 (DTypeError). The bounds are numbers, or arrays and tensors, which are broadcast and
     have gradients. A tensor of the graph where one is built, made by one operation (with arithmetic behind it, for
-    bounds that are no numbers); else an eager tensor. ShapeError for an unknown extent.
+    bounds that are no numbers); else an eager tensor. ShapeError for an unknown or negative extent, and for bounds that
+    do not broadcast to ``shape``; TypeError for a seed that is no integer.
     """
     if _is_number(low) and _is_number(high):
         return _draw(uniform_op, (), shape, dtype, seed, name, low=float(low), high=float(high))
-    low, high = _in_dtype(low, dtype), _in_dtype(high, dtype)
+    low, high = _bounds(uniform_op, shape, dtype, low=low, high=high)
     u = _draw(uniform_op, (low, high), shape, dtype, seed, name, low=0.0, high=1.0)
     return low + (high - low) * u
 
@@ -73,7 +76,7 @@ def random_normal(
     """Numbers of a normal distribution; else as ``random_uniform``."""
     if _is_number(mean) and _is_number(stddev):
         return _draw(normal_op, (), shape, dtype, seed, name, mean=float(mean), stddev=float(stddev))
-    mean, stddev = _in_dtype(mean, dtype), _in_dtype(stddev, dtype)
+    mean, stddev = _bounds(normal_op, shape, dtype, mean=mean, stddev=stddev)
     z = _draw(normal_op, (mean, stddev), shape, dtype, seed, name, mean=0.0, stddev=1.0)
     return mean + stddev * z
 
@@ -82,18 +85,43 @@ def _is_number(x: Any) -> bool:
     return isinstance(x, int | float | np.integer | np.floating)
 
 
-def _in_dtype(x: Any, dtype: Any) -> Any:
-    if _is_number(x):
-        return x
-    x = x if hasattr(x, "astype") else np.asarray(x)
-    return x if x.dtype == dtype else x.astype(dtype)
+def _bounds(op: OpDef, shape: Any, dtype: Any, **values: Any) -> Iterator[Any]:
+    """Bounds (or mean and deviation) in the dtype of the draw. DTypeError for values that are not real, ShapeError for
+    such as do not broadcast to the shape of the draw.
+    """
+    extents, kind = _checked_shape(op, shape), _checked_dtype(op, dtype)
+    for key, value in values.items():
+        x = value if _is_number(value) or hasattr(value, "astype") else np.asarray(value)
+        if not _is_number(x):
+            if x.dtype.kind not in "fiub":
+                raise DTypeError(layout(f"{op.name}: {key} is {x.dtype.name}, and numbers are real", needed=place()))
+            if not _broadcasts(x.shape, extents):
+                raise ShapeError(
+                    layout(
+                        f"{op.name}: {key} does not broadcast to the shape of the numbers",
+                        expected=shape_text(extents),
+                        got=shape_text(x.shape),
+                        needed=place(),
+                        hint="draw as many numbers as there are bounds: shape=np.broadcast_shapes(...)",
+                    )
+                )
+            x = x if x.dtype == kind else x.astype(kind)
+        yield x
+
+
+def _broadcasts(shape: Sequence[int | None] | None, extents: Sequence[int]) -> bool:
+    """Whether an array of a shape, of which not all may be known, is no larger than ``extents`` along any axis."""
+    if shape is None:
+        return True
+    pairs = zip(reversed(shape), reversed(extents), strict=False)
+    return len(shape) <= len(extents) and all(n in (None, 1, extent) for n, extent in pairs)
 
 
 def _draw(
     op: OpDef, values: Any, shape: Any, dtype: Any, seed: int | None, name: str | None, **params: float
 ) -> Any:
-    extents, kind = _checked_shape(shape), _checked_dtype(op, dtype)
-    seed = None if seed is None else operator.index(seed)
+    extents, kind = _checked_shape(op, shape), _checked_dtype(op, dtype)
+    seed = _checked_seed(op.name, seed)
     graph = graph_in(values) or (default_graph() if in_graph() else None)
     if graph is not None:
         return draw(op, graph, extents, kind, seed, name, **params)
@@ -120,20 +148,35 @@ def _runner(
     return Runner([out], (), name=op.name, streams=shared)
 
 
-def _checked_shape(shape: Any) -> tuple[int, ...]:
+def _checked_seed(name: str, seed: Any) -> int | None:
+    """The seed as an integer. TypeError for anything else, a tensor of a graph too: the key is made of it now."""
+    try:
+        return None if seed is None else operator.index(seed)
+    except TypeError:
+        raise TypeError(layout(f"{name}: a seed is an integer or None, got {seed!r}", needed=place())) from None
+
+
+def _checked_shape(op: OpDef, shape: Any) -> tuple[int, ...]:
     entries = tuple(shape) if isinstance(shape, list | tuple | np.ndarray) else (shape,)
-    if any(n is None or isinstance(n, Tensor) or is_eager(n) for n in entries) or any(map(_is_negative, entries)):
+    if any(n is None or isinstance(n, Tensor) or is_eager(n) for n in entries):
         raise ShapeError(
             layout(
-                f"random numbers need a known shape, got {shape!r}",
+                f"{op.name}: random numbers need a known shape, got {shape!r}",
+                needed=place(),
                 hint="give the extents as integers; numbers for a shape that is fed can be fed with it",
             )
         )
+    if not all(isinstance(n, int | np.integer) for n in entries):
+        raise TypeError(layout(f"{op.name}: a shape is made of integers, got {shape!r}", needed=place()))
+    if any(n < 0 for n in entries):
+        raise ShapeError(layout(f"{op.name}: a shape has no negative extent, got {shape!r}", needed=place()))
     return tuple(map(operator.index, entries))
 
 
-def _is_negative(n: Any) -> bool:
-    return bool(operator.index(n) < 0)
+_OTHER_DTYPES = {
+    "f": "draw float32 or float64, and convert with .astype",
+    "c": "draw two arrays of real numbers, x + 1j * y",
+}
 
 
 def _checked_dtype(op: OpDef, dtype: Any) -> DType:
@@ -142,7 +185,8 @@ def _checked_dtype(op: OpDef, dtype: Any) -> DType:
         raise DTypeError(
             layout(
                 f"{op.name} makes float32 and float64, got {kind.name}",
-                hint="integers below n: np.floor(jg.random_uniform(shape, 0, n)).astype(int)",
+                needed=place(),
+                hint=_OTHER_DTYPES.get(kind.kind, "integers below n: jg.random_uniform(shape, 0, n).astype(int)"),
             )
         )
     return kind

@@ -47,7 +47,7 @@ def gradients(
     if targets and targets[0].graph.outer is not None:  # in a body, where others stand for what is read from around
         here = targets[0].graph.captured
         sources, stopped = [here(x) for x in sources], {here(x) for x in stopped}
-    with graph.name_scope(name or "gradients") as scope, collection_paused():
+    with graph.name_scope(name or "gradients") as scope, graph.making_gradients(), collection_paused():
         walk = _Walk(graph, scope, sources, stopped, method, colocate_gradients_with_ops, gate_gradients)
         walk.seed(targets, grad_ys)
         walk.run(targets)

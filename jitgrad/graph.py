@@ -92,8 +92,8 @@ class Operation:
     """A node of a graph: an op applied to tensors, with params (what is computed) and attrs (annotations)."""
 
     __slots__ = (
-        "__weakref__", "_attrs", "_colocation", "control_inputs", "device", "graph", "id", "inputs", "name", "opdef",
-        "original_op", "outputs", "params", "source",
+        "__weakref__", "_attrs", "_colocation", "control_inputs", "device", "graph", "id", "inputs", "is_gradient",
+        "name", "opdef", "original_op", "outputs", "params", "source",
     )  # fmt: skip
 
     outputs: tuple[Tensor, ...]
@@ -111,6 +111,8 @@ class Operation:
         self.device = here.device
         self._colocation = here.colocation
         self.original_op = here.original_op
+        self.is_gradient = here.is_gradient
+        """Whether it was made for a gradient: by the rule of an operation, or as a seed, a sum or a gate."""
         self.source: Source | None = here.source or user_source()
         self.id = len(graph._operations)
         self.outputs = ()
@@ -131,11 +133,6 @@ class Operation:
     def colocation_groups(self) -> list[str]:
         """``["loc:@name"]`` of the operations that this one is placed with; its own when none was asked for."""
         return list(self._colocation) or [f"loc:@{self.name}"]
-
-    @property
-    def is_gradient(self) -> bool:
-        """Whether it was made by a gradient rule."""
-        return self.original_op is not None
 
     def get_attr(self, key: str) -> Any:
         """The attr or param of that name; LookupError when there is none."""
@@ -160,6 +157,7 @@ class Here(NamedTuple):
     original_op: Operation | None = None
     source: Source | None = None
     rules: Mapping[str, Any] = MappingProxyType({})  # op type → the gradient rule that stands in for its own
+    is_gradient: bool = False
 
     def beside(self, op: Operation) -> Here:
         """With the device of ``op``, and its colocation groups beside those of the enclosing scopes."""
@@ -354,9 +352,13 @@ class Graph:
         def derived(here: Here) -> Here:
             device, groups = (op.device, tuple(op.colocation_groups)) if is_colocated else here[:2]
             scope = here.name_scope if name_scope is None else name_scope
-            return Here(device, groups, scope, attrs, False, here.control, op, op.source, here.rules)
+            return Here(device, groups, scope, attrs, False, here.control, op, op.source, here.rules, True)
 
         return _Inside(self, derived)
+
+    def making_gradients(self) -> contextlib.AbstractContextManager[None]:
+        """Operations made inside say that they are made for a gradient."""
+        return _Inside(self, lambda here: here._replace(is_gradient=True))
 
     @contextlib.contextmanager
     def as_default(self) -> Iterator[Graph]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,10 @@ from jitgrad.errors import IndexingError, JitgradError, layout, unwritten_error
 from jitgrad.listing import Listing, list_program
 from jitgrad.opdef import Elementwise, Fill, Gather, Library, Scatter
 from jitgrad.program import Instruction, Program, instruction_text
-from jitgrad.sources import source_text
+from jitgrad.sources import operation_text, source_text
+
+if TYPE_CHECKING:
+    from jitgrad.graph import Operation
 
 _REUSED_BYTES = 256 * 1024  # from here on, memory that is at hand is worth more than looking for it costs; as in NumPy
 _LISTED_FROM = 3  # a program's first runs go step by step: writing its listing takes as long as a dozen runs of it
@@ -164,14 +167,35 @@ def located(program: Program, ins: Instruction, error: Exception) -> Exception:
 
     What a program within an instruction says is left as it is.
     """
-    is_placed = "\n  needed:" in str(error) or "\n  op:" in str(error)
-    if isinstance(error, JitgradError) and error.args and not is_placed:
+    if isinstance(error, JitgradError) and error.args and not _is_placed(error):
         error.args = (layout(str(error), needed=f"at {source_text(ins.origin.source)}"), *error.args[1:])
     if "\n" in str(error):
         return error
     if isinstance(error, np.linalg.LinAlgError):
         return matrix_error(program, ins, str(error))
     return position_error(program, ins) if isinstance(ins.op.kind, Gather | Scatter) else error
+
+
+def run_operation(op: Operation, arrays: Sequence[Any]) -> Any:
+    """What an operation that is in no program makes of arrays. An error names it and the user's line: one of ours in
+    its message, any other in a note, so that what a Python function raises arrives as it is.
+    """
+    try:
+        return op.opdef.impl(*arrays, **op.params)
+    except JitgradError as error:
+        if not _is_placed(error) and error.args:
+            what, *fields = str(error).split("\n")
+            error.args = ("\n".join([layout(what, op=operation_text(op)), *fields]), *error.args[1:])
+        raise
+    except Exception as error:
+        if not getattr(error, "__notes__", None):
+            error.add_note(f"  op: {operation_text(op)}")
+        raise
+
+
+def _is_placed(error: Exception) -> bool:
+    """Whether a message names an operation or a line."""
+    return any(f"\n  {field}:" in str(error) for field in ("op", "needed"))
 
 
 def run_error(program: Program, ins: Instruction) -> Exception:

@@ -203,3 +203,7 @@ __all__ = [
     "softmax_cross_entropy_with_logits",
     "softplus",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

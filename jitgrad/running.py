@@ -22,7 +22,7 @@ from jitgrad.executable import Executable, make_executable
 from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Operation, Tensor
 from jitgrad.inlining import inlined
-from jitgrad.interpreter import interpret
+from jitgrad.interpreter import interpret, run_operation
 from jitgrad.nonfinite import run_checked
 from jitgrad.opdef import Control
 from jitgrad.program import Program, is_dynamic, is_fed, needed_operations, slice_graph
@@ -233,7 +233,7 @@ class Runner:
 def _run_operation(op: Operation, values: dict[Tensor, Any]) -> None:
     arrays = [values[x] for x in op.inputs]
     start = perf_counter_ns() if recording.sinks else 0
-    result = op.opdef.impl(*arrays, **op.params)
+    result = run_operation(op, arrays)
     results = (result,) if len(op.outputs) == 1 else tuple(result)
     if start:
         source = OperationRun(op, tuple(map(spec_of, arrays)), tuple(map(spec_of, results)))

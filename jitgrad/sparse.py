@@ -53,7 +53,9 @@ def as_slices(g: Tensor) -> Tensor | IndexedSlices:
     parts = _parts(g)
     if parts is None:
         return g
-    with g.graph.only_attrs(compile_attrs(g.op)), g.graph.as_default(), g.graph.name_scope(f"{g.op.name}_slices"):
+    graph = g.graph
+    scopes = graph.only_attrs(compile_attrs(g.op)), graph.name_scope(f"{g.op.name}_slices"), graph.making_gradients()
+    with scopes[0], scopes[1], scopes[2], graph.as_default():
         rows = [_flat(part) for part in parts]
         if len(rows) == 1 and all(map(operator.is_, rows[0], parts[0].inputs[1:])):
             return IndexedSlices.of_dense(*rows[0], g)

@@ -63,12 +63,38 @@ def check_count(name: str, given: Any) -> int | None:
 def check_choice(name: str, number: Tensor) -> Tensor:
     """What decides a cond or a switch: one bool or integer."""
     if number.shape not in ((), None) or number.dtype.kind not in "biu":
-        wanted = "one bool" if name == "cond" else "one integer"
-        raise ShapeError(
-            layout(f"{name} needs {wanted}, got {number.spec}", op=operation_text(number.op), needed=place(),
-                   hint="use np.where to choose element by element")
-        )  # fmt: skip
+        raise _no_choice(name, number.spec, operation_text(number.op))
     return number
+
+
+def value_of_choice(name: str, value: Any) -> int:
+    """A bool or an integer that decides a cond or a switch."""
+    array = np.asarray(value)
+    if array.shape or array.dtype.kind not in "biu":
+        raise _no_choice(name, _value_text(value, array))
+    return int(array)
+
+
+def _no_choice(name: str, got: Any, op: str | None = None) -> JitgradError:
+    wanted = "one bool" if name == "cond" else "one integer"
+    return ShapeError(
+        layout(f"{name} needs {wanted}, got {got}", op=op, needed=place(),
+               hint="use np.where to choose element by element")
+    )  # fmt: skip
+
+
+def _value_text(value: Any, array: Any) -> str:
+    """What a message says of a value: its spec, or the value itself where it is no number."""
+    return str(spec_of(array)) if array.dtype.kind in "biufc" else repr(value)
+
+
+def refuse_empty(name: str, fn: Fn, init: Any) -> None:
+    """StructureError for a state without an array: nothing of it could end a loop."""
+    if not states.flatten(init)[0] and not has_empty(init):
+        raise StructureError(
+            layout(f"{name}: the state is empty", function=describe(fn), needed=place(),
+                   hint="give what the condition depends on as init; jg.scan and jg.fori_loop count steps")
+        )  # fmt: skip
 
 
 def settle_state(
@@ -117,28 +143,29 @@ def _state_of(name: str, fn: Fn, body: TracedBody) -> TracedBody:
     """The body with that part of its result that is its state: the first of the pair that a scan's gives."""
     result = pytree.unflatten(body.structure, list(body.outputs))
     if not isinstance(result, tuple | list) or len(result) != 2:
-        raise StructureError(
-            layout(f"{name}: the function gives a pair (carry, y), got {type(result).__name__}",
-                   function=describe(fn), needed=place())
-        )  # fmt: skip
+        raise _no_pair(name, fn, result)
     leaves, structure = states.flatten(result[0])
     return replace(body, outputs=tuple(leaves), structure=structure, paths=tuple(states.paths(result[0])))
+
+
+def _no_pair(name: str, fn: Fn, got: Any) -> StructureError:
+    return StructureError(
+        layout(f"{name}: the function gives a pair (carry, y), got {type(got).__name__}", function=describe(fn),
+               needed=place(), hint="return (carry, None) where nothing is to be stacked")
+    )  # fmt: skip
 
 
 def check_state(name: str, fn: Fn, before: Any, after: Any, is_pair: bool = False) -> None:
     """That a step on values has kept the structure and the shapes of its state."""
     if is_pair and (not isinstance(after, tuple | list) or len(after) != 2):
-        raise StructureError(
-            layout(f"{name}: the function gives a pair (carry, y), got {type(after).__name__}",
-                   function=describe(fn), needed=place())
-        )  # fmt: skip
+        raise _no_pair(name, fn, after)
     after = after[0] if is_pair else after
     if has_empty(before):
         return
     leaves, structure = states.flatten(before)
     results, other = states.flatten(after)
     if structure != other:
-        raise _structures(name, fn, states.paths(before), states.paths(after))
+        raise _structures(name, fn, states.paths(before), states.paths(after), structure, other)
     for k, (x, y) in enumerate(zip(leaves, results, strict=True)):
         if np.shape(x) != np.shape(y):
             path = states.paths(before)[k]
@@ -149,7 +176,7 @@ def _compare(name: str, fn: Fn, init: Any, state: Sequence[Any], result: TracedB
     structure = states.flatten(init)[1]
     paths = states.paths(init)
     if structure != result.structure:
-        raise _structures(name, fn, paths, result.paths)
+        raise _structures(name, fn, paths, result.paths, structure, result.structure)
     for path, x, y in zip(paths, state, result.outputs, strict=True):
         spec = x.spec if isinstance(x, Tensor) else x
         is_same = spec.dtype == y.dtype or (y.is_weak and _gives_way(y, spec))
@@ -161,11 +188,15 @@ def _text(paths: Sequence[str]) -> str:
     return ", ".join(path or "one array" for path in paths) or "nothing"
 
 
-def _structures(name: str, fn: Fn, before: Sequence[str], after: Sequence[str]) -> StructureError:
+def _structures(
+    name: str, fn: Fn, before: Sequence[str], after: Sequence[str], structure: Any, other: Any
+) -> StructureError:
+    expected, got = _text(before), _text(after)
+    if expected == got:  # a list for a tuple
+        expected, got = (str(found).removeprefix("PyTreeSpec") for found in (structure, other))
     return StructureError(
         layout(f"{name}: the body gives a state of another structure than it was given", function=describe(fn),
-               expected=_text(before), got=_text(after), needed=place(),
-               hint="return the state in the structure of init")
+               expected=expected, got=got, needed=place(), hint="return the state in the structure of init")
     )  # fmt: skip
 
 
@@ -181,14 +212,25 @@ def _specs(name: str, fn: Fn, path: str, x: TensorSpec, y: TensorSpec, made: Ten
     )  # fmt: skip
 
 
+def value_of_condition(fn: Fn, value: Any) -> bool:
+    """The condition of a while loop on values: one bool, or one number for one."""
+    array = np.asarray(value)
+    if array.shape or array.dtype.kind not in "biu":
+        raise _no_condition(fn, _value_text(value, array))
+    return bool(array)
+
+
+def _no_condition(fn: Fn, got: str) -> JitgradError:
+    return ShapeError(
+        layout("while_loop: the condition gives one bool", function=describe(fn), got=got, needed=place(),
+               hint="reduce it with np.any or np.all")
+    )  # fmt: skip
+
+
 def check_condition(fn: Fn, body: TracedBody) -> TracedBody:
     """The condition of a while loop, which gives one bool, or one number for one."""
     if len(body.outputs) != 1 or body.outputs[0].shape not in ((), None) or body.outputs[0].dtype.kind not in "biu":
-        got = ", ".join(str(t.spec) for t in body.outputs) or "nothing"
-        raise ShapeError(
-            layout("while_loop: the condition gives one bool", function=describe(fn), got=got, needed=place(),
-                   hint="reduce it with np.any or np.all")
-        )  # fmt: skip
+        raise _no_condition(fn, ", ".join(str(t.spec) for t in body.outputs) or "nothing")
     if body.outputs[0].dtype.kind == "b":
         return body
     with body.graph.reopened():
@@ -203,7 +245,8 @@ def check_branches(name: str, fns: Sequence[Fn], bodies: list[TracedBody]) -> li
             raise StructureError(
                 layout(f"{name}: the branches give different structures",
                        expected=f"{_text(first.paths)}    from {describe(fns[0])}",
-                       got=f"{_text(body.paths)}    from {describe(fn)}", needed=place())
+                       got=f"{_text(body.paths)}    from {describe(fn)}", needed=place(),
+                       hint="return the same in each branch, zeros (np.zeros_like) where one has nothing to give")
             )  # fmt: skip
     columns = list(zip(*(body.outputs for body in bodies), strict=True))
     chosen = [max(column, key=lambda t: (not t.is_weak, _KINDS[t.dtype.kind] * t.is_weak)) for column in columns]
@@ -215,6 +258,12 @@ def check_branches(name: str, fns: Sequence[Fn], bodies: list[TracedBody]) -> li
                 raise kind(
                     layout(f"{name}: the branches give different arrays{path and ' for result' + path}",
                            expected=f"{x.spec}    {operation_text(x.op)}", got=f"{y.spec}    {operation_text(y.op)}",
-                           function=describe(fn), needed=place())
+                           function=describe(fn), needed=place(), hint=_hint_of_branches(kind))
                 )  # fmt: skip
     return made
+
+
+def _hint_of_branches(kind: type[JitgradError]) -> str:
+    if kind is DTypeError:
+        return "convert one of the two with astype"
+    return "make them of one shape (np.pad, np.broadcast_to), or do what differs in shape behind the branches"

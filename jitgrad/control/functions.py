@@ -25,7 +25,10 @@ from jitgrad.control.checks import (
     check_count,
     check_items,
     check_state,
+    refuse_empty,
     settle_state,
+    value_of_choice,
+    value_of_condition,
 )
 from jitgrad.control.ops import (
     LoopLimitError,
@@ -86,10 +89,7 @@ def cond(pred: Any, true_fn: Fn, false_fn: Fn, *operands: Any) -> Any:
     """
     graph = graph_for(pred, operands)
     if graph is None:
-        if np.ndim(pred):
-            raise ShapeError(layout(f"cond needs one bool, got shape {np.shape(pred)}", needed=place(),
-                                    hint="use np.where to choose element by element"))  # fmt: skip
-        return (true_fn if pred else false_fn)(*operands)
+        return (true_fn if value_of_choice("cond", pred) else false_fn)(*operands)
     with graph.as_default():
         holds = check_choice("cond", _tensor(pred, graph))
         holds = holds if holds.dtype.kind == "b" else call("astype", holds, np.dtype(bool))
@@ -102,7 +102,7 @@ def switch(index: Any, branches: Sequence[Fn], *operands: Any) -> Any:
         raise ValueError("switch needs at least one branch")
     graph = graph_for(index, operands)
     if graph is None:
-        return branches[branch_number(operator.index(index), len(branches))](*operands)
+        return branches[branch_number(value_of_choice("switch", index), len(branches))](*operands)
     with graph.as_default():
         number = check_choice("switch", _tensor(index, graph))
         if number.dtype == np.uint64:
@@ -131,18 +131,20 @@ def _weaken(made: Sequence[Tensor], are_weak: Sequence[bool]) -> None:
 def checkpoint(fn: Fn) -> Fn:
     """``fn``, of whose values a gradient keeps nothing but the arguments: the rest is computed again when it is needed.
 
-    Memory for time: a gradient runs ``fn`` once more.
+    Memory for time: a gradient runs ``fn`` once more. Arguments are pytrees of arrays, keyword arguments too.
     """
 
+    called = standing_for(fn, lambda args, kwargs: fn(*args, **kwargs))
+
     @functools.wraps(fn)
-    def call_again(*args: Any) -> Any:
-        graph = graph_for(args)
+    def call_again(*args: Any, **kwargs: Any) -> Any:
+        graph = graph_for(args, kwargs)
         if graph is None:
-            return fn(*args)
+            return fn(*args, **kwargs)
         with graph.as_default():
-            leaves, trees = numbered(args)
+            leaves, trees = numbered([args, kwargs])
             tensors = _tensors(leaves, graph)
-            body = trace_body(fn, graph, trees, tensors, "checkpoint")
+            body = trace_body(called, graph, trees, tensors, "checkpoint")
             outside, (sub,) = close_over([body])
             made = add_control(call_op, *outside, *tensors, body=sub) if body.outputs else ()
             return pytree.unflatten(body.structure, list(made))
@@ -163,6 +165,7 @@ def while_loop(
     on the steps. A loop that would go on after ``maximum_iterations`` raises LoopLimitError.
     """
     maximum_iterations = check_count("maximum_iterations", maximum_iterations)
+    refuse_empty("while_loop", body_fn, init)
     graph = graph_for(init)
     if graph is None:
         return _python_while(cond_fn, body_fn, init, maximum_iterations, shape_invariants)
@@ -179,8 +182,6 @@ def while_loop(
         test = trace_body(cond_fn, graph, [tree], list(body.inputs), "state")
         test = check_condition(cond_fn, test)
         outside, (test_sub, body_sub) = close_over([test, body])
-        if not state:
-            raise StructureError(layout("while_loop: the state is empty", needed=place()))
         made = add_control(
             while_op, *outside, *state, cond=test_sub, body=body_sub, n_consts=len(outside),
             maximum_iterations=maximum_iterations, shapes=shapes,
@@ -226,7 +227,7 @@ def _python_while(cond_fn: Fn, body_fn: Fn, init: Any, most: int | None, shapes:
         if isinstance(goes_on, Tensor):
             with goes_on.graph.as_default():
                 return while_loop(cond_fn, body_fn, init, maximum_iterations=most, shape_invariants=shapes)
-        if not goes_on:
+        if not (goes_on if type(goes_on) is bool else value_of_condition(cond_fn, goes_on)):
             return state
         if most is not None and count >= most:
             raise LoopLimitError(loop_limit_text(most))

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from jitgrad.errors import ShapeError
-from jitgrad.graph import Graph, Operation, Tensor
+from jitgrad.graph import Graph, Here, Operation, Tensor
 from jitgrad.inlining import inlined
+from jitgrad.interpreter import run_operation
 from jitgrad.opdef import Control
 from jitgrad.ops.creation import placeholder
 from jitgrad.program import Program, is_dynamic, needed_operations, slice_graph
@@ -37,7 +38,8 @@ class Body(Graph):
         self.captures: dict[tuple[Operation, int], Tensor] = {}
         self.derived: dict[Any, Subgraph] = {}  # bodies with tangents that rules have built, by their tensors
         here = outer._here
-        self._here = self._here._replace(attrs=here.attrs, asks=here.asks, device=here.device, rules=here.rules)
+        self._here = Here(device=here.device, attrs=here.attrs, asks=here.asks, rules=here.rules,
+                          is_gradient=here.is_gradient)  # fmt: skip
 
     def captured(self, x: Tensor, variable: Any = None) -> Tensor:
         """The placeholder for a tensor of the graph around, or of one around that; any other as it is."""
@@ -128,7 +130,7 @@ class Subgraph:
         values: dict[Tensor, Any] = dict(zip(self.inputs, arrays, strict=True))
         for op in steps:
             with np.errstate(all="ignore"):
-                result = op.opdef.impl(*[values[x] for x in op.inputs], **op.params)
+                result = run_operation(op, [values[x] for x in op.inputs])
             for t, value in zip(op.outputs, (result,) if len(op.outputs) == 1 else result, strict=True):
                 values.setdefault(t, value)
         return [values[t] for t in self.outputs]

@@ -16,6 +16,7 @@ import numpy as np
 
 from jitgrad import pytree
 from jitgrad.again import make_again
+from jitgrad.custom import py_func_op
 from jitgrad.eager.calls import Given, given
 from jitgrad.eager.recorder import OwnRules, keep, unchanging
 from jitgrad.eager.tensor import EagerTensor, plain, run, wrap
@@ -28,12 +29,15 @@ from jitgrad.program import needed_operations
 from jitgrad.running import Runner
 from jitgrad.sparse import gradients
 from jitgrad.spec import is_inexact
+from jitgrad.streams import Streams
 from jitgrad.trace import LeafKey, Results, Scope, trace
 
 
 @dataclass(frozen=True, eq=False)
 class Traceable:
-    """What it takes to trace a call: the function with its scope, and the call's leaves without their values."""
+    """What it takes to trace a call: the function with its scope, the call's leaves without their values, and the
+    streams of random numbers that the function reads.
+    """
 
     fn: Callable[..., Any]
     structure: Any
@@ -42,6 +46,7 @@ class Traceable:
     scope: Scope
     results: Results
     outputs: Sequence[Tensor]
+    streams: Streams
 
 
 Residuals = tuple[Any, tuple[int, ...], tuple[int | None, ...]]
@@ -53,7 +58,8 @@ class Split:
 
     ``reads`` are, per input of the backward part, ("leaf", k), ("value", k) for results and residuals, or ("seed", k).
     ``gives`` is, per dynamic leaf and then per Variable, the backward part's output, those of values and indices with
-    the shape where rows were looked up, or None. ``scope`` is that of the function.
+    the shape where rows were looked up, or None. ``drawn`` are the residuals that a draw of random numbers or a
+    py_func made, which nothing makes again. ``scope`` is that of the function.
     """
 
     forward: Runner
@@ -65,12 +71,13 @@ class Split:
     gives: tuple[Given, ...]
     carrying: tuple[int, ...]
     inputs: tuple[Tensor, ...]
+    drawn: tuple[int, ...]
     scope: Scope
 
     @functools.cached_property
     def of_residuals(self) -> Residuals:
-        """The gradient of the residuals as a function of leaves, Variables and cotangents; the places of those
-        residuals; per leaf and Variable the number of its output.
+        """The gradient of the residuals as a function of leaves, Variables, what was drawn and cotangents; the places of
+        those residuals; per leaf and Variable the number of its output.
         """
         return _gradient_of_residuals(self)
 
@@ -109,7 +116,7 @@ def _made_again(
 class SplitRule:
     """The gradient of one call: the backward part, with what the forward part kept.
 
-    What is kept are the inputs of the backward part, then the call's leaves and Variables. Cotangents of residuals come
+    What is kept are the inputs of the backward part, then the call's leaves, Variables and what was drawn. Cotangents of residuals come
     from a tape that watched the backward part run: they go through the forward part, which is differentiated then.
     """
 
@@ -137,7 +144,7 @@ class SplitRule:
         """What the cotangents of residuals add to those of leaves and Variables."""
         split = self.split
         backward, places, gives = split.of_residuals
-        leaves = kept[len(kept) - len(gives) :]
+        leaves = kept[len(kept) - len(split.inputs) - len(split.drawn) :]
         seeds = [self._seed(cotangents[k], k) for k in places]
         made = run(backward, (*leaves, *seeds), {})
         return [None if k is None else made[k] for k in gives]
@@ -157,16 +164,18 @@ def _gradient_of_residuals(split: Split) -> Residuals:
     fetches = split.forward.fetches
     places = tuple(k for k, t in enumerate(fetches) if k >= split.count and is_inexact(t.dtype))
     wanted = [fetches[k] for k in places]
-    operations = needed_operations(wanted, (), split.inputs)
+    fixed = (*split.inputs, *[fetches[k] for k in split.drawn])
+    operations = needed_operations(wanted, (), fixed)
     found: dict[str, Any] = {}
 
     def differentiated(inputs: list[Tensor], seeds: list[Tensor]) -> Any:
-        ys = _made_again(wanted, split.inputs, operations, inputs, split.scope)
-        found.update(inputs=inputs, seeds=seeds, grads=dense_gradients(ys, inputs, grad_ys=list(seeds)))
+        ys = _made_again(wanted, fixed, operations, inputs, split.scope)
+        xs = inputs[: len(split.inputs)]
+        found.update(inputs=inputs, seeds=seeds, grads=dense_gradients(ys, xs, grad_ys=list(seeds)))
         return []
 
-    keys = [(t.dtype, t.shape) for t in (*split.inputs, *wanted)]
-    tree = [list(range(len(split.inputs))), list(range(len(wanted)))]
+    keys = [(t.dtype, t.shape) for t in (*fixed, *wanted)]
+    tree = [list(range(len(fixed))), list(range(len(wanted)))]
     trace(differentiated, pytree.flatten((tuple(tree), {}))[1], keys, [f"x{k}" for k in range(len(keys))])
     place: dict[Tensor, int] = {}
     gives = tuple(None if g is None else place.setdefault(g, len(place)) for g in found["grads"])
@@ -184,7 +193,8 @@ def call_split(split: Split, arrays: Sequence[Any], leaves: Sequence[Any]) -> An
         sources: Mapping[str, Sequence[Any]] = {"leaf": leaves, "value": outs}
         kept = tuple(sources[what][k] for what, k in split.reads if what != "seed")
         specs = tuple(t.spec for t in split.forward.fetches)
-        keep(telling, SplitRule(split, specs), numbers, outs, unchanging((*kept, *leaves, *variables)))
+        drawn = [outs[k] for k in split.drawn]
+        keep(telling, SplitRule(split, specs), numbers, outs, unchanging((*kept, *leaves, *variables, *drawn)))
     return build_eager(split.results, outs[: split.count])
 
 
@@ -219,12 +229,13 @@ def make_split(call: Traceable) -> Split:
     structure = pytree.flatten(((tree, list(range(len(seed_keys)))), {}))[1]
     names = [f"x{k}" for k in range(len(call.keys))] + [f"g{k}" for k in range(len(seed_keys))]
     trace(differentiated, structure, [*call.keys, *seed_keys], names)
-    return _cut(call.results, call.scope, carrying, **found)
+    return _cut(call.results, call.scope, call.streams, carrying, **found)
 
 
 def _cut(
     results: Results,
     scope: Scope,
+    streams: Streams,
     carrying: tuple[int, ...],
     first: int,
     leaves: Sequence[Tensor],
@@ -245,13 +256,15 @@ def _cut(
     place: dict[Tensor, int] = {}
     gives = tuple(_give(g, place) for g in grads)
     residuals = _residuals(list(place), first, sources)
+    drawn = _drawn([t for t in residuals if is_inexact(t.dtype)], leaves)
+    residuals = list(dict.fromkeys([*residuals, *[t for t in drawn if t not in sources]]))
     for k, t in enumerate(residuals, len(ys)):
         sources[t] = ("value", k)
     operations = needed_operations(list(place), (), list(sources))
     used = {x for op in operations for x in op.inputs} | place.keys()
     feeds = [t for t in sources if t in used]
     return Split(
-        Runner([*ys, *residuals], leaves, effects, name="forward"),
+        Runner([*ys, *residuals], leaves, effects, "forward", streams),
         BackwardCall(list(place), feeds, scope),
         results,
         len(ys),
@@ -260,6 +273,7 @@ def _cut(
         gives,
         carrying,
         (*leaves, *reads.values()),
+        tuple([sources[t][1] for t in drawn]),
         scope,
     )
 
@@ -270,6 +284,12 @@ def _give(g: Tensor | IndexedSlices | None, place: dict[Tensor, int]) -> Given:
         assert g.dense_shape is not None
         return place.setdefault(g.values, len(place)), place.setdefault(g.indices, len(place)), g.dense_shape
     return None if g is None else place.setdefault(g, len(place))
+
+
+def _drawn(wanted: Sequence[Tensor], leaves: Sequence[Tensor]) -> list[Tensor]:
+    """What draws and Python functions made of all that tensors follow from."""
+    operations = needed_operations(wanted, (), leaves)
+    return [t for op in operations if op.opdef.expand is not None or op.opdef is py_func_op for t in op.outputs]
 
 
 def _residuals(grads: Sequence[Tensor], first: int, sources: Mapping[Tensor, Any]) -> list[Tensor]:
