@@ -3,6 +3,7 @@
 from jitgrad import nn as nn
 from jitgrad import numpy as numpy
 from jitgrad import optimize as optimize
+from jitgrad import scipy as scipy
 from jitgrad.aggregation import AggregationMethod
 from jitgrad.building import colocate_with, control_dependencies, device, name_scope
 from jitgrad.config import config, get_num_threads, set_num_threads
@@ -148,6 +149,7 @@ __all__ = [
     "random_uniform",
     "register_gradient",
     "scan",
+    "scipy",
     "set_num_threads",
     "set_random_seed",
     "stop_gradient",

@@ -336,8 +336,8 @@ def py_func(fn: Callable[..., Any], inputs: Any, dtypes: Any, name: str | None =
 
     ``dtypes`` is one dtype, which gives one tensor, or a sequence of them, which gives a list of tensors.
     Shapes are not known before it runs. What ``fn`` raises arrives as it is, with a note of the operation and the line
-    that made it; DTypeError when it gives another dtype, ValueError another number of results. A gradient can be given to all such ops with
-    ``register_gradient("py_func")``, or to this one with ``custom_gradient`` around it.
+    that made it; DTypeError when it gives another dtype, ValueError another number of results. A gradient can be given
+    to all such ops with ``register_gradient("py_func")``, or to this one with ``custom_gradient`` around it.
     """
     is_single, types, values = _declared(fn, inputs, dtypes)
     graph = graph_in(list(values))

@@ -174,6 +174,22 @@ def test_newtons_iteration_has_the_derivative_of_the_root() -> None:
         assert way(lambda a: jg.jvp(root, (a,), (1.0,))[1])(3.0) == pytest.approx(x / (1 + x), rel=1e-12)
 
 
+def test_checkpoints_take_keyword_arguments() -> None:
+    def scaled(x: Any, *, by: Any) -> Any:
+        return np.sum(np.sin(x) * by["k"])
+
+    def loss(x: Any, fn: Any = scaled) -> Any:
+        return fn(x, by={"k": x * x})
+
+    def again(x: Any) -> Any:
+        return loss(x, jg.checkpoint(scaled))
+
+    x = np.array([0.5, 1.0])
+    assert jg.checkpoint(scaled)(x, by={"k": 2.0}) == scaled(x, by={"k": 2.0})
+    np.testing.assert_allclose(jg.compile(jg.grad(again))(x), jg.grad(loss)(x), rtol=1e-14)
+    np.testing.assert_allclose(jg.hessian(again)(x), jg.hessian(loss)(x), rtol=1e-14)
+
+
 def test_checkpoints_save_memory() -> None:
     """The peak of a gradient over n steps: that of n with all steps kept, of 2 sqrt(n) with checkpoints."""
     n, x = 2500, np.linspace(0.1, 1.0, 100)

@@ -261,6 +261,39 @@ def test_conditions_say_what_to_use() -> None:
     assert unrolled(2.0, 4) == 12.0
 
 
+REFUSED: list[tuple[type[Exception], str, Any]] = [
+    (jg.ShapeError, r"one bool(?s:.*)bool\[3\](?s:.*)np.any", lambda x: jg.while_loop(lambda s: s < 3, np.exp, x)),
+    (jg.ShapeError, r"one bool(?s:.*)got: +f64\[\]", lambda x: jg.while_loop(lambda s: np.sum(s), np.exp, x)),
+    (TypeError, r"the state is empty(?s:.*)jg.scan and jg.fori_loop", lambda x: jg.while_loop(bool, lambda s: s, ())),
+    (TypeError, r"expected: +\(\(\*,\)\)(?s:.*)got: +\(\[\*\]\)",
+     lambda x: jg.while_loop(lambda s: np.sum(s[0]) < 9, lambda s: [s[0] + 1], (x,))),
+    (TypeError, r"a pair \(carry, y\)(?s:.*)\(carry, None\)", lambda x: jg.scan(lambda c, t: c, 0.0, x)),
+    (jg.ShapeError, r"one bool, got bool\[3\](?s:.*)np.where", lambda x: jg.cond(x > 0, lambda: x, lambda: -x)),
+    (jg.ShapeError, r"one integer, got f64\[\](?s:.*)np.where", lambda x: jg.switch(np.sum(x), [lambda: x])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "text", "fn"), REFUSED, ids=range(len(REFUSED)))
+def test_what_is_refused_is_refused_of_values_too(error: Any, text: str, fn: Any) -> None:
+    """On arrays, on eager tensors and traced: the same error with what to do, and the user's line."""
+    for way in (fn, lambda x: fn(jg.asarray(x)), jg.compile(fn)):
+        with pytest.raises(error, match=text) as raised:
+            way(np.ones(3))
+        assert isinstance(raised.value, jg.JitgradError) and "at test_control_states.py:" in str(raised.value)
+
+
+def test_branches_that_differ_say_what_to_do() -> None:
+    def differing(other: Any) -> Any:
+        return jg.compile(lambda x: jg.cond(x[0] > 0, lambda: x, lambda: other(x)))(np.ones(3))
+
+    with pytest.raises(TypeError, match=r"different structures(?s:.*)got: +one array(?s:.*)np.zeros_like"):
+        differing(lambda x: (x, x))
+    with pytest.raises(jg.ShapeError, match=r"different arrays(?s:.*)np.pad"):
+        differing(lambda x: x[:2])
+    with pytest.raises(jg.DTypeError, match=r"different arrays(?s:.*)astype"):
+        differing(lambda x: x.astype(np.float32))
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_numbers_of_python_give_way_to_wider_ones(way: Any) -> None:
     assert way(lambda x: jg.while_loop(lambda s: s < 10, lambda s: s * x, 1))(2.5) == 15.625

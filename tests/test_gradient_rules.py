@@ -192,6 +192,31 @@ def test_py_func_also_of_eager_tensors() -> None:
         tape.gradient(y, x)
 
 
+def test_errors_of_python_functions_name_the_operation_and_the_line() -> None:
+    def broken(a: Any) -> Any:
+        raise OSError("no such file")
+
+    def in_loop(x: Any) -> Any:
+        return jg.fori_loop(0, 2, lambda i, s: s + np.reshape(jg.py_func(broken, [s], np.float64), (2,)), x)
+
+    def as_list(a: Any) -> Any:
+        return [1.0, 2.0, 3.0]
+
+    at = "made at test_gradient_rules.py:"
+    for fn in (lambda x: jg.py_func(broken, [x], np.float64) * 2, in_loop):
+        with pytest.raises(OSError, match="no such file") as raised:
+            jg.compile(fn)(np.ones(2))
+        (note,) = raised.value.__notes__
+        assert "py_func(" in note and "fn=broken" in note and at in note
+    with pytest.raises(jg.DTypeError, match=rf"(?s)gave another dtype.*op: py_func = .*{at}.*got: +float32"):
+        jg.compile(lambda x: jg.py_func(np.float32, [x], np.float64) * 2)(np.ones(2))
+    with pytest.raises(ValueError, match="3 results for 2 dtypes") as counted:
+        jg.compile(lambda x: jg.py_func(as_list, [x], [float, float])[0])(np.ones(2))
+    assert at in counted.value.__notes__[0]
+    with pytest.raises(TypeError, match=r"(?s)py_func calls a function, got 5.*test_gradient_rules.py"):
+        jg.py_func(5, [np.ones(2)], np.float64)
+
+
 # custom_gradient
 
 

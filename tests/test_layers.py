@@ -51,7 +51,7 @@ LAYERS = (
     ),
     ("eager",),
     ("", "__main__", "cli", "convolution", "draws", "either", "lifting", "losses", "minimizing", "nn", "numpy",
-        "optimize", "pooling", "profiler", "testing", "windows",
+        "optimize", "pooling", "profiler", "scipy", "testing", "windows",
     ),
 )
 

@@ -4,6 +4,7 @@ derivatives.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,17 @@ Y = rng.normal(size=(5, 3))
 LABELS = np.array([0, 2, 1, 1, 0])
 ONE_HOT = np.eye(3)[LABELS]
 LOG_P = sp.log_softmax(X, axis=-1)
+
+
+def test_names_are_those_that_are_promised() -> None:
+    assert dir(nn) == nn.__all__ and not {"np", "Any", "call", "of_arrays"} & set(dir(nn))
+    assert dir(jg) == jg.__all__ and {"nn", "scipy", "grad"} <= set(dir(jg))
+    taken = list(inspect.signature(nn.conv_transpose).parameters)
+    assert taken == list(inspect.signature(nn.conv_transpose2d).parameters)
+    x, w = np.ones((1, 2, 5, 5)), np.ones((2, 3, 3, 3))
+    out = nn.conv_transpose(x, w, stride=2, output_padding=1)
+    np.testing.assert_array_equal(out, nn.conv_transpose2d(x, w, stride=2, output_padding=1))
+
 
 formulas: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any]] = {
     "relu": (nn.relu, (X,), np.maximum(X, 0)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -230,19 +231,77 @@ def test_a_run_that_looks_for_nan_reads_the_same_numbers() -> None:
         np.testing.assert_array_equal(after, fresh.run(u))
 
 
-@quick
-@pytest.mark.parametrize("shape", [None, (2, None), (-1,)])
-def test_bad_shapes(shape: Any) -> None:
-    with jg.Graph().as_default(), pytest.raises(jg.ShapeError, match="known shape"):
-        jg.random_uniform(shape)
+SHAPE, DTYPE, TYPE = jg.ShapeError, jg.DTypeError, TypeError
+BAD: list[tuple[type[Exception], str, tuple[Any, ...], dict[str, Any]]] = [
+    (SHAPE, "need a known shape, got None", (None,), {}),
+    (SHAPE, r"need a known shape, got \(2, None\)", ((2, None),), {}),
+    (SHAPE, r"no negative extent, got \(-1,\)", ((-1,),), {}),
+    (TYPE, r"a shape is made of integers, got \(3.0,\)", ((3.0,),), {}),
+    (TYPE, "a shape is made of integers, got 'ab'", ("ab",), {}),
+    (TYPE, "a seed is an integer or None, got 1.5", ((2,),), {"seed": 1.5}),
+    (TYPE, "a seed is an integer or None, got 'a'", ((2,),), {"seed": "a"}),
+    (DTYPE, r"got float16(?s:.*)convert with .astype", ((2,),), {"dtype": np.float16}),
+    (DTYPE, r"got int32(?s:.*)random_uniform\(shape, 0, n\).astype", ((2,),), {"dtype": np.int32}),
+    (DTYPE, r"got complex128(?s:.*)two arrays", ((2,),), {"dtype": complex}),
+    (SHAPE, r"does not broadcast(?s:.*)expected: +\[3\](?s:.*)got: +\[2,3\]", ((3,), np.ones((2, 3))), {}),
+    (SHAPE, r"does not broadcast(?s:.*)got: +\[4\]", ((3,), 0.0, np.ones(4)), {}),
+    (SHAPE, r"does not broadcast(?s:.*)expected: +\[\]", ((), np.ones(1)), {}),
+    (DTYPE, "is complex128, and numbers are real", ((2,), np.ones(2, complex)), {}),
+]
 
 
 @quick
-def test_bad_dtypes() -> None:
-    with pytest.raises(jg.DTypeError, match="float32 and float64"):
-        jg.random_normal((2,), dtype=np.int32)
-    with pytest.raises(TypeError):
+@pytest.mark.parametrize(("error", "text", "args", "kwargs"), BAD, ids=range(len(BAD)))
+@pytest.mark.parametrize("draw", [jg.random_uniform, jg.random_normal])
+def test_bad_arguments(draw: Any, error: Any, text: str, args: Any, kwargs: Any) -> None:
+    """The same in a graph and outside, with the function and the user's line."""
+    for place in (contextlib.nullcontext(), jg.Graph().as_default()):
+        with place, pytest.raises(error, match=text) as raised:
+            draw(*args, **kwargs)
+        assert str(raised.value).startswith(draw.__name__) and "at test_random.py:" in str(raised.value)
+
+
+@quick
+def test_bounds_of_unknown_extents_and_bad_seeds_of_graphs() -> None:
+    with jg.Graph().as_default():
+        x = jg.placeholder(np.float64, (None,))
+        assert jg.random_uniform((3,), x, 2.0).shape == (3,)
+        with pytest.raises(jg.ShapeError, match="does not broadcast"):
+            jg.random_uniform((), x, 2.0)
+    with pytest.raises(TypeError, match=r"set_random_seed: a seed is an integer or None, got 1.5(?s:.*)test_random.py"):
         jg.set_random_seed(1.5)  # type: ignore[arg-type]
+
+
+def test_calls_on_tapes_read_the_streams_of_the_function() -> None:
+    """The same numbers in the same order, with a tape or without."""
+    plain, taped = (jg.compile(lambda x: np.sum(np.tanh(x * jg.random_uniform((3,))))) for _ in range(2))
+    x = np.array([0.5, 1.0, 2.0])
+    expected, found = [plain(x) for _ in range(4)], []
+    for k in range(4):
+        with jg.GradientTape() as tape:
+            given = jg.asarray(x)
+            tape.watch(given)
+            found.append(taped(given if k % 2 else x))
+    np.testing.assert_array_equal(np.asarray(found, float), expected)
+
+
+def test_second_derivatives_on_tapes_draw_nothing_again() -> None:
+    def f(x: Any) -> Any:
+        u = jg.random_uniform((3,))
+        return np.sum(np.tanh(2.0 * x * u)), u
+
+    compiled, x = jg.compile(f), jg.asarray([0.5, 1.0, 2.0])
+    compiled(x)  # so that the stream is not at its beginning
+    with jg.GradientTape() as outer:
+        outer.watch(x)
+        with jg.GradientTape() as inner:
+            inner.watch(x)
+            value, u = compiled(x)
+        (slope,) = inner.gradient(value, [x])
+    (curvature,) = outer.gradient(slope, [x])
+    u, t = u.numpy(), np.tanh(2 * x.numpy() * u.numpy())
+    np.testing.assert_allclose(slope.numpy(), (1 - t * t) * 2 * u, rtol=1e-12)
+    np.testing.assert_allclose(curvature.numpy(), -2 * t * (1 - t * t) * 4 * u * u, rtol=1e-12)
 
 
 @quick

@@ -225,6 +225,22 @@ def test_what_the_driver_makes_belongs_to_the_scope(graph: jg.Graph, separate: b
     assert len(sums) == 1 and len(sums[0].inputs) == 3
     assert {op.attrs.get(SCOPE) for op in made} == {scope}
     assert sums[0].name.count("/") == 1
+    assert all(op.is_gradient for op in made) and not any(op.is_gradient for op in graph.operations[:before])
+
+
+@pytest.mark.parametrize("method", list(jg.AggregationMethod))
+def test_all_that_gradients_adds_is_a_gradient(graph: jg.Graph, method: jg.AggregationMethod) -> None:
+    """Sums by each method, seeds, zeros, gates, and slices put together; of them only rules have an original."""
+    table, x = jg.placeholder(np.float64, (5, 2)), scalar()
+    y = np.sum(jg.gather(table, [0, 1]) * np.exp(x) + jg.gather(table, [1, 1]) * np.sin(x) + np.tanh(x) * x)
+    before = len(graph)
+    by_table, by_x = jg.gradients(y, [table, x], gate_gradients=True, aggregation_method=method)
+    assert isinstance(by_table, jg.IndexedSlices)
+    made = graph.operations[before:]
+    sums = [op for op in made if op.type in ("add_n", "add", "concatenate") and op.original_op is None]
+    assert len(sums) > 1 and all(op.is_gradient for op in made if op.type != "constant")
+    after = len(graph)
+    assert not (by_x * 2).op.is_gradient and len(graph) > after
 
 
 def test_a_sum_over_two_scopes_is_in_the_scope_of_its_last_addend(graph: jg.Graph) -> None:

@@ -18,7 +18,6 @@ from jitgrad.compiled import run_once
 from jitgrad.control import states
 from jitgrad.control.arrays import filled_like, has_empty
 from jitgrad.control.checks import (
-    StructureError,
     check_branches,
     check_choice,
     check_condition,

@@ -76,8 +76,8 @@ class Split:
 
     @functools.cached_property
     def of_residuals(self) -> Residuals:
-        """The gradient of the residuals as a function of leaves, Variables, what was drawn and cotangents; the places of
-        those residuals; per leaf and Variable the number of its output.
+        """The gradient of the residuals as a function of leaves, Variables, what was drawn, and cotangents; the places
+        of those residuals; per leaf and Variable the number of its output.
         """
         return _gradient_of_residuals(self)
 
@@ -116,8 +116,9 @@ def _made_again(
 class SplitRule:
     """The gradient of one call: the backward part, with what the forward part kept.
 
-    What is kept are the inputs of the backward part, then the call's leaves, Variables and what was drawn. Cotangents of residuals come
-    from a tape that watched the backward part run: they go through the forward part, which is differentiated then.
+    What is kept are the inputs of the backward part, then the call's leaves, Variables and what was drawn. Cotangents
+    of residuals come from a tape that watched the backward part run: they go through the forward part, which is
+    differentiated then.
     """
 
     split: Split

@@ -1,0 +1,177 @@
+"""Discrete Fourier transforms: one op along one axis, and NumPy's functions made of it.
+
+The matrix of a transform is symmetric, so its transpose is the transform itself, and so is its gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jitgrad.graph import Tensor, apply_one
+from jitgrad.opdef import Interpreted, define
+from jitgrad.operators import function, functions
+from jitgrad.ops.common import as_tensor, build, same_spec
+from jitgrad.spec import normalize_axis
+
+_SINGLE = (np.float16, np.float32, np.complex64)
+
+
+def _fft_vjp(g: Tensor, out: Tensor, x: Tensor, *, axis: int, inverse: bool) -> Tensor:
+    return apply_one(fft_op, g, axis=axis, inverse=inverse)
+
+
+fft_op = define(
+    "fft",
+    infer=same_spec,
+    impl=lambda x, axis, inverse: (np.fft.ifft if inverse else np.fft.fft)(x, axis=axis).astype(x.dtype, copy=False),
+    vjp=_fft_vjp,
+    kind=Interpreted("Fourier transforms are NumPy's"),
+)
+
+
+def _complex(x: Any) -> Tensor:
+    t = as_tensor(x)
+    return as_tensor(t, np.dtype(np.complex64 if t.dtype in _SINGLE else np.complex128))
+
+
+def _resized(x: Tensor, n: int, axis: int) -> Tensor:
+    """Cut off, or with zeros behind, along an axis that counts from the end."""
+    have = x.spec.known_shape[axis]
+    if n < 1:
+        raise ValueError(f"a Fourier transform needs at least 1 point, got {n}")
+    if n < have:
+        kept = [slice(None)] * x.ndim
+        kept[axis] = slice(n)
+        return x[tuple(kept)]  # type: ignore[no-any-return]
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, n - have)
+    return build("pad", x, widths) if n > have else x
+
+
+def _factor(n: int, norm: str | None, inverse: bool) -> float:
+    """What a transform of ``n`` points is multiplied with, beside the 1/n of an inverse one."""
+    powers = {None: 0.0, "backward": 0.0, "ortho": 0.5, "forward": 1.0}
+    if norm not in powers:
+        raise ValueError(f'norm must be "backward", "ortho" or "forward", got {norm!r}')
+    return float(n ** (powers[norm] if inverse else -powers[norm]))
+
+
+def _transformed(x: Any, n: int | None, axis: int, norm: str | None, inverse: bool) -> Tensor:
+    t = _complex(x)
+    along = normalize_axis(axis, t.ndim) - t.ndim
+    t = t if n is None else _resized(t, n, along)
+    factor = _factor(t.spec.known_shape[along], norm, inverse)
+    out = apply_one(fft_op, t, axis=along, inverse=inverse)
+    return out if factor == 1 else build("multiply", out, factor)
+
+
+@function("fft.fft")
+def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
+    """``out[k] = sum_j a[j] exp(-2 pi i j k / n)``, complex."""
+    return _transformed(a, n, axis, norm, False)
+
+
+@function("fft.ifft")
+def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
+    """The inverse of ``fft``, which divides by n."""
+    return _transformed(a, n, axis, norm, True)
+
+
+@function("fft.rfft")
+def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
+    """The first ``n // 2 + 1`` terms of ``fft``, of which the others follow for real ``a``."""
+    out = fft(a, n, axis, norm)
+    return _resized(out, out.spec.known_shape[axis] // 2 + 1, normalize_axis(axis, out.ndim) - out.ndim)
+
+
+@function("fft.irfft")
+def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
+    """The inverse of ``rfft``, ``n`` real numbers (as many as are even without it)."""
+    t = build("moveaxis", _complex(a), axis, -1)
+    points = 2 * (t.spec.known_shape[-1] - 1) if n is None else n
+    half = _resized(t, points // 2 + 1, -1)
+    others = build("conjugate", half[..., 1 : (points + 1) // 2])
+    whole = build("concatenate", [half, build("flip", others, -1)], -1)
+    return build("moveaxis", build("real", ifft(whole, norm=norm)), -1, axis)
+
+
+@function("fft.hfft")
+def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
+    """``fft`` of what is the conjugate of itself turned round, given by its first half: real."""
+    return irfft(build("conjugate", _complex(a)), n, axis, _SWAPPED[norm])
+
+
+@function("fft.ihfft")
+def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
+    """The inverse of ``hfft``."""
+    return build("conjugate", rfft(a, n, axis, _SWAPPED[norm]))
+
+
+_SWAPPED = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"}
+
+
+# -- several axes ----------------------------------------------------------------------------------------------------
+
+
+def _axes(x: Tensor, s: Sequence[int] | None, axes: Sequence[int] | None) -> list[tuple[int | None, int]]:
+    """Pairs of points and axis, the last one first."""
+    if axes is None:
+        axes = range(x.ndim) if s is None else range(x.ndim - len(s), x.ndim)
+    points: Sequence[int | None] = [None] * len(axes) if s is None else [None if n == -1 else n for n in s]
+    return list(zip(points, axes, strict=True))[::-1]
+
+
+def _define_several(name: str, each: Callable[..., Tensor], default: tuple[int, int] | None) -> None:
+    def transform(
+        a: Any, s: Sequence[int] | None = None, axes: Sequence[int] | None = default, norm: str | None = None
+    ) -> Tensor:
+        out = as_tensor(a)
+        for n, axis in _axes(out, s, axes):
+            out = each(out, n, axis, norm)
+        return out
+
+    transform.__doc__ = f"As numpy.fft.{name}: along one axis after the other."
+    functions[f"fft.{name}"] = transform
+
+
+def _define_several_real(name: str, default: tuple[int, int] | None, inverse: bool) -> None:
+    def transform(
+        a: Any, s: Sequence[int] | None = None, axes: Sequence[int] | None = default, norm: str | None = None
+    ) -> Tensor:
+        out = as_tensor(a)
+        (n, axis), *rest = _axes(out, s, axes)
+        out = out if inverse else rfft(out, n, axis, norm)
+        for m, other in rest:
+            out = (ifft if inverse else fft)(out, m, other, norm)
+        return irfft(out, n, axis, norm) if inverse else out
+
+    transform.__doc__ = f"As numpy.fft.{name}: the last axis by half, the others in whole."
+    functions[f"fft.{name}"] = transform
+
+
+for _suffix, _default in (("2", (-2, -1)), ("n", None)):
+    _define_several(f"fft{_suffix}", fft, _default)
+    _define_several(f"ifft{_suffix}", ifft, _default)
+    _define_several_real(f"rfft{_suffix}", _default, inverse=False)
+    _define_several_real(f"irfft{_suffix}", _default, inverse=True)
+
+
+@function("fft.fftshift")
+def fftshift(x: Any, axes: int | Sequence[int] | None = None) -> Tensor:
+    """The frequency 0 in the middle."""
+    return _shifted(x, axes, lambda n: n // 2)
+
+
+@function("fft.ifftshift")
+def ifftshift(x: Any, axes: int | Sequence[int] | None = None) -> Tensor:
+    """The inverse of ``fftshift``."""
+    return _shifted(x, axes, lambda n: -(n // 2))
+
+
+def _shifted(x: Any, axes: int | Sequence[int] | None, by: Callable[[int], int]) -> Tensor:
+    t = as_tensor(x)
+    along = tuple(range(t.ndim)) if axes is None else (axes,) if isinstance(axes, int) else tuple(axes)
+    return build("roll", t, tuple(by(t.spec.known_shape[axis]) for axis in along), along)

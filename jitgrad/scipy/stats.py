@@ -1,0 +1,231 @@
+"""scipy.stats: densities and their logarithms of traced values; all else of a distribution is SciPy's own.
+
+Arguments are SciPy's: the point, the shape parameters, loc and scale, by position or name.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jitgrad.operators import call
+from jitgrad.scipy.lifting import like_scipy, of_scipy, rest_of
+
+_LOG_2PI = math.log(2 * math.pi)
+Density = Callable[..., Any]
+
+
+class Distribution:
+    """A distribution of SciPy's, whose densities also take traced values.
+
+    ``log_density(z, *shapes)`` is that of the standard one: loc 0 and scale 1.
+    """
+
+    def __init__(self, name: str, log_density: Density, is_discrete: bool = False) -> None:
+        self.name = name
+        parameters = [p.replace(annotation=p.empty) for p in inspect.signature(log_density).parameters.values()]
+        parameters += [inspect.Parameter("loc", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=0)]
+        if not is_discrete:
+            parameters += [inspect.Parameter("scale", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=1)]
+        self._signature = inspect.Signature(parameters)
+        self._log_density = log_density
+        kind = "pmf" if is_discrete else "pdf"
+        self._enter(f"log{kind}", self._log)
+        self._enter(kind, lambda *args, **kwargs: np.exp(self._log(*args, **kwargs)))
+
+    def _enter(self, name: str, fn: Callable[..., Any]) -> None:
+        def density(*args: Any, **kwargs: Any) -> Any:
+            return fn(*args, **kwargs)
+
+        density.__name__ = density.__qualname__ = name
+        density.__doc__ = f"As scipy.stats.{self.name}.{name}."
+        density.__signature__ = self._signature  # type: ignore[attr-defined]
+        setattr(self, name, like_scipy(f"stats.{self.name}")(density))
+
+    def _log(self, *args: Any, **kwargs: Any) -> Any:
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        x, *shapes = list(bound.arguments.values())
+        if "scale" not in bound.arguments:
+            *shapes, loc = shapes
+            return self._log_density(x - loc, *shapes)
+        *shapes, loc, scale = shapes
+        return self._log_density((x - loc) / scale, *shapes) - np.log(scale)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return of_scipy(f"stats.{self.name}", name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return of_scipy("stats", self.name)(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<distribution {self.name}>"
+
+
+def _inside(condition: Any, log_density: Any) -> Any:
+    """Minus infinity outside of the support."""
+    return np.where(condition, log_density, -np.inf)
+
+
+# -- continuous --------------------------------------------------------------------------------------------------------
+
+
+def _beta(x: Any, a: Any, b: Any) -> Any:
+    log = call("xlogy", a - 1.0, x) + call("xlog1py", b - 1.0, -x) - call("betaln", a, b)
+    return _inside((x >= 0) & (x <= 1), log)
+
+
+def _gamma(x: Any, a: Any) -> Any:
+    return _inside(x >= 0, call("xlogy", a - 1.0, x) - x - call("gammaln", a))
+
+
+def _invgamma(x: Any, a: Any) -> Any:
+    return _inside(x > 0, -(a + 1.0) * np.log(x) - 1 / x - call("gammaln", a))
+
+
+def _laplace(x: Any) -> Any:
+    return -np.abs(x) - math.log(2)
+
+
+def _lognorm(x: Any, s: Any) -> Any:
+    return _inside(x > 0, -0.5 * (np.log(x) / s) ** 2 - np.log(x * s) - 0.5 * _LOG_2PI)
+
+
+def _pareto(x: Any, b: Any) -> Any:
+    return _inside(x >= 1, np.log(b) - (b + 1.0) * np.log(x))
+
+
+def _t(x: Any, df: Any) -> Any:
+    constant = call("gammaln", 0.5 * (df + 1.0)) - call("gammaln", 0.5 * df) - 0.5 * np.log(df * math.pi)
+    return constant - 0.5 * (df + 1.0) * np.log1p(x * x / df)
+
+
+def _weibull_min(x: Any, c: Any) -> Any:
+    return _inside(x >= 0, np.log(c) + call("xlogy", c - 1.0, x) - x**c)
+
+
+norm = Distribution("norm", lambda x: -0.5 * x * x - 0.5 * _LOG_2PI)
+beta = Distribution("beta", _beta)
+cauchy = Distribution("cauchy", lambda x: -np.log1p(x * x) - math.log(math.pi))
+chi2 = Distribution("chi2", lambda x, df: _gamma(0.5 * x, 0.5 * df) - math.log(2))
+expon = Distribution("expon", lambda x: _inside(x >= 0, -x))
+gamma = Distribution("gamma", _gamma)
+gumbel_r = Distribution("gumbel_r", lambda x: -x - np.exp(-x))
+invgamma = Distribution("invgamma", _invgamma)
+laplace = Distribution("laplace", _laplace)
+logistic = Distribution("logistic", lambda x: -x - 2.0 * call("softplus", -x))
+lognorm = Distribution("lognorm", _lognorm)
+pareto = Distribution("pareto", _pareto)
+t = Distribution("t", _t)
+uniform = Distribution("uniform", lambda x: _inside((x >= 0) & (x <= 1), 0.0 * x))
+weibull_min = Distribution("weibull_min", _weibull_min)
+
+# -- discrete ----------------------------------------------------------------------------------------------------------
+
+
+def _is_count(k: Any) -> Any:
+    return (k >= 0) & (np.floor(k) == k)
+
+
+def _log_choices(n: Any, k: Any) -> Any:
+    return call("gammaln", n + 1.0) - call("gammaln", k + 1.0) - call("gammaln", n - k + 1.0)
+
+
+def _bernoulli(k: Any, p: Any) -> Any:
+    return _inside((k == 0) | (k == 1), call("xlogy", k, p) + call("xlog1py", 1 - k, -p))
+
+
+def _binom(k: Any, n: Any, p: Any) -> Any:
+    log = _log_choices(n, k) + call("xlogy", k, p) + call("xlog1py", n - k, -p)
+    return _inside(_is_count(k) & (k <= n), log)
+
+
+def _geom(k: Any, p: Any) -> Any:
+    return _inside(_is_count(k - 1), call("xlog1py", k - 1.0, -p) + np.log(p))
+
+
+def _nbinom(k: Any, n: Any, p: Any) -> Any:
+    log = call("gammaln", n + k) - call("gammaln", k + 1.0) - call("gammaln", n)
+    return _inside(_is_count(k), log + n * np.log(p) + call("xlog1py", k, -p))
+
+
+def _poisson(k: Any, mu: Any) -> Any:
+    return _inside(_is_count(k), call("xlogy", k, mu) - call("gammaln", k + 1.0) - mu)
+
+
+bernoulli = Distribution("bernoulli", _bernoulli, is_discrete=True)
+binom = Distribution("binom", _binom, is_discrete=True)
+geom = Distribution("geom", _geom, is_discrete=True)
+nbinom = Distribution("nbinom", _nbinom, is_discrete=True)
+poisson = Distribution("poisson", _poisson, is_discrete=True)
+
+# -- of several variables ----------------------------------------------------------------------------------------------
+
+
+class _Multivariate:
+    """A distribution of vectors, by its two densities."""
+
+    def __init__(self, name: str, log: Callable[..., Any], density: Callable[..., Any]) -> None:
+        self.name = name
+        self.logpdf = like_scipy(f"stats.{name}")(log)
+        self.pdf = like_scipy(f"stats.{name}")(density)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return of_scipy(f"stats.{self.name}", name)
+
+    def __repr__(self) -> str:
+        return f"<distribution {self.name}>"
+
+
+def _normal_density(x: Any, mean: Any = None, cov: Any = 1, allow_singular: bool = False) -> Any:
+    n = np.shape(x)[-1] if np.ndim(x) else 1
+    x = x if np.ndim(x) else np.reshape(x, (1,))
+    d = x if mean is None else x - mean
+    if np.ndim(cov) < 2:
+        scales = np.broadcast_to(cov, (n,))
+        return -0.5 * (np.sum(d * d / scales + np.log(scales), axis=-1) + n * _LOG_2PI)
+    factor = np.linalg.cholesky(cov)
+    z = call("linalg.solve_triangular", factor, np.moveaxis(np.atleast_2d(d), -1, 0).reshape(n, -1), lower=True)
+    logs = np.sum(np.log(np.diagonal(factor)))
+    squares = np.sum(z * z, axis=0).reshape(d.shape[:-1])
+    return -0.5 * squares - logs - 0.5 * n * _LOG_2PI
+
+
+def _dirichlet_density(x: Any, alpha: Any) -> Any:
+    if np.shape(x)[0] == np.shape(alpha)[0] - 1:
+        x = np.concatenate([x, np.expand_dims(1.0 - np.sum(x, axis=0), 0)])
+    weights = np.reshape(alpha - 1.0, (-1, *[1] * (np.ndim(x) - 1)))
+    constant = call("gammaln", np.sum(alpha)) - np.sum(call("gammaln", alpha))
+    return np.sum(call("xlogy", weights, x), axis=0) + constant
+
+
+def _exponential(log: Callable[..., Any]) -> Callable[..., Any]:
+    def pdf(*args: Any, **kwargs: Any) -> Any:
+        return np.exp(log(*args, **kwargs))
+
+    return pdf
+
+
+def _multivariate(name: str, density: Callable[..., Any]) -> _Multivariate:
+    density.__name__ = "logpdf"
+    return _Multivariate(name, density, _exponential(density))
+
+
+multivariate_normal = _multivariate("multivariate_normal", _normal_density)
+dirichlet = _multivariate("dirichlet", _dirichlet_density)
+
+__all__ = [
+    "bernoulli", "beta", "binom", "cauchy", "chi2", "dirichlet", "expon", "gamma", "geom", "gumbel_r", "invgamma",
+    "laplace", "logistic", "lognorm", "multivariate_normal", "nbinom", "norm", "pareto", "poisson", "t", "uniform",
+    "weibull_min",
+]  # fmt: skip
+
+__getattr__, __dir__ = rest_of("stats", globals())
