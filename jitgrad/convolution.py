@@ -21,6 +21,7 @@ from jitgrad.lifting import of_arrays
 from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor
 from jitgrad.sources import operation_text
+from jitgrad.spec import is_compatible, shape_text
 from jitgrad.windows import (
     Windows,
     as_batch,
@@ -72,6 +73,11 @@ def _refuse_channels(x: Tensor, w: Tensor, channels: Any, groups: int, inputs: i
 def _finished(out: Tensor, bias: Any, channel: int, was_one: bool) -> Any:
     if bias is not None:
         b = as_tensor(bias, out.dtype)
+        if not is_compatible(b.shape, (out.shape[channel],)):
+            raise ShapeError(
+                layout("the bias is one number per channel of the result", op=operation_text(b.op),
+                       expected=shape_text((out.shape[channel],)), got=shape_text(b.shape))
+            )  # fmt: skip
         out = out + call("reshape", b, tuple(-1 if axis == channel else 1 for axis in range(out.ndim)))
     return call("squeeze", out, 0) if was_one else out
 

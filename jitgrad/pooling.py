@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,16 @@ def _prepared(
     first = 1 if is_channels_last(data_format, rank) else 2
     kernel = each_axis("kernel_size", kernel_size, rank, 1)
     steps = kernel if stride is None else stride
+    if not isinstance(padding, str):
+        _refuse_wide(padding, kernel)
     return t, first, windows_over(t, first, kernel, steps, padding, dilation, ceil_mode), was_one
+
+
+def _refuse_wide(padding: Any, kernel: Sequence[int]) -> None:
+    """ValueError for padding of more than half a window, as in torch: a window could lie in it as a whole."""
+    pairs = padding_pairs(padding, kernel, kernel, kernel)
+    if any(2 * max(pair) > k for pair, k in zip(pairs, kernel, strict=True)):
+        raise ValueError(f"padding may be at most half of kernel_size, got padding={padding!r} for {tuple(kernel)}")
 
 
 def _max_pool(name: str, rank: int, x: Any, *arguments: Any) -> Any:

@@ -153,12 +153,7 @@ def _fed_array(t: Tensor, value: Any) -> Any:
         )
     array = np.asarray(value)
     if array.dtype != t.dtype:
-        if not isinstance(value, np.ndarray | np.generic) or np.can_cast(array.dtype, t.dtype, "same_kind"):
-            array = _converted(array, t)
-        else:
-            raise DTypeError(
-                layout(f"the value fed for {t.name!r} does not fit", expected=t.spec, got=array.dtype.name)
-            )
+        array = _converted(array, t, isinstance(value, np.ndarray | np.generic))
     if not is_compatible(array.shape, t.shape):
         raise ShapeError(
             layout(
@@ -171,14 +166,21 @@ def _fed_array(t: Tensor, value: Any) -> Any:
     return np.asarray(array, order="C")
 
 
-def _converted(array: Any, t: Tensor) -> Any:
+def _converted(array: Any, t: Tensor, is_typed: bool) -> Any:
+    """The array in the dtype of ``t``. Python's numbers have no size: whole ones fit where their value does."""
+    is_whole = array.dtype.kind in "biu" and t.dtype.kind in "biu"
+    if array.size == 0 or array.dtype.kind == "O" or np.can_cast(array.dtype, t.dtype, "same_kind"):
+        can_fit = True
+    else:
+        can_fit = is_whole and not is_typed
     try:
-        return array.astype(t.dtype)
-    except (TypeError, ValueError):
-        got = array.dtype.name
-        raise DTypeError(
-            layout(f"the value fed for {t.name!r} does not fit", expected=t.spec, got=got)
-        ) from None
+        found = array.astype(t.dtype) if can_fit else None
+    except (TypeError, ValueError, OverflowError):
+        found = None
+    if found is None or (is_whole and not np.array_equal(found, array)):
+        got = f"{array.dtype.name} {array}" if array.ndim == 0 else array.dtype.name
+        raise DTypeError(layout(f"the value fed for {t.name!r} does not fit", expected=t.spec, got=got))
+    return found
 
 
 def _refuse_unfed(runner: Runner) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+import operator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,17 +105,21 @@ def is_compatible(a: Shape | None, b: Shape | None) -> bool:
 
 
 def normalize_axis(axis: int, rank: int) -> int:
-    """``axis`` counted from the front; ShapeError when out of range."""
+    """``axis`` counted from the front; ShapeError when out of range, TypeError unless it is an integer."""
+    axis = operator.index(axis)
     if not -rank <= axis < rank:
         raise ShapeError(f"axis {axis} is out of bounds for an array of dimension {rank}")
     return axis % rank
 
 
-def normalize_axes(axis: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
-    """Sorted axes counted from the front; None means all of them. ShapeError for repeats and out of range."""
+def normalize_axes(axis: Any, rank: int) -> tuple[int, ...]:
+    """Sorted axes counted from the front, of an integer, several, or None for all. ShapeError for repeats and out of
+    range.
+    """
     if axis is None:
         return tuple(range(rank))
-    axes = tuple(normalize_axis(int(a), rank) for a in np.atleast_1d(np.asarray(axis, dtype=np.int64)))
+    entries = (axis,) if isinstance(axis, int) or not np.ndim(axis) else tuple(axis)
+    axes = tuple(normalize_axis(a, rank) for a in entries)
     if len(set(axes)) != len(axes):
         raise ShapeError(f"repeated axis in {axis}")
     return tuple(sorted(axes))

@@ -53,7 +53,8 @@ def check(row: OpCase, batched_inputs: tuple[int, ...], order: int) -> None:
 
 def _gradients(ys: Any, xs: Any) -> list[Any]:
     targets = [y for y in ys if is_inexact(y.dtype)]
-    return [g for g in gradients(targets, xs) if g is not None] if targets and xs else []
+    seeds = [np.full(y.shape, 1 + 0.5j if y.dtype.kind == "c" else 1, y.dtype) for y in targets]
+    return [g for g in gradients(targets, xs, seeds) if g is not None] if targets and xs else []
 
 
 @pytest.mark.parametrize("row", [row for row in rows if row.specs], ids=str)

@@ -280,3 +280,12 @@ def test_the_interpreter_names_op_and_line_of_a_position_out_of_bounds() -> None
     for run in (take, take.interpret):
         with pytest.raises(jg.IndexingError, match=r"'take': a position is out of bounds(.|\n)*test_compiled_edges.py"):
             run(np.arange(3.0), np.array([7]))
+
+
+@pytest.mark.parametrize("run", [jg.compile, lambda f: jg.compile(f).interpret], ids=["compiled", "interpreted"])
+def test_rows_of_negative_segments_are_dropped(run: Any) -> None:
+    rows, ids = np.array([[1.0, 2.0], [np.nan, 4.0], [5.0, 6.0]]), np.array([1, -1, 1])
+    weights = np.array([[1.0, 2.0], [3.0, 4.0]])
+    np.testing.assert_array_equal(run(lambda x: jg.unsorted_segment_sum(x, ids, 2))(rows), [[0, 0], [6, 8]])
+    slope = jg.grad(lambda x: np.sum(jg.unsorted_segment_sum(x, ids, 2) * weights))
+    np.testing.assert_array_equal(run(slope)(rows), [[3, 4], [0, 0], [3, 4]])

@@ -31,9 +31,11 @@ unary = (
     "absolute", "real", "imag", "conjugate", "angle", "sign",
     "sum", "prod", "mean", "var", "std", "cumsum", "cumprod", "median", "linalg.norm", "logsumexp", "softmax", "trace",
 )  # fmt: skip
+with_cuts = ("sqrt", "log", "log1p", "arcsin", "arccos", "arctan", "arcsinh", "arccosh", "arctanh")
 binary = ("add", "subtract", "multiply", "divide", "power")
 rows: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     *((name, (Z,), {}) for name in unary),
+    *((name, (z,), {}) for name in with_cuts for z in (-Z, -np.conj(Z))),
     *((name, pair, {}) for name in binary for pair in ((Z, W), (Z, R), (R, Z))),
     *((name, (Z,), {"axis": 1}) for name in ("sum", "prod", "mean", "var", "std", "cumsum", "cumprod")),
     *(("linalg.norm", (Z, order, 1), {}) for order in (1, 2, 3, np.inf)),

@@ -117,14 +117,25 @@ def test_one_hot() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(jg.ShapeError, match=r"differ in shape(.|\n)*f64\[5,3\](.|\n)*f64\[3\]"):
+    with pytest.raises(jg.ShapeError, match=r"targets do not fit f64\[5,3\](.|\n)*\[5,3\](.|\n)*\[3\]"):
         nn.mse_loss(X, X[0])
     with pytest.raises(ValueError, match="reduction must be"):
         nn.mse_loss(X, Y, reduction="average")
     with pytest.raises(ValueError, match="approximate must be"):
         nn.gelu(X, approximate="erf")
     with pytest.raises(jg.DTypeError, match="integer classes"):
-        nn.cross_entropy(X, LABELS[:, None])
+        nn.cross_entropy(X, LABELS != 0)
+    classes, one_hot = np.array([0, 1, 2, 1, 0]), np.eye(3)[[0, 1, 2, 1, 0]]
+    losses = nn.cross_entropy, nn.nll_loss, nn.binary_cross_entropy, nn.binary_cross_entropy_with_logits, nn.kl_div
+    for loss in losses:
+        for labels in (classes[:1], one_hot[:1], one_hot[0], one_hot[None]):
+            with pytest.raises(jg.DTypeError if loss is nn.nll_loss and labels.ndim > 1 else ValueError):
+                loss(X, labels.astype(np.int64) if loss is nn.nll_loss and labels.ndim == 1 else labels)
+    for run in (jg.compile, lambda f: f):
+        with pytest.raises(jg.IndexingError, match="out of bounds"):
+            run(nn.cross_entropy)(X, classes - 1)
+    with pytest.raises(ValueError, match="delta must be positive"):
+        nn.huber_loss(X, Y, delta=-1)
 
 
 # -- further losses, bias_add, dropout ---------------------------------------------------------------------------------

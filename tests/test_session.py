@@ -278,3 +278,32 @@ def test_py_func_checks_the_number_of_results(graph: jg.Graph) -> None:
     y = jg.py_func(lambda: (1.0, 2.0), [], [np.float64] * 3)
     with pytest.raises(ValueError, match="2 results for 3 dtypes"):
         jg.Session().run(y)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "got"),
+    [
+        (np.float64, 1j, "complex128"),
+        (np.float64, [1j, 2], "complex128"),
+        (np.float64, "1.5", "1.5"),
+        (np.int64, 1.5, "float64 1.5"),
+        (np.int32, 2**40, "int64 1099511627776"),
+        (np.int32, np.int64(2**40), "int64 1099511627776"),
+        (np.int32, np.array([2**40]), "int64"),
+        (np.uint8, -1, "int64 -1"),
+        (np.bool_, 2, "int64 2"),
+    ],
+)
+def test_a_feed_is_not_changed_by_its_dtype(dtype: Any, value: Any, got: str) -> None:
+    x = jg.placeholder(dtype, np.shape(value))
+    with pytest.raises(jg.DTypeError, match=rf"(?s)does not fit.*got: +.*{got}"):
+        jg.Session().run(jg.identity(x), {x: value})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [(np.float32, 1), (np.float32, 0.1), (np.int8, [1, -2]), (np.bool_, 1), (np.int64, []), (np.complex64, 2.5)],
+)
+def test_numbers_of_python_are_fed_in_the_dtype_of_the_tensor(dtype: Any, value: Any) -> None:
+    x = jg.placeholder(dtype, np.shape(value))
+    np.testing.assert_array_equal(jg.Session().run(jg.identity(x), {x: value}), np.asarray(value, dtype))

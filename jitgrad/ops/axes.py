@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -22,12 +23,12 @@ def axes_of(x: Tensor, axis: Any) -> Axes:
     """Axes counted from the front where the rank is known; None stands for all axes of an unknown rank."""
     if x.spec.rank is not None:
         return normalize_axes(axis, x.spec.rank)
-    return None if axis is None else tuple(np.atleast_1d(np.asarray(axis, np.int64)).tolist())
+    return None if axis is None else tuple(map(operator.index, axis if np.ndim(axis) else (axis,)))
 
 
 def axis_of(x: Tensor, axis: int) -> int:
     """One axis counted from the front where the rank is known."""
-    return int(axis) if x.spec.rank is None else normalize_axis(int(axis), x.spec.rank)
+    return operator.index(axis) if x.spec.rank is None else normalize_axis(axis, x.spec.rank)
 
 
 def sum_dtype(dtype: DType) -> DType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -302,7 +303,7 @@ def multi_dot(arrays: Any, *, out: Any = None) -> Tensor:
 @function("linalg.matrix_power")
 def matrix_power(a: Any, n: int) -> Tensor:
     """``a`` multiplied by itself, by repeated squaring; the inverse for a negative ``n``."""
-    x = as_tensor(a)
+    x, n = as_tensor(a), operator.index(n)
     if n == 0:
         size = x.spec.known_shape[-1]
         return build("broadcast_to", np.eye(size, dtype=x.dtype), x.spec.known_shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -105,7 +106,7 @@ def matrix_trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Tensor:
 @function("diag")
 def diag(v: Any, k: int = 0) -> Tensor:
     """A matrix with the vector ``v`` on a diagonal, or the diagonal of a matrix."""
-    x = as_tensor(v)
+    x, k = as_tensor(v), operator.index(k)
     if x.ndim == 2:
         return diagonal(x, k)
     if x.ndim != 1:

@@ -112,6 +112,13 @@ def _difference(x: Tensor, y: Tensor) -> Any:
     return where((x == y) & call("isinf", x), 0, x - y)
 
 
+def _arccosh_root(x: Tensor) -> Any:
+    """``sqrt(x**2 - 1)``, of complex x with the sign that arccosh's branch takes."""
+    if x.dtype.kind == "c":
+        return call("sqrt", x - 1) * call("sqrt", x + 1)
+    return call("sqrt", (x - 1) * (x + 1))
+
+
 # -- trigonometric and hyperbolic functions ------------------------------------------------------------------
 
 from_ufunc(np.sin, lambda g, out, x: g * call("cos", x))
@@ -126,7 +133,7 @@ from_ufunc(np.sinh, lambda g, out, x: g * call("cosh", x))
 from_ufunc(np.cosh, lambda g, out, x: g * call("sinh", x))
 from_ufunc(np.tanh, lambda g, out, x: g * (1 - out * out))
 from_ufunc(np.arcsinh, lambda g, out, x: g / call("sqrt", 1 + x * x))
-from_ufunc(np.arccosh, lambda g, out, x: g / call("sqrt", (x - 1) * (x + 1)))
+from_ufunc(np.arccosh, lambda g, out, x: g / _arccosh_root(x))
 from_ufunc(np.arctanh, lambda g, out, x: g / ((1 - x) * (1 + x)))
 from_ufunc(np.deg2rad, lambda g, out, x: g * (math.pi / 180))
 from_ufunc(np.radians, lambda g, out, x: g * (math.pi / 180))

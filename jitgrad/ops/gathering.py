@@ -1,9 +1,7 @@
 """Reading at integer positions given by tensors, and the transposes that add there; slices are in slicing.
 
-A position outside ``-n .. n-1`` raises IndexError in the interpreter, as in NumPy. Compiled code cannot
-raise: there a negative position counts from the end once, and what is still outside is moved to the nearest
-element, in reading and in adding alike, so that one stays the transpose of the other and no memory outside is
-touched.
+A position outside ``-n .. n-1`` is an IndexingError, interpreted and compiled. A kernel notes it for the end of the
+call; until then it takes the nearest element, in reading and in adding alike, so that no memory outside is touched.
 """
 
 from __future__ import annotations
@@ -255,11 +253,17 @@ def _agreeing(x: Tensor, index: Tensor, axis: int) -> tuple[Tensor, Tensor]:
 
 @function("unsorted_segment_sum")
 def unsorted_segment_sum(data: Any, ids: Any, n: Any) -> Tensor:
-    """Rows of ``data`` added up by their ``ids``: shape (n, *rest) for data of ids.shape + rest."""
+    """Rows of ``data`` added up by their ``ids``: shape (n, *rest) for data of ids.shape + rest.
+
+    Rows with a negative id belong to no segment, as in TensorFlow; an id of n or more is an IndexingError.
+    """
     values, positions = as_tensors(data, ids)
     rank = positions.ndim
     if values.ndim < rank or not is_compatible(values.shape[:rank], positions.shape):
         raise ShapeError(f"data {values.spec} must begin with the shape of ids {positions.spec}")
+    if positions.dtype.kind == "i":
+        is_row = build("reshape", positions >= 0, (*positions.shape, *(1,) * (values.ndim - rank)))
+        values, positions = call("where", is_row, values, 0), build("maximum", positions, 0)
     return add_rows(values, positions, operator.index(n))
 
 

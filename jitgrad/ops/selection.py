@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -123,7 +124,7 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
 def round_(a: Any, decimals: int = 0, out: Any = None) -> Any:
     """As numpy.round: half to even after scaling by a power of ten. It passes no gradient."""
     refuse_options("round", out=out)
-    x = as_tensor(a)
+    x, decimals = as_tensor(a), operator.index(decimals)
     if x.dtype.kind in "iu" and decimals >= 0:
         return call("copy", x)
     if x.dtype.kind not in "fc":

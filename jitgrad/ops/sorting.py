@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -66,15 +67,27 @@ def argsort(a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stab
     return apply_one(argsort_op, x, axis=axis)
 
 
+def _refuse_places(a: Any, kth: Any, axis: Any) -> None:
+    """ValueError where a place of a partition is none of the axis', as from NumPy."""
+    x = as_tensor(a)
+    flat = x.spec.size if x.spec.is_known else None
+    extent = flat if axis is None else x.shape[normalize_axis(axis, x.ndim)]
+    for k in map(operator.index, kth if np.ndim(kth) else (kth,)):
+        if extent is not None and not -extent <= k < extent:
+            raise ValueError(f"kth={k} is out of bounds for {extent} elements")
+
+
 @function("partition")
 def partition(a: Any, kth: Any, axis: Any = -1, kind: str = "introselect", order: Any = None) -> Tensor:
     """Sorted fully, which is a partition around every ``kth``."""
+    _refuse_places(a, kth, axis)
     return sort(a, axis, order=order)
 
 
 @function("argpartition")
 def argpartition(a: Any, kth: Any, axis: Any = -1, kind: str = "introselect", order: Any = None) -> Tensor:
     """The positions of a full sort, which is a partition around every ``kth``."""
+    _refuse_places(a, kth, axis)
     return argsort(a, axis, order=order)
 
 
