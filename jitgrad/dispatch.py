@@ -4,6 +4,7 @@ defined here.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.errors import DTypeError, ShapeError, TracedValueError, UnsupportedOpError, layout
-from jitgrad.operators import functions
+from jitgrad.operators import call_open, functions, is_open
 from jitgrad.sources import source_text, user_source
 
 # What reducing or accumulating with a ufunc is called in the table.
@@ -84,6 +85,12 @@ def unsupported(what: str, hint: str | None = None) -> UnsupportedOpError:
 
 def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A ufunc, or one of its methods, on traced values. UnsupportedOpError where there is no op for it."""
+    if (method != "__call__" or kwargs or ufunc.signature is not None) and is_open(inputs):
+        return call_open(full_name(ufunc), functools.partial(_ufunc_called, ufunc, method), inputs, kwargs)
+    return _ufunc_called(ufunc, method, *inputs, **kwargs)
+
+
+def _ufunc_called(ufunc: np.ufunc, method: str, /, *inputs: Any, **kwargs: Any) -> Any:
     if method == "__call__":
         return _strong(_call(ufunc, inputs, kwargs) if kwargs else _function_of(ufunc)(*inputs))
     methods = {"reduce": _reduce, "accumulate": _accumulate, "outer": _outer, "at": _at}
@@ -243,11 +250,20 @@ def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
     known = functions.get(name) or questions.get(name)
     if known is None:
         raise unsupported(full_name(func))
+    if name not in questions and (is_open(args) or (kwargs and is_open(kwargs.values()))):
+        return call_open(full_name(func), functools.partial(_called, name), args, dict(kwargs))
     try:
-        result = known(*args, **kwargs)
+        if name in questions:
+            return known(*args, **kwargs)
+        return _called(name, *args, **kwargs)
     except ShapeError as error:
         raise error if "\n" in str(error) else _located(error, func) from None
-    if name in questions or kwargs.get("copy"):
+
+
+def _called(name: str, /, *args: Any, **kwargs: Any) -> Any:
+    """The function of that name, its result as the user gets it."""
+    result = functions[name](*args, **kwargs)
+    if kwargs.get("copy"):
         return result
     return _strong(functions["as_users_see"](name, result, (*args, *kwargs.values())))
 

@@ -12,6 +12,7 @@ from jitgrad import building, custom, pytree
 from jitgrad.eager.tensor import EagerTensor, plain, run, wrap
 from jitgrad.eagerness import is_eager, settled
 from jitgrad.graph import Tensor, in_graph
+from jitgrad.operators import takes_open
 from jitgrad.ops import creation, gathering, selection
 from jitgrad.ops.slices import segment_sum
 from jitgrad.trace import graph_in
@@ -20,6 +21,7 @@ from jitgrad.transforms import stop_gradient as stop_traced
 
 def _either(of_graphs: Callable[..., Any], of_values: Callable[..., Any]) -> Callable[..., Any]:
     """One function: of tensors of graphs, and, where only eager tensors are given, of their values."""
+    of_graphs = takes_open(of_graphs.__name__, of_graphs)
 
     @functools.wraps(of_graphs)
     def call(*args: Any, **kwargs: Any) -> Any:

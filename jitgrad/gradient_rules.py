@@ -8,8 +8,9 @@ from typing import Any
 
 from jitgrad import operators
 from jitgrad.errors import GradientError, JitgradError, layout
-from jitgrad.graph import GRADIENT_RULE, Operation, Tensor
+from jitgrad.graph import GRADIENT_RULE, Operation, Tensor, innermost
 from jitgrad.opdef import Control, OpDef, definitions
+from jitgrad.operators import is_open
 from jitgrad.sources import operation_text
 from jitgrad.spec import is_compatible, is_inexact
 
@@ -48,7 +49,19 @@ def _found(op: Operation, cotangents: Sequence[Tensor | None], wanted: Sequence[
         matter = set(wanted)
         params = {**params, "wanted": tuple([x in matter for x in op.inputs])}
     g, out = _bare(op, cotangents)
-    return _as_sequence(opdef.vjp(g, out, *op.inputs, **params))
+    graph = innermost(op.graph)
+    before = len(graph)
+    try:
+        return _as_sequence(opdef.vjp(g, out, *op.inputs, **params))
+    except Exception as error:
+        if isinstance(error, GradientError) or isinstance(opdef.kind, Control):
+            raise
+        if not is_open((*op.inputs, *op.outputs)):
+            raise
+        graph.forget(before)
+    from jitgrad.control import deferred
+
+    return deferred.deferred_rule(op, cotangents)
 
 
 def _overridden(op: Operation, rule: Any, cotangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:

@@ -403,6 +403,26 @@ class Graph:
             op._attrs = {**op._attrs, GRADIENT_RULE: here.rules[opdef.name]}
         return op
 
+    def forget(self, count: int) -> None:
+        """Drop the operations after the first ``count``, which nobody else has seen; what others may look up stays:
+        reads of Variables, and what stands for tensors of the graph around.
+        """
+        kept = []
+        for op in reversed(self._operations[count:]):
+            if op.type == "placeholder" or (op.opdef.stateful and not op.inputs):
+                kept.append(op)
+                continue
+            for x in op.inputs:
+                x._consumers = [c for c in x._consumers if c is not op]
+            self._names.pop(op.name, None)
+            self._by_name.pop(op.name, None)
+            base, _, number = op.name.rpartition("_")
+            if number.isdigit() and base in self._names:
+                self._names[base] = int(number)
+        self._operations[count:] = reversed(kept)
+        for place, op in enumerate(self._operations[count:], count):
+            op.id = place
+
 
 _default: contextvars.ContextVar[Graph | None] = contextvars.ContextVar("jitgrad_default_graph", default=None)
 _process_graph = Graph()
@@ -423,6 +443,7 @@ def default_graph() -> Graph:
 # may when the program runs, and by 0, where that is possible: output extents that differ between the inferences
 # depend on the unknown ones (``x[:5]`` of an unknown extent is not 5), the others do not.
 _probes = (12_252_240, 24_504_480)
+_MAX_RANKLESS = 3  # inputs for which all combinations of ranks are tried
 
 
 def infer_specs(opdef: OpDef, specs: Specs, params: Mapping[str, Any]) -> Specs:
@@ -475,16 +496,25 @@ _is_known = operator.attrgetter("is_known")
 
 def _probe(opdef: OpDef, specs: Specs, params: Mapping[str, Any], extent: int) -> Specs:
     error: ShapeError | None = None
-    if any(spec.shape is None for spec in specs):
-        for rank in range(5):
-            filled = tuple(_fill(spec, extent, rank) for spec in specs)
-            try:
-                return tuple(TensorSpec(None, spec.dtype) for spec in opdef.infer(filled, params))
-            except ShapeError as refused:
-                error = refused
-        assert error is not None
-        raise error
-    return opdef.infer(tuple(_fill(spec, extent, 0) for spec in specs), params)
+    count = sum(spec.shape is None for spec in specs)
+    if not count:
+        return opdef.infer(tuple(_fill(spec, extent, 0) for spec in specs), params)
+    for ranks in _ranks(count):
+        each = iter(ranks)
+        filled = tuple(_fill(spec, extent, next(each) if spec.shape is None else 0) for spec in specs)
+        try:
+            return tuple(TensorSpec(None, spec.dtype) for spec in opdef.infer(filled, params))
+        except ShapeError as refused:
+            error = error or refused
+    assert error is not None
+    raise error
+
+
+def _ranks(count: int) -> Iterator[tuple[int, ...]]:
+    """Ranks that ``count`` inputs may have: all the same, then all sorts."""
+    yield from ((rank,) * count for rank in range(5))
+    if 1 < count <= _MAX_RANKLESS:
+        yield from itertools.product(range(5), repeat=count)
 
 
 def _fill(spec: TensorSpec, extent: int, rank: int) -> TensorSpec:

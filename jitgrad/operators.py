@@ -5,17 +5,18 @@ defined here.
 from __future__ import annotations
 
 import dis
+import functools
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from jitgrad.errors import JitgradError, LeakedTracerError, TracedValueError, UnsupportedOpError, layout
+from jitgrad.errors import JitgradError, LeakedTracerError, ShapeError, TracedValueError, UnsupportedOpError, layout
 from jitgrad.sources import closed_message, operation_text, source_text, user_source
-from jitgrad.spec import TensorSpec
+from jitgrad.spec import TensorSpec, shape_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -54,12 +55,43 @@ def _reflected(name: str) -> Callable[[Any, Any], Any]:
     return operator
 
 
+def is_open(values: Iterable[Any]) -> bool:
+    """Whether the shape of some tensor among the values, or in a list of them, is not fully known."""
+    for value in values:
+        if isinstance(value, Operators):
+            shape = value.spec.shape
+            if shape is None or None in shape:
+                return True
+        elif isinstance(value, list | tuple) and is_open(value):
+            return True
+    return False
+
+
+def call_open(name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``fn(*args, **kwargs)``, for tensors whose shapes are not fully known: built now, or when the graph runs."""
+    from jitgrad.control import deferred
+
+    return deferred.call_open(name, fn, args, kwargs)
+
+
+def takes_open(name: str, fn: F) -> F:
+    """``fn``, which may want to know extents, for tensors of unknown extents too."""
+
+    @functools.wraps(fn)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if is_open(args) or (kwargs and is_open(kwargs.values())):
+            return call_open(name, fn, args, kwargs)
+        return fn(*args, **kwargs)
+
+    return cast(F, run)
+
+
 def _method(name: str) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         return functions["as_users_see"](name, functions[name](self, *args, **kwargs), (self,))
 
     method.__name__ = name
-    return method
+    return takes_open(name, method)
 
 
 def _needs_value(what: str, hint: str) -> Callable[..., Any]:
@@ -131,6 +163,22 @@ _reshape, _transpose, _matrix_transpose = _method("reshape"), _method("transpose
 _real, _imag = _method("real"), _method("imag")
 
 
+def _known_shape(x: Any, what: str) -> tuple[int, ...]:
+    """The shape of ``x``; ShapeError where it is not known, of which ``what`` was asked for."""
+    shape: tuple[int, ...] | None = x.spec.shape
+    if shape is None or None in shape:
+        raise ShapeError(
+            layout(f"{what} is not known before the graph runs: the shape {shape_text(shape)} is not fully known here",
+                   op=operation_text(x.op) if hasattr(x, "op") else None, needed=f"at {source_text(user_source())}",
+                   hint="give the placeholder a shape, or use a function that needs no number: np.mean, reshape to -1")
+        )  # fmt: skip
+    return shape
+
+
+def _item(x: Any, index: Any) -> Any:
+    return functions["item_as_users_see"](functions["getitem"](x, index), x, index)
+
+
 class Operators:
     """Mixin: Python's operators and NumPy's array methods, each a look-up in the table of functions."""
 
@@ -144,7 +192,7 @@ class Operators:
     __floordiv__, __rfloordiv__ = _binary("floor_divide"), _reflected("floor_divide")
     __mod__, __rmod__ = _binary("remainder"), _reflected("remainder")
     __pow__, __rpow__ = _binary("operator_power"), _reflected("operator_power")
-    __matmul__, __rmatmul__ = _binary("matmul"), _reflected("matmul")
+    __matmul__, __rmatmul__ = takes_open("matmul", _binary("matmul")), takes_open("matmul", _reflected("matmul"))
     __and__, __rand__ = _binary("bitwise_and"), _reflected("bitwise_and")
     __or__, __ror__ = _binary("bitwise_or"), _reflected("bitwise_or")
     __xor__, __rxor__ = _binary("bitwise_xor"), _reflected("bitwise_xor")
@@ -210,12 +258,18 @@ class Operators:
         return int(shape[0])
 
     def __getitem__(self, index: Any) -> Any:
+        shape = self.spec.shape
+        if shape is None or None in shape:
+            return call_open("getitem", _item, (self, index), {})
         return functions["item_as_users_see"](functions["getitem"](self, index), self, index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if type(index) is int and isinstance(value, Operators) and not _is_assignment(sys._getframe(1)):
             raise traced_value_error(self, "a shuffle, or another function that assigns item by item,", _shuffle_hint)
-        functions["setitem"](self, index, value)
+        if is_open((self, value)):
+            call_open("setitem", functions["setitem"], (self, index, value), {})
+        else:
+            functions["setitem"](self, index, value)
 
     def sort(self, axis: int = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> None:
         """Sorted in place, as numpy.ndarray.sort; np.sort gives a sorted copy."""
@@ -280,12 +334,13 @@ class Operators:
     @property
     def ndim(self) -> int:
         """Number of dimensions; ShapeError when the rank is unknown."""
-        return len(self.spec.known_shape) if self.spec.shape is None else len(self.spec.shape)
+        shape = self.spec.shape
+        return len(_known_shape(self, "the number of dimensions")) if shape is None else len(shape)
 
     @property
     def size(self) -> int:
         """Number of elements; ShapeError when it is unknown."""
-        return math.prod(self.spec.known_shape)
+        return math.prod(_known_shape(self, "the number of elements"))
 
     @property
     def nbytes(self) -> int:

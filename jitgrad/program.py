@@ -300,6 +300,8 @@ def _known_specs(op: Operation, made: Sequence[TensorSpec], inputs: tuple[int, .
     try:
         specs = op.opdef.infer(tuple([made[v] for v in inputs]), op.params)
     except ShapeError as error:
+        if "\n" in str(error):  # of a body, with the operation there
+            raise
         raise ShapeError(layout(f"op {op.type!r}: {error}", op=operation_text(op))) from None
     unknown = [spec for spec in specs if not spec.is_known]
     if unknown:

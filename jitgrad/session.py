@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad import pytree, recording
-from jitgrad.errors import DTypeError, JitgradError, ShapeError, layout
+from jitgrad.errors import DTypeError, IndexingError, JitgradError, ShapeError, layout
 from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Graph, Operation, Tensor, default_graph
 from jitgrad.ops.slices import IndexedSlices
@@ -65,9 +65,9 @@ class Session:
 
     def _run_slices(self, leaves: list[Any], structure: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
         """A run where slices are fetched: their values and indices are, and what they are dense is not made."""
-        parts = [(x.values, x.indices) if isinstance(x, IndexedSlices) else x for x in leaves]
+        parts = [_parts(x) if isinstance(x, IndexedSlices) else x for x in leaves]
         found = [
-            IndexedSlices(value[0], value[1], x.dense_shape) if isinstance(x, IndexedSlices) else value
+            _slices(x, *value) if isinstance(x, IndexedSlices) else value
             for x, value in zip(leaves, self.run(parts, feed_dict), strict=True)
         ]
         return pytree.unflatten(structure, found)
@@ -130,6 +130,24 @@ class Session:
         _refuse_unfed(runner)
         slots = tuple(place[e] if isinstance(e, Tensor) else None for e in elements)
         return runner, _Fetched(structure, slots)
+
+
+def _parts(slices: IndexedSlices) -> tuple[Any, ...]:
+    """What is fetched for slices; their shape too, where only a run tells it."""
+    shape = slices.dense_shape
+    return (slices.values, slices.indices, shape) if isinstance(shape, Tensor) else (slices.values, slices.indices)
+
+
+def _slices(slices: IndexedSlices, values: Any, indices: Any, shape: Any = None) -> IndexedSlices:
+    """What was fetched as slices; IndexingError for a position that no row has."""
+    found = IndexedSlices(values, indices, slices.dense_shape if shape is None else shape)
+    rows = found.dense_shape and found.dense_shape[0]
+    if rows is not None and indices.size and not (-rows <= indices.min() and indices.max() < rows):
+        raise IndexingError(
+            layout(f"{slices.name!r}: a position is out of bounds for {rows} rows", op=operation_text(slices.op),
+                   positions=operation_text(slices.indices.op) if isinstance(slices.indices, Tensor) else None)
+        )  # fmt: skip
+    return found
 
 
 def _members(feeds: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:

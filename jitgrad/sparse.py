@@ -8,13 +8,12 @@ and the scatter runs only if someone makes them dense. One dense addend makes th
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from typing import Any
 
 from jitgrad.gradients import gradients as dense_gradients
 from jitgrad.graph import Operation, Tensor, apply_one
 from jitgrad.opdef import Elementwise, find
-from jitgrad.operators import call
+from jitgrad.operators import call, takes_open
 from jitgrad.ops.slices import IndexedSlices
 from jitgrad.scopes import compile_attrs
 
@@ -102,11 +101,18 @@ def _flat(op: Operation) -> Rows:
 
 
 def _rows_of(updates: Tensor, index: Tensor) -> Rows:
-    rank = _rank(index)
-    if rank == 1:
+    if _rank(index) == 1:
         return updates, index
-    tail: Sequence[Any] = () if updates.shape is None else updates.shape[rank or 0 :]
-    return call("reshape", updates, (-1, *tail)), call("reshape", index, (-1,))
+    values, positions = _in_rows(updates, index)
+    return values, positions
+
+
+def _flattened(updates: Tensor, index: Tensor) -> Rows:
+    """Rows and positions, each along one axis."""
+    return call("reshape", updates, (-1, *updates.shape[index.ndim :])), call("reshape", index, (-1,))
+
+
+_in_rows = takes_open("rows", _flattened)
 
 
 def _rank(t: Tensor) -> int | None:

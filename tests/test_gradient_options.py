@@ -295,8 +295,7 @@ def test_unknown_extents_may_equal_known_ones() -> None:
         value, grad = jg.Session(graph).run([loss, slope], {x: np.zeros((3, 4))})
         assert value == pytest.approx(np.log(4)) and np.asarray(grad).shape == (3, 4)
         assert np.linalg.det(jg.placeholder(np.float64, (None, 3))).shape == ()
-        with pytest.raises(ValueError, match=r"(?s)numpy.tile: the shape \[\?,3\].*test_gradient_options.py.*hint"):
-            np.tile(jg.placeholder(np.float64, (None, 3)), 2)
+        assert np.tile(jg.placeholder(np.float64, (None, 3)), 2).shape == (None, 6)
 
 
 @pytest.mark.parametrize("ys", [3.0, "x:0", None])

@@ -180,14 +180,36 @@ def test_asking_for_the_shape_makes_nothing_dense() -> None:
         assert s.spec == jg.placeholder(np.float64, (2_000_000_000, 2)).spec and len(graph) == before + 1
 
 
-def test_an_unknown_number_of_rows() -> None:
+@pytest.mark.parametrize("positions", [(None,), (None, None), None])
+@pytest.mark.parametrize("shape", [(None, 2), (None, None), None])
+def test_an_unknown_number_of_rows(shape: Any, positions: Any) -> None:
+    at = np.array([[1, 3, 3], [0, 1, 1]]) if positions is None or len(positions) == 2 else np.array([1, 3, 3])
+    expected = np.zeros_like(TABLE)
+    np.add.at(expected, at, 2 * TABLE[at])
+    expected[2] += 3.0
     with jg.Graph().as_default():
-        t = jg.placeholder(np.float64, [None, 2])
-        i = jg.placeholder(np.int64, [None])
-        (g,) = jg.gradients(np.sum(jg.gather(t, i) ** 2), [t])
-        found = jg.Session().run([g.values, g.indices], {t: TABLE, i: [1, 3, 3]})
-        assert isinstance(g, jg.IndexedSlices) and g.dense_shape is None
-        np.testing.assert_array_equal(found[0], 2 * TABLE[[1, 3, 3]])
+        t, i = jg.placeholder(np.float64, shape), jg.placeholder(np.int64, positions)
+        (g,) = jg.gradients(np.sum(jg.gather(t, i) ** 2) + np.sum(jg.gather(t, [2, 2, 2])), [t])
+        assert isinstance(g, jg.IndexedSlices)
+        again = jg.IndexedSlices(g.values * 2.0, g.indices, g.dense_shape)
+        rows = jg.placeholder(np.int64, (2,))
+        asked = jg.IndexedSlices(g.values, g.indices, rows)
+        slices, dense, twice, other = jg.Session().run([g, g * 1.0, again * 1.0, asked * 1.0], {
+            t: TABLE, i: at, rows: [6, 2],
+        })  # fmt: skip
+    assert slices.dense_shape == TABLE.shape
+    for found in (slices.numpy(), dense, twice / 2.0, other[: len(TABLE)]):
+        np.testing.assert_array_equal(found, expected)
+    assert other.shape == (6, 2)
+
+
+def test_a_dense_shape_that_is_a_tensor_must_be_one_of_integers() -> None:
+    with jg.Graph().as_default():
+        shape = jg.placeholder(np.float64, (2,))
+        with pytest.raises(ValueError, match=r"(?s)dense_shape must be integers.*test_slices.py"):
+            jg.IndexedSlices(np.ones((1, 2)), [0], shape)
+        known = jg.IndexedSlices(jg.constant(np.ones((1, 2))), [0], jg.constant([5, 2]))
+        assert known.dense_shape == (5, 2) and known.shape == (5, 2)
 
 
 def test_without_a_shape_slices_stay_slices() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from jitgrad import pytree
+from jitgrad.graph import Tensor
 from jitgrad.ops.slices import IndexedSlices
 
 
@@ -27,9 +28,14 @@ pytree.declare(
 
 
 def _opened(tree: Any) -> Any:
-    if not any(isinstance(leaf, IndexedSlices) for leaf in pytree.flatten(tree)[0]):
+    if not any(map(_has_parts, pytree.flatten(tree)[0])):
         return tree
-    return pytree.tree_map(lambda leaf: _Rows(leaf) if isinstance(leaf, IndexedSlices) else leaf, tree)
+    return pytree.tree_map(lambda leaf: _Rows(leaf) if _has_parts(leaf) else leaf, tree)
+
+
+def _has_parts(leaf: Any) -> bool:
+    """Whether a leaf is carried as rows and their positions: slices of a shape that is not a value of the graph."""
+    return isinstance(leaf, IndexedSlices) and not isinstance(leaf.dense_shape, Tensor)
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:

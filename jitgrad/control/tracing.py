@@ -45,7 +45,7 @@ def trace_body(
         made = [x.op for x in handed]  # which an assignment in the function (``c[0] = 1``) leaves as they are
         result = fn(*states.tree_map(lambda k: handed[k], list(args)))
         leaves, structure = states.flatten(result)
-        outputs = tuple(_as_output(leaf, graph) for leaf in leaves)
+        outputs = tuple(as_output(leaf, graph) for leaf in leaves)
     graph.closed_by = describe(fn)
     inputs = tuple([op.outputs[0] for op in made])
     return TracedBody(graph, inputs, outputs, structure, tuple(states.paths(result)), getattr(fn, "__name__", name))
@@ -63,7 +63,7 @@ def _returning(body: TracedBody, result: Any) -> TracedBody:
     """The body with another result."""
     leaves, structure = states.flatten(result)
     with body.graph.reopened():
-        outputs = tuple(_as_output(leaf, body.graph) for leaf in leaves)
+        outputs = tuple(as_output(leaf, body.graph) for leaf in leaves)
     return replace(body, outputs=outputs, structure=structure, paths=tuple(states.paths(result)))
 
 
@@ -73,7 +73,8 @@ def _stand_in(like: Tensor | TensorSpec, name: str) -> Tensor:
     return x
 
 
-def _as_output(leaf: Any, graph: Body) -> Tensor:
+def as_output(leaf: Any, graph: Body) -> Tensor:
+    """A leaf of a result as a tensor of the body; Python numbers are weak."""
     if isinstance(leaf, Tensor) or hasattr(leaf, "as_graph_element"):
         found = graph.as_graph_element(leaf)
         assert isinstance(found, Tensor)

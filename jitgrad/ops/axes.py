@@ -20,15 +20,19 @@ Axes = tuple[int, ...] | None
 
 
 def axes_of(x: Tensor, axis: Any) -> Axes:
-    """Axes counted from the front where the rank is known; None stands for all axes of an unknown rank."""
+    """Axes counted from the front; None stands for all axes of an unknown rank."""
     if x.spec.rank is not None:
         return normalize_axes(axis, x.spec.rank)
-    return None if axis is None else tuple(map(operator.index, axis if np.ndim(axis) else (axis,)))
+    return None if axis is None else tuple([axis_of(x, a) for a in (axis if np.ndim(axis) else (axis,))])
 
 
 def axis_of(x: Tensor, axis: int) -> int:
-    """One axis counted from the front where the rank is known."""
-    return operator.index(axis) if x.spec.rank is None else normalize_axis(axis, x.spec.rank)
+    """One axis counted from the front; ShapeError where it counts from the end of an unknown rank."""
+    if x.spec.rank is not None:
+        return normalize_axis(axis, x.spec.rank)
+    if axis < 0:
+        raise ShapeError(f"axis {axis} of an array of unknown rank")
+    return operator.index(axis)
 
 
 def sum_dtype(dtype: DType) -> DType:

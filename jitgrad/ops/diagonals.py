@@ -56,7 +56,7 @@ diagonal_op = define(
 
 def on_diagonal(v: Tensor, rows: int, columns: int, offset: int) -> Tensor:
     """Matrices of zeros with the last axis of ``v`` on a diagonal."""
-    first = max(-offset, 0)
+    first = min(max(-offset, 0), rows)
     last = rows - first - v.spec.known_shape[-1]
     column = build("expand_dims", pad_constant(v, [*[(0, 0)] * (v.ndim - 1), (first, last)]), -1)
     return _where(_compare("equal", rows, columns, offset), column)

@@ -17,8 +17,8 @@ from jitgrad.errors import DTypeError, IndexingError, ShapeError
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Gather, OpDef, Params, Scatter, Specs, define
 from jitgrad.operators import call, function
-from jitgrad.ops.common import as_tensor, as_tensors, build, unsupported
-from jitgrad.spec import TensorSpec, is_compatible, normalize_axis
+from jitgrad.ops.common import as_tensor, as_tensors, build, has_shape_of, unsupported
+from jitgrad.spec import Shape, TensorSpec, is_compatible, normalize_axis
 
 INDEX = np.dtype(np.int64)
 
@@ -209,10 +209,10 @@ def take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: str = "r
     x, positions = as_tensors(a, indices)
     if axis is None:
         x, axis = build("ravel", x), 0
-    axis = normalize_axis(axis, x.ndim)
+    axis = axis if x.spec.rank is None and axis >= 0 else normalize_axis(axis, x.ndim)
     index = as_index(positions, x)
     if mode == "raise":
-        if positions.op.type == "constant":
+        if positions.op.type == "constant" and x.spec.rank is not None:
             checked_positions(positions.op.params["value"], x.shape[axis], axis)
         return apply_one(take_op, x, index, axis=axis)
     n = x.spec.known_shape[axis]
@@ -241,14 +241,21 @@ def take_along_axis(arr: Any, indices: Any, axis: Any = -1) -> Tensor:
 
 def _agreeing(x: Tensor, index: Tensor, axis: int) -> tuple[Tensor, Tensor]:
     """Both broadcast against each other in all axes but one."""
-    if not (x.spec.is_known and index.spec.is_known):
+    if has_shape_of(x, index) or _agree(x.shape, index.shape, axis):
         return x, index
+    if not (x.spec.is_known and index.spec.is_known):
+        raise ShapeError(f"whether positions {index.spec} are broadcast against {x.spec} is not known")
     wide = [max(m, n) if 0 not in (m, n) else 0 for m, n in zip(x.shape, index.shape, strict=True)]
     tensors = []
     for t in (x, index):
         shape = (*wide[:axis], t.shape[axis], *wide[axis + 1 :])
         tensors.append(t if t.shape == shape else build("broadcast_to", t, shape))
     return tensors[0], tensors[1]
+
+
+def _agree(a: Shape, b: Shape, axis: int) -> bool:
+    """Whether two shapes of one rank are known to be the same in all axes but one."""
+    return all(m == n is not None for k, (m, n) in enumerate(zip(a, b, strict=True)) if k != axis)
 
 
 @function("unsorted_segment_sum")

@@ -126,6 +126,8 @@ def _resolved(source: Shape | None, shape: list[int | None]) -> tuple[int, ...]:
                 f"the shape {tuple(shape)} leaves several extents open, and the source's are not known"
             )
         return tuple(open_extents)
+    if None in shape and None not in source and (-1 in shape or shape.count(None) > 1):
+        raise ShapeError(f"the shape {tuple(shape)} leaves several extents open: None is no extent")
     known = math.prod(n for n in source if n is not None)
     fixed = math.prod(n for n in shape if n is not None and n != -1)
     settled = None in shape or None not in source

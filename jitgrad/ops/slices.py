@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.errors import JitgradError, layout
+from jitgrad.errors import IndexingError, JitgradError, layout
 from jitgrad.graph import Graph, Tensor, apply_one
-from jitgrad.opdef import find
+from jitgrad.opdef import Interpreted, Params, Specs, define, find
 from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor
 from jitgrad.ops.standing import Standing
 from jitgrad.sources import operation_text, source_text, user_source
-from jitgrad.spec import TensorSpec, is_compatible, shape_text
+from jitgrad.spec import Shape, TensorSpec, is_compatible, shape_text
 
 # A dense tensor of so many elements made of slices is worth a warning.
 LARGE = 100_000_000
@@ -34,16 +34,16 @@ class IndexedSlices(Standing):
     """``values[k]`` belongs to row ``indices[k]`` of a tensor of shape ``dense_shape``, which is 0 elsewhere.
 
     ``values`` has shape (n, *rest), ``indices`` (n,), integers; tensors of a graph, eager tensors or arrays. Without a
-    ``dense_shape`` the slices cannot be made dense: ValueError. As an array of another dtype neither: ValueError.
+    ``dense_shape`` the slices cannot be made dense: ValueError. As an array of another dtype neither: ValueError. It is
+    a tuple of integers, or a tensor of a graph where the shape is only known when that runs.
     """
 
-    dense_shape: tuple[int, ...] | None
-    __slots__ = ("__weakref__", "_dense", "_is_dense", "dense_shape", "indices", "is_weak", "values")
+    __slots__ = ("__weakref__", "_dense", "_is_dense", "_shape", "indices", "is_weak", "values")
 
     def __init__(self, values: Any, indices: Any, dense_shape: Any = None) -> None:
         self.values: Any = values if isinstance(values, Tensor | np.ndarray) else np.asarray(values)
         self.indices: Any = indices if isinstance(indices, Tensor | np.ndarray) else np.asarray(indices)
-        self.dense_shape = None if dense_shape is None else tuple(map(int, np.asarray(dense_shape)))
+        self._shape: Any = _as_shape(dense_shape)
         self._check()
         self.is_weak = False
         self._dense: Any = None
@@ -55,20 +55,20 @@ class IndexedSlices(Standing):
         is_integer = np.dtype(self.indices.dtype).kind in "iu" or self.indices.shape == (0,)
         counts = (None if rows is None else rows[:1], places)
         fits = is_integer and is_compatible(*counts)
-        if fits and rows is not None and self.dense_shape is not None:
-            fits = is_compatible(rows[1:], self.dense_shape[1:])
+        if fits and rows is not None and self._shape is not None:
+            fits = is_compatible(rows[1:], self._extents[1:]) if self._extents else not isinstance(self._shape, tuple)
         if not fits:
             raise SlicesError(
                 layout("IndexedSlices need an integer index for each row of their values",
                        values=f"{np.dtype(self.values.dtype).name}{shape_text(rows)}",
                        indices=f"{np.dtype(self.indices.dtype).name}{shape_text(places)}",
-                       dense_shape=self.dense_shape, needed=f"at {source_text(user_source())}")
+                       dense_shape=self._extents or self._shape, needed=f"at {source_text(user_source())}")
             )  # fmt: skip
 
     @classmethod
     def of_dense(cls, values: Any, indices: Any, dense: Any) -> IndexedSlices:
         """Slices whose dense tensor is there already."""
-        made = cls(values, indices, None if None in dense.shape else dense.shape)
+        made = cls(values, indices, None if dense.shape is None or None in dense.shape else dense.shape)
         made._dense = dense
         return made
 
@@ -76,9 +76,26 @@ class IndexedSlices(Standing):
     def of_parts(cls, values: Any, indices: Any, dense_shape: tuple[int, ...] | None) -> IndexedSlices:
         """Slices of these parts, whatever they are."""
         made = object.__new__(cls)
-        made.values, made.indices, made.dense_shape = values, indices, dense_shape
+        made.values, made.indices, made._shape = values, indices, dense_shape
         made.is_weak, made._dense, made._is_dense = False, None, False
         return made
+
+    @property
+    def dense_shape(self) -> Any:
+        """The shape of the tensor that the slices are of: a tensor where extents are not known, None where none is."""
+        if self._shape is None and isinstance(self._dense, Tensor):
+            from jitgrad.control.deferred import shape_of
+
+            self._shape = shape_of(self._dense.op.inputs[0] if self._dense.op.type == "scatter_take" else self._dense)
+        return self._shape
+
+    @property
+    def _extents(self) -> Shape | None:
+        """The shape as far as it is known."""
+        if isinstance(self._shape, Tensor):
+            rank, rows = (self._shape.shape or (None,))[0], self.values.shape
+            return None if rank is None else (None, *(rows[1:] if rows is not None else (None,) * (rank - 1)))
+        return self._shape  # type: ignore[no-any-return]
 
     @property
     def dtype(self) -> Any:
@@ -88,7 +105,7 @@ class IndexedSlices(Standing):
     @property
     def shape(self) -> Any:
         """Shape of the tensor that the slices are of; None when it is not known."""
-        return self.dense_shape if self._dense is None else self._dense.shape
+        return self._extents if self._dense is None else self._dense.shape
 
     @property
     def spec(self) -> Any:  # type: ignore[override]
@@ -144,7 +161,7 @@ class IndexedSlices(Standing):
             self._is_dense = True
         return self._dense
 
-    def _checked_shape(self) -> tuple[int, ...]:
+    def _checked_shape(self) -> Any:
         if self.dense_shape is None:
             place = operation_text(self.values.op) if isinstance(self.values, Tensor) else repr(self.values)[:60]
             raise SlicesError(layout("slices without dense_shape cannot be made dense", values=place,
@@ -155,7 +172,7 @@ class IndexedSlices(Standing):
         """A 2-D array of rows as a ``scipy.sparse.csr_array``, rows that are given several times added up."""
         from scipy.sparse import csr_array
 
-        shape = self._checked_shape()
+        shape: tuple[int, ...] = self._checked_shape()
         if len(shape) != 2:
             raise ValueError(f"only 2-D slices make a SciPy matrix, these are of shape {shape}")
         values, rows = np.asarray(self.values), np.asarray(self.indices) % shape[0]
@@ -171,7 +188,7 @@ class IndexedSlices(Standing):
         return np.array(self._densified())
 
     def __len__(self) -> int:
-        return self._checked_shape()[0]
+        return int(self._checked_shape()[0])
 
     def __repr__(self) -> str:
         return f"IndexedSlices(values={self.values!r}, indices={self.indices!r}, dense_shape={self.dense_shape})"
@@ -187,10 +204,50 @@ def concatenated(slices: Sequence[IndexedSlices]) -> IndexedSlices:
     return IndexedSlices(values, indices, first.dense_shape)
 
 
-def _densify(values: Any, indices: Any, shape: tuple[int, ...]) -> Any:
+def _as_shape(given: Any) -> tuple[int, ...] | Tensor | None:
+    """A shape as integers, or as a tensor where it is the value of one; SlicesError for anything else."""
+    if given is None:
+        return None
+    if isinstance(given, Standing) and given.stands_for_symbol():
+        given = given.as_graph_element()
+    if not isinstance(given, Tensor):
+        return tuple(map(int, np.asarray(given)))
+    if given.dtype.kind not in "iu" or not is_compatible(given.shape, (None,)):
+        raise SlicesError(layout("dense_shape must be integers in one dimension", got=operation_text(given.op),
+                                 needed=f"at {source_text(user_source())}"))  # fmt: skip
+    return tuple(given.op.params["value"].tolist()) if given.op.type == "constant" else given
+
+
+def _infer_zeros(specs: Specs, params: Params) -> Specs:
+    (rank,) = specs[0].shape or (None,)
+    return (TensorSpec(None if rank is None else (None,) * rank, params["dtype"]),)
+
+
+zeros_op = define(
+    "zeros_of_shape",
+    infer=_infer_zeros,
+    impl=lambda shape, dtype: np.broadcast_to(np.zeros((), dtype), tuple(shape)),
+    kind=Interpreted("the shape of its output is a value"),
+    differentiable=False,
+    infers_partial=True,
+)
+
+
+def _like(values: Tensor, shape: Any) -> Tensor:
+    """A tensor of that shape, whose values do not matter."""
+    if not isinstance(shape, Tensor):
+        zeros = np.broadcast_to(np.zeros((), values.dtype), shape)
+        return call("constant", zeros, graph=values.graph)  # type: ignore[no-any-return]
+    from jitgrad.control.deferred import whose_shape
+
+    source = whose_shape(shape)
+    return apply_one(zeros_op, shape, dtype=values.dtype) if source is None else source
+
+
+def _densify(values: Any, indices: Any, shape: Any) -> Any:
     if not isinstance(values, Tensor):
         return call_eagerly(values, indices, shape[0])
-    like = call("constant", np.broadcast_to(np.zeros((), values.dtype), shape), graph=values.graph)
+    like = _like(values, shape)
     return apply_one(find("scatter_take"), like, values, as_tensor(indices, np.dtype(np.int64), values.graph), axis=0)
 
 
@@ -206,7 +263,11 @@ def segment_sum(values: Any, indices: Any, rows: int) -> Any:
     if isinstance(values, Tensor):
         return call("unsorted_segment_sum", values, indices, rows)
     out = np.zeros((rows, *values.shape[1:]), values.dtype)
-    np.add.at(out, indices, values)
+    try:
+        np.add.at(out, indices, values)
+    except IndexError as error:
+        where = f"at {source_text(user_source())}"
+        raise IndexingError(layout(f"slices of {rows} rows: {error}", needed=where)) from None
     return out
 
 

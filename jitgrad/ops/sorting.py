@@ -140,6 +140,8 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
         raise unsupported("interp", " with period=")
     dtype = np.result_type(common_dtype(x, xp, fp), np.float64)
     points, grid, values = (as_tensor(t, dtype) for t in as_tensors(x, xp, fp))
+    if grid.ndim != 1:
+        raise ShapeError(f"xp must have one dimension, got {grid.spec}")
     last = grid.spec.known_shape[0] - 1
     if values.shape != grid.shape:
         raise ShapeError(f"fp and xp are not of the same length: {values.spec} and {grid.spec}")
