@@ -34,6 +34,7 @@ without_case = {
     "custom_gradient", "prevent_gradient", "py_func",
     "cond", "call", "scan", "while_loop", "while_gradient",  # tests/test_control.py
     "random_uniform", "random_normal", "random_position",
+    "zeros_of_shape",  # whose shape is a value: tests/test_slices.py
 }  # fmt: skip
 
 edges = (

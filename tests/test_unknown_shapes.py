@@ -83,17 +83,17 @@ def results(case: Case, shapes: str, order: int, is_compiled: bool) -> list[Any]
 
 
 @functools.cache
-def wanted(name: str, order: int) -> list[Any] | type[Exception]:
+def wanted(name: str, order: int, is_compiled: bool) -> list[Any] | type[Exception]:
     """What a call gives, or refuses, for known shapes."""
     try:
-        return results(CASES[name], "known", order, False)
+        return results(CASES[name], "known", order, is_compiled)
     except (jg.GradientError, jg.UnsupportedOpError, jg.TracedValueError) as error:
         return type(error)
 
 
 def check(name: str, shapes: str, order: int = 1, is_compiled: bool = False) -> None:
     """The call gives what it gives for known shapes, or refuses what it refuses there."""
-    expected = wanted(name, order)
+    expected = wanted(name, order, is_compiled)
     if not isinstance(expected, list):
         with pytest.raises(expected):
             results(CASES[name], shapes, order, is_compiled)
