@@ -20,6 +20,7 @@ from jitgrad.graph import Tensor
 from jitgrad.lifting import of_arrays
 from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor
+from jitgrad.ops.convolving import convolve_windows
 from jitgrad.sources import operation_text
 from jitgrad.spec import is_compatible, shape_text
 from jitgrad.windows import (
@@ -97,9 +98,27 @@ def _convolution(
     windows = windows_over(t, 1 if last else 2, kernel, stride, padding, dilation)
     if groups == t.shape[channel] == outputs and groups > 1:
         out = _channel_by_channel(t, w, windows, last)
+    elif groups == 1 and not last and _moves_by_one(t, windows):
+        out = _by_windows(t, w, windows)
     else:
         out = (_channels_last if last else _channels_first)(t, w, windows, groups)
     return _finished(out, bias, channel, was_one)
+
+
+def _moves_by_one(x: Tensor, windows: Windows) -> bool:
+    """Whether there is an op for it: windows of some elements that move by one, with no more padding than they reach."""
+    spans = zip(windows.kernel, windows.dilation, windows.padding, strict=True)
+    is_plain = max(windows.stride) == 1 and len(windows.taps) > 1 and x.dtype.name in ("float32", "float64")
+    return is_plain and all(max(pair) <= gap * (k - 1) for k, gap, pair in spans)
+
+
+def _by_windows(x: Tensor, w: Tensor, windows: Windows) -> Tensor:
+    """The op itself; of images of one row where there is one axis."""
+    if len(windows.kernel) == 2:
+        return convolve_windows(x, w, windows.padding, windows.dilation)  # type: ignore[arg-type]
+    images, weights = (call("expand_dims", t, 2) for t in (x, w))
+    padding, dilation = ((0, 0), *windows.padding), (1, *windows.dilation)
+    return call("squeeze", convolve_windows(images, weights, padding, dilation), 2)  # type: ignore[no-any-return,arg-type]
 
 
 def _channels_first(x: Tensor, w: Tensor, windows: Windows, groups: int) -> Tensor:

@@ -99,6 +99,17 @@ class Contract:
 
 
 @dataclass(frozen=True, slots=True)
+class Convolve:
+    """Sums of products over windows, of images [n, c, y, x] with zeros around them (params padding, dilation).
+
+    ``form``: "windows" (weights [o, c, i, j] times what windows see, [n, o, y, x]), or "filters" (summed over all
+    windows, these seen times a second image [n, o, y, x] with an element for each: [o, c, i, j]).
+    """
+
+    form: str
+
+
+@dataclass(frozen=True, slots=True)
 class Gather:
     """``out[..., k.., ...] = x[..., index[k..], ...]``: inputs (x, index, ...).
 
@@ -159,12 +170,12 @@ class Interpreted:
 
 
 Kind = (
-    Elementwise | Fill | Reindex | View | Reduce | Scan | Contract | Gather | Scatter | Shaped | Library | Control
-    | Interpreted
+    Elementwise | Fill | Reindex | View | Reduce | Scan | Contract | Convolve | Gather | Scatter | Shaped | Library
+    | Control | Interpreted
 )
 
 # Kinds whose ops infer the same from equal specs and params, whatever else has happened.
-PURE_KINDS = frozenset((Elementwise, Reindex, View, Reduce, Contract, Shaped))
+PURE_KINDS = frozenset((Elementwise, Reindex, View, Reduce, Contract, Convolve, Shaped))
 
 # vjp(g, out, *inputs, **params): g and out are tensors (tuples of them for several outputs); gives one cotangent or
 # None per input, bare for a single input. That of a control op gets ``wanted`` as well: per input, whether its

@@ -65,7 +65,7 @@ class BoundCluster(NamedTuple):
         """Per step record the numbers of the plan's steps behind it: several for a region, none for what only prepares
         others or ends them.
         """
-        kinds = ("kernel", "product", "rows", "tiles", "region", "loop", "scan")
+        kinds = ("kernel", "product", "rows", "tiles", "windows", "filters", "region", "loop", "scan")
         parts = [name.split("_") for name in self.names]
         return tuple(tuple(map(int, numbers)) if kind in kinds else () for kind, *numbers in parts)
 
@@ -153,7 +153,8 @@ def _steps(task: tuple[Any, ...], slots: Sequence[int], addresses: Addresses) ->
         words = (*[slots[place] for place in places], *ints, *constants)
         name = "kernel" if task[0] == "kernel" else "scan"
         return [(f"{name}_{number}", addresses[key], words, extent, nchunks)]
-    return {"product": _product, "vector product": _vector_product, "own product": _own_product}[task[0]](task, slots)
+    made = {"product": _product, "vector product": _vector_product, "own product": _own_product}
+    return (made | {"convolution": _convolution})[task[0]](task, slots)
 
 
 def _product(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
@@ -179,6 +180,14 @@ def _own_product(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
     _, number, dtype, sizes, cut, scratch, part, *operands = task
     made = product_steps(np.dtype(dtype), sizes, cut, _operands(operands, slots), slots[scratch], slots[part])
     return [(name, *step[1:]) for name, step in zip((f"tiles_{number}", f"sum_{number}"), made, strict=False)]
+
+
+def _convolution(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
+    from jitgrad.compiler.conv_steps import convolution_steps
+
+    _, number, dtype, form, (words, cells, chunks), places = task
+    made = convolution_steps(np.dtype(dtype), form, dict(words), cells, chunks, [slots[place] for place in places])
+    return [(name, *step[1:]) for name, step in zip((f"{form}_{number}", f"sum_{number}"), made, strict=False)]
 
 
 def _operands(operands: Sequence[tuple[Any, ...]], slots: Sequence[int]) -> Any:

@@ -15,6 +15,7 @@ from jitgrad.compiler.subprograms import regions_of
 from jitgrad.opdef import (
     Contract,
     Control,
+    Convolve,
     Elementwise,
     Fill,
     Gather,
@@ -69,7 +70,7 @@ def _op_refusal(op: OpDef, outputs: int) -> str | None:
             return f"{op.name} takes its shape from another value, which simplify() has not resolved"
         case Reindex() | Control():
             return None
-        case Elementwise() | Fill() | View() | Reduce() | Scan() | Contract() | Gather() | Scatter():
+        case Elementwise() | Fill() | View() | Reduce() | Scan() | Contract() | Convolve() | Gather() | Scatter():
             return None if outputs == 1 else f"{op.name} has {outputs} outputs"
     return f"{op.name} is of a kind that has no kernels"
 

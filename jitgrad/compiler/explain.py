@@ -11,7 +11,7 @@ from jitgrad.compiler.buffers import ArenaPlan
 from jitgrad.compiler.groups import Group
 from jitgrad.compiler.lower import CompiledCluster, LoweredBodies, kernels_of
 from jitgrad.compiler.machine import kernel_module
-from jitgrad.compiler.nodes import Nested
+from jitgrad.compiler.nodes import Convolution, Nested
 from jitgrad.compiler.plans import BoundProgram
 
 if TYPE_CHECKING:
@@ -66,8 +66,10 @@ def explain(compiled: Compiled, bound: BoundProgram) -> Explanation:
 def _fusion_lines(compiled: CompiledCluster) -> Iterator[str]:
     loops = sum(isinstance(step, Nested) for step in compiled.plan.steps)
     kernels = sum(isinstance(step, Group) for step in compiled.plan.steps)
-    products = len(compiled.plan.steps) - kernels - loops
+    convolutions = sum(isinstance(step, Convolution) for step in compiled.plan.steps)
+    products = len(compiled.plan.steps) - kernels - loops - convolutions
     counts = f"{kernels} kernels, {products} matrix products" + (f", {loops} control ops" if loops else "")
+    counts += f", {convolutions} convolutions" if convolutions else ""
     yield f"cluster {compiled.cluster.number}: {counts}"
     for number, step in enumerate(compiled.plan.steps):
         if isinstance(step, Group):
@@ -87,6 +89,8 @@ def _fusion_lines(compiled: CompiledCluster) -> Iterator[str]:
             yield f"  native {step.form} {number} ({kind}): -> {made}"
             for region in bodies.regions:
                 yield from (f"    {line}".replace("cluster", "body", 1) for line in _fusion_lines(region))
+        elif isinstance(step, Convolution):
+            yield f"  convolution {number} ({step.form}): %{step.a}, %{step.b} -> %{step.value}"
         else:
             a, b = (f"%{v}{'.T' if t else ''}" for v, t in ((step.a, step.transpose_a), (step.b, step.transpose_b)))
             yield f"  product {number}: {a} @ {b} -> %{step.value}"

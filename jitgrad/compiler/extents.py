@@ -14,6 +14,7 @@ from jitgrad.opdef import (
     AxisIndex,
     Contract,
     Control,
+    Convolve,
     Elementwise,
     Gather,
     IndexMap,
@@ -91,6 +92,8 @@ def equal_dims(program: Program, ins: Instruction) -> Iterator[tuple[Dim, Dim]]:
             yield from _through_view(program, ins.inputs[0], out)
         case Contract():
             yield from _through_contract(program, ins)
+        case Convolve(form):
+            yield from _through_convolution(ins, form)
         case Gather(form):
             yield from _through_gather(program, ins.inputs[0], ins.inputs[1], out, ins, form)
         case Control():
@@ -153,6 +156,15 @@ def _through_contract(program: Program, ins: Instruction) -> Iterator[tuple[Dim,
     yield (a, m), (out, rank - 2)
     yield (b, n), (out, rank - 1)
     yield (a, k), (b, k2)
+
+
+def _through_convolution(ins: Instruction, form: str) -> Iterator[tuple[Dim, Dim]]:
+    """Examples and channels of images, and the channels of weights."""
+    image = ins.inputs[0]
+    weights, result = (ins.inputs[1], ins.outputs[0]) if form == "windows" else (ins.outputs[0], ins.inputs[1])
+    yield (image, 0), (result, 0)
+    yield (image, 1), (weights, 1)
+    yield (weights, 0), (result, 1)
 
 
 def _through_library(program: Program, ins: Instruction) -> Iterator[tuple[Dim, Dim]]:

@@ -14,6 +14,7 @@ needed to get there (programs, nodes, groups, kernels) is left behind. Its shape
                | ("product", number, dtype, (m, n, k), operand a, b, c, batch)
                | ("vector product", number, dtype, n, how it is cut, place of parts, operand a, b, c)
                | ("own product", number, dtype, (m, n, k), how it is cut, places of scratch and parts, operand a, b, c)
+               | ("convolution", number, dtype, form, how it is cut, places of scratch and parts, of operands and result)
                | ("region", dtype, rows, chunks, task*)                  tasks whose chunks run one after another
                | ("loop kernel", ...)                                    a scan that is a kernel, as "kernel"
                | ("loop", ...)                                           a control op, see freeze_loops.py
@@ -38,6 +39,7 @@ import numpy as np
 from jitgrad.compiler.buffers import aligned
 from jitgrad.compiler.caches import last_level_bytes
 from jitgrad.compiler.constants import splat_number
+from jitgrad.compiler.conv import ConvPlan, Geometry, plan_filters, plan_windows
 from jitgrad.compiler.drafts import weight_of
 from jitgrad.compiler.emit import lanes_for, part_bytes
 from jitgrad.compiler.emit_memory import CACHE_LINE
@@ -49,7 +51,7 @@ from jitgrad.compiler.groups import Group
 from jitgrad.compiler.loopir import Buffer, Literal
 from jitgrad.compiler.lower import CompiledCluster, FusedScan, Lowered, LoweredBodies, LoweredStep
 from jitgrad.compiler.machine import vector_bytes
-from jitgrad.compiler.nodes import Product
+from jitgrad.compiler.nodes import Convolution, Product
 from jitgrad.compiler.regions import Sizes, find_units
 from jitgrad.compiler.stored import UnkeptError, encode_params, op_name
 from jitgrad.compiler.subprograms import regions_of, status_offsets
@@ -151,7 +153,7 @@ class _Freezer:
         item = self.lowered[number]
         if isinstance(item, Lowered):
             return any(b.role == "status" for b in item.kernel.buffers)
-        if isinstance(item, Product):
+        if isinstance(item, Product | Convolution):
             return False
         if item.fused is not None:
             return any(b.role == "status" for b in item.fused.kernel.buffers)
@@ -214,6 +216,11 @@ class _Freezer:
         if isinstance(item, Product):
             touched += [(v, self._nbytes(v), False) for v in map(self._root, (item.a, item.b, item.value))]
             return touched + self._memory_of(number, item)
+        if isinstance(item, Convolution):
+            touched += [(v, self._nbytes(v), False) for v in map(self._root, (*item.reads, *item.values))]
+            plan = self._conv_plan(item)
+            touched.append(((number, _SCRATCH), aligned(plan.worker_bytes), True))
+            return [*touched, ((number, _PARTS), plan.parts_bytes, False)] if plan.parts_bytes else touched
         if isinstance(item, LoweredBodies):
             touched += [(v, self._nbytes(v), False) for v in map(self._root, (*item.reads, *item.values))]
             # As much as binding finds that its bodies need.
@@ -257,6 +264,8 @@ class _Freezer:
         item = self.lowered[number]
         if isinstance(item, Product):
             return self._product(number, item)
+        if isinstance(item, Convolution):
+            return self._convolution(number, item)
         if isinstance(item, LoweredBodies) and item.fused is not None:
             return self._fused_scan(number, item, item.fused, key)
         if isinstance(item, LoweredBodies):
@@ -374,6 +383,23 @@ class _Freezer:
         if cut is None:
             return "product", number, dtype, sizes, *operands, batch
         return "vector product", number, dtype, sizes[1], tuple(cut), part, *operands
+
+    # -- convolutions --------------------------------------------------------------------------------------------------
+
+    def _conv_plan(self, item: Convolution) -> ConvPlan:
+        """How a convolution is cut."""
+        is_windows = item.form == "windows"
+        x, weights = self._shape(item.a), self._shape(item.b if is_windows else item.value)
+        out = self._shape(item.value if is_windows else item.b)
+        geometry = Geometry(x[0], x[1], out[1], x[2:], out[2:], weights[2:], item.gaps, item.before)  # type: ignore[arg-type]
+        plan = plan_windows if is_windows else plan_filters
+        return plan(self.program.specs[item.value].dtype, geometry)
+
+    def _convolution(self, number: int, item: Convolution) -> Frozen:
+        plan, dtype = self._conv_plan(item), self.program.specs[item.value].dtype.str
+        keys = [(number, _SCRATCH), *([(number, _PARTS)] if plan.parts_bytes else [])]
+        places = (*map(self._place_of, (*item.reads, *item.values)), *(self.places[key] for key in keys))
+        return "convolution", number, dtype, item.form, (plan.words, plan.cells, plan.chunks), places
 
 
 def _fused(item: LoweredStep) -> FusedScan | None:

@@ -18,7 +18,7 @@ from jitgrad.compiler.drafts import Draft, assign_axes, fit, runs_serially
 from jitgrad.compiler.extents import ExtentClasses
 from jitgrad.compiler.groups import Axes, Group, Placed, Plan, Refusal, Step
 from jitgrad.compiler.matrices import fit_matrices, lead_dims, matrix_axes
-from jitgrad.compiler.nodes import MAP, REDUCE, SCATTER, ClusterNodes, Nested, Node, Product
+from jitgrad.compiler.nodes import MAP, REDUCE, SCATTER, ClusterNodes, Convolution, Nested, Node, Product
 from jitgrad.compiler.recompute import Floating, Recomputing
 from jitgrad.compiler.small import depends_on, reads_by_matrix, sized
 from jitgrad.opdef import AxisIndex
@@ -43,7 +43,7 @@ class _Planner:
         self.cluster = cluster
         self.specs = specs
         self.classes = classes
-        self.steps: list[Draft | Product | Nested] = []
+        self.steps: list[Draft | Product | Convolution | Nested] = []
         self.home: dict[int, int] = {}  # value → number of the step after which it is complete
         self.readers: dict[int, list[int]] = {}  # value from memory → steps that read it
         self.class_of: dict[int, tuple[int, ...]] = {}  # of values that are not the program's
@@ -54,7 +54,7 @@ class _Planner:
 
     # -- placing ---------------------------------------------------------------------------------------------------
 
-    def place(self, item: Node | Product | Nested) -> None:
+    def place(self, item: Node | Product | Convolution | Nested) -> None:
         """Put a node in the first group that takes it, or in a new one."""
         if not isinstance(item, Node):
             self.home |= dict.fromkeys(item.values, len(self.steps))

@@ -275,7 +275,7 @@ def _pack_b_turned(kind: Numbers) -> str:
             load_ir(f"x{r}", kind, f"%from{r}", "%mask"),
         ]
     names = [f"%x{r}" for r in range(n)]
-    lines, names = _transpose(kind, names)
+    lines, names = transpose_ir(kind, names)
     square += lines
     square += [
         "  %half = urem i64 %j, " + str(kind.columns),
@@ -299,7 +299,7 @@ define internal void @pack_b_turned_{kind.type}(ptr %b, i64 %ldb, i64 %n, i64 %k
 }}"""
 
 
-def _transpose(kind: Numbers, names: list[str]) -> tuple[list[str], list[str]]:
+def transpose_ir(kind: Numbers, names: list[str]) -> tuple[list[str], list[str]]:
     """The transpose of a square of registers: blocks of 1, 2, 4, ... lanes change places."""
     n, v, lines = kind.lanes, kind.vector, []
     half = 1

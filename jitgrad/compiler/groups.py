@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jitgrad.compiler.nodes import SCATTER, Nested, Node, Product
+from jitgrad.compiler.nodes import SCATTER, Convolution, Nested, Node, Product
 from jitgrad.spec import TensorSpec
 
 Axes = tuple[int | None, ...]
@@ -62,7 +62,7 @@ class Refusal:
         return f"%{self.producer} → %{self.consumer}: {self.reason}"
 
 
-Step = Group | Product | Nested
+Step = Group | Product | Convolution | Nested
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from jitgrad.compiler.groups import Group, Plan
 from jitgrad.compiler.loopir import Kernel, Literal
 from jitgrad.compiler.loops import optimise_loops
 from jitgrad.compiler.lowering import Lowering
-from jitgrad.compiler.nodes import Nested, Product
+from jitgrad.compiler.nodes import Convolution, Nested, Product
 from jitgrad.compiler.quantities import Quantity, product
 from jitgrad.compiler.routine_lowering import RoutineLowering
 from jitgrad.compiler.scatter import ScatterLowering
@@ -80,7 +80,7 @@ class FusedScan:
     widths: tuple[int, ...]
 
 
-LoweredStep = Lowered | Product | LoweredBodies
+LoweredStep = Lowered | Product | Convolution | LoweredBodies
 
 
 def kernels_of(compiled: CompiledCluster) -> Iterator[Kernel]:

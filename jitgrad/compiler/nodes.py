@@ -17,6 +17,7 @@ from jitgrad.opdef import (
     AxisIndex,
     Contract,
     Control,
+    Convolve,
     Elementwise,
     Fill,
     Gather,
@@ -95,6 +96,31 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
+class Convolution:
+    """A convolution ("windows") of an image and weights, or the sums for weights ("filters") of two images.
+
+    ``before`` is the padding in front of rows and of columns, ``gaps`` are the distances of taps.
+    """
+
+    value: int
+    form: str
+    a: int
+    b: int
+    before: tuple[int, int]
+    gaps: tuple[int, int]
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Its two operands."""
+        return (self.a, self.b)
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """What it makes."""
+        return (self.value,)
+
+
+@dataclass(frozen=True, slots=True)
 class Nested:
     """A control op, by the number of its instruction: it runs the programs of its bodies."""
 
@@ -110,7 +136,7 @@ class ClusterNodes:
     be in memory.
     """
 
-    items: tuple[Node | Product | Nested, ...]
+    items: tuple[Node | Product | Convolution | Nested, ...]
     aliases: dict[int, int]
     kept: frozenset[int]
 
@@ -141,7 +167,7 @@ class _Builder:
                 self.accesses.operand(v)
         wanted |= self.accesses.unresolved
         self._find_leads(instructions)
-        items: list[Node | Product | Nested] = []
+        items: list[Node | Product | Convolution | Nested] = []
         for number, ins in zip(members, instructions, strict=True):
             if isinstance(ins.op.kind, Control):
                 items.append(Nested(number, ins.op.kind.form, tuple(dict.fromkeys(ins.inputs)), ins.outputs))
@@ -173,7 +199,7 @@ class _Builder:
                 yield from ins.inputs
             case Gather():
                 yield ins.inputs[0]
-            case Control():
+            case Control() | Convolve():
                 yield from ins.inputs
 
     def _is_blas(self, ins: Instruction) -> bool:
@@ -228,7 +254,7 @@ class _Builder:
     def _operands(self, ins: Instruction) -> tuple[Operand, ...]:
         return tuple(self.accesses.operand(x) for x in ins.inputs)
 
-    def _node(self, ins: Instruction) -> Node | Product:
+    def _node(self, ins: Instruction) -> Node | Product | Convolution:
         out = ins.outputs[0]
         match ins.op.kind:
             case Elementwise(scalar):
@@ -242,6 +268,9 @@ class _Builder:
                 return self._scan(ins, combine)
             case Contract():
                 return self._product(ins)
+            case Convolve(form):
+                (top, _), (left, _) = ins.params["padding"]
+                return Convolution(out, form, *ins.inputs, (top, left), ins.params["dilation"])
             case Gather(form):
                 return self._gather(ins, form)
             case Scatter(form):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from jitgrad.compiler.gemv import GemvPlan
 from jitgrad.compiler.groups import Placed, Plan
 from jitgrad.compiler.lower import Lowered, LoweredBodies, LoweredStep
-from jitgrad.compiler.nodes import Product
+from jitgrad.compiler.nodes import Convolution, Product
 
 LEAST_BYTES = 2_000_000  # of the matrix: less stays in cache anyway
 CHUNK_BYTES = 500_000
@@ -99,13 +99,13 @@ class _Search:
 
     def _reads(self, number: int) -> set[int]:
         item = self.lowered[number]
-        if isinstance(item, Product | LoweredBodies):
+        if isinstance(item, Product | Convolution | LoweredBodies):
             return set(map(self._root, item.reads))
         return {self._root(v) for p in item.group.nodes for v in p.node.reads}
 
     def _writes(self, number: int) -> set[int]:
         item = self.lowered[number]
-        if isinstance(item, Product | LoweredBodies):
+        if isinstance(item, Product | Convolution | LoweredBodies):
             return set(map(self._root, item.values))
         return set(map(self._root, item.group.stored)) | set(item.group.partials.values())
 
@@ -121,7 +121,7 @@ class _Search:
     def _joins(self, number: int, rows: int, made: set[int]) -> bool:
         """Whether a step runs over the rows, and reads of what the region makes its own rows only."""
         item = self.lowered[number]
-        if isinstance(item, LoweredBodies):
+        if isinstance(item, LoweredBodies | Convolution):
             return False
         if isinstance(item, Product):
             cut = self.sizes.vector_plan(item)

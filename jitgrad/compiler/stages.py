@@ -17,7 +17,7 @@ from jitgrad.compiler.groups import Group, Plan, Step
 from jitgrad.compiler.lifting import lift_constants
 from jitgrad.compiler.lower import CompiledCluster, Lowered, LoweredBodies, LoweredStep, kernels_of, lower_group
 from jitgrad.compiler.machine import load_kernels
-from jitgrad.compiler.nodes import Product, build_nodes
+from jitgrad.compiler.nodes import Convolution, Product, build_nodes
 from jitgrad.compiler.order import order_steps
 from jitgrad.compiler.plankey import has_large_constants
 from jitgrad.compiler.reuse import enter_known, find_known, pattern_of
@@ -107,7 +107,7 @@ def _plan_cluster(program: Program, cluster: Cluster) -> CompiledCluster:
 def _lower_step(program: Program, cluster: Cluster, step: Step, plan: Plan) -> LoweredStep:
     if isinstance(step, Group):
         return lower_group(step, plan)
-    if isinstance(step, Product):
+    if isinstance(step, Product | Convolution):
         return step
     ins = program.instructions[step.number]
     bodies = regions_of(ins)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from jitgrad.compiler.drafts import weight_of
 from jitgrad.compiler.groups import Group
 from jitgrad.compiler.lower import CompiledCluster
-from jitgrad.compiler.nodes import Nested, Product
+from jitgrad.compiler.nodes import Convolution, Nested, Product
 from jitgrad.graph import Operation
 from jitgrad.profiler.events import Share, phase_of
 from jitgrad.profiler.loops import compiled_bodies, loop_title, repeats
@@ -58,6 +58,9 @@ def _name(program: Program, compiled: CompiledCluster, number: int, shares: tupl
     place = f"{cluster.number}.{number}" if cluster.number else str(number)
     if isinstance(step, Product):
         return _product_name(program, step)
+    if isinstance(step, Convolution):
+        a, b = ("×".join(map(str, program.specs[v].known_shape)) for v in (step.a, step.b))
+        return f"convolution {step.form} {a}, {b}"
     if isinstance(step, Nested):
         return f"{program.name}: loop {place}: {loop_title(program.instructions[step.number])}"
     return _kernel_name(f"{program.name}: kernel {place}", shares)
@@ -70,6 +73,8 @@ def _flops(program: Program, compiled: CompiledCluster, number: int) -> int:
         times = repeats(program.instructions[step.number])
         inside = (_flops(*found) for found in _inside(program, compiled, number)) if times is not None else ()
         return (times or 0) * sum(inside)
+    if isinstance(step, Convolution):
+        return _convolution_flops(compiled.plan.specs, step)
     return _product_flops(compiled.plan.specs, step) if isinstance(step, Product) else _group_flops(step)
 
 
@@ -124,6 +129,12 @@ def _group_flops(group: Group) -> int:
 def _product_flops(specs: Mapping[int, TensorSpec], step: Product) -> int:
     a, c = (specs[v].known_shape for v in (step.a, step.value))
     return 2 * math.prod(c) * (a[-2] if step.transpose_a else a[-1])
+
+
+def _convolution_flops(specs: Mapping[int, TensorSpec], step: Convolution) -> int:
+    places, weights = (step.value, step.b) if step.form == "windows" else (step.b, step.value)
+    n, _, *out = specs[places].known_shape
+    return 2 * n * math.prod(out) * math.prod(specs[weights].known_shape)
 
 
 def interpreted_detail(program: Program, number: int) -> Detail:

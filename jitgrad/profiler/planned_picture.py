@@ -9,7 +9,7 @@ from itertools import combinations
 from jitgrad.compiler.clusters import Reason
 from jitgrad.compiler.groups import Group, Step
 from jitgrad.compiler.lower import CompiledCluster
-from jitgrad.compiler.nodes import Nested, Product
+from jitgrad.compiler.nodes import Convolution, Nested, Product
 from jitgrad.compiler.stages import Compiled
 from jitgrad.profiler.loops import LoopBody, compiled_bodies, interpreted_bodies, loop_title
 from jitgrad.profiler.picture import Arrow, Body, Box, OpText, Picture
@@ -128,6 +128,8 @@ class _Pictured:
                 self._put_in(key, compiled_bodies(self.program, step, number))
             elif isinstance(item, Product):
                 self._box("blas", "matrix product", scope, ops, reads, makes, group=group)
+            elif isinstance(item, Convolution):
+                self._box("kernel", f"convolution ({item.form})", scope, ops, reads, makes, group=group)
             else:
                 kind = "serial" if item.is_serial else "parallel"
                 title = f"kernel ({kind}, {len(item.axes)} {'axis' if len(item.axes) == 1 else 'axes'})"

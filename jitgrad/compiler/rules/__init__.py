@@ -7,7 +7,7 @@ import functools
 from jitgrad.compiler.bodies import branches, hoisting, numbers, settled, trips, windows
 from jitgrad.compiler.bodies import products as scan_products
 from jitgrad.compiler.rewriter import Rule
-from jitgrad.compiler.rules import algebra, folding, gathers, logic, moves, products, signs, sums
+from jitgrad.compiler.rules import algebra, convolutions, folding, gathers, logic, moves, products, signs, sums
 from jitgrad.opdef import Control, Elementwise, Interpreted, OpDef, Reduce, Scatter, Shaped, View
 
 BY_OP: dict[str, tuple[Rule, ...]] = {
@@ -69,6 +69,8 @@ BY_OP: dict[str, tuple[Rule, ...]] = {
     "concatenate": (moves.single_part, moves.many_parts),
     "stack": (moves.many_parts,),
     "matmul": (products.transposed_factor,),
+    "convolve_windows": (convolutions.windows_as_products,),
+    "convolve_filters": (convolutions.filters_as_products,),
     "take_along_axis": (gathers.gather_before_computing,),
 }
 

@@ -1,0 +1,53 @@
+"""Our own convolutions as steps; how they are cut is decided elsewhere (conv.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jitgrad.compiler.blas import BlasStep
+from jitgrad.compiler.product_code import product_address
+
+_GEOMETRY = (
+    "scratches_slot", "scratch_bytes", "image_at", "channels", "height", "width", "outputs", "out_height", "out_width",
+    "kernel_y", "kernel_x", "gap_y", "gap_x", "top", "left", "pitch", "plane", "halo", "band", "bands", "at_once", "ldc",
+)  # fmt: skip
+WINDOWS_BLOCK = ("x_slot", "w_slot", "out_slot", *_GEOMETRY, "flat_at")
+FILTERS_BLOCK = ("x_slot", "g_slot", "parts_slot", *_GEOMETRY, "part_elements")
+GATHER_BLOCK = ("parts_slot", "out_slot", "channels", "taps", "ldc", "part_elements", "count")
+"""The words of the blocks; sizes, distances and offsets in elements, but for `image_at`, `flat_at` and `scratch_bytes`."""
+
+WINDOWS_STUBS = {"float32": "jitgrad_windows_f32", "float64": "jitgrad_windows_f64"}
+FILTERS_STUBS = {"float32": "jitgrad_filters_f32", "float64": "jitgrad_filters_f64"}
+GATHER_STUBS = {"float32": "jitgrad_gather_f32", "float64": "jitgrad_gather_f64"}
+
+
+def convolution_steps(
+    dtype: np.dtype[Any], form: str, words: Mapping[str, int], cells: int, chunks: int, slots: Sequence[int]
+) -> list[BlasStep]:
+    """The steps of a convolution, cut as a `ConvPlan` says.
+
+    ``slots`` are those of the two operands, the result and the workers' memory; for "filters" also of the parts.
+    """
+    if form == "windows":
+        given = {**words, **dict(zip(("x_slot", "w_slot", "out_slot", "scratches_slot"), slots, strict=True))}
+        return [_step(WINDOWS_STUBS[dtype.name], WINDOWS_BLOCK, given, cells, chunks)]
+    names = ("x_slot", "g_slot", "out_slot", "scratches_slot", "parts_slot")
+    given = {**words, **dict(zip(names, slots, strict=True)), "count": chunks}
+    given["taps"] = words["kernel_y"] * words["kernel_x"]
+    return [
+        _step(FILTERS_STUBS[dtype.name], FILTERS_BLOCK, given, cells, chunks),
+        _step(GATHER_STUBS[dtype.name], GATHER_BLOCK, given, words["outputs"], 1),
+    ]
+
+
+def _step(stub: str, block: Sequence[str], given: Mapping[str, int], extent: int, chunks: int) -> BlasStep:
+    return BlasStep(stub, product_address(stub, _text), tuple(given[word] for word in block), extent, chunks)
+
+
+def _text(stub: str) -> str:
+    from jitgrad.compiler.conv_ir import stub_ir
+
+    return stub_ir(stub)
