@@ -15,6 +15,7 @@ from jitgrad.graph import Operation, Tensor, apply, apply_one
 from jitgrad.opdef import (
     Contract,
     Control,
+    Convolve,
     Elementwise,
     Gather,
     Interpreted,
@@ -205,6 +206,23 @@ def _open(*shape: int | None) -> tuple[int, ...]:
     return tuple(-1 if n is None else n for n in shape)
 
 
+def _convolve(op: Operation, inputs: Inputs, mask: Mask, lead: Lead) -> Any:
+    """Examples of images are more images, those of weights more channels; None where both operands have some."""
+    if all(mask):
+        return None
+    place = mask.index(True)
+    into, out_of = {"windows": ((0, 0), (0, 1)), "filters": ((1, 1), (1, 0))}[op.opdef.kind.form][place]  # type: ignore[union-attr]
+    own, made = op.inputs[place].shape, op.outputs[0].shape
+    if [lead.extent, *own].count(None) + (lead.extent is None and None in made) > (lead.extent is not None):
+        return None
+    wide = call("moveaxis", inputs[place], 0, into)
+    many = None if lead.extent is None or own[into] is None else lead.extent * own[into]
+    operands = list(inputs)
+    operands[place] = call("reshape", wide, _open(*own[:into], many, *own[into + 1 :]))
+    out = apply_one(op.opdef, *operands, **op.params)
+    return call("moveaxis", call("reshape", out, _open(*made[:out_of], lead.extent, *made[out_of:])), out_of, 0)
+
+
 # -- positions -------------------------------------------------------------------------------------------------------
 
 
@@ -343,6 +361,7 @@ _rules: dict[type, Rule] = {
     Reduce: _reduce,
     Scan: _along_axis,
     Contract: _contract,
+    Convolve: _convolve,
     Gather: _gather,
     Scatter: _scatter,
     Library: _library,

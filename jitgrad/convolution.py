@@ -20,7 +20,7 @@ from jitgrad.graph import Tensor
 from jitgrad.lifting import of_arrays
 from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor
-from jitgrad.ops.convolving import convolve_windows
+from jitgrad.ops.convolving import convolve_windows, weights_turned
 from jitgrad.sources import operation_text
 from jitgrad.spec import is_compatible, shape_text
 from jitgrad.windows import (
@@ -106,7 +106,7 @@ def _convolution(
 
 
 def _moves_by_one(x: Tensor, windows: Windows) -> bool:
-    """Whether there is an op for it: windows of some elements that move by one, with no more padding than they reach."""
+    """Whether there is an op for it: windows of some elements that move by one, padded no further than they reach."""
     spans = zip(windows.kernel, windows.dilation, windows.padding, strict=True)
     is_plain = max(windows.stride) == 1 and len(windows.taps) > 1 and x.dtype.name in ("float32", "float64")
     return is_plain and all(max(pair) <= gap * (k - 1) for k, gap, pair in spans)
@@ -204,7 +204,12 @@ def _transposed(
     full = tuple((n - 1) * s + span for n, s, span in zip(counts, steps, spans, strict=True))
     pairs = _transposed_padding(padding, counts, full, spans, steps)
     windows = Windows(full, tuple(kernel), steps, gaps, ((0, 0),) * rank, counts)
-    whole = _scattered(first, w, windows, groups)
+    reach = tuple((span - 1, span - 1) for span in spans)
+    turned = windows._replace(extents=counts, padding=reach, counts=full)
+    if groups == 1 and _moves_by_one(first, turned):
+        whole = _by_windows(first, weights_turned(w), turned)
+    else:
+        whole = _scattered(first, w, windows, groups)
     out = _cropped(whole, pairs, more)
     return _finished(call("moveaxis", out, 1, -1) if last else out, bias, channel, was_one)
 

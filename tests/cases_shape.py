@@ -122,6 +122,14 @@ cases: list[OpCase] = [
         )
     ),
     case("matmul", "f64[2,0] f64[0,4]", transpose_a=False, transpose_b=False),
+    *(
+        case(name, specs, dtypes=floats, padding=padding, dilation=dilation, **kernel)
+        for padding, dilation, counts in ((((0, 1), (1, 1)), (1, 1), "4,5"), (((2, 0), (0, 1)), (2, 1), "4,4"))
+        for name, specs, kernel in (
+            ("convolve_windows", "f64[2,3,4,5] f64[2,3,2,3]", {}),
+            ("convolve_filters", f"f64[2,3,4,5] f64[2,2,{counts}]", {"kernel": (2, 3)}),
+        )
+    ),
     case("inv", "f64[3,3]", regular, dtypes=floats),
     case("solve", "f64[3,3] f64[3,2]", [regular, any_float], dtypes=floats),
     case("solve", "f64[2,3,3] f64[2,3,1]", [regular, any_float], dtypes=floats),

@@ -109,9 +109,8 @@ def _run_kernel(lowered: Any, plan: Any, extents: dict[int, int], memory: dict[i
 
 
 def _run_product(program: Program, step: Any, plan: Any, memory: dict[int, Array]) -> None:
-    def operand(v: int, transposed: bool) -> Array:
-        array = memory[plan.aliases.get(v, v)].reshape(program.specs[v].known_shape)
-        return np.swapaxes(array, -1, -2) if transposed else array
-
-    result = operand(step.a, step.transpose_a) @ operand(step.b, step.transpose_b)
+    """A product or a convolution, by what its op means."""
+    ins = program.instructions[program.producers()[step.value]]
+    operands = [memory[plan.aliases.get(v, v)].reshape(program.specs[v].known_shape) for v in step.reads]
+    result = ins.op.impl(*operands, **ins.params)
     memory[plan.aliases.get(step.value, step.value)] = np.ascontiguousarray(result).ravel()

@@ -22,6 +22,7 @@ _MOST_CHUNKS = 64
 _MOST_PARTS = 16
 _CHUNK = 1_000_000  # multiplications of float32: 20 us
 _LINE = 64
+_LEAST_FILLED = 4  # one in so many places of a tile
 
 
 class Geometry(NamedTuple):
@@ -67,9 +68,16 @@ class ConvPlan(NamedTuple):
 
 
 def is_own(dtype: np.dtype[Any], form: str, g: Geometry) -> bool:
-    """Whether a convolution is done here: on registers of 64 bytes, of something."""
+    """Whether a convolution is done here: on registers of 64 bytes, of something; and filters where tiles are filled.
+
+    Without the last, the weights' gradient for 3 channels in 16 lanes takes 1.36 ms in place of 0.41 by products (32
+    images of 32 x 32, 16 results); for 16 channels and 2 results in 8 rows 0.57 in place of 1.43.
+    """
     is_empty = 0 in (g.n, g.channels, g.outputs, g.taps, *g.out)
-    return dtype.name in KINDS and vector_bytes() >= _LINE and not is_empty
+    if dtype.name not in KINDS or vector_bytes() < _LINE or is_empty:
+        return False
+    places = _up(g.channels, KINDS[dtype.name].lanes) * _up(g.outputs, TALL)
+    return form == "windows" or g.channels * g.outputs * _LEAST_FILLED >= places
 
 
 def plan_windows(dtype: np.dtype[Any], g: Geometry) -> ConvPlan:

@@ -12,12 +12,13 @@ from jitgrad.compiler.product_code import product_address
 
 _GEOMETRY = (
     "scratches_slot", "scratch_bytes", "image_at", "channels", "height", "width", "outputs", "out_height", "out_width",
-    "kernel_y", "kernel_x", "gap_y", "gap_x", "top", "left", "pitch", "plane", "halo", "band", "bands", "at_once", "ldc",
+    "kernel_y", "kernel_x", "gap_y", "gap_x", "top", "left", "pitch", "plane", "halo", "band", "bands", "at_once",
+    "ldc",
 )  # fmt: skip
 WINDOWS_BLOCK = ("x_slot", "w_slot", "out_slot", *_GEOMETRY, "flat_at")
 FILTERS_BLOCK = ("x_slot", "g_slot", "parts_slot", *_GEOMETRY, "part_elements")
 GATHER_BLOCK = ("parts_slot", "out_slot", "channels", "taps", "ldc", "part_elements", "count")
-"""The words of the blocks; sizes, distances and offsets in elements, but for `image_at`, `flat_at` and `scratch_bytes`."""
+"""The words of the blocks, in elements; `image_at`, `flat_at` and `scratch_bytes` in bytes."""
 
 WINDOWS_STUBS = {"float32": "jitgrad_windows_f32", "float64": "jitgrad_windows_f64"}
 FILTERS_STUBS = {"float32": "jitgrad_filters_f32", "float64": "jitgrad_filters_f64"}

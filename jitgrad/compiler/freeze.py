@@ -14,7 +14,7 @@ needed to get there (programs, nodes, groups, kernels) is left behind. Its shape
                | ("product", number, dtype, (m, n, k), operand a, b, c, batch)
                | ("vector product", number, dtype, n, how it is cut, place of parts, operand a, b, c)
                | ("own product", number, dtype, (m, n, k), how it is cut, places of scratch and parts, operand a, b, c)
-               | ("convolution", number, dtype, form, how it is cut, places of scratch and parts, of operands and result)
+               | ("convolution", number, dtype, form, how it is cut, places of operands, result, scratch, parts)
                | ("region", dtype, rows, chunks, task*)                  tasks whose chunks run one after another
                | ("loop kernel", ...)                                    a scan that is a kernel, as "kernel"
                | ("loop", ...)                                           a control op, see freeze_loops.py

@@ -270,7 +270,7 @@ class _Builder:
                 return self._product(ins)
             case Convolve(form):
                 (top, _), (left, _) = ins.params["padding"]
-                return Convolution(out, form, *ins.inputs, (top, left), ins.params["dilation"])
+                return Convolution(out, form, ins.inputs[0], ins.inputs[1], (top, left), ins.params["dilation"])
             case Gather(form):
                 return self._gather(ins, form)
             case Scatter(form):

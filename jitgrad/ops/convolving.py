@@ -79,8 +79,13 @@ def _spread(g: Tensor, w: Tensor, padding: Padding, dilation: Pair) -> Tensor:
     """The transpose of a convolution as a map of its image: one with the weights turned round."""
     reach = _halo(w.spec.known_shape[2:], dilation)  # type: ignore[arg-type]
     rest = tuple((more - low, more - high) for more, (low, high) in zip(reach, padding, strict=True))
-    turned = call("transpose", call("flip", w, (2, 3)), (1, 0, 2, 3))
-    return convolve_windows(g, turned, rest, dilation)  # type: ignore[arg-type]
+    return convolve_windows(g, weights_turned(w), rest, dilation)  # type: ignore[arg-type]
+
+
+def weights_turned(w: Tensor) -> Tensor:
+    """Weights with the positions in a window in reverse, and channels in the place of results."""
+    flipped = call("flip", w, tuple(range(2, w.ndim)))
+    return call("transpose", flipped, (1, 0, *range(2, w.ndim)))  # type: ignore[no-any-return]
 
 
 def _windows_vjp(
