@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
-from jitgrad.compiler import reuse, stages
+from jitgrad.compiler import alike, reuse, stages
 from jitgrad.compiler.reuse import EXACT, pattern_of
 from jitgrad.compiler.simplify import simplify
 from tests.test_other_extents import functions
@@ -29,6 +29,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
     monkeypatch.setattr(stages, "_compile_simplified", noted)
     monkeypatch.setattr(reuse, "_known", type(reuse._known)())
+    alike.forget_templates()
     with jg.config(cache=False, verify=False):
         yield programs
 
@@ -40,6 +41,7 @@ def _bits(results: Any) -> list[bytes]:
 
 def _anew(f: Fn, args: list[Any]) -> list[bytes]:
     reuse._known.clear()
+    alike.forget_templates()
     return _bits(jg.compile(f)(*args))
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jitgrad.compiler.alike import EXACT
 from jitgrad.compiler.constants import constant_value, is_splat, splat_number
 from jitgrad.compiler.groups import Group
 from jitgrad.compiler.lower import CompiledCluster, Lowered, LoweredBodies
@@ -29,8 +30,6 @@ from jitgrad.program import Instruction, Program
 if TYPE_CHECKING:
     from jitgrad.compiler.stages import Compiled
 
-EXACT = 64
-"""Extents up to this are part of a pattern: some products of small matrices are loops, some sums are unrolled."""
 _MOST_KNOWN = 128
 
 Pattern = bytes
@@ -118,7 +117,7 @@ def find_known(pattern: Pattern | None) -> Compiled | None:
 
 def enter_known(pattern: Pattern | None, compiled: Compiled) -> None:
     """Keep what the stages made of a program with this pattern, if it serves for others; the oldest is forgotten."""
-    if pattern is None or not _can_reuse(compiled):
+    if pattern is None or not can_reuse(compiled):
         return
     with _lock:
         _known[pattern] = compiled
@@ -126,7 +125,7 @@ def enter_known(pattern: Pattern | None, compiled: Compiled) -> None:
             _known.popitem(last=False)
 
 
-def _can_reuse(compiled: Compiled) -> bool:
+def can_reuse(compiled: Compiled) -> bool:
     """Whether all numbers of the kernels follow from the extents of classes, and these from the values' shapes."""
     program = compiled.program
     return all(isinstance(step, int) or _can_refreeze(program, step) for step in compiled.steps)

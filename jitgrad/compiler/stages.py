@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from jitgrad import recording
+from jitgrad.compiler.alike import enter_template, frozen_like, make_template
 from jitgrad.compiler.clusters import Cluster, Clustering, body_cluster, find_clusters
 from jitgrad.compiler.extents import ExtentClasses
 from jitgrad.compiler.freeze import Frozen, freeze_cluster, freeze_op
@@ -20,7 +21,7 @@ from jitgrad.compiler.machine import load_kernels
 from jitgrad.compiler.nodes import Convolution, Product, build_nodes
 from jitgrad.compiler.order import order_steps
 from jitgrad.compiler.plankey import has_large_constants
-from jitgrad.compiler.reuse import enter_known, find_known, pattern_of
+from jitgrad.compiler.reuse import can_reuse, enter_known, find_known, pattern_of
 from jitgrad.compiler.simplify import simplify_and_watch
 from jitgrad.compiler.subprograms import regions_of
 from jitgrad.compiler.time_loops import fuse_scan
@@ -44,6 +45,7 @@ def make_plan(source: Program) -> tuple[Frozen, bool]:
 
     Where the stages have seen a program of the same pattern, what they made of that serves for this one.
     """
+    like = frozen_like(source) if config.verify else None
     program, looked = _simplified(source)
     pattern = pattern_of(program)
     known = find_known(pattern)
@@ -55,7 +57,25 @@ def make_plan(source: Program) -> tuple[Frozen, bool]:
     frozen = freeze_program(source, compiled)
     if config.verify and known is not None:
         _compare(frozen, freeze_program(source, replace(known, program=program)), source)
+    if like is not None:
+        _compare(frozen, like, source)
+    elif pattern is not None:
+        _enter_template(source, compiled, looked)
     return frozen, not (looked and has_large_constants(source))
+
+
+def _enter_template(source: Program, compiled: Compiled, looked: bool) -> None:
+    """Keep what serves for programs that differ from this one in extents and numbers, if there is such."""
+    if not can_reuse(compiled):
+        return
+    interpreted = {step for step in compiled.steps if isinstance(step, int)}
+
+    def freeze(other: Program, simplified: Program) -> Frozen:
+        return freeze_program(other, replace(compiled, program=simplified))
+
+    template = make_template(source, compiled.program, looked, interpreted, freeze)
+    if template is not None:
+        enter_template(template)
 
 
 def _compare(made: Frozen, reused: Frozen, source: Program) -> None:

@@ -1,0 +1,464 @@
+"""Likeness: a program that differs from one that went through the stages in nothing but extents and numbers, and what
+the other's simplified program is for it. It makes no plan, and is loaded without the stages.
+
+Two programs are alike when they have the same instructions on the same values, equal extents up to `EXACT`, a one-to-one
+relation between the larger ones, and one between the numbers of their constants, of which none that a rule of
+simplification knows (1, 2, a half ...) belongs to another. Then simplification does the same to both: its rules compare
+shapes and ask for such numbers only. So the simplified program of one has, for the other, the other's own params where
+it has taken them over; shapes and numbers go through the relations. What follows in neither way from the source is no
+part of a template, and `verify` compares with what the stages make.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jitgrad.compiler.constants import Array, constant_value, is_splat, splat, splat_number
+from jitgrad.forking import wait_for_when_forking
+from jitgrad.keys import frozen
+from jitgrad.opdef import Contract, Control, Elementwise, OpDef, Reduce, Shaped, View
+from jitgrad.program import Instruction, Program
+from jitgrad.spec import TensorSpec
+
+EXACT = 64
+"""Extents up to this are part of a pattern: some products of small matrices are loops, some sums are unrolled."""
+_MOST_KNOWN = 128
+_MOST_ALIKE = 8
+_MOST_INSTRUCTIONS = 20_000  # a template takes as much memory as two programs
+# Ops that move elements without looking at extents: an equal shape before and after each is equal under any renaming.
+_MOVES = frozenset(("broadcast_to", "transpose", "expand_dims", "squeeze", "flip"))
+_NAMED = frozenset((0, 1, 2, 3, 4))
+
+Shape = tuple[int, ...]
+Freeze = Callable[[Program, Program], Any]
+Numbers = dict[int, Array]
+"""Numbers of constants, by values of a program."""
+
+
+class UnlikeError(Exception):
+    """Two programs are not alike."""
+
+
+# -- relations ---------------------------------------------------------------------------------------------------------
+
+
+class _Extents:
+    """The relation between the extents of two programs."""
+
+    def __init__(self) -> None:
+        self._there: dict[int, int] = {}
+        self._back: dict[int, int] = {}
+        self._shapes: dict[Shape, Shape] = {}
+
+    def enter(self, a: Shape, b: Shape) -> None:
+        """Two shapes that stand at the same place; UnlikeError where that contradicts what was entered."""
+        known = self._shapes.get(a)
+        if known is None:
+            known = self._shapes[a] = self._entered(a, b)
+        if known != b:
+            raise UnlikeError
+
+    def _entered(self, a: Shape, b: Shape) -> Shape:
+        if len(a) != len(b):
+            raise UnlikeError
+        for m, n in zip(a, b, strict=True):
+            if m <= EXACT or n <= EXACT:
+                if m != n:
+                    raise UnlikeError
+            elif self._there.setdefault(m, n) != n or self._back.setdefault(n, m) != m:
+                raise UnlikeError
+        return b
+
+    def shape(self, a: Shape) -> Shape:
+        """The shape that stands for one of the first program."""
+        found = self._shapes.get(a)
+        if found is None:
+            there = self._there
+            found = self._shapes[a] = tuple([n if n <= EXACT else there[n] for n in a])
+        return found
+
+
+def _bytes_of(number: Array) -> tuple[str, bytes]:
+    return number.dtype.str, number.tobytes()
+
+
+def _is_named(number: Array) -> bool:
+    """Whether a rule, or a kernel, may know a number: a small integer, a half, a quarter ..., what is not finite."""
+    value = number.item()
+    if isinstance(value, complex) or not math.isfinite(value):
+        return True
+    size = abs(value)
+    return size in _NAMED or (size < 1 and math.frexp(size)[0] == 0.5)
+
+
+def _check_numbers(pairs: Iterable[tuple[Array, Array]]) -> None:
+    """UnlikeError unless equal numbers are equal in both programs, and those that differ are plain ones of one sign."""
+    there: dict[Any, Any] = {}
+    back: dict[Any, Any] = {}
+    for a, b in pairs:
+        key, other = _bytes_of(a), _bytes_of(b)
+        if there.setdefault(key, other) != other or back.setdefault(other, key) != key:
+            raise UnlikeError
+        if key != other and (_is_named(a) or _is_named(b) or (a < 0) != (b < 0)):
+            raise UnlikeError
+
+
+# -- numbers that follow from others -----------------------------------------------------------------------------------
+
+
+class _Fold(NamedTuple):
+    """An instruction that makes a number of numbers: ``form`` is "constant", "size", "moved" or "computed"."""
+
+    number: int
+    form: str
+    value: int
+    inputs: tuple[int, ...]
+
+
+def _fold_of(number: int, ins: Instruction, known: Mapping[int, Array]) -> _Fold | None:
+    """How an instruction makes a number; None when it does not."""
+    if len(ins.outputs) != 1:
+        return None
+    value = constant_value(ins)
+    if value is not None:
+        is_number = value.dtype.kind in "biuf" and is_splat(value)
+        return _Fold(number, "constant", ins.outputs[0], ()) if is_number else None
+    kind = ins.op.kind
+    if isinstance(kind, Shaped) and kind.form == "size":
+        return _Fold(number, "size", ins.outputs[0], ins.inputs)
+    if isinstance(kind, Shaped) and kind.form in ("broadcast", "reshape") and ins.inputs[0] in known:
+        return _Fold(number, "moved", ins.outputs[0], ins.inputs[:1])
+    if not ins.inputs or not known.keys() >= set(ins.inputs):
+        return None
+    if isinstance(kind, View) or ins.op.name in _MOVES:
+        return _Fold(number, "moved", ins.outputs[0], ins.inputs[:1])
+    return _Fold(number, "computed", ins.outputs[0], ins.inputs) if isinstance(kind, Elementwise) else None
+
+
+def _folded(fold: _Fold, program: Program, known: Mapping[int, Array]) -> Array | None:
+    """The number that an instruction makes, as simplification finds it."""
+    ins = program.instructions[fold.number]
+    dtype = program.specs[fold.value].dtype
+    if fold.form == "constant":
+        return splat_number(ins.params["value"])
+    if fold.form == "moved":
+        return known[fold.inputs[0]]
+    if fold.form == "size":
+        specs = [program.specs[v] for v in fold.inputs]
+        return np.asarray(ins.op.impl(*[splat(0, s.known_shape, s.dtype) for s in specs], **ins.params), dtype)
+    try:
+        with np.errstate(all="ignore"):
+            found = np.asarray(ins.op.impl(*[known[v] for v in fold.inputs], **ins.params))
+    except (ArithmeticError, ValueError, TypeError):
+        return None
+    return found if found.shape == () and found.dtype == dtype else None
+
+
+def _all_folds(source: Program) -> tuple[tuple[_Fold, ...], Numbers]:
+    """The instructions of a program that make numbers of numbers, and these."""
+    folds: list[_Fold] = []
+    numbers: Numbers = {}
+    for number, ins in enumerate(source.instructions):
+        fold = _fold_of(number, ins, numbers)
+        found = _folded(fold, source, numbers) if fold is not None else None
+        if fold is not None and found is not None:
+            folds.append(fold)
+            numbers[fold.value] = found
+    return tuple(folds), numbers
+
+
+# -- templates ---------------------------------------------------------------------------------------------------------
+
+
+class _Params(NamedTuple):
+    """What the params of an instruction are compared by: shapes, an array, and stand-ins for all others."""
+
+    shapes: tuple[tuple[str, Shape], ...]
+    array: Array | None
+    others: tuple[tuple[str, Any], ...]
+
+
+class _Change(NamedTuple):
+    """An instruction of the simplified program that is another one for another program, and where that comes from:
+    the params of an instruction of the source, a number of it, or shapes.
+    """
+
+    number: int
+    source: int | None = None
+    value: int | None = None
+    is_fixed: bool = False
+
+
+class Template(NamedTuple):
+    """A program, what simplification made of it, and what both have that others may have otherwise."""
+
+    source: Program
+    simplified: Program
+    freeze: Freeze
+    params: tuple[_Params | None, ...]
+    folds: tuple[_Fold, ...]
+    numbers: Numbers
+    changes: tuple[_Change, ...]
+    new_specs: tuple[TensorSpec | None, ...]
+    checked: tuple[int, ...]
+    arrays_matter: bool
+
+
+def make_template(
+    source: Program, simplified: Program, looked: bool, interpreted: Collection[int], freeze: Freeze
+) -> Template | None:
+    """The template that serves for programs like ``source``; None when there is none.
+
+    ``looked``: elements of arrays of constants were read. ``interpreted`` are the instructions of the simplified
+    program that run in NumPy, with the params of the source. ``freeze`` gives the plan of a program, from it and its
+    simplified form.
+    """
+    if len(source.instructions) > _MOST_INSTRUCTIONS or any(map(_is_left_out, source.instructions)):
+        return None
+    folds, numbers = _all_folds(source)
+    known = _extents_of(source)
+    places = {id(ins.params): number for number, ins in enumerate(source.instructions) if ins.params}
+    by_bytes = {_bytes_of(number): v for v, number in reversed(numbers.items())}
+    changes: list[_Change] = []
+    checked: list[int] = []
+    for number, ins in enumerate(simplified.instructions):
+        place = places.get(id(ins.params)) if ins.params else None
+        if place is not None and source.instructions[place].op is ins.op:
+            changes.append(_Change(number, source=place))
+        else:
+            change = _change_of(number, ins, numbers, by_bytes)
+            if change is None:
+                return None
+            changes += [change] if ins.params else []
+        if not _is_uniform(ins.op):
+            checked.append(number)
+    used = {v for ins in simplified.instructions for v in (*ins.inputs, *ins.outputs)}
+    new = [(v, simplified.specs[v]) for v in range(len(source.specs), len(simplified.specs))]
+    if any(not _large(spec.known_shape) <= known for v, spec in new if v in used):
+        return None
+    return Template(
+        source, simplified, freeze, tuple(map(_params_of, source.instructions)), folds, numbers,
+        tuple(c for c in changes if c.number in interpreted or not _is_settled(c, simplified.instructions[c.number])),
+        tuple(spec if v in used else None for v, spec in new), tuple(checked), looked,
+    )  # fmt: skip
+
+
+def _is_left_out(ins: Instruction) -> bool:
+    return isinstance(ins.op.kind, Control)
+
+
+def _is_uniform(op: OpDef) -> bool:
+    """Whether an op infers the same for all extents: which of them are equal is all that it asks."""
+    return isinstance(op.kind, Elementwise | Reduce | Contract) or op.name in _MOVES
+
+
+def _large(shape: Shape) -> set[int]:
+    return {n for n in shape if n > EXACT}
+
+
+def _extents_of(source: Program) -> set[int]:
+    """The extents above `EXACT` of a program, in shapes of values and of params."""
+    found = set[int]().union(*(_large(spec.known_shape) for spec in source.specs))
+    return found.union(*(_large(shape) for ins in source.instructions for _, shape in _shapes_in(ins)))
+
+
+def _shapes_in(ins: Instruction) -> list[tuple[str, Shape]]:
+    shape = ins.params.get("shape")
+    return [("shape", shape)] if type(shape) is tuple and all(type(n) is int for n in shape) else []
+
+
+def _params_of(ins: Instruction) -> _Params | None:
+    """What is compared of an instruction's params; None where it has none."""
+    if not ins.params:
+        return None
+    shapes = _shapes_in(ins)
+    array = constant_value(ins)
+    taken = {name for name, _ in shapes} | ({"value"} if array is not None else set())
+    others = tuple((name, frozen(value)) for name, value in ins.params.items() if name not in taken)
+    return _Params(tuple(shapes), array, others)
+
+
+def _change_of(number: int, ins: Instruction, numbers: Numbers, by_bytes: Mapping[Any, int]) -> _Change | None:
+    """Where the params of an instruction that simplification made come from; None when that is not known."""
+    array = constant_value(ins)
+    if array is not None:
+        if not is_splat(array):
+            return None
+        key, v = _bytes_of(splat_number(array)), ins.outputs[0]
+        if v in numbers and _bytes_of(numbers[v]) == key:
+            return _Change(number, value=v)
+        return _Change(number, value=by_bytes.get(key), is_fixed=_is_named(splat_number(array)))
+    others = [value for name, value in ins.params.items() if name not in dict(_shapes_in(ins))]
+    return None if any(map(_holds_large, others)) else _Change(number)
+
+
+def _holds_large(value: Any) -> bool:
+    """Whether a param has a number in it that may be an extent, or is of a kind that is not looked into."""
+    if isinstance(value, tuple | list):
+        return any(map(_holds_large, value))
+    if isinstance(value, int):
+        return abs(value) > EXACT
+    return not (value is None or isinstance(value, str | np.dtype))
+
+
+def _is_settled(change: _Change, ins: Instruction) -> bool:
+    """Whether a compiled instruction is the same for all programs like this one."""
+    if constant_value(ins) is not None:
+        return change.is_fixed and not _large(ins.params["value"].shape)
+    return not any(_large(shape) for _, shape in _shapes_in(ins))
+
+
+# -- another program ---------------------------------------------------------------------------------------------------
+
+
+def simplified_like(template: Template, source: Program) -> Program:
+    """What simplification would make of a program, from a template; UnlikeError where the template does not serve."""
+    extents = _Extents()
+    _compare(template, source, extents)
+    changed = _changed_numbers(template, source)
+    old, instructions = template.simplified, list(template.simplified.instructions)
+    shape = extents.shape
+    try:
+        for change in template.changes:
+            instructions[change.number] = _changed(change, template, source, changed, shape)
+        new = [spec and TensorSpec(shape(spec.known_shape), spec.dtype) for spec in template.new_specs]
+    except KeyError:
+        raise UnlikeError from None
+    specs = (*source.specs, *[spec or old.specs[0] for spec in new])
+    for number in template.checked:
+        ins = instructions[number]
+        if ins.op.infer(tuple([specs[v] for v in ins.inputs]), ins.params) != tuple([specs[v] for v in ins.outputs]):
+            raise UnlikeError
+    return replace(old, instructions=tuple(instructions), specs=specs, name=source.name, _cache={})
+
+
+def _compare(template: Template, b: Program, extents: _Extents) -> None:
+    """UnlikeError unless the programs have the same instructions; their extents are entered."""
+    a = template.source
+    if a.inputs != b.inputs or a.outputs != b.outputs or len(a.specs) != len(b.specs):
+        raise UnlikeError
+    for x, y in zip(a.specs, b.specs, strict=True):
+        if x.dtype != y.dtype:
+            raise UnlikeError
+        extents.enter(x.known_shape, y.known_shape)
+    arrays: dict[int, int] = {}
+    for p, q, params in zip(a.instructions, b.instructions, template.params, strict=True):
+        if (
+            p.op is not q.op or p.inputs != q.inputs or p.outputs != q.outputs or p.after != q.after
+            or p.origin.scope != q.origin.scope
+        ):  # fmt: skip
+            raise UnlikeError
+        if params is not None:
+            _compare_params(params, q, extents)
+            if params.array is not None and not is_splat(params.array):
+                _compare_arrays(params.array, q.params["value"], template.arrays_matter, arrays)
+        elif q.params:
+            raise UnlikeError
+
+
+def _compare_params(params: _Params, b: Instruction, extents: _Extents) -> None:
+    if len(params.shapes) + len(params.others) + (params.array is not None) != len(b.params):
+        raise UnlikeError
+    for name, value in params.others:
+        if name not in b.params or frozen(b.params[name]) != value:
+            raise UnlikeError
+    for name, shape in params.shapes:
+        other = b.params.get(name)
+        if type(other) is not tuple:
+            raise UnlikeError
+        extents.enter(shape, other)
+    if params.array is not None:
+        array = constant_value(b)
+        if array is None or array.dtype != params.array.dtype or is_splat(array) != is_splat(params.array):
+            raise UnlikeError
+        if array.dtype.kind not in "biuf" and array.tobytes() != params.array.tobytes():
+            raise UnlikeError
+
+
+def _compare_arrays(a: Array, b: Array, they_matter: bool, met: dict[int, int]) -> None:
+    """Arrays of constants: their elements, if a rule may have read them; else which are the same array."""
+    if a.shape != b.shape or met.setdefault(id(a), id(b)) != id(b):
+        raise UnlikeError
+    if they_matter and a is not b and a.tobytes() != b.tobytes():
+        raise UnlikeError
+
+
+def _changed_numbers(template: Template, source: Program) -> Numbers:
+    """The numbers that are others in this program, by the values that have them."""
+    old = template.numbers
+    changed: Numbers = {}
+    for fold in template.folds:
+        if fold.form in ("computed", "moved") and changed.keys().isdisjoint(fold.inputs):
+            continue
+        found = _folded(fold, source, {**old, **changed})
+        if found is None:
+            raise UnlikeError
+        if found.tobytes() != old[fold.value].tobytes():
+            changed[fold.value] = found
+    if changed:
+        _check_numbers((number, changed.get(v, number)) for v, number in old.items())
+    return changed
+
+
+def _changed(
+    change: _Change, template: Template, source: Program, changed: Numbers, shape: Callable[[Shape], Shape]
+) -> Instruction:
+    """An instruction of the simplified program as it is for this one."""
+    ins = template.simplified.instructions[change.number]
+    if change.source is not None:
+        params = source.instructions[change.source].params
+    elif (array := constant_value(ins)) is not None:
+        number = splat_number(array) if change.value is None else changed.get(change.value, splat_number(array))
+        if change.value is None and changed and not change.is_fixed:
+            raise UnlikeError
+        params = {"value": splat(number, shape(array.shape), array.dtype)}
+    else:
+        params = {**ins.params, **{name: shape(old) for name, old in _shapes_in(ins)}}
+    return Instruction(ins.op, ins.inputs, ins.outputs, params, ins.origin, ins.after)
+
+
+# -- what is known -----------------------------------------------------------------------------------------------------
+
+_lock = threading.RLock()
+wait_for_when_forking(_lock)
+_known: OrderedDict[Any, list[Template]] = OrderedDict()
+
+
+def _key(source: Program) -> Any:
+    return source.outputs, tuple([ins.op for ins in source.instructions]), len(source.specs)
+
+
+def enter_template(template: Template) -> None:
+    """Keep a template; the oldest are forgotten."""
+    with _lock:
+        alike = _known.setdefault(_key(template.source), [])
+        alike.insert(0, template)
+        del alike[_MOST_ALIKE:]
+        while len(_known) > _MOST_KNOWN:
+            _known.popitem(last=False)
+
+
+def forget_templates() -> None:
+    """Forget all."""
+    with _lock:
+        _known.clear()
+
+
+def frozen_like(source: Program) -> Any:
+    """The plan of a program, from that of one like it; None when there is none."""
+    with _lock:
+        alike = tuple(_known.get(_key(source), ()))
+    for template in alike:
+        try:
+            simplified = simplified_like(template, source)
+        except UnlikeError:
+            continue
+        return template.freeze(source, simplified)
+    return None
