@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jitgrad import recording
 from jitgrad.compiler.alike import frozen_like
+from jitgrad.compiler.keeping import keep_later
 from jitgrad.compiler.kernels import find_kernels
 from jitgrad.compiler.plankey import plan_key
 from jitgrad.compiler.plans import BoundProgram, Frozen, bind_frozen, find_plan, keep_plan, kernel_keys
@@ -18,7 +19,10 @@ def bind_program(program: Program) -> BoundProgram:
     if not config.verify:
         like = frozen_like(program)
         if like is not None:
-            return _bind(program, like)
+            frozen, holds = like
+            if holds:
+                keep_later(program, frozen)
+            return _bind(program, frozen)
     key = plan_key(program) if config.cache else None
     facts: dict[str, bool] = {}
     with recording.span("cache", f"plan of {program.name}", facts):

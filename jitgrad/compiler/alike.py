@@ -1,12 +1,12 @@
 """Likeness: a program that differs from one that went through the stages in nothing but extents and numbers, and what
 the other's simplified program is for it. It makes no plan, and is loaded without the stages.
 
-Two programs are alike when they have the same instructions on the same values, equal extents up to `EXACT`, a one-to-one
-relation between the larger ones, and one between the numbers of their constants, of which none that a rule of
-simplification knows (1, 2, a half ...) belongs to another. Then simplification does the same to both: its rules compare
-shapes and ask for such numbers only. So the simplified program of one has, for the other, the other's own params where
-it has taken them over; shapes and numbers go through the relations. What follows in neither way from the source is no
-part of a template, and `verify` compares with what the stages make.
+Two programs are alike when they have the same instructions on the same values, equal extents up to `EXACT`, a
+one-to-one relation between the larger ones, and one between the numbers of their constants, where no number that a rule
+of simplification knows (0, 1, 2 ..., a half as a divisor) stands for another. Then simplification does the same to both: its rules
+compare shapes and ask for such numbers only. So the simplified program of one has, for the other, the other's own
+params where it has taken them over; shapes and numbers go through the relations. Where something follows from the
+source in neither way there is no template, and with `verify` all is compared with what the stages make.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jitgrad.compiler.constants import Array, constant_value, is_splat, splat, splat_number
+from jitgrad.compiler.plankey import has_large_constants
 from jitgrad.forking import wait_for_when_forking
 from jitgrad.keys import frozen
 from jitgrad.opdef import Contract, Control, Elementwise, OpDef, Reduce, Shaped, View
@@ -90,23 +91,29 @@ def _bytes_of(number: Array) -> tuple[str, bytes]:
 
 
 def _is_named(number: Array) -> bool:
-    """Whether a rule, or a kernel, may know a number: a small integer, a half, a quarter ..., what is not finite."""
-    value = number.item()
-    if isinstance(value, complex) or not math.isfinite(value):
-        return True
-    size = abs(value)
-    return size in _NAMED or (size < 1 and math.frexp(size)[0] == 0.5)
+    """Whether a rule, or a kernel, may know a number: a small integer, or what is not finite."""
+    value = abs(number.item())
+    return value in _NAMED or not math.isfinite(value)
 
 
-def _check_numbers(pairs: Iterable[tuple[Array, Array]]) -> None:
+def _is_part(number: Array) -> bool:
+    """Whether dividing by a number becomes a multiplication: a half, a quarter ..."""
+    value = abs(number.item())
+    return 0 < value < 1 and math.frexp(value)[0] == 0.5
+
+
+def _check_numbers(old: Numbers, new: Numbers, divisors: Set[int]) -> None:
     """UnlikeError unless equal numbers are equal in both programs, and those that differ are plain ones of one sign."""
     there: dict[Any, Any] = {}
     back: dict[Any, Any] = {}
-    for a, b in pairs:
+    for v, a in old.items():
+        b = new.get(v, a)
         key, other = _bytes_of(a), _bytes_of(b)
         if there.setdefault(key, other) != other or back.setdefault(other, key) != key:
             raise UnlikeError
         if key != other and (_is_named(a) or _is_named(b) or (a < 0) != (b < 0)):
+            raise UnlikeError
+        if v in divisors and _is_part(a) != _is_part(b):
             raise UnlikeError
 
 
@@ -205,6 +212,7 @@ class Template(NamedTuple):
     params: tuple[_Params | None, ...]
     folds: tuple[_Fold, ...]
     numbers: Numbers
+    divisors: frozenset[int]
     changes: tuple[_Change, ...]
     new_specs: tuple[TensorSpec | None, ...]
     checked: tuple[int, ...]
@@ -243,8 +251,9 @@ def make_template(
     new = [(v, simplified.specs[v]) for v in range(len(source.specs), len(simplified.specs))]
     if any(not _large(spec.known_shape) <= known for v, spec in new if v in used):
         return None
+    divisors = frozenset(ins.inputs[1] for ins in source.instructions if ins.op.name == "divide")
     return Template(
-        source, simplified, freeze, tuple(map(_params_of, source.instructions)), folds, numbers,
+        source, simplified, freeze, tuple(map(_params_of, source.instructions)), folds, numbers, divisors,
         tuple(c for c in changes if c.number in interpreted or not _is_settled(c, simplified.instructions[c.number])),
         tuple(spec if v in used else None for v, spec in new), tuple(checked), looked,
     )  # fmt: skip
@@ -384,9 +393,9 @@ def _compare_params(params: _Params, b: Instruction, extents: _Extents) -> None:
 
 def _compare_arrays(a: Array, b: Array, they_matter: bool, met: dict[int, int]) -> None:
     """Arrays of constants: their elements, if a rule may have read them; else which are the same array."""
-    if a.shape != b.shape or met.setdefault(id(a), id(b)) != id(b):
+    if met.setdefault(id(a), id(b)) != id(b):
         raise UnlikeError
-    if they_matter and a is not b and a.tobytes() != b.tobytes():
+    if they_matter and a is not b and (a.shape != b.shape or a.tobytes() != b.tobytes()):
         raise UnlikeError
 
 
@@ -403,7 +412,7 @@ def _changed_numbers(template: Template, source: Program) -> Numbers:
         if found.tobytes() != old[fold.value].tobytes():
             changed[fold.value] = found
     if changed:
-        _check_numbers((number, changed.get(v, number)) for v, number in old.items())
+        _check_numbers(old, changed, template.divisors)
     return changed
 
 
@@ -428,7 +437,7 @@ def _changed(
 
 _lock = threading.RLock()
 wait_for_when_forking(_lock)
-_known: OrderedDict[Any, list[Template]] = OrderedDict()
+_known: OrderedDict[Any, tuple[Template, ...]] = OrderedDict()
 
 
 def _key(source: Program) -> Any:
@@ -438,10 +447,10 @@ def _key(source: Program) -> Any:
 def enter_template(template: Template) -> None:
     """Keep a template; the oldest are forgotten."""
     with _lock:
-        alike = _known.setdefault(_key(template.source), [])
-        alike.insert(0, template)
-        del alike[_MOST_ALIKE:]
-        while len(_known) > _MOST_KNOWN:
+        key = _key(template.source)
+        _known[key] = (template, *_known.get(key, ()))[:_MOST_ALIKE]
+        _known.move_to_end(key)
+        while sum(map(len, _known.values())) > _MOST_KNOWN:
             _known.popitem(last=False)
 
 
@@ -451,14 +460,18 @@ def forget_templates() -> None:
         _known.clear()
 
 
-def frozen_like(source: Program) -> Any:
-    """The plan of a program, from that of one like it; None when there is none."""
+def frozen_like(source: Program) -> tuple[Any, bool] | None:
+    """The plan of a program, from that of one like it, and whether it holds for every program with the same key; None
+    when there is none.
+    """
+    if not _known:
+        return None
     with _lock:
-        alike = tuple(_known.get(_key(source), ()))
+        alike = _known.get(_key(source), ())
     for template in alike:
         try:
             simplified = simplified_like(template, source)
         except UnlikeError:
             continue
-        return template.freeze(source, simplified)
+        return template.freeze(source, simplified), not (template.arrays_matter and has_large_constants(source))
     return None

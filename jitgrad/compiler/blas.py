@@ -56,6 +56,7 @@ _TILE_MULTIPLE = 16
 _UNPACKED = 1_000_000
 _SHORT_SUM = 480
 _LETTERS = {"float32": "s", "float64": "d"}
+_PLACES = {name: place for place, name in enumerate(BLOCK)}
 
 
 class BlasStep(NamedTuple):
@@ -116,21 +117,17 @@ def product_block(
     words: Mapping[str, int], a: Operand, b: Operand, c: Operand, batch: tuple[int, ...]
 ) -> tuple[int, ...]:
     """The words of a product's block; those of `BLOCK` that are not given are 0."""
-    given = {"nbatch": len(batch), **words}
-    given |= _operand_words("a", a) | _operand_words("b", b) | _operand_words("c", c)
-    block = [given.get(name, 0) for name in BLOCK]
+    block = [0] * len(BLOCK)
+    for name, word in words.items():
+        block[_PLACES[name]] = word
+    block[_PLACES["nbatch"]] = len(batch)
+    for name, operand in (("a_slot", a), ("b_slot", b), ("c_slot", c)):
+        first = _PLACES[name]
+        stride = max(1, operand.row_stride)
+        block[first : first + 4] = operand.slot, operand.offset, stride, int(operand.transposed)
     for axis, extent in enumerate(batch):
         block += [extent, a.batch_strides[axis], b.batch_strides[axis], c.batch_strides[axis]]
     return tuple(block)
-
-
-def _operand_words(name: str, operand: Operand) -> dict[str, int]:
-    return {
-        f"{name}_slot": operand.slot,
-        f"{name}_offset": operand.offset,
-        f"{name}_stride": max(1, operand.row_stride),
-        f"{name}_transposed": int(operand.transposed),
-    }
 
 
 def _check(dtype: np.dtype[Any], numbers: Sequence[int], c: Operand) -> None:

@@ -60,7 +60,7 @@ def plan_memory(temporaries: Sequence[Lifetime], outputs: Sequence[Lifetime]) ->
     """
     lent = lend_outputs(temporaries, outputs)
     plan = plan_arena([item for item in temporaries if item.key not in lent])
-    return plan._replace(bound=most_alive(temporaries), lent=lent)
+    return plan._replace(bound=most_alive(temporaries), lent=lent) if lent else plan
 
 
 def lend_outputs(temporaries: Sequence[Lifetime], outputs: Sequence[Lifetime]) -> dict[object, object]:

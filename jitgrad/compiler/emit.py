@@ -52,9 +52,7 @@ def emit_kernel(module: ir.Module, kernel: Kernel, name: str, vector_bytes: int)
 
 def lanes_for(kernel: Kernel, vector_bytes: int) -> int:
     """Lanes of the loops: a register of the widest float."""
-    dtypes = [s.dtype for s in statements(kernel.body) if isinstance(s, Let | Load | Update)]
-    dtypes += [buffer.dtype for buffer in kernel.buffers if buffer.role in TILES]
-    return vector_bytes // max((dtype.itemsize for dtype in dtypes if dtype.kind == "f"), default=8)
+    return vector_bytes // kernel.float_bytes
 
 
 def registers_at_once(loop: Loop) -> int:

@@ -40,7 +40,6 @@ from jitgrad.compiler.buffers import aligned
 from jitgrad.compiler.caches import last_level_bytes
 from jitgrad.compiler.constants import splat_number
 from jitgrad.compiler.conv import ConvPlan, Geometry, plan_filters, plan_windows
-from jitgrad.compiler.drafts import weight_of
 from jitgrad.compiler.emit import lanes_for, part_bytes
 from jitgrad.compiler.emit_memory import CACHE_LINE
 from jitgrad.compiler.extents import ONE
@@ -104,7 +103,9 @@ class _Freezer:
         self.program = program
         self.cluster, self.plan = compiled.cluster, compiled.plan
         lowered = self.lowered = compiled.lowered
-        self.keys = compiled.keys
+        self.keys, self.dims = compiled.keys, compiled.dims
+        self.counts: dict[int, int] = {}
+        self.cuts: dict[int, tuple[GemvPlan | None, GemmPlan | None]] = {}
         self.is_body = is_body
         self.bodies = {
             number: tuple(map(partial(freeze_cluster, is_body=True), self._regions(item), item.regions))
@@ -126,6 +127,7 @@ class _Freezer:
         """Partial results have as many parts as their kernel has chunks."""
         chunked = self.plan.chunked
         self.extents |= {self.plan.classes[partial][0]: self.chunks[number] for partial, number in chunked.items()}
+        self.counts.clear()
 
     def freeze(self) -> Frozen:
         """The cluster as tuples."""
@@ -190,10 +192,8 @@ class _Freezer:
 
     def _class_extents(self) -> dict[int, int]:
         """Extents by class: those of the program's values, else those of groups' axes."""
-        extents: dict[int, int] = {}
-        for v, classes in self.plan.classes.items():
-            if v < len(self.program.specs):
-                extents |= {c: n for c, n in zip(classes, self._shape(v), strict=True) if c != ONE}
+        specs = self.program.specs
+        extents = {c: specs[v].known_shape[d] for c, v, d in self.dims if v < len(specs)}
         for step in self.plan.steps:
             if isinstance(step, Group):
                 extents |= {c: n for c, n in zip(step.axes, step.extents, strict=True) if c not in extents}
@@ -238,7 +238,11 @@ class _Freezer:
         return touched
 
     def _count(self, v: int) -> int:
-        return math.prod(self.extents[c] for c in self.plan.classes[v] if c != ONE)
+        found = self.counts.get(v)
+        if found is None:
+            extents = self.extents
+            found = self.counts[v] = math.prod([extents[c] for c in self.plan.classes[v] if c != ONE])
+        return found
 
     def _nbytes(self, v: int) -> int:
         return self._count(v) * self.plan.specs[v].dtype.itemsize
@@ -344,9 +348,17 @@ class _Freezer:
 
     def _vector_plan(self, item: Product) -> GemvPlan | None:
         """How a product with a vector is cut; None when it is left to BLAS."""
-        sizes, batch = self._sizes(item)
-        dtype = self.program.specs[item.value].dtype
-        return plan_vector_product(dtype, sizes, batch, (item.transpose_a, item.transpose_b))
+        return self._own_plans(item)[0]
+
+    def _own_plans(self, item: Product) -> tuple[GemvPlan | None, GemmPlan | None]:
+        """How a product is cut as one with a vector, and as one of two matrices; None when it is left to BLAS."""
+        found = self.cuts.get(item.value)
+        if found is None:
+            (sizes, batch), transposed = self._sizes(item), (item.transpose_a, item.transpose_b)
+            dtype = self.program.specs[item.value].dtype
+            vector = plan_vector_product(dtype, sizes, batch, transposed)
+            found = self.cuts[item.value] = vector, plan_product(dtype, sizes, batch, transposed)
+        return found
 
     def _cut(self, number: int, item: Product) -> GemvPlan | None:
         """The same, in the chunks of its region."""
@@ -355,9 +367,7 @@ class _Freezer:
 
     def _gemm_plan(self, item: Product) -> GemmPlan | None:
         """How a product of two matrices is cut; None when it is left to BLAS."""
-        sizes, batch = self._sizes(item)
-        dtype = self.program.specs[item.value].dtype
-        return plan_product(dtype, sizes, batch, (item.transpose_a, item.transpose_b))
+        return self._own_plans(item)[1]
 
     def _memory_of(self, number: int, item: Product) -> list[tuple[object, int, bool]]:
         """What our own products need beside their operands."""
@@ -408,10 +418,8 @@ def _fused(item: LoweredStep) -> FusedScan | None:
 
 def chunk_count(item: Lowered, extents: Mapping[int, int], times: int = 1) -> int:
     """In how many chunks the parallel loop of a kernel is cut, for these extents of classes; all is done ``times``."""
-    group = item.group
-    if group.is_serial or not group.axes:
+    if item.group.is_serial or not item.group.axes:
         return 1
-    sizes = (math.prod(extents[c] for c in placed.node.classes if c != ONE) for placed in group.nodes)
-    work = times * sum(size * weight_of(placed.node) for size, placed in zip(sizes, group.nodes, strict=True))
+    work = times * sum([weight * math.prod([extents[c] for c in classes]) for classes, weight in item.work])
     wanted = int(work * NANOSECONDS_PER_NODE / CHUNK_NANOSECONDS)
     return 1 if wanted < 2 else min(wanted, MOST_CHUNKS, max(1, item.extent.value(extents)))

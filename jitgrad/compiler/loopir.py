@@ -229,6 +229,13 @@ class Kernel:
         return "\n".join(_kernel_lines(self)) + "\n"
 
     @functools.cached_property
+    def float_bytes(self) -> int:
+        """The bytes of the widest float that it works on; 8 where there is none."""
+        dtypes = [s.dtype for s in statements(self.body) if isinstance(s, Let | Load | Update)]
+        dtypes += [buffer.dtype for buffer in self.buffers if buffer.role in ("tile", "sums")]
+        return max((dtype.itemsize for dtype in dtypes if dtype.kind == "f"), default=8)
+
+    @functools.cached_property
     def size(self) -> int:
         """Number of statements, nested ones included."""
         return sum(1 for _ in statements(self.body))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jitgrad.compiler.clusters import Cluster
 from jitgrad.compiler.collapse import collapse_axes
+from jitgrad.compiler.drafts import weight_of
+from jitgrad.compiler.extents import ONE
 from jitgrad.compiler.groups import Group, Plan
 from jitgrad.compiler.loopir import Kernel, Literal
 from jitgrad.compiler.loops import optimise_loops
@@ -34,6 +37,15 @@ class Lowered:
     group: Group
     moves: bool
 
+    @functools.cached_property
+    def work(self) -> tuple[tuple[tuple[int, ...], int], ...]:
+        """What its nodes weigh over each of their domains, which are given by extent classes."""
+        weights: dict[tuple[int, ...], int] = {}
+        for placed in self.group.nodes:
+            classes = tuple([c for c in placed.node.classes if c != ONE])
+            weights[classes] = weights.get(classes, 0) + weight_of(placed.node)
+        return tuple(weights.items())
+
 
 @dataclass(frozen=True)
 class CompiledCluster:
@@ -43,6 +55,16 @@ class CompiledCluster:
     plan: Plan
     lowered: tuple[LoweredStep, ...]
     keys: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def dims(self) -> tuple[tuple[int, int, int], ...]:
+        """For each extent class, the first value that has it, and the dimension."""
+        found: dict[int, tuple[int, int, int]] = {}
+        for v in sorted(self.plan.classes):
+            for d, c in enumerate(self.plan.classes[v]):
+                if c != ONE:
+                    found.setdefault(c, (c, v, d))
+        return tuple(found.values())
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from jitgrad.compiler.bind import Addresses, BoundCluster, bind_cluster
-from jitgrad.compiler.cache import kernel_cache
+from jitgrad.compiler.cache import KernelCache, kernel_cache
 from jitgrad.compiler.kernels import find_kernels
 from jitgrad.compiler.stored import decode_params, dump, load
 from jitgrad.opdef import OpDef, find
@@ -49,10 +49,10 @@ def find_plan(key: str) -> tuple[Frozen, Addresses] | None:
     return frozen, dict(zip(keys, addresses, strict=True))
 
 
-def keep_plan(key: str, frozen: Frozen) -> None:
+def keep_plan(key: str, frozen: Frozen, cache: KernelCache | None = None) -> None:
     """Keep a frozen program on disk, if all of it can be written."""
     with suppress(ValueError):
-        kernel_cache().put_plan(key, dump(frozen))
+        (cache or kernel_cache()).put_plan(key, dump(frozen))
 
 
 def kernel_keys(frozen: Frozen) -> list[str]:

@@ -18,7 +18,7 @@ class Quantity:
 
     def value(self, extents: Mapping[int, int]) -> int:
         """The integer, for these extents per class."""
-        return self.number * math.prod(extents[c] for c in self.classes)
+        return self.number * math.prod([extents[c] for c in self.classes])
 
 
 def product(classes: tuple[int, ...], number: int = 1) -> Quantity:

@@ -54,8 +54,8 @@ def pack_steps(steps: Sequence[StepRecord]) -> NDArray[np.int64]:
     it.
     """
     packed = np.zeros((len(steps), STEP_WORDS), np.int64)
-    for row, step in zip(packed, steps, strict=True):
-        row[:4] = step.function, step.block, step.extent, step.nchunks
+    if steps:
+        packed[:, :4] = steps
     return packed
 
 

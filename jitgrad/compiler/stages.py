@@ -58,7 +58,7 @@ def make_plan(source: Program) -> tuple[Frozen, bool]:
     if config.verify and known is not None:
         _compare(frozen, freeze_program(source, replace(known, program=program)), source)
     if like is not None:
-        _compare(frozen, like, source)
+        _compare(frozen, like[0], source)
     elif pattern is not None:
         _enter_template(source, compiled, looked)
     return frozen, not (looked and has_large_constants(source))

@@ -52,8 +52,9 @@ class Improver:
     def watch(self, records: npt.NDArray[np.int64]) -> None:
         """Replace addresses in the first column of these records, now and as long as they are alive."""
         with self._lock:
-            for record in records:
-                record[0] = self._replaced.get(int(record[0]), record[0])
+            for k, address in enumerate(records[:, 0].tolist()):
+                if address in self._replaced:
+                    records[k, 0] = self._replaced[address]
             if self._thread is not None:
                 self._records.append(weakref.ref(records))
 

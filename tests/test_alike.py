@@ -1,0 +1,201 @@
+"""Programs that differ from one that was compiled in extents and numbers only: their plans skip all stages, are those
+that the stages would make, and serve nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitgrad as jg
+from jitgrad.compiler import alike, keeping, reuse, stages
+from jitgrad.compiler.alike import EXACT
+from jitgrad.compiler.cache import kernel_cache
+from tests.test_other_extents import functions
+from tests.test_reuse import MOVED
+
+Fn = Callable[..., Any]
+
+
+@pytest.fixture
+def simplified(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The programs that went through the stages, with nothing known before and nothing on disk."""
+    programs: list[Any] = []
+    simplify = stages._simplified
+
+    def noted(program: Any) -> Any:
+        programs.append(program)
+        return simplify(program)
+
+    monkeypatch.setattr(stages, "_simplified", noted)
+    _forget()
+    with jg.config(cache=False, verify=False):
+        yield programs
+    _forget()
+
+
+def _forget() -> None:
+    reuse._known.clear()
+    alike.forget_templates()
+
+
+def _normal(*shape: int) -> Any:
+    return np.random.default_rng(sum(shape)).standard_normal(shape)
+
+
+def _loss(w: Any, b: Any, x: Any, y: Any) -> Any:
+    z = np.tanh(x @ w + b)
+    z = z - np.max(z, axis=1, keepdims=True)
+    return np.mean(np.log(np.sum(np.exp(z), axis=1)) - np.sum(z * y, axis=1)) + 1e-3 * np.sum(w * w) / w.size
+
+
+def _step(w: Any, b: Any, x: Any, y: Any) -> Any:
+    value, (gw, gb) = jg.value_and_grad(_loss, (0, 1))(w, b, x, y)
+    return value, w - 0.1 * gw, b - 0.1 * gb
+
+
+def _arguments(batch: int, features: int = 80, width: int = 70) -> list[Any]:
+    return [_normal(features, width), _normal(width), _normal(batch, features), _normal(batch, width)]
+
+
+def _hessian_times(x: Any, v: Any) -> Any:
+    return jg.hvp(lambda x: np.mean(np.sin(x) ** 3), (x,), (v,))
+
+
+def _normalized(x: Any, g: Any, b: Any) -> Any:
+    mean = np.mean(x, axis=-1, keepdims=True)
+    return np.sum(np.sin((x - mean) / np.sqrt(np.var(x, axis=-1, keepdims=True) + 1e-5) * g + b)) / len(x)
+
+
+WHOLE: dict[str, tuple[Fn, Callable[..., list[Any]], list[tuple[int, ...]]]] = {
+    "classifier": (jg.value_and_grad(_loss, (0, 1)), _arguments, [(100,), (200,), (333, 90, 75), (1024, 128, 512)]),
+    "training step": (_step, _arguments, [(100,), (200,), (333, 90, 75)]),
+    "second order": (_hessian_times, lambda n: [_normal(n, 3), _normal(n, 3) ** 2], [(100,), (256,), (1000,)]),
+    "layer norm": (
+        jg.value_and_grad(_normalized, (0, 1, 2)), lambda n, d: [_normal(n, d), _normal(d), _normal(d)],
+        [(100, 200), (128, 96), (300, 1000)],
+    ),
+    "flattened": (
+        jg.grad(lambda x: np.sum(np.tanh(x.reshape(-1, 5)) * x.reshape(-1, 5)[:1])), lambda n: [_normal(n, 20)],
+        [(100,), (200,)],
+    ),
+    "numbers of the caller": (
+        lambda x: np.mean(x * (2.5 / len(x))) / (len(x) + 0.5), lambda n: [_normal(n)], [(100,), (200,), (128,)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_plans_are_those_of_the_stages(name: str) -> None:
+    """With ``verify``, each plan is compared with the one that the stages make."""
+    fn, make, sizes = WHOLE[name]
+    with jg.config(cache=False, verify=True):
+        _forget()
+        f = jg.compile(fn)
+        for size in sizes:
+            f(*make(*size))
+
+
+def _leaves(result: Any) -> list[Any]:
+    return [leaf for item in result for leaf in _leaves(item)] if isinstance(result, tuple) else [result]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_further_shapes_skip_the_stages(name: str, simplified: list[Any]) -> None:
+    fn, make, sizes = WHOLE[name]
+    f = jg.compile(fn)
+    for size in sizes:
+        args = make(*size)
+        for a, b in zip(_leaves(f(*args)), _leaves(f.interpret(*args)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-9)
+    assert len(simplified) == (1 if name != "flattened" else len(sizes))
+
+
+@pytest.mark.parametrize("name", functions)
+def test_other_extents_give_the_same_bits(name: str, simplified: list[Any]) -> None:
+    fn, make = functions[name]
+    f = jg.compile(fn)
+    f(*make(100))
+    for n in (200, 1000, 1025):
+        args, before = make(n), len(simplified)
+        results = _leaves(f(*args))
+        assert len(simplified) == before or name in MOVED
+        templates = alike._known.copy()
+        _forget()
+        expected = _leaves(jg.compile(fn)(*args))
+        assert [np.asarray(a).tobytes() for a in results] == [np.asarray(b).tobytes() for b in expected]
+        _forget()
+        alike._known.update(templates)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((100, 200), (200, 200)),  # extents that become equal
+        ((200, 200), (100, 200)),  # and that do no longer
+        ((100, 200), (100, EXACT)),
+        ((100, 200), (1, 200)),
+        ((100, 200), (0, 200)),
+        ((100, 3), (100, 4)),
+    ],
+)
+def test_what_is_structure_goes_through_the_stages(
+    first: tuple[int, ...], second: tuple[int, ...], simplified: list[Any]
+) -> None:
+    f = jg.compile(lambda x: np.sum(np.sin(x) * 2.5, axis=1) + np.sum(x * x))
+    for shape in (first, second):
+        x = _normal(*shape)
+        with np.errstate(all="ignore"):
+            np.testing.assert_allclose(f(x), np.sum(np.sin(x) * 2.5, axis=1) + np.sum(x * x))
+    assert len(simplified) == 2
+
+
+@pytest.mark.parametrize(
+    ("number", "count"), [(7.5, 1), (2.5, 1), (1.0, 2), (0.0, 2), (2.0, 2), (-3.5, 2), (0.25, 2), (2.0**20, 1), (np.inf, 2)]
+)
+def test_numbers_that_rules_know_are_structure(number: float, count: int, simplified: list[Any]) -> None:
+    x = _normal(100) + 10
+    for c in (2.5, number):
+        with np.errstate(all="ignore"):
+            np.testing.assert_allclose(jg.compile(lambda x, c=c: (x * 3.25) ** c / c)(x), (x * 3.25) ** c / c)
+    assert len(simplified) == count
+
+
+def test_numbers_that_are_equal_stay_equal(simplified: list[Any]) -> None:
+    x = _normal(100)
+    for a, b in ((2.5, 3.5), (4.5, 4.5), (3.5, 2.5)):
+        np.testing.assert_allclose(jg.compile(lambda x, a=a, b=b: np.sin(x) * a + x * b)(x), np.sin(x) * a + x * b)
+    assert len(simplified) == 2
+
+
+def test_arrays_of_constants_are_those_of_the_call(simplified: list[Any]) -> None:
+    x = _normal(100, 80)
+    for seed in range(3):
+        c = np.random.default_rng(seed).standard_normal(80)
+        np.testing.assert_allclose(jg.compile(lambda x, c=c: np.sin(x) * c)(x), np.sin(x) * c)
+        np.testing.assert_allclose(jg.compile(lambda x, c=c: np.sin(x) * np.exp(c))(x), np.sin(x) * np.exp(c))
+    assert len(simplified) <= 4  # elements that are computed with, of three arrays, and one program of which none is
+
+
+def test_relations_between_extents_are_checked(simplified: list[Any]) -> None:
+    """The extent of a reshaped value equals another one in the first program, by chance."""
+    f = jg.compile(lambda x, y: np.sum(np.sin(x).reshape(-1) * 1.5) + np.sum(np.tanh(y)))
+    for m, n, k in ((100, 200, 20000), (100, 300, 30000), (100, 400, 20000), (200, 150, 70)):
+        x, y = _normal(m, n), _normal(k)
+        np.testing.assert_allclose(f(x, y), np.sum(np.sin(x) * 1.5) + np.sum(np.tanh(y)), rtol=1e-9)
+
+
+def test_plans_for_other_extents_are_kept_on_disk(tmp_path: Any) -> None:
+    _forget()
+    with jg.config(cache=True, cache_dir=str(tmp_path), verify=False):
+        f = jg.compile(lambda x: np.sum(np.sin(x) * 1.75))
+        f(_normal(100))
+        f(_normal(200))
+        keeping.keep_now()
+        assert [entry.is_plan for entry in kernel_cache().entries()].count(True) == 2
+        _forget()
+        jg.compile(lambda x: np.sum(np.sin(x) * 1.75))(_normal(200))
+        assert not alike._known  # found on disk, where the stages are not needed
