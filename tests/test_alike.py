@@ -12,8 +12,8 @@ import pytest
 
 import jitgrad as jg
 from jitgrad.compiler import alike, keeping, reuse, stages
-from jitgrad.compiler.alike import EXACT
 from jitgrad.compiler.cache import kernel_cache
+from jitgrad.compiler.likeness import EXACT
 from tests.test_other_extents import functions
 from tests.test_reuse import MOVED
 
@@ -154,7 +154,8 @@ def test_what_is_structure_goes_through_the_stages(
 
 
 @pytest.mark.parametrize(
-    ("number", "count"), [(7.5, 1), (2.5, 1), (1.0, 2), (0.0, 2), (2.0, 2), (-3.5, 2), (0.25, 2), (2.0**20, 1), (np.inf, 2)]
+    ("number", "count"),
+    [(7.5, 1), (2.5, 1), (1.0, 2), (0.0, 2), (2.0, 2), (-3.5, 2), (0.25, 2), (2.0**20, 1), (np.inf, 2)],
 )
 def test_numbers_that_rules_know_are_structure(number: float, count: int, simplified: list[Any]) -> None:
     x = _normal(100) + 10

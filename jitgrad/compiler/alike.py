@@ -1,12 +1,12 @@
-"""Likeness: a program that differs from one that went through the stages in nothing but extents and numbers, and what
+"""Templates: a program that differs from one that went through the stages in nothing but extents and numbers, and what
 the other's simplified program is for it. It makes no plan, and is loaded without the stages.
 
 Two programs are alike when they have the same instructions on the same values, equal extents up to `EXACT`, a
 one-to-one relation between the larger ones, and one between the numbers of their constants, where no number that a rule
-of simplification knows (0, 1, 2 ..., a half as a divisor) stands for another. Then simplification does the same to both: its rules
-compare shapes and ask for such numbers only. So the simplified program of one has, for the other, the other's own
-params where it has taken them over; shapes and numbers go through the relations. Where something follows from the
-source in neither way there is no template, and with `verify` all is compared with what the stages make.
+of simplification knows (0, 1, 2 ..., a half as a divisor) stands for another. Then simplification does the same to
+both: its rules compare shapes and ask for such numbers only. So the simplified program of one has, for the other, the
+other's own params where it has taken them over; shapes and numbers go through the relations. Where something follows
+from the source in neither way there is no template, and with `verify` all is compared with what the stages make.
 """
 
 from __future__ import annotations
@@ -21,69 +21,35 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jitgrad.compiler.constants import Array, constant_value, is_splat, splat, splat_number
+from jitgrad.compiler.likeness import (
+    MOVES,
+    Extents,
+    Params,
+    Shape,
+    UnlikeError,
+    holds_large,
+    is_uniform,
+    large,
+    params_of,
+    shapes_in,
+)
 from jitgrad.compiler.plankey import has_large_constants
 from jitgrad.forking import wait_for_when_forking
-from jitgrad.keys import frozen
-from jitgrad.opdef import Contract, Control, Elementwise, OpDef, Reduce, Shaped, View
+from jitgrad.opdef import Control, Elementwise, Shaped, View
 from jitgrad.program import Instruction, Program
 from jitgrad.spec import TensorSpec
 
-EXACT = 64
-"""Extents up to this are part of a pattern: some products of small matrices are loops, some sums are unrolled."""
 _MOST_KNOWN = 128
 _MOST_ALIKE = 8
 _MOST_INSTRUCTIONS = 20_000  # a template takes as much memory as two programs
-# Ops that move elements without looking at extents: an equal shape before and after each is equal under any renaming.
-_MOVES = frozenset(("broadcast_to", "transpose", "expand_dims", "squeeze", "flip"))
 _NAMED = frozenset((0, 1, 2, 3, 4))
 
-Shape = tuple[int, ...]
 Freeze = Callable[[Program, Program], Any]
 Numbers = dict[int, Array]
 """Numbers of constants, by values of a program."""
 
 
-class UnlikeError(Exception):
-    """Two programs are not alike."""
-
-
-# -- relations ---------------------------------------------------------------------------------------------------------
-
-
-class _Extents:
-    """The relation between the extents of two programs."""
-
-    def __init__(self) -> None:
-        self._there: dict[int, int] = {}
-        self._back: dict[int, int] = {}
-        self._shapes: dict[Shape, Shape] = {}
-
-    def enter(self, a: Shape, b: Shape) -> None:
-        """Two shapes that stand at the same place; UnlikeError where that contradicts what was entered."""
-        known = self._shapes.get(a)
-        if known is None:
-            known = self._shapes[a] = self._entered(a, b)
-        if known != b:
-            raise UnlikeError
-
-    def _entered(self, a: Shape, b: Shape) -> Shape:
-        if len(a) != len(b):
-            raise UnlikeError
-        for m, n in zip(a, b, strict=True):
-            if m <= EXACT or n <= EXACT:
-                if m != n:
-                    raise UnlikeError
-            elif self._there.setdefault(m, n) != n or self._back.setdefault(n, m) != m:
-                raise UnlikeError
-        return b
-
-    def shape(self, a: Shape) -> Shape:
-        """The shape that stands for one of the first program."""
-        found = self._shapes.get(a)
-        if found is None:
-            there = self._there
-            found = self._shapes[a] = tuple([n if n <= EXACT else there[n] for n in a])
-        return found
+# -- numbers -----------------------------------------------------------------------------------------------------------
 
 
 def _bytes_of(number: Array) -> tuple[str, bytes]:
@@ -144,7 +110,7 @@ def _fold_of(number: int, ins: Instruction, known: Mapping[int, Array]) -> _Fold
         return _Fold(number, "moved", ins.outputs[0], ins.inputs[:1])
     if not ins.inputs or not known.keys() >= set(ins.inputs):
         return None
-    if isinstance(kind, View) or ins.op.name in _MOVES:
+    if isinstance(kind, View) or ins.op.name in MOVES:
         return _Fold(number, "moved", ins.outputs[0], ins.inputs[:1])
     return _Fold(number, "computed", ins.outputs[0], ins.inputs) if isinstance(kind, Elementwise) else None
 
@@ -184,14 +150,6 @@ def _all_folds(source: Program) -> tuple[tuple[_Fold, ...], Numbers]:
 # -- templates ---------------------------------------------------------------------------------------------------------
 
 
-class _Params(NamedTuple):
-    """What the params of an instruction are compared by: shapes, an array, and stand-ins for all others."""
-
-    shapes: tuple[tuple[str, Shape], ...]
-    array: Array | None
-    others: tuple[tuple[str, Any], ...]
-
-
 class _Change(NamedTuple):
     """An instruction of the simplified program that is another one for another program, and where that comes from:
     the params of an instruction of the source, a number of it, or shapes.
@@ -209,7 +167,7 @@ class Template(NamedTuple):
     source: Program
     simplified: Program
     freeze: Freeze
-    params: tuple[_Params | None, ...]
+    params: tuple[Params | None, ...]
     folds: tuple[_Fold, ...]
     numbers: Numbers
     divisors: frozenset[int]
@@ -245,15 +203,16 @@ def make_template(
             if change is None:
                 return None
             changes += [change] if ins.params else []
-        if not _is_uniform(ins.op):
+        if not is_uniform(ins.op):
             checked.append(number)
     used = {v for ins in simplified.instructions for v in (*ins.inputs, *ins.outputs)}
     new = [(v, simplified.specs[v]) for v in range(len(source.specs), len(simplified.specs))]
-    if any(not _large(spec.known_shape) <= known for v, spec in new if v in used):
+    if any(not large(spec.known_shape) <= known for v, spec in new if v in used):
         return None
     divisors = frozenset(ins.inputs[1] for ins in source.instructions if ins.op.name == "divide")
+    params = tuple([params_of(ins.params) for ins in source.instructions])
     return Template(
-        source, simplified, freeze, tuple(map(_params_of, source.instructions)), folds, numbers, divisors,
+        source, simplified, freeze, params, folds, numbers, divisors,
         tuple(c for c in changes if c.number in interpreted or not _is_settled(c, simplified.instructions[c.number])),
         tuple(spec if v in used else None for v, spec in new), tuple(checked), looked,
     )  # fmt: skip
@@ -263,35 +222,10 @@ def _is_left_out(ins: Instruction) -> bool:
     return isinstance(ins.op.kind, Control)
 
 
-def _is_uniform(op: OpDef) -> bool:
-    """Whether an op infers the same for all extents: which of them are equal is all that it asks."""
-    return isinstance(op.kind, Elementwise | Reduce | Contract) or op.name in _MOVES
-
-
-def _large(shape: Shape) -> set[int]:
-    return {n for n in shape if n > EXACT}
-
-
 def _extents_of(source: Program) -> set[int]:
     """The extents above `EXACT` of a program, in shapes of values and of params."""
-    found = set[int]().union(*(_large(spec.known_shape) for spec in source.specs))
-    return found.union(*(_large(shape) for ins in source.instructions for _, shape in _shapes_in(ins)))
-
-
-def _shapes_in(ins: Instruction) -> list[tuple[str, Shape]]:
-    shape = ins.params.get("shape")
-    return [("shape", shape)] if type(shape) is tuple and all(type(n) is int for n in shape) else []
-
-
-def _params_of(ins: Instruction) -> _Params | None:
-    """What is compared of an instruction's params; None where it has none."""
-    if not ins.params:
-        return None
-    shapes = _shapes_in(ins)
-    array = constant_value(ins)
-    taken = {name for name, _ in shapes} | ({"value"} if array is not None else set())
-    others = tuple((name, frozen(value)) for name, value in ins.params.items() if name not in taken)
-    return _Params(tuple(shapes), array, others)
+    found = set[int]().union(*(large(spec.known_shape) for spec in source.specs))
+    return found.union(*(large(shape) for ins in source.instructions for _, shape in shapes_in(ins.params)))
 
 
 def _change_of(number: int, ins: Instruction, numbers: Numbers, by_bytes: Mapping[Any, int]) -> _Change | None:
@@ -304,24 +238,15 @@ def _change_of(number: int, ins: Instruction, numbers: Numbers, by_bytes: Mappin
         if v in numbers and _bytes_of(numbers[v]) == key:
             return _Change(number, value=v)
         return _Change(number, value=by_bytes.get(key), is_fixed=_is_named(splat_number(array)))
-    others = [value for name, value in ins.params.items() if name not in dict(_shapes_in(ins))]
-    return None if any(map(_holds_large, others)) else _Change(number)
-
-
-def _holds_large(value: Any) -> bool:
-    """Whether a param has a number in it that may be an extent, or is of a kind that is not looked into."""
-    if isinstance(value, tuple | list):
-        return any(map(_holds_large, value))
-    if isinstance(value, int):
-        return abs(value) > EXACT
-    return not (value is None or isinstance(value, str | np.dtype))
+    others = [value for name, value in ins.params.items() if name not in dict(shapes_in(ins.params))]
+    return None if any(map(holds_large, others)) else _Change(number)
 
 
 def _is_settled(change: _Change, ins: Instruction) -> bool:
     """Whether a compiled instruction is the same for all programs like this one."""
     if constant_value(ins) is not None:
-        return change.is_fixed and not _large(ins.params["value"].shape)
-    return not any(_large(shape) for _, shape in _shapes_in(ins))
+        return change.is_fixed and not large(ins.params["value"].shape)
+    return not any(large(shape) for _, shape in shapes_in(ins.params))
 
 
 # -- another program ---------------------------------------------------------------------------------------------------
@@ -329,17 +254,14 @@ def _is_settled(change: _Change, ins: Instruction) -> bool:
 
 def simplified_like(template: Template, source: Program) -> Program:
     """What simplification would make of a program, from a template; UnlikeError where the template does not serve."""
-    extents = _Extents()
+    extents = Extents()
     _compare(template, source, extents)
     changed = _changed_numbers(template, source)
     old, instructions = template.simplified, list(template.simplified.instructions)
     shape = extents.shape
-    try:
-        for change in template.changes:
-            instructions[change.number] = _changed(change, template, source, changed, shape)
-        new = [spec and TensorSpec(shape(spec.known_shape), spec.dtype) for spec in template.new_specs]
-    except KeyError:
-        raise UnlikeError from None
+    for change in template.changes:
+        instructions[change.number] = _changed(change, template, source, changed, shape)
+    new = [spec and TensorSpec(shape(spec.known_shape), spec.dtype) for spec in template.new_specs]
     specs = (*source.specs, *[spec or old.specs[0] for spec in new])
     for number in template.checked:
         ins = instructions[number]
@@ -348,7 +270,7 @@ def simplified_like(template: Template, source: Program) -> Program:
     return replace(old, instructions=tuple(instructions), specs=specs, name=source.name, _cache={})
 
 
-def _compare(template: Template, b: Program, extents: _Extents) -> None:
+def _compare(template: Template, b: Program, extents: Extents) -> None:
     """UnlikeError unless the programs have the same instructions; their extents are entered."""
     a = template.source
     if a.inputs != b.inputs or a.outputs != b.outputs or len(a.specs) != len(b.specs):
@@ -359,35 +281,18 @@ def _compare(template: Template, b: Program, extents: _Extents) -> None:
         extents.enter(x.known_shape, y.known_shape)
     arrays: dict[int, int] = {}
     for p, q, params in zip(a.instructions, b.instructions, template.params, strict=True):
+        if p is q:
+            continue
         if (
             p.op is not q.op or p.inputs != q.inputs or p.outputs != q.outputs or p.after != q.after
             or p.origin.scope != q.origin.scope
         ):  # fmt: skip
             raise UnlikeError
         if params is not None:
-            _compare_params(params, q, extents)
+            params.compare(q.params, extents)
             if params.array is not None and not is_splat(params.array):
                 _compare_arrays(params.array, q.params["value"], template.arrays_matter, arrays)
         elif q.params:
-            raise UnlikeError
-
-
-def _compare_params(params: _Params, b: Instruction, extents: _Extents) -> None:
-    if len(params.shapes) + len(params.others) + (params.array is not None) != len(b.params):
-        raise UnlikeError
-    for name, value in params.others:
-        if name not in b.params or frozen(b.params[name]) != value:
-            raise UnlikeError
-    for name, shape in params.shapes:
-        other = b.params.get(name)
-        if type(other) is not tuple:
-            raise UnlikeError
-        extents.enter(shape, other)
-    if params.array is not None:
-        array = constant_value(b)
-        if array is None or array.dtype != params.array.dtype or is_splat(array) != is_splat(params.array):
-            raise UnlikeError
-        if array.dtype.kind not in "biuf" and array.tobytes() != params.array.tobytes():
             raise UnlikeError
 
 
@@ -429,7 +334,7 @@ def _changed(
             raise UnlikeError
         params = {"value": splat(number, shape(array.shape), array.dtype)}
     else:
-        params = {**ins.params, **{name: shape(old) for name, old in _shapes_in(ins)}}
+        params = {**ins.params, **{name: shape(old) for name, old in shapes_in(ins.params)}}
     return Instruction(ins.op, ins.inputs, ins.outputs, params, ins.origin, ins.after)
 
 

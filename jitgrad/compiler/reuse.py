@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jitgrad.compiler.alike import EXACT
 from jitgrad.compiler.constants import constant_value, is_splat, splat_number
 from jitgrad.compiler.groups import Group
+from jitgrad.compiler.likeness import EXACT
 from jitgrad.compiler.lower import CompiledCluster, Lowered, LoweredBodies
 from jitgrad.compiler.quantities import Quantity
 from jitgrad.compiler.signature import BAKED

@@ -1,0 +1,137 @@
+"""Likeness of parts: relations between the extents of two graphs or programs, and between the params of two operations.
+What is made of them is not said here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jitgrad.compiler.constants import Array, is_splat
+from jitgrad.keys import frozen
+from jitgrad.opdef import Contract, Elementwise, OpDef, Reduce
+
+EXACT = 64
+"""Extents up to this are part of a pattern: some products of small matrices are loops, some sums are unrolled."""
+# Ops that move elements without looking at extents: an equal shape before and after each is equal under any renaming.
+MOVES = frozenset(("broadcast_to", "transpose", "expand_dims", "squeeze", "flip"))
+
+Shape = tuple[int, ...]
+
+
+class UnlikeError(Exception):
+    """Two programs, or two graphs, are not alike."""
+
+
+class Extents:
+    """The relation between the extents of two programs: one to one, and equal up to `EXACT`."""
+
+    def __init__(self) -> None:
+        self._there: dict[int, int] = {}
+        self._back: dict[int, int] = {}
+        self._shapes: dict[Shape, Shape] = {}
+
+    def enter(self, a: Shape, b: Shape) -> None:
+        """Two shapes that stand at the same place; UnlikeError where that contradicts what was entered."""
+        known = self._shapes.get(a)
+        if known is None:
+            known = self._shapes[a] = self._entered(a, b)
+        if known != b:
+            raise UnlikeError
+
+    def _entered(self, a: Shape, b: Shape) -> Shape:
+        if len(a) != len(b):
+            raise UnlikeError
+        for m, n in zip(a, b, strict=True):
+            if m <= EXACT or n <= EXACT:
+                if m != n:
+                    raise UnlikeError
+            elif self._there.setdefault(m, n) != n or self._back.setdefault(n, m) != m:
+                raise UnlikeError
+        return b
+
+    def shape(self, a: Shape) -> Shape:
+        """The shape that stands for one of the first program; UnlikeError for an extent that was not entered."""
+        found = self._shapes.get(a)
+        if found is None:
+            there = self._there
+            try:
+                found = self._shapes[a] = tuple([n if n <= EXACT else there[n] for n in a])
+            except KeyError:
+                raise UnlikeError from None
+        return found
+
+
+def large(shape: Shape) -> set[int]:
+    """The extents of a shape above `EXACT`."""
+    return {n for n in shape if n > EXACT}
+
+
+def is_uniform(op: OpDef) -> bool:
+    """Whether an op infers the same for all extents: which of them are equal is all that it asks."""
+    return isinstance(op.kind, Elementwise | Reduce | Contract) or op.name in MOVES
+
+
+def shapes_in(params: Mapping[str, Any]) -> list[tuple[str, Shape]]:
+    """The params that are shapes, by name."""
+    shape = params.get("shape")
+    return [("shape", shape)] if type(shape) is tuple and all(type(n) is int for n in shape) else []
+
+
+def holds_large(value: Any) -> bool:
+    """Whether a param has a number in it that may be an extent, or is of a kind that is not looked into."""
+    if isinstance(value, tuple | list):
+        return any(map(holds_large, value))
+    if isinstance(value, int):
+        return abs(value) > EXACT
+    return not (value is None or isinstance(value, str | np.dtype))
+
+
+class Params(NamedTuple):
+    """What the params of an operation are compared by: shapes, an array of constants, stand-ins for all others."""
+
+    shapes: tuple[tuple[str, Shape], ...]
+    array: Array | None
+    others: tuple[tuple[str, Any], ...]
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether like operations have the very same params."""
+        return self.array is None and not any(large(shape) for _, shape in self.shapes)
+
+    def compare(self, other: Mapping[str, Any], extents: Extents) -> None:
+        """UnlikeError unless the other params are like these; elements of arrays, and numbers, are not compared."""
+        if len(self.shapes) + len(self.others) + (self.array is not None) != len(other):
+            raise UnlikeError
+        for name, value in self.others:
+            if name not in other or frozen(other[name]) != value:
+                raise UnlikeError
+        for name, shape in self.shapes:
+            given = other.get(name)
+            if type(given) is not tuple:
+                raise UnlikeError
+            extents.enter(shape, given)
+        if self.array is not None:
+            _compare_kinds(self.array, other.get("value"))
+
+
+def params_of(params: Mapping[str, Any]) -> Params | None:
+    """What params are compared by; None where there are none."""
+    if not params:
+        return None
+    shapes = shapes_in(params)
+    value = params.get("value")
+    array = value if isinstance(value, np.ndarray) else None
+    taken = {name for name, _ in shapes} | ({"value"} if array is not None else set())
+    others = tuple((name, frozen(value)) for name, value in params.items() if name not in taken)
+    return Params(tuple(shapes), array, others)
+
+
+def _compare_kinds(a: Array, b: Any) -> None:
+    """UnlikeError unless both are numbers, or both arrays, of one dtype; numbers that are not real must be equal."""
+    if not isinstance(b, np.ndarray) or b.dtype != a.dtype or is_splat(a) != is_splat(b):
+        raise UnlikeError
+    if a.dtype.kind not in "biuf" and (a.shape != b.shape or a.tobytes() != b.tobytes()):
+        raise UnlikeError
