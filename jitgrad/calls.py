@@ -16,6 +16,7 @@ from jitgrad import conditions, pytree, recording
 from jitgrad.config import config, log
 from jitgrad.eagerness import is_eager, local, settled
 from jitgrad.errors import layout
+from jitgrad.following import Follower
 from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Tensor, default_graph
 from jitgrad.keys import frozen
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from jitgrad.steady import Steady
 
 max_traces = 64
+max_models = 8  # kinds of calls that differ in shapes only, of which one trace is kept for others to follow
 
 
 @dataclass(eq=False)
@@ -79,6 +81,7 @@ class Calls:
         self._entries: dict[tuple[Any, ...], Entry] = {}
         self._used: dict[tuple[Any, ...], int] = {}
         self._plain: dict[tuple[Any, ...] | None, Entry] = {}  # entries of calls with arrays only, by dtypes and shapes
+        self._models: dict[Any, tuple[Follower, Runner]] = {}
         self._clock = 0
         self._latest: _Call | None = None
         self._once: set[Form] = set()
@@ -198,12 +201,10 @@ class Calls:
         with self._lock:
             if call.key not in self._entries:
                 with recording.span("trace", self.name, self._facts(call)):
-                    traced = self._trace(call)
-                name = as_name(self.options.name or self.name)
-                runner = Runner(traced.outputs, traced.feeds, traced.effects, name, self.streams)
+                    runner, results = self._run_of(call)
                 while len(self._entries) >= max_traces:
                     self._drop(min(list(self._entries), key=self._last_use))
-                self._entries[call.key] = Entry(runner, traced.results)
+                self._entries[call.key] = Entry(runner, results)
                 self._latest = call._replace(arrays=[])
                 self.traces += 1
             return self._entries[call.key]
@@ -224,10 +225,27 @@ class Calls:
         self._plain.clear()
         del self._entries[key]
 
-    def _trace(self, call: _Call) -> Traced:
+    def _run_of(self, call: _Call) -> tuple[Runner, Results]:
+        """What runs a call, traced beside one that differs from it in shapes, if there was one."""
+        kind = call.structure, tuple(map(_kind_of_leaf, call.leaves)), call.key[-1]
+        model = self._models.get(kind)
+        traced = self._trace(call, None if model is None else model[0])
+        runner = None
+        if model is not None and traced.follower.is_whole:
+            runner = model[1].followed_by(traced.follower, traced.outputs, traced.feeds)
+        if runner is None:
+            name = as_name(self.options.name or self.name)
+            runner = Runner(traced.outputs, traced.feeds, traced.effects, name, self.streams)
+            self._models.pop(kind, None)
+            self._models[kind] = traced.follower, runner
+            while len(self._models) > max_models:
+                del self._models[next(iter(self._models))]
+        return runner, traced.results
+
+    def _trace(self, call: _Call, model: Follower | None) -> Traced:
         names = [as_name(name) for name in self._leaf_names(call)]
         with conditions.counted(conditions.OBSERVERS):
-            return trace(self.fn, call.structure, call.leaves, names, self._rebuild(call), self._scope)
+            return trace(self.fn, call.structure, call.leaves, names, self._rebuild(call), self._scope, model)
 
     def _rebuild(self, call: _Call) -> Callable[[Any, Any], tuple[Any, Any]]:
         """Puts the static arguments back into a call's arguments."""
@@ -326,6 +344,11 @@ def _key_of_arrays(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
             return None
         key += (array.dtype, array.shape)
     return tuple(key)
+
+
+def _kind_of_leaf(key: LeafKey) -> Any:
+    """What the leaves of calls have in common that differ in shapes."""
+    return (key[0], len(key[1])) if type(key) is tuple else key
 
 
 def _key_text(key: LeafKey) -> str:

@@ -47,11 +47,22 @@ def gradients(
     if targets and targets[0].graph.outer is not None:  # in a body, where others stand for what is read from around
         here = targets[0].graph.captured
         sources, stopped = [here(x) for x in sources], {here(x) for x in stopped}
+    follower, asked = graph.follower, None
+    if follower is not None:
+        options = (name, colocate_gradients_with_ops, gate_gradients, method)
+        asked = follower.ask(targets, sources, grad_ys, list(stopped), options)
+        found = follower.recall(asked) if asked is not None else None
+        if found is not None:
+            return found
+        first, names = len(graph), dict(graph._names)
     with graph.name_scope(name or "gradients") as scope, graph.making_gradients(), collection_paused():
         walk = _Walk(graph, scope, sources, stopped, method, colocate_gradients_with_ops, gate_gradients)
         walk.seed(targets, grad_ys)
         walk.run(targets)
-        return [walk.gradient_of(x) for x in sources]
+        found = [walk.gradient_of(x) for x in sources]
+    if follower is not None and asked is not None:
+        follower.note(asked, first, names, found)
+    return found
 
 
 def _as_tensors(value: Any, graph: Graph) -> list[Tensor]:

@@ -30,6 +30,7 @@ from jitgrad.sources import (
 from jitgrad.spec import DType, Shape, TensorSpec
 
 if TYPE_CHECKING:
+    from jitgrad.following import Follower
     from jitgrad.views import View
 
 _no_params: dict[str, Any] = {}
@@ -189,6 +190,8 @@ class Graph:
     is_function = False  # whether it is the body of a graph function, or inside of one
     assigns_in_place = False  # whether ``x += y`` changes the object x, as it changes an array
     outer: Graph | None = None  # the graph whose tensors this one may read, for the body of a loop or a branch
+    is_written = False  # whether an array was assigned to, so that a tensor has had several values
+    follower: Follower | None = None  # what knows of an earlier trace of the same function
     uses: dict[Any, Any] | None = None  # where Variables keep the order of the code: what was done with each so far
 
     def __init__(self) -> None:

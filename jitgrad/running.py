@@ -19,6 +19,7 @@ from jitgrad import recording
 from jitgrad.collecting import collection_paused
 from jitgrad.config import config
 from jitgrad.executable import Executable, make_executable
+from jitgrad.following import Follower
 from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Operation, Tensor
 from jitgrad.inlining import inlined
@@ -57,6 +58,7 @@ class Stage:
         self.done = frozenset(done)
         self.name = name
         self._is_fixed = all(t.spec.is_known for t in feeds)
+        self.program_like: Callable[[tuple[TensorSpec, ...]], Program] | None = None  # where another's is known
         self._programs: dict[tuple[TensorSpec, ...], Program] = {}
         self._executables: dict[Any, Executable] = {}
         self._lock = threading.Lock()
@@ -66,8 +68,11 @@ class Stage:
         """The program for feeds of these specs."""
         key = tuple(specs)
         if key not in self._programs:
-            feeds = dict(zip(self.feeds, key, strict=True))
-            made = inlined(slice_graph(self.fetches, feeds, self.targets, self.name, self.done))
+            if self.program_like is not None:
+                made = self.program_like(key)
+            else:
+                feeds = dict(zip(self.feeds, key, strict=True))
+                made = inlined(slice_graph(self.fetches, feeds, self.targets, self.name, self.done))
             _keep(self._programs, key, made)
             return made
         return self._programs[key]
@@ -153,15 +158,35 @@ class Runner:
         targets: Sequence[Operation] = (),
         name: str = "main",
         streams: Streams | None = None,
+        steps: tuple[_Step, ...] | None = None,
+        operations: tuple[Operation, ...] | None = None,
     ) -> None:
         self.fetches = tuple(fetches)
         self.feeds = tuple(feeds)
         self.streams = current() if streams is None else streams
-        self.operations = tuple(needed_operations(fetches, targets, feeds))
-        self._steps = _plan_steps(self.fetches, self.feeds, tuple(targets), self.operations, name)
+        needed = needed_operations(fetches, targets, feeds) if operations is None else operations
+        self.operations = tuple(needed)
+        self._steps = steps or _plan_steps(self.fetches, self.feeds, tuple(targets), self.operations, name)
         first = self._steps[0]
         self._only = first.stage if len(self._steps) == 1 and not first.dynamic else None
         self._may_draw = any(op.opdef.stateful or isinstance(op.opdef.kind, Control) for op in self.operations)
+
+    def followed_by(self, follower: Follower, fetches: Sequence[Tensor], feeds: Sequence[Tensor]) -> Runner | None:
+        """What runs the same of a graph that is like this one's in all but extents and numbers; None where that does
+        not follow from this.
+        """
+        stage = self._only
+        if stage is None or stage.targets or not _are_alike(self.fetches, fetches) or not _are_alike(self.feeds, feeds):
+            return None
+        model = stage.program([t.spec for t in self.feeds])
+        if [ins.op for ins in model.instructions] != [op.opdef for op in self.operations]:
+            return None
+        numbers = [op.id for op in self.operations]
+        made = Stage(fetches, feeds, name=stage.name)
+        made.program_like = partial(follower.program_like, model, numbers)
+        known = follower.graph._operations
+        operations = tuple([known[number] for number in numbers])
+        return Runner(fetches, feeds, (), stage.name, self.streams, (_Step(made, ()),), operations)
 
     @property
     def reads_variables(self) -> bool:
@@ -228,6 +253,11 @@ class Runner:
             for op in step.dynamic:
                 _run_operation(op, values)
         return _separate([values[t] for t in self.fetches], arrays)
+
+
+def _are_alike(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
+    """Whether tensors of two graphs stand at the same places."""
+    return [(t.op.id, t.value_index) for t in a] == [(t.op.id, t.value_index) for t in b]
 
 
 def _run_operation(op: Operation, values: dict[Tensor, Any]) -> None:

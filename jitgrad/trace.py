@@ -17,6 +17,7 @@ import numpy as np
 from jitgrad import pytree
 from jitgrad.collecting import collection_paused
 from jitgrad.errors import DTypeError, JitgradError, TracedValueError, layout
+from jitgrad.following import Follower
 from jitgrad.graph import Graph, Operation, Tensor, default_graph, innermost
 from jitgrad.keys import frozen
 from jitgrad.ops.creation import identity, placeholder
@@ -210,6 +211,7 @@ class Traced:
     outputs: tuple[Tensor, ...]
     results: Results
     effects: tuple[Operation, ...]
+    follower: Follower
 
     @property
     def feeds(self) -> tuple[Tensor, ...]:
@@ -227,13 +229,15 @@ def trace(
     names: Sequence[str],
     rebuild: Callable[[Any, Any], tuple[Any, Any]] | None = None,
     scope: Scope = contextlib.nullcontext,
+    model: Follower | None = None,
 ) -> Traced:
-    """Call ``fn`` on placeholders of the given leaves.
+    """Call ``fn`` on placeholders of the given leaves, beside an earlier trace of it, the ``model``, if there is one.
 
     ``structure`` is that of (args, kwargs), to which ``rebuild`` adds the static arguments. Once the call has
     ended the graph is closed: a tensor that got away raises LeakedTracerError when it is used.
     """
     graph = Trace()
+    follower = graph.follower = Follower(graph, model)
     with graph.as_default():
         leaves = [_stand_in(key, name) for key, name in zip(keys, names, strict=True)]
         inputs = tuple(leaf.op for leaf in leaves if isinstance(leaf, Tensor))
@@ -253,7 +257,8 @@ def trace(
         finally:
             graph.closed_by = describe(fn)
     effects = tuple(op for op in graph.operations if op.opdef in (assign_op, scatter_op))
-    return Traced(inputs, outputs, results, effects)
+    follower.finish()
+    return Traced(inputs, outputs, results, effects, follower)
 
 
 def _locate(error: JitgradError) -> None:

@@ -362,6 +362,7 @@ def rebind(x: Tensor, new: Tensor) -> None:
     """
     if new.op.graph is not x.op.graph:
         raise _outside(x)
+    x.op.graph.is_written = True
     _leave(x)
     _enter(x, new)
 

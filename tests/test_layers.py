@@ -30,7 +30,7 @@ LAYERS = (
     ("aggregation", "gradient_rules", "gradients", "tangents"),
     ("sparse",),
     ("compiler",),
-    ("executable",),
+    ("executable", "following"),
     (
         "batching",
         "batching_rules",

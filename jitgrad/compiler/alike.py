@@ -28,6 +28,7 @@ from jitgrad.compiler.likeness import (
     Shape,
     UnlikeError,
     holds_large,
+    is_named,
     is_uniform,
     large,
     params_of,
@@ -42,7 +43,6 @@ from jitgrad.spec import TensorSpec
 _MOST_KNOWN = 128
 _MOST_ALIKE = 8
 _MOST_INSTRUCTIONS = 20_000  # a template takes as much memory as two programs
-_NAMED = frozenset((0, 1, 2, 3, 4))
 
 Freeze = Callable[[Program, Program], Any]
 Numbers = dict[int, Array]
@@ -54,12 +54,6 @@ Numbers = dict[int, Array]
 
 def _bytes_of(number: Array) -> tuple[str, bytes]:
     return number.dtype.str, number.tobytes()
-
-
-def _is_named(number: Array) -> bool:
-    """Whether a rule, or a kernel, may know a number: a small integer, or what is not finite."""
-    value = abs(number.item())
-    return value in _NAMED or not math.isfinite(value)
 
 
 def _is_part(number: Array) -> bool:
@@ -77,7 +71,7 @@ def _check_numbers(old: Numbers, new: Numbers, divisors: Set[int]) -> None:
         key, other = _bytes_of(a), _bytes_of(b)
         if there.setdefault(key, other) != other or back.setdefault(other, key) != key:
             raise UnlikeError
-        if key != other and (_is_named(a) or _is_named(b) or (a < 0) != (b < 0)):
+        if key != other and (is_named(a) or is_named(b) or (a < 0) != (b < 0)):
             raise UnlikeError
         if v in divisors and _is_part(a) != _is_part(b):
             raise UnlikeError
@@ -237,7 +231,7 @@ def _change_of(number: int, ins: Instruction, numbers: Numbers, by_bytes: Mappin
         key, v = _bytes_of(splat_number(array)), ins.outputs[0]
         if v in numbers and _bytes_of(numbers[v]) == key:
             return _Change(number, value=v)
-        return _Change(number, value=by_bytes.get(key), is_fixed=_is_named(splat_number(array)))
+        return _Change(number, value=by_bytes.get(key), is_fixed=is_named(splat_number(array)))
     others = [value for name, value in ins.params.items() if name not in dict(shapes_in(ins.params))]
     return None if any(map(holds_large, others)) else _Change(number)
 

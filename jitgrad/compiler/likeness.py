@@ -4,6 +4,7 @@ What is made of them is not said here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ EXACT = 64
 """Extents up to this are part of a pattern: some products of small matrices are loops, some sums are unrolled."""
 # Ops that move elements without looking at extents: an equal shape before and after each is equal under any renaming.
 MOVES = frozenset(("broadcast_to", "transpose", "expand_dims", "squeeze", "flip"))
+_NAMED = frozenset((0, 1, 2, 3, 4))
 
 Shape = tuple[int, ...]
 
@@ -72,6 +74,12 @@ def large(shape: Shape) -> set[int]:
 def is_uniform(op: OpDef) -> bool:
     """Whether an op infers the same for all extents: which of them are equal is all that it asks."""
     return isinstance(op.kind, Elementwise | Reduce | Contract) or op.name in MOVES
+
+
+def is_named(number: Array) -> bool:
+    """Whether a rule, or a kernel, may know a number: a small integer, or what is not finite."""
+    value = abs(number.item())
+    return value in _NAMED or not math.isfinite(value)
 
 
 def shapes_in(params: Mapping[str, Any]) -> list[tuple[str, Shape]]:

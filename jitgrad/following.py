@@ -1,0 +1,352 @@
+"""Following: a trace beside an earlier one of the same function, for other shapes. Where the function has made the same
+operations, those that gradients() then added are copied in place of a walk, and at the end the program follows from the
+other's. It traces nothing, and whoever follows nothing loses nothing.
+
+Two traces are compared operation by operation: the same ops on the same tensors, of the same lines and scopes, with
+extents that correspond as for plans (compiler/likeness.py). Then gradient rules, which are code of this package that
+compares shapes, do the same in both; a trace with rules of the user's, with assignments, Variables, state or bodies is
+not followed. A copied operation gets corresponding shapes, and where its op computes with extents they are inferred
+again; one with a number that might come from an extent is not copied. With ``verify``, rules are applied all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jitgrad.compiler.constants import is_splat, splat, splat_number
+from jitgrad.compiler.likeness import Extents, Params, Shape, UnlikeError, holds_large, is_named, is_uniform, params_of
+from jitgrad.config import config
+from jitgrad.errors import CompileError
+from jitgrad.gradient_rules import registered_rules
+from jitgrad.graph import GRADIENT_RULE, Graph, Operation, Tensor
+from jitgrad.keys import frozen
+from jitgrad.opdef import Control, OpDef
+from jitgrad.program import Instruction, Origin, Program
+from jitgrad.sources import Source, operation_text
+from jitgrad.spec import DType, TensorSpec
+
+Place = tuple[int, int]
+"""A tensor of a graph: the number of its operation, and of the output."""
+
+_LEAST, _MOST = 0.25, 2.8  # no rule makes such numbers of extents above 64: their roots and logarithms lie outside
+
+
+class Asked(NamedTuple):
+    """What a call of gradients() was asked: places, and options."""
+
+    ys: tuple[Place, ...]
+    xs: tuple[Place, ...]
+    grad_ys: tuple[Place | None, ...] | None
+    stopped: frozenset[Place]
+    options: tuple[Any, ...]
+    here: tuple[Any, ...]
+
+
+class Walk(NamedTuple):
+    """A call of gradients(): the operations that it added, what it gave, and the names that were new."""
+
+    asked: Asked
+    first: int
+    last: int
+    given: tuple[Place | None, ...]
+    names: dict[str, int]
+
+
+class _Row(NamedTuple):
+    """An operation as it is compared and copied."""
+
+    opdef: OpDef
+    name: str
+    source: Source | None
+    inputs: tuple[Place, ...]
+    params: Mapping[str, Any]
+    compared: Params | None
+    attrs: Mapping[str, Any]
+    device: str
+    colocation: tuple[str, ...]
+    original: int
+    outputs: tuple[tuple[Shape, DType, bool], ...]
+    is_fixed: bool
+    is_uniform: bool
+    is_copied: bool
+
+
+def _row_of(op: Operation) -> _Row:
+    """UnlikeError for operations that are not followed."""
+    opdef = op.opdef
+    is_special = isinstance(opdef.kind, Control) or opdef.stateful or opdef.name in registered_rules
+    if is_special or op.control_inputs or GRADIENT_RULE in op._attrs or any(map(callable, op.params.values())):
+        raise UnlikeError
+    if any(not t.spec.is_known for t in op.outputs):
+        raise UnlikeError
+    compared = params_of(op.params)
+    return _Row(
+        opdef, op.name, op.source, tuple([(x.op.id, x.value_index) for x in op.inputs]), op.params, compared, op._attrs,
+        op.device, op._colocation, -1 if op.original_op is None else op.original_op.id,
+        tuple([(t.spec.known_shape, t.spec.dtype, t.is_weak) for t in op.outputs]),
+        compared is None or compared.is_fixed, is_uniform(opdef), _is_copied(op.params, compared),
+    )  # fmt: skip
+
+
+class Follower:
+    """Notes what gradients() adds to a graph, and copies it where the graph follows an earlier one, its ``model``."""
+
+    def __init__(self, graph: Graph, model: Follower | None) -> None:
+        self.graph = graph
+        self.walks: list[Walk] = []
+        self._model = model
+        self._compared = 0  # how many operations are like those of the model
+        self._extents = Extents()
+        self._attrs: set[tuple[int, int]] = set()
+        self._sources: dict[Source | None, Source | None] = {}  # lines of the model that are others here
+        self._rows: list[_Row] = []
+        self._predicted: list[Operation] = []
+        self.is_whole = False  # whether all operations, once the function has ended, are like the model's
+
+    # -- what gradients() asks -----------------------------------------------------------------------------------------
+
+    def ask(
+        self,
+        ys: Sequence[Tensor],
+        xs: Sequence[Tensor],
+        grad_ys: Any,
+        stopped: Sequence[Tensor],
+        options: tuple[Any, ...],
+    ) -> Asked | None:
+        """A call of gradients() as it is noted; None where it cannot be, and nothing is followed any more."""
+        here = self.graph._here
+        seeds = [] if grad_ys is None else list(grad_ys) if isinstance(grad_ys, list | tuple) else [grad_ys]
+        is_plain = not (here.asks or here.control or here.original_op or here.source or here.rules)
+        if not is_plain or not all(g is None or isinstance(g, Tensor) for g in seeds):
+            self.stop()
+            return None
+        return Asked(
+            tuple(map(_place, ys)), tuple(map(_place, xs)),
+            None if grad_ys is None else tuple([None if g is None else _place(g) for g in seeds]),
+            frozenset(map(_place, stopped)), options,
+            (here.device, here.colocation, here.name_scope, tuple(here.attrs.items())),
+        )  # fmt: skip
+
+    def recall(self, asked: Asked) -> list[Tensor | None] | None:
+        """The gradients, copied from the model; None where there is nothing to copy, or where all is verified."""
+        model, first = self._model, len(self.graph._operations)
+        self._predicted = []
+        if model is None:
+            return None
+        number = len(self.walks)
+        try:
+            if number >= len(model.walks) or model.walks[number][:2] != (asked, first):
+                raise UnlikeError
+            walk = model.walks[number]
+            self._compare(first)
+            made = self._copies(walk)
+        except UnlikeError:
+            self.stop()
+            return None
+        if config.verify:
+            self._predicted = made
+            return None
+        self._enter(made, walk)
+        operations = self.graph._operations
+        return [None if place is None else operations[place[0]].outputs[place[1]] for place in walk.given]
+
+    def note(self, asked: Asked, first: int, names: Mapping[str, int], given: Sequence[Tensor | None]) -> None:
+        """What a walk has added from the operation ``first`` on; ``names`` are those before it."""
+        made = self.graph._operations[first:]
+        if self._predicted:
+            _check(self._predicted, made)
+        places = tuple([None if t is None else _place(t) for t in given])
+        new = {name: count for name, count in self.graph._names.items() if names.get(name) != count}
+        self.walks.append(Walk(asked, first, first + len(made), places, new))
+
+    def stop(self) -> None:
+        """Follow nothing any more."""
+        self._model = None
+
+    # -- comparing -----------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Compare what is left, now that the function has ended."""
+        model = self._model
+        if model is None:
+            return
+        try:
+            if len(self.graph._operations) != len(model.graph._operations):
+                raise UnlikeError
+            self._compare(len(self.graph._operations))
+            self.is_whole = len(self.walks) == len(model.walks)
+        except UnlikeError:
+            self.stop()
+
+    def _rows_until(self, last: int) -> list[_Row]:
+        """The operations of this graph, as others follow them."""
+        graph = self.graph
+        if graph.variables or graph.functions or graph.definitions or graph.is_written:
+            raise UnlikeError
+        self._rows += map(_row_of, graph._operations[len(self._rows) : last])
+        return self._rows
+
+    def _compare(self, last: int) -> None:
+        assert self._model is not None
+        graph = self.graph
+        if graph.variables or graph.functions or graph.definitions or graph.is_written:
+            raise UnlikeError
+        rows = self._model._rows_until(last)
+        if len(rows) < last or (registered_rules and any(row.opdef.name in registered_rules for row in rows)):
+            raise UnlikeError
+        for op, row in zip(graph._operations[self._compared : last], rows[self._compared : last], strict=True):
+            self._compare_one(op, row)
+        self._compared = last
+
+    def _compare_one(self, op: Operation, row: _Row) -> None:
+        if (
+            op.opdef is not row.opdef or op.name != row.name or op.control_inputs
+            or (op.source is not row.source and self._sources.setdefault(row.source, op.source) != op.source)
+            or op.device != row.device or op._colocation != row.colocation or len(op.inputs) != len(row.inputs)
+            or (-1 if op.original_op is None else op.original_op.id) != row.original
+        ):  # fmt: skip
+            raise UnlikeError
+        for x, (number, index) in zip(op.inputs, row.inputs, strict=True):
+            if x.op.id != number or x.value_index != index:
+                raise UnlikeError
+        if op._attrs is not row.attrs and (id(op._attrs), id(row.attrs)) not in self._attrs:
+            if dict(op._attrs) != dict(row.attrs):
+                raise UnlikeError
+            self._attrs.add((id(op._attrs), id(row.attrs)))
+        for t, (shape, dtype, is_weak) in zip(op.outputs, row.outputs, strict=True):
+            if t.spec.dtype != dtype or t.is_weak != is_weak:
+                raise UnlikeError
+            self._extents.enter(shape, t.spec.known_shape)
+        if row.compared is not None:
+            row.compared.compare(op.params, self._extents)
+            if row.compared.array is not None:
+                _compare_arrays(row.compared.array, op.params["value"])
+        elif op.params:
+            raise UnlikeError
+
+    # -- copying -------------------------------------------------------------------------------------------------------
+
+    def _copies(self, walk: Walk) -> list[Operation]:
+        """The operations of a walk for this graph, which does not know of them yet."""
+        assert self._model is not None
+        operations = self.graph._operations.copy()
+        for row in self._model._rows_until(walk.last)[walk.first : walk.last]:
+            operations.append(self._copy(row, operations))
+        return operations[walk.first :]
+
+    def _copy(self, row: _Row, operations: Sequence[Operation]) -> Operation:
+        """The operation of a row, behind these."""
+        if not row.is_copied:
+            raise UnlikeError
+        inputs = tuple([operations[k].outputs[index] for k, index in row.inputs])
+        shape = self._extents.shape
+        specs = [TensorSpec(shape(extents), dtype) for extents, dtype, _ in row.outputs]
+        params = row.params
+        if not row.is_fixed and row.compared is not None:
+            params = _copied_params(params, row.compared, shape)
+        if not row.is_uniform and row.opdef.infer(tuple([x.spec for x in inputs]), params) != tuple(specs):
+            raise UnlikeError
+        op = Operation.__new__(Operation)
+        op.graph, op.opdef, op.inputs, op.params, op.name = self.graph, row.opdef, inputs, params, row.name
+        op._attrs = dict(row.attrs) if isinstance(row.attrs, dict) else row.attrs
+        op.control_inputs, op.device, op._colocation = (), row.device, row.colocation
+        op.source = self._sources.get(row.source, row.source)
+        op.original_op = None if row.original < 0 else operations[row.original]
+        op.id = len(operations)
+        op.outputs = tuple([Tensor(op, k, spec) for k, spec in enumerate(specs)])
+        for t, (_, _, is_weak) in zip(op.outputs, row.outputs, strict=True):
+            t.is_weak = is_weak
+        return op
+
+    def _enter(self, made: list[Operation], walk: Walk) -> None:
+        self.graph._operations += made
+        for op in made:
+            for x in op.inputs:
+                x._consumers.append(op)
+        self.graph._names.update(walk.names)
+        self._compared = walk.last
+        self.walks.append(walk)
+
+    # -- the program ---------------------------------------------------------------------------------------------------
+
+    def program_like(self, model: Program, numbers: Sequence[int], feeds: Sequence[TensorSpec]) -> Program:
+        """The program of this graph's operations of these numbers, from that of the model, which has one instruction
+        for each of its own; all of this graph is like the model.
+        """
+        assert self._model is not None
+        specs, instructions = list(feeds), []
+        operations, rows = self.graph._operations, self._model._rows
+        for number, ins in zip(numbers, model.instructions, strict=True):
+            op, row = operations[number], rows[number]
+            specs += [t.spec for t in op.outputs]
+            is_same = row.is_fixed and op.source is row.source
+            instructions.append(ins if is_same else _instruction_of(op, ins))
+        return Program(model.inputs, model.outputs, tuple(instructions), tuple(specs), model.name)
+
+
+def _instruction_of(op: Operation, like: Instruction) -> Instruction:
+    """The instruction of an operation, on the values of a like one."""
+    origin = like.origin
+    if op.source is not origin.source:
+        origin = Origin(origin.name, op.source, origin.scope, origin.is_gradient, origin.is_refused)
+    return Instruction(like.op, like.inputs, like.outputs, op.params, origin, like.after)
+
+
+def _place(t: Tensor) -> Place:
+    return t.op.id, t.value_index
+
+
+def _copied_params(params: Mapping[str, Any], compared: Params, shape: Callable[[Shape], Shape]) -> Mapping[str, Any]:
+    """The params for other extents."""
+    array = compared.array
+    if array is not None:
+        return {**params, "value": splat(splat_number(array), shape(array.shape), array.dtype)}
+    return {**params, **{name: shape(old) for name, old in compared.shapes}}
+
+
+def _is_copied(params: Mapping[str, Any], compared: Params | None) -> bool:
+    """Whether all params of an operation in a gradient are the same for all extents, but for shapes."""
+    if compared is None:
+        return True
+    if compared.array is not None:
+        return is_splat(compared.array) and _is_free(splat_number(compared.array))
+    names = {name for name, _ in compared.shapes}
+    return not any(holds_large(value) for name, value in params.items() if name not in names)
+
+
+def _is_free(number: Any) -> bool:
+    """Whether a number in a gradient is one that no rule makes of an extent above 64."""
+    return is_named(number) or _LEAST <= abs(number.item()) <= _MOST
+
+
+def _compare_arrays(a: Any, b: Any) -> None:
+    """UnlikeError where a rule might tell constants apart: by their sign, or as a small integer."""
+    if not is_splat(a):
+        if a.shape != b.shape and a.size != b.size and min(a.size, b.size) == 0:
+            raise UnlikeError
+        return
+    x, y = splat_number(a), splat_number(b)
+    if x.tobytes() == y.tobytes():
+        return
+    if is_named(x) or is_named(y) or (x < 0) != (y < 0):
+        raise UnlikeError
+
+
+def _check(predicted: Sequence[Operation], made: Sequence[Operation]) -> None:
+    """CompileError unless the copies are what the walk has made."""
+    texts = [[_text(op) for op in ops] for ops in (predicted, made)]
+    if texts[0] != texts[1]:
+        first = next((k for k, pair in enumerate(zip(*texts, strict=False)) if pair[0] != pair[1]), 0)
+        raise CompileError(f"a copied gradient is not the one that is made: {operation_text(made[first])}")
+
+
+def _text(op: Operation) -> Any:
+    def of_array(array: Any) -> Any:
+        return array.dtype, array.shape, array.tobytes()
+
+    return (
+        op.opdef, op.name, op.source, op.device, [_place(x) for x in op.inputs], [t.spec for t in op.outputs],
+        [t.is_weak for t in op.outputs], dict(op._attrs), op.original_op and op.original_op.id,
+        {name: frozen(value, of_array) for name, value in op.params.items()},
+    )  # fmt: skip
