@@ -67,6 +67,7 @@ class _Row(NamedTuple):
     colocation: tuple[str, ...]
     original: int
     outputs: tuple[tuple[Shape, DType, bool], ...]
+    number: Any
     is_fixed: bool
     is_uniform: bool
     is_copied: bool
@@ -85,7 +86,7 @@ def _row_of(op: Operation) -> _Row:
         opdef, op.name, op.source, tuple([(x.op.id, x.value_index) for x in op.inputs]), op.params, compared, op._attrs,
         op.device, op._colocation, -1 if op.original_op is None else op.original_op.id,
         tuple([(t.spec.known_shape, t.spec.dtype, t.is_weak) for t in op.outputs]),
-        compared is None or compared.is_fixed, is_uniform(opdef), _is_copied(op.params, compared),
+        _number_of(compared), compared is None or compared.is_fixed, is_uniform(opdef), _is_copied(op.params, compared),
     )  # fmt: skip
 
 
@@ -203,25 +204,25 @@ class Follower:
         if (
             op.opdef is not row.opdef or op.name != row.name or op.control_inputs
             or (op.source is not row.source and self._sources.setdefault(row.source, op.source) != op.source)
-            or op.device != row.device or op._colocation != row.colocation or len(op.inputs) != len(row.inputs)
+            or op.device != row.device or op._colocation != row.colocation
             or (-1 if op.original_op is None else op.original_op.id) != row.original
         ):  # fmt: skip
             raise UnlikeError
-        for x, (number, index) in zip(op.inputs, row.inputs, strict=True):
-            if x.op.id != number or x.value_index != index:
-                raise UnlikeError
+        if tuple([(x.op.id, x.value_index) for x in op.inputs]) != row.inputs or len(op.outputs) != len(row.outputs):
+            raise UnlikeError
         if op._attrs is not row.attrs and (id(op._attrs), id(row.attrs)) not in self._attrs:
             if dict(op._attrs) != dict(row.attrs):
                 raise UnlikeError
             self._attrs.add((id(op._attrs), id(row.attrs)))
         for t, (shape, dtype, is_weak) in zip(op.outputs, row.outputs, strict=True):
-            if t.spec.dtype != dtype or t.is_weak != is_weak:
+            spec = t.spec
+            if t.is_weak != is_weak or (spec.dtype is not dtype and spec.dtype != dtype):
                 raise UnlikeError
-            self._extents.enter(shape, t.spec.known_shape)
+            self._extents.enter(shape, spec.shape)
         if row.compared is not None:
             row.compared.compare(op.params, self._extents)
-            if row.compared.array is not None:
-                _compare_arrays(row.compared.array, op.params["value"])
+            if row.number is not None:
+                _compare_numbers(row.number, op.params["value"])
         elif op.params:
             raise UnlikeError
 
@@ -305,31 +306,28 @@ def _copied_params(params: Mapping[str, Any], compared: Params, shape: Callable[
     return {**params, **{name: shape(old) for name, old in compared.shapes}}
 
 
+def _number_of(compared: Params | None) -> Any:
+    """The number of a constant, if it is one and not an array."""
+    if compared is None or compared.array is None or not is_splat(compared.array):
+        return None
+    return splat_number(compared.array).item()
+
+
 def _is_copied(params: Mapping[str, Any], compared: Params | None) -> bool:
     """Whether all params of an operation in a gradient are the same for all extents, but for shapes."""
     if compared is None:
         return True
     if compared.array is not None:
-        return is_splat(compared.array) and _is_free(splat_number(compared.array))
+        number = _number_of(compared)
+        return number is not None and (is_named(number) or _LEAST <= abs(number) <= _MOST)
     names = {name for name, _ in compared.shapes}
     return not any(holds_large(value) for name, value in params.items() if name not in names)
 
 
-def _is_free(number: Any) -> bool:
-    """Whether a number in a gradient is one that no rule makes of an extent above 64."""
-    return is_named(number) or _LEAST <= abs(number.item()) <= _MOST
-
-
-def _compare_arrays(a: Any, b: Any) -> None:
+def _compare_numbers(a: Any, b: Any) -> None:
     """UnlikeError where a rule might tell constants apart: by their sign, or as a small integer."""
-    if not is_splat(a):
-        if a.shape != b.shape and a.size != b.size and min(a.size, b.size) == 0:
-            raise UnlikeError
-        return
-    x, y = splat_number(a), splat_number(b)
-    if x.tobytes() == y.tobytes():
-        return
-    if is_named(x) or is_named(y) or (x < 0) != (y < 0):
+    y = splat_number(b).item()
+    if a != y and (is_named(a) or is_named(y) or (a < 0) != (y < 0)):
         raise UnlikeError
 
 

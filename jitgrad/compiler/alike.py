@@ -71,7 +71,7 @@ def _check_numbers(old: Numbers, new: Numbers, divisors: Set[int]) -> None:
         key, other = _bytes_of(a), _bytes_of(b)
         if there.setdefault(key, other) != other or back.setdefault(other, key) != key:
             raise UnlikeError
-        if key != other and (is_named(a) or is_named(b) or (a < 0) != (b < 0)):
+        if key != other and (is_named(a.item()) or is_named(b.item()) or (a < 0) != (b < 0)):
             raise UnlikeError
         if v in divisors and _is_part(a) != _is_part(b):
             raise UnlikeError
@@ -231,7 +231,7 @@ def _change_of(number: int, ins: Instruction, numbers: Numbers, by_bytes: Mappin
         key, v = _bytes_of(splat_number(array)), ins.outputs[0]
         if v in numbers and _bytes_of(numbers[v]) == key:
             return _Change(number, value=v)
-        return _Change(number, value=by_bytes.get(key), is_fixed=is_named(splat_number(array)))
+        return _Change(number, value=by_bytes.get(key), is_fixed=is_named(splat_number(array).item()))
     others = [value for name, value in ins.params.items() if name not in dict(shapes_in(ins.params))]
     return None if any(map(holds_large, others)) else _Change(number)
 
@@ -269,10 +269,11 @@ def _compare(template: Template, b: Program, extents: Extents) -> None:
     a = template.source
     if a.inputs != b.inputs or a.outputs != b.outputs or len(a.specs) != len(b.specs):
         raise UnlikeError
+    enter = extents.enter
     for x, y in zip(a.specs, b.specs, strict=True):
-        if x.dtype != y.dtype:
+        if x.dtype is not y.dtype and x.dtype != y.dtype:
             raise UnlikeError
-        extents.enter(x.known_shape, y.known_shape)
+        enter(x.known_shape, y.shape)
     arrays: dict[int, int] = {}
     for p, q, params in zip(a.instructions, b.instructions, template.params, strict=True):
         if p is q:

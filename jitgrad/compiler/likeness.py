@@ -35,16 +35,18 @@ class Extents:
         self._back: dict[int, int] = {}
         self._shapes: dict[Shape, Shape] = {}
 
-    def enter(self, a: Shape, b: Shape) -> None:
-        """Two shapes that stand at the same place; UnlikeError where that contradicts what was entered."""
+    def enter(self, a: Shape, b: Any) -> None:
+        """Two shapes that stand at the same place; UnlikeError where that contradicts what was entered, and for a shape
+        that is not known.
+        """
         known = self._shapes.get(a)
         if known is None:
             known = self._shapes[a] = self._entered(a, b)
         if known != b:
             raise UnlikeError
 
-    def _entered(self, a: Shape, b: Shape) -> Shape:
-        if len(a) != len(b):
+    def _entered(self, a: Shape, b: Any) -> Shape:
+        if type(b) is not tuple or len(a) != len(b) or None in b:
             raise UnlikeError
         for m, n in zip(a, b, strict=True):
             if m <= EXACT or n <= EXACT:
@@ -52,7 +54,8 @@ class Extents:
                     raise UnlikeError
             elif self._there.setdefault(m, n) != n or self._back.setdefault(n, m) != m:
                 raise UnlikeError
-        return b
+        entered: Shape = b
+        return entered
 
     def shape(self, a: Shape) -> Shape:
         """The shape that stands for one of the first program; UnlikeError for an extent that was not entered."""
@@ -76,9 +79,9 @@ def is_uniform(op: OpDef) -> bool:
     return isinstance(op.kind, Elementwise | Reduce | Contract) or op.name in MOVES
 
 
-def is_named(number: Array) -> bool:
+def is_named(number: Any) -> bool:
     """Whether a rule, or a kernel, may know a number: a small integer, or what is not finite."""
-    value = abs(number.item())
+    value = abs(number)
     return value in _NAMED or not math.isfinite(value)
 
 
@@ -102,7 +105,7 @@ class Params(NamedTuple):
 
     shapes: tuple[tuple[str, Shape], ...]
     array: Array | None
-    others: tuple[tuple[str, Any], ...]
+    others: tuple[tuple[str, Any, Any], ...]
 
     @property
     def is_fixed(self) -> bool:
@@ -113,14 +116,11 @@ class Params(NamedTuple):
         """UnlikeError unless the other params are like these; elements of arrays, and numbers, are not compared."""
         if len(self.shapes) + len(self.others) + (self.array is not None) != len(other):
             raise UnlikeError
-        for name, value in self.others:
-            if name not in other or frozen(other[name]) != value:
+        for name, value, stand_in in self.others:
+            if name not in other or ((given := other[name]) is not value and frozen(given) != stand_in):
                 raise UnlikeError
         for name, shape in self.shapes:
-            given = other.get(name)
-            if type(given) is not tuple:
-                raise UnlikeError
-            extents.enter(shape, given)
+            extents.enter(shape, other.get(name))
         if self.array is not None:
             _compare_kinds(self.array, other.get("value"))
 
@@ -133,8 +133,8 @@ def params_of(params: Mapping[str, Any]) -> Params | None:
     value = params.get("value")
     array = value if isinstance(value, np.ndarray) else None
     taken = {name for name, _ in shapes} | ({"value"} if array is not None else set())
-    others = tuple((name, frozen(value)) for name, value in params.items() if name not in taken)
-    return Params(tuple(shapes), array, others)
+    others = [(name, value, frozen(value)) for name, value in params.items() if name not in taken]
+    return Params(tuple(shapes), array, tuple(others))
 
 
 def _compare_kinds(a: Array, b: Any) -> None:
