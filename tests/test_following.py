@@ -36,7 +36,7 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def _texts(f: Any, args: list[Any]) -> list[str]:
     """Graph and program of a call, with names, params, shapes, lines and scopes."""
-    [(stage, arrays)] = f.stages(*args)
+    [(stage, _arrays)] = f.stages(*args)
     graph = next(t.graph for t in stage.fetches)
     operations = [
         (op.name, op.type, [x.name for x in op.inputs], [str(t.spec) for t in op.outputs], str(op.params), op.source,
