@@ -200,3 +200,15 @@ def test_plans_for_other_extents_are_kept_on_disk(tmp_path: Any) -> None:
         _forget()
         jg.compile(lambda x: np.sum(np.sin(x) * 1.75))(_normal(200))
         assert not alike._known  # found on disk, where the stages are not needed
+
+
+def test_interpreted_steps_without_params(simplified: list[Any]) -> None:
+    results = []
+    with jg.config(verify=True):
+        for _ in range(2):  # the same program of other operations
+            graph = jg.Graph()
+            with graph.as_default():
+                y = np.sum(np.sin(jg.random_uniform((80, 3), seed=1)) * 2.5)
+            results.append(jg.Session(graph).run(y))
+    np.testing.assert_allclose(results[0], results[1])
+    assert len(simplified) == 2

@@ -184,13 +184,15 @@ def make_template(
         return None
     folds, numbers = _all_folds(source)
     known = _extents_of(source)
-    places = {id(ins.params): number for number, ins in enumerate(source.instructions) if ins.params}
+    places: dict[Any, int] = {}
+    for number, ins in enumerate(source.instructions):
+        places.setdefault((id(ins.params), ins.op), number)
     by_bytes = {_bytes_of(number): v for v, number in reversed(numbers.items())}
     changes: list[_Change] = []
     checked: list[int] = []
     for number, ins in enumerate(simplified.instructions):
-        place = places.get(id(ins.params)) if ins.params else None
-        if place is not None and source.instructions[place].op is ins.op:
+        place = places.get((id(ins.params), ins.op)) if ins.params or number in interpreted else None
+        if place is not None:
             changes.append(_Change(number, source=place))
         else:
             change = _change_of(number, ins, numbers, by_bytes)
