@@ -263,11 +263,20 @@ def test_errors(call: Any, error: type[Exception], text: str) -> None:
 
 
 @pytest.mark.quick
-def test_unknown_extents_are_refused() -> None:
-    with jg.Graph().as_default():
-        images = jg.placeholder(np.float64, (2, 4, None, None))
-        with pytest.raises(jg.ShapeError, match="known extents only"):
-            nn.conv2d(images, w)
+@pytest.mark.parametrize("shape", [(2, 4, None, None), (None, 4, None, 7), (None, None, None, None), None])
+def test_images_of_unknown_extents(shape: Any) -> None:
+    image, kernel = rng.normal(size=(2, 4, 6, 7)), rng.normal(size=(3, 4, 3, 3))
+    layer = lambda x, w: np.sum(nn.max_pool2d(nn.relu(nn.conv2d(x, w, padding=1)), 2) ** 2)  # noqa: E731
+    expected = jg.value_and_grad(layer, argnums=(0, 1))(image, kernel)
+    for compiled in (False, True):
+        with jg.Graph().as_default(), jg.jit_scope(compiled):
+            images, weights = jg.placeholder(np.float64, shape), jg.placeholder(np.float64, kernel.shape)
+            loss = layer(images, weights)
+            slopes = jg.gradients(loss, [images, weights])
+            value, grads = jg.Session().run((loss, slopes), {images: image, weights: kernel})
+        np.testing.assert_allclose(value, expected[0], rtol=1e-13)
+        for ours, reference in zip(grads, expected[1], strict=True):
+            np.testing.assert_allclose(ours, reference, rtol=1e-12, atol=1e-12)
 
 
 def test_another_size_of_images_compiles_nothing() -> None:

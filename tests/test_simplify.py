@@ -332,6 +332,20 @@ RULES = [
     row("fold_splats", lambda b, x, y: b.op("exp", b.constant(np.broadcast_to(2.0, 5000))), ["constant"]),
     row("fold_splats", lambda b, x, y: wide(b, b.constant(2.0), (70, 70)), ["constant"]),
     row("common_subexpression", lambda b, x, y: b.op("add", b.op("exp", x), b.op("exp", x)), ["exp", "add"]),
+    row(
+        "windows_as_products",
+        lambda b, x, y: b.op("convolve_windows", x, y, padding=((0, 0), (0, 0)), dilation=(1, 1)),
+        ["getslice"] * 9 + ["stack", "reshape", "reshape", "broadcast_to", "matmul", "reshape"],
+        dtype=np.int64,
+        shape=(2, 2, 3, 3),
+    ),
+    row(
+        "filters_as_products",
+        lambda b, x, y: b.op("convolve_filters", x, y, kernel=(1, 1), padding=((0, 0), (0, 0)), dilation=(1, 1)),
+        ["stack", "reshape", "reshape", "matmul", "sum", "reshape"],
+        dtype=np.int64,
+        shape=(2, 2, 3, 3),
+    ),
     row("dead_code", lambda b, x, y: (b.op("exp", x), b.op("log", x))[1], ["log"]),
 ]
 

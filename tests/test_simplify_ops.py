@@ -14,6 +14,7 @@ import jitgrad as jg
 from jitgrad.compiler.simplify import simplify
 from jitgrad.gradients import gradients
 from jitgrad.graph import Graph, Tensor, apply
+from jitgrad.inlining import inlined
 from jitgrad.interpreter import interpret
 from jitgrad.opdef import Shaped, find
 from jitgrad.operators import call
@@ -67,7 +68,7 @@ def classifier(batch: int, known: bool) -> Program:
         inputs = [x, labels, w, b]
         fetches = [loss, *gradients(loss, [w, b])]
         fed = [jg.placeholder(t.dtype, (batch, *t.shape[1:])) if None in t.shape else t for t in inputs]
-        return slice_graph(fetches, {t: f.spec for t, f in zip(inputs, fed, strict=True)})
+        return inlined(slice_graph(fetches, {t: f.spec for t, f in zip(inputs, fed, strict=True)}))
 
 
 @pytest.mark.parametrize("known", [True, False])
