@@ -189,6 +189,7 @@ class Graph:
     is_trace = False  # whether a function is being traced into it
     is_function = False  # whether it is the body of a graph function, or inside of one
     assigns_in_place = False  # whether ``x += y`` changes the object x, as it changes an array
+    is_repeated = False  # whether it is the body of a loop or a branch, which may run again for a gradient
     outer: Graph | None = None  # the graph whose tensors this one may read, for the body of a loop or a branch
     is_written = False  # whether an array was assigned to, so that a tensor has had several values
     follower: Follower | None = None  # what knows of an earlier trace of the same function
@@ -251,6 +252,10 @@ class Graph:
         of ``variable``, if one is given.
         """
         return x
+
+    def step(self) -> Tensor:
+        """The number of the step in the body of a loop; only a body has one."""
+        raise NotImplementedError
 
     def source_of(self, x: Tensor) -> Tensor:
         """What a tensor of this graph stands for in the graphs around; itself where it is made here."""

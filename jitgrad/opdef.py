@@ -185,6 +185,7 @@ Infer = Callable[[Specs, Params], Specs]
 Impl = Callable[..., Any]
 # emit(name, *values, **params) adds an instruction and gives the number of its value.
 Emit = Callable[..., int]
+Expand = Callable[[Emit, Sequence[int], Params], int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +196,7 @@ class OpDef:
     ``impl(*arrays, **params)`` gives an array, or a tuple of them when there are several outputs.
     ``vjp`` is None where there is no rule; ``differentiable=False`` says that none is missing.
     ``stateful`` ops are neither merged nor dropped nor folded.
-    ``expand(emit, params)``: an op without inputs that a program makes of other instructions; it gives its value.
+    ``expand(emit, inputs, params)``: an op that a program makes of other instructions; it gives its value.
     ``bound(params, in_specs)``: ``impl`` with its params, made for many calls on arrays of numbers of these specs.
     ``infers_partial`` says that ``infer`` also takes partly unknown shapes, for ops that need extents of several
     inputs to agree; the graph probes the others with made-up extents.
@@ -209,7 +210,7 @@ class OpDef:
     differentiable: bool = True
     stateful: bool = False
     infers_partial: bool = False
-    expand: Callable[[Emit, Params], int] | None = None
+    expand: Expand | None = None
     bound: Callable[[Params, Specs], Impl] | None = None
 
     def __repr__(self) -> str:
@@ -229,7 +230,7 @@ def define(
     differentiable: bool = True,
     stateful: bool = False,
     infers_partial: bool = False,
-    expand: Callable[[Emit, Params], int] | None = None,
+    expand: Expand | None = None,
     bound: Callable[[Params, Specs], Impl] | None = None,
 ) -> OpDef:
     """Make an op and enter it in the registry; CompileError when the name is taken."""

@@ -196,7 +196,8 @@ def slice_graph(
             continue
         origin = Origin(op.name, op.source, cluster_scope(op._attrs), op.is_gradient, is_refused(op._attrs))
         if op.opdef.expand is not None:
-            number.setdefault(op.outputs[0], _expanded(op, origin, after, instructions, specs))
+            given = [number[x] for x in op.inputs]
+            number.setdefault(op.outputs[0], _expanded(op, given, origin, after, instructions, specs))
             waits[op] = (len(instructions) - 1,)
             continue
         inputs = tuple([number[x] for x in op.inputs])
@@ -219,8 +220,9 @@ def _after(op: Operation, waits: Mapping[Operation, tuple[int, ...]]) -> tuple[i
 
 
 def _expanded(
-    op: Operation, origin: Origin, after: tuple[int, ...], instructions: list[Instruction], specs: list[TensorSpec]
-) -> int:
+    op: Operation, inputs: Sequence[int], origin: Origin, after: tuple[int, ...], instructions: list[Instruction],
+    specs: list[TensorSpec],
+) -> int:  # fmt: skip
     """The value of an operation that is made of other instructions, which are appended; the first one waits."""
 
     def emit(name: str, *inputs: int, **params: Any) -> int:
@@ -233,7 +235,7 @@ def _expanded(
 
     first = len(instructions)
     assert op.opdef.expand is not None
-    return op.opdef.expand(emit, op.params)
+    return op.opdef.expand(emit, inputs, op.params)
 
 
 def needed_operations(

@@ -33,7 +33,7 @@ without_case = {
     "constant", "placeholder", "read_variable", "assign", "scatter_variable", "no_op",
     "custom_gradient", "prevent_gradient", "py_func",
     "cond", "call", "scan", "while_loop", "while_gradient",  # tests/test_control.py
-    "random_uniform", "random_normal", "random_position",
+    "random_uniform", "random_normal", "random_position", "random_uniform_of_step", "random_normal_of_step",
     "zeros_of_shape",  # whose shape is a value: tests/test_slices.py
 }  # fmt: skip
 

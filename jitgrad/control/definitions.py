@@ -38,6 +38,8 @@ _RESERVED = frozenset(("constant", "placeholder", "scatter_index", "scatter_take
 class FunctionBody(Body):
     """The graph of a function: its operations have no scope, no device and no control inputs of the place around."""
 
+    is_repeated = False  # its gradient is given what was drawn
+
     def __init__(self, outer: Graph) -> None:
         super().__init__(outer)
         self.is_function = True

@@ -43,6 +43,8 @@ from jitgrad.control.ops import (
 from jitgrad.control.tracing import (
     as_operand,
     close_over,
+    counted,
+    first_step,
     graph_for,
     numbered,
     standing_for,
@@ -115,8 +117,10 @@ def _choose(name: str, number: Tensor, fns: tuple[Fn, ...], operands: tuple[Any,
         tensors = _tensors(leaves, graph)
         bodies = with_equal_room([trace_body(fn, graph, trees, tensors, name) for fn in fns])
         bodies = check_branches(name, fns, bodies)
-        outside, branches = close_over(bodies)
-        made = add_control(cond_op, number, *outside, *tensors, branches=branches) if bodies[0].outputs else ()
+        step = first_step(bodies)
+        outside, branches = close_over(counted(bodies, len(tensors), [False] * len(bodies)))
+        operands = (*outside, *tensors, *step)
+        made = add_control(cond_op, number, *operands, branches=branches) if bodies[0].outputs else ()
         _weaken(made, [all(t.is_weak for t in column) for column in zip(*(b.outputs for b in bodies), strict=True)])
         return pytree.unflatten(bodies[0].structure, list(made))
 
@@ -144,8 +148,9 @@ def checkpoint(fn: Fn) -> Fn:
             leaves, trees = numbered([args, kwargs])
             tensors = _tensors(leaves, graph)
             body = trace_body(called, graph, trees, tensors, "checkpoint")
-            outside, (sub,) = close_over([body])
-            made = add_control(call_op, *outside, *tensors, body=sub) if body.outputs else ()
+            step = first_step([body])
+            outside, (sub,) = close_over(counted([body], len(tensors), [False]))
+            made = add_control(call_op, *outside, *tensors, *step, body=sub) if body.outputs else ()
             return pytree.unflatten(body.structure, list(made))
 
     return call_again
@@ -180,11 +185,12 @@ def while_loop(
         state, body = settle_state("while_loop", body_fn, init, state, trace_step, shapes=shapes)
         test = trace_body(cond_fn, graph, [tree], list(body.inputs), "state")
         test = check_condition(cond_fn, test)
-        outside, (test_sub, body_sub) = close_over([test, body])
+        step = first_step([test, body])
+        outside, (test_sub, body_sub) = close_over(counted([test, body], len(state), [False, True]))
         made = add_control(
-            while_op, *outside, *state, cond=test_sub, body=body_sub, n_consts=len(outside),
-            maximum_iterations=maximum_iterations, shapes=shapes,
-        )  # fmt: skip
+            while_op, *outside, *state, *step, cond=test_sub, body=body_sub, n_consts=len(outside),
+            maximum_iterations=maximum_iterations, shapes=None if shapes is None else (*shapes, *[()] * len(step)),
+        )[: len(state)]  # fmt: skip
         _weaken(made, [x.is_weak and y.is_weak for x, y in zip(state, body.outputs, strict=True)])
         return pytree.unflatten(body.structure, list(made))
 
@@ -313,13 +319,15 @@ def _scan(name: str, fn: Fn, init: Any, xs: Any, count: int | None, reverse: boo
             return trace_body(fn, graph, trees, [*carried, *likes], name)
 
         state, body = settle_state(name, fn, init, state, trace_step, is_pair=True)
-        outside, (sub,) = close_over([body])
         if not body.outputs:
             return pytree.unflatten(body.structure, [])
+        step = first_step([body])
+        outside, (sub,) = close_over(counted([body], n_carry, [True]))
         made = add_control(
-            scan_op, *outside, *state, *items, body=sub, n_consts=len(outside), n_carry=n_carry, length=count,
-            reverse=reverse,
+            scan_op, *outside, *state, *step, *items, body=sub, n_consts=len(outside), n_carry=n_carry + len(step),
+            length=count, reverse=reverse,
         )  # fmt: skip
+        made = (*made[:n_carry], *made[n_carry + len(step) :])
         _weaken(made, [x.is_weak and y.is_weak for x, y in zip(state, body.outputs, strict=False)])
         carry, ys = pytree.unflatten(body.structure, list(made))
         return carry, ys

@@ -93,7 +93,11 @@ class Function:
             if graph.is_trace:
                 with self._scope(graph):
                     return self._with_rule(*args, **kwargs)
-            return self._call(graph, args, kwargs)
+            found, given = self._defined(graph, args, kwargs)
+            if graph.is_repeated and any(op.opdef.expand is not None for op in found.body.effects):
+                with self._scope(graph):  # what is drawn in a body follows from the step, also when it runs again
+                    return self._with_rule(*args, **kwargs)
+            return self._call(graph, found, given)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -103,10 +107,13 @@ class Function:
 
     # -- in a graph ----------------------------------------------------------------------------------------------------
 
-    def _call(self, graph: Graph, args: Any, kwargs: Any) -> Any:
+    def _defined(self, graph: Graph, args: Any, kwargs: Any) -> tuple[GraphFunction, list[Any]]:
+        """The definition for a call's arguments, and these as tensors and statics."""
         leaves, structure = states.flatten((args, kwargs))
         given = [as_operand(leaf, graph) if is_dynamic_leaf(leaf) else static(leaf) for leaf in leaves]
-        found = self._definition(graph, structure, given)
+        return self._definition(graph, structure, given), given
+
+    def _call(self, graph: Graph, found: GraphFunction, given: Sequence[Any]) -> Any:
         tensors = [x for x in given if isinstance(x, Tensor)]
         with graph.attr_scope(**found.attrs):
             if not found.body.outputs:

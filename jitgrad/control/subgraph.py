@@ -26,10 +26,16 @@ from jitgrad.spec import TensorSpec
 
 
 class Body(Graph):
-    """A graph inside another: ``captures`` maps an output of an outer operation to what stands here for it."""
+    """A graph inside another: ``captures`` maps an output of an outer operation to what stands here for it.
+
+    ``counter`` stands for the number of the step, once something has asked for it.
+    """
+
+    is_repeated = True
 
     def __init__(self, outer: Graph) -> None:
         super().__init__()
+        self.counter: Tensor | None = None
         self.outer: Graph = outer
         self.assigns_in_place = outer.assigns_in_place
         self.is_trace = outer.is_trace
@@ -58,6 +64,13 @@ class Body(Graph):
             stand_in.is_weak = x.is_weak
             self.captures[key] = stand_in
         return self.captures[key]
+
+    def step(self) -> Tensor:
+        """The number of the step, from 0 on: a uint64. What runs only once gets a 0 for it."""
+        if self.counter is None:
+            with self.as_default(), self.only_attrs({}), self.control_dependencies(None), self.name_scope(""):
+                self.counter = placeholder(np.dtype(np.uint64), (), name="step")
+        return self.counter
 
     def source_of(self, x: Tensor) -> Tensor:
         """What a tensor of this graph stands for in the graphs around; itself where it is made here."""

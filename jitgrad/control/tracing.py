@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from jitgrad import pytree
 from jitgrad.control import states
 from jitgrad.control.arrays import filled_like, has_empty
@@ -111,6 +113,30 @@ def numbered(trees: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         shapes.append(pytree.unflatten(structure, range(len(leaves), len(leaves) + len(own))))
         leaves += own
     return leaves, shapes
+
+
+def counted(bodies: Sequence[TracedBody], at: int, are_steps: Sequence[bool]) -> list[TracedBody]:
+    """The bodies with the number of the step as input ``at``, where one of them asks for it: random numbers follow from
+    it. What is a step of a loop has the number of the next one as output ``at``.
+    """
+    if all(body.graph.counter is None for body in bodies):
+        return list(bodies)
+    return [_counting(body, at, is_step) for body, is_step in zip(bodies, are_steps, strict=True)]
+
+
+def _counting(body: TracedBody, at: int, is_step: bool) -> TracedBody:
+    with body.graph.reopened():
+        step = body.graph.step()
+        following = (call("add", step, np.uint64(1)),) if is_step else ()
+    inputs = (*body.inputs[:at], step, *body.inputs[at:])
+    return replace(body, inputs=inputs, outputs=(*body.outputs[:at], *following, *body.outputs[at:]))
+
+
+def first_step(bodies: Sequence[TracedBody]) -> tuple[Tensor, ...]:
+    """What the bodies are given for the number of the first step: nothing where none asks for it."""
+    if all(body.graph.counter is None for body in bodies):
+        return ()
+    return (call("constant", np.uint64(0), graph=bodies[0].graph.outer),)
 
 
 def close_over(bodies: Sequence[TracedBody]) -> tuple[tuple[Tensor, ...], tuple[Subgraph, ...]]:

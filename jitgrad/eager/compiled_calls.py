@@ -16,7 +16,6 @@ import numpy as np
 
 from jitgrad import pytree
 from jitgrad.again import make_again
-from jitgrad.custom import py_func_op
 from jitgrad.eager.calls import Given, given
 from jitgrad.eager.recorder import OwnRules, keep, unchanging
 from jitgrad.eager.tensor import EagerTensor, plain, run, wrap
@@ -24,7 +23,7 @@ from jitgrad.eagerness import local, number_of, settled
 from jitgrad.gradients import gradients as dense_gradients
 from jitgrad.graph import Operation, Tensor, default_graph
 from jitgrad.ops.slices import IndexedSlices
-from jitgrad.ops.state import Variable, assign_op, scatter_op
+from jitgrad.ops.state import Variable, assign_op, read_op, scatter_op
 from jitgrad.program import needed_operations
 from jitgrad.running import Runner
 from jitgrad.sparse import gradients
@@ -290,7 +289,7 @@ def _give(g: Tensor | IndexedSlices | None, place: dict[Tensor, int]) -> Given:
 def _drawn(wanted: Sequence[Tensor], leaves: Sequence[Tensor]) -> list[Tensor]:
     """What draws and Python functions made of all that tensors follow from."""
     operations = needed_operations(wanted, (), leaves)
-    return [t for op in operations if op.opdef.expand is not None or op.opdef is py_func_op for t in op.outputs]
+    return [t for op in operations if op.opdef.stateful and op.opdef is not read_op for t in op.outputs]
 
 
 def _residuals(grads: Sequence[Tensor], first: int, sources: Mapping[Tensor, Any]) -> list[Tensor]:
