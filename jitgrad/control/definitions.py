@@ -207,8 +207,8 @@ def _derive(function: GraphFunction, used: Sequence[bool], given: Sequence[bool]
     body, kept = function.body, function.body.outputs[function.n_results :]
     outputs = tuple([t for t, is_given in zip(body.outputs, given, strict=True) if is_given])
     plain = Subgraph(body.graph, body.inputs, outputs, function.name)
-    whole, late = complete(plain, len(body.inputs), body.effects)
-    d = derivative_of(whole, body.effects)
+    whole, late = complete(plain, len(body.inputs))
+    d = derivative_of(whole)
     with body.graph.reopened():
         grads = [as_slices(zeros_or(d.gradients[k], x)) for k, x in enumerate(body.inputs) if used[k]]
         made = [t for g in grads for t in ((g.values, g.indices) if isinstance(g, IndexedSlices) else (g,))]

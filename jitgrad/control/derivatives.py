@@ -6,19 +6,17 @@ values that depend on nothing but constants of the loop (made again), and the re
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jitgrad.control.subgraph import Body, Subgraph, outside
-from jitgrad.errors import GradientError, layout
 from jitgrad.gradients import gradients
 from jitgrad.graph import Operation, Tensor
-from jitgrad.opdef import Control, Elementwise, Reindex, Shaped, View
+from jitgrad.opdef import Elementwise, Reindex, Shaped, View
 from jitgrad.operators import call
 from jitgrad.ops.creation import placeholder
 from jitgrad.program import needed_operations
-from jitgrad.sources import operation_text
 from jitgrad.spec import TensorSpec, is_inexact
 
 Tensors = tuple[Tensor, ...]
@@ -47,11 +45,10 @@ class Derivative:
         return self.body.graph
 
 
-def derivative_of(body: Subgraph, kept: Collection[Operation] = ()) -> Derivative:
-    """The body with its gradient, built once; what ``kept`` made is given to the gradient, and not made again."""
+def derivative_of(body: Subgraph) -> Derivative:
+    """The body with its gradient, built once."""
     made: Derivative | None = body._cache.get("derivative")
     if made is None:
-        _refuse_state(body, kept)
         with body.graph.reopened():
             cotangents = tuple(_stand_in("cotangent", y) for y in body.outputs)
             pairs = [(y, g) for y, g in zip(body.outputs, cotangents, strict=True) if g is not None]
@@ -60,31 +57,6 @@ def derivative_of(body: Subgraph, kept: Collection[Operation] = ()) -> Derivativ
             per_input = tuple(next(found) if is_inexact(x.dtype) else None for x in body.inputs)
         made = body._cache["derivative"] = Derivative(body, cotangents, per_input)
     return made
-
-
-def _refuse_state(body: Subgraph, kept: Collection[Operation]) -> None:
-    """GradientError where the body, run again for its gradient, would not do the same: py_func is trusted to."""
-    for op in _differing([op for op in body.operations() if op not in kept]):
-        does = "draws" if op.opdef.expand is not None else "keeps a state"
-        raise GradientError(
-            layout(
-                f"op {op.type!r} {does} within a loop, a branch or a function, of which a gradient was asked",
-                op=operation_text(op),
-                hint="draw the numbers outside and pass them in, to a scan as xs",
-            )
-        )
-
-
-def _differing(operations: Iterable[Operation]) -> Iterator[Operation]:
-    """What does not do the same when it runs again, in bodies of graph functions too; loops and branches tell of theirs
-    when they are differentiated.
-    """
-    for op in operations:
-        kind = op.opdef.kind
-        if isinstance(kind, Control):
-            yield from _differing(op.params["body"].operations()) if kind.form == "function" else ()
-        elif op.opdef.stateful and op.type not in ("py_func", "no_op"):
-            yield op
 
 
 def _partial(
@@ -109,12 +81,12 @@ def zeros_or(g: Tensor | None, like: Tensor) -> Tensor:
     return made
 
 
-def complete(body: Subgraph, n_consts: int, kept: Collection[Operation] = ()) -> tuple[Subgraph, tuple[Tensor, ...]]:
+def complete(body: Subgraph, n_consts: int) -> tuple[Subgraph, tuple[Tensor, ...]]:
     """The body with what its rules read from outside as further inputs behind its first ``n_consts``; and that.
 
     A rule given by a user may read other tensors than the function that it belongs to.
     """
-    derivative_of(body, kept)
+    derivative_of(body)
     known = set(body.inputs)
     late = {inner: key for key, inner in body.graph.captures.items() if inner not in known}
     if not late:

@@ -15,7 +15,7 @@ from jitgrad.compiled import Compiled, Options
 from jitgrad.control import states
 from jitgrad.control.definitions import Call, FunctionBody, GraphFunction, Rule, define_traced, operands, outermost
 from jitgrad.control.tracing import as_operand, graph_for, trace_body
-from jitgrad.custom import custom_gradient
+from jitgrad.custom import custom_gradient, py_func_op
 from jitgrad.errors import JitgradError, layout
 from jitgrad.graph import Graph, Operation, Tensor, default_graph
 from jitgrad.operators import call as call_op
@@ -94,8 +94,8 @@ class Function:
                 with self._scope(graph):
                     return self._with_rule(*args, **kwargs)
             found, given = self._defined(graph, args, kwargs)
-            if graph.is_repeated and any(op.opdef.expand is not None for op in found.body.effects):
-                with self._scope(graph):  # what is drawn in a body follows from the step, also when it runs again
+            if graph.is_repeated and any(op.opdef is not py_func_op for op in found.body.effects):
+                with self._scope(graph):  # in a body, what is drawn follows from the step
                     return self._with_rule(*args, **kwargs)
             return self._call(graph, found, given)
 
