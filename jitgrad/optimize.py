@@ -17,6 +17,7 @@ from jitgrad.eagerness import settled
 from jitgrad.errors import DTypeError, ShapeError, TracedValueError, layout
 from jitgrad.graph import Tensor, in_graph
 from jitgrad.minimizing import minimize
+from jitgrad.ops.rows import change_rows
 from jitgrad.ops.slices import IndexedSlices, concatenated
 from jitgrad.ops.state import Variable
 from jitgrad.transforms import compile
@@ -108,7 +109,7 @@ class Optimizer:
         """A step of the rows that were looked up, at their cost alone; the other rows and their slots stay."""
         rows, place = np.unique(g.indices, return_inverse=True)
         total = np.zeros((len(rows), *v.shape[1:]), v.dtype)
-        np.add.at(total, place, g.values)
+        change_rows(np.add, total, place, np.asarray(g.values, v.dtype))
         slots = self._kept.put(v, self._slots_of(v))
         (made,), kept = self._run([v.rows(rows)], [total], float(self._count), [[slot[rows]] for slot in slots])
         v.scatter_update(IndexedSlices(made, rows))

@@ -73,6 +73,7 @@ LAZY = {
     ("ops.slices", "control.deferred"),
     ("operators", "control.deferred"),
     ("gradient_rules", "control.deferred"),
+    ("ops.rows", "compiler.rows"),
     ("executable", "control.ops"),
     ("compiler.explain", "profiler.drawing"),
     ("compiler.explain", "profiler.planned_picture"),
@@ -85,6 +86,7 @@ FAMILIES = {
     "diagonals": {"slicing"},
     "einsum": {"contraction"},
     "elementwise": {"ufunc"},
+    "gathering": {"rows"},
     "indexing": {"gathering", "slicing"},
     "joining": {"slicing"},
     "accumulation": {"axes"},
@@ -92,8 +94,8 @@ FAMILIES = {
     "reduction": {"accumulation", "axes"},
     "sorting": {"gathering"},
     "statistics": {"axes"},
-    "slices": {"standing"},
-    "state": {"standing"},
+    "slices": {"rows", "standing"},
+    "state": {"rows", "standing"},
 }
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import jitgrad as jg
 from jitgrad.ops import slices as slices_module
+from jitgrad.ops.rows import change_rows
 
 TABLE = np.arange(10.0).reshape(5, 2)
 
@@ -285,6 +286,25 @@ def test_sparse_steps_are_dense_steps_of_the_rows(optimizer: Any) -> None:
         theirs.apply_gradients(jg.implicit_grad(lambda: np.sum(full**2 * np.array([[2.0], [1.0]])))())
     np.testing.assert_allclose(sparse.numpy()[[1, 4]], full.numpy(), rtol=1e-12)
     np.testing.assert_array_equal(sparse.numpy()[[0, 2, 3]], TABLE[[0, 2, 3]])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128, np.int32])
+@pytest.mark.parametrize("width", [(), (1,), (3,), (16,), (5, 7), (0,)])
+@pytest.mark.parametrize("count", [0, 1, 40, 5000])
+def test_rows_that_repeat_change_in_the_order_given(count: int, width: tuple[int, ...], dtype: Any) -> None:
+    """The bits of NumPy's own ``at``, by machine code and by positions of elements."""
+    rng = np.random.default_rng(count)
+    rows, values = rng.integers(-9, 9, count), (rng.normal(size=(count, *width)) * 100).astype(dtype)
+    for change in (np.add, np.subtract):
+        ours = np.ones((9, *width), dtype)
+        theirs = ours.copy()
+        change_rows(change, ours, rows, values)
+        change.at(theirs, rows, values)
+        np.testing.assert_array_equal(ours, theirs)
+    if values.size:
+        for bad in (9, -10):
+            with pytest.raises(IndexError, match=f"index {bad} is out of bounds for axis 0 with size 9"):
+                change_rows(np.add, ours, np.where(rows == rows[0], bad, rows), values)
 
 
 def test_a_large_table_costs_its_rows() -> None:

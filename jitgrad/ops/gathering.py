@@ -18,6 +18,7 @@ from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Gather, OpDef, Params, Scatter, Specs, define
 from jitgrad.operators import call, function
 from jitgrad.ops.common import as_tensor, as_tensors, build, has_shape_of, unsupported
+from jitgrad.ops.rows import change_rows
 from jitgrad.spec import Shape, TensorSpec, is_compatible, normalize_axis
 
 INDEX = np.dtype(np.int64)
@@ -68,7 +69,10 @@ def _infer_take(specs: Specs, params: Params) -> Specs:
 
 def _scatter_take(like: Any, updates: Any, index: Any, axis: int) -> Any:
     out = np.zeros(like.shape, updates.dtype)
-    np.add.at(out, (slice(None),) * axis + (index,), updates)
+    if axis == 0 and out.size and index.dtype.kind in "iu":
+        change_rows(np.add, out, index, updates)
+    else:
+        np.add.at(out, (slice(None),) * axis + (index,), updates)
     return out
 
 

@@ -17,6 +17,7 @@ from jitgrad.graph import Graph, Tensor, apply_one
 from jitgrad.opdef import Interpreted, Params, Specs, define, find
 from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor
+from jitgrad.ops.rows import change_rows
 from jitgrad.ops.standing import Standing
 from jitgrad.sources import operation_text, source_text, user_source
 from jitgrad.spec import Shape, TensorSpec, is_compatible, shape_text
@@ -264,7 +265,7 @@ def segment_sum(values: Any, indices: Any, rows: int) -> Any:
         return call("unsorted_segment_sum", values, indices, rows)
     out = np.zeros((rows, *values.shape[1:]), values.dtype)
     try:
-        np.add.at(out, indices, values)
+        change_rows(np.add, out, np.asarray(indices), np.asarray(values))
     except IndexError as error:
         where = f"at {source_text(user_source())}"
         raise IndexingError(layout(f"slices of {rows} rows: {error}", needed=where)) from None

@@ -16,6 +16,7 @@ from jitgrad.errors import DTypeError, IndexingError, ShapeError, UnsupportedOpE
 from jitgrad.graph import Graph, Operation, Tensor, apply_one, default_graph, graph_of, in_graph
 from jitgrad.opdef import Interpreted, OpDef, Params, Specs, define
 from jitgrad.ops.common import as_tensor
+from jitgrad.ops.rows import change_rows
 from jitgrad.ops.standing import Standing
 from jitgrad.sources import checked_name
 from jitgrad.spec import DType, TensorSpec, is_compatible, spec_of
@@ -311,7 +312,7 @@ class Variable(Standing):
         if how == "update":
             self._value[indices] = values
         else:
-            (np.add if how == "add" else np.subtract).at(self._value, indices, values.astype(self.dtype))
+            change_rows(np.add if how == "add" else np.subtract, self._value, indices, values.astype(self.dtype))
         self._value.flags.writeable = False
 
     def rows(self, indices: Any) -> Any:
