@@ -37,6 +37,13 @@ def _rows(params: Any, indices: Any) -> Any:
     return np.take(params, np.asarray(indices) if isinstance(indices, list) else indices, axis=0)
 
 
+def _segments(data: Any, ids: Any, n: Any) -> Any:
+    if isinstance(data, Tensor) or isinstance(ids, Tensor):
+        return gathering.unsorted_segment_sum(data, ids, n)
+    is_in = np.asarray(ids) >= 0
+    return segment_sum(np.asarray(data)[is_in], np.asarray(ids)[is_in], n)
+
+
 def _sum(xs: Sequence[Any]) -> Any:
     return functools.reduce(np.add, xs)
 
@@ -51,7 +58,7 @@ def _called(fn: Callable[..., Any], inputs: Any, dtypes: Any) -> Any:
 
 
 gather = _either(gathering.gather, _rows)
-unsorted_segment_sum = _either(gathering.unsorted_segment_sum, segment_sum)
+unsorted_segment_sum = _either(gathering.unsorted_segment_sum, _segments)
 add_n = _either(selection.add_n, _sum)
 accumulate_n = _either(selection.accumulate_n, _sum)
 identity = _either(creation.identity, np.positive)

@@ -325,3 +325,17 @@ def test_a_large_table_costs_its_rows() -> None:
     finally:
         tracemalloc.stop()
     assert peak < 64 * 4 * 200_000 / 50
+
+
+def test_rows_counted_from_the_end_are_made_dense_there() -> None:
+    slices = jg.IndexedSlices(np.array([[1.0], [2.0]]), np.array([-1, 0]), (3, 1))
+    np.testing.assert_array_equal(slices, [[2.0], [0.0], [1.0]])
+    x = jg.asarray(np.array([[1.0], [2.0]]))
+    with jg.GradientTape() as tape:
+        tape.watch(x)
+        dense = np.asarray(jg.IndexedSlices(x, np.array([-1, 0]), (3, 1)) * 1.0)
+        dropped = jg.unsorted_segment_sum(x, np.array([-1, 0]), 3)
+        loss = np.sum(dropped * np.array([[5.0], [6.0], [7.0]]))
+    np.testing.assert_array_equal(dense, [[2.0], [0.0], [1.0]])
+    np.testing.assert_array_equal(dropped, [[2.0], [0.0], [0.0]])
+    np.testing.assert_array_equal(tape.gradient(loss, x), [[0.0], [5.0]])

@@ -260,9 +260,11 @@ def call_eagerly(values: Any, indices: Any, rows: int) -> Any:
 
 
 def segment_sum(values: Any, indices: Any, rows: int) -> Any:
-    """Rows of ``values`` added up by their ``indices``, on arrays and on tensors of a graph."""
+    """Rows of ``values`` added up by their ``indices``, on arrays and on tensors of a graph; negative ones count from
+    the end.
+    """
     if isinstance(values, Tensor):
-        return call("unsorted_segment_sum", values, indices, rows)
+        return _densify(values, indices, (rows, *values.shape[1:]))
     out = np.zeros((rows, *values.shape[1:]), values.dtype)
     try:
         change_rows(np.add, out, np.asarray(indices), np.asarray(values))
