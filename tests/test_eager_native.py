@@ -35,9 +35,12 @@ def by_python() -> Iterator[None]:
     placed = {name: vars(jg.EagerTensor)[name] for name in native.definitions}
     for name, fn in native.definitions.items():
         setattr(jg.EagerTensor, name, fn)
+    walks = native.walks[:]
+    native.walks.clear()
     try:
         yield
     finally:
+        native.walks[:] = walks
         for name, fn in placed.items():
             setattr(jg.EagerTensor, name, fn)
 
@@ -95,6 +98,68 @@ def test_the_same_as_python(number: int) -> None:
     made = taken(OPERATIONS[number])
     with by_python():
         assert taken(OPERATIONS[number]) == made
+
+
+def chain(x: Any) -> Any:
+    """Values used several times, rules of one step and of many, slices, and what carries no gradient."""
+    y = x
+    for k in range(4):
+        y = np.sin(y) * x + y[::-1] - 0.3 * x[k] + (x > 0.5) * y
+        y = np.where(y > 0.2, y, x) + np.exp(-(x**2)) / (1.0 + y.reshape(2, 3).sum(axis=0)[k % 3] ** 2)
+    return y + x[[0, 1, 1, 2, 3, 3]] + np.float32(2.0) * y.astype(np.float32)
+
+
+def test_the_same_walk_back() -> None:
+    def gradients() -> Any:
+        x = jg.asarray(X)
+        with jg.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            middle = np.tanh(x) * 2.0
+            y = chain(middle)
+            z = np.sum(y * y)
+        found = tape.gradient([z, y], [x, middle, y]), tape.gradient(z, x, output_gradients=2.0)
+        with jg.GradientTape() as outer:
+            outer.watch(x)
+            with jg.GradientTape() as inner:
+                inner.watch(x)
+                y = np.sum(chain(x))
+            g = np.sum(inner.gradient(y, x) ** 2)
+        return described([*found[0], found[1], outer.gradient(g, x)])
+
+    made = gradients()
+    assert made == gradients()
+    with by_python():
+        assert gradients() == made
+
+
+def test_slices_meet_arrays_on_the_walk_back() -> None:
+    table = jg.Variable(np.arange(12.0).reshape(4, 3))
+
+    def gradient() -> Any:
+        with jg.GradientTape() as tape:
+            rows = np.take(table.value(), [1, 1, 2], axis=0)
+            y = np.sum(rows * rows) + np.sum(table.value() * 2.0) + np.sum(np.take(table.value(), [0], axis=0))
+        return np.asarray(tape.gradient(y, table))
+
+    made = gradient()
+    with by_python():
+        np.testing.assert_array_equal(gradient(), made)
+
+
+def test_an_error_on_the_walk_back() -> None:
+    @jg.custom_gradient
+    def broken(x: Any) -> Any:
+        def rule(g: Any) -> Any:
+            raise KeyError("no gradient here")
+
+        return x * 2.0, rule
+
+    x = jg.asarray(X)
+    with jg.GradientTape() as tape:
+        tape.watch(x)
+        y = np.sum(broken(x * 2.0) * 3.0)
+    with pytest.raises(KeyError, match="no gradient here"):
+        tape.gradient(y, x)
 
 
 def test_operations_are_taken() -> None:
@@ -207,6 +272,8 @@ def test_nothing_is_kept() -> None:
             for bad in (lambda: x + None, lambda: x[9], lambda: x.reshape(4, 4)):
                 with pytest.raises((TypeError, ValueError, IndexError)):
                     bad()
+            y = np.sum(chain(x))
+        tape.gradient(y, x)
 
     x = jg.asarray(X)
     constants = (x, x._plain, x.key, None, float, 1, native.ITEM, np.add, np.dtype(float))

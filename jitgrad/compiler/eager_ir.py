@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from jitgrad.compiler.eager_layout import COUNT, OP_WORDS, Op, Slots
 from jitgrad.compiler.eager_record_ir import record_ir
+from jitgrad.compiler.eager_walk_ir import walk_ir
 from jitgrad.compiler.ir_text import DESCR, HEAD, TUPLE_ITEMS, TYPE, load, load_item, load_word
 
 _KIND = HEAD + 8
@@ -21,7 +22,7 @@ _MOST_ARGUMENTS = 6
 
 def eager_ir(slots: Slots, ops: Sequence[tuple[str, str]]) -> str:
     """The module: one exported function per operation, given as its name and its kind."""
-    parts = (record_ir(slots), _computed(), _method(slots), _item(slots), _ufunc(), _leave())
+    parts = (record_ir(slots), walk_ir(slots), _computed(), _method(slots), _item(slots), _ufunc(), _leave())
     functions = [_function(name, kind, number) for number, (name, kind) in enumerate(ops)]
     return "\n".join((*parts, *functions)) + "\nattributes #0 = { nounwind }\n"
 

@@ -14,11 +14,12 @@ of the addresses of entries and watched.
 
 
 class Slots(NamedTuple):
-    """Bytes from the start of a tensor to what its slots refer to."""
+    """Bytes from the start of a tensor to what its slots refer to, and from that of a rule to its walk."""
 
     plain: int
     number: int
     key: int
+    walk: int
 
 
 class Op(IntEnum):
@@ -43,3 +44,12 @@ KEY_FACTORS = (13, 31, 37, 41, 43)
 def key_place(dtype: int, rank: int, extents: tuple[int, ...]) -> int:
     """Where a key is to be looked for."""
     return ((dtype >> 5) + sum(f * n for f, n in zip(KEY_FACTORS, (rank, *extents), strict=True))) % KEYS
+
+
+INPUTS, KEPT, STEPS, CALLS = range(4)
+"""In the words of a rule for the walk back: how many inputs the call has, how many values are kept, how many steps
+there are; then the steps, each the address of a function, how many operands it has and their places in the table; then
+for each input the place of its cotangent, -1 where there is none.
+"""
+MOST_VALUES, MOST_OPERANDS = 32, 8
+BYTES_DATA = bytes.__basicsize__ - 1

@@ -19,7 +19,7 @@ from jitgrad.again import make_again
 from jitgrad.dispatch import full_name
 from jitgrad.eager.keys import ArrayKey, leaf_key
 from jitgrad.eager.recorder import OwnRules
-from jitgrad.eager.straight import straight
+from jitgrad.eager.straight import Walk, straight, walk_of
 from jitgrad.eager.tensor import EagerTensor, is_told, plain, run, wrap
 from jitgrad.eagerness import local, settled
 from jitgrad.errors import GradientError, JitgradError, layout
@@ -77,7 +77,8 @@ class CallRule:
     cotangents follow them. ``gives`` is, per leaf, the
     number of the program's output, those of values and indices with the shape of the leaf where the cotangent is
     slices, or None. ``failure`` is the type and the arguments of the error when a gradient is asked for that there is
-    none of; not the error itself, whose traceback would keep what was alive when it was raised.
+    none of; not the error itself, whose traceback would keep what was alive when it was raised. ``walk`` is what
+    machine code needs to apply the rule, if it can.
     """
 
     call: ProgramCall | None
@@ -85,6 +86,7 @@ class CallRule:
     seeds: tuple[int, ...]
     gives: tuple[Given, ...]
     failure: tuple[Any, ...] | None = None
+    walk: Walk | None = None
 
     def places(self, leaves: int) -> Sequence[int]:
         """Where the arguments and results that the program reads are in (*leaves, *results)."""
@@ -210,7 +212,8 @@ def _sliced(
     reads = tuple(what for v, what in zip(program.inputs, sources.values(), strict=True) if v in read)
     reduced = Program(tuple(wanted), program.outputs, program.instructions, program.specs, program.name)
     kept, seeds = [what for what in reads if what[0] != "seed"], [k for what, k in reads if what == "seed"]
-    return CallRule(ProgramCall(reduced), tuple(kept), tuple(seeds), tuple(gives))
+    walk = walk_of(reduced, gives) if seeds == [0] else None
+    return CallRule(ProgramCall(reduced), tuple(kept), tuple(seeds), tuple(gives), walk=walk)
 
 
 _EAGER = frozenset((EagerTensor, np.ndarray, float, complex, np.float64, np.float32))

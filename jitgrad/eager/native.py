@@ -22,12 +22,16 @@ from jitgrad.compiler.cache import cache_key, kernel_cache
 from jitgrad.compiler.eager_layout import COUNT, FIRST_TAPE, SHOWN, THREAD, Op, Slots
 from jitgrad.config import config
 from jitgrad.eager import keys, methods, recorder, tensor
+from jitgrad.eager.calls import CallRule
 from jitgrad.eager.items import ITEM, item, record_item
 from jitgrad.eager.tensor import EagerTensor
 from jitgrad.eagerness import here, local
 
 definitions: dict[str, Callable[..., Any]] = {}
 """The Python functions in whose place machine code stands, by their names in the class."""
+
+walks: list[Callable[..., None]] = []
+"""The walk back over a tape (eager_walk_ir.py), once there is machine code for it."""
 
 _keeps: list[Any] = []  # what machine code knows by its address
 
@@ -53,17 +57,18 @@ def place() -> None:
         return eager_ir(slots, [(symbols[name], kind) for name, kind in kinds.items()])
 
     def enter(code: native.NativeCode) -> None:
+        walks.append(capi.builtin("walk", code[_WALK], "The walk back over a tape."))
         for name, kind in kinds.items():
             definitions[name] = getattr(EagerTensor, name)
             setattr(EagerTensor, name, capi.method(EagerTensor, name, code[symbols[name]], kind))
 
     def enter_compiled(object_code: bytes) -> tuple[int, int]:
-        code = native.load_object(object_code, symbols.values())
+        code = native.load_object(object_code, [_WALK, *symbols.values()])
         cache.put(key, code)
         enter(code)
         return 0, 0
 
-    code = cache.get(key, list(symbols.values()))
+    code = cache.get(key, [_WALK, *symbols.values()])
     if code is not None:
         enter(code)
     elif config.quick_start:
@@ -72,6 +77,7 @@ def place() -> None:
         enter_compiled(native.compile_to_object(text()))
 
 
+_WALK = "jitgrad_eager_walk"
 Words = dict[Op, int]
 
 
@@ -102,14 +108,19 @@ def _words(name: str, call: Any, fn: Any) -> Words:
 
 
 def _slots() -> Slots:
-    """Where a tensor keeps its plain array, number and key: looked up in one."""
-    marks = tensor.wrap(np.zeros(0)), object()
-    probe = tensor.wrap(np.zeros(0))
+    """Where a tensor keeps its plain array, number and key, and a rule its walk: looked up in one of each."""
+    probe, marks, walk = tensor.wrap(np.zeros(0)), (object(), object()), (b"", ())
     probe.number, probe.key = marks  # type: ignore[assignment]
-    first, size = np.ndarray.__basicsize__, EagerTensor.__basicsize__
-    words = (ctypes.c_size_t * ((size - first) // ctypes.sizeof(ctypes.c_size_t))).from_address(id(probe) + first)
-    at = {word: first + k * ctypes.sizeof(ctypes.c_size_t) for k, word in enumerate(words)}
-    return Slots(at[id(probe._plain)], at[id(probe.number)], at[id(probe.key)])
+    in_tensor = _words_of(probe, np.ndarray.__basicsize__)
+    in_rule = _words_of(CallRule(None, (), (), (), walk=walk), object.__basicsize__)
+    return Slots(in_tensor[id(probe._plain)], in_tensor[id(marks[0])], in_tensor[id(marks[1])], in_rule[id(walk)])
+
+
+def _words_of(x: Any, first: int) -> dict[int, int]:
+    """The words of an object's memory, from so many bytes on, and where they are."""
+    size = ctypes.sizeof(ctypes.c_size_t)
+    words = (ctypes.c_size_t * ((type(x).__basicsize__ - first) // size)).from_address(id(x) + first)
+    return {word: first + k * size for k, word in enumerate(words)}
 
 
 def _register(memory: Any) -> None:
@@ -123,6 +134,7 @@ def _register(memory: Any) -> None:
         "eager_show": show, "eager_counter": tensor.counter, "eager_record_one": recorder.record_one,
         "eager_record_pair": recorder.record_pair, "type_tensor": EagerTensor, "type_float": float, "type_int": int,
         "type_bool": bool, "type_str": str, "type_type": type, "type_tuple": tuple, "type_slice": slice, "none": None,
+        "type_call_rule": CallRule, "type_float64": np.float64, "type_float32": np.float32,
         "ellipsis": ..., "one": 1, "two": 2, "call_name": "__call__",
     }  # fmt: skip
     _keeps.append(objects)

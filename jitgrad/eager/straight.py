@@ -4,12 +4,15 @@ reuses memory and drops values early, is for large ones, and says what both mean
 
 from __future__ import annotations
 
+import functools
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from jitgrad.compiler.eager_layout import MOST_OPERANDS, MOST_VALUES
 from jitgrad.interpreter import interpret
 from jitgrad.opdef import Elementwise
 from jitgrad.program import Instruction, Program
@@ -25,14 +28,29 @@ class _Step(NamedTuple):
     output: int
 
 
+class Steps(NamedTuple):
+    """A program as calls on a table, which holds the inputs and then what each step makes; where its outputs are."""
+
+    steps: Sequence[_Step]
+    outputs: tuple[int, ...]
+
+
 def straight(program: Program) -> Run:
-    """The outputs of a program as a function of arrays of its inputs. Errors of floating point are the caller's.
+    """The outputs of a program as a function of arrays of its inputs. Errors of floating point are the caller's."""
+    found = steps_of(program)
+    if found is None:
+        return lambda values: interpret(program, [np.asarray(x) for x in values])
+    return _as_function(found.steps, found.outputs, len(program.inputs))
+
+
+def steps_of(program: Program) -> Steps | None:
+    """A program as steps; None for a long one.
 
     A number that is only broadcast for element-wise operations with arrays of that shape is left to NumPy to broadcast,
     which takes a third of the time.
     """
     if len(program.instructions) > _MOST_STEPS or any(len(ins.outputs) != 1 for ins in program.instructions):
-        return lambda values: interpret(program, [np.asarray(x) for x in values])
+        return None
     same = _left_to_numpy(program)
     place = {v: k for k, v in enumerate(program.inputs)}
     steps: list[_Step] = []
@@ -43,7 +61,28 @@ def straight(program: Program) -> Run:
         else:
             place[ins.outputs[0]] = len(program.inputs) + len(steps)
             steps.append(_Step(ins.op.impl, inputs, ins.params, place[ins.outputs[0]]))
-    return _as_function(steps, tuple([place[v] for v in program.outputs]), len(program.inputs))
+    return Steps(steps, tuple([place[v] for v in program.outputs]))
+
+
+Walk = tuple[bytes, tuple[Callable[..., Any], ...]]
+
+
+def walk_of(program: Program, gives: Sequence[Any]) -> Walk | None:
+    """A gradient as machine code reads it (eager_layout.py), with the functions that it calls: of a program whose last
+    input is the one cotangent. ``gives`` are the outputs that go to the inputs of the call, None where none does. None
+    for a program that machine code leaves to Python.
+    """
+    found = steps_of(program)
+    if found is None or not all(place is None or isinstance(place, int) for place in gives):
+        return None
+    if len(program.inputs) + len(found.steps) > MOST_VALUES or any(len(s.inputs) > MOST_OPERANDS for s in found.steps):
+        return None
+    calls = tuple([functools.partial(s.impl, **s.params) if s.params else s.impl for s in found.steps])
+    words = [len(gives), len(program.inputs) - 1, len(calls)]
+    for call, step in zip(calls, found.steps, strict=True):
+        words += id(call), len(step.inputs), *step.inputs
+    words += [-1 if place is None else found.outputs[place] for place in gives]
+    return array("q", words).tobytes(), calls
 
 
 def _as_function(steps: Sequence[_Step], outputs: tuple[int, ...], count: int) -> Run:

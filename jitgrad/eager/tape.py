@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad import pytree
+from jitgrad import pytree, recording
 from jitgrad.eager import native
 from jitgrad.eager.calls import ones_like
 from jitgrad.eager.jacobians import (
@@ -25,7 +25,7 @@ from jitgrad.eager.jacobians import (
 )
 from jitgrad.eager.pending import PendingTensor
 from jitgrad.eager.recorder import Entry, parts
-from jitgrad.eager.tensor import EagerTensor, asarray, wrap
+from jitgrad.eager.tensor import EagerTensor, asarray, is_told, wrap
 from jitgrad.eagerness import close_tape, finish, local, open_tape, settled
 from jitgrad.errors import layout
 from jitgrad.graph import Operation, Tensor, default_graph, in_graph
@@ -241,18 +241,25 @@ class GradientTape:
 
     def _propagate(self, found: Cotangents, sources: set[int]) -> None:
         """Take the entries from the last to the first; of cotangents that have been used, those of sources are kept."""
-        watched, take = self.watched, found.pop
+        if native.walks and not is_told() and not recording.sinks:
+            native.walks[0](self.entries, found, sources, self.watched, _take, _sum)
+            return
         for entry in self.entries[::-1]:
-            rule, inputs, outputs, kept = parts(entry)
-            cotangents = [found.get(n) if n in sources else take(n, None) for n in outputs]
-            if cotangents[0] is None and all(g is None for g in cotangents):
-                continue
-            for n, g in zip(inputs, rule.backward(kept, cotangents), strict=True):
-                if g is not None and n in watched:
-                    _add(found, n, g)
+            _take(entry, found, sources, self.watched)
 
 
 Cotangents = dict[int | None, Any]  # by the numbers of tensors
+
+
+def _take(entry: Entry, found: Cotangents, sources: set[int], watched: set[int]) -> None:
+    """One step of the walk back."""
+    rule, inputs, outputs, kept = parts(entry)
+    cotangents = [found.get(n) if n in sources else found.pop(n, None) for n in outputs]
+    if cotangents[0] is None and all(g is None for g in cotangents):
+        return
+    for n, g in zip(inputs, rule.backward(kept, cotangents), strict=True):
+        if g is not None and n in watched:
+            _add(found, n, g)
 
 
 def _add(found: Cotangents, number: int | None, g: Any) -> None:
