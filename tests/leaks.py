@@ -1,4 +1,4 @@
-"""What an eager computation may leave behind: nothing. Tensors, tapes and Variables alive, by identity."""
+"""What a computation may leave behind: nothing. Tensors, tapes and Variables alive, by identity; memory in use."""
 
 from __future__ import annotations
 
@@ -7,14 +7,23 @@ from collections import Counter
 from typing import Any
 
 import jitgrad as jg
+from jitgrad.compiler.pools import Arena, outputs
 from jitgrad.eager.pending import Collector, PendingTensor
 
 KINDS = (jg.EagerTensor, jg.GradientTape, jg.Variable, PendingTensor, Collector)
 
 
 def living() -> dict[int, Any]:
-    """The tensors, tapes, Variables and scopes that are alive, or wait to be collected."""
-    return {id(x): x for x in gc.get_objects() if type(x) in KINDS}
+    """The tensors, tapes, Variables and scopes that are alive, or wait to be collected; arenas in use."""
+    return {id(x): x for x in gc.get_objects() if type(x) in KINDS or (type(x) is Arena and is_taken(x))}
+
+
+def is_taken(arena: Arena) -> bool:
+    """Whether a call has not given it back."""
+    if arena.take():
+        arena.give_back()
+        return False
+    return True
 
 
 def left_since(before: set[int]) -> Counter[str]:
@@ -22,3 +31,16 @@ def left_since(before: set[int]) -> Counter[str]:
     if living().keys() - before:
         gc.collect()
     return Counter(type(x).__name__ for key, x in living().items() if key not in before)
+
+
+def buffers() -> int:
+    """How many bytes of the pool of outputs somebody holds."""
+    figures = outputs.statistics()
+    return figures.nbytes - figures.idle_bytes
+
+
+def left_in_buffers(before: int) -> int:
+    """How many bytes more than ``before`` are held, after a collection."""
+    if buffers() > before:
+        gc.collect()
+    return buffers() - before

@@ -66,6 +66,8 @@ _DECLARATIONS = """
 @jitgrad_type_type = external global i8
 @jitgrad_type_tuple = external global i8
 @jitgrad_type_slice = external global i8
+@jitgrad_type_float64 = external global i8
+@jitgrad_float64 = external global i8
 @jitgrad_none = external global i8
 @jitgrad_ellipsis = external global i8
 @jitgrad_one = external global i8
@@ -132,14 +134,32 @@ entry:
 look:
 {load("type", "%result", TYPE)}
   %exact = icmp eq ptr %type, @jitgrad_type_ndarray
-  br i1 %exact, label %view, label %convert
+  br i1 %exact, label %view, label %scalar
+scalar:
+  %is_double = icmp eq ptr %type, @jitgrad_type_float64
+  br i1 %is_double, label %double, label %convert
+double:
+  call void @Py_IncRef(ptr @jitgrad_float64)
+  %cell = call ptr @jitgrad_array_new(ptr @jitgrad_type_ndarray, ptr @jitgrad_float64, i32 0, ptr null, ptr null,
+      ptr null, i32 0, ptr null)
+  %no_cell = icmp eq ptr %cell, null
+  br i1 %no_cell, label %drop_result, label %fill
+fill:
+{load("number_value", "%result", HEAD, "double")}
+{load("cell_data", "%cell", DATA)}
+  store double %number_value, ptr %cell_data
+  call void @Py_DecRef(ptr %result)
+  br label %view
+drop_result:
+  call void @Py_DecRef(ptr %result)
+  br label %fail
 convert:
   %converted = call ptr @jitgrad_array_from(ptr %result, ptr null, i32 0, i32 0, i32 0, ptr null)
   call void @Py_DecRef(ptr %result)
   %lost = icmp eq ptr %converted, null
   br i1 %lost, label %fail, label %view
 view:
-  %array = phi ptr [ %result, %look ], [ %converted, %convert ]
+  %array = phi ptr [ %result, %look ], [ %cell, %fill ], [ %converted, %convert ]
 {load("flags", "%array", FLAGS, "i32")}
   %fixed = and i32 %flags, {~_WRITEABLE}
   store i32 %fixed, ptr %flags_at

@@ -21,7 +21,6 @@ def walk_ir(slots: Slots) -> str:
 
 _DECLARATIONS = """
 @jitgrad_type_call_rule = external global i8
-@jitgrad_type_float64 = external global i8
 @jitgrad_type_float32 = external global i8
 declare i64 @PyList_Size(ptr) #0
 declare ptr @PyList_GetItem(ptr, i64) #0

@@ -134,7 +134,8 @@ def _register(memory: Any) -> None:
         "eager_show": show, "eager_counter": tensor.counter, "eager_record_one": recorder.record_one,
         "eager_record_pair": recorder.record_pair, "type_tensor": EagerTensor, "type_float": float, "type_int": int,
         "type_bool": bool, "type_str": str, "type_type": type, "type_tuple": tuple, "type_slice": slice, "none": None,
-        "type_call_rule": CallRule, "type_float64": np.float64, "type_float32": np.float32,
+        "type_call_rule": CallRule, "type_float64": np.float64, "float64": np.dtype(np.float64),
+        "type_float32": np.float32,
         "ellipsis": ..., "one": 1, "two": 2, "call_name": "__call__",
     }  # fmt: skip
     _keeps.append(objects)
