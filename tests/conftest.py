@@ -31,6 +31,9 @@ def _nothing_is_left_of_modules(request: pytest.FixtureRequest) -> Iterator[None
 
     before = set(living())
     yield
+    for item in request.session.items:
+        if isinstance(item, pytest.Function) and item.module is request.module and item.funcargs:
+            item.funcargs.clear()  # what fixtures gave the last test, which pytest holds until then
     left = left_since(before)
     assert not left, f"alive after the module: {dict(left)}"
 
