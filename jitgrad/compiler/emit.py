@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 from jitgrad.compiler import llvmir as ir
-from jitgrad.compiler import vecmath
+from jitgrad.compiler.emit_interleave import columns_at_once, registers_at_once
 from jitgrad.compiler.emit_lanes import TILES, LaneEmitter
 from jitgrad.compiler.emit_memory import CACHE_LINE
 from jitgrad.compiler.emit_registers import COMPARISONS, DT_INT64, INT32, INT64, POINTER, Register, VectorLoop
@@ -37,8 +37,6 @@ from jitgrad.compiler.loopir import (
 from jitgrad.compiler.scalar_values import element_type
 
 KERNEL_TYPE = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, INT64, INT64, INT64, INT64])
-FEW, SOME = 8, 60  # statements of a loop body, in which a function of analysis counts as twelve
-ANALYTIC = 12
 MOST_POINTS = 16
 
 
@@ -53,28 +51,6 @@ def emit_kernel(module: ir.Module, kernel: Kernel, name: str, vector_bytes: int)
 def lanes_for(kernel: Kernel, vector_bytes: int) -> int:
     """Lanes of the loops: a register of the widest float."""
     return vector_bytes // kernel.float_bytes
-
-
-def registers_at_once(loop: Loop) -> int:
-    """How many registers of lanes a turn of a vector loop works on: more where the body is short, and sums.
-
-    A sum in one register waits some four cycles for the addition before it. Long bodies overlap by themselves, and
-    would need more registers than there are.
-    """
-    weight = sum(ANALYTIC if isinstance(s, Let) and s.op in vecmath.NAMES else 1 for s in loop.body)
-    if weight <= FEW and any(isinstance(s, Update) for s in loop.body):
-        return 4
-    return 2 if weight <= SOME else 1
-
-
-def columns_at_once(loop: Loop) -> int:
-    """How many registers of lanes a turn of a loop of columns works on.
-
-    Each step waits for the one before it, so that several chains at once take hardly longer than one.
-    """
-    inner = [s for s in statements(loop.body) if isinstance(s, Let)]
-    weight = sum(ANALYTIC if s.op in vecmath.NAMES else 1 for s in inner)
-    return 4 if weight <= SOME // 2 else 2
 
 
 def part_bytes(buffer: Buffer, extent: int, lanes: int) -> int:
