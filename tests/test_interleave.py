@@ -25,7 +25,7 @@ def _chain(ops: int, name: str = "exp") -> tuple[Statement, ...]:
 def _wide(values: int) -> tuple[Statement, ...]:
     """So many values made, and then all of them added up."""
     body: list[Statement] = [LOAD, *(Let(f"v{k}", F32, "exp", ("x",)) for k in range(values))]
-    body += [Let(f"s{k}", F32, "add", (f"s{k - 1}" if k else "v0", f"v{k}")) for k in range(1, values)]
+    body += [Let(f"s{k}", F32, "add", (f"s{k - 1}" if k > 1 else "v0", f"v{k}")) for k in range(1, values)]
     return (*body, Store("out0", INDEX, f"s{values - 1}", F32))
 
 

@@ -39,7 +39,7 @@ def einsum(
         rest = output + "".join(labels for _, labels in terms)
         while len(chosen) > 1:
             later = rest + "".join(labels for _, labels in chosen[2:])
-            chosen[:2] = [_pair(chosen[0], chosen[1], later)]
+            chosen[:2] = [_pair(*_in_order(chosen[0], chosen[1], output), later)]
         terms.append(_summed(chosen[0], rest))
     return _arranged(terms[0], output)
 
@@ -123,6 +123,15 @@ def _summed(term: Term, kept: str) -> Term:
     if not gone:
         return term
     return build("sum", x, axis=gone, dtype=x.dtype), "".join(c for c in labels if c in kept)
+
+
+def _in_order(left: Term, right: Term, output: str) -> tuple[Term, Term]:
+    """The two terms, the one that the output's last label comes from behind: a product's last axis is the second's.
+
+    What reads the result in the output's order then reads neighbours.
+    """
+    is_last = output[-1:] in set(left[1]) - set(right[1])
+    return (right, left) if is_last else (left, right)
 
 
 def _pair(left: Term, right: Term, later: str) -> Term:
