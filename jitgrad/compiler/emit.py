@@ -211,7 +211,7 @@ class _KernelEmitter(LaneEmitter):
             left, most = b.sub(stop, i), ir.Constant(INT64, lanes)
             inside = b.trunc(b.select(b.icmp_signed("<", left, most), left, most), INT32)
             mask = b.icmp_unsigned("<", self._lane_numbers(INT32), self._splat(inside, lanes))
-            self._vector_body(loop, i, mask, sums, segment)
+            self._vector_body(loop, i, mask, sums, segment, inside)
 
         self._counted(start, stop, lanes, masked)
 
@@ -259,10 +259,11 @@ class _KernelEmitter(LaneEmitter):
         b.position_at_end(exit_)
 
     def _vector_body(
-        self, loop: Loop, i: ir.Value, mask: ir.Value | None, sums: dict[str, ir.Value], segment: ir.Value | None
-    ) -> None:
+        self, loop: Loop, i: ir.Value, mask: ir.Value | None, sums: dict[str, ir.Value], segment: ir.Value | None,
+        first: ir.Value | None = None,
+    ) -> None:  # fmt: skip
         outside = dict(self.registers)
-        self.vector = VectorLoop(loop.var, self.lanes, i, mask, sums, segment)
+        self.vector = VectorLoop(loop.var, self.lanes, i, mask, sums, segment, first=first)
         self.registers.pop(loop.var, None)
         self._body(loop.body)
         self.vector = None

