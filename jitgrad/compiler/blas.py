@@ -106,10 +106,11 @@ def matmul_step(
     rows, columns = _tile(m, n, k, math.prod(batch), (a.transposed, b.transposed))
     cells = math.prod(batch) * -(-m // rows) * -(-n // columns)
     chunks = _chunks(cells, m, n, m * n * k * math.prod(batch) * dtype.itemsize // 4)
-    letter = _LETTERS[dtype.name]
+    name = dtype.name
+    letter = _LETTERS[name]
     words = {name: blas_address(letter + name) for name in ("gemm", "gemv")} | {"m": m, "n": n, "k": k}
     words |= {"rows": rows, "columns": columns, "accumulate": int(accumulate)}
-    stub = MATMUL_STUBS[dtype.name]
+    stub = MATMUL_STUBS[name]
     return BlasStep(stub, stub_address(stub), product_block(words, a, b, c, batch), cells, chunks)
 
 

@@ -121,7 +121,8 @@ def _smallest_gap(placed: Sequence[_Placed], item: Lifetime, nbytes: int) -> int
             room = start - top
             if room >= nbytes and (best < 0 or room < least):
                 best, least = top, room
-            top = max(top, end)
+            if end > top:
+                top = end
     return top if best < 0 else best
 
 

@@ -51,7 +51,7 @@ from jitgrad.compiler.loopir import Buffer, Literal
 from jitgrad.compiler.lower import CompiledCluster, FusedScan, Lowered, LoweredBodies, LoweredStep
 from jitgrad.compiler.machine import vector_bytes
 from jitgrad.compiler.nodes import Convolution, Product
-from jitgrad.compiler.regions import Sizes, find_units
+from jitgrad.compiler.regions import SMALL_CHUNKS, Sizes, Unit, find_units
 from jitgrad.compiler.stored import UnkeptError, encode_params, op_name
 from jitgrad.compiler.subprograms import regions_of, status_offsets
 from jitgrad.program import Program
@@ -114,8 +114,7 @@ class _Freezer:
         self.extents = self._class_extents()
         self.chunks = [chunk_count(item, self.extents) if isinstance(item, Lowered) else 1 for item in lowered]
         self._note_chunks()
-        sizes = Sizes(self._vector_plan, self._cut_extent, self._count, self.chunks.__getitem__, self.extents)
-        self.units = find_units(self.plan, lowered, sizes)
+        self.units = self._units()
         self.regions = {number: unit for unit in self.units if len(unit.members) > 1 for number in unit.members}
         self.chunks = [self.regions[k].chunks if k in self.regions else n for k, n in enumerate(self.chunks)]
         self._note_chunks()
@@ -123,6 +122,16 @@ class _Freezer:
 
     def _regions(self, item: LoweredBodies) -> tuple[Program, ...]:
         return regions_of(self.program.instructions[item.step.number])
+
+    def _units(self) -> list[Unit]:
+        """The steps in the order in which they run, some of them together; as they stand where there is nothing that
+        begins a region.
+        """
+        is_cut = any(self._vector_plan(item) is not None for item in self.lowered if isinstance(item, Product))
+        if not is_cut and sum(1 < n <= SMALL_CHUNKS for n in self.chunks) < 2:
+            return [Unit((number,)) for number in range(len(self.lowered))]
+        sizes = Sizes(self._vector_plan, self._cut_extent, self._count, self.chunks.__getitem__, self.extents)
+        return find_units(self.plan, self.lowered, sizes)
 
     def _note_chunks(self) -> None:
         """Partial results have as many parts as their kernel has chunks."""
@@ -226,16 +235,14 @@ class _Freezer:
             touched += [(v, self._nbytes(v), False) for v in map(self._root, (*item.reads, *item.values))]
             # As much as binding finds that its bodies need.
             return touched if item.fused is not None else [*touched, ((number, _ROOM), 0, False)]
-        numbers = dict(zip(item.kernel.ints, self._ints(item), strict=True))
-        lanes = lanes_for(item.kernel, vector_bytes())
         for buffer, v in zip(item.kernel.buffers, item.values, strict=True):
-            if buffer.role == "status":
-                continue
-            if v is None:
-                assert buffer.extent is not None
-                touched.append(((number, buffer.name), part_bytes(buffer, numbers[buffer.extent], lanes), True))
-            else:
+            if v is not None:
                 touched.append((self._root(v), self._nbytes(v), False))
+            elif buffer.role != "status":
+                assert buffer.extent is not None
+                extent = item.ints[item.kernel.ints.index(buffer.extent)].value(self.extents)
+                nbytes = part_bytes(buffer, extent, lanes_for(item.kernel, vector_bytes()))
+                touched.append(((number, buffer.name), nbytes, True))
         return touched
 
     def _count(self, v: int) -> int:
@@ -319,17 +326,16 @@ class _Freezer:
         lines take up to a quarter more. The kernel is the same for all sizes, and so is the plan; this is one of the
         numbers that the kernel is given.
         """
-        touched: set[int] = set()
+        values = {v for v in item.values if v is not None and v not in self.plan.chunked}
+        if sum(map(self._nbytes, {self._root(v) for v in values})) <= last_level_bytes() * 3 // 4:
+            return False
         for buffer, v in zip(item.kernel.buffers, item.values, strict=True):
-            if v is None or v in self.plan.chunked or buffer.role == "status":
-                continue
-            touched.add(self._root(v))
-            classes = self.plan.classes[v]
+            classes = self.plan.classes[v] if v in values and v is not None else ()
             if buffer.role == "out" and len(classes) > 1:
                 row = 1 if classes[-1] == ONE else self.extents[classes[-1]]
                 if row * buffer.dtype.itemsize % CACHE_LINE:
                     return False
-        return sum(map(self._nbytes, touched)) > last_level_bytes() * 3 // 4
+        return True
 
     def _place_of(self, v: int) -> int:
         return self.places[self._root(v)]

@@ -1,0 +1,130 @@
+"""`python -m benchmarks.shapes`: what a call with a new shape costs, beyond a later call with the same shape: the
+function runs again, its gradients and its plan are taken over from another shape. It compares nothing with other
+frameworks.
+
+Functions are compiled and called with a first shape; then each of further shapes is called three times, and what the
+first of these calls takes longer than the last is the cost of the shape. Operations are those of the program, gradients
+included. No kernel may be compiled for a further shape.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import jitgrad as jg
+from jitgrad import nn
+from jitgrad.config import config
+
+
+class Case(NamedTuple):
+    """A function of arrays, and its arguments for a batch of so many rows."""
+
+    name: str
+    fn: Callable[..., Any]
+    arguments: Callable[[int], tuple[Any, ...]]
+
+
+_rng = np.random.default_rng(0)
+
+
+def _normal(*shape: int) -> Any:
+    return _rng.standard_normal(shape).astype(np.float32)
+
+
+def _gelu(w: Any, b: Any, x: Any) -> Any:
+    return np.sum(nn.gelu(x * w + b) ** 2)
+
+
+def _logistic(w: Any, x: Any, y: Any) -> Any:
+    return np.mean(np.logaddexp(0.0, x @ w) - y * (x @ w))
+
+
+def _layer_norm(x: Any, g: Any, b: Any) -> Any:
+    mean = np.mean(x, axis=-1, keepdims=True)
+    return np.sum(np.sin((x - mean) / np.sqrt(np.var(x, axis=-1, keepdims=True) + 1e-5) * g + b))
+
+
+def _classifier(layers: Any, x: Any, y: Any) -> Any:
+    for w, b in layers[:-1]:
+        x = np.tanh(x @ w + b)
+    z = x @ layers[-1][0] + layers[-1][1]
+    z = z - np.max(z, axis=1, keepdims=True)
+    loss = np.mean(np.log(np.sum(np.exp(z), axis=1)) - np.sum(z * y, axis=1))
+    return loss + 1e-4 * sum(np.sum(w * w) for w, _ in layers)
+
+
+def _layers(*widths: int) -> list[tuple[Any, Any]]:
+    return [(_normal(m, n) * 0.1, _normal(n)) for m, n in itertools.pairwise(widths)]
+
+
+def _chain(x: Any) -> Any:
+    for _ in range(100):
+        x = np.sin(x) * 1.01 + 0.1
+    return np.sum(x)
+
+
+_small, _deep = _layers(100, 128, 128, 10), _layers(100, *[128] * 10, 10)
+CASES = (
+    Case("gelu", jg.value_and_grad(_gelu, (0, 1)), lambda n: (_normal(n), _normal(n), _normal(n))),
+    Case("logistic regression", jg.value_and_grad(_logistic), lambda n: (_normal(10), _normal(n, 10), _normal(n))),
+    Case("layer norm", jg.value_and_grad(_layer_norm, (0, 1, 2)), lambda n: (_normal(n, 96), _normal(96), _normal(96))),
+    Case("MLP, 3 layers", jg.value_and_grad(_classifier), lambda n: (_small, _normal(n, 100), _normal(n, 10))),
+    Case("MLP, 11 layers", jg.value_and_grad(_classifier), lambda n: (_deep, _normal(n, 100), _normal(n, 10))),
+    Case("chain of 300", jg.value_and_grad(_chain), lambda n: (_normal(n),)),
+)
+
+
+def measure(case: Case, shapes: int) -> dict[str, float]:
+    """Milliseconds of the first call and of a further shape, operations, and kernels compiled for further shapes."""
+    f = jg.compile(case.fn)
+    args = case.arguments(200)
+    start = time.perf_counter()
+    f(*args)
+    first = time.perf_counter() - start
+    [(stage, arrays)] = f.stages(*args)
+    count = len(stage.executable(arrays).source.instructions)
+    time.sleep(0.5)  # the good code of the kernels is made by then
+    compiles, spent = f.cache_info().compiles, []
+    for k in range(shapes):
+        args = case.arguments(300 + 7 * k)
+        times = [_seconds(f, args) for _ in range(3)]
+        spent.append(times[0] - times[2])
+    late = f.cache_info().compiles - compiles
+    return {
+        "ops": count, "first": 1e3 * first, "further": 1e3 * statistics.median(spent), "late": late
+    }  # fmt: skip
+
+
+def _seconds(f: Callable[..., Any], args: Sequence[Any]) -> float:
+    start = time.perf_counter()
+    f(*args)
+    return time.perf_counter() - start
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("python -m benchmarks.shapes", description=__doc__)
+    parser.add_argument("--shapes", type=int, default=40, help="further shapes for each function")
+    options = parser.parse_args(arguments)
+    config(cache=False)
+    measure(CASES[0], 3)  # what is loaded once
+    print("| function | operations | first call, ms | a new shape, ms | per 100 operations | kernels compiled |")
+    print("|---|---:|---:|---:|---:|---:|")
+    for case in CASES:
+        f = measure(case, options.shapes)
+        print(
+            f"| {case.name} | {f['ops']:.0f} | {f['first']:.0f} | {f['further']:.2f} | "
+            f"{100 * f['further'] / f['ops']:.2f} | {f['late']:.0f} |"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
