@@ -332,7 +332,8 @@ class Executable:
         wanted = self.bound.outputs
         if len(set(wanted)) != len(wanted) or not set(wanted) <= set(outs):
             return None
-        return tuple(map(self.source.inputs.index, inputs)), tuple(map(outs.index, wanted)), call
+        given, made = ({v: k for k, v in enumerate(values)} for values in (self.source.inputs, outs))
+        return tuple([given[v] for v in inputs]), tuple([made[v] for v in wanted]), call
 
     def _step(self, number: int, step: BoundCluster | BoundOp) -> _Step:
         if isinstance(step, BoundCluster):
@@ -358,8 +359,9 @@ class Executable:
         for number, (inputs, outs, _) in enumerate(self._steps):
             last |= dict.fromkeys((*inputs, *outs), number)
         dead: list[list[int]] = [[] for _ in self._steps]
+        outputs = set(self.bound.outputs)
         for v, number in last.items():
-            if v not in self.bound.outputs:
+            if v not in outputs:
                 dead[number].append(v)
         return dead
 

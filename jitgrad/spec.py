@@ -22,6 +22,7 @@ Shape = tuple[int | None, ...]
 DType = np.dtype[Any]
 
 
+@functools.lru_cache(maxsize=256)
 def dtype_text(dtype: DType) -> str:
     """The short name used in printed programs: ``f32``, ``i64``, ``bool``."""
     return type_names.get(dtype.name, dtype.name)

@@ -144,8 +144,7 @@ class _Freezer:
         inputs = self.cluster.inputs
         direct, copied = self._split_outputs()
         spans = self._spans()
-        order: list[object] = [*inputs, *(root for _, root in direct)]
-        order += [key for key in spans if key not in {*order}]
+        order: list[object] = [*dict.fromkeys([*inputs, *(root for _, root in direct), *spans])]
         self.places = {key: place for place, key in enumerate(order)}
         unused = _Span(0, False, 0, -1)
         lifetimes = [spans.get(key, unused) for key in order]
