@@ -11,6 +11,7 @@ again; one with a number that might come from an extent is not copied. With ``ve
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -103,7 +104,7 @@ class Follower:
         self._sources: dict[Source | None, Source | None] = {}  # lines of the model that are others here
         self._rows: list[_Row] = []
         self._predicted: list[Operation] = []
-        self.is_whole = False  # whether all operations, once the function has ended, are like the model's
+        self._followed: list[_Row] | None = None  # all operations of the model, once they are known to be like all here
 
     # -- what gradients() asks -----------------------------------------------------------------------------------------
 
@@ -152,14 +153,13 @@ class Follower:
         operations = self.graph._operations
         return [None if place is None else operations[place[0]].outputs[place[1]] for place in walk.given]
 
-    def note(self, asked: Asked, first: int, names: Mapping[str, int], given: Sequence[Tensor | None]) -> None:
-        """What a walk has added from the operation ``first`` on; ``names`` are those before it."""
+    def note(self, asked: Asked, first: int, names: int, given: Sequence[Tensor | None]) -> None:
+        """What a walk has added from the operation ``first`` on; so many ``names`` were in use before it."""
         made = self.graph._operations[first:]
         if self._predicted:
             _check(self._predicted, made)
         places = tuple([None if t is None else _place(t) for t in given])
-        new = {name: count for name, count in self.graph._names.items() if names.get(name) != count}
-        self.walks.append(Walk(asked, first, first + len(made), places, new))
+        self.walks.append(Walk(asked, first, first + len(made), places, _names_behind(self.graph._names, names)))
 
     def stop(self) -> None:
         """Follow nothing any more."""
@@ -176,9 +176,16 @@ class Follower:
             if len(self.graph._operations) != len(model.graph._operations):
                 raise UnlikeError
             self._compare(len(self.graph._operations))
-            self.is_whole = len(self.walks) == len(model.walks)
+            if len(self.walks) == len(model.walks):
+                self._followed = model._rows
         except UnlikeError:
-            self.stop()
+            pass
+        self.stop()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all operations, once the function has ended, are like the model's."""
+        return self._followed is not None
 
     def _rows_until(self, last: int) -> list[_Row]:
         """The operations of this graph, as others follow them."""
@@ -231,16 +238,20 @@ class Follower:
     def _copies(self, walk: Walk) -> list[Operation]:
         """The operations of a walk for this graph, which does not know of them yet."""
         assert self._model is not None
-        operations = self.graph._operations.copy()
-        for row in self._model._rows_until(walk.last)[walk.first : walk.last]:
-            operations.append(self._copy(row, operations))
-        return operations[walk.first :]
+        operations, made, first = self.graph._operations, list[Operation](), walk.first
 
-    def _copy(self, row: _Row, operations: Sequence[Operation]) -> Operation:
-        """The operation of a row, behind these."""
+        def operation(number: int) -> Operation:
+            return operations[number] if number < first else made[number - first]
+
+        for row in self._model._rows_until(walk.last)[first : walk.last]:
+            made.append(self._copy(row, first + len(made), operation))
+        return made
+
+    def _copy(self, row: _Row, number: int, operation: Callable[[int], Operation]) -> Operation:
+        """The operation of a row, which gets this number."""
         if not row.is_copied:
             raise UnlikeError
-        inputs = tuple([operations[k].outputs[index] for k, index in row.inputs])
+        inputs = tuple([operation(k).outputs[index] for k, index in row.inputs])
         shape = self._extents.shape
         specs = [TensorSpec(shape(extents), dtype) for extents, dtype, _ in row.outputs]
         params = row.params
@@ -253,8 +264,8 @@ class Follower:
         op._attrs = dict(row.attrs) if isinstance(row.attrs, dict) else row.attrs
         op.control_inputs, op.device, op._colocation = (), row.device, row.colocation
         op.source = self._sources.get(row.source, row.source)
-        op.original_op = None if row.original < 0 else operations[row.original]
-        op.id = len(operations)
+        op.original_op = None if row.original < 0 else operation(row.original)
+        op.id = number
         op.outputs = tuple([Tensor(op, k, spec) for k, spec in enumerate(specs)])
         for t, (_, _, is_weak) in zip(op.outputs, row.outputs, strict=True):
             t.is_weak = is_weak
@@ -275,9 +286,9 @@ class Follower:
         """The program of this graph's operations of these numbers, from that of the model, which has one instruction
         for each of its own; all of this graph is like the model.
         """
-        assert self._model is not None
+        assert self._followed is not None
         specs, instructions = list(feeds), []
-        operations, rows = self.graph._operations, self._model._rows
+        operations, rows = self.graph._operations, self._followed
         for number, ins in zip(numbers, model.instructions, strict=True):
             op, row = operations[number], rows[number]
             specs += [t.spec for t in op.outputs]
@@ -292,6 +303,17 @@ def _instruction_of(op: Operation, like: Instruction) -> Instruction:
     if op.source is not origin.source:
         origin = Origin(origin.name, op.source, origin.scope, origin.is_gradient, origin.is_refused)
     return Instruction(like.op, like.inputs, like.outputs, op.params, origin, like.after)
+
+
+def _names_behind(names: dict[str, int], count: int) -> dict[str, int]:
+    """The names in use behind the first so many, and those of which they are numbered copies."""
+    found: dict[str, int] = {}
+    for name in itertools.islice(reversed(names), len(names) - count):
+        found[name] = names[name]
+        base, _, tail = name.rpartition("_")
+        if tail.isdigit() and base in names:
+            found[base] = names[base]
+    return found
 
 
 def _place(t: Tensor) -> Place:

@@ -54,7 +54,7 @@ def gradients(
         found = follower.recall(asked) if asked is not None else None
         if found is not None:
             return found
-        first, names = len(graph), dict(graph._names)
+        first, names = len(graph), len(graph._names)
     with graph.name_scope(name or "gradients") as scope, graph.making_gradients(), collection_paused():
         walk = _Walk(graph, scope, sources, stopped, method, colocate_gradients_with_ops, gate_gradients)
         walk.seed(targets, grad_ys)
