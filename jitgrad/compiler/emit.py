@@ -32,7 +32,6 @@ from jitgrad.compiler.loopir import (
     Statement,
     Store,
     Update,
-    statements,
 )
 from jitgrad.compiler.scalar_values import element_type
 
