@@ -11,12 +11,13 @@ import numpy as np
 
 from jitgrad.batching import batch
 from jitgrad.batching_rules import Lead, outer_pattern
+from jitgrad.control.deferred import call_replayed
 from jitgrad.differentiation import units
-from jitgrad.errors import DTypeError, ShapeError, layout
-from jitgrad.gradients import gradients
+from jitgrad.errors import DTypeError, GradientError, ShapeError, layout
+from jitgrad.gradients import gradients, operations_between
 from jitgrad.graph import Graph, Tensor, apply_one, default_graph, graph_of
 from jitgrad.opdef import find
-from jitgrad.operators import call
+from jitgrad.operators import call, is_open
 from jitgrad.ops.common import as_tensor
 from jitgrad.ops.state import Variable
 from jitgrad.scopes import compile_attrs
@@ -36,10 +37,9 @@ def hessians(
 ) -> list[Tensor]:
     """Per x of ``xs`` the second derivatives of the sum of all ``ys``, of shape ``x.shape + x.shape``.
 
-    ``ys`` and ``xs`` are a tensor or a sequence of tensors of any shape; extents may be unknown until they are fed, a
-    rank may not. Zeros where ys are linear in x or do not depend on it. The other arguments are those of ``gradients``.
-    One derivative with a stand-in for the direction, then all unit directions at once: no loop. DTypeError for an x
-    that carries no gradient.
+    ``ys`` and ``xs`` are a tensor or a sequence of tensors of any shape, also unknown until they are fed. Zeros where
+    ys are linear in x or do not depend on it. The other arguments are those of ``gradients``. One derivative with a
+    stand-in for the direction, then all unit directions at once: no loop. DTypeError for an x that carries no gradient.
     """
     targets = _tensors(ys, default_graph())
     sources = _tensors(xs, graph_of(targets))
@@ -50,9 +50,24 @@ def hessians(
         "aggregation_method": aggregation_method,
     }
     graph = graph_of([*targets, *sources])
-    with graph.as_default(), graph.name_scope(name):
-        slopes = gradients(targets, sources, **options)
-        return [_hessian(g, x, options) for g, x in zip(slopes, sources, strict=True)]
+    before = len(graph)
+    try:
+        with graph.as_default(), graph.name_scope(name):
+            return _all_hessians(targets, sources, options)
+    except GradientError:
+        raise
+    except Exception:
+        if not any(is_open((*op.inputs, *op.outputs)) for op in operations_between(sources, targets)):
+            raise
+    graph.forget(before)  # what cannot be batched before shapes are known is, when they are
+    with graph.as_default(), graph.only_attrs(compile_attrs(targets[-1].op)):
+        found: list[Tensor] = call_replayed(name, lambda ys, xs: _all_hessians(ys, xs, options), targets, sources)
+        return found
+
+
+def _all_hessians(ys: Sequence[Tensor], xs: Sequence[Tensor], options: dict[str, Any]) -> list[Tensor]:
+    slopes = gradients(ys, xs, **options)
+    return [_hessian(g, x, options) for g, x in zip(slopes, xs, strict=True)]
 
 
 def _tensors(value: Any, graph: Graph) -> list[Tensor]:

@@ -16,6 +16,7 @@ from jitgrad.eagerness import settled as _settled
 from jitgrad.graph import Tensor as _Tensor
 from jitgrad.graph import in_graph as _in_graph
 from jitgrad.operators import functions as _functions
+from jitgrad.operators import takes_open as _takes_open
 from jitgrad.ops import common as _common
 from jitgrad.trace import graph_in as _graph_in
 
@@ -34,13 +35,18 @@ def array(object: Any, dtype: Any = None, *, copy: bool | None = True, ndmin: in
             return _eager_array(object, dtype, ndmin)
         return _np.array(object, dtype=dtype, copy=copy, ndmin=ndmin)
     with graph.as_default():
-        made = _build(object)
-        made = made if dtype is None else _functions["astype"](made, _np.dtype(dtype))
-        return (
-            made
-            if made.ndim >= ndmin
-            else _functions["reshape"](made, (1,) * (ndmin - made.ndim) + tuple(made.shape))
-        )
+        return _of_tensors(object, dtype, ndmin)
+
+
+def _array(object: Any, dtype: Any, ndmin: int) -> Any:
+    made = _build(object)
+    made = made if dtype is None else _functions["astype"](made, _np.dtype(dtype))
+    if not ndmin or made.ndim >= ndmin:
+        return made
+    return _functions["reshape"](made, (1,) * (ndmin - made.ndim) + tuple(made.shape))
+
+
+_of_tensors = _takes_open("numpy.array", _array)
 
 
 def asarray(a: Any, dtype: Any = None) -> Any:

@@ -48,7 +48,77 @@ def cases() -> dict[str, Case]:
     return found
 
 
-CASES = cases()
+rng = np.random.default_rng(5)
+A, V = rng.normal(size=(4, 3)), rng.normal(size=5)
+S = rng.normal(size=(3, 3)) + 3.0 * np.eye(3)
+IMAGES, KERNELS = rng.normal(size=(2, 3, 6, 6)), rng.normal(size=(4, 3, 3, 3))
+LABELS = np.array([0, 2, 1, 1])
+
+
+def written(write: Callable[..., Any]) -> Callable[..., Any]:
+    """A copy of the first argument that ``write`` has assigned to."""
+
+    def fn(x: Any, *rest: Any) -> Any:
+        y = x * 1.0
+        write(y, *rest)
+        return y
+
+    return fn
+
+
+def shifted(y: Any) -> None:
+    y[1:] = y[:-1] * 2.0
+    y[0] = 3.0
+    y[:, 0] += 1.0
+
+
+def hessian(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The Hessian of the sum of what ``fn`` gives."""
+    return lambda x: jg.hessians(np.sum(fn(x)), [x])[0]
+
+
+methods = ("mean", "std", "prod", "max", "all", "argmin", "argsort", "cumsum", "cumprod")
+whole: dict[str, tuple[Any, ...]] = {
+    **{f"x.{name}": (lambda x, name=name: getattr(x, name)(axis=-1), A) for name in methods},
+    "x.reshape": (lambda x: x.reshape(2, 2, -1), A),
+    "x @ y": (lambda x, y: 2.0 * x @ y, A, S),
+    "array @ x": (lambda x: np.ones((2, 4)) @ x, A),
+    "add.reduce": (lambda x: np.add.reduce(x, axis=1), A),
+    "maximum.accumulate": (lambda x: np.maximum.accumulate(x), A),
+    "multiply.outer": (lambda x, y: np.multiply.outer(x, y), A, V),
+    "out=": (lambda x: np.exp(x, where=x > 0, out=np.zeros_like(x)), A),
+    "numpy.array": (lambda x: jg.numpy.array([x[0], x[1]]), A),
+    "x[a:b] = y": (written(shifted), A),
+    "x[i] = y": (written(lambda y, i: y.__setitem__(i, 7.0)), A, LABELS),
+    "x[mask] = y": (written(lambda y: y.__setitem__(y > 0, 0.5)), A),
+    "put": (written(lambda y: np.put(y, [1, 2], [5.0, 6.0])), A),
+    "copyto": (written(lambda y: np.copyto(y, 4.0, where=y > 1)), A),
+    "fill_diagonal": (written(lambda y: np.fill_diagonal(y, 1.0)), A),
+    "put_along_axis": (written(lambda y: np.put_along_axis(y, np.argsort(y, 1)[:, :1], 9.0, 1)), A),
+    "add.at": (written(lambda y: np.add.at(y, [0, 0, 1], 2.0)), A),
+    "conv2d": (lambda x, w: jg.nn.conv2d(x, w, padding=1), IMAGES, KERNELS),
+    "conv2d NHWC": (lambda x, w: jg.nn.conv2d(x, w, data_format="NHWC"), IMAGES.transpose(0, 2, 3, 1), KERNELS),
+    "conv_transpose2d": (jg.nn.conv_transpose2d, IMAGES, KERNELS.transpose(1, 0, 2, 3)),
+    "max_pool2d": (lambda x: jg.nn.max_pool2d(x, 2), IMAGES),
+    "avg_pool2d": (lambda x: jg.nn.avg_pool2d(x, 2), IMAGES),
+    "cross_entropy": (jg.nn.cross_entropy, A, LABELS),
+    "lookup of a lookup": (lambda x, i: jg.gather(jg.gather(x, i), [0, 0]) * 1.0, A, LABELS),
+    "segment_sum": (lambda x, i: jg.unsorted_segment_sum(x, i, 3), A, LABELS),
+    "cond": (lambda x: jg.cond(x[0, 0] > 0, np.linalg.inv, lambda a: np.tile(a, 1), x), S),
+    "scan": (lambda x, w: jg.scan(lambda c, r: (np.tanh(c @ w + r), c), x[0] * 1.0, x), A, S),
+    "while_loop": (lambda x, w: jg.while_loop(lambda s: np.sum(s * s) < 100, lambda s: s @ w, x), A, S),
+    "fori_loop": (lambda x: jg.fori_loop(0, 2, lambda i, s: np.cumsum(s, axis=-1), x), A),
+    "foldl": (lambda x: jg.foldl(lambda a, r: a + np.sin(r), x), A),
+    "checkpoint": (lambda x: jg.checkpoint(lambda a: np.sin(a) @ a.T)(x), A),
+    "function": (lambda x, w: jg.function(lambda a, q: np.sum(np.tanh(a @ q), axis=-1))(x, w), A, S),
+    "noinline": (lambda x: jg.function(lambda a: np.linalg.inv(a) + np.tile(a, 1), noinline=True)(x), S),
+    "hessian of tile": (hessian(lambda x: np.tile(x, 2) ** 3), V),
+    "hessian of norm": (hessian(np.linalg.norm), A),
+    "hessian of lookups": (hessian(lambda x: jg.gather(x, [0, 0, 1]) ** 3), V),
+    "hessian of inv": (hessian(np.linalg.inv), S),
+    "hessian of quantile": (hessian(lambda x: np.quantile(x, 0.3) ** 2), V),
+}
+CASES = cases() | {name: (name, fn, list(arrays), {}) for name, (fn, *arrays) in whole.items()}
 SHAPES: dict[str, Callable[[Any], Any]] = {
     "known": lambda a: a.shape,
     "extents": lambda a: (None,) * a.ndim,

@@ -25,7 +25,7 @@ from jitgrad.control.examples import Found, explored
 from jitgrad.control.subgraph import Body, Subgraph
 from jitgrad.control.tracing import as_operand, as_output, numbered
 from jitgrad.errors import JitgradError, LeakedTracerError, layout
-from jitgrad.gradients import gradients
+from jitgrad.gradients import gradients, operations_between
 from jitgrad.graph import Graph, Here, Operation, Tensor, apply, graph_of
 from jitgrad.interpreter import interpret
 from jitgrad.opdef import Control, OpDef, Params, Specs
@@ -67,14 +67,14 @@ class Deferred:
         if specs not in self._cache:
             built = _built(self.name, self.fn, self.here, specs, self.are_weak)
             with built.graph.reopened():
-                outputs = self._outputs_of(built.outputs, built.inputs)
+                outputs = self.outputs_of(built.outputs, built.inputs)
             while len(self._cache) > _KEPT_SHAPES:
                 del self._cache[next(iter(self._cache))]
             self._cache[specs] = Subgraph(built.graph, built.inputs, outputs, self.name)
         found: Subgraph = self._cache[specs]
         return found
 
-    def _outputs_of(self, made: Sequence[Tensor | None], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def outputs_of(self, made: Sequence[Tensor | None], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The outputs among what ``fn`` made; a gradient that the example has, and these inputs have not, is zero."""
         pairs = enumerate(zip(made, self.present, strict=True))
         return tuple([zeros_or(t, inputs[k]) if t is None else t for k, (t, is_present) in pairs if is_present])
@@ -100,8 +100,9 @@ class Deferred:
         count = len(used)
 
         def backward(tensors: Sequence[Tensor]) -> list[Tensor | None]:
-            xs = list(tensors[:count])
-            outs = self._outputs_of(self.fn(xs), xs)
+            places = [(x.op, x.value_index) for x in tensors[:count]]
+            outs = self.outputs_of(self.fn(tensors[:count]), tensors)
+            xs = [op.outputs[index] for op, index in places]  # which an assignment in the function leaves as they are
             ys: list[Any] = [y for y, is_given in zip(outs, given, strict=True) if is_given]
             found = iter(gradients(ys, [x for x, is_used in zip(xs, used, strict=True) if is_used], tensors[count:]))
             return [next(found) if is_used else None for is_used in used]
@@ -251,7 +252,7 @@ def call_open(name: str, fn: Callable[..., Any], args: Sequence[Any], kwargs: di
 @dataclass(eq=False)
 class _Call:
     """A function of tensors and fixed values as one of tensors: results first, then the new values of the arguments
-    that it has assigned to, the numbers of which are in ``written``.
+    that it assigns to for some shapes, the numbers of which are in ``written``.
     """
 
     fn: Callable[..., Any]
@@ -267,7 +268,8 @@ class _Call:
         args, kwargs = states.tree_map(lambda k: leaves[k], self.trees)
         result = self.fn(*args, **kwargs)
         found, self.structure = states.flatten(result)
-        self.written = tuple([k for k, (x, op) in enumerate(zip(tensors, before, strict=True)) if x.op is not op])
+        now = {k for k, (x, op) in enumerate(zip(tensors, before, strict=True)) if x.op is not op}
+        self.written = tuple(sorted({*self.written, *now}))
         graph: Any = graph_of(tensors)
         return [*[as_output(leaf, graph) for leaf in found], *[tensors[k] for k in self.written]]
 
@@ -299,6 +301,36 @@ def _deferred_call(name: str, fn: Callable[..., Any], args: Any, kwargs: Any, gr
     for k, new in zip(written, made[count:], strict=True):
         write(tensors[k], new)
     return pytree.unflatten(structure, list(made[:count]))
+
+
+def call_replayed(
+    name: str, fn: Callable[[list[Tensor], list[Tensor]], Any], ys: Sequence[Tensor], xs: Sequence[Tensor]
+) -> Any:
+    """``fn(ys, xs)`` when shapes are known, of what then stands for these tensors: the operations between them are made
+    once more.
+    """
+    between = sorted(operations_between(xs, ys), key=lambda op: op.id)
+    inside = {t for op in between for t in op.outputs}
+    read = [x for op in between for x in op.inputs] + list(ys)
+    given = list(dict.fromkeys([*xs, *(x for x in read if x not in inside)]))
+
+    def replayed(tensors: Sequence[Tensor]) -> Any:
+        stands = dict(zip(given, tensors, strict=True))
+        for op in between:
+            for t, new in zip(op.outputs, _again(op, [stands[x] for x in op.inputs]), strict=True):
+                stands.setdefault(t, new)
+        return fn([stands[y] for y in ys], [stands[x] for x in xs])
+
+    return _deferred_call(name, replayed, ([*given],), {}, given[0].graph)
+
+
+def _again(op: Operation, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+    """The outputs of an operation for other inputs; of a deferred one, those of what it holds."""
+    if op.opdef is deferred_op:
+        own = [call("identity_tensor", x) for x in inputs]  # which the function may assign to
+        return op.params["body"].outputs_of(op.params["body"].fn(own), own)  # type: ignore[no-any-return]
+    made = apply(op.opdef, *inputs, **op.params)
+    return made if isinstance(made, tuple) else (made,)
 
 
 def deferred_rule(op: Operation, cotangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:

@@ -32,7 +32,7 @@ def foldr(fn: Fn, xs: Any, init: Any = None) -> Any:
 
 def _fold(fn: Fn, xs: Any, init: Any, reverse: bool) -> Any:
     if init is None:
-        if any(x.shape[0] == 0 for x in states.flatten(xs)[0]):
+        if any(x.shape is not None and x.shape[0] == 0 for x in states.flatten(xs)[0]):
             raise ValueError("a fold over no items needs an init")
         init = states.tree_map(lambda x: x[-1] if reverse else x[0], xs)
         xs = states.tree_map(lambda x: x[:-1] if reverse else x[1:], xs)
