@@ -121,6 +121,7 @@ whole: dict[str, tuple[Any, ...]] = {
 CASES = cases() | {name: (name, fn, list(arrays), {}) for name, (fn, *arrays) in whole.items()}
 SHAPES: dict[str, Callable[[Any], Any]] = {
     "known": lambda a: a.shape,
+    "rows": lambda a: (None, *a.shape[1:]) if a.ndim else (),
     "extents": lambda a: (None,) * a.ndim,
     "rank": lambda a: None,
 }
@@ -182,7 +183,7 @@ def depends_on_the_rank(case: Case) -> bool:
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("shapes", ["extents", "rank"])
+@pytest.mark.parametrize("shapes", ["rows", "extents", "rank"])
 @pytest.mark.parametrize("case", CASES)
 def test_every_function(case: str, shapes: str) -> None:
     if shapes == "rank" and depends_on_the_rank(CASES[case]):
