@@ -81,6 +81,7 @@ def _as_tensor(item: Any, graph: Graph) -> Any:
 
 
 _by_id = operator.attrgetter("id")
+_nowhere = contextlib.nullcontext()
 # Ops whose rules pass a cotangent on as it is, or negated.
 _LINEAR = frozenset(("add", "subtract", "negative", "positive", "identity", "add_n"))
 
@@ -131,20 +132,28 @@ class _Walk:
         pending = sorted(between, key=_by_id, reverse=True)
         for op in pending:
             cotangents = [self.gradient_of(t) for t in op.outputs]
-            if any(g is not None for g in cotangents):
-                self._propagate(op, cotangents, between)
+            missing = [g is None for g in cotangents]
+            if False in missing:
+                self._propagate(op, cotangents, True in missing, between)
 
-    def _propagate(self, op: Operation, cotangents: list[Tensor | None], between: set[Operation]) -> None:
+    def _propagate(
+        self, op: Operation, cotangents: list[Tensor | None], some_missing: bool, between: set[Operation]
+    ) -> None:
+        wanted = [x for x in op.inputs if self._carries(x, between)]
+        if not wanted:
+            return
         with self._scopes_of(op, f"{self.scope}{op.name}_grad/"):
-            carried = [self._carries(x, between) for x in op.inputs]
-            if True not in carried:
-                return
-            filled = [g if g is not None else _missing(t) for g, t in zip(cotangents, op.outputs, strict=True)]
-            wanted = [x for x, carries in zip(op.inputs, carried, strict=True) if carries]
-            grads = self._masked(op, filled, apply_rule(op, filled, wanted))
-            used = [g if carries else None for g, carries in zip(grads, carried, strict=True)]
-            arriving = self._gated(used) if self.is_gated else used
-        for x, g in zip(op.inputs, arriving, strict=True):
+            if some_missing:
+                cotangents = [g if g is not None else _missing(t) for g, t in zip(cotangents, op.outputs, strict=True)]
+            grads = apply_rule(op, cotangents, wanted)
+            if self.masks or op.opdef.name == "where":
+                grads = self._masked(op, cotangents, grads)
+            if len(wanted) < len(op.inputs):
+                carrying = set(wanted)
+                grads = [g if x in carrying else None for x, g in zip(op.inputs, grads, strict=True)]
+            if self.is_gated:
+                grads = self._gated(grads)
+        for x, g in zip(op.inputs, grads, strict=True):
             if g is not None:
                 self.first_consumer[x] = op
                 self._add(x, g)
@@ -185,7 +194,7 @@ class _Walk:
 
     def _carries(self, x: Tensor, between: set[Operation]) -> bool:
         reached = x in self.sources or (x.op in between and x not in self.stopped)
-        return reached and is_inexact(x.dtype)
+        return reached and is_inexact(x.spec.dtype)
 
     def gradient_of(self, t: Tensor) -> Tensor | None:
         """The sum of the addends of ``t``, in the order of its consumers."""
@@ -210,21 +219,25 @@ class _Walk:
 
     def _sum(self, t: Tensor, addends: list[Tensor], sum_up: Callable[[list[Tensor]], Tensor]) -> Tensor:
         attrs = sum_attrs([g.op for g in addends])
-        devices = {g.op.device for g in addends}
-        place = self._place_of(t.op if len(devices) > 1 else self.first_consumer.get(t, t.op))
-        with self.graph.only_attrs(attrs), self.graph.name_scope(self.scope), place:
+        with self.graph.in_scope(self.scope, attrs), self._place_of_sum(t, addends):
             total = sum_up(addends)
-        masks = {self.masks.get(g) for g in addends}
-        if len(masks) == 1 and (mask := masks.pop()) is not None:
-            self.masks[total] = mask
+        if self.masks:
+            masks = {self.masks.get(g) for g in addends}
+            if len(masks) == 1 and (mask := masks.pop()) is not None:
+                self.masks[total] = mask
         return total
 
     def _scopes_of(self, op: Operation, name_scope: str | None = None) -> contextlib.AbstractContextManager[None]:
         attrs = gradient_attrs(op, self.name)
         return self.graph.derived_from(op, attrs, name_scope, self.is_colocated)
 
-    def _place_of(self, op: Operation) -> contextlib.AbstractContextManager[None]:
-        return self.graph.colocate_with(op, ignore_existing=True) if self.is_colocated else contextlib.nullcontext()
+    def _place_of_sum(self, t: Tensor, addends: list[Tensor]) -> contextlib.AbstractContextManager[None]:
+        """Colocated, a sum is where the first reader of ``t`` is, or, over several devices, where t is made."""
+        if not self.is_colocated:
+            return _nowhere
+        devices = {g.op.device for g in addends}
+        op = t.op if len(devices) > 1 else self.first_consumer.get(t, t.op)
+        return self.graph.colocate_with(op, ignore_existing=True)
 
 
 def operations_between(

@@ -183,6 +183,23 @@ class _Inside:
         self.graph._here = self.before
 
 
+class _At:
+    """Context manager: operations made inside are made at this ``Here``."""
+
+    __slots__ = ("before", "graph", "here")
+
+    def __init__(self, graph: Graph, here: Here) -> None:
+        self.graph = graph
+        self.here = here
+
+    def __enter__(self) -> None:
+        self.before = self.graph._here
+        self.graph._here = self.here
+
+    def __exit__(self, *error: object) -> None:
+        self.graph._here = self.before
+
+
 class Graph:
     """An append-only list of operations with unique names and the scopes that new operations get."""
 
@@ -357,12 +374,15 @@ class Graph:
         names begin with ``name_scope``, if one is given, and ``is_colocated`` gives them the place of ``op``.
         """
 
-        def derived(here: Here) -> Here:
-            device, groups = (op.device, tuple(op.colocation_groups)) if is_colocated else here[:2]
-            scope = here.name_scope if name_scope is None else name_scope
-            return Here(device, groups, scope, attrs, False, here.control, op, op.source, here.rules, True)
+        here = self._here
+        device, groups = (op.device, tuple(op.colocation_groups)) if is_colocated else (here.device, here.colocation)
+        scope = here.name_scope if name_scope is None else name_scope
+        return _At(self, Here(device, groups, scope, attrs, False, here.control, op, op.source, here.rules, True))
 
-        return _Inside(self, derived)
+    def in_scope(self, name_scope: str, attrs: MappingProxyType[str, Any]) -> contextlib.AbstractContextManager[None]:
+        """Operations made inside are named ``name_scope...`` and have exactly these attrs."""
+        here = self._here._replace(name_scope=name_scope, attrs=attrs, asks=False)
+        return _At(self, here)
 
     def making_gradients(self) -> contextlib.AbstractContextManager[None]:
         """Operations made inside say that they are made for a gradient."""

@@ -98,6 +98,8 @@ def sum_attrs(ops: list[Operation]) -> Attrs:
     Where all are compiled but in different scopes, the sum goes with the last of them, whose scope runs last: in no
     scope it would run in the interpreter and cut the clusters around it.
     """
+    if all(op._attrs is ops[0]._attrs for op in ops):
+        return compile_attrs(ops[0])
     first, *rest = [compile_attrs(op) for op in ops]
     if all(attrs == first for attrs in rest):
         return first
