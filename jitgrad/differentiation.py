@@ -22,7 +22,7 @@ from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor
 from jitgrad.sources import operation_text, source_text, user_source
 from jitgrad.spec import is_inexact, shape_text
-from jitgrad.tangents import along, dense_gradients
+from jitgrad.tangents import along, curvature_along, dense_gradients
 from jitgrad.trace import Static, detach, is_dynamic_leaf, leaf_names, parameter_names, same, static, weak_types
 
 Fn = Callable[..., Any]
@@ -253,13 +253,12 @@ def _tangents(fn: Fn, point: Point, tangents: tuple[Any, ...]) -> list[Tensor]:
 
 
 def hessian_times(fn: Fn, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The Hessian of a scalar function times the tangents: the gradient of the gradient along them."""
+    """The Hessian of a scalar function times the tangents."""
     point = point_of(fn, primals, tuple(range(len(primals))))
     loss = _loss(fn, fn(*point.args))
     moving = _tangents(fn, point, tangents)
-    pairs = [(g, t) for g, t in zip(gradients([loss], point.tensors), moving, strict=True) if g is not None]
-    products = dense_gradients([g for g, _ in pairs], point.tensors, [t for _, t in pairs])
-    return point.arrange(products)  # type: ignore[no-any-return]
+    slopes = gradients([loss], point.tensors)
+    return point.arrange(curvature_along(slopes, point.tensors, moving))  # type: ignore[no-any-return]
 
 
 # -- Jacobians -----------------------------------------------------------------------------------------------

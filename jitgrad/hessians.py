@@ -23,7 +23,7 @@ from jitgrad.ops.state import Variable
 from jitgrad.scopes import compile_attrs
 from jitgrad.sources import operation_text
 from jitgrad.spec import is_compatible, is_inexact, shape_text
-from jitgrad.tangents import dense_gradients
+from jitgrad.tangents import curvature_along
 from jitgrad.trace import same
 
 
@@ -133,9 +133,7 @@ def hessian_vector_product(ys: Any, xs: Any, v: Any) -> list[Tensor]:
     graph = graph_of([*targets, *sources])
     with graph.as_default(), graph.name_scope("hessian_vector_product"):
         slopes = gradients(targets, sources)
-        pairs = [(g, t) for g, t in zip(slopes, vectors, strict=True) if g is not None]
-        along = [as_tensor(t, g.dtype) for g, t in pairs]
-        return dense_gradients([g for g, _ in pairs], sources, along)
+        return curvature_along(slopes, sources, [as_tensor(t, x.dtype) for t, x in zip(vectors, sources, strict=True)])
 
 
 __all__ = ["hessian_vector_product", "hessians"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jitgrad.gradients import gradients
+from jitgrad.gradients import gradients, operations_between
 from jitgrad.graph import Tensor
+from jitgrad.opdef import Control
 from jitgrad.operators import call
 from jitgrad.ops.creation import identity
 from jitgrad.spec import is_inexact
@@ -30,3 +31,17 @@ def along(ys: Sequence[Tensor], xs: Sequence[Tensor], tangents: Sequence[Tensor]
     pairs = [(g, t) for g, t in zip(transposed, tangents, strict=False) if g is not None]
     found = iter(dense_gradients([g for g, _ in pairs], stand_ins, [t for _, t in pairs]))
     return [next(found) if is_inexact(y.dtype) else call("zeros_like", y) for y in ys]
+
+
+def curvature_along(slopes: Sequence[Tensor | None], xs: Sequence[Tensor], tangents: Sequence[Tensor]) -> list[Tensor]:
+    """The Hessian times the tangents, of the gradients ``slopes`` with respect to ``xs``; zeros where there is none.
+
+    The gradient of <slopes, tangents>, or, of a scan, whose steps back would go back once more, the derivative of
+    the slopes along the tangents: that is carried along with them.
+    """
+    pairs = [(g, t) for g, t in zip(slopes, tangents, strict=True) if g is not None]
+    found = [g for g, _ in pairs]
+    if not any(isinstance(op.opdef.kind, Control) and op.type == "scan" for op in operations_between(xs, found)):
+        return dense_gradients(found, xs, [t for _, t in pairs])
+    products = iter(along(found, xs, tangents))
+    return [call("zeros_like", x) if g is None else next(products) for g, x in zip(slopes, xs, strict=True)]

@@ -318,9 +318,13 @@ def stacks(program: Program) -> list[int]:
     return [len(ins.outputs) - ins.params["n_carry"] for ins in program.instructions if ins.op.name == "scan"]
 
 
-def test_second_derivatives_take_two_loops() -> None:
-    program = simplified(lambda *x: jg.jvp(jg.grad(last_tanh), x, x), A, X)
-    assert stacks(program) == [2, 0], bare(program)
+SECOND: list[Fn] = [lambda *x: jg.jvp(jg.grad(last_tanh, (0, 1)), x, x)[1], lambda *x: jg.hvp(last_tanh, x, x)]
+
+
+@pytest.mark.parametrize("fn", SECOND, ids=["jvp of grad", "hvp"])
+def test_second_derivatives_take_two_loops(fn: Fn) -> None:
+    program = simplified(fn, A, X)
+    assert len(stacks(program)) == 2, bare(program)
 
 
 def test_one_array_is_saved_of_a_variance() -> None:
