@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+import jitgrad as jg
+
 
 def elementwise(x: Any) -> Any:
     return np.sum(np.tanh(x) ** 2 * 1.125)
@@ -21,6 +23,16 @@ def gathers(x: Any) -> Any:
 
 def interpreted(x: Any) -> Any:
     return np.sum(np.sort(np.sin(x), axis=0) * np.arange(3.0))
+
+
+def loops(x: Any) -> Any:
+    """A scan whose body sorts, and a branch in it: the interpreter runs both."""
+
+    def step(c: Any, row: Any) -> Any:
+        c = np.sort(np.sin(c + row)) * jg.cond(c[0] > 0.5, lambda: np.arange(3.0), lambda: 2.0 * np.sort(c))
+        return c, np.sum(c)
+
+    return np.sum(jg.scan(step, x[0], x)[1] * 1.0625)
 
 
 def columns(x: Any) -> Any:

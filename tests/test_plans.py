@@ -212,6 +212,26 @@ def test_plans_are_compared_with_the_stages_when_all_is_verified(folder: Path) -
         jg.compile(columns)(X)
 
 
+def test_errors_in_bodies_from_plans_name_the_line(folder: Path) -> None:
+    """The line is that of the code that is running, not of that which made the plan."""
+
+    def walk(x: Any, at: Any) -> Any:
+        return jg.scan(lambda c, i: (np.sort(c) + c[i], None), x, at)[0]
+
+    def same(x: Any, at: Any) -> Any:
+        return jg.scan(lambda c, i: (np.sort(c) + c[i], None), x, at)[0]
+
+    x, at = np.arange(4.0), np.array([0, 3, 9])
+    lines, plans = [], kernel_cache()
+    for fn in (walk, same):
+        with pytest.raises(IndexError, match="out of bounds") as raised:
+            jg.compile(fn)(x, at)
+        lines.append(str(raised.value).split("test_plans.py:")[1].split()[0])
+    key = _key(walk, x, at)
+    assert key is not None and key == _key(same, x, at) and plans.get_plan(key) is not None
+    assert int(lines[1]) - int(lines[0]) == 3
+
+
 # -- a new process -----------------------------------------------------------------------------------------------------
 
 
@@ -235,7 +255,7 @@ print(json.dumps([value.tobytes().hex(), gradient.tobytes().hex(), statistics.co
     return {"results": (value, gradient), "compiles": compiles, "loaded": set(loaded)}
 
 
-@pytest.mark.parametrize("name", ["elementwise", "products", "gathers", "interpreted"])
+@pytest.mark.parametrize("name", ["elementwise", "products", "gathers", "interpreted", "loops"])
 def test_a_new_process_loads_no_compiler(tmp_path: Path, name: str) -> None:
     first, second = _in_process(tmp_path, name), _in_process(tmp_path, name)
     assert first["results"] == second["results"]

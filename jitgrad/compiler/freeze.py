@@ -23,7 +23,8 @@ needed to get there (programs, nodes, groups, kernels) is left behind. Its shape
 
 A place is the number of a lifetime, -1 is the status of a run. The number of a task is that of its step in the plan. An
 interpreted step has op and params of an instruction of the program as it was before the stages, else those that are
-written down; a step that cannot be written down holds the instruction itself, and such a program runs, but is not kept.
+written down, with the programs of bodies; a step that cannot be written down holds the instruction itself, and such a
+program runs, but is not kept.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ from jitgrad.compiler.machine import vector_bytes
 from jitgrad.compiler.nodes import Convolution, Product
 from jitgrad.compiler.regions import SMALL_CHUNKS, Sizes, Unit, find_units
 from jitgrad.compiler.stored import UnkeptError, encode_params, op_name
+from jitgrad.compiler.stored_programs import encode_program, origins_of
 from jitgrad.compiler.subprograms import regions_of, status_offsets
 from jitgrad.program import Program
 
@@ -90,7 +92,7 @@ def freeze_op(source: Program, program: Program, number: int) -> Frozen:
             return "interpreted", n, None, None, ins.inputs, ins.outputs
     name = op_name(ins.op)
     try:
-        params = encode_params(ins.params)
+        params = encode_params(ins.params, None, lambda value: encode_program(value, origins_of(source)))
     except UnkeptError:
         name = None
     if name is None:

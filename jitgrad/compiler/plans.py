@@ -10,7 +10,7 @@ from jitgrad.compiler.bind import Addresses, BoundCluster, bind_cluster
 from jitgrad.compiler.cache import KernelCache, kernel_cache
 from jitgrad.compiler.kernels import find_kernels
 from jitgrad.compiler.stored import decode_params, dump, load
-from jitgrad.opdef import OpDef, find
+from jitgrad.opdef import Control, OpDef, find
 from jitgrad.program import Program
 
 Frozen = tuple[Any, ...]
@@ -86,4 +86,9 @@ def _bind_step(program: Program, step: Sequence[Any], addresses: Addresses) -> B
     if not isinstance(name, str):
         ins = program.instructions[number] if name is None else name
         return BoundOp(ins.op, ins.params, inputs, outputs)
-    return BoundOp(find(name), decode_params(params), inputs, outputs)
+    op = find(name)
+    if isinstance(op.kind, Control):
+        from jitgrad.compiler import stored_programs
+
+        return BoundOp(op, stored_programs.decode_params(params, stored_programs.origins_of(program)), inputs, outputs)
+    return BoundOp(op, decode_params(params), inputs, outputs)
