@@ -112,10 +112,14 @@ class _ClusterCall:
             arrays = [self._fitting(array, spec) for array, spec in zip(arrays, self.bound.in_specs, strict=True)]
             for slot, array in enumerate((*arrays, *made)):
                 frame.table[slot] = array.ctypes.data
-        if recording.sinks:
-            self._recorded_run(frame, arrays, made)
-        else:
-            self.run(frame)
+        try:
+            if recording.sinks:
+                self._recorded_run(frame, arrays, made)
+            else:
+                self.run(frame)
+        except BaseException:  # of a signal that came in a loop
+            frame.table[self.bound.nslots] = 0
+            raise
         status = int(frame.table[self.bound.nslots]) if self._checks else 0
         if status:
             frame.table[self.bound.nslots] = 0

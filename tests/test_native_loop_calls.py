@@ -217,3 +217,45 @@ def test_profiles_show_a_loop_as_one_step() -> None:
     with config(num_threads=1), jitgrad.profile() as profile:
         executable(given)
     assert any("scan" in event.name for event in profile.events if event.kind == "loop")
+
+
+_INTERRUPTED = """
+import os, signal, threading, time
+import numpy as np, jitgrad as jg
+
+def loop(x, n):
+    return jg.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, np.tanh(s[1]) * 1.1), (0, x))[1]
+
+def nest(x, n):
+    return jg.scan(lambda c, _: (c + loop(x, n), None), x, None, 3)[0]
+
+class Alarm(Exception): pass
+
+def alarm(*args): raise Alarm
+
+signal.signal(signal.SIGALRM, alarm)
+calls = [jg.compile(loop), jg.compile(nest), jg.compile(jg.grad(loop))]
+expected = [f(0.5, 10) for f in calls]
+for sent, raised in ((signal.SIGINT, KeyboardInterrupt), (signal.SIGALRM, Alarm)):
+    for before in (1, 4):  # calls by Python, then by machine code
+        for f, wanted in zip(calls, expected):
+            for _ in range(before):
+                assert f(0.5, 10) == wanted
+            timer = threading.Timer(0.3, os.kill, (os.getpid(), sent))
+            timer.start()
+            try:
+                f(0.5, 10**7 if f is calls[2] else 10**15)
+            except raised:
+                print("ended")
+            timer.join()
+            assert f(0.5, 10) == wanted
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent by kill")
+def test_signals_end_loops() -> None:
+    """What a handler raises arrives, from calls that Python takes and from those that machine code takes; afterwards
+    the function runs as before.
+    """
+    run = subprocess.run([sys.executable, "-c", _INTERRUPTED], capture_output=True, text=True, timeout=120)
+    assert run.stdout.split() == ["ended"] * 12, run.stderr

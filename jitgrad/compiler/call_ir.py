@@ -203,14 +203,17 @@ enter:
 {word("release", Word.RELEASE)}
 {word("function", Word.ENTER, "ptr")}
   %state = call i32 %function(ptr %table, ptr %steps, i64 %nsteps, ptr %times, i64 %limit, i64 %release)
+{word("status_at", Word.STATUS, "ptr")}
   %ran = icmp eq i32 %state, 0
-  br i1 %ran, label %check, label %fail
+  br i1 %ran, label %check, label %stopped
+stopped:
+  store i64 0, ptr %status_at
+  br label %fail
 check:
 {word("reporter", Word.REPORT, "ptr")}
   %silent = icmp eq ptr %reporter, null
   br i1 %silent, label %good, label %look
 look:
-{word("status_at", Word.STATUS, "ptr")}
   %status = load i64, ptr %status_at
   %fine = icmp eq i64 %status, 0
   br i1 %fine, label %good, label %report

@@ -52,7 +52,7 @@ fail:
 
 def _enter() -> str:
     """`jitgrad_enter(table, steps, nsteps, times, threads, release)`: starts missing workers, gives up the GIL if
-    asked, and runs; 0, or -1 with an exception set.
+    asked, and runs; 0, or -1 with an exception set: that of a signal which came in a loop.
     """
     return f"""
 define i32 @jitgrad_enter(ptr %table, ptr %steps, i64 %nsteps, ptr %times, i64 %threads, i64 %release) #0 {{
@@ -80,12 +80,17 @@ run:
   br i1 %long, label %free, label %held
 held:
   call void @jitgrad_run_limited(ptr %table, ptr %steps, i64 %nsteps, ptr %times, i32 %limit)
-  ret i32 0
+  br label %ended
 free:
   %state = call ptr @PyEval_SaveThread()
   call void @jitgrad_run_limited(ptr %table, ptr %steps, i64 %nsteps, ptr %times, i32 %limit)
   call void @PyEval_RestoreThread(ptr %state)
-  ret i32 0
+  br label %ended
+ended:
+  %raised = call ptr @PyErr_Occurred()
+  %stopped = icmp ne ptr %raised, null
+  %answer = select i1 %stopped, i32 -1, i32 0
+  ret i32 %answer
 fail:
   ret i32 -1
 }}

@@ -9,19 +9,23 @@ region; what it runs may open regions. Its table lies in its own memory, in the 
 run the same loop. It is filled anew each time, from the table around it. A loop does nothing when the run has failed
 before it; and it ends when the status of its own table is set, which is then told to the status around it.
 
+A loop that takes long asks Python every tenth of a second whether a signal has come (Ctrl-C), and ends when its handler
+raises something: a mask of the number of the step, and the clock every 1024 steps. Handlers run in the main thread
+alone, as everywhere in Python.
+
 Memory for a stack that outgrows its room comes from malloc and is doubled by realloc; it is given back before the loop
 ends, however it ends.
 """
 
 from __future__ import annotations
 
-from jitgrad.compiler.loop_layout import BLOCK, KINDS, MEMORY_STATUS, REGION
+from jitgrad.compiler.loop_layout import BLOCK, INTERRUPT_STATUS, KINDS, MEMORY_STATUS, REGION
 from jitgrad.compiler.pool_layout import STEP_WORDS, THREADS, at
 
 
 def loops_ir() -> str:
     """All of it."""
-    return "\n".join((_memory(), _regions(), _loop(), _gradient(), _choose()))
+    return "\n".join((_memory(), _regions(), _signals(), _loop(), _gradient(), _choose()))
 
 
 def _word(name: str, of: str = "block", words: tuple[str, ...] = BLOCK, kind: str = "i64") -> str:
@@ -239,6 +243,48 @@ failed:
 """
 
 
+PATIENCE = 100_000_000
+"""Nanoseconds between two questions whether a signal has come."""
+
+
+def _signals() -> str:
+    """Whether the handler of a signal has raised something, asked for step k; ``last`` holds the time of the latest
+    question, at first 0, which only starts the clock.
+    """
+    return f"""
+declare i32 @PyGILState_Ensure() #0
+declare void @PyGILState_Release(i32) #0
+declare i32 @PyErr_CheckSignals() #0
+
+define internal i1 @is_interrupted(i64 %k, ptr %last) #0 {{
+entry:
+  %now_at = alloca i64
+  %low = and i64 %k, 1023
+  %due = icmp eq i64 %low, 1023
+  br i1 %due, label %read, label %no
+read:
+  call void @read_clock(ptr %now_at)
+  %now = load i64, ptr %now_at
+  %before = load i64, ptr %last
+  %passed = sub i64 %now, %before
+  %late = icmp sgt i64 %passed, {PATIENCE}
+  br i1 %late, label %note, label %no
+note:
+  store i64 %now, ptr %last
+  %first = icmp eq i64 %before, 0
+  br i1 %first, label %no, label %ask
+ask:
+  %lock = call i32 @PyGILState_Ensure()
+  %raised = call i32 @PyErr_CheckSignals()
+  call void @PyGILState_Release(i32 %lock)
+  %found = icmp ne i32 %raised, 0
+  ret i1 %found
+no:
+  ret i1 false
+}}
+"""
+
+
 def _loop() -> str:
     return f"""
 define void @jitgrad_loop(ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker) #0 {{
@@ -262,9 +308,17 @@ open:
   call void @copy_all(ptr %inside, i64 %starts, ptr %starts_list)
   %flag_at = getelementptr ptr, ptr %inside, i64 %flag
   %counts = icmp eq i64 %conditional, 0
+  %last = alloca i64
+  store i64 0, ptr %last
   br label %head
 head:
   %k = phi i64 [ 0, %open ], [ %k1, %next ]
+  %stops = call i1 @is_interrupted(i64 %k, ptr %last)
+  br i1 %stops, label %interrupted, label %begin
+interrupted:
+  call void @tell(ptr %table, ptr %block, i64 {INTERRUPT_STATUS})
+  br label %leave
+begin:
   br i1 %counts, label %counted, label %asked
 counted:
   %more = icmp slt i64 %k, %count
@@ -328,12 +382,20 @@ open:
   %flag_at = getelementptr ptr, ptr %inside, i64 %flag
   %own_at = getelementptr ptr, ptr %inside, i64 %stack
   %own = load ptr, ptr %own_at
+  %last_look = alloca i64
+  store i64 0, ptr %last_look
   br label %head
 head:
   %k = phi i64 [ 0, %open ], [ %k1, %next ]
   %memory = phi ptr [ %own, %open ], [ %held, %next ]
   %room = phi i64 [ %stack_bytes, %open ], [ %held_room, %next ]
   %used = phi i64 [ 0, %open ], [ %used1, %next ]
+  %stops = call i1 @is_interrupted(i64 %k, ptr %last_look)
+  br i1 %stops, label %interrupted, label %begin
+interrupted:
+  call void @tell(ptr %table, ptr %block, i64 {INTERRUPT_STATUS})
+  br label %release
+begin:
   %lost = call i1 @run_region(ptr %table, ptr %block, ptr %inside, ptr %first, i32 %threads)
   br i1 %lost, label %release, label %look
 look:
@@ -402,8 +464,8 @@ end:
 release_held:
   br label %release
 release:
-  %last = phi ptr [ %memory, %head ], [ %memory, %too_long ], [ %memory, %no_memory ], [ %held, %release_held ],
-    [ %memory, %step_back ], [ %memory, %end ]
+  %last = phi ptr [ %memory, %interrupted ], [ %memory, %begin ], [ %memory, %too_long ], [ %memory, %no_memory ],
+    [ %held, %release_held ], [ %memory, %step_back ], [ %memory, %end ]
   %nothing = icmp eq ptr %last, %own
   br i1 %nothing, label %leave, label %give_back
 give_back:

@@ -23,3 +23,6 @@ KINDS = ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 
 MEMORY_STATUS = -1
 """The status of a run that could get no more memory."""
+
+INTERRUPT_STATUS = -2
+"""The status of a run that a signal ended: what its handler raised is set in the thread, and no one asks for more."""
