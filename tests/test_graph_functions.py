@@ -323,6 +323,25 @@ def test_launches(x: Any) -> None:
         np.testing.assert_allclose(dx, t + X * (1 - t * t) + np.cos(X))
 
 
+def test_a_body_that_partly_qualifies_is_compiled_in_parts(x: Any) -> None:
+    """What cannot be compiled runs between the parts, not the whole body in the interpreter."""
+
+    @jg.function(compiled=True)
+    def fn(a: Any) -> Any:
+        return np.exp(np.sort(np.tanh(a) * a))
+
+    y = fn(x)
+    (dx,) = jg.gradients([y], [x])
+    found = clusters([y, dx], {x: X})
+    assert {scope for scope, _ in found} == {"function_fn"} and len(found) >= 2
+    kinds = {op for _, ops in found for op in ops}
+    assert {"tanh", "exp"} <= kinds and "sort" not in kinds
+    got, slope = run([y, dx], {x: X})
+    t = np.tanh(X)
+    np.testing.assert_allclose(got, np.exp(np.sort(t * X)))
+    np.testing.assert_allclose(slope, np.exp(t * X) * (t + X * (1 - t * t)))
+
+
 def test_noinline_is_a_region_of_its_own(x: Any) -> None:
     fn = jg.function(lambda a: np.tanh(a) * a, func_name="fn", noinline=True)
     with jg.jit_scope():
