@@ -75,9 +75,11 @@ def batched(opdef: OpDef) -> OpDef:
 
     def infer(specs: Specs, params: Params) -> Specs:
         mask, own = _split(params)
-        extent = next(spec.known_shape[0] for spec, is_batched in zip(specs, mask, strict=True) if is_batched)
+        extent = next(spec.shape[0] for spec, is_batched in zip(specs, mask, strict=True) if is_batched and spec.shape)
         outputs = opdef.infer(_single(specs, mask), own)
-        return tuple(TensorSpec((extent, *spec.known_shape), spec.dtype) for spec in outputs)
+        return tuple(
+            TensorSpec(None if spec.shape is None else (extent, *spec.shape), spec.dtype) for spec in outputs
+        )
 
     def impl(*arrays: Any, **params: Any) -> Any:
         mask, own = _split(params)
@@ -106,6 +108,7 @@ def batched(opdef: OpDef) -> OpDef:
         else Interpreted(f"{opdef.name} of a batch"),
         opdef.differentiable,
         opdef.stateful,
+        isinstance(kind, Control),  # whose states may change their shapes
     )
 
 
@@ -137,7 +140,7 @@ def _renamed(key: str, old: str, new: str) -> str:
 
 def _single(specs: Specs, mask: Mask) -> Specs:
     return tuple(
-        TensorSpec(spec.known_shape[1:], spec.dtype) if is_batched else spec
+        TensorSpec(None if spec.shape is None else spec.shape[1:], spec.dtype) if is_batched else spec
         for spec, is_batched in zip(specs, mask, strict=True)
     )
 
@@ -186,7 +189,7 @@ def _batched_vjp(
     grads = opdef.vjp(one_g[0] if is_single else one_g, one_out[0] if is_single else one_out, *ones, **own)
     grads = grads if isinstance(grads, list | tuple) else (grads,)
     present = [t for t in grads if t is not None]
-    found = iter(batch(present, stand_ins, outs[0].spec.known_shape[0]))
+    found = iter(batch(present, stand_ins, outs[0].shape[0]))
     return tuple(
         None if t is None else next(found) if is_batched else call("sum", next(found), axis=0)
         for t, is_batched in zip(grads, mask, strict=True)

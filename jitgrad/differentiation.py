@@ -282,6 +282,14 @@ def jacobian_of(
                     op=operation_text(y.op),
                 )
             )
+        if not y.spec.is_known:
+            raise ShapeError(
+                layout(
+                    f"{signature_text(fn)} returns {y.spec}: how many rows its Jacobian has is known only when it runs",
+                    op=operation_text(y.op),
+                    hint="reduce the value to a known shape, or take one direction at a time with jg.jvp or jg.vjp",
+                )
+            )
     blocks = (_columns if forward else _rows)(ys, point.tensors)
     return pytree.unflatten(structure, [point.arrange(row) for row in blocks])
 

@@ -261,6 +261,29 @@ def test_conditions_say_what_to_use() -> None:
     assert unrolled(2.0, 4) == 12.0
 
 
+def doubled(x: Any) -> Any:
+    """Each step puts another row of as many numbers behind: a state that changes its shape."""
+    body = lambda s: (s[0] + 1, np.concatenate([s[1], np.sin(2.0 * s[1])]))  # noqa: E731
+    return jg.while_loop(lambda s: s[0] < 4, body, (0, x), shape_invariants=((), (None,)))[1]
+
+
+def test_all_derivatives_of_states_that_change_their_shape() -> None:
+    pair = lambda x: np.stack([np.sum(doubled(x) ** 2), np.sum(doubled(x * x[0]))])  # noqa: E731
+    total = lambda x: np.sum(doubled(x) ** 2)  # noqa: E731
+    x, steps = np.array([0.3, 0.5]), 1e-6 * np.eye(2)
+    columns = [(pair(x + d) - pair(x - d)) / 2e-6 for d in steps]
+    rows = [(jg.grad(total)(x + d) - jg.grad(total)(x - d)) / 2e-6 for d in steps]
+    for way in (lambda f: f, jg.compile):
+        for jacobian in (jg.jacrev, jg.jacfwd):
+            np.testing.assert_allclose(way(jacobian(pair))(x), np.transpose(columns), rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(way(jg.hessian(total))(x), rows, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(way(lambda x: jg.hvp(total, (x,), (x,)))(x), rows @ x, rtol=1e-6)
+        moved = way(lambda x: jg.jvp(doubled, (x,), (x,)))(x)
+        np.testing.assert_allclose(moved[1], jg.jacfwd(lambda t: doubled(t * x).reshape(32))(1.0), rtol=1e-9)
+    with pytest.raises(jg.ShapeError, match=r"(?s)returns f64\[\?\].*its Jacobian.*jg.jvp or jg.vjp"):
+        jg.jacobian(doubled)(x)
+
+
 REFUSED: list[tuple[type[Exception], str, Any]] = [
     (jg.ShapeError, r"one bool(?s:.*)bool\[3\](?s:.*)np.any", lambda x: jg.while_loop(lambda s: s < 3, np.exp, x)),
     (jg.ShapeError, r"one bool(?s:.*)got: +f64\[\]", lambda x: jg.while_loop(lambda s: np.sum(s), np.exp, x)),

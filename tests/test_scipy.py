@@ -206,6 +206,8 @@ def test_transforms_to_order_two() -> None:
     f = lambda x: np.sum(np.abs(np.fft.rfft(x)[1:3]) ** 2)  # noqa: E731
     check_gradients(f, V)
     np.testing.assert_allclose(jg.compile(jg.hessian(f))(V), jg.jacfwd(jg.grad(f))(V), atol=1e-9)
+    for transform in (np.fft.fft, np.fft.ifftn, np.fft.irfft, np.fft.hfft):
+        check_gradients(lambda c, t=transform: t(c * c) * t(c), C)
 
 
 def test_what_is_refused_is_named() -> None:

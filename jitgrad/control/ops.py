@@ -29,7 +29,7 @@ from jitgrad.graph import Tensor, apply
 from jitgrad.interpreter import interpret
 from jitgrad.opdef import Control, OpDef, Params, Specs, Vjp, define
 from jitgrad.program import Program
-from jitgrad.spec import TensorSpec, is_compatible
+from jitgrad.spec import TensorSpec, is_compatible, is_inexact
 
 
 class LoopLimitError(JitgradError, RuntimeError):
@@ -177,7 +177,8 @@ def _infer_while_gradient(specs: Specs, params: Params) -> Specs:
     first, last = _gradient_groups(params)
     outs = output_specs(params["body"], specs[:last])
     if params["shapes"] is not None:
-        return specs[last:]
+        smooth = [spec for spec in specs[first:last] if is_inexact(spec.dtype)]
+        return (*smooth, *specs[last + len(smooth) :])  # like the state before the first step
     saved = outs[params["n_carry"] :]
     _kept(specs[first:last], outs[: params["n_carry"]], "while loop")
     return _kept(
