@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
+from jitgrad import nn
 from jitgrad.compiler import alike, keeping, reuse, stages
 from jitgrad.compiler.cache import kernel_cache
 from jitgrad.compiler.likeness import EXACT
@@ -70,6 +71,16 @@ def _normalized(x: Any, g: Any, b: Any) -> Any:
     return np.sum(np.sin((x - mean) / np.sqrt(np.var(x, axis=-1, keepdims=True) + 1e-5) * g + b)) / len(x)
 
 
+def _network(w: Any, x: Any) -> Any:
+    return np.mean(nn.max_pool2d(nn.relu(nn.conv2d(x, w, padding="same")), 2) ** 2)
+
+
+def _densities(a: Any, x: Any) -> Any:
+    covariance = a @ a.swapaxes(-1, -2) + np.eye(4)
+    solved = np.linalg.solve(covariance, x[..., None])[..., 0]
+    return np.mean(np.sum(x * solved, axis=-1) + np.linalg.slogdet(covariance)[1])
+
+
 WHOLE: dict[str, tuple[Fn, Callable[..., list[Any]], list[tuple[int, ...]]]] = {
     "classifier": (jg.value_and_grad(_loss, (0, 1)), _arguments, [(100,), (200,), (333, 90, 75), (1024, 128, 512)]),
     "training step": (_step, _arguments, [(100,), (200,), (333, 90, 75)]),
@@ -77,6 +88,16 @@ WHOLE: dict[str, tuple[Fn, Callable[..., list[Any]], list[tuple[int, ...]]]] = {
     "layer norm": (
         jg.value_and_grad(_normalized, (0, 1, 2)), lambda n, d: [_normal(n, d), _normal(d), _normal(d)],
         [(100, 200), (128, 96), (300, 1000)],
+    ),
+    "convolution": (
+        jg.value_and_grad(_network, (0, 1)), lambda n: [_normal(4, 3, 3, 3), _normal(n, 3, 8, 8)], [(70,), (100,)],
+    ),
+    "small matrices": (
+        jg.value_and_grad(_densities, (0, 1)), lambda n: [_normal(n, 4, 4), _normal(n, 4)], [(100,), (200,), (1000,)],
+    ),
+    "columns": (
+        jg.grad(lambda x: np.sum(np.sin(np.concatenate([x, x[:, 2:5] * 2.5, np.flip(x, 1)], axis=1)))),
+        lambda n: [_normal(n, 8)], [(100,), (200,)],
     ),
     "flattened": (
         jg.grad(lambda x: np.sum(np.tanh(x.reshape(-1, 5)) * x.reshape(-1, 5)[:1])), lambda n: [_normal(n, 20)],
@@ -212,3 +233,20 @@ def test_interpreted_steps_without_params(simplified: list[Any]) -> None:
             results.append(jg.Session(graph).run(y))
     np.testing.assert_allclose(results[0], results[1])
     assert len(simplified) == 2
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: np.pad(x, (5, 5))[206:208] * 2.5,
+        lambda x: np.concatenate([x, np.sin(x[:10])])[202:205] * 2.5,
+        lambda x: np.concatenate([np.sin(x[:3]), x, np.cos(x[:9])])[205:208] * 2.5,
+        lambda x: x[::-1][3:6] * 2.5,
+        lambda x: np.sin(x[150:160]) * x[:10],
+    ],
+)
+def test_a_constant_place_may_fall_on_something_else(fn: Fn, simplified: list[Any]) -> None:
+    f = jg.compile(fn)
+    for n in (200, 300, 1000):
+        x = _normal(n)
+        np.testing.assert_allclose(f(x), fn(x))

@@ -18,6 +18,7 @@ EXACT = 64
 """Extents up to this are part of a pattern: some products of small matrices are loops, some sums are unrolled."""
 # Ops that move elements without looking at extents: an equal shape before and after each is equal under any renaming.
 MOVES = frozenset(("broadcast_to", "transpose", "expand_dims", "squeeze", "flip"))
+SHAPES = ("shape", "stop")
 _NAMED = frozenset((0, 1, 2, 3, 4))
 
 Shape = tuple[int, ...]
@@ -86,9 +87,9 @@ def is_named(number: Any) -> bool:
 
 
 def shapes_in(params: Mapping[str, Any]) -> list[tuple[str, Shape]]:
-    """The params that are shapes, by name."""
-    shape = params.get("shape")
-    return [("shape", shape)] if type(shape) is tuple and all(type(n) is int for n in shape) else []
+    """The params that are shapes, or where slices stop, by name."""
+    given = [(name, params[name]) for name in SHAPES if name in params]
+    return [(name, shape) for name, shape in given if type(shape) is tuple and all(type(n) is int for n in shape)]
 
 
 def holds_large(value: Any) -> bool:

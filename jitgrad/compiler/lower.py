@@ -25,7 +25,7 @@ class Lowered:
     """A kernel, the value behind each of its buffers (None for scratch), and the quantity behind each int.
 
     ``constants`` are the numbers behind the kernel's constants; ``extent`` is what the parallel loop runs over.
-    ``moves``: some ints are offsets or bounds of slices and the like.
+    ``moves``: an offset depends on extents that are part of no pattern.
     """
 
     kernel: Kernel

@@ -390,10 +390,13 @@ class Lowering:
         """The place of ``v[dims]`` in its flat buffer, and the innermost axis that it depends on (-1: none)."""
         terms: list[Term] = []
         offset, depth = 0, -1
+        strides: list[int] = []
         shape, classes = self.plan.specs[v].known_shape, self.plan.classes[v]
         for d, index in enumerate(dims):
             inner = tuple(c for c in classes[d + 1 :] if c != ONE)
             offset += index.offset * math.prod(shape[d + 1 :])
+            if index.offset:
+                strides += shape[d + 1 :]
             if index.axis is None:
                 continue
             depth = max(depth, index.axis)
@@ -401,7 +404,8 @@ class Lowering:
             stride = index.scale if is_unit else self.signature.product(product(inner, index.scale))
             terms.append(Term(f"i{index.axis}", stride))
         terms.sort(key=lambda term: int(term.var[1:]))
-        return Index(tuple(terms), self.signature.number((v, tuple(dims)), offset) if offset else None), depth
+        place = self.signature.number((v, tuple(dims)), offset, strides) if offset else None
+        return Index(tuple(terms), place), depth
 
     # -- values made in this kernel --------------------------------------------------------------------------------
 
@@ -488,12 +492,12 @@ class Lowering:
         extent = self.signature.product(product(() if extent_class == ONE else (extent_class,)))
         wrapped = self.name()
         body.rest.append(Let(wrapped, INT64, "wrap_index", (position, extent)))
-        return Bound(wrapped, self.signature.fixed("zero", 0), extent)
+        return Bound(wrapped, self.signature.number("zero", 0), extent)
 
     def _check(self, bounds: tuple[Bound, ...], v: int, body: Body) -> None:
         """Let the status tell when a position that makes ``v`` is out of bounds."""
         status = self.signature.buffer("status", 0, INT64)
-        body.rest.append(Check(status, bounds, self.signature.fixed(("code", v), v + 1)))
+        body.rest.append(Check(status, bounds, self.signature.number(("code", v), v + 1)))
 
 
 def _loop_number(placed: Placed, d: int) -> Argument:

@@ -5,7 +5,7 @@ are equal, which are 1, and which are small. So two simplified programs have the
 extents above `EXACT` and numbers that are no part of a kernel, and agree in which of these are equal to one another.
 Then the stages would make the same kernels of both, and only numbers differ: the extent of each class of dimensions,
 and the constants. Offsets and bounds that come from slices, pads and concatenations are numbers of another kind; a
-program that has any is compiled anew (its kernels are found).
+program that has any along larger extents is compiled anew (its kernels are found).
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jitgrad.compiler.accesses import move_maps
 from jitgrad.compiler.constants import constant_value, is_splat, splat_number
 from jitgrad.compiler.groups import Group
-from jitgrad.compiler.likeness import EXACT
+from jitgrad.compiler.likeness import EXACT, SHAPES
 from jitgrad.compiler.lower import CompiledCluster, Lowered, LoweredBodies
 from jitgrad.compiler.quantities import Quantity
 from jitgrad.compiler.signature import BAKED
 from jitgrad.compiler.stored import UnkeptError, dump, encode, op_name
 from jitgrad.compiler.subprograms import regions_of
 from jitgrad.forking import wait_for_when_forking
+from jitgrad.opdef import IndexMap, Reindex
 from jitgrad.program import Instruction, Program
 
 if TYPE_CHECKING:
@@ -77,7 +79,7 @@ class _PatternWriter:
         return tuple([(name, self._param(name, value)) for name, value in ins.params.items()])
 
     def _param(self, name: str, value: Any) -> Any:
-        if name == "shape" and type(value) is tuple:
+        if name in SHAPES and type(value) is tuple and None not in value:
             return self._shape(value)
         if name == "length":
             return self._shape((value,))
@@ -135,8 +137,11 @@ def _can_refreeze(program: Program, step: CompiledCluster) -> bool:
     """The same of a cluster or a body of the program."""
     of_values = {c for v, classes in step.plan.classes.items() if v < len(program.specs) for c in classes}
     of_chunks = {step.plan.classes[partial][0] for partial in step.plan.chunked}
-    groups = (group for group in step.plan.steps if isinstance(group, Group))
-    if any(set(group.axes) - of_values - of_chunks for group in groups):
+    if not all(_keeps_large(program, program.instructions[number]) for number in step.cluster.instructions):
+        return False
+    groups = [group for group in step.plan.steps if isinstance(group, Group)]
+    sizes = {c: n for group in groups for c, n in zip(group.axes, group.extents, strict=True)}
+    if any(n > EXACT for c, n in sizes.items() if c not in of_values and c not in of_chunks):
         return False
     kernels = [item for item in step.lowered if isinstance(item, Lowered)]
     if any(item.moves or not all(map(_follows, item.ints)) for item in kernels):
@@ -147,6 +152,35 @@ def _can_refreeze(program: Program, step: CompiledCluster) -> bool:
         for item in loops
         for body, region in zip(regions_of(program.instructions[item.step.number]), item.regions, strict=True)
     )
+
+
+def _keeps_large(program: Program, ins: Instruction) -> bool:
+    """Whether an instruction moves nothing along extents that are part of no pattern.
+
+    Where a slice of a constant place falls on padding for one extent, it may fall on the array for another.
+    """
+    if not isinstance(ins.op.kind, Reindex):
+        return True
+    for v, maps in zip(ins.outputs, move_maps(program, ins), strict=True):
+        outer = program.specs[v].known_shape
+        for x, index_map in zip(ins.inputs, maps, strict=True):
+            if index_map is not None and not _is_plain(index_map, program.specs[x].known_shape, outer):
+                return False
+    return True
+
+
+def _is_plain(index_map: IndexMap, inner: tuple[int, ...], outer: tuple[int, ...]) -> bool:
+    for index, n in zip(index_map.dims, inner, strict=True):
+        along = 0 if index.axis is None else outer[index.axis]
+        if index.offset and max(n, along) > EXACT:
+            return False
+    for guard in index_map.guards:
+        n = outer[guard.axis]
+        read = {m for index, m in zip(index_map.dims, inner, strict=True) if index.axis == guard.axis}
+        is_whole = guard.lo <= 0 and guard.hi >= n and read <= {n}
+        if max({n} | read) > EXACT and not is_whole:
+            return False
+    return True
 
 
 def _follows(quantity: Quantity) -> bool:

@@ -66,7 +66,8 @@ class RoutineLowering(TileLowering):
             start += index.offset * math.prod(shape[d + 1 :])
             if index.axis in strides:
                 strides[index.axis] = product(tuple(c for c in classes[d + 1 :] if c != ONE), index.scale)
-        first = self.signature.number((leaf, "start"), start)
+        moved = [n for d in inner if leaf.dims[d].offset for n in shape[d + 1 :]]
+        first = self.signature.number((leaf, "start"), start, moved)
         row, column = (self.signature.product(strides[d]) for d in dims)
         return tile, first, row, column
 

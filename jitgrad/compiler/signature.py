@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from jitgrad.compiler.likeness import EXACT
 from jitgrad.compiler.loopir import Argument, Buffer, Constant, Kernel, Literal, Statement
 from jitgrad.compiler.quantities import Quantity
 from jitgrad.spec import DType
@@ -23,7 +24,7 @@ class Signature:
         self._ints: dict[str, Quantity] = {}
         self._names: dict[object, str] = {}
         self._constants: list[Literal] = []
-        self.moves = False  # whether there are offsets or bounds, which belong to an extent that no class has
+        self.moves = False  # whether an offset depends on extents that are part of no pattern
 
     def buffer(self, role: str, value: int, dtype: DType, extent: str | None = None) -> str:
         """The buffer of a value in a role."""
@@ -37,13 +38,12 @@ class Signature:
         """The int that holds a product of extents: one name for one product."""
         return self._int(quantity, quantity, "n")
 
-    def number(self, key: object, number: int) -> str:
-        """An int for a plain number that belongs to ``key``: numbers that happen to be equal today are not one."""
-        self.moves = True
-        return self._int(key, Quantity((), number), "o")
+    def number(self, key: object, number: int, strides: Iterable[int] = ()) -> str:
+        """An int for a plain number that belongs to ``key``: numbers that happen to be equal today are not one.
 
-    def fixed(self, key: object, number: int) -> str:
-        """As `number`, for one that no extent changes."""
+        ``strides`` are extents that an offset was multiplied with.
+        """
+        self.moves = self.moves or any(n > EXACT for n in strides)
         return self._int(key, Quantity((), number), "o")
 
     def _int(self, key: object, quantity: Quantity, letter: str) -> str:
