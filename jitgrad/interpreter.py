@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jitgrad.graph import Operation
 
 _REUSED_BYTES = 256 * 1024  # from here on, memory that is at hand is worth more than looking for it costs; as in NumPy
-_LISTED_FROM = 3  # a program's first runs go step by step: writing its listing takes as long as a dozen runs of it
+_LISTED_FROM = 30  # a program's first runs go step by step: writing its listing takes as long as so many runs save
 _OWN_REFERENCES = 3  # of an array that only the table of values holds: the table, a variable, the question itself
 
 
