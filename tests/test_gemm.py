@@ -26,6 +26,7 @@ TOLERANCE = {"float32": 2e-5, "float64": 1e-13}
 @pytest.fixture(autouse=True)
 def all_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemm, "_is_worse_by_blas", lambda dtype, sizes, transposed: True)
+    monkeypatch.setattr(gemm, "_is_wide", lambda dtype, sizes, batch, is_turned: batch > 1)
 
 
 def multiply(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], ta: bool, tb: bool, threads: int = 2) -> gemm.GemmPlan:
@@ -104,6 +105,30 @@ def test_parts_of_a_long_sum() -> None:
 
 
 @needs_registers
+@pytest.mark.parametrize(("m", "n", "k"), [(130, 70, 33), (64, 300, 10), (300, 1100, 9)])
+def test_batches(m: int, n: int, k: int) -> None:
+    rng = np.random.default_rng(5)
+    for batch, turned in ((1, False), (3, True), (20, False), (70, True)):
+        a = rng.standard_normal((batch, m, k)).astype("f4")
+        b = rng.standard_normal((batch, n, k) if turned else (batch, k, n)).astype("f4")
+        c = np.full((batch, m, n), np.nan, "f4")
+        plan = gemm.plan_product(c.dtype, (m, n, k), batch, (False, turned))
+        assert plan is not None
+        assert plan.cells >= batch
+        operands = tuple(
+            Operand(slot, x.shape[2], (x.shape[1] * x.shape[2],), is_turned)
+            for slot, (x, is_turned) in enumerate(((a, False), (b, turned), (c, False)))
+        )
+        scratch = np.full(plan.worker_bytes * 2 + 64, 255, np.uint8)
+        aligned = scratch[-scratch.ctypes.data % 64 :]
+        steps = product_steps(c.dtype, (m, n, k), plan, (operands[0], operands[1], operands[2]), 3, 2)
+        call = Call([a, b, c, aligned], [(s.address, s.block, s.extent, s.nchunks) for s in steps])
+        runtime().run_steps(*call.arguments, 0, 2, 0)
+        expected = a.astype(float) @ (np.swapaxes(b, 1, 2) if turned else b)
+        np.testing.assert_allclose(c, expected, atol=1e-4)
+
+
+@needs_registers
 def test_nan_and_infinity_reach_their_row_and_column_only() -> None:
     a, b = np.ones((130, 100)), np.ones((100, 90))
     a[129, 99], b[0, 89] = np.nan, np.inf
@@ -144,8 +169,15 @@ def test_what_is_left_to_blas(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_ours((30, 20000, 300), True)
     assert not is_ours((64, 256, 4096), False)
     assert not is_ours((16, 10000, 50), True, 3)
+    assert is_ours((256, 512, 784), False)
+    assert is_ours((256, 256, 64), True, 32)
+    assert is_ours((1024, 1024, 10), True)
+    assert is_ours((1024, 1024, 10), False)
+    assert not is_ours((256, 256, 64), False, 32)
+    assert not is_ours((1024, 1024, 1024), False, 1, "f8")
+    assert not is_ours((256, 256, 256), False)
+    assert not is_ours((1024, 10, 1024), False)
     assert not is_ours((16, 10000, 50), False)
-    assert not is_ours((200, 10000, 50), True)
     assert not is_ours((1, 10000, 500), True)
     assert not is_ours((16, 10000, 5), True)
     monkeypatch.setattr(gemm, "vector_bytes", lambda: 32)

@@ -4,7 +4,6 @@ between rows. It multiplies nothing.
 
 from __future__ import annotations
 
-from jitgrad.compiler.gemm_ir import transpose_ir
 from jitgrad.compiler.register_ir import Numbers, at_ir, load_ir, loop_ir, mask_ir, store_ir
 
 _IMAGE = """ptr %x, i64 %channels, i64 %height, i64 %width, i64 %first, i64 %rows, i64 %left, i64 %pitch,
@@ -74,33 +73,45 @@ define internal void @copy_image_{kind.type}({_IMAGE}) #0 {{
 def turn_image_ir(kind: Numbers) -> str:
     """The same with the channels in lanes: per place a register of them, zeros in the place of missing ones."""
     n = kind.lanes
-    lines = [_column_start(), _seen(kind), "  %from_offset = add i64 %shifted, %column"]
-    for r in range(n):
-        lines += [
-            f"  %channel{r} = add i64 %channel, {r}",
-            f"  %there{r} = icmp slt i64 %channel{r}, %channels",
-            f"  %mask{r} = select i1 %there{r}, {kind.mask} %mask, {kind.mask} zeroinitializer",
-            f"  %channel_offset{r} = mul i64 %channel{r}, %area",
-            f"  %place{r} = add i64 %channel_offset{r}, %from_offset",
-            at_ir(f"from{r}", kind, "%x", f"%place{r}"),
-            load_ir(f"x{r}", kind, f"%from{r}", f"%mask{r}"),
-        ]
-    turned, names = transpose_ir(kind, [f"%x{r}" for r in range(n)])
-    lines += [*turned, f"  %along = mul i64 %column, {n}", at_ir("to", kind, "%target", "%along")]
-    for r in range(n):
-        lines += [at_ir(f"to{r}", kind, "%to", str(r * n)), f"  store {kind.vector} {names[r]}, ptr %to{r}, align 64"]
+    fetch = f"""
+  %own = add i64 %channel, %r
+  %there = icmp slt i64 %own, %channels
+  %own_mask = select i1 %there, {kind.mask} %mask, {kind.mask} zeroinitializer
+  %channel_offset = mul i64 %own, %area
+  %from_place = add i64 %channel_offset, %from_offset
+{at_ir("from", kind, "%x", "%from_place")}
+{load_ir("seen_there", kind, "%from", "%own_mask")}
+  %square_offset = mul i64 %r, {n}
+{at_ir("square_at", kind, "%square", "%square_offset")}
+  store {kind.vector} %seen_there, ptr %square_at, align 64"""
+    put = f"""
+  %put_offset = mul i64 %t, {n}
+{at_ir("turned_at", kind, "%square", "%put_offset")}
+  %v = load {kind.vector}, ptr %turned_at, align 64
+{at_ir("put_at", kind, "%to", "%put_offset")}
+  store {kind.vector} %v, ptr %put_at, align 64"""
+    places = f"""
+{_column_start()}
+{_seen(kind)}
+  %from_offset = add i64 %shifted, %column
+{loop_ir("r", str(n), "1", fetch)}
+  call void @turn_{kind.type}(ptr %square)
+  %along = mul i64 %column, {n}
+{at_ir("to", kind, "%target", "%along")}
+{loop_ir("t", str(n), "1", put)}"""
     row = f"""
 {_row_start(kind)}
   %down_places = mul i64 %y, %pitch
   %down = mul i64 %down_places, {n}
 {at_ir("target", kind, "%base", "%down")}
-{loop_ir("column", "%pitch", str(n), chr(10).join(lines))}"""
+{loop_ir("column", "%pitch", str(n), places)}"""
     channel = f"""
   %plane_offset = mul i64 %channel, %plane
 {at_ir("base", kind, "%image", "%plane_offset")}
 {loop_ir("y", "%rows", "1", row)}"""
     return f"""
 define internal void @turn_image_{kind.type}({_IMAGE}) #0 {{
+  %square = alloca [{n} x {kind.vector}], align 64
   %area = mul i64 %height, %width
 {loop_ir("channel", "%channels", str(n), channel)}
   ret void

@@ -38,6 +38,7 @@ from jitgrad.compiler.register_ir import (
     min_ir,
     word_ir,
 )  # fmt: skip
+from jitgrad.compiler.turn_ir import turn_ir
 
 _KERNEL = "ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker"
 
@@ -60,7 +61,7 @@ def _windows_parts(kind: Numbers, stub: str) -> tuple[str, ...]:
 
 def _filters_parts(kind: Numbers, stub: str) -> tuple[str, ...]:
     tiles = [tile_ir(kind, columns, False) for columns in (1, WIDE)]
-    return (*tiles, turn_image_ir(kind), _filters(kind, stub))
+    return (*tiles, turn_ir(kind), turn_image_ir(kind), _filters(kind, stub))
 
 
 def _gather_parts(kind: Numbers, stub: str) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ from jitgrad.compiler.register_ir import (
     min_ir,
     store_ir,
 )  # fmt: skip
+from jitgrad.compiler.turn_ir import turn_ir
 
 TALL, LOW = 12, 4
 _PITCH = 16  # of a packed panel of a transposed A
@@ -55,7 +56,9 @@ def multiply_ir(kind: Numbers) -> str:
     """The function `multiply_<type>` and what it calls."""
     kernels = [_kernel(kind, rows, turned) for rows in (TALL, LOW) for turned in (0, 1)]
     packing = (_copy_tile(kind), _pack_a(kind), _pack_a_turned(kind), _pack_b(kind), _pack_b_turned(kind))
-    return "\n".join((declarations_ir(kind), *kernels, *packing, _row_of_tiles(kind), _multiply(kind)))
+    prefetch = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32) #0"
+    loops = (_row_of_tiles(kind), _multiply(kind))
+    return "\n".join((declarations_ir(kind), prefetch, turn_ir(kind), *kernels, *packing, *loops))
 
 
 # -- the tile in registers ---------------------------------------------------------------------------------------------
@@ -225,38 +228,36 @@ define internal void @pack_a_turned_{kind.type}(ptr %a, i64 %lda, i64 %height, i
 
 
 def _pack_b(kind: Numbers) -> str:
-    """Panels of B: the rows of each, zeros in the place of missing columns."""
-    copy = "\n".join(
-        (
-            "  %from_offset = mul i64 %p, %ldb",
-            at_ir("from", kind, "%column", "%from_offset"),
-            f"  %to_offset = mul i64 %p, {kind.columns}",
-            at_ir("to", kind, "%panel", "%to_offset"),
-            *(
-                "\n".join(
-                    (
-                        at_ir(f"from{c}", kind, "%from", str(c * kind.lanes)),
-                        load_ir(f"x{c}", kind, f"%from{c}", f"%mask{c}"),
-                        at_ir(f"to{c}", kind, "%to", str(c * kind.lanes)),
-                        f"  store {kind.vector} %x{c}, ptr %to{c}, align 64",
-                    )
-                )
-                for c in range(2)
-            ),
-        )
-    )
+    """Panels of B: the rows of each, zeros in the place of missing columns. Row by row, because where rows lie whole
+    pages apart, a few columns of many rows come slowly from memory; one row ahead is asked for.
+    """
+    lines = [
+        f"  %left0 = sub i64 %n, %j\n  %left1 = sub i64 %left0, {kind.lanes}",
+        mask_ir("mask0", kind, "%left0"),
+        mask_ir("mask1", kind, "%left1"),
+        at_ir("from", kind, "%row", "%j"),
+        f"  %panel_offset = mul i64 %j, {kind.depth}",
+        at_ir("to", kind, "%line", "%panel_offset"),
+    ]
+    for c in range(2):
+        lines += [
+            at_ir(f"from{c}", kind, "%from", str(c * kind.lanes)),
+            load_ir(f"x{c}", kind, f"%from{c}", f"%mask{c}"),
+            at_ir(f"ahead{c}", kind, f"%from{c}", "%further"),
+            f"  call void @llvm.prefetch.p0(ptr %ahead{c}, i32 0, i32 3, i32 1)",
+            at_ir(f"to{c}", kind, "%to", str(c * kind.lanes)),
+            f"  store {kind.vector} %x{c}, ptr %to{c}, align 64",
+        ]
     body = f"""
-  %left0 = sub i64 %n, %j
-  %left1 = sub i64 %left0, {kind.lanes}
-{mask_ir("mask0", kind, "%left0")}
-{mask_ir("mask1", kind, "%left1")}
-{at_ir("column", kind, "%b", "%j")}
-  %panel_offset = mul i64 %j, {kind.depth}
-{at_ir("panel", kind, "%packed", "%panel_offset")}
-{loop_ir("p", "%k", "1", copy)}"""
+  %row_offset = mul i64 %p, %ldb
+{at_ir("row", kind, "%b", "%row_offset")}
+  %line_offset = mul i64 %p, {kind.columns}
+{at_ir("line", kind, "%packed", "%line_offset")}
+{loop_ir("j", "%n", str(kind.columns), chr(10).join(lines))}"""
     return f"""
 define internal void @pack_b_{kind.type}(ptr %b, i64 %ldb, i64 %n, i64 %k, ptr %packed) noinline #0 {{
-{loop_ir("j", "%n", str(kind.columns), body)}
+  %further = mul i64 %ldb, 2
+{loop_ir("p", "%k", "1", body)}
   ret void
 }}"""
 
@@ -264,65 +265,53 @@ define internal void @pack_b_{kind.type}(ptr %b, i64 %ldb, i64 %n, i64 %k, ptr %
 def _pack_b_turned(kind: Numbers) -> str:
     """Panels of a transposed B, by squares of registers."""
     n = kind.lanes
-    square = ["  %left = sub i64 %k, %p", mask_ir("mask", kind, "%left")]
-    for r in range(n):
-        square += [
-            f"  %column{r} = add i64 %j, {r}",
-            min_ir(f"row{r}", f"%column{r}", "%last"),
-            f"  %row_offset{r} = mul i64 %row{r}, %ldb",
-            f"  %from_offset{r} = add i64 %row_offset{r}, %p",
-            at_ir(f"from{r}", kind, "%b", f"%from_offset{r}"),
-            load_ir(f"x{r}", kind, f"%from{r}", "%mask"),
-        ]
-    names = [f"%x{r}" for r in range(n)]
-    lines, names = transpose_ir(kind, names)
-    square += lines
-    square += [
-        "  %half = urem i64 %j, " + str(kind.columns),
-        "  %first = sub i64 %j, %half",
-        f"  %panel_offset = mul i64 %first, {kind.depth}",
-        f"  %deep = mul i64 %p, {kind.columns}",
-        "  %inside = add i64 %deep, %half",
-        "  %to_offset = add i64 %panel_offset, %inside",
-        at_ir("to", kind, "%packed", "%to_offset"),
-    ]
-    for r in range(n):
-        square += [
-            at_ir(f"to{r}", kind, "%to", str(r * kind.columns)),
-            f"  store {kind.vector} {names[r]}, ptr %to{r}, align 64",
-        ]
+    fetch = f"""
+  %column = add i64 %j, %r
+{min_ir("row", "%column", "%last")}
+  %row_offset = mul i64 %row, %ldb
+  %from_offset = add i64 %row_offset, %p
+{at_ir("from", kind, "%b", "%from_offset")}
+{load_ir("x", kind, "%from", "%mask")}
+  %square_offset = mul i64 %r, {n}
+{at_ir("square_at", kind, "%square", "%square_offset")}
+  store {kind.vector} %x, ptr %square_at, align 64"""
+    put = f"""
+  %turned_offset = mul i64 %t, {n}
+{at_ir("turned_at", kind, "%square", "%turned_offset")}
+  %y = load {kind.vector}, ptr %turned_at, align 64
+  %down = mul i64 %t, {kind.columns}
+{at_ir("put_at", kind, "%to", "%down")}
+  store {kind.vector} %y, ptr %put_at, align 64"""
+    square = f"""
+  %left = sub i64 %k, %p
+{mask_ir("mask", kind, "%left")}
+{loop_ir("r", str(n), "1", fetch)}
+  call void @turn_{kind.type}(ptr %square)
+  %half = urem i64 %j, {kind.columns}
+  %first = sub i64 %j, %half
+  %panel_offset = mul i64 %first, {kind.depth}
+  %deep = mul i64 %p, {kind.columns}
+  %inside = add i64 %deep, %half
+  %to_offset = add i64 %panel_offset, %inside
+{at_ir("to", kind, "%packed", "%to_offset")}
+{loop_ir("t", str(n), "1", put)}"""
     return f"""
 define internal void @pack_b_turned_{kind.type}(ptr %b, i64 %ldb, i64 %n, i64 %k, ptr %packed) noinline #0 {{
+  %square = alloca [{n} x {kind.vector}], align 64
   %last = sub i64 %n, 1
-{loop_ir("j", "%n", str(n), loop_ir("p", "%k", str(n), chr(10).join(square)))}
+{loop_ir("j", "%n", str(n), loop_ir("p", "%k", str(n), square))}
   ret void
 }}"""
-
-
-def transpose_ir(kind: Numbers, names: list[str]) -> tuple[list[str], list[str]]:
-    """The transpose of a square of registers: blocks of 1, 2, 4, ... lanes change places."""
-    n, v, lines = kind.lanes, kind.vector, []
-    half = 1
-    while half < n:
-        upper = [t if not t & half else n + (t ^ half) for t in range(n)]
-        lower = [t | half if not t & half else n + t for t in range(n)]
-        result = list(names)
-        for r in (r for r in range(n) if not r & half):
-            for row, mask in ((r, upper), (r | half, lower)):
-                result[row] = f"%turn{half}_{row}"
-                shown = ", ".join(f"i32 {t}" for t in mask)
-                lines.append(
-                    f"  {result[row]} = shufflevector {v} {names[r]}, {v} {names[r | half]}, <{n} x i32> <{shown}>"
-                )
-        names, half = result, 2 * half
-    return lines, names
 
 
 # -- the loops ---------------------------------------------------------------------------------------------------------
 
 
 def _row_of_tiles(kind: Numbers) -> str:
-    """A packed panel of A times all packed panels of B. A tile that C does not have all of is made beside it."""
+    """A packed panel of A times all packed panels of B. A tile that C does not have all of is made beside it.
+
+    With each tile, some columns of the rows of the next panel of A are asked for, `ahead`, unless A is transposed.
+    """
     cases = [(rows, turned) for rows in (TALL, LOW) for turned in (0, 1)]
     calls = "\n".join(
         f"case{number}:\n  call void @{_kernel_name(kind, *case)}"
@@ -330,11 +319,22 @@ def _row_of_tiles(kind: Numbers) -> str:
         for number, case in enumerate(cases)
     )
     targets = "\n".join(f"    i64 {number}, label %case{number}" for number in range(1, len(cases)))
+    asked = "\n".join(
+        (
+            "  %ahead_down = mul i64 %row, %step",
+            at_ir("ahead_row", kind, "%ahead_at", "%ahead_down"),
+            at_ir("ahead_more", kind, "%ahead_row", str(kind.lanes)),
+            "  call void @llvm.prefetch.p0(ptr %ahead_row, i32 0, i32 3, i32 1)",
+            "  call void @llvm.prefetch.p0(ptr %ahead_more, i32 0, i32 3, i32 1)",
+        )
+    )
+    ask = loop_ir("row", "%asked", "1", asked)
     body = f"""
   %left = sub i64 %n, %j
   %b_offset = mul i64 %j, {kind.depth}
 {at_ir("b_at", kind, "%packed", "%b_offset")}
 {at_ir("c_at", kind, "%c", "%j")}
+{at_ir("ahead_at", kind, "%ahead", "%j")}
   %wide = icmp sge i64 %left, {kind.columns}
   %whole = and i1 %wide, %high
   %out = select i1 %whole, ptr %c_at, ptr %tile
@@ -350,17 +350,19 @@ make:
   ]
 {calls}
 made:
+{ask}
   br i1 %whole, label %j_latch, label %bring
 bring:
   call void @copy_{kind.type}(ptr %tile, i64 {kind.columns}, ptr %c_at, i64 %ldc, i64 %height, i64 %left)"""
     return f"""
 define internal void @tiles_{kind.type}(ptr %a, i64 %lda, ptr %packed, ptr %tile, i1 %low, i1 %turned, i64 %n,
-      i64 %k, i1 %fresh, i64 %height, ptr %c, i64 %ldc) noinline #0 {{
+      i64 %k, i1 %fresh, i64 %height, ptr %c, i64 %ldc, ptr %ahead, i64 %step) noinline #0 {{
   %turned_bit = zext i1 %turned to i64
   %low_bit = select i1 %low, i64 2, i64 0
   %shape = add i64 %low_bit, %turned_bit
   %rows = select i1 %low, i64 {LOW}, i64 {TALL}
   %high = icmp eq i64 %height, %rows
+  %asked = select i1 %turned, i64 0, i64 %rows
 {loop_ir("j", "%n", str(kind.columns), body)}
   ret void
 }}"""
@@ -391,11 +393,13 @@ a_straight:
 packed_a:
   %used = select i1 %packs, ptr %panel, ptr %a_at
   %ldu = select i1 %packs, i64 %packed_lda, i64 %lda
+  %panel_step = mul i64 %lda, {TALL}
+{at_ir("next_rows", kind, "%a_at", "%panel_step")}
   %c_down = mul i64 %i, %ldc
   %c_there = add i64 %c_down, %j
 {at_ir("c_at", kind, "%c", "%c_there")}
   call void @tiles_{kind.type}(ptr %used, i64 %ldu, ptr %packed, ptr %tile, i1 %low, i1 %ta, i64 %width, i64 %depth,
-      i1 %new, i64 %filled, ptr %c_at, i64 %ldc)"""
+      i1 %new, i64 %filled, ptr %c_at, i64 %ldc, ptr %next_rows, i64 %lda)"""
     block = f"""
   %n_left = sub i64 %n, %j
 {min_ir("width", "%n_left", str(WIDTH))}

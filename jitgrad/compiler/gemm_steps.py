@@ -10,28 +10,32 @@ from jitgrad.compiler.blas import BlasStep, Operand, product_block
 from jitgrad.compiler.gemv_steps import sum_step
 from jitgrad.compiler.product_code import product_address
 
+_LONG = 250_000_000  # multiplications: with quick code they take longer than good code takes to be made
 STUBS = {"float32": "jitgrad_multiply_f32", "float64": "jitgrad_multiply_f64"}
 
 
 def product_steps(
     dtype: np.dtype[Any],
     sizes: tuple[int, int, int],
-    cut: tuple[int, int, int, int, int, int],
+    cut: tuple[int, int, int, int, int, int, int],
     operands: tuple[Operand, Operand, Operand],
     scratch: int,
     part: int,
 ) -> list[BlasStep]:
-    """The steps of a product C = op(A) op(B) of sizes (m, n, k), cut as a `GemmPlan` says.
+    """The steps of a product C = op(A) op(B) of sizes (m, n, k), or a batch of them, cut as a `GemmPlan`
+    says.
 
     ``scratch`` is the slot of the workers' memory; ``part`` that of the parts of a sum, one after another, else of C.
     """
     m, n, k = sizes
-    rows, columns, parts, depth, cells, worker_bytes = cut
+    rows, columns, parts, depth, cells, worker_bytes, batch = cut
     a, b, c = operands
     words = {"m": m, "n": n, "k": k, "rows": rows, "columns": columns, "depth": depth}
     words |= {"scratch_slot": scratch, "scratch_bytes": worker_bytes}
-    block = product_block(words, a, b, Operand(part, n, (0,)), (1,))
-    steps = [BlasStep(STUBS[dtype.name], product_address(STUBS[dtype.name], _text), block, cells, min(cells, 64))]
+    block = product_block(words, a, b, Operand(part, n, (m * n,)), (batch,))
+    stub = STUBS[dtype.name]
+    address = product_address(stub, _text, batch * m * n * k >= _LONG)
+    steps = [BlasStep(stub, address, block, cells, min(cells, 64))]
     if parts > 1:
         steps.append(sum_step(dtype, part, c.slot, m * n, parts))
     return steps

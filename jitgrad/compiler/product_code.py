@@ -5,25 +5,31 @@ a kernel; what the functions do is decided elsewhere.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 
 from jitgrad.compiler import native
 from jitgrad.compiler.cache import KernelCache, cache_key, compile_cached, kernel_cache
 from jitgrad.config import config, get_num_threads
 
-
-@cache
-def product_address(stub: str, text: Callable[[str], str]) -> int:
-    """The address of the function ``stub``, of the module that ``text`` gives for it."""
-    code = kernel_cache().get(cache_key(stub), [stub])
-    return code[stub] if code is not None else _compiled(stub, text(stub))
+_addresses: dict[str, int] = {}
 
 
-def _compiled(stub: str, text: str) -> int:
+def product_address(stub: str, text: Callable[[str], str], is_long: bool = False) -> int:
+    """The address of the function ``stub``, of the module that ``text`` gives for it. A first run that ``is_long``
+    waits for good code.
+    """
+    found = _addresses.get(stub)
+    if found is None:
+        code = kernel_cache().get(cache_key(stub), [stub])
+        found = _addresses[stub] = code[stub] if code is not None else _compiled(stub, text(stub), is_long)
+    return found
+
+
+def _compiled(stub: str, text: str, is_long: bool) -> int:
     from jitgrad.compiler.machine import improve
     from jitgrad.compiler.tiers import Task
 
-    if not config.quick_start or get_num_threads() == 1:
+    if is_long or not config.quick_start or get_num_threads() == 1:
         return compile_cached(stub, lambda: text, [stub])[stub]
     quick = f"{stub}_quick"
     address = native.compile_module(text.replace(stub, quick), [quick], quickly=True)[quick]
