@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from jitgrad.compiler.bind import BoundCluster
+from jitgrad.compiler.buffers import ALIGNMENT
 from jitgrad.compiler.pools import Arena
 from jitgrad.compiler.runtime import runtime
 from jitgrad.executable import Executable
@@ -21,7 +23,7 @@ class Steps:
         self._bound = cluster
         specs = executable.program.specs
         given = dict(zip(executable.program.inputs, map(np.ascontiguousarray, arrays), strict=True))
-        made = [np.empty(specs[v].known_shape, specs[v].dtype) for v in self._bound.outputs]
+        made = [_aligned(specs[v].known_shape, specs[v].dtype) for v in self._bound.outputs]
         self._kept = [*(given[v] for v in self._bound.inputs), *made]
         self._arena = Arena(self._bound.arena.nbytes)
         self._table = np.zeros(self._bound.nslots + 1, np.int64)
@@ -43,6 +45,14 @@ class Steps:
         for _ in range(2):
             run(self._table.ctypes.data, steps.ctypes.data, len(steps), times.ctypes.data, threads, 1)
         return np.diff(times) * 1e-9
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, np.dtype[Any]]:
+    """Memory as outputs have it, in which temporaries may lie."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    first = -raw.ctypes.data % ALIGNMENT
+    return raw[first : first + nbytes].view(dtype).reshape(shape)
 
 
 def _only_cluster(executable: Executable) -> BoundCluster:
