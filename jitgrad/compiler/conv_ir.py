@@ -27,7 +27,7 @@ from jitgrad.compiler.conv_steps import (
     WINDOWS_BLOCK,
     WINDOWS_STUBS,
 )  # fmt: skip
-from jitgrad.compiler.conv_tile_ir import WIDE, loop_over_tiles_ir, tile_ir
+from jitgrad.compiler.conv_tile_ir import loop_over_tiles_ir, tile_declarations_ir, tiles_ir
 from jitgrad.compiler.register_ir import (
     KINDS,
     Numbers,
@@ -54,14 +54,21 @@ def stub_ir(stub: str) -> str:
     raise ValueError(f"no stub {stub}")
 
 
+def tiles_of_stub_ir(stub: str) -> str:
+    """The module of the tiles that one of the stubs calls."""
+    for stubs, is_window in ((WINDOWS_STUBS, True), (FILTERS_STUBS, False)):
+        for dtype, name in stubs.items():
+            if name == stub:
+                return f"{tiles_ir(KINDS[dtype], is_window)}\nattributes #0 = {{ nounwind }}\n"
+    raise ValueError(f"no tiles for {stub}")
+
+
 def _windows_parts(kind: Numbers, stub: str) -> tuple[str, ...]:
-    tiles = [tile_ir(kind, columns, True) for columns in (1, WIDE)]
-    return (*tiles, copy_image_ir(kind), bring_rows_ir(kind), _windows(kind, stub))
+    return tile_declarations_ir(kind, True), copy_image_ir(kind), bring_rows_ir(kind), _windows(kind, stub)
 
 
 def _filters_parts(kind: Numbers, stub: str) -> tuple[str, ...]:
-    tiles = [tile_ir(kind, columns, False) for columns in (1, WIDE)]
-    return (*tiles, turn_ir(kind), turn_image_ir(kind), _filters(kind, stub))
+    return tile_declarations_ir(kind, False), turn_ir(kind), turn_image_ir(kind), _filters(kind, stub)
 
 
 def _gather_parts(kind: Numbers, stub: str) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from jitgrad.compiler.blas import BlasStep
 from jitgrad.compiler.product_code import product_address
+from jitgrad.compiler.register_ir import KINDS, convolution_tile_names
 
 _GEOMETRY = (
     "scratches_slot", "scratch_bytes", "image_at", "channels", "height", "width", "outputs", "out_height", "out_width",
@@ -32,23 +33,33 @@ def convolution_steps(
 
     ``slots`` are those of the two operands, the result and the workers' memory; for "filters" also of the parts.
     """
+    tiles = convolution_tile_names(KINDS[dtype.name], form)
     if form == "windows":
         given = {**words, **dict(zip(("x_slot", "w_slot", "out_slot", "scratches_slot"), slots, strict=True))}
-        return [_step(WINDOWS_STUBS[dtype.name], WINDOWS_BLOCK, given, cells, chunks)]
+        return [_step(WINDOWS_STUBS[dtype.name], WINDOWS_BLOCK, given, cells, chunks, tiles)]
     names = ("x_slot", "g_slot", "out_slot", "scratches_slot", "parts_slot")
     given = {**words, **dict(zip(names, slots, strict=True)), "count": chunks}
     given["taps"] = words["kernel_y"] * words["kernel_x"]
     return [
-        _step(FILTERS_STUBS[dtype.name], FILTERS_BLOCK, given, cells, chunks),
+        _step(FILTERS_STUBS[dtype.name], FILTERS_BLOCK, given, cells, chunks, tiles),
         _step(GATHER_STUBS[dtype.name], GATHER_BLOCK, given, words["outputs"], 1),
     ]
 
 
-def _step(stub: str, block: Sequence[str], given: Mapping[str, int], extent: int, chunks: int) -> BlasStep:
-    return BlasStep(stub, product_address(stub, _text), tuple(given[word] for word in block), extent, chunks)
+def _step(
+    stub: str, block: Sequence[str], given: Mapping[str, int], extent: int, chunks: int, tiles: tuple[str, ...] = ()
+) -> BlasStep:
+    address = product_address(stub, _text, tiles, _tiles_text if tiles else None)
+    return BlasStep(stub, address, tuple(given[word] for word in block), extent, chunks)
 
 
 def _text(stub: str) -> str:
     from jitgrad.compiler.conv_ir import stub_ir
 
     return stub_ir(stub)
+
+
+def _tiles_text(stub: str) -> str:
+    from jitgrad.compiler.conv_ir import tiles_of_stub_ir
+
+    return tiles_of_stub_ir(stub)

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from jitgrad.compiler.conv import TALL
-from jitgrad.compiler.register_ir import Numbers, at_ir, loop_ir, min_ir
+from jitgrad.compiler.register_ir import Numbers, at_ir, convolution_tile_names, declarations_ir, loop_ir, min_ir
 
 WIDE = 3
 
 
 def _tile_name(kind: Numbers, columns: int, is_window: bool) -> str:
-    return f"{'window' if is_window else 'filter'}_tile_{kind.type}_{columns}"
+    return convolution_tile_names(kind, "windows" if is_window else "filters")[columns > 1]
 
 
-def tile_ir(kind: Numbers, columns: int, is_window: bool) -> str:
+def tiles_ir(kind: Numbers, is_window: bool) -> str:
+    """The module of the tiles."""
+    return "\n".join((declarations_ir(kind), *(_tile(kind, columns, is_window) for columns in (1, WIDE))))
+
+
+def tile_declarations_ir(kind: Numbers, is_window: bool) -> str:
+    """The tiles, for those who call them."""
+    numbers = "i64" if is_window else "i64, i64, i64"
+    names = convolution_tile_names(kind, "windows" if is_window else "filters")
+    return "\n".join(f"declare void @{name}(ptr, i64, i64, ptr, ptr, {numbers}, ptr, i64, i1) #0" for name in names)
+
+
+def _tile(kind: Numbers, columns: int, is_window: bool) -> str:
     """C = or += over the terms: 8 rows of A, one element each, times registers of the image.
 
     Of windows: `count` terms, whose registers lie side by side, at %offsets[term]. Of filters: `count` rows of `width`
@@ -37,7 +49,7 @@ def tile_ir(kind: Numbers, columns: int, is_window: bool) -> str:
     loop = (_window_loop if is_window else _filter_loop)(kind, columns, steps)
     numbers = "i64 %count" if is_window else "i64 %count, i64 %width, i64 %gap"
     return f"""
-define internal void @{_tile_name(kind, columns, is_window)}(ptr %a, i64 %lda, i64 %last, ptr %b, ptr %offsets,
+define void @{_tile_name(kind, columns, is_window)}(ptr %a, i64 %lda, i64 %last, ptr %b, ptr %offsets,
       {numbers}, ptr %c, i64 %ldc, i1 %fresh) noinline #0 {{
 entry:
 {rows}

@@ -33,6 +33,7 @@ from jitgrad.compiler.register_ir import (
     mask_ir,
     min_ir,
     store_ir,
+    tile_names,
 )  # fmt: skip
 from jitgrad.compiler.turn_ir import turn_ir
 
@@ -53,8 +54,8 @@ def _panel_elements(kind: Numbers) -> int:
 
 
 def multiply_ir(kind: Numbers) -> str:
-    """The function `multiply_<type>` and what it calls."""
-    kernels = [_kernel(kind, rows, turned) for rows in (TALL, LOW) for turned in (0, 1)]
+    """The function `multiply_<type>` and what it calls, but for the tiles."""
+    kernels = [f"declare void @{name}(ptr, i64, ptr, i64, ptr, i64, i1) #0" for name in tile_names(kind)]
     packing = (_copy_tile(kind), _pack_a(kind), _pack_a_turned(kind), _pack_b(kind), _pack_b_turned(kind))
     prefetch = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32) #0"
     loops = (_row_of_tiles(kind), _multiply(kind))
@@ -65,7 +66,13 @@ def multiply_ir(kind: Numbers) -> str:
 
 
 def _kernel_name(kind: Numbers, rows: int, turned: int) -> str:
-    return f"tile_{kind.type}_{rows}_{'columns' if turned else 'rows'}"
+    return tile_names(kind)[2 * (rows == LOW) + turned]
+
+
+def tiles_ir(kind: Numbers) -> str:
+    """The module of the tiles, which `multiply_<type>` calls."""
+    kernels = [_kernel(kind, rows, turned) for rows in (TALL, LOW) for turned in (0, 1)]
+    return "\n".join((declarations_ir(kind), *kernels))
 
 
 def _kernel(kind: Numbers, rows: int, turned: int) -> str:
@@ -88,7 +95,7 @@ def _kernel(kind: Numbers, rows: int, turned: int) -> str:
     steps = "\n".join(_kernel_row(kind, r, turned) for r in range(rows))
     stores = "\n".join(f"  store {v} %t{r}_{c}, ptr %c{r}_{c}, align {kind.size}" for r, c in tile)
     return f"""
-define internal void @{_kernel_name(kind, rows, turned)}(ptr %a, i64 %lda, ptr %b, i64 %k, ptr %c,
+define void @{_kernel_name(kind, rows, turned)}(ptr %a, i64 %lda, ptr %b, i64 %k, ptr %c,
       i64 %ldc, i1 %fresh) noinline #0 {{
 entry:
 {places}

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from jitgrad.compiler.blas_ir import Scalar, cell_start_ir, cells_ir, words_ir
-from jitgrad.compiler.gemm_ir import multiply_ir
+from jitgrad.compiler.gemm_ir import multiply_ir, tiles_ir
 from jitgrad.compiler.gemm_steps import STUBS
-from jitgrad.compiler.register_ir import KINDS
+from jitgrad.compiler.register_ir import KINDS, Numbers
+
+
+def gemm_tiles_ir(stub: str) -> str:
+    """The module of the tiles that one of `STUBS` calls."""
+    return f"{tiles_ir(_numbers(stub))}\nattributes #0 = {{ nounwind }}\n"
+
+
+def _numbers(stub: str) -> Numbers:
+    return KINDS[next(dtype for dtype, name in STUBS.items() if name == stub)]
 
 
 def gemm_step_ir(stub: str) -> str:
     """The module of one of `STUBS`, over cells."""
-    numbers = KINDS[next(dtype for dtype, name in STUBS.items() if name == stub)]
+    numbers = _numbers(stub)
     kind = Scalar(numbers.type, stub, numbers.size)
     parts = ("declare i64 @llvm.smin.i64(i64, i64) #0", multiply_ir(numbers), _cell(kind), cells_ir(kind))
     return "\n".join(parts) + "\nattributes #0 = { nounwind }\n"

@@ -9,8 +9,8 @@ import numpy as np
 from jitgrad.compiler.blas import BlasStep, Operand, product_block
 from jitgrad.compiler.gemv_steps import sum_step
 from jitgrad.compiler.product_code import product_address
+from jitgrad.compiler.register_ir import KINDS, tile_names
 
-_LONG = 250_000_000  # multiplications: with quick code they take longer than good code takes to be made
 STUBS = {"float32": "jitgrad_multiply_f32", "float64": "jitgrad_multiply_f64"}
 
 
@@ -34,7 +34,7 @@ def product_steps(
     words |= {"scratch_slot": scratch, "scratch_bytes": worker_bytes}
     block = product_block(words, a, b, Operand(part, n, (m * n,)), (batch,))
     stub = STUBS[dtype.name]
-    address = product_address(stub, _text, batch * m * n * k >= _LONG)
+    address = product_address(stub, _text, tile_names(KINDS[dtype.name]), _tiles_text)
     steps = [BlasStep(stub, address, block, cells, min(cells, 64))]
     if parts > 1:
         steps.append(sum_step(dtype, part, c.slot, m * n, parts))
@@ -45,3 +45,9 @@ def _text(stub: str) -> str:
     from jitgrad.compiler.gemm_step_ir import gemm_step_ir
 
     return gemm_step_ir(stub)
+
+
+def _tiles_text(stub: str) -> str:
+    from jitgrad.compiler.gemm_step_ir import gemm_tiles_ir
+
+    return gemm_tiles_ir(stub)

@@ -43,6 +43,16 @@ class Numbers(NamedTuple):
 KINDS = {"float32": Numbers("float", "f32", 4, 16, 256), "float64": Numbers("double", "f64", 8, 8, 192)}
 
 
+def tile_names(kind: Numbers) -> tuple[str, ...]:
+    """The functions that make tiles of a product: tall and low ones, of rows of the left operand and of columns."""
+    return tuple(f"jitgrad_tile_{kind.suffix}_{form}" for form in ("rows", "columns", "low_rows", "low_columns"))
+
+
+def convolution_tile_names(kind: Numbers, form: str) -> tuple[str, ...]:
+    """The functions that make tiles of a convolution, one register wide and several."""
+    return tuple(f"jitgrad_{form}_tile_{kind.suffix}_{width}" for width in ("one", "wide"))
+
+
 def declarations_ir(kind: Numbers) -> str:
     """The intrinsics in use."""
     v, m, name = kind.vector, kind.mask, f"v{kind.lanes}{kind.suffix}"
