@@ -280,3 +280,12 @@ def test_the_first_failure_is_told() -> None:
     for run in (jg.compile(written), jg.compile(written).interpret):
         with pytest.raises(IndexError):
             run(np.int64(5))
+
+
+@pytest.mark.parametrize("make", [np.array, jg.asarray])
+def test_loops_on_values_keep_the_dtype_of_their_state(make: Any) -> None:
+    with pytest.raises(jg.DTypeError, match=r"changes state from i64\[2\] to f64\[2\]"):
+        jg.fori_loop(0, 3, lambda i, c: c + 1.5, make([0, 0]))
+    with pytest.raises(jg.DTypeError, match=r"changes carry.* from f32\[2\] to f64\[2\]|from f32\[2\] to f64\[2\]"):
+        jg.scan(lambda c, x: (c + x, c), make(np.zeros(2, np.float32)), np.ones((3, 2)))
+    assert jg.fori_loop(0, 3, lambda i, c: c + 1.5, 0) == 4.5

@@ -218,9 +218,72 @@ def test_watching_stopping_and_resetting() -> None:
 def test_integers_carry_no_gradient() -> None:
     with jg.GradientTape(persistent=True) as tape:
         n, x = jg.asarray(2), jg.asarray(3.0)
-        tape.watch([n, x])
+        tape.watch(x)
+        with pytest.warns(UserWarning, match=r"dtype int64 has no gradient: watch x.astype\(float\)"):
+            tape.watch(n)
         y = n * x
     assert tape.gradient(y, [n, x])[0] is None and tape.gradient(n * n, n) is None
+
+
+def test_a_tape_that_was_never_entered() -> None:
+    x, tape = jg.asarray(3.0), jg.GradientTape()
+    tape.watch(x)
+    for ask in (tape.gradient, tape.jacobian):
+        with pytest.raises(RuntimeError, match=r"(?s)never entered.*with tape:"):
+            ask(x * x, x)
+
+
+@pytest.mark.parametrize(
+    ("fn", "expected"),
+    [
+        (lambda x: np.interp([1.5, 2.5], [1.0, 2.0, 3.0], x), [0.5, 1.0, 0.5]),
+        (lambda x: np.interp(x, [0.0, 10.0], [0.0, 30.0]), [3.0, 3.0, 3.0]),
+        (lambda x: np.extract([True, False, True], x * x), [2.0, 0.0, 6.0]),
+        (lambda x: np.extract(x > 1.5, x * x), [0.0, 4.0, 6.0]),
+        (lambda x: np.compress([True, True], x), [1.0, 1.0, 0.0]),
+        (lambda x: np.compress([False, True], np.stack([x, x * 2.0]), axis=0), [2.0, 2.0, 2.0]),
+        (lambda x: np.clip(x, [1.5, 1.5, 1.5], 2.5), [0.0, 1.0, 0.0]),
+        (lambda x: np.where([True, False, True], x, [0.0, 1.0, 2.0]), [1.0, 0.0, 1.0]),
+        (lambda x: np.average(x, weights=[1.0, 2.0, 1.0]), [0.25, 0.5, 0.25]),
+        (lambda x: np.trapezoid(x, [0.0, 1.0, 3.0]), [0.5, 1.5, 1.0]),
+    ],
+)
+def test_lists_of_numbers_beside_tensors(fn: Any, expected: Any) -> None:
+    x = jg.asarray([1.0, 2.0, 3.0])
+    for _ in range(2):
+        with jg.GradientTape() as tape:
+            tape.watch(x)
+            y = fn(x)
+        np.testing.assert_allclose(np.asarray(y), fn(np.array(x)))
+        np.testing.assert_allclose(tape.gradient(y, x), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", ["named", "starred", "required", "one"])
+def test_custom_gradient_with_variables_and_two_outputs(form: str) -> None:
+    w = jg.Variable([1.0, 2.0])
+
+    @jg.custom_gradient
+    def both(x: Any) -> Any:
+        v = w.value()
+
+        def pull(ga: Any, gb: Any) -> Any:
+            return ga * v + gb, [ga * x]
+
+        rules: dict[str, Any] = {
+            "named": lambda ga, gb, variables=None: pull(ga, gb),
+            "starred": lambda *gs, variables=None: pull(*gs),
+            "required": lambda ga, gb, variables: pull(ga, gb),
+            "one": lambda gs, variables=None: pull(*gs),
+        }
+        return (x * v, x + 1.0), rules[form]
+
+    x = jg.asarray([3.0, 4.0])
+    with jg.GradientTape() as tape:
+        tape.watch(x)
+        a, b = both(x)
+        y = np.sum(a) + 2.0 * np.sum(b)
+    gx, gw = tape.gradient(y, [x, w])
+    assert np.asarray(gx).tolist() == [3.0, 4.0] and np.asarray(gw).tolist() == [3.0, 4.0]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from jitgrad.control.tracing import TracedBody
 from jitgrad.errors import DTypeError, JitgradError, ShapeError, layout
 from jitgrad.graph import Tensor
 from jitgrad.operators import call
+from jitgrad.ops.common import PYTHON_SCALARS
 from jitgrad.sources import operation_text, place
 from jitgrad.spec import TensorSpec, is_compatible, spec_of
 from jitgrad.trace import describe
@@ -156,7 +157,9 @@ def _no_pair(name: str, fn: Fn, got: Any) -> StructureError:
 
 
 def check_state(name: str, fn: Fn, before: Any, after: Any, is_pair: bool = False) -> None:
-    """That a step on values has kept the structure and the shapes of its state."""
+    """That a step on values has kept the structure, the shapes and the dtypes of its state. Python numbers, which have
+    no dtype of their own, are let be.
+    """
     if is_pair and (not isinstance(after, tuple | list) or len(after) != 2):
         raise _no_pair(name, fn, after)
     after = after[0] if is_pair else after
@@ -167,7 +170,9 @@ def check_state(name: str, fn: Fn, before: Any, after: Any, is_pair: bool = Fals
     if structure != other:
         raise _structures(name, fn, states.paths(before), states.paths(after), structure, other)
     for k, (x, y) in enumerate(zip(leaves, results, strict=True)):
-        if np.shape(x) != np.shape(y):
+        is_number = type(x) in PYTHON_SCALARS or type(y) in PYTHON_SCALARS
+        one_dtype = is_number or getattr(x, "dtype", None) == getattr(y, "dtype", None)
+        if not one_dtype or np.shape(x) != np.shape(y):
             path = states.paths(before)[k]
             raise _specs(name, fn, path, spec_of(np.asarray(x)), spec_of(np.asarray(y)), None)
 

@@ -18,6 +18,7 @@ from jitgrad.errors import layout
 from jitgrad.graph import Tensor, in_graph
 from jitgrad.ops.common import as_tensor
 from jitgrad.sparse import gradients
+from jitgrad.spec import is_inexact
 from jitgrad.trace import is_dynamic_leaf, same
 
 Params = Sequence[int] | Sequence[str] | int | str | None
@@ -70,7 +71,7 @@ def make_vjp(f: Callable[..., Any], params: Params = None, persistent: bool = Tr
         with tape:
             given = _fresh_arguments(args, wanted)
             sources = [given[k] for k in wanted]
-            tape.watch(sources)
+            tape.watch([x for x in pytree.flatten(sources)[0] if is_inexact(x.dtype)])
             value = _checked_value(f, f(*given))
         return value, functools.partial(_pull, tape, value, sources)
 

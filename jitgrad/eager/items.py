@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.eager.recorder import Entry
-from jitgrad.eager.tensor import EagerTensor, is_told, plain, run, wrap
+from jitgrad.eager.tensor import EagerTensor, is_told, own_ways, plain, run, wrap
 from jitgrad.eagerness import checking, local, no_collecting, number_of, settled
 from jitgrad.gradients import gradients
 from jitgrad.graph import Tensor
@@ -77,6 +77,23 @@ def _positions(i: Any) -> Sequence[Any]:
 def item_of(x: Any, index: Any) -> Any:
     """``x[index]``, of arrays and traced values alike."""
     return x[index]
+
+
+def extract(condition: Any, arr: Any) -> Any:
+    """``np.extract``: the elements where the condition holds, an item by a mask."""
+    return compress(np.ravel(plain(settled(condition))), arr)
+
+
+def compress(condition: Any, a: Any, axis: int | None = None, out: None = None) -> Any:
+    """``np.compress``: slices along an axis (None: flattened) where the condition holds."""
+    x = run(np.ravel, (a,), {}) if axis is None else settled(a)
+    axis = 0 if axis is None else axis % x.ndim
+    mask = np.asarray(plain(settled(condition)), bool)
+    places = mask if len(mask) == x.shape[axis] else np.flatnonzero(mask)
+    return x[(*(slice(None),) * axis, places)]
+
+
+own_ways[np.extract], own_ways[np.compress] = extract, compress
 
 
 class _ItemRule:

@@ -6,6 +6,7 @@ Numbers stand for tensors on a tape, so that it keeps alive only what gradient r
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -52,6 +53,7 @@ class GradientTape:
         self._persistent = persistent
         self._variables: dict[Variable, dict[int, None]] = {}
         self._is_spent = False
+        self._was_entered = False
         self._is_in_graph = False
         self._hidden: list[Operation] = []
 
@@ -60,6 +62,7 @@ class GradientTape:
             raise RuntimeError("this tape records already")
         native.place()
         self._is_in_graph = in_graph()
+        self._was_entered = True
         open_tape(self)
         return self
 
@@ -72,7 +75,9 @@ class GradientTape:
         close_tape(self)
 
     def watch(self, tensors: Any) -> None:
-        """Record what is done with these tensors (any pytree of them; Variables too). TypeError for anything else."""
+        """Record what is done with these tensors (any pytree of them; Variables too). TypeError for anything else, a
+        warning for integers and bools, which have no gradients.
+        """
         finish()
         for x in pytree.flatten(tensors)[0]:
             if isinstance(x, Variable) and in_graph():
@@ -80,6 +85,7 @@ class GradientTape:
             elif isinstance(x, Variable):
                 self.watch_variable(x, x.eager_value())
             elif isinstance(x, EagerTensor | PendingTensor):
+                _warn_of_constant(x)
                 self.watched.add(settled(x).number)
             elif not isinstance(x, Tensor):
                 raise TypeError(f"a tape watches tensors, got {type(x).__name__}: make one with jg.asarray(...)")
@@ -133,7 +139,7 @@ class GradientTape:
 
         ``target`` is a tensor or a pytree of them; ``output_gradients``, in its structure, are the cotangents (None:
         ones). None stands where the target does not depend on a source. RuntimeError when a tape that is not persistent
-        is asked again; TypeError for targets or sources that are no tensors.
+        is asked again, and for one that was never entered; TypeError for targets or sources that are no tensors.
         """
         target = pytree.tree_map(settled, target)
         targets, wanted = pytree.flatten(target)[0], pytree.flatten(sources)
@@ -142,6 +148,7 @@ class GradientTape:
             self._spend()
             return pytree.unflatten(wanted[1], self._in_graph(targets, wanted[0], seeds))
         numbers = [self._numbers_of(x) for x in wanted[0]]
+        self._check_entered()
         self._spend()
         return pytree.unflatten(wanted[1], self._walk(targets, seeds, numbers))
 
@@ -179,6 +186,7 @@ class GradientTape:
         target = settled(target)
         self._seeds(target, [target], None)
         wanted = [Source(tuple(self._numbers_of(x)), tuple(x.shape)) for x in leaves]
+        self._check_entered()
         self._spend()
         found = derive(self.entries, target, wanted)
         if not self._persistent:
@@ -195,6 +203,12 @@ class GradientTape:
     def _constants(self) -> list[Tensor] | None:
         """What was made in graphs while the tape did not record."""
         return [t for op in self._hidden for t in op.outputs] or None
+
+    def _check_entered(self) -> None:
+        if not self._was_entered:
+            raise RuntimeError(
+                layout("this tape has recorded nothing: it was never entered", hint="compute inside: with tape: ...")
+            )
 
     def _spend(self) -> None:
         if self._is_spent:
@@ -249,6 +263,15 @@ class GradientTape:
 
 
 Cotangents = dict[int | None, Any]  # by the numbers of tensors
+
+
+def _warn_of_constant(x: Any) -> None:
+    if not is_inexact(x.dtype):
+        warnings.warn(
+            f"a tensor of dtype {x.dtype} has no gradient: watch x.astype(float), and compute with that",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def _take(entry: Entry, found: Cotangents, sources: set[int], watched: set[int]) -> None:

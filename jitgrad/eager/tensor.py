@@ -68,6 +68,9 @@ class EagerTensor(np.ndarray[Any, Any], Valued):
         if any(issubclass(t, Operators) for t in types):
             return NotImplemented
         refuse_out(func, kwargs)
+        own = own_ways.get(func)
+        if own is not None and local.collector is None:
+            return own(*args, **kwargs)
         return run(func, tuple(args), dict(kwargs))
 
     def __array_namespace__(self, *, api_version: Any = None) -> Any:
@@ -220,6 +223,10 @@ ufunc_tables: dict[np.ufunc, recorder.Table] = {}  # of ufuncs that give one arr
 
 def run_any(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``run`` for arguments and results of any kind."""
+    if list in map(type, args):
+        args = tuple([_numbers(x) if type(x) is list else x for x in args])
+    if kwargs and list in map(type, kwargs.values()):
+        kwargs = {key: _numbers(x) if type(x) is list else x for key, x in kwargs.items()}
     values = [x._plain if type(x) is EagerTensor else _deep(x) for x in args]
     options = {key: _deep(x) for key, x in kwargs.items()} if kwargs else kwargs
     result = fn(*values, **options)
@@ -237,6 +244,12 @@ def run_any(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     return kind(*outs) if hasattr(result, "_fields") else kind(outs)
 
 
+def _numbers(values: list[Any]) -> Any:
+    """A list of floating-point numbers as an array, which gradient rules depend on as a whole; any other as it is."""
+    kinds = set(map(type, values))
+    return np.array(values) if float in kinds and kinds <= {float, int} else values
+
+
 def _deep(value: Any) -> Any:
     """The value with plain arrays in place of the tensors in its lists and tuples."""
     kind = type(value)
@@ -245,6 +258,10 @@ def _deep(value: Any) -> Any:
     if kind in (list, tuple):
         return kind(map(_deep, value))
     return value
+
+
+own_ways: dict[Callable[..., Any], Callable[..., Any]] = {}
+"""Functions of NumPy whose results depend on values in ways that no trace follows, made of operations here."""
 
 
 def refuse_out(fn: Any, kwargs: Mapping[str, Any]) -> None:
