@@ -18,6 +18,7 @@ from jitgrad.spec import Shape, TensorSpec, is_compatible
 # Extents that are tried for unknown ones: two with many divisors, and small ones, at which ``x[:5]`` tells itself from
 # five elements.
 _EXTENTS = (12, 60, 2, 1, 0)
+_EXTENTS_OF_RANKS = (12, 1)  # where several ranks are tried with them
 _OTHER = 24  # tried for one of them alone, where the others have that of an example that works
 _FURTHER = (3, 4, 5, 7, 840, 10_080)  # where none of these fits
 _EACH = (12, 1, 2, 3, 4, 5, 60)  # where inputs must differ
@@ -102,9 +103,10 @@ def _groups(specs: Specs, shapes: Sequence[tuple[int, ...]]) -> Iterator[Iterato
     """Examples in groups: where a group has one that works, the next ones are not needed."""
     known = [n for spec in specs for n in spec.shape or () if n is not None]
     known = sorted({n for n in (*known, *itertools.chain(*shapes)) if n > 1} - {*_EXTENTS})
-    ranks = _RANKS if any(spec.shape is None for spec in specs) else _RANKS[:1]
-    yield (_filled(specs, (rank,), (n,)) for rank in ranks for n in (*_EXTENTS, *known))
-    yield (_filled(specs, (rank,), (n,)) for rank in ranks for n in _FURTHER)
+    is_rankless = any(spec.shape is None for spec in specs)
+    ranks, extents = (_RANKS, _EXTENTS_OF_RANKS) if is_rankless else (_RANKS[:1], _EXTENTS)
+    yield (_filled(specs, (rank,), (n,)) for rank in ranks for n in (*extents, *known))
+    yield (_filled(specs, (rank,), (n,)) for rank in ranks for n in (*_EXTENTS, *_FURTHER))
     yield from (_after(specs, shape) for shape in shapes)
     if sum(not spec.is_known for spec in specs) <= _MOST_OPEN:
         yield (_filled(specs, each, (n,)) for each in _choices(specs, ranks) for n in (*_EACH[:3], *known))
