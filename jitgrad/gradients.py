@@ -8,6 +8,8 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from jitgrad import operators
 from jitgrad.aggregation import AggregationMethod, as_method, merges_after, pair_sum, sum_of
 from jitgrad.collecting import collection_paused
@@ -326,6 +328,9 @@ def _seed(y: Tensor, g: Any) -> Tensor:
         return operators.call("ones_like", y)  # type: ignore[no-any-return]
     g = g.as_graph_element() if hasattr(g, "as_graph_element") else g
     is_symbol = isinstance(g, Tensor)
+    if not is_symbol and (kind := np.asarray(g).dtype).kind not in "biufc":
+        raise DTypeError(layout(f"grad_ys of {y.name!r} does not fit: {kind} for {y.dtype.name}", expected=y.spec,
+                                got=repr(g), op=operation_text(y.op)))  # fmt: skip
     found: Any = y.graph.as_graph_element(g) if is_symbol else operators.call("constant", g, graph=y.graph)
     return _as_cotangent(found, y)
 

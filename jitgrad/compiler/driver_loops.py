@@ -356,6 +356,11 @@ leave:
 
 
 def _gradient() -> str:
+    return f"{_before_a_step()}{_step_that_saves()}{_steps_back()}"
+
+
+def _before_a_step() -> str:
+    """The table is opened; before each step its condition is asked."""
     return f"""
 define void @jitgrad_loop_gradient(ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker) #0 {{
 entry:
@@ -406,6 +411,12 @@ look:
 begin_back:
 {_note("%k")}
   br label %back
+"""
+
+
+def _step_that_saves() -> str:
+    """Room on the stack is found for what a step saves, and it runs."""
+    return f"""\
 goes_on:
   %beyond = icmp eq i64 %k, %limit
   br i1 %beyond, label %too_long, label %fits
@@ -445,6 +456,12 @@ next:
   call void @swap_all(ptr %inside, i64 %swaps, ptr %swaps_list)
   %k1 = add i64 %k, 1
   br label %head
+"""
+
+
+def _steps_back() -> str:
+    """The steps back, the last first, and the end, however the loop came to it."""
+    return """\
 back:
   %left = phi i64 [ %used, %begin_back ], [ %left1, %returned ]
   %some = icmp sgt i64 %left, 0
@@ -473,7 +490,7 @@ give_back:
   br label %leave
 leave:
   ret void
-}}
+}
 """
 
 

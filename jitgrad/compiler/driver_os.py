@@ -150,8 +150,10 @@ def _placement(host: Platform) -> str:
     """`step_aside()` for a worker that wakes, `clear_way()` for a caller about to wake workers,
     `forbid_workers()` for one that has waited long.
     """
-    if not host.affinity:
-        return """
+    return f"{_forbid()}{_moves()}" if host.affinity else _NO_PLACEMENT
+
+
+_NO_PLACEMENT = """
 define internal void @step_aside() #0 {
   ret void
 }
@@ -164,6 +166,10 @@ define internal void @forbid_workers() #0 {
   ret void
 }
 """
+
+
+def _forbid() -> str:
+    """`forbid(thread, cpu)`: a thread may run on all processors but this one."""
     nbytes = 8 * PROCESSOR_WORDS
     return f"""
 declare i32 @sched_getcpu() #0
@@ -193,6 +199,12 @@ done:
   ret void
 }}
 
+"""
+
+
+def _moves() -> str:
+    """Who forbids which processor to whom."""
+    return f"""\
 define internal void @step_aside() #0 {{
 entry:
   %here = call i32 @sched_getcpu()
