@@ -98,6 +98,8 @@ def holds_large(value: Any) -> bool:
         return any(map(holds_large, value))
     if isinstance(value, int):
         return abs(value) > EXACT
+    if isinstance(value, float):
+        return not is_named(value)
     return not (value is None or isinstance(value, str | np.dtype))
 
 
