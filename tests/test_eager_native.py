@@ -50,6 +50,7 @@ OPERATIONS: list[Callable[[Any], Any]] = [
     lambda x: x**2.5, lambda x: 2.0**x, lambda x: x ** np.float64(3.0), lambda x: -x, lambda x: +x,
     lambda x: abs(x - 1),
     lambda x: x // 0.5, lambda x: x % 0.7, lambda x: x @ x, lambda x: X @ x, lambda x: x < 1.0, lambda x: x == x,
+    lambda x: x[::-2][1],
     lambda x: x.sum(), lambda x: x.sum(0), lambda x: x.sum(axis=0), lambda x: x.sum(axis=0, keepdims=True),
     lambda x: x.reshape(2, 3), lambda x: x.reshape((3, 2)), lambda x: x.reshape(-1, order="F"), lambda x: x.mean(),
     lambda x: x.max(), lambda x: x.astype(np.float32), lambda x: x.astype("f4"), lambda x: x.clip(0.5, 1.0),
@@ -190,6 +191,8 @@ def test_operations_are_taken() -> None:
     [
         (lambda x: x + np.ones(5), ValueError),
         (lambda x: x[7], IndexError),
+        (lambda x: x[-7], IndexError),
+        (lambda x: x[1 << 70], IndexError),
         (lambda x: x.reshape(4, 4), ValueError),
         (lambda x: x + "a", TypeError),
         (lambda x: x + None, TypeError),

@@ -14,7 +14,19 @@ from collections.abc import Sequence
 from jitgrad.compiler.eager_layout import COUNT, OP_WORDS, Op, Slots
 from jitgrad.compiler.eager_record_ir import record_ir
 from jitgrad.compiler.eager_walk_ir import walk_ir
-from jitgrad.compiler.ir_text import DESCR, HEAD, TUPLE_ITEMS, TYPE, load, load_item, load_word
+from jitgrad.compiler.ir_text import (
+    DATA,
+    DESCR,
+    DIMENSIONS,
+    HEAD,
+    RANK,
+    STRIDES,
+    TUPLE_ITEMS,
+    TYPE,
+    load,
+    load_item,
+    load_word,
+)
 
 _KIND = HEAD + 8
 _MOST_ARGUMENTS = 6
@@ -22,7 +34,9 @@ _MOST_ARGUMENTS = 6
 
 def eager_ir(slots: Slots, ops: Sequence[tuple[str, str]]) -> str:
     """The module: one exported function per operation, given as its name and its kind."""
-    parts = (record_ir(slots), walk_ir(slots), _computed(), _method(slots), _item(slots), _ufunc(), _leave())
+    parts = (
+        record_ir(slots), walk_ir(slots), _computed(), _method(slots), _element(), _item(slots), _ufunc(), _leave(),
+    )  # fmt: skip
     functions = [_function(name, kind, number) for number, (name, kind) in enumerate(ops)]
     return "\n".join((*parts, *functions)) + "\nattributes #0 = { nounwind }\n"
 
@@ -294,7 +308,14 @@ listen:
   %may = call i1 @here()
   br i1 %may, label %run, label %leave
 run:
-  %result = call ptr @PyObject_GetItem(ptr %plain, ptr %index)
+  %number = call ptr @element(ptr %plain, ptr %index)
+  %is_other = icmp eq ptr %number, null
+  br i1 %is_other, label %ask_numpy, label %wrap
+ask_numpy:
+  %found = call ptr @PyObject_GetItem(ptr %plain, ptr %index)
+  br label %wrap
+wrap:
+  %result = phi ptr [ %number, %run ], [ %found, %ask_numpy ]
   %out = call ptr @tensor(ptr %result)
   %failed = icmp eq ptr %out, null
   br i1 %failed, label %done, label %heard
@@ -354,6 +375,61 @@ leave:
 {op_word("python", Op.PYTHON)}
   %other = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %python, ptr %self, ptr %index, ptr null)
   ret ptr %other
+}}
+"""
+
+
+def _element() -> str:
+    """A number of a vector of float64, by an integer, as a new array: NumPy would make a scalar, and of that an array.
+    Null for what is left to NumPy.
+    """
+    return f"""
+define internal ptr @element(ptr %plain, ptr %index) #0 {{
+entry:
+{load("type", "%index", TYPE)}
+{load("descr", "%plain", DESCR)}
+{load("rank", "%plain", RANK, "i32")}
+  %is_int = icmp eq ptr %type, @jitgrad_type_int
+  %is_double = icmp eq ptr %descr, @jitgrad_float64
+  %is_vector = icmp eq i32 %rank, 1
+  %known = and i1 %is_int, %is_double
+  %usual = and i1 %known, %is_vector
+  br i1 %usual, label %convert, label %no
+convert:
+  %given = call i64 @PyLong_AsLongLong(ptr %index)
+{load("dims", "%plain", DIMENSIONS)}
+{load("strides", "%plain", STRIDES)}
+{load("data", "%plain", DATA)}
+  %n = load i64, ptr %dims
+  %stride = load i64, ptr %strides
+  %is_negative = icmp slt i64 %given, 0
+  %from_end = add i64 %given, %n
+  %k = select i1 %is_negative, i64 %from_end, i64 %given
+  %is_inside = icmp ult i64 %k, %n
+  br i1 %is_inside, label %make, label %outside
+make:
+  %error = icmp eq i64 %given, -1
+  br i1 %error, label %check, label %new
+check:
+  %raised = call ptr @PyErr_Occurred()
+  %is_raised = icmp ne ptr %raised, null
+  br i1 %is_raised, label %outside, label %new
+new:
+  %cell = call ptr @cell()
+  %lost = icmp eq ptr %cell, null
+  br i1 %lost, label %outside, label %fill
+fill:
+  %offset = mul i64 %k, %stride
+  %from = getelementptr i8, ptr %data, i64 %offset
+  %value = load double, ptr %from, align 1
+{load("cell_data", "%cell", DATA)}
+  store double %value, ptr %cell_data
+  ret ptr %cell
+outside:
+  call void @PyErr_Clear()
+  br label %no
+no:
+  ret ptr null
 }}
 """
 

@@ -29,6 +29,7 @@ from jitgrad.compiler.ir_text import (
     FLAGS,
     HEAD,
     RANK,
+    STRIDES,
     TUPLE_ITEMS,
     TYPE,
     load,
@@ -36,7 +37,6 @@ from jitgrad.compiler.ir_text import (
     load_word,
 )
 
-_STRIDES = HEAD + 24
 _OWN_DATA, _WRITEABLE = 0x1, 0x400
 
 
@@ -76,6 +76,7 @@ _DECLARATIONS = """
 declare ptr @PyThreadState_Get() #0
 declare i64 @PyThreadState_GetID(ptr) #0
 declare void @PyErr_Clear() #0
+declare ptr @PyErr_Occurred() #0
 declare ptr @PyIter_Next(ptr) #0
 declare i64 @PyLong_AsLongLong(ptr) #0
 declare ptr @PyTuple_New(i64) #0
@@ -125,8 +126,17 @@ fail:
 
 
 def _tensor(slots: Slots) -> str:
-    """A new tensor of a result, which it takes over: `wrap` of tensor.py. Null for null, or with an exception set."""
+    """A new tensor of a result, which it takes over: `wrap` of tensor.py. Null for null, or with an exception set. And
+    `cell()`, a new 0-d array of float64.
+    """
     return f"""
+define internal ptr @cell() #0 {{
+  call void @Py_IncRef(ptr @jitgrad_float64)
+  %cell = call ptr @jitgrad_array_new(ptr @jitgrad_type_ndarray, ptr @jitgrad_float64, i32 0, ptr null, ptr null,
+      ptr null, i32 0, ptr null)
+  ret ptr %cell
+}}
+
 define internal ptr @tensor(ptr %result) #0 {{
 entry:
   %failed = icmp eq ptr %result, null
@@ -139,9 +149,7 @@ scalar:
   %is_double = icmp eq ptr %type, @jitgrad_type_float64
   br i1 %is_double, label %double, label %convert
 double:
-  call void @Py_IncRef(ptr @jitgrad_float64)
-  %cell = call ptr @jitgrad_array_new(ptr @jitgrad_type_ndarray, ptr @jitgrad_float64, i32 0, ptr null, ptr null,
-      ptr null, i32 0, ptr null)
+  %cell = call ptr @cell()
   %no_cell = icmp eq ptr %cell, null
   br i1 %no_cell, label %drop_result, label %fill
 fill:
@@ -166,7 +174,7 @@ view:
   %lent = and i32 %fixed, {~_OWN_DATA}
 {load("rank", "%array", RANK, "i32")}
 {load("dims", "%array", DIMENSIONS)}
-{load("strides", "%array", _STRIDES)}
+{load("strides", "%array", STRIDES)}
 {load("data", "%array", DATA)}
 {load("descr", "%array", DESCR)}
   call void @Py_IncRef(ptr %descr)
@@ -336,7 +344,7 @@ def _comparisons() -> str:
 
 def _tell() -> str:
     """Enter `entry` on the tapes that watch one of two numbers, which then watch a third; 1 if there is such a tape, 0
-    if not, -1 with an exception set. With a null entry nothing is entered.
+    if not, -1 with an exception set. With a null entry nothing is entered: this is how one asks before one enters.
     """
     return f"""
 define internal i1 @contains(ptr %watched, ptr %number) #0 {{
@@ -363,10 +371,15 @@ head:
   %more = icmp slt i64 %k, %n
   br i1 %more, label %tape, label %done
 tape:
+  %alone = icmp eq i64 %n, 1
+  %not_asking = xor i1 %asking, true
+  %surely = and i1 %alone, %not_asking
   %twice = mul i64 %k, 2
 {load_item("entries", "%first", "%twice")}
   %odd = add i64 %twice, 1
 {load_item("watched", "%first", "%odd")}
+  br i1 %surely, label %hit, label %look
+look:
   %has_a = call i1 @contains(ptr %watched, ptr %a)
   br i1 %has_a, label %hit, label %second
 second:

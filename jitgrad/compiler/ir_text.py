@@ -17,7 +17,7 @@ TUPLE_ITEMS = tuple.__basicsize__
 LIST_ITEMS = HEAD + 8
 
 # PyArrayObject: data, nd (int), dimensions, strides, base, descr, flags (int)
-DATA, RANK, DIMENSIONS, DESCR, FLAGS = HEAD, HEAD + 8, HEAD + 16, HEAD + 40, HEAD + 48
+DATA, RANK, DIMENSIONS, STRIDES, DESCR, FLAGS = HEAD, HEAD + 8, HEAD + 16, HEAD + 24, HEAD + 40, HEAD + 48
 # PyArray_Descr: typeobj, kind, type, byteorder (chars), one more char, type_num (int)
 BYTE_ORDER, TYPE_NUMBER = HEAD + 10, HEAD + 12
 

@@ -8,6 +8,7 @@ The code is made when the first tape is opened; as a rule it is found on disk.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import importlib.util
 import operator
 from collections.abc import Callable
@@ -38,8 +39,9 @@ _keeps: list[Any] = []  # what machine code knows by its address
 
 @lru_cache(maxsize=1)
 def place() -> None:
-    """Put machine code in the place of operators and methods, once in a process, where there is a way to have it. Code
-    that is not on disk is compiled in the background, and takes over some 0.1 s later, in the midst of whatever runs.
+    """Put machine code in the place of operators and methods, once in a process, where there is a way to have it. Where
+    code is not on disk, LLVM is imported, which takes 40 ms, and compiles it in the background; it takes over a moment
+    later, in the midst of whatever runs.
     """
     if not (capi.is_cpython() and capi.has_lock() and importlib.util.find_spec("llvmlite")):
         return
@@ -72,6 +74,7 @@ def place() -> None:
     if code is not None:
         enter(code)
     elif config.quick_start:
+        importlib.import_module("jitgrad.compiler._codegen")  # here: a thread beside a busy one takes seconds for it
         tiers.improver.add([tiers.Task(text(), enter_compiled)])
     else:
         enter_compiled(native.compile_to_object(text()))
