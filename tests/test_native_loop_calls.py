@@ -234,6 +234,7 @@ class Alarm(Exception): pass
 def alarm(*args): raise Alarm
 
 signal.signal(signal.SIGALRM, alarm)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 calls = [jg.compile(loop), jg.compile(nest), jg.compile(jg.grad(loop))]
 expected = [f(0.5, 10) for f in calls]
 for sent, raised in ((signal.SIGINT, KeyboardInterrupt), (signal.SIGALRM, Alarm)):
