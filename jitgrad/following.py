@@ -11,7 +11,9 @@ again; one with a number that might come from an extent is not copied. With ``ve
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -266,6 +268,8 @@ class Follower:
         op.source = self._sources.get(row.source, row.source)
         op.original_op = None if row.original < 0 else operation(row.original)
         op.id = number
+        op.is_gradient = True
+        op.origins = functools.reduce(operator.or_, [x.op.origins for x in inputs], 0)
         op.outputs = tuple([Tensor(op, k, spec) for k, spec in enumerate(specs)])
         for t, (_, _, is_weak) in zip(op.outputs, row.outputs, strict=True):
             t.is_weak = is_weak

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jitgrad import operators
 from jitgrad.errors import GradientError, JitgradError, layout
@@ -13,6 +13,9 @@ from jitgrad.opdef import Control, OpDef, definitions
 from jitgrad.operators import is_open
 from jitgrad.sources import operation_text
 from jitgrad.spec import is_compatible, is_inexact
+
+if TYPE_CHECKING:
+    from jitgrad.masks import Masks
 
 # Name -> fn(op, *grads), for all graphs: an op type, or what gradient_override_map gives for one.
 registered_rules: dict[str, Callable[..., Any]] = {}
@@ -28,17 +31,27 @@ def passes_gradient(t: Tensor) -> bool:
     return (has_rule or opdef.name in registered_rules) and t.spec.dtype.kind in "fc"
 
 
-def apply_rule(op: Operation, cotangents: Sequence[Tensor | None], wanted: Sequence[Tensor]) -> Sequence[Tensor | None]:
+def has_own_rule(op: Operation) -> bool:
+    """Whether the rule of an operation is the one that its op was defined with."""
+    return GRADIENT_RULE not in op._attrs and op.opdef.name not in registered_rules
+
+
+def apply_rule(
+    op: Operation, cotangents: Sequence[Tensor | None], wanted: Sequence[Tensor], masks: Masks | None = None
+) -> Sequence[Tensor | None]:
     """The cotangents of an operation's inputs by its gradient rule, checked.
 
-    GradientError when it has none, RuleError when it gives the wrong number of them or a wrong shape.
+    A graph function takes the masks of its cotangents, and enters those of what it gives. GradientError when there is
+    no rule, RuleError when it gives the wrong number of them or a wrong shape.
     """
-    return _checked(op, _found(op, cotangents, wanted))
+    return _checked(op, _found(op, cotangents, wanted, masks))
 
 
-def _found(op: Operation, cotangents: Sequence[Tensor | None], wanted: Sequence[Tensor]) -> Sequence[Tensor | None]:
+def _found(
+    op: Operation, cotangents: Sequence[Tensor | None], wanted: Sequence[Tensor], masks: Masks | None
+) -> Sequence[Tensor | None]:
     opdef: OpDef = op.opdef
-    if GRADIENT_RULE in op._attrs or opdef.name in registered_rules:
+    if not has_own_rule(op):
         return _overridden(op, op._attrs.get(GRADIENT_RULE, opdef.name), cotangents)
     if opdef.vjp is None:
         if opdef.differentiable:
@@ -48,6 +61,8 @@ def _found(op: Operation, cotangents: Sequence[Tensor | None], wanted: Sequence[
     if isinstance(opdef.kind, Control):
         matter = set(wanted)
         params = {**params, "wanted": tuple([x in matter for x in op.inputs])}
+        if opdef.kind.form == "function":
+            params["masks"] = masks
     g, out = _bare(op, cotangents)
     graph = innermost(op.graph)
     before = len(graph)

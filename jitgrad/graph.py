@@ -37,6 +37,8 @@ _no_params: dict[str, Any] = {}
 
 # The attr that names the gradient rule of an operation made inside gradient_override_map, or is the rule.
 GRADIENT_RULE = "_gradient_op_type"
+# How many operations without inputs a graph tells apart when it looks for what lies between two tensors.
+ORIGINS = 256
 
 
 class Tensor(Operators, NumpyProtocols):
@@ -93,8 +95,22 @@ class Operation:
     """A node of a graph: an op applied to tensors, with params (what is computed) and attrs (annotations)."""
 
     __slots__ = (
-        "__weakref__", "_attrs", "_colocation", "control_inputs", "device", "graph", "id", "inputs", "is_gradient",
-        "name", "opdef", "original_op", "outputs", "params", "source",
+        "__weakref__",
+        "_attrs",
+        "_colocation",
+        "control_inputs",
+        "device",
+        "graph",
+        "id",
+        "inputs",
+        "is_gradient",
+        "name",
+        "opdef",
+        "original_op",
+        "origins",
+        "outputs",
+        "params",
+        "source",
     )  # fmt: skip
 
     outputs: tuple[Tensor, ...]
@@ -116,6 +132,7 @@ class Operation:
         """Whether it was made for a gradient: by the rule of an operation, or as a seed, a sum or a gate."""
         self.source: Source | None = here.source or user_source()
         self.id = len(graph._operations)
+        self.origins = 0  # bits: of which operations without inputs it is made
         self.outputs = ()
 
     @property
@@ -218,6 +235,7 @@ class Graph:
         self._names: dict[str, int] = {}
         self._here = Here()
         self.scope_counter = itertools.count()
+        self.origin_counter = itertools.count()
         self.seed: int | None = None
         self.draws = itertools.count()  # numbers of the operations that draw random numbers
         self.functions: dict[str, Any] = {}
@@ -384,6 +402,21 @@ class Graph:
         here = self._here._replace(name_scope=name_scope, attrs=attrs, asks=False)
         return _At(self, here)
 
+    def continuing(
+        self, op: Operation, attrs: MappingProxyType[str, Any], name_scope: str
+    ) -> contextlib.AbstractContextManager[None]:
+        """Operations made inside go on with what ``op`` makes for a gradient: they have its place, the operation that
+        it derives from and its source line, these attrs, and names that begin with ``name_scope``.
+        """
+
+        def beside(here: Here) -> Here:
+            return here._replace(
+                device=op.device, colocation=op._colocation, name_scope=name_scope, attrs=attrs, asks=False,
+                original_op=op.original_op, source=op.source, is_gradient=True,
+            )  # fmt: skip
+
+        return _Inside(self, beside)
+
     def making_gradients(self) -> contextlib.AbstractContextManager[None]:
         """Operations made inside say that they are made for a gradient."""
         return _Inside(self, lambda here: here._replace(is_gradient=True))
@@ -421,8 +454,12 @@ class Graph:
         if here.control:
             op.control_inputs = tuple(c for c in here.control if all(x.op is not c for x in inputs))
         self._operations.append(op)
+        origins = inputs[0].op.origins if inputs else self._new_origin(opdef)
         for x in inputs:
             x._consumers.append(op)
+            if (joint := origins | x.op.origins) != origins:
+                origins = joint
+        op.origins = origins
         if here.asks:
             op._attrs = {}
             for key, value in here.attrs.items():
@@ -450,6 +487,11 @@ class Graph:
         self._operations[count:] = reversed(kept)
         for place, op in enumerate(self._operations[count:], count):
             op.id = place
+
+
+    def _new_origin(self, opdef: OpDef) -> int:
+        """The bit of an operation without inputs, none for a constant; beyond ORIGINS, several share one."""
+        return 0 if opdef.name == "constant" else 1 << next(self.origin_counter) % ORIGINS
 
 
 _default: contextvars.ContextVar[Graph | None] = contextvars.ContextVar("jitgrad_default_graph", default=None)

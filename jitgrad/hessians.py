@@ -5,6 +5,7 @@ vectors; the same of functions is in transforms.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,16 @@ from jitgrad.batching_rules import Lead, outer_pattern
 from jitgrad.control.deferred import call_replayed
 from jitgrad.differentiation import units
 from jitgrad.errors import DTypeError, GradientError, ShapeError, layout
-from jitgrad.gradients import gradients, operations_between
+from jitgrad.gradients import Options, gradients, operations_between
 from jitgrad.graph import Graph, Tensor, apply_one, default_graph, graph_of
 from jitgrad.opdef import find
 from jitgrad.operators import call, is_open
 from jitgrad.ops.common import as_tensor
 from jitgrad.ops.state import Variable
 from jitgrad.scopes import compile_attrs
+from jitgrad.seeds import is_number_for
 from jitgrad.sources import operation_text
+from jitgrad.sparse import warn_of_dense
 from jitgrad.spec import is_compatible, is_inexact, shape_text
 from jitgrad.tangents import curvature_along
 from jitgrad.trace import same
@@ -44,11 +47,13 @@ def hessians(
     targets = _tensors(ys, default_graph())
     sources = _tensors(xs, graph_of(targets))
     _refuse_integers(sources)
-    options = {
-        "colocate_gradients_with_ops": colocate_gradients_with_ops,
-        "gate_gradients": gate_gradients,
-        "aggregation_method": aggregation_method,
-    }
+    options = replace(
+        Options.checked(name, colocate_gradients_with_ops, gate_gradients, aggregation_method), name="gradients"
+    )  # fmt: skip
+    graph = graph_of([*targets, *sources])
+    options = replace(
+        Options.checked(name, colocate_gradients_with_ops, gate_gradients, aggregation_method), name="gradients"
+    )  # fmt: skip
     graph = graph_of([*targets, *sources])
     before = len(graph)
     try:
@@ -65,8 +70,8 @@ def hessians(
         return found
 
 
-def _all_hessians(ys: Sequence[Tensor], xs: Sequence[Tensor], options: dict[str, Any]) -> list[Tensor]:
-    slopes = gradients(ys, xs, **options)
+def _all_hessians(ys: Sequence[Tensor], xs: Sequence[Tensor], options: Options) -> list[Tensor]:
+    slopes = gradients(ys, xs, None, options)
     return [_hessian(g, x, options) for g, x in zip(slopes, xs, strict=True)]
 
 
@@ -87,13 +92,13 @@ def _refuse_integers(xs: Sequence[Tensor]) -> None:
             raise DTypeError(layout(f"{x.name!r} of dtype {x.dtype.name} carries no gradient", op=operation_text(x.op)))
 
 
-def _hessian(g: Tensor | None, x: Tensor, options: dict[str, Any]) -> Tensor:
+def _hessian(g: Tensor | None, x: Tensor, options: Options) -> Tensor:
     """All derivatives of the gradient ``g`` of x."""
     if g is None:
         return _zeros(x)
     with g.graph.only_attrs(compile_attrs(g.op)):
         seed = same(call("zeros_like", g))
-    (along,) = gradients([g], [x], [seed], **options)
+    (along,) = gradients([g], [x], [seed], options)
     if along is None:
         return _zeros(x)
     lead = Lead(x.spec.size) if x.spec.is_known else Lead(None, call("ravel", x))
@@ -119,21 +124,34 @@ def hessian_vector_product(ys: Any, xs: Any, v: Any) -> list[Tensor]:
     """
     targets = _tensors(ys, default_graph())
     sources = _tensors(xs, graph_of(targets))
-    vectors = [v] if _is_one(xs) and not isinstance(v, list | tuple) else list(v)
+    vectors = [v] if _is_one(xs) and not isinstance(v, list | tuple) else [None] if v is None else list(v)
     if len(vectors) != len(sources):
         raise ValueError(f"hessian_vector_product got {len(vectors)} vectors v for {len(sources)} xs")
     _refuse_integers(sources)
     for k, (vector, x) in enumerate(zip(vectors, sources, strict=True)):
-        shape = vector.shape if hasattr(vector, "shape") else np.shape(vector)
-        if not is_compatible(shape, x.shape) or vector is None:
-            raise ShapeError(
-                layout(f"hessian_vector_product: v[{k}] does not fit xs[{k}]", expected=x.spec,
-                       got=None if vector is None else shape_text(shape), op=operation_text(x.op))
-            )  # fmt: skip
+        _refuse_vector(k, vector, x)
     graph = graph_of([*targets, *sources])
     with graph.as_default(), graph.name_scope("hessian_vector_product"):
-        slopes = gradients(targets, sources)
-        return curvature_along(slopes, sources, [as_tensor(t, x.dtype) for t, x in zip(vectors, sources, strict=True)])
+        slopes, before = gradients(targets, sources), len(graph)
+        tangents = [as_tensor(t, x.dtype) for t, x in zip(vectors, sources, strict=True)]
+        products = curvature_along(slopes, sources, tangents)
+        warn_of_dense(graph._operations[before:], set(products))
+        return products
+
+
+def _refuse_vector(k: int, vector: Any, x: Tensor) -> None:
+    """ShapeError for a vector of another shape than x, or none; DTypeError for one that is not of numbers, or complex
+    for a real x.
+    """
+    what, fields = f"hessian_vector_product: v[{k}] does not fit xs[{k}]", {"op": operation_text(x.op)}
+    if vector is None:
+        raise ShapeError(layout(what, expected=x.spec, got="None", **fields))
+    given = vector if hasattr(vector, "shape") else np.asarray(vector)
+    if not is_compatible(given.shape, x.shape):
+        raise ShapeError(layout(what, expected=x.spec, got=shape_text(given.shape), **fields))
+    if not is_number_for(np.dtype(given.dtype), x.dtype):
+        raise DTypeError(layout(f"{what}: {given.dtype} for {x.dtype.name}", expected=x.spec, **fields,
+                                hint="take .real of it" if given.dtype.kind == "c" else None))  # fmt: skip
 
 
 __all__ = ["hessian_vector_product", "hessians"]

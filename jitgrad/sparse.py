@@ -8,13 +8,14 @@ and the scatter runs only if someone makes them dense. One dense addend makes th
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence, Set
 from typing import Any
 
-from jitgrad.gradients import gradients as dense_gradients
+from jitgrad.gradients import Options, gradients_and_operations
 from jitgrad.graph import Operation, Tensor, apply_one
 from jitgrad.opdef import Elementwise, find
 from jitgrad.operators import call, takes_open
-from jitgrad.ops.slices import IndexedSlices
+from jitgrad.ops.slices import IndexedSlices, is_large, warn_if_large
 from jitgrad.scopes import compile_attrs
 
 Rows = tuple[Tensor, Tensor]
@@ -39,12 +40,14 @@ def gradients(
 
     ``colocate_gradients_with_ops``: gradient operations get the device and the colocation groups of their operation.
     ``gate_gradients``: all gradients of an operation are ready before any of them is used. ``aggregation_method``: an
-    AggregationMethod, by which several gradients of one tensor are summed; ValueError for anything else.
+    AggregationMethod, by which several gradients of one tensor are summed; ValueError for anything else. TypeError
+    for a flag that is no bool, and for a name that is no string.
     """
-    found = dense_gradients(
-        ys, xs, grad_ys, name, colocate_gradients_with_ops, gate_gradients, aggregation_method, stop_gradients
-    )
-    return [None if g is None else as_slices(g) for g in found]
+    options = Options.checked(name, colocate_gradients_with_ops, gate_gradients, aggregation_method, stop_gradients)
+    found, made = gradients_and_operations(ys, xs, grad_ys, options)
+    given = [None if g is None else as_slices(g) for g in found]
+    warn_of_dense(made, {g for g in given if isinstance(g, Tensor)})
+    return given
 
 
 def as_slices(g: Tensor) -> Tensor | IndexedSlices:
@@ -52,9 +55,7 @@ def as_slices(g: Tensor) -> Tensor | IndexedSlices:
     parts = _parts(g)
     if parts is None:
         return g
-    graph = g.graph
-    scopes = graph.only_attrs(compile_attrs(g.op)), graph.name_scope(f"{g.op.name}_slices"), graph.making_gradients()
-    with scopes[0], scopes[1], scopes[2], graph.as_default():
+    with g.graph.continuing(g.op, compile_attrs(g.op), f"{g.op.name}_slices/"), g.graph.as_default():
         rows = [_flat(part) for part in parts]
         if len(rows) == 1 and all(map(operator.is_, rows[0], parts[0].inputs[1:])):
             return IndexedSlices.of_dense(*rows[0], g)
@@ -63,24 +64,50 @@ def as_slices(g: Tensor) -> Tensor | IndexedSlices:
         return IndexedSlices.of_dense(values, indices, dense)
 
 
+def warn_of_dense(made: Sequence[Operation], dense: Set[Tensor]) -> None:
+    """Warn of large gradients of look-ups that are no slices: ``dense`` ones, and what an operation asks values of.
+
+    ``made`` are the operations of the gradients.
+    """
+    for op in made:
+        if is_row_scatter(op) and is_large(op.outputs[0].spec) and (op.outputs[0] in dense or _is_read(op, dense)):
+            warn_if_large(op.name, op.outputs[0].spec)
+
+
+def _is_read(op: Operation, dense: Set[Tensor]) -> bool:
+    """Whether the values of an operation are read by others than sums, or by a sum that is given as dense."""
+    pending = [op]
+    while pending:
+        for reader in pending.pop().outputs[0]._consumers:
+            if not _is_sum(reader):
+                return True
+            if reader.outputs[0] in dense:
+                return True
+            pending.append(reader)
+    return False
+
+
 def _joined(column: tuple[Tensor, ...]) -> Tensor:
     return column[0] if len(column) == 1 else call("concatenate", list(column))
 
 
 def _parts(g: Tensor) -> list[Operation] | None:
-    """The scatters that a tensor is the sum of; None when it is anything else."""
-    op = g.op
-    if is_row_scatter(op):
-        return [op]
-    if not isinstance(op.opdef.kind, Elementwise) or op.type not in ("add_n", "add", "identity"):
-        return None
+    """The scatters that a tensor is the sum of, in its order; None when it is anything else."""
     found: list[Operation] = []
-    for x in op.inputs:
-        parts = _parts(x)
-        if parts is None:
+    pending = [g.op]
+    while pending:
+        op = pending.pop()
+        if is_row_scatter(op):
+            found.append(op)
+        elif _is_sum(op):
+            pending += [x.op for x in reversed(op.inputs)]
+        else:
             return None
-        found += parts
     return found
+
+
+def _is_sum(op: Operation) -> bool:
+    return isinstance(op.opdef.kind, Elementwise) and op.type in ("add_n", "add", "identity")
 
 
 def is_row_scatter(op: Operation) -> bool:
@@ -91,13 +118,15 @@ def is_row_scatter(op: Operation) -> bool:
 
 
 def _flat(op: Operation) -> Rows:
-    """Rows and positions of a scatter, with those of a scatter that made its rows put together."""
-    _, updates, index = op.inputs
-    inner = updates.op
-    if is_row_scatter(inner) and _rank(index) == 1 and _rank(inner.inputs[2]) == 1:
-        values, positions = _flat(inner)
-        return values, call("take", index, positions, 0)
-    return _rows_of(updates, index)
+    """Rows and positions of a scatter, with those of the scatters that made its rows put together."""
+    outer: list[Tensor] = []
+    while is_row_scatter(inner := op.inputs[1].op) and _rank(op.inputs[2]) == 1 and _rank(inner.inputs[2]) == 1:
+        outer.append(op.inputs[2])
+        op = inner
+    values, positions = _rows_of(*op.inputs[1:])
+    for index in reversed(outer):
+        positions = call("take", index, positions, 0)
+    return values, positions
 
 
 def _rows_of(updates: Tensor, index: Tensor) -> Rows:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jitgrad import pytree
-from jitgrad.gradients import gradients
+from jitgrad.gradients import Options, gradients
 from jitgrad.graph import Graph, Tensor
 from jitgrad.interpreter import interpret
 from jitgrad.operators import call
@@ -94,7 +94,7 @@ def directional_derivatives(
         found = []
         for level in range(1, order + 1):
             direction = [_direction(array, rng) for array in arrays]
-            grads = gradients(target, inputs, name=f"order{level}")
+            grads = gradients(target, inputs, None, Options(f"order{level}"))
             found.append(_compare(level, target, inputs, grads, arrays, direction, step))
             target = _weighted_sum([g for g in grads if g is not None] or [target * 0.0], rng)
     return found

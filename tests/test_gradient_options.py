@@ -319,3 +319,25 @@ def test_vectors_of_a_product_with_the_hessian_are_checked() -> None:
         x = jg.placeholder(np.float64, (3,))
         with pytest.raises(ValueError, match=r"(?s)v\[0\] does not fit xs\[0\].*f64\[3\].*\[2\]"):
             jg.hessian_vector_product(np.sum(x**3), x, np.ones(2))
+        for vector, got in [(None, "got: +None"), ([None], "got: +None")]:
+            with pytest.raises(ValueError, match=rf"(?s)v\[0\] does not fit xs\[0\].*f64\[3\].*{got}"):
+                jg.hessian_vector_product(np.sum(x**3), x, vector)
+        with pytest.raises(TypeError, match=r"(?s)v\[0\] does not fit xs\[0\]: complex128 for float64.*hint"):
+            jg.hessian_vector_product(np.sum(x**3), x, [1j * np.ones(3)])
+        (product,) = jg.hessian_vector_product(np.sum(x**3), x, [[1, 2, 3]])
+        assert run(product, {x: np.ones(3)}).tolist() == [6, 12, 18]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"gate_gradients": "no"}, "gate_gradients must be a bool, got 'no'"),
+        ({"colocate_gradients_with_ops": 1}, "colocate_gradients_with_ops must be a bool, got 1"),
+        ({"name": 3}, "name must be a string or None, got 3"),
+    ],
+)
+def test_options_are_checked(graph: jg.Graph, options: dict[str, Any], text: str) -> None:
+    x = scalar()
+    for fn in (jg.gradients, jg.hessians):
+        with pytest.raises(TypeError, match=text):
+            fn(x * x, x, **options)

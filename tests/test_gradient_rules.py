@@ -87,6 +87,15 @@ def test_overrides_are_compiled_and_differentiated_again(graph: jg.Graph, separa
         np.testing.assert_allclose(value, 3 * np.exp(AT), rtol=1e-14)
 
 
+def test_what_is_registered_is_checked() -> None:
+    for wrong in (None, 3):
+        with pytest.raises(TypeError, match=f"takes the type of an op, a string, got {wrong}"):
+            jg.register_gradient(wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=rf"'Sixfold' must be a function fn\(op, \*grads\), got {wrong}"):
+            jg.register_gradient("Sixfold")(wrong)  # type: ignore[arg-type]
+    assert "Sixfold" not in registered_rules and None not in registered_rules
+
+
 # what a rule gives
 
 

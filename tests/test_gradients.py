@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
-from jitgrad.gradients import registered_rules
+from jitgrad.gradient_rules import registered_rules
 from tests.counting import assert_linear, count_calls
 
 pytestmark = pytest.mark.quick
@@ -321,16 +321,49 @@ def test_cost_is_linear() -> None:
     assert_linear(prepare, 1000)
 
 
-def test_small_gradients_in_a_large_graph_cost_what_they_span() -> None:
+@pytest.mark.parametrize("side", ["readers", "readers of readers", "behind"])
+def test_small_gradients_in_a_large_graph_cost_what_they_span(side: str) -> None:
+    """The bulk is made between x and y, reads x or is read by y, and is seen by one of the two walks alone."""
+
     def cost(length: int) -> int:
         with jg.Graph().as_default():
             x = variable()
-            middle = chain(x, length)
-            ends = [np.sin(middle) for _ in range(20)]
-            chain(middle, length)
-            return count_calls(lambda: [jg.gradients(end, middle) for end in ends])
+            start = np.cos(x)
+            bulk = chain(start, length) if side != "readers" else None
+            for _ in range(length if side == "readers" else 0):
+                np.sin(start)
+            small = np.sin(start if side != "behind" else bulk)
+            ends = [small * float(k) for k in range(20)]
+            of = start if side != "behind" else bulk
+            return count_calls(lambda: [jg.gradients(end, of) for end in ends])
 
     assert cost(20_000) < 1.5 * cost(200)
+
+
+@pytest.mark.parametrize("is_leaf", [False, True])
+def test_what_x_has_no_part_in_costs_nothing(is_leaf: bool) -> None:
+    """x feeds half of the operations, y is made of the other half, and one lies between."""
+
+    def cost(length: int) -> int:
+        with jg.Graph().as_default():
+            x, other = variable(), variable()
+            start = x if is_leaf else np.cos(x)
+            for _ in range(length):
+                np.sin(start)
+            y = start * chain(other, length)
+            return count_calls(lambda: [jg.gradients(y, start) for _ in range(10)])
+
+    assert cost(10_000) < 1.5 * cost(100)
+
+
+def test_more_placeholders_than_are_told_apart(graph: jg.Graph) -> None:
+    xs = [variable() for _ in range(600)]
+    parts = [np.sin(x) for x in xs]
+    grads = jg.gradients(parts[::2], xs)
+    assert [g is not None for g in grads] == [k % 2 == 0 for k in range(600)]
+    assert jg.gradients(parts[3], [xs[3 + 256], xs[3]])[0] is None
+    c = jg.constant(2.0)
+    assert run(jg.gradients(c * c, [c])) == [4]
 
 
 @pytest.mark.parametrize(

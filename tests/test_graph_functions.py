@@ -452,6 +452,18 @@ def test_two_gradients_are_one_too_many() -> None:
         jg.function(lambda a: a, func_name="fn", grad_func=lambda a, g: g, python_grad_func=lambda op, g: g)
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("compiled", "yes"), ("compiled", 3), ("separate_compiled_gradients", 3), ("noinline", "x"), ("noinline", None),
+        ("func_name", 3), ("grad_func", 3), ("python_grad_func", "rule"),
+    ],
+)  # fmt: skip
+def test_options_are_checked(option: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=f"{option} must be .*, got {value!r}"):
+        jg.function(lambda a: a, **{option: value})
+
+
 def test_a_gradient_of_the_wrong_count(x: Any) -> None:
     fn = jg.function(lambda a, b: a * b, func_name="fn", python_grad_func=lambda op, g: [g] * 3)
     with pytest.raises(ValueError, match="function 'fn' gave 3 gradients for 2 arguments"):
@@ -538,6 +550,23 @@ def test_recursion_is_refused(x: Any) -> None:
         return a.sum() if a.shape[0] == 1 else halves(a[: a.shape[0] // 2] + a[a.shape[0] // 2 :])
 
     np.testing.assert_allclose(run(halves(x[:4]), {x: X}), X[:4].sum())
+
+
+def test_recursion_through_ever_larger_shapes_is_refused(x: Any) -> None:
+    @jg.function
+    def grows(a: Any) -> Any:
+        return grows(np.concatenate([a, a]))
+
+    with pytest.raises(jg.RecursiveFunctionError, match=r"(?s)function 'grows' calls itself with ever other.*while_lo"):
+        grows(x)
+    assert not x.graph.functions
+
+    def endless(depth: int) -> int:
+        return endless(depth + 1)
+
+    with pytest.raises(RecursionError) as other:  # of the user's own
+        jg.function(lambda a: a * endless(0))(x)
+    assert not isinstance(other.value, jg.RecursiveFunctionError)
 
 
 def test_nested_functions_and_bodies(x: Any) -> None:

@@ -27,7 +27,9 @@ LAYERS = (
     ("opdef",),
     ("sources", "operators", "dispatch", "graph", "scopes", "program", "again", "views", "inlining"),
     ("ops", "listing", "interpreter", "nonfinite", "restoring"),
-    ("aggregation", "gradient_rules", "gradients", "tangents"),
+    (
+        "aggregation", "gradient_rules", "gradient_walk", "gradients", "masks", "reachability", "seeds", "tangents",
+    ),
     ("sparse",),
     ("compiler",),
     ("executable", "following"),

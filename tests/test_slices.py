@@ -164,6 +164,39 @@ def test_slices_survive_every_option(method: Any, gate: bool, separate: bool | N
     np.testing.assert_allclose(value.numpy(), 2 * TABLE * weights)
 
 
+@pytest.mark.parametrize("colocated", [False, True])
+def test_what_slices_are_made_of_is_named_and_placed_as_the_sum(colocated: bool) -> None:
+    with jg.Graph().as_default() as graph:
+        with graph.device("/gpu:1"), jg.jit_scope():
+            t = jg.placeholder(np.float64, (5, 3))
+            y = np.sum(jg.gather(t, [1, 2]) ** 2) + np.sum(jg.gather(t, [[1], [2]]) ** 3)
+        before = len(graph)
+        with graph.name_scope("out"), graph.device("/cpu:9"):
+            (g,) = jg.gradients(y, t, colocate_gradients_with_ops=colocated)
+        made = [op for op in graph.operations[before:] if "_slices" in op.name]
+        (total,) = [op for op in graph.operations[before:] if op.type == "add_n" and op.outputs[0].shape == (5, 3)]
+    assert {g.values.op, g.indices.op} < set(made) and total.name == "out/gradients/add_n"
+    assert {op.name.rpartition("/")[0] for op in made} == {"out/gradients/add_n_slices"}
+    assert {op.device for op in made} == {total.device} == {"/gpu:1" if colocated else "/cpu:9"}
+    groups = {tuple(op.colocation_groups) for op in made}
+    assert groups == ({tuple(total.colocation_groups)} if colocated else {(f"loc:@{op.name}",) for op in made})
+    assert all(op.attrs == total.attrs and op.is_gradient for op in made)
+
+
+def test_thousands_of_lookups_without_recursion() -> None:
+    with jg.Graph().as_default():
+        t = jg.placeholder(np.float64, (5, 2))
+        many = jg.add_n([np.sum(jg.gather(t, [k % 5])) for k in range(1500)])
+        (of_many,) = jg.gradients(many, t, aggregation_method=jg.AggregationMethod.EXPERIMENTAL_ACCUMULATE_N)
+        nested = t
+        for _ in range(1500):
+            nested = jg.gather(nested, [1, 0])
+        (of_nested,) = jg.gradients(np.sum(nested), t)
+        assert of_many.values.shape == (1500, 2) and of_nested.values.shape == (2, 2)
+        positions = jg.Session().run(of_many.indices, {t: TABLE})
+    assert np.bincount(positions).tolist() == [300] * 5
+
+
 def test_another_dtype_is_refused() -> None:
     s = jg.IndexedSlices(np.ones((2, 2), np.float32), [1, 1], (5, 2))
     for make in (lambda: np.asarray(s, np.float64), lambda: jg.constant(s, np.float64)):
@@ -244,6 +277,25 @@ def test_a_large_dense_tensor_is_warned_of_once(monkeypatch: pytest.MonkeyPatch)
         with pytest.warns(UserWarning, match=r"gradients/take_grad/\S+ made dense|broadcast\S* made dense") as caught:
             _ = (g * 1.0, g + 1.0)
         assert len(caught) == 1
+
+
+def test_a_large_gradient_that_the_walk_makes_dense_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices_module, "LARGE", 10)
+    monkeypatch.setattr(slices_module, "_warned", set())
+    text = r"take\w*_grad/scatter_take made dense at test_slices.py:\d+: 10 elements, 0.0 GB"
+    with jg.Graph().as_default():
+        t, small = jg.placeholder(np.float64, (5, 2)), jg.placeholder(np.float64, (4, 2))
+        with pytest.warns(UserWarning, match=text) as behind:
+            jg.gradients(np.sum(jg.gather(t * 2.0, [1])), t)
+        with pytest.warns(UserWarning, match=text) as added:
+            jg.gradients(np.sum(jg.gather(t, [1])) + np.sum(t * t), t)
+        with pytest.warns(UserWarning, match=text) as product:
+            jg.hessian_vector_product(np.sum(jg.gather(t, [1]) ** 2), t, TABLE)
+        assert len(behind) == len(added) == len(product) == 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            jg.gradients(np.sum(jg.gather(t, [1])) + np.sum(jg.gather(jg.gather(t, [1, 2]), [0])), t)
+            jg.gradients(np.sum(jg.gather(small * 2.0, [1])), small)
 
 
 # -- Variables -----------------------------------------------------------------------------------------------

@@ -208,8 +208,10 @@ def _specialise(specs: Specs, params: Params) -> Params:
 
 
 def _vjp(
-    g: Any, out: Any, *inputs: Tensor, body: Deferred, noinline: bool, wanted: Sequence[bool] | None = None
-) -> Sequence[Tensor | None]:
+    g: Any, out: Any, *inputs: Tensor, body: Deferred, noinline: bool, wanted: Sequence[bool] | None = None,
+    masks: Any = None,
+) -> Sequence[Tensor | None]:  # fmt: skip
+    """As the rule of a graph function; the body is not known yet, so masks of cotangents end here."""
     gs = g if isinstance(g, tuple) else (g,)
     used = tuple([is_inexact(x.dtype) and (wanted is None or wanted[k]) for k, x in enumerate(inputs)])
     given = tuple([g is not None for g in gs])

@@ -19,6 +19,7 @@ from jitgrad.control.tracing import TracedBody
 from jitgrad.errors import layout
 from jitgrad.gradient_rules import RuleError, fitted
 from jitgrad.graph import Graph, Here, Operation, Tensor, apply
+from jitgrad.masks import Masks
 from jitgrad.opdef import Control, OpDef, Params, Specs, find
 from jitgrad.operators import call as call_op
 from jitgrad.ops.gathering import zeros_like_shape
@@ -119,22 +120,30 @@ class GraphFunction:
     # -- its gradient --------------------------------------------------------------------------------------------------
 
     def _gradient(
-        self, g: Any, out: Any, *inputs: Tensor, body: Subgraph, noinline: bool, wanted: Sequence[bool] | None = None
-    ) -> Sequence[Any]:
+        self, g: Any, out: Any, *inputs: Tensor, body: Subgraph, noinline: bool, wanted: Sequence[bool] | None = None,
+        masks: Masks | None = None,
+    ) -> Sequence[Any]:  # fmt: skip
         outs, gs = (out, g) if isinstance(out, tuple) else ((out,), (g,))
         if self.rule is not None:
             return self._by_rule(outs, gs[: self.n_results], inputs)
         used = tuple([is_inexact(x.dtype) and (wanted is None or wanted[k]) for k, x in enumerate(inputs)])
         if not any(used):
             return [None] * len(inputs)
-        given = tuple([g is not None for g in gs])
-        if (used, given) not in self._cache:
-            self._cache[used, given] = _derive(self, used, given)
-        derived: _Derived = self._cache[used, given]
-        cotangents = [g for g in gs if g is not None]
+        masks = masks or Masks()
+        bounds = [masks.of(g) for g in gs]
+        key = (used, tuple([g is not None for g in gs]), tuple([mask is not None for mask in bounds]))
+        if key not in self._cache:
+            self._cache[key] = _derive(self, *key)
+        derived: _Derived = self._cache[key]
+        cotangents = [t for t in (*gs, *bounds) if t is not None]
         found = iter(derived.function.call((*inputs, *derived.late, *outs[self.n_results :], *cotangents)))
-        return [next(derived.given(k, x, found)) if is_used else None
-                for k, (x, is_used) in enumerate(zip(inputs, used, strict=True))]  # fmt: skip
+        grads: list[Any] = [next(derived.given(k, x, found)) if is_used else None
+                            for k, (x, is_used) in enumerate(zip(inputs, used, strict=True))]  # fmt: skip
+        for k in derived.masked:
+            masks.enter(grads[k], next(found))
+        for k in derived.unread:
+            masks.enter_zeros(grads[k])
+        return grads
 
     def _by_rule(self, outs: Sequence[Tensor], gs: Sequence[Tensor | None], inputs: Sequence[Tensor]) -> list[Any]:
         """What the user's rule gives; what the body reads from outside gets no gradient where the rule gives none."""
@@ -182,14 +191,18 @@ def _specialise(specs: Specs, params: Params) -> Params:
 
 @dataclass(frozen=True, eq=False)
 class _Derived:
-    """The gradient of a function as a function: (*inputs, *late, *kept outputs, *cotangents) → gradients.
+    """The gradient of a function as a function: (*inputs, *late, *kept outputs, *cotangents, *their masks) →
+    (*gradients, *their masks).
 
-    ``late`` is what rules read from outside, ``sliced`` tells the inputs whose gradients are rows and their positions.
+    ``late`` is what rules read from outside, ``sliced`` tells the inputs whose gradients are rows and their positions,
+    ``masked`` those whose gradients have a mask, ``unread`` those that no output depends on.
     """
 
     function: GraphFunction
     late: tuple[Tensor, ...]
     sliced: frozenset[int]
+    masked: tuple[int, ...]
+    unread: tuple[int, ...]
 
     def given(self, k: int, x: Tensor, found: Iterator[Tensor]) -> Iterator[Tensor]:
         """The gradient of input ``k``, from the next of the outputs."""
@@ -200,23 +213,28 @@ class _Derived:
             yield apply(find("scatter_take"), zeros_like_shape(x), values, indices, axis=0)
 
 
-def _derive(function: GraphFunction, used: Sequence[bool], given: Sequence[bool]) -> _Derived:
+def _derive(
+    function: GraphFunction, used: Sequence[bool], given: Sequence[bool], bounded: Sequence[bool]
+) -> _Derived:
     """The gradient with respect to the inputs that ``used`` says for cotangents of the outputs that ``given`` says,
-    defined in the graph of the function.
+    with masks where ``bounded`` says so, defined in the graph of the function.
     """
     body, kept = function.body, function.body.outputs[function.n_results :]
     outputs = tuple([t for t, is_given in zip(body.outputs, given, strict=True) if is_given])
     plain = Subgraph(body.graph, body.inputs, outputs, function.name)
-    whole, late = complete(plain, len(body.inputs))
+    masked = [has_mask for has_mask, is_given in zip(bounded, given, strict=True) if is_given]
+    whole, late = complete(plain, len(body.inputs), masked)
     d = derivative_of(whole)
     with body.graph.reopened():
         grads = [as_slices(zeros_or(d.gradients[k], x)) for k, x in enumerate(body.inputs) if used[k]]
         made = [t for g in grads for t in ((g.values, g.indices) if isinstance(g, IndexedSlices) else (g,))]
     places = [k for k, is_used in enumerate(used) if is_used]
     sliced = frozenset(k for k, g in zip(places, grads, strict=True) if isinstance(g, IndexedSlices))
-    cotangents = tuple([c for c in d.cotangents if c is not None])
-    sub = Subgraph(body.graph, (*whole.inputs, *kept, *cotangents), tuple(made), f"{function.name}_grad")
-    return _Derived(define(sub, noinline=function.noinline), late, sliced)
+    cotangents = tuple([c for c in (*d.cotangents, *d.masks) if c is not None])
+    unread = tuple(k for k in places if d.gradients[k] is None)
+    found = {k: mask for k in places if k not in sliced and (mask := d.input_masks[k]) is not None}
+    sub = Subgraph(body.graph, (*whole.inputs, *kept, *cotangents), (*made, *found.values()), f"{function.name}_grad")
+    return _Derived(define(sub, noinline=function.noinline), late, sliced, tuple(found), unread)
 
 
 # -- defining ----------------------------------------------------------------------------------------------------------

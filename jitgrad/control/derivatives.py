@@ -7,12 +7,15 @@ values that depend on nothing but constants of the loop (made again), and the re
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from jitgrad.control.subgraph import Body, Subgraph, outside
-from jitgrad.gradients import gradients
+from jitgrad.gradients import Options, gradients
 from jitgrad.graph import Operation, Tensor
+from jitgrad.masks import Masks
 from jitgrad.opdef import Elementwise, Reindex, Shaped, View
 from jitgrad.operators import call
 from jitgrad.ops.creation import placeholder
@@ -33,11 +36,16 @@ _CHEAP = frozenset((
 class Derivative:
     """A body with its gradient: per output the stand-in for its cotangent, per input its gradient; None where
     the dtype carries none, or where the outputs do not depend on the input.
+
+    ``masks``: stand-ins for where cotangents are 0 because of a where(), of those outputs that have them; and
+    ``input_masks``: what these tell of the gradients.
     """
 
     body: Subgraph
     cotangents: tuple[Tensor | None, ...]
     gradients: tuple[Tensor | None, ...]
+    masks: tuple[Tensor | None, ...]
+    input_masks: tuple[Tensor | None, ...]
 
     @property
     def graph(self) -> Body:
@@ -45,25 +53,41 @@ class Derivative:
         return self.body.graph
 
 
-def derivative_of(body: Subgraph) -> Derivative:
-    """The body with its gradient, built once."""
+def derivative_of(body: Subgraph, masked: Sequence[bool] = ()) -> Derivative:
+    """The body with its gradient, built once; ``masked`` tells the outputs of whose cotangents a mask is given, ()
+    none.
+    """
     made: Derivative | None = body._cache.get("derivative")
     if made is None:
         with body.graph.reopened():
-            cotangents = tuple(_stand_in("cotangent", y) for y in body.outputs)
-            pairs = [(y, g) for y, g in zip(body.outputs, cotangents, strict=True) if g is not None]
-            smooth = [x for x in body.inputs if is_inexact(x.dtype)]
-            found = iter(_partial([y for y, _ in pairs], smooth, [g for _, g in pairs], body.inputs))
-            per_input = tuple(next(found) if is_inexact(x.dtype) else None for x in body.inputs)
-        made = body._cache["derivative"] = Derivative(body, cotangents, per_input)
+            made = body._cache["derivative"] = _derived(body, masked)
     return made
 
 
+def _derived(body: Subgraph, masked: Sequence[bool]) -> Derivative:
+    cotangents = tuple(_stand_in("cotangent", y) for y in body.outputs)
+    masks = tuple(
+        new_input("mask", TensorSpec(y.shape, np.dtype(bool))) if is_masked else None
+        for y, is_masked in zip(body.outputs, masked or (False,) * len(body.outputs), strict=True)
+    )
+    table = Masks()
+    for g, mask in zip(cotangents, masks, strict=True):
+        if g is not None and mask is not None:
+            table.enter(g, mask)
+    pairs = [(y, g) for y, g in zip(body.outputs, cotangents, strict=True) if g is not None]
+    smooth = [x for x in body.inputs if is_inexact(x.dtype)]
+    found = iter(_partial([y for y, _ in pairs], smooth, [g for _, g in pairs], body.inputs, table))
+    per_input = tuple(next(found) if is_inexact(x.dtype) else None for x in body.inputs)
+    return Derivative(body, cotangents, per_input, masks, tuple(map(table.of, per_input)))
+
+
 def _partial(
-    ys: Sequence[Tensor], xs: Sequence[Tensor], cotangents: Sequence[Tensor], inputs: Sequence[Tensor]
+    ys: Sequence[Tensor], xs: Sequence[Tensor], cotangents: Sequence[Tensor], inputs: Sequence[Tensor], masks: Masks
 ) -> Sequence[Tensor | None]:
     """Partial derivatives: an input may be made of another one in the graph, and is a value of its own here."""
-    return gradients(list(ys), list(xs), list(cotangents), stop_gradients=list(inputs)) if ys else [None] * len(xs)
+    if not ys:
+        return [None] * len(xs)
+    return gradients(list(ys), list(xs), list(cotangents), Options(stopped=list(inputs)), masks)
 
 
 def _stand_in(name: str, like: Tensor) -> Tensor | None:
@@ -81,12 +105,14 @@ def zeros_or(g: Tensor | None, like: Tensor) -> Tensor:
     return made
 
 
-def complete(body: Subgraph, n_consts: int) -> tuple[Subgraph, tuple[Tensor, ...]]:
+def complete(
+    body: Subgraph, n_consts: int, masked: Sequence[bool] = ()
+) -> tuple[Subgraph, tuple[Tensor, ...]]:  # fmt: skip
     """The body with what its rules read from outside as further inputs behind its first ``n_consts``; and that.
 
     A rule given by a user may read other tensors than the function that it belongs to.
     """
-    derivative_of(body)
+    derivative_of(body, masked)
     known = set(body.inputs)
     late = {inner: key for key, inner in body.graph.captures.items() if inner not in known}
     if not late:
@@ -103,8 +129,9 @@ def _deriving_as(old: Subgraph, new: Subgraph, at: int, count: int) -> Subgraph:
     """
     d: Derivative | None = old._cache.get("derivative")
     if d is not None:
-        gradients = (*d.gradients[:at], *(None,) * count, *d.gradients[at:])
-        new._cache["derivative"] = Derivative(new, d.cotangents, gradients)
+        none = (None,) * count
+        gradients, masks = ((*of[:at], *none, *of[at:]) for of in (d.gradients, d.input_masks))
+        new._cache["derivative"] = replace(d, body=new, gradients=gradients, input_masks=masks)
     return new
 
 

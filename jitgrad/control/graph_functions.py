@@ -41,6 +41,19 @@ class FunctionOptions:
     python_grad_func: Fn | None = None
     noinline: bool = False
 
+    def __post_init__(self) -> None:
+        """TypeError for an option that is none."""
+        if not isinstance(self.func_name, str | None):
+            raise TypeError(f"func_name must be a string or None, got {self.func_name!r}")
+        for key in ("compiled", "separate_compiled_gradients"):
+            if not isinstance(getattr(self, key), bool | None):
+                raise TypeError(f"{key} must be a bool or None, got {getattr(self, key)!r}")
+        if not isinstance(self.noinline, bool):
+            raise TypeError(f"noinline must be a bool, got {self.noinline!r}")
+        for key in ("grad_func", "python_grad_func"):
+            if getattr(self, key) is not None and not callable(getattr(self, key)):
+                raise TypeError(f"{key} must be a function or None, got {getattr(self, key)!r}")
+
 
 def function(
     fn: Fn | None = None,
@@ -62,11 +75,10 @@ def function(
     ``separate_compiled_gradients`` as for ``jit_scope``. A call is compiled together with what is around it, unless
     ``noinline``. The gradient is derived from the body, unless ``python_grad_func(op, *grads)`` or
     ``grad_func(*inputs, *grads)``, tensors of the arguments and of the gradients of results, gives one gradient per
-    input; ValueError when both are given. RecursiveFunctionError for a function that calls itself.
+    input; ValueError when both are given, TypeError for an option that is none. RecursiveFunctionError for a function
+    that calls itself.
     """
-    options = FunctionOptions(
-        func_name, compiled, separate_compiled_gradients, grad_func, python_grad_func, bool(noinline)
-    )
+    options = FunctionOptions(func_name, compiled, separate_compiled_gradients, grad_func, python_grad_func, noinline)
     return functools.partial(Function, options=options) if fn is None else Function(fn, options)
 
 
@@ -147,10 +159,7 @@ class Function:
 
     def _define(self, graph: Graph, structure: Any, given: Sequence[Any], key: Any) -> GraphFunction:
         if key in _under_way.keys:
-            raise RecursiveFunctionError(
-                layout(f"function {self.name!r} calls itself, and would never end", function=describe(self.fn),
-                       needed=place(), hint="write the repetition as while_loop, scan or fori_loop")
-            )  # fmt: skip
+            raise self._recursion("calls itself, and would never end")
 
         @functools.wraps(self.fn)
         def body(tensors: list[Tensor]) -> Any:
@@ -163,6 +172,11 @@ class Function:
         _under_way.keys = (*_under_way.keys, key)
         try:
             traced = trace_body(body, graph, [list(range(len(likes)))], likes, "x", FunctionBody)
+        except RecursionError as error:
+            depth = sum(under_way[0] is self for under_way in _under_way.keys)
+            if depth < 2 or isinstance(error, RecursiveFunctionError):
+                raise
+            raise self._recursion("calls itself with ever other arguments") from None
         finally:
             _under_way.keys = _under_way.keys[:-1]
         options = self.options
@@ -171,6 +185,12 @@ class Function:
             return function_attrs(graph, name, options.compiled, options.separate_compiled_gradients)
 
         return define_traced(traced, self.name, attrs, options.noinline, self._rule)
+
+    def _recursion(self, does: str) -> RecursiveFunctionError:
+        return RecursiveFunctionError(
+            layout(f"function {self.name!r} {does}", function=describe(self.fn), needed=place(),
+                   hint="write the repetition as while_loop, scan or fori_loop")
+        )  # fmt: skip
 
     # -- the user's gradient -------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from jitgrad.batching import batch
 from jitgrad.compiled import run_once
 from jitgrad.eager.recorder import Entry, OwnRules, parts
 from jitgrad.eager.tensor import EagerTensor, run
-from jitgrad.gradients import gradients
+from jitgrad.gradients import Options, gradients
 from jitgrad.graph import Tensor
 from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor
@@ -129,7 +129,7 @@ def _stacks_in_graph(
     with target.graph.as_default():
         stack = as_tensor(seeds)
         seed = stack[0]
-        found = gradients([target], list(sources), [seed], stop_gradients=constants)
+        found = gradients([target], list(sources), [seed], Options(stopped=constants))
         wanted = [g for g in found if g is not None]
         made = iter(batch(wanted, {seed: stack}, len(seeds)))
         return [None if g is None else next(made) for g in found]

@@ -5,7 +5,6 @@ Slices stand where a tensor does: they are made dense when an operation wants on
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -156,7 +155,8 @@ class IndexedSlices(Standing):
 
     def _densified(self) -> Any:
         if not self._is_dense:
-            _warn_if_large(self)
+            what = self.values.op.name if isinstance(self.values, Tensor) else "slices"
+            warn_if_large(what, self.spec)
             if self._dense is None:
                 self._dense = _densify(self.values, self.indices, self._checked_shape())
             self._is_dense = True
@@ -274,15 +274,16 @@ def segment_sum(values: Any, indices: Any, rows: int) -> Any:
     return out
 
 
-def _warn_if_large(slices: IndexedSlices) -> None:
-    shape = slices.shape
-    if shape is None or None in shape or math.prod(shape) < LARGE:
-        return
+def is_large(spec: TensorSpec) -> bool:
+    """Whether a tensor is known to have so many elements that to make it of slices is worth a warning."""
+    return spec.is_known and spec.size >= LARGE
+
+
+def warn_if_large(what: str, spec: TensorSpec) -> None:
+    """Warn that slices are made a dense tensor of that spec, if it is a large one, once per place of the user's."""
     place = user_source()
-    if place in _warned:
+    if not is_large(spec) or place in _warned:
         return
     _warned.add(place)
-    count = math.prod(shape)
-    what = slices.values.op.name if isinstance(slices.values, Tensor) else "slices"
-    size = f"{count:,} elements, {count * slices.dtype.itemsize / 1e9:.1f} GB"
+    size = f"{spec.size:,} elements, {spec.nbytes / 1e9:.1f} GB"
     warnings.warn_explicit(f"{what} made dense at {source_text(place)}: {size}", UserWarning, *place)
