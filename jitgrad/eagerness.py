@@ -1,12 +1,11 @@
 """What has a value now, and what listens to eager operations of a thread: open tapes, and a scope that collects; it
-records nothing. Machine code knows what listens by ``here``, which is void after every change.
+records nothing. Machine code knows what listens by ``local.shown``, which is void after every change.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeGuard
@@ -65,30 +64,45 @@ class Collecting(Protocol):
 
 
 class _Local(threading.local):
+    """``shown`` holds what machine code is to know of the thread, which has it too (capi.keep_in_thread): the entries
+    and the watched numbers of each tape; False where operations are to be left to Python; None: this is to be found.
+    """
+
     tapes: tuple[Watcher, ...] = ()
     collector: Any = None
     unfinished: tuple[weakref.ref[Collecting], ...] = ()  # they are kept by what is to be computed
 
+    def __init__(self) -> None:
+        self.shown: list[Any] = [None]
+
 
 local = _Local()
-
-MOST_TAPES = 4
-here = array("q", [-1] * (3 + 2 * MOST_TAPES))
-"""What machine code knows of one thread: its number (-1: nothing is known), whether machine code may take operations
-there, how many tapes are open, and of each the addresses of ``entries`` and ``watched``.
-"""
 
 
 def set_tapes(tapes: tuple[Watcher, ...]) -> None:
     """These tapes hear of this thread's eager operations from now on."""
+    shown = local.shown
+    shown[0] = None  # first too: an exception may arrive in between, from a signal
     local.tapes = tapes
-    here[0] = -1
+    shown[0] = None
 
 
 def set_collector(collector: Any) -> None:
     """This collects, or looks at, this thread's eager operations from now on; None: they just run."""
+    shown = local.shown
+    shown[0] = None
     local.collector = collector
-    here[0] = -1
+    shown[0] = None
+
+
+def show() -> None:
+    """Fill in ``local.shown``."""
+    shown = local.shown
+    while shown[0] is None:
+        tapes, collector = local.tapes, local.collector
+        shown[0] = tuple([part for t in tapes for part in (t.entries, t.watched)]) if collector is None else False
+        if local.tapes is not tapes or local.collector is not collector:  # changed by what a signal has called
+            shown[0] = None
 
 
 class _Checking:

@@ -42,14 +42,16 @@ _SYMBOLS = (
     "PyDict_DelItem",
     "PySet_Contains",
     "PySet_Add",
-    "PyThreadState_Get",
-    "PyThreadState_GetID",
+    "PyThreadState_GetDict",
     "PyErr_Occurred",
     "PyErr_SetString",
     "PyErr_Clear",
     "PyErr_CheckSignals",
     "PyGILState_Ensure",
     "PyGILState_Release",
+    "PyErr_NoMemory",
+    "PyMem_Malloc",
+    "PyMem_Free",
     "PyEval_SaveThread",
     "PyEval_RestoreThread",
     "PyObject_CallFunctionObjArgs",
@@ -151,11 +153,12 @@ def method(cls: type, name: str, address: int, kind: str) -> Any:
     return new(cls, ctypes.addressof(definition))
 
 
-def thread_number() -> int:
-    """The number of the running thread: no other thread of the interpreter ever has it again."""
-    state, number = ctypes.pythonapi.PyThreadState_Get, ctypes.pythonapi.PyThreadState_GetID
-    state.restype, number.argtypes, number.restype = ctypes.c_void_p, [ctypes.c_void_p], ctypes.c_int64
-    return int(number(state()))
+def keep_in_thread(key: str, value: Any) -> None:
+    """Keep a value where C finds what belongs to the running thread; it ends with the thread."""
+    memory = ctypes.pythonapi.PyThreadState_GetDict
+    memory.restype = ctypes.c_void_p
+    kept: dict[str, Any] = ctypes.cast(memory(), ctypes.py_object).value
+    kept[key] = value
 
 
 @cache

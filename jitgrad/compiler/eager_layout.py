@@ -1,16 +1,12 @@
-"""Words by which Python tells machine code of eager operations: where a tensor keeps what, what an operation is; no
-code.
+"""Words by which Python tells machine code of eager operations: where a tensor keeps what, what an operation is, what
+an entry of a tape; no code.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
+from types import EllipsisType, NoneType
 from typing import NamedTuple
-
-THREAD, SHOWN, COUNT, FIRST_TAPE = range(4)
-"""In ``eagerness.here``: the thread, whether its operations may be taken, how many tapes, and the first of them: pairs
-of the addresses of entries and watched.
-"""
 
 
 class Slots(NamedTuple):
@@ -33,17 +29,42 @@ class Op(IntEnum):
 
 OP_WORDS = len(Op)
 
+THREAD_WORD = "jitgrad eager"
+"""Under this key a thread keeps ``eagerness.local.shown``."""
+
+RULE, INPUTS_OF, OUTPUTS_OF, ENTRY_HEAD = range(4)
+"""Where in an entry of a tape are the rule, how many inputs it has, and how many outputs; the numbers begin after that:
+those of the inputs, then those of the outputs, then what is kept.
+"""
+
+X, Y, OUT = 1, 2, 4
+"""Bits that say what the rule of one or two operands reads: the operands, the result."""
+
+MOST_RULES = 4096
+"""As many rules of one kind are known at a time; then all are forgotten."""
+
+PLAIN_TYPES: tuple[type, ...] = (int, bool, str, NoneType, type)
+"""Of these are the arguments that keys of methods are made from (``keys.options_key``), and tuples of integers."""
+
+BASIC_TYPES: tuple[type, ...] = (int, slice, NoneType, EllipsisType)
+"""Of these are the indices that take no element twice, and tuples of them."""
+
+NAMED_TYPES = {kind.__name__: kind for kind in (*PLAIN_TYPES, *BASIC_TYPES, float, tuple)}
+"""Those of Python that the code knows, by the symbols `jitgrad_type_...`."""
+
 KEYS, KEY_RANK = 512, 4
 KEY_WORDS = KEY_RANK + 3
 """So many keys of tensors, each as the address of the dtype, the number of axes, their extents (0 for those that there
 are not), and the address of the key.
 """
 KEY_FACTORS = (13, 31, 37, 41, 43)
+DTYPE_SHIFT = 5
 
 
 def key_place(dtype: int, rank: int, extents: tuple[int, ...]) -> int:
     """Where a key is to be looked for."""
-    return ((dtype >> 5) + sum(f * n for f, n in zip(KEY_FACTORS, (rank, *extents), strict=True))) % KEYS
+    weighted = sum(f * n for f, n in zip(KEY_FACTORS, (rank, *extents), strict=True))
+    return ((dtype >> DTYPE_SHIFT) + weighted) % KEYS
 
 
 INPUTS, KEPT, STEPS, CALLS = range(4)

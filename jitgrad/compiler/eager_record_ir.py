@@ -1,40 +1,33 @@
 """How a result becomes a tensor and how tapes are told, as LLVM IR text; what computes it is elsewhere.
 
-    here()                               whether machine code may take this thread's operations
+    listeners()                          what listens in this thread: a tuple, or False for what is left to Python
+    may()                                whether machine code may take this thread's operations; -1 for an exception
     tensor(result)                       a new tensor of a result, which it takes over; null for null
-    operand(x), number(x), key(x)        what NumPy, tapes and rules know of an operand; null for what is left to Python
-    tell(a, b, entry, out)               enters what was done with two numbers on the tapes that watch one of them
+    tell(tapes, a, b, entry, out)        enters what was done with two numbers on the tapes that watch one of them
     recorded(fn, table, x, y, out)       the tensor `out`, made of x and y, after the tapes were told
 
-A rule that is not known yet is left to the recorder in Python.
+Every call out of here may run Python: a signal, the garbage collector, another thread while NumPy computes. So what
+listens is asked for after NumPy has computed, as the Python functions do, and kept alive while it is told. It lies in
+the dictionary that CPython keeps for C in each thread: a cell, and in it what Python has filled in. A rule that is not
+known yet is left to the recorder in Python.
 """
 
 from __future__ import annotations
 
-from jitgrad.compiler.eager_layout import (
-    COUNT,
-    FIRST_TAPE,
-    KEY_FACTORS,
-    KEY_RANK,
-    KEY_WORDS,
-    KEYS,
-    SHOWN,
-    THREAD,
-    Slots,
-)
+from jitgrad.compiler.eager_layout import ENTRY_HEAD, NAMED_TYPES, OUT, RULE, Slots, X, Y
 from jitgrad.compiler.ir_text import (
     DATA,
     DESCR,
     DIMENSIONS,
     FLAGS,
     HEAD,
+    LIST_ITEMS,
     RANK,
     STRIDES,
     TUPLE_ITEMS,
     TYPE,
     load,
     load_item,
-    load_word,
 )
 
 _OWN_DATA, _WRITEABLE = 0x1, 0x400
@@ -43,40 +36,31 @@ _OWN_DATA, _WRITEABLE = 0x1, 0x400
 def record_ir(slots: Slots) -> str:
     """The functions, and all declarations."""
     parts = (
-        _DECLARATIONS, _here(), _tensor(slots), _operand(slots), _number(slots), _key(slots), _tell(), _entry(),
-        _recorded(slots),
+        _declarations(), _LISTENERS, _ARRAY, _tensor(slots), _WATCHES, _TELL, _PUT, _ENTRY, _KNOWN_RULE,
+        _enter_known(slots), _LEARN, _record(slots), _RECORDED,
     )  # fmt: skip
     return "\n".join(parts)
 
 
-_DECLARATIONS = """
-@jitgrad_eager_here = external global i8
-@jitgrad_eager_ops = external global i8
-@jitgrad_eager_keys = external global i8
-@jitgrad_eager_show = external global i8
-@jitgrad_eager_counter = external global i8
-@jitgrad_eager_record_one = external global i8
-@jitgrad_eager_record_pair = external global i8
-@jitgrad_type_tensor = external global i8
-@jitgrad_type_ndarray = external global i8
-@jitgrad_type_float = external global i8
-@jitgrad_type_int = external global i8
-@jitgrad_type_bool = external global i8
-@jitgrad_type_str = external global i8
-@jitgrad_type_type = external global i8
-@jitgrad_type_tuple = external global i8
-@jitgrad_type_slice = external global i8
-@jitgrad_type_float64 = external global i8
-@jitgrad_float64 = external global i8
-@jitgrad_none = external global i8
-@jitgrad_ellipsis = external global i8
-@jitgrad_one = external global i8
-@jitgrad_two = external global i8
-@jitgrad_call_name = external global i8
-declare ptr @PyThreadState_Get() #0
-declare i64 @PyThreadState_GetID(ptr) #0
-declare void @PyErr_Clear() #0
+_OBJECTS = (
+    "eager_ops", "eager_keys", "eager_word", "eager_show", "eager_counter", "eager_record_one", "eager_record_pair",
+    "eager_true", "eager_false", "float64", "none", "false", "one", "two", "call_name", "type_tensor", "type_ndarray",
+    "type_float64",
+)  # fmt: skip
+
+
+def _declarations() -> str:
+    names = (*_OBJECTS, *[f"type_{name}" for name in NAMED_TYPES])
+    return "\n".join(f"@jitgrad_{name} = external global i8" for name in names) + _FUNCTIONS
+
+
+_FUNCTIONS = """
+declare ptr @PyThreadState_GetDict() #0
 declare ptr @PyErr_Occurred() #0
+declare void @PyErr_Clear() #0
+declare ptr @PyErr_NoMemory() #0
+declare ptr @PyMem_Malloc(i64) #0
+declare void @PyMem_Free(ptr) #0
 declare ptr @PyIter_Next(ptr) #0
 declare i64 @PyLong_AsLongLong(ptr) #0
 declare ptr @PyTuple_New(i64) #0
@@ -97,39 +81,49 @@ declare i64 @llvm.ctpop.i64(i64) #0
 """
 
 
-def _here() -> str:
-    """Whether machine code may take this thread's operations; what is not known of it is asked for."""
-    return f"""
-define internal i1 @here() #0 {{
+# What is not known of the thread is asked for, and again when that has run Python which has changed it.
+_LISTENERS = f"""
+define internal ptr @listeners() #0 {{
 entry:
-  %state = call ptr @PyThreadState_Get()
-  %thread = call i64 @PyThreadState_GetID(ptr %state)
-{load_word("known", "@jitgrad_eager_here", THREAD)}
-  %same = icmp eq i64 %thread, %known
-  br i1 %same, label %look, label %ask
+  br label %look
+look:
+  %memory = call ptr @PyThreadState_GetDict()
+  %bare = icmp eq ptr %memory, null
+  br i1 %bare, label %ask, label %search
+search:
+  %cell = call ptr @PyDict_GetItemWithError(ptr %memory, ptr @jitgrad_eager_word)
+  %new = icmp eq ptr %cell, null
+  br i1 %new, label %ask, label %read
+read:
+{load("items", "%cell", LIST_ITEMS)}
+  %shown = load ptr, ptr %items
+  %void = icmp eq ptr %shown, @jitgrad_none
+  br i1 %void, label %ask, label %done
 ask:
   %answer = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr @jitgrad_eager_show, ptr null)
   %lost = icmp eq ptr %answer, null
-  br i1 %lost, label %fail, label %told
+  br i1 %lost, label %done, label %told
 told:
   call void @Py_DecRef(ptr %answer)
   br label %look
-look:
-{load_word("shown", "@jitgrad_eager_here", SHOWN)}
-  %may = icmp ne i64 %shown, 0
-  ret i1 %may
-fail:
-  call void @PyErr_Clear()
-  ret i1 false
+done:
+  %found = phi ptr [ %shown, %read ], [ null, %ask ]
+  ret ptr %found
+}}
+
+define internal i32 @may() #0 {{
+  %shown = call ptr @listeners()
+  %lost = icmp eq ptr %shown, null
+  %is_tuple = icmp ne ptr %shown, @jitgrad_false
+  %yes = zext i1 %is_tuple to i32
+  %answer = select i1 %lost, i32 -1, i32 %yes
+  ret i32 %answer
 }}
 """
 
 
-def _tensor(slots: Slots) -> str:
-    """A new tensor of a result, which it takes over: `wrap` of tensor.py. Null for null, or with an exception set. And
-    `cell()`, a new 0-d array of float64.
-    """
-    return f"""
+# `cell` is a new 0-d array of float64; `array_for` the array of a result, which it takes over.
+_ARRAY = f"""
 define internal ptr @cell() #0 {{
   call void @Py_IncRef(ptr @jitgrad_float64)
   %cell = call ptr @jitgrad_array_new(ptr @jitgrad_type_ndarray, ptr @jitgrad_float64, i32 0, ptr null, ptr null,
@@ -137,37 +131,56 @@ define internal ptr @cell() #0 {{
   ret ptr %cell
 }}
 
-define internal ptr @tensor(ptr %result) #0 {{
+define internal ptr @cell_of(ptr %double) #0 {{
 entry:
-  %failed = icmp eq ptr %result, null
-  br i1 %failed, label %fail, label %look
-look:
+  %cell = call ptr @cell()
+  %lost = icmp eq ptr %cell, null
+  br i1 %lost, label %done, label %fill
+fill:
+{load("value", "%double", HEAD, "double")}
+{load("data", "%cell", DATA)}
+  store double %value, ptr %data
+  br label %done
+done:
+  ret ptr %cell
+}}
+
+define internal ptr @array_for(ptr %result) #0 {{
+entry:
 {load("type", "%result", TYPE)}
   %exact = icmp eq ptr %type, @jitgrad_type_ndarray
-  br i1 %exact, label %view, label %scalar
+  br i1 %exact, label %same, label %scalar
+same:
+  ret ptr %result
 scalar:
   %is_double = icmp eq ptr %type, @jitgrad_type_float64
   br i1 %is_double, label %double, label %convert
 double:
-  %cell = call ptr @cell()
-  %no_cell = icmp eq ptr %cell, null
-  br i1 %no_cell, label %drop_result, label %fill
-fill:
-{load("number_value", "%result", HEAD, "double")}
-{load("cell_data", "%cell", DATA)}
-  store double %number_value, ptr %cell_data
-  call void @Py_DecRef(ptr %result)
-  br label %view
-drop_result:
-  call void @Py_DecRef(ptr %result)
-  br label %fail
+  %cell = call ptr @cell_of(ptr %result)
+  br label %done
 convert:
   %converted = call ptr @jitgrad_array_from(ptr %result, ptr null, i32 0, i32 0, i32 0, ptr null)
+  br label %done
+done:
+  %array = phi ptr [ %cell, %double ], [ %converted, %convert ]
   call void @Py_DecRef(ptr %result)
-  %lost = icmp eq ptr %converted, null
+  ret ptr %array
+}}
+"""
+
+
+def _tensor(slots: Slots) -> str:
+    """`wrap` of tensor.py; null for null, or with an exception set."""
+    return f"""
+define internal ptr @tensor(ptr %result) #0 {{
+entry:
+  %failed = icmp eq ptr %result, null
+  br i1 %failed, label %fail, label %convert
+convert:
+  %array = call ptr @array_for(ptr %result)
+  %lost = icmp eq ptr %array, null
   br i1 %lost, label %fail, label %view
 view:
-  %array = phi ptr [ %result, %look ], [ %cell, %fill ], [ %converted, %convert ]
 {load("flags", "%array", FLAGS, "i32")}
   %fixed = and i32 %flags, {~_WRITEABLE}
   store i32 %fixed, ptr %flags_at
@@ -196,7 +209,7 @@ done:
   ret ptr %out
 drop_out:
   call void @Py_DecRef(ptr %out)
-  ret ptr null
+  br label %fail
 drop:
   call void @Py_DecRef(ptr %array)
   br label %fail
@@ -206,31 +219,238 @@ fail:
 """
 
 
-def _operand(slots: Slots) -> str:
-    """What NumPy is given for an operand; null for one that is left to Python."""
-    return f"""
-define internal ptr @operand(ptr %x) #0 {{
+_WATCHES = """
+define internal i1 @contains(ptr %watched, ptr %number) #0 {
 entry:
-{load("type", "%x", TYPE)}
-  %is_tensor = icmp eq ptr %type, @jitgrad_type_tensor
-  br i1 %is_tensor, label %tensor, label %other
-tensor:
-{load("plain", "%x", slots.plain)}
-  ret ptr %plain
-other:
-  %is_float = icmp eq ptr %type, @jitgrad_type_float
-  %is_int = icmp eq ptr %type, @jitgrad_type_int
-  %is_array = icmp eq ptr %type, @jitgrad_type_ndarray
-  %is_number = or i1 %is_float, %is_int
-  %is_known = or i1 %is_number, %is_array
-  %found = select i1 %is_known, ptr %x, ptr null
+  %absent = icmp eq ptr %number, null
+  br i1 %absent, label %no, label %look
+look:
+  %answer = call i32 @PySet_Contains(ptr %watched, ptr %number)
+  %is_in = icmp eq i32 %answer, 1
+  ret i1 %is_in
+no:
+  ret i1 false
+}
+
+define internal i1 @watches(ptr %watched, ptr %a, ptr %b) #0 {
+entry:
+  %has_a = call i1 @contains(ptr %watched, ptr %a)
+  br i1 %has_a, label %yes, label %second
+second:
+  %has_b = call i1 @contains(ptr %watched, ptr %b)
+  ret i1 %has_b
+yes:
+  ret i1 true
+}
+"""
+
+# `tell` gives 1 if there is a tape that watches a or b, 0 if not, -1 with an exception set. Such tapes then watch `out`
+# too. With a null entry nothing is entered: this is how one asks before one enters, so one tape is not asked again.
+_TELL = f"""
+define internal i32 @tell(ptr %tapes, ptr %a, ptr %b, ptr %entry, ptr %out) #0 {{
+start:
+{load("n", "%tapes", HEAD, "i64")}
+  %first = getelementptr i8, ptr %tapes, i64 {TUPLE_ITEMS}
+  %asking = icmp eq ptr %entry, null
+  %entering = xor i1 %asking, true
+  %is_alone = icmp eq i64 %n, 2
+  %surely = and i1 %is_alone, %entering
+  br label %head
+head:
+  %k = phi i64 [ 0, %start ], [ %k2, %next ]
+  %found = phi i32 [ 0, %start ], [ %found1, %next ]
+  %more = icmp slt i64 %k, %n
+  br i1 %more, label %tape, label %done
+tape:
+{load_item("entries", "%first", "%k")}
+  %odd = add i64 %k, 1
+{load_item("watched", "%first", "%odd")}
+  br i1 %surely, label %enter, label %look
+look:
+  %hit = call i1 @watches(ptr %watched, ptr %a, ptr %b)
+  br i1 %hit, label %heard, label %next
+heard:
+  br i1 %asking, label %yes, label %enter
+yes:
+  ret i32 1
+enter:
+  %appended = call i32 @PyList_Append(ptr %entries, ptr %entry)
+  %added = call i32 @PySet_Add(ptr %watched, ptr %out)
+  %both = or i32 %appended, %added
+  %well = icmp eq i32 %both, 0
+  br i1 %well, label %next, label %fail
+next:
+  %found1 = phi i32 [ %found, %look ], [ 1, %enter ]
+  %k2 = add i64 %k, 2
+  br label %head
+done:
+  ret i32 %found
+fail:
+  ret i32 -1
+}}
+"""
+
+_PUT = """
+define internal i64 @put(ptr %items, i64 %k, ptr %object) #0 {
+  %absent = icmp eq ptr %object, null
+  %item = select i1 %absent, ptr @jitgrad_none, ptr %object
+  call void @Py_IncRef(ptr %item)
+  %at = getelementptr ptr, ptr %items, i64 %k
+  store ptr %item, ptr %at
+  %next = add i64 %k, 1
+  ret i64 %next
+}
+
+define internal i64 @put_if(i64 %bits, i64 %bit, ptr %items, i64 %k, ptr %object) #0 {
+entry:
+  %masked = and i64 %bits, %bit
+  %is_set = icmp ne i64 %masked, 0
+  br i1 %is_set, label %keep, label %skip
+keep:
+  %next = call i64 @put(ptr %items, i64 %k, ptr %object)
+  ret i64 %next
+skip:
+  ret i64 %k
+}
+"""
+
+# An entry of one or two inputs and one output, which keeps what the bits say; null with an exception set.
+_ENTRY = f"""
+define internal ptr @entry(ptr %rule, i64 %bits, ptr %x, ptr %a, ptr %y, ptr %b, ptr %result, ptr %out) #0 {{
+entry:
+  %kept = call i64 @llvm.ctpop.i64(i64 %bits)
+  %is_pair = icmp ne ptr %y, null
+  %one_more = zext i1 %is_pair to i64
+  %least = add i64 %kept, {ENTRY_HEAD + 2}
+  %size = add i64 %least, %one_more
+  %made = call ptr @PyTuple_New(i64 %size)
+  %lost = icmp eq ptr %made, null
+  br i1 %lost, label %done, label %fill
+fill:
+  %items = getelementptr i8, ptr %made, i64 {TUPLE_ITEMS}
+  %inputs = select i1 %is_pair, ptr @jitgrad_two, ptr @jitgrad_one
+  %k1 = call i64 @put(ptr %items, i64 {RULE}, ptr %rule)
+  %k2 = call i64 @put(ptr %items, i64 %k1, ptr %inputs)
+  %k3 = call i64 @put(ptr %items, i64 %k2, ptr @jitgrad_one)
+  %k4 = call i64 @put(ptr %items, i64 %k3, ptr %a)
+  %k5 = call i64 @put_if(i64 %one_more, i64 1, ptr %items, i64 %k4, ptr %b)
+  %k6 = call i64 @put(ptr %items, i64 %k5, ptr %out)
+  %k7 = call i64 @put_if(i64 %bits, i64 {X}, ptr %items, i64 %k6, ptr %x)
+  %k8 = call i64 @put_if(i64 %bits, i64 {Y}, ptr %items, i64 %k7, ptr %y)
+  %k9 = call i64 @put_if(i64 %bits, i64 {OUT}, ptr %items, i64 %k8, ptr %result)
+  br label %done
+done:
+  ret ptr %made
+}}
+"""
+
+# (rule, what it reads, key of the result), a new reference; null where there is none, perhaps with an exception set.
+_KNOWN_RULE = """
+define internal ptr @known_rule(ptr %table, ptr %x, ptr %y) #0 {
+entry:
+  %key = call ptr @key(ptr %x)
+  %no_key = icmp eq ptr %key, null
+  br i1 %no_key, label %none, label %first
+first:
+  %by_first = call ptr @PyDict_GetItemWithError(ptr %table, ptr %key)
+  call void @Py_IncRef(ptr %by_first)
+  %is_one = icmp eq ptr %y, null
+  %unknown = icmp eq ptr %by_first, null
+  %finished = or i1 %is_one, %unknown
+  br i1 %finished, label %one, label %second
+one:
+  ret ptr %by_first
+second:
+  %other_key = call ptr @key(ptr %y)
+  %no_other_key = icmp eq ptr %other_key, null
+  br i1 %no_other_key, label %forget, label %pair
+pair:
+  %by_both = call ptr @PyDict_GetItemWithError(ptr %by_first, ptr %other_key)
+  call void @Py_IncRef(ptr %by_both)
+  br label %forget
+forget:
+  %found = phi ptr [ null, %second ], [ %by_both, %pair ]
+  call void @Py_DecRef(ptr %by_first)
   ret ptr %found
+none:
+  ret ptr null
+}
+"""
+
+
+def _enter_known(slots: Slots) -> str:
+    """Enters a call with the rule that is known; false with an exception set."""
+    return f"""
+define internal i1 @enter_known(ptr %tapes, ptr %known, ptr %x, ptr %a, ptr %y, ptr %b, ptr %out) #0 {{
+entry:
+{load("rule", "%known", TUPLE_ITEMS)}
+{load("reads", "%known", TUPLE_ITEMS + 8)}
+{load("out_key", "%known", TUPLE_ITEMS + 16)}
+  call void @Py_IncRef(ptr %out_key)
+  %slot = getelementptr i8, ptr %out, i64 {slots.key}
+  store ptr %out_key, ptr %slot
+  %constant = icmp eq ptr %rule, @jitgrad_none
+  br i1 %constant, label %good, label %write
+write:
+  %bits = call i64 @PyLong_AsLongLong(ptr %reads)
+{load("mine", "%out", slots.number)}
+  %made = call ptr @entry(ptr %rule, i64 %bits, ptr %x, ptr %a, ptr %y, ptr %b, ptr %out, ptr %mine)
+  %lost = icmp eq ptr %made, null
+  br i1 %lost, label %bad, label %enter
+enter:
+  %told = call i32 @tell(ptr %tapes, ptr %a, ptr %b, ptr %made, ptr %mine)
+  call void @Py_DecRef(ptr %made)
+  %well = icmp sge i32 %told, 0
+  ret i1 %well
+good:
+  ret i1 true
+bad:
+  ret i1 false
 }}
 """
 
 
-def _number(slots: Slots) -> str:
-    """The number of a tensor; null for anything else, and for null."""
+# The recorder in Python, unless an exception is set already; false with one.
+_LEARN = """
+define internal i1 @is_well(ptr %answer) #0 {
+entry:
+  %lost = icmp eq ptr %answer, null
+  br i1 %lost, label %no, label %forget
+forget:
+  call void @Py_DecRef(ptr %answer)
+  ret i1 true
+no:
+  ret i1 false
+}
+
+define internal i1 @learn(ptr %fn, ptr %table, ptr %x, ptr %y, ptr %out) #0 {
+entry:
+  %error = call ptr @PyErr_Occurred()
+  %is_error = icmp ne ptr %error, null
+  br i1 %is_error, label %bad, label %look
+look:
+  %alone = icmp eq ptr %y, null
+  br i1 %alone, label %one, label %pair
+one:
+  %answer_one = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr @jitgrad_eager_record_one, ptr %fn, ptr %table,
+      ptr %x, ptr %out, ptr null)
+  br label %learnt
+pair:
+  %answer_pair = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr @jitgrad_eager_record_pair, ptr %fn, ptr %table,
+      ptr %x, ptr %y, ptr %out, ptr null)
+  br label %learnt
+learnt:
+  %answer = phi ptr [ %answer_one, %one ], [ %answer_pair, %pair ]
+  %well = call i1 @is_well(ptr %answer)
+  ret i1 %well
+bad:
+  ret i1 false
+}
+"""
+
+
+def _record(slots: Slots) -> str:
+    """Tells the tapes of a result, made of x and y (null: of x alone); false with an exception set."""
     return f"""
 define internal ptr @number(ptr %x) #0 {{
 entry:
@@ -246,296 +466,55 @@ tensor:
 none:
   ret ptr null
 }}
-"""
 
-
-def _key(slots: Slots) -> str:
-    """`operand_key` of recorder.py for tensors, floats and integers; null for what the recorder has to look at. A
-    tensor that has no key yet gets one that is among those seen.
-    """
-    return f"""
-define internal ptr @key(ptr %x) #0 {{
+define internal i1 @record(ptr %tapes, ptr %fn, ptr %table, ptr %x, ptr %y, ptr %out) #0 {{
 entry:
-{load("type", "%x", TYPE)}
-  %is_tensor = icmp eq ptr %type, @jitgrad_type_tensor
-  br i1 %is_tensor, label %tensor, label %other
-tensor:
-{load("key", "%x", slots.key)}
-  %missing = icmp eq ptr %key, null
-  br i1 %missing, label %search, label %done
+  %a = call ptr @number(ptr %x)
+  %b = call ptr @number(ptr %y)
+  %watching = call i32 @tell(ptr %tapes, ptr %a, ptr %b, ptr null, ptr null)
+  %is_watched = icmp eq i32 %watching, 1
+  br i1 %is_watched, label %search, label %good
 search:
-  %seen = call ptr @seen_key(ptr %x)
-  %new = icmp eq ptr %seen, null
-  br i1 %new, label %done, label %keep
-keep:
-  call void @Py_IncRef(ptr %seen)
-  store ptr %seen, ptr %key_at
-  br label %done
-done:
-  %found_key = phi ptr [ %key, %tensor ], [ null, %search ], [ %seen, %keep ]
-  ret ptr %found_key
-other:
-  %is_float = icmp eq ptr %type, @jitgrad_type_float
-  %is_int = icmp eq ptr %type, @jitgrad_type_int
-  %integer = select i1 %is_int, ptr %x, ptr null
-  %found = select i1 %is_float, ptr @jitgrad_type_float, ptr %integer
-  ret ptr %found
-}}
-
-define internal ptr @seen_key(ptr %x) #0 {{
-entry:
-{load("rank32", "%x", RANK, "i32")}
-  %rank = sext i32 %rank32 to i64
-{load("dims", "%x", DIMENSIONS)}
-{load("descr", "%x", DESCR)}
-  %few = icmp sle i64 %rank, {KEY_RANK}
-  br i1 %few, label %start, label %no
-start:
-  %address = ptrtoint ptr %descr to i64
-  %sum0 = lshr i64 %address, 5
-  %weighted = mul i64 %rank, {KEY_FACTORS[0]}
-  %sum = add i64 %sum0, %weighted
-{_extents()}
-  %place = urem i64 %sum{KEY_RANK}, {KEYS}
-  %first = mul i64 %place, {KEY_WORDS}
-  %at = getelementptr i64, ptr @jitgrad_eager_keys, i64 %first
-{load_word("dtype", "%at", 0, "ptr")}
-{load_word("axes", "%at", 1)}
-  %same_dtype = icmp eq ptr %dtype, %descr
-  %same_rank = icmp eq i64 %axes, %rank
-  %same = and i1 %same_dtype, %same_rank
-{_comparisons()}
-{load_word("key", "%at", KEY_WORDS - 1, "ptr")}
-  %found = select i1 %same{KEY_RANK}, ptr %key, ptr null
-  ret ptr %found
-no:
-  ret ptr null
-}}
-"""
-
-
-def _extents() -> str:
-    """The extents, 0 where there are no more axes, and the sum that says where the key is."""
-    lines = []
-    for k, factor in enumerate(KEY_FACTORS[1:]):
-        before = "%sum" if k == 0 else f"%sum{k}"
-        lines.append(f"""  %has{k} = icmp sgt i64 %rank, {k}
-  br i1 %has{k}, label %read{k}, label %joined{k}
-read{k}:
-{load_word(f"read_extent{k}", "%dims", k)}
-  br label %joined{k}
-joined{k}:
-  %extent{k} = phi i64 [ 0, %{"start" if k == 0 else f"joined{k - 1}"} ], [ %read_extent{k}, %read{k} ]
-  %product{k} = mul i64 %extent{k}, {factor}
-  %sum{k + 1} = add i64 {before}, %product{k}""")
-    return "\n".join(lines)
-
-
-def _comparisons() -> str:
-    """Whether the extents are those of the key that was found."""
-    lines = []
-    for k in range(KEY_RANK):
-        before = "%same" if k == 0 else f"%same{k}"
-        lines.append(f"""{load_word(f"wanted{k}", "%at", 2 + k)}
-  %equal{k} = icmp eq i64 %wanted{k}, %extent{k}
-  %same{k + 1} = and i1 {before}, %equal{k}""")
-    return "\n".join(lines)
-
-
-def _tell() -> str:
-    """Enter `entry` on the tapes that watch one of two numbers, which then watch a third; 1 if there is such a tape, 0
-    if not, -1 with an exception set. With a null entry nothing is entered: this is how one asks before one enters.
-    """
-    return f"""
-define internal i1 @contains(ptr %watched, ptr %number) #0 {{
-entry:
-  %absent = icmp eq ptr %number, null
-  br i1 %absent, label %no, label %look
-look:
-  %answer = call i32 @PySet_Contains(ptr %watched, ptr %number)
-  %is_in = icmp eq i32 %answer, 1
-  ret i1 %is_in
-no:
-  ret i1 false
-}}
-
-define internal i32 @tell(ptr %a, ptr %b, ptr %entry, ptr %out) #0 {{
-start:
-{load_word("n", "@jitgrad_eager_here", COUNT)}
-  %first = getelementptr i64, ptr @jitgrad_eager_here, i64 {FIRST_TAPE}
-  %asking = icmp eq ptr %entry, null
-  br label %head
-head:
-  %k = phi i64 [ 0, %start ], [ %k1, %next ]
-  %found = phi i32 [ 0, %start ], [ %found1, %next ]
-  %more = icmp slt i64 %k, %n
-  br i1 %more, label %tape, label %done
-tape:
-  %alone = icmp eq i64 %n, 1
-  %not_asking = xor i1 %asking, true
-  %surely = and i1 %alone, %not_asking
-  %twice = mul i64 %k, 2
-{load_item("entries", "%first", "%twice")}
-  %odd = add i64 %twice, 1
-{load_item("watched", "%first", "%odd")}
-  br i1 %surely, label %hit, label %look
-look:
-  %has_a = call i1 @contains(ptr %watched, ptr %a)
-  br i1 %has_a, label %hit, label %second
-second:
-  %has_b = call i1 @contains(ptr %watched, ptr %b)
-  br i1 %has_b, label %hit, label %next
-hit:
-  br i1 %asking, label %yes, label %enter
-yes:
-  ret i32 1
+  %known = call ptr @known_rule(ptr %table, ptr %x, ptr %y)
+  %unknown = icmp eq ptr %known, null
+  br i1 %unknown, label %ask, label %enter
+ask:
+  %learnt = call i1 @learn(ptr %fn, ptr %table, ptr %x, ptr %y, ptr %out)
+  ret i1 %learnt
 enter:
-  %appended = call i32 @PyList_Append(ptr %entries, ptr %entry)
-  %added = call i32 @PySet_Add(ptr %watched, ptr %out)
-  %both = or i32 %appended, %added
-  %well = icmp eq i32 %both, 0
-  br i1 %well, label %next, label %fail
-next:
-  %found1 = phi i32 [ %found, %second ], [ 1, %enter ]
-  %k1 = add i64 %k, 1
-  br label %head
-done:
-  ret i32 %found
-fail:
-  ret i32 -1
+  %entered = call i1 @enter_known(ptr %tapes, ptr %known, ptr %x, ptr %a, ptr %y, ptr %b, ptr %out)
+  call void @Py_DecRef(ptr %known)
+  ret i1 %entered
+good:
+  ret i1 true
 }}
 """
 
 
-def _entry() -> str:
-    """An entry: one or two inputs, and what is kept of x (1), y (2), the result (4); null with an exception set."""
-    return f"""
-define internal i64 @put(ptr %items, i64 %k, ptr %object) #0 {{
-  %absent = icmp eq ptr %object, null
-  %item = select i1 %absent, ptr @jitgrad_none, ptr %object
-  call void @Py_IncRef(ptr %item)
-  %at = getelementptr ptr, ptr %items, i64 %k
-  store ptr %item, ptr %at
-  %next = add i64 %k, 1
-  ret i64 %next
-}}
-
-define internal i64 @put_if(i64 %bits, i64 %bit, ptr %items, i64 %k, ptr %object) #0 {{
-entry:
-  %masked = and i64 %bits, %bit
-  %is_set = icmp ne i64 %masked, 0
-  br i1 %is_set, label %keep, label %skip
-keep:
-  %next = call i64 @put(ptr %items, i64 %k, ptr %object)
-  ret i64 %next
-skip:
-  ret i64 %k
-}}
-
-define internal ptr @entry(ptr %rule, i64 %bits, ptr %x, ptr %a, ptr %y, ptr %b, ptr %result, ptr %out) #0 {{
-entry:
-  %kept = call i64 @llvm.ctpop.i64(i64 %bits)
-  %is_pair = icmp ne ptr %y, null
-  %one_more = zext i1 %is_pair to i64
-  %least = add i64 %kept, 5
-  %size = add i64 %least, %one_more
-  %made = call ptr @PyTuple_New(i64 %size)
-  %lost = icmp eq ptr %made, null
-  br i1 %lost, label %fail, label %fill
-fill:
-  %items = getelementptr i8, ptr %made, i64 {TUPLE_ITEMS}
-  %inputs = select i1 %is_pair, ptr @jitgrad_two, ptr @jitgrad_one
-  %k1 = call i64 @put(ptr %items, i64 0, ptr %rule)
-  %k2 = call i64 @put(ptr %items, i64 %k1, ptr %inputs)
-  %k3 = call i64 @put(ptr %items, i64 %k2, ptr @jitgrad_one)
-  %k4 = call i64 @put(ptr %items, i64 %k3, ptr %a)
-  %k5 = call i64 @put_if(i64 %one_more, i64 1, ptr %items, i64 %k4, ptr %b)
-  %k6 = call i64 @put(ptr %items, i64 %k5, ptr %out)
-  %k7 = call i64 @put_if(i64 %bits, i64 1, ptr %items, i64 %k6, ptr %x)
-  %k8 = call i64 @put_if(i64 %bits, i64 2, ptr %items, i64 %k7, ptr %y)
-  %k9 = call i64 @put_if(i64 %bits, i64 4, ptr %items, i64 %k8, ptr %result)
-  ret ptr %made
-fail:
-  ret ptr null
-}}
-"""
-
-
-def _recorded(slots: Slots) -> str:
-    """A new tensor, made of x and y (null: of x alone), after the tapes were told; null with an exception set."""
-    return f"""
+_RECORDED = f"""
 define internal ptr @recorded(ptr %fn, ptr %table, ptr %x, ptr %y, ptr %out) #0 {{
 entry:
   %failed = icmp eq ptr %out, null
   br i1 %failed, label %done, label %listen
 listen:
-{load_word("tapes", "@jitgrad_eager_here", COUNT)}
-  %heard = icmp ne i64 %tapes, 0
-  br i1 %heard, label %ask, label %done
-ask:
-  %a = call ptr @number(ptr %x)
-  %b = call ptr @number(ptr %y)
-  %watching = call i32 @tell(ptr %a, ptr %b, ptr null, ptr null)
-  %is_watched = icmp eq i32 %watching, 1
-  br i1 %is_watched, label %search, label %done
-search:
-  %key = call ptr @key(ptr %x)
-  %no_key = icmp eq ptr %key, null
-  br i1 %no_key, label %learn, label %first
-first:
-  %by_first = call ptr @PyDict_GetItemWithError(ptr %table, ptr %key)
-  %unknown = icmp eq ptr %by_first, null
-  br i1 %unknown, label %learn, label %operands
-operands:
-  %is_one = icmp eq ptr %y, null
-  br i1 %is_one, label %found, label %second
-second:
-  %other_key = call ptr @key(ptr %y)
-  %no_other_key = icmp eq ptr %other_key, null
-  br i1 %no_other_key, label %learn, label %pair
-pair:
-  %by_both = call ptr @PyDict_GetItemWithError(ptr %by_first, ptr %other_key)
-  %new_pair = icmp eq ptr %by_both, null
-  br i1 %new_pair, label %learn, label %found
-found:
-  %known = phi ptr [ %by_first, %operands ], [ %by_both, %pair ]
-{load("rule", "%known", TUPLE_ITEMS)}
-{load("reads", "%known", TUPLE_ITEMS + 8)}
-{load("out_key", "%known", TUPLE_ITEMS + 16)}
-  call void @Py_IncRef(ptr %out_key)
-  %slot = getelementptr i8, ptr %out, i64 {slots.key}
-  store ptr %out_key, ptr %slot
-  %constant = icmp eq ptr %rule, @jitgrad_none
-  br i1 %constant, label %done, label %write
-write:
-  %bits = call i64 @PyLong_AsLongLong(ptr %reads)
-{load("mine", "%out", slots.number)}
-  %entry_made = call ptr @entry(ptr %rule, i64 %bits, ptr %x, ptr %a, ptr %y, ptr %b, ptr %out, ptr %mine)
-  %lost = icmp eq ptr %entry_made, null
-  br i1 %lost, label %fail, label %enter
-enter:
-  %told = call i32 @tell(ptr %a, ptr %b, ptr %entry_made, ptr %mine)
-  call void @Py_DecRef(ptr %entry_made)
-  %broken = icmp slt i32 %told, 0
-  br i1 %broken, label %fail, label %done
-learn:
-  %alone = icmp eq ptr %y, null
-  br i1 %alone, label %learn_one, label %learn_pair
-learn_one:
-  %answer_one = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr @jitgrad_eager_record_one, ptr %fn, ptr %table,
-      ptr %x, ptr %out, ptr null)
-  br label %learnt
-learn_pair:
-  %answer_pair = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr @jitgrad_eager_record_pair, ptr %fn, ptr %table,
-      ptr %x, ptr %y, ptr %out, ptr null)
-  br label %learnt
-learnt:
-  %answer = phi ptr [ %answer_one, %learn_one ], [ %answer_pair, %learn_pair ]
-  %refused = icmp eq ptr %answer, null
-  br i1 %refused, label %fail, label %forget
-forget:
-  call void @Py_DecRef(ptr %answer)
-  br label %done
+  %tapes = call ptr @listeners()
+  %lost = icmp eq ptr %tapes, null
+  br i1 %lost, label %fail, label %shown
+shown:
+  %is_left = icmp eq ptr %tapes, @jitgrad_false
+  br i1 %is_left, label %leave, label %count
+count:
+{load("n", "%tapes", HEAD, "i64")}
+  %silent = icmp eq i64 %n, 0
+  br i1 %silent, label %done, label %tell
+tell:
+  call void @Py_IncRef(ptr %tapes)
+  %told = call i1 @record(ptr %tapes, ptr %fn, ptr %table, ptr %x, ptr %y, ptr %out)
+  call void @Py_DecRef(ptr %tapes)
+  br i1 %told, label %done, label %fail
+leave:
+  %learnt = call i1 @learn(ptr %fn, ptr %table, ptr %x, ptr %y, ptr %out)
+  br i1 %learnt, label %done, label %fail
 done:
   ret ptr %out
 fail:

@@ -10,7 +10,18 @@ its steps have made.
 
 from __future__ import annotations
 
-from jitgrad.compiler.eager_layout import BYTES_DATA, CALLS, INPUTS, KEPT, MOST_OPERANDS, MOST_VALUES, STEPS, Slots
+from jitgrad.compiler.eager_layout import (
+    BYTES_DATA,
+    CALLS,
+    ENTRY_HEAD,
+    INPUTS,
+    KEPT,
+    MOST_OPERANDS,
+    MOST_VALUES,
+    OUTPUTS_OF,
+    STEPS,
+    Slots,
+)
 from jitgrad.compiler.ir_text import TUPLE_ITEMS, TYPE, load, load_item, load_word
 
 
@@ -202,7 +213,7 @@ start:
 look:
 {load("walk", "%rule", slots.walk)}
   %is_long = icmp eq ptr %walk, @jitgrad_none
-{load_word("outputs", "%items", 2, "ptr")}
+{load_word("outputs", "%items", OUTPUTS_OF, "ptr")}
   %is_one = icmp eq ptr %outputs, @jitgrad_one
   %not_long = xor i1 %is_long, true
   %simple = and i1 %not_long, %is_one
@@ -212,7 +223,7 @@ read:
   %words = getelementptr i8, ptr %data, i64 {BYTES_DATA}
 {load_word("inputs", "%words", INPUTS)}
 {load_word("kept", "%words", KEPT)}
-  %numbers = getelementptr i64, ptr %items, i64 3
+  %numbers = getelementptr i64, ptr %items, i64 {ENTRY_HEAD}
 {load_item("out", "%numbers", "%inputs")}
   %g = call ptr @PyDict_GetItemWithError(ptr %found, ptr %out)
   %unreached = icmp eq ptr %g, null

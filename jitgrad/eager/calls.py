@@ -16,6 +16,7 @@ import numpy as np
 
 from jitgrad import pytree, recording
 from jitgrad.again import make_again
+from jitgrad.compiler.eager_layout import MOST_RULES
 from jitgrad.dispatch import full_name
 from jitgrad.eager.keys import ArrayKey, leaf_key
 from jitgrad.eager.recorder import OwnRules
@@ -32,7 +33,6 @@ from jitgrad.sparse import gradients
 from jitgrad.spec import is_inexact
 from jitgrad.trace import Static, trace
 
-MOST_RULES = 4096
 _rules: dict[Any, Any] = {}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad.compiler.eager_layout import BASIC_TYPES
 from jitgrad.eager.recorder import Entry
 from jitgrad.eager.tensor import EagerTensor, is_told, own_ways, plain, run, wrap
 from jitgrad.eagerness import checking, local, no_collecting, number_of, settled
@@ -18,7 +19,7 @@ from jitgrad.gradients import gradients
 from jitgrad.graph import Tensor
 from jitgrad.operators import call
 
-_BASIC = frozenset((int, slice, type(None), type(Ellipsis)))
+_BASIC = frozenset(BASIC_TYPES)
 
 
 def item(x: EagerTensor, index: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler.eager_layout import KEY_RANK, KEY_WORDS, KEYS, key_place
+from jitgrad.compiler.eager_layout import KEY_RANK, KEY_WORDS, KEYS, PLAIN_TYPES, key_place
 from jitgrad.eagerness import Valued
 from jitgrad.keys import frozen
 from jitgrad.trace import Static
@@ -39,7 +39,7 @@ def array_key(x: Any) -> ArrayKey:
             _forget()
         found = _keys[both] = ArrayKey(both)
     if x.ndim <= KEY_RANK:
-        _show(both, found)
+        _show(found)
     return found
 
 
@@ -51,12 +51,15 @@ def _forget() -> None:
     kept.clear()
 
 
-def _show(both: Any, key: ArrayKey) -> None:
-    dtype, shape = both
+def _show(key: ArrayKey) -> None:
+    """By the dtype that the key holds, which lives as long as the key: one that is equal may be another object, and its
+    place in memory another dtype's tomorrow.
+    """
+    dtype, shape = key
     extents = (*shape, *(0,) * (KEY_RANK - len(shape)))
     first = KEY_WORDS * key_place(id(dtype), len(shape), extents)
     seen[first : first + KEY_WORDS] = array("q", (id(dtype), len(shape), *extents, id(key)))
-    if _keys.get(both) is not key:  # another thread has forgotten it meanwhile
+    if _keys.get(tuple(key)) is not key:  # another thread has forgotten it meanwhile
         seen[first] = 0
 
 
@@ -79,21 +82,23 @@ def _integer(x: int) -> Static:
     return Static(x, frozen(x))
 
 
-_OPTIONS = frozenset((int, bool, str, type(None), type))
+TRUE, FALSE = object(), object()
+"""What stands for True and False in keys: they are equal to 1 and 0, and NumPy does not do the same with them."""
+
+_OPTIONS = frozenset(PLAIN_TYPES)
 _INTEGERS = frozenset((int,))
 
 
 def options_key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
     """All arguments but the first, with the names of the last of them, where these are integers, words, types or tuples
     of integers; else None. Machine code makes the same keys.
-
-    True counts as 1 here, as it does to NumPy.
     """
     rest = (*args[1:], *kwargs.values()) if kwargs else args[1:]
     for x in rest:
         kind = type(x)
         if kind not in _OPTIONS and (kind is not tuple or not _INTEGERS.issuperset(map(type, x))):
             return None
+    rest = tuple([x if type(x) is not bool else TRUE if x else FALSE for x in rest])
     return (*rest, tuple(kwargs)) if kwargs else rest
 
 

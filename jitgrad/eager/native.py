@@ -20,13 +20,12 @@ import numpy as np
 from jitgrad import eagerness
 from jitgrad.compiler import capi, native, tiers
 from jitgrad.compiler.cache import cache_key, kernel_cache
-from jitgrad.compiler.eager_layout import COUNT, FIRST_TAPE, SHOWN, THREAD, Op, Slots
+from jitgrad.compiler.eager_layout import NAMED_TYPES, THREAD_WORD, Op, Slots
 from jitgrad.config import config
 from jitgrad.eager import keys, methods, recorder, tensor
 from jitgrad.eager.calls import CallRule
 from jitgrad.eager.items import ITEM, item, record_item
 from jitgrad.eager.tensor import EagerTensor
-from jitgrad.eagerness import here, local
 
 definitions: dict[str, Callable[..., Any]] = {}
 """The Python functions in whose place machine code stands, by their names in the class."""
@@ -130,28 +129,21 @@ def _register(memory: Any) -> None:
     """Make known what the code refers to by name."""
     capi.register_symbols()
     capi.register_arrays()
-    native.add_symbol("jitgrad_eager_here", here.buffer_info()[0])
     native.add_symbol("jitgrad_eager_ops", memory.ctypes.data)
     native.add_symbol("jitgrad_eager_keys", keys.seen.buffer_info()[0])
     objects = {
-        "eager_show": show, "eager_counter": tensor.counter, "eager_record_one": recorder.record_one,
-        "eager_record_pair": recorder.record_pair, "type_tensor": EagerTensor, "type_float": float, "type_int": int,
-        "type_bool": bool, "type_str": str, "type_type": type, "type_tuple": tuple, "type_slice": slice, "none": None,
-        "type_call_rule": CallRule, "type_float64": np.float64, "float64": np.dtype(np.float64),
-        "type_float32": np.float32,
-        "ellipsis": ..., "one": 1, "two": 2, "call_name": "__call__",
-    }  # fmt: skip
+        "eager_show": _show, "eager_word": THREAD_WORD, "eager_counter": tensor.counter,
+        "eager_record_one": recorder.record_one, "eager_record_pair": recorder.record_pair,
+        "eager_true": keys.TRUE, "eager_false": keys.FALSE, "type_tensor": EagerTensor, "type_call_rule": CallRule,
+        "type_float64": np.float64, "type_float32": np.float32, "float64": np.dtype(np.float64), "none": None,
+        "false": False, "one": 1, "two": 2, "call_name": "__call__",
+    } | {f"type_{name}": kind for name, kind in NAMED_TYPES.items()}  # fmt: skip
     _keeps.append(objects)
     for name, found in objects.items():
         native.add_symbol(f"jitgrad_{name}", id(found))
 
 
-def show() -> None:
-    """Fill in what listens in this thread, for machine code."""
-    tapes = local.tapes
-    here[THREAD] = capi.thread_number()
-    here[SHOWN] = local.collector is None and len(tapes) <= eagerness.MOST_TAPES
-    here[COUNT] = len(tapes)
-    for k, tape in enumerate(tapes[: eagerness.MOST_TAPES]):
-        here[FIRST_TAPE + 2 * k] = id(tape.entries)
-        here[FIRST_TAPE + 2 * k + 1] = id(tape.watched)
+def _show() -> None:
+    """Let machine code know what listens in this thread."""
+    capi.keep_in_thread(THREAD_WORD, eagerness.local.shown)
+    eagerness.show()

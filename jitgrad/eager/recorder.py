@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from jitgrad.compiler.eager_layout import ENTRY_HEAD, INPUTS_OF, MOST_RULES, OUT, OUTPUTS_OF, RULE, X, Y
 from jitgrad.eager.keys import leaf_key, quick_key
 from jitgrad.eagerness import Watcher, local, number_of
 
@@ -54,19 +55,17 @@ class Parts(NamedTuple):
 
 def parts(entry: Entry) -> Parts:
     """What an entry is made of."""
-    inputs_end = 3 + entry[1]
-    outputs_end = inputs_end + entry[2]
-    return Parts(entry[0], entry[3:inputs_end], entry[inputs_end:outputs_end], entry[outputs_end:])
+    inputs_end = ENTRY_HEAD + entry[INPUTS_OF]
+    outputs_end = inputs_end + entry[OUTPUTS_OF]
+    return Parts(entry[RULE], entry[ENTRY_HEAD:inputs_end], entry[inputs_end:outputs_end], entry[outputs_end:])
 
 
 # What is known of calls of a function of one operand by its key: the rule (None where the result carries no gradient),
 # which of x (1), y (2) and the result (4) the rule reads, and the key of the result. Of two operands: by the key of
 # the first, then by that of the second.
 Known = tuple[Rule | None, int, Any]
-X, Y, OUT = 1, 2, 4
 Table = dict[Any, Any]
 tables: dict[Any, Table] = defaultdict(dict)
-MOST_RULES = 4096
 
 
 def record_one(fn: Any, table: Table, x: Any, out: Any) -> None:

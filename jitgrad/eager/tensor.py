@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad.compiler.eager_layout import MOST_RULES
 from jitgrad.eager import recorder
 from jitgrad.eager.keys import array_key, options_key
 from jitgrad.eagerness import Valued, has_value, is_eager, local
@@ -193,7 +194,7 @@ def run(
         return one(*known, args[0])
     out = run_any(fn, args, kwargs)
     if type(out) is EagerTensor:
-        if len(bound) >= recorder.MOST_RULES:
+        if len(bound) >= MOST_RULES:
             bound.clear()
         bound[key] = (Bound(fn, args[1:], kwargs), {})
     return out
