@@ -63,6 +63,16 @@ class Collecting(Protocol):
         """Run them."""
 
 
+class _Counted:
+    """How many tapes of a thread are counted as observers; none are when it has ended."""
+
+    tapes = 0
+
+    def __del__(self, release: Any = conditions.release_observers) -> None:
+        if self.tapes:
+            release(self.tapes)
+
+
 class _Local(threading.local):
     """``shown`` holds what machine code is to know of the thread, which has it too (capi.keep_in_thread): the entries
     and the watched numbers of each tape; False where operations are to be left to Python; None: this is to be found.
@@ -74,6 +84,7 @@ class _Local(threading.local):
 
     def __init__(self) -> None:
         self.shown: list[Any] = [None]
+        self.counted = _Counted()
 
 
 local = _Local()
@@ -85,6 +96,20 @@ def set_tapes(tapes: tuple[Watcher, ...]) -> None:
     shown[0] = None  # first too: an exception may arrive in between, from a signal
     local.tapes = tapes
     shown[0] = None
+    _count_tapes()
+
+
+def _count_tapes() -> None:
+    """Count this thread's tapes as observers. Where an exception of a signal arrives in between, it is one too many
+    rather than one too few: then Python takes calls that machine code could take.
+    """
+    counted = local.counted
+    change = len(local.tapes) - counted.tapes
+    if change > 0:
+        conditions.count(conditions.OBSERVERS, change)
+    counted.tapes += change
+    if change < 0:
+        conditions.count(conditions.OBSERVERS, change)
 
 
 def set_collector(collector: Any) -> None:
@@ -149,15 +174,12 @@ def open_tape(tape: Watcher) -> None:
     """Tell a tape of this thread's eager operations from now on; machine code leaves calls to Python meanwhile."""
     finish()
     set_tapes((*local.tapes, tape))
-    conditions.count(conditions.OBSERVERS, 1)
 
 
 def close_tape(tape: Watcher) -> None:
     """Tell a tape no more; nothing happens when it is not told anyway."""
     finish()
-    rest = tuple(t for t in local.tapes if t is not tape)
-    conditions.count(conditions.OBSERVERS, len(rest) - len(local.tapes))
-    set_tapes(rest)
+    set_tapes(tuple(t for t in local.tapes if t is not tape))
 
 
 def is_eager(tree: Any) -> bool:

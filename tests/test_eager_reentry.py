@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
+from jitgrad import conditions
 from jitgrad.compiler.eager_layout import ENTRY_HEAD
 from jitgrad.eager import native
 
@@ -112,6 +113,7 @@ def test_what_a_thread_told_ends_with_it() -> None:
         tape.watch(x)
         y = x * x
     assert len(tape.entries) == 1 and tape.gradient(y, x).tolist() == [4.0]
+    assert conditions.words[conditions.OBSERVERS] == 0
 
 
 class _Callback:
@@ -200,6 +202,7 @@ def test_exceptions_of_signals_arrive() -> None:
         raise UnluckyError
 
     x, arrived = jg.asarray([1.0, 2.0]), 0
+    observers = conditions.words[conditions.OBSERVERS]
     before = signal.signal(signal.SIGALRM, handler)
     try:
         for k in range(600):
@@ -220,6 +223,9 @@ def test_exceptions_of_signals_arrive() -> None:
                 jg.eagerness.set_tapes(())
     finally:
         signal.signal(signal.SIGALRM, before)
+        extra = conditions.words[conditions.OBSERVERS] - observers
+        conditions.count(conditions.OBSERVERS, -extra)
+    assert 0 <= extra < 60  # exceptions that came just while tapes were counted
     assert arrived == raised[0] == 600
 
 

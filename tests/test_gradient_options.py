@@ -263,6 +263,14 @@ def test_gradients_inside_control_dependencies_wait_for_them(graph: jg.Graph) ->
     with graph.control_dependencies([v.assign_add(1.0)]):
         (g,) = jg.gradients(y, x)
     assert run(g, {x: 3.0}) == 6 and v.numpy() == 1
+    y = np.sin(x)
+    before = len(graph)
+    with graph.control_dependencies([v.assign_add(1.0)]):
+        (g,) = jg.gradients(y, x)
+    made = [op for op in graph.operations[before:] if op.original_op is y.op]
+    assert made and all(op.control_inputs for op in made)
+    np.testing.assert_allclose(run(g, {x: 3.0}), np.cos(3.0))
+    assert v.numpy() == 2
 
 
 def test_what_waits_for_a_fed_tensor_needs_nothing_more(graph: jg.Graph) -> None:
@@ -341,3 +349,47 @@ def test_options_are_checked(graph: jg.Graph, options: dict[str, Any], text: str
     for fn in (jg.gradients, jg.hessians):
         with pytest.raises(TypeError, match=text):
             fn(x * x, x, **options)
+
+
+# what single rules would not notice
+
+
+def test_a_seed_becomes_the_gradient_in_the_dtype_of_y(graph: jg.Graph) -> None:
+    x = scalar(np.float32)
+    for seed in (2, np.float64(2), np.int64(2), jg.constant(2.0)):
+        (g,) = jg.gradients(x, x, seed)
+        assert g.dtype == np.float32 and run(g, {x: 1.0}) == 2
+
+
+def test_one_output_may_be_stopped_and_another_not(graph: jg.Graph) -> None:
+    x = jg.placeholder(np.float64, (2, 2))
+    w, v = np.linalg.eigh(x @ x.T)
+    loss = np.sum(w * w) + np.sum(v[0] * [1.0, 2.0])
+    both, one = jg.gradients(loss, x), jg.gradients(loss, x, stop_gradients=v)
+    (of_values,) = jg.gradients(np.sum(w * w), x)
+    value = np.array([[1.0, 0.5], [0.25, 2.0]])
+    got = run([both, one, of_values], {x: value})
+    np.testing.assert_allclose(got[1][0], got[2], rtol=1e-12)
+    assert not np.allclose(got[0][0], got[2])
+
+
+def test_what_is_stopped_and_only_feeds_what_is_stopped_gets_no_gradient(graph: jg.Graph) -> None:
+    x = scalar()
+    a = np.sin(x)
+    b = np.exp(a)
+    y = a * b
+    dx, da = jg.gradients(y, [x, a], stop_gradients=[a])
+    assert dx is None
+    np.testing.assert_allclose(run(da, {x: 0.5}), np.exp(np.sin(0.5)) * (1 + np.sin(0.5)))
+
+
+def test_stops_inside_the_body_of_a_loop(graph: jg.Graph) -> None:
+    x = scalar()
+
+    def step(c: Any, _: Any) -> Any:
+        inner = c * c
+        (slope,) = jg.gradients(inner * c, c, stop_gradients=[inner])
+        return slope * 1.0, None
+
+    y, _ = jg.scan(step, x, None, length=2)
+    assert run(y, {x: 3.0}) == 81.0

@@ -311,7 +311,7 @@ def test_launches(x: Any) -> None:
         return [y, dx], clusters([y, dx], {x: X})
 
     merged, found = graph_of("G")
-    assert len(found) == 1
+    assert len(found) == 1 and {"tanh", "sin"} <= set(found[0][1])
     separate, found = graph_of("GA", separate_compiled_gradients=True)
     assert sorted({scope for scope, _ in found}) == ["jit_scope_1", "jit_scope_1_grad_GA"]
     kept, found = graph_of("GB", noinline=True)
@@ -818,3 +818,28 @@ def test_random_programs_of_functions(seed: int) -> None:
             found.append(run([jg.identity(t) for t in fetches], {x: X, y: X[::-1] + 0.3}))
     for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("noinline", [False, True])
+def test_a_stateful_function_in_another_runs_each_time(x: Any, noinline: bool) -> None:
+    seen: list[float] = []
+
+    @jg.function(noinline=noinline)
+    def inner(a: Any) -> Any:
+        jg.py_func(counting(seen), [a], np.float64)
+        return np.sin(a)
+
+    @jg.function(noinline=noinline)
+    def outer(a: Any) -> Any:
+        inner(a)  # needed by nothing but for its state
+        return inner(a) * 2
+
+    np.testing.assert_allclose(jg.Session(x.graph).run(outer(x), {x: X}), 2 * np.sin(X))
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize("given", [(1.0,), (1.0, None, None)])
+def test_python_grad_func_gives_a_gradient_for_each_input(x: Any, given: tuple[Any, ...]) -> None:
+    fn = jg.function(lambda a, b: a * b, func_name="fn", python_grad_func=lambda op, g: [g if v else v for v in given])
+    with pytest.raises(ValueError, match=rf"(?s){len(given)} .*2"):
+        jg.gradients(fn(x, x), [x])

@@ -264,9 +264,9 @@ def test_a_callable_is_not_asked_for_gradient_operations(graph: jg.Graph) -> Non
     x = scalar()
     with jg.jit_scope(compile_exp):
         y = np.sin(np.exp(x))
-    count = len(asked)
-    before = len(graph)
-    jg.gradients(y, x)
+        count = len(asked)
+        before = len(graph)
+        jg.gradients(y, x)  # inside the scope, whose function would be asked for other operations
     assert len(asked) == count
     answers = {op.original_op.type: op.attrs[COMPILE] for op in gradient_ops(graph, before) if op.original_op}
     assert answers["exp"] is True and answers["sin"] is False

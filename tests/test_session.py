@@ -307,3 +307,19 @@ def test_a_feed_is_not_changed_by_its_dtype(dtype: Any, value: Any, got: str) ->
 def test_numbers_of_python_are_fed_in_the_dtype_of_the_tensor(dtype: Any, value: Any) -> None:
     x = jg.placeholder(dtype, np.shape(value))
     np.testing.assert_array_equal(jg.Session().run(jg.identity(x), {x: value}), np.asarray(value, dtype))
+
+
+def test_a_py_func_may_change_the_arrays_that_it_is_given() -> None:
+    def spoil(a: Any) -> Any:
+        a *= 0
+        return a + 1
+
+    x = jg.placeholder(np.float64, (2,))
+    y = x * 2
+    spoiled = jg.py_func(spoil, [y], np.float64)
+    fed = np.array([1.0, 2.0])
+    got = jg.Session().run([spoiled, y + 0.0, y, jg.py_func(spoil, [x], np.float64)], {x: fed})
+    np.testing.assert_array_equal(got[0], [1, 1])
+    np.testing.assert_array_equal(got[1], [2, 4])
+    np.testing.assert_array_equal(got[2], [2, 4])
+    np.testing.assert_array_equal(fed, [1, 2])
