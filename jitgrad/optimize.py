@@ -39,7 +39,7 @@ class Optimizer:
     """
 
     _kept: _Kept = field(default_factory=lambda: _Kept(), init=False, repr=False)
-    _count: int = field(default=0, init=False, repr=False)
+    _counts: _Kept = field(default_factory=lambda: _Kept(), init=False, repr=False)
 
     def slots(self) -> int:
         """How many arrays of a parameter's shape the state holds for it."""
@@ -65,7 +65,8 @@ class Optimizer:
         columns = [pytree.flatten_up_to(params, tree) for tree in slots]
         table = self._padded(columns, lambda: [np.zeros_like(p) for p in leaves])
         number = count + 1
-        made, kept = self._run(leaves, flat, number * 1.0 if isinstance(number, Tensor) else float(number), table)
+        t = number * 1.0 if isinstance(number, Tensor) else float(number)
+        made, kept = self._run(leaves, flat, [t] * len(leaves), table)
         trees = tuple(pytree.unflatten(structure, column) for column in kept)
         return pytree.unflatten(structure, made), (number, trees)
 
@@ -81,7 +82,6 @@ class Optimizer:
                        hint="use update() with pytrees inside compiled functions")
             )  # fmt: skip
         given = _added(pairs)
-        self._count += 1
         for v, g in given.items():
             if isinstance(g, IndexedSlices):
                 self._apply_rows(g, v)
@@ -91,10 +91,16 @@ class Optimizer:
         values = [v.present() for _, v in found]
         slots = [self._slots_of(v) for _, v in found]
         columns = [[row[k] for row in slots] for k in range(self.slots())]
-        made, kept = self._run(values, [g for g, _ in found], float(self._count), columns)
+        made, kept = self._run(values, [g for g, _ in found], [self._counted(v) for _, v in found], columns)
         for k, (_, v) in enumerate(found):
             v.hold(made[k])
             self._kept.put(v, tuple(column[k] for column in kept))
+
+    def _counted(self, v: Variable) -> float:
+        """The number of the step that a Variable takes now."""
+        before = self._counts.of(v)
+        (count,) = self._counts.put(v, (before[0] + 1.0 if before else 1.0,))
+        return float(count)
 
     def _slots_of(self, v: Variable) -> tuple[Any, ...]:
         kept, count = self._kept.of(v), self.slots()
@@ -111,28 +117,33 @@ class Optimizer:
         total = np.zeros((len(rows), *v.shape[1:]), v.dtype)
         change_rows(np.add, total, place, np.asarray(g.values, v.dtype))
         slots = self._kept.put(v, self._slots_of(v))
-        (made,), kept = self._run([v.rows(rows)], [total], float(self._count), [[slot[rows]] for slot in slots])
+        (made,), kept = self._run([v.rows(rows)], [total], [self._counted(v)], [[slot[rows]] for slot in slots])
         v.scatter_update(IndexedSlices(made, rows))
         for slot, (column,) in zip(slots, kept, strict=True):
             slot[rows] = column
 
-    def _run(self, params: list[Any], grads: list[Any], t: Any, slots: list[list[Any]]) -> Any:
+    def _run(self, params: list[Any], grads: list[Any], ts: list[Any], slots: list[list[Any]]) -> Any:
         rule: Any = type(self)
         floats, others = _options_of(rule)
         given = {name: getattr(self, name) for name in floats}
         numbers = {name: x if isinstance(x, Tensor) else float(x) for name, x in given.items()}
         fixed = tuple([(name, x) for name in others if isinstance(x := getattr(self, name), bool | int | str)])
-        return self._compiled(params, grads, t, slots, numbers, fixed)
+        return self._compiled(params, grads, ts, slots, numbers, fixed)
 
     @functools.cached_property
     def _compiled(self) -> Any:
         def all_steps(
-            params: list[Any], grads: list[Any], t: Any, slots: list[list[Any]], numbers: dict[str, Any], fixed: Any
+            params: list[Any],
+            grads: list[Any],
+            ts: list[Any],
+            slots: list[list[Any]],
+            numbers: dict[str, Any],
+            fixed: Any,
         ) -> Any:
             rule = copy.copy(self)
             vars(rule).update(numbers)
             rows = [[column[k] for column in slots] for k in range(len(params))]
-            made = [rule.step(p, g, t, *row) for p, g, row in zip(params, grads, rows, strict=True)]
+            made = [rule.step(p, g, t, *row) for p, g, t, row in zip(params, grads, ts, rows, strict=True)]
             return [p for p, _ in made], [[row[k] for _, row in made] for k in range(len(slots))]
 
         return compile(all_steps, name=type(self).__name__.lower(), static_argnames=("fixed",))

@@ -18,8 +18,8 @@ from jitgrad import pytree, recording
 from jitgrad.again import make_again
 from jitgrad.compiler.eager_layout import MOST_RULES
 from jitgrad.dispatch import full_name
-from jitgrad.eager.keys import ArrayKey, leaf_key
-from jitgrad.eager.recorder import OwnRules
+from jitgrad.eager.keys import ArrayKey, leaf_key, value_key
+from jitgrad.eager.recorder import OwnRules, by_value
 from jitgrad.eager.straight import Walk, straight, walk_of
 from jitgrad.eager.tensor import EagerTensor, is_told, plain, run, wrap
 from jitgrad.eagerness import local, settled
@@ -50,20 +50,39 @@ def numbered_leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tupl
 
 
 def rule_of(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], outs: Sequence[Any]
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+    outs: Sequence[Any],
+    may_fix: bool = True,
 ) -> CallRule:
-    """The rule of a call, made at the first call with such arguments."""
-    keys = tuple([leaf_key(x) for x in leaves])
+    """The rule of a call, made at the first call with such arguments. If there is none for Python floats of any value,
+    there may be one for these values, unless the caller keeps rules by their types.
+    """
+    keys = tuple([value_key(x) if may_fix and fn in by_value else leaf_key(x) for x in leaves])
     structure = pytree.flatten((args, kwargs))[1]
     known, key = (fn.rules, (structure, keys)) if isinstance(fn, OwnRules) else (_rules, (fn, structure, keys))
     rule = known.get(key)
     if rule is None:
         rule = _make_rule(fn, structure, keys, outs)
+        fixed = tuple(map(value_key, leaves))
+        if may_fix and rule.failure is not None and fixed != keys:
+            other = _make_rule(fn, structure, fixed, outs)
+            if other.failure is None:
+                _note_by_value(fn)
+                return rule_of(fn, args, kwargs, leaves, outs)
         if len(known) >= MOST_RULES:
             known.clear()
         if not any(isinstance(k, Static) and isinstance(k.value, FunctionType | MethodType) for k in keys):
             known[key] = rule  # a function that the user gave is not to be kept
     return rule
+
+
+def _note_by_value(fn: Any) -> None:
+    if len(by_value) >= MOST_RULES:
+        by_value.clear()
+    by_value.add(fn)
 
 
 Given = int | tuple[int, int, tuple[int, ...]] | None

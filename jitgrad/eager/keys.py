@@ -77,6 +77,11 @@ def leaf_key(x: Any) -> Any:
     return Static(x, frozen(x))
 
 
+def value_key(x: Any) -> Any:
+    """``leaf_key``, but a Python float too stands for its value."""
+    return Static(x, frozen(x)) if type(x) in (float, complex) else leaf_key(x)
+
+
 @functools.lru_cache(maxsize=1024, typed=True)
 def _integer(x: int) -> Static:
     return Static(x, frozen(x))

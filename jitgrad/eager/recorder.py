@@ -110,7 +110,7 @@ def unchanging(values: Sequence[Any]) -> tuple[Any, ...]:
 def _learn(table: Table, key: Any, fn: Any, args: tuple[Any, ...], out: Any) -> Known:
     from jitgrad.eager.calls import rule_of
 
-    rule = rule_of(fn, args, {}, args, (out,)) if out.dtype.kind in "fc" else None
+    rule = rule_of(fn, args, {}, args, (out,), may_fix=False) if out.dtype.kind in "fc" else None
     places = () if rule is None else rule.places(len(args))
     bits = (X, OUT) if len(args) == 1 else (X, Y, OUT)
     assert list(places) == sorted(places)  # the order in which they are kept
@@ -139,6 +139,8 @@ class Recipe(NamedTuple):
 
 
 _recipes: dict[Any, Recipe] = {}
+by_value: set[Any] = set()
+"""Functions whose rules depend on the values of Python floats among their arguments: the order of a norm."""
 
 
 def record(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], outs: tuple[Any, ...]) -> None:
@@ -146,7 +148,7 @@ def record(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     from jitgrad.eager.calls import leaves_of, rule_of
 
     values = (*args, *kwargs.values())
-    key = None if isinstance(fn, OwnRules) else quick_key(fn, args, kwargs)
+    key = None if isinstance(fn, OwnRules) or fn in by_value else quick_key(fn, args, kwargs)
     leaves = values if key is not None else leaves_of(args, kwargs)
     numbers = tuple(map(number_of, leaves))
     telling = [tape for tape in local.tapes if not tape.watched.isdisjoint(numbers)]
@@ -172,7 +174,9 @@ def _learn_recipe(key: Any, fn: Any, args: Any, kwargs: dict[str, Any], outs: tu
     rule = rule_of(fn, args, kwargs, leaves, outs)
     first_out = len(args) + len(kwargs)
     kept_at = [at[k] if k < len(leaves) else first_out + k - len(leaves) for k in rule.places(len(leaves))]
-    found = _recipes[key] = Recipe(rule, tuple([at.get(k) for k in range(len(leaves))]), tuple(kept_at))
+    found = Recipe(rule, tuple([at.get(k) for k in range(len(leaves))]), tuple(kept_at))
+    if fn not in by_value:
+        _recipes[key] = found
     return found
 
 

@@ -27,6 +27,15 @@ next_number = counter.__next__
 _view = np.ndarray.view
 
 
+def _fixed(name: str) -> property:
+    """An attribute of arrays that is not set."""
+
+    def refuse(self: Any, value: Any) -> None:
+        raise unchangeable(f"assignment to {name}")
+
+    return property(getattr(np.ndarray, name).__get__, refuse, doc=getattr(np.ndarray, name).__doc__)
+
+
 class EagerTensor(np.ndarray[Any, Any], Valued):
     """An array with a value, made by ``jg.asarray`` and by every operation on EagerTensors.
 
@@ -99,6 +108,8 @@ class EagerTensor(np.ndarray[Any, Any], Valued):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise unchangeable("assignment to elements")
+
+    shape, dtype, strides = map(_fixed, ("shape", "dtype", "strides"))
 
     def __iter__(self) -> Iterator[Any]:
         if self.ndim == 0:
@@ -230,7 +241,7 @@ def run_any(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         kwargs = {key: _numbers(x) if type(x) is list else x for key, x in kwargs.items()}
     values = [x._plain if type(x) is EagerTensor else _deep(x) for x in args]
     options = {key: _deep(x) for key, x in kwargs.items()} if kwargs else kwargs
-    result = fn(*values, **options)
+    result = _apart(fn(*values, **options), args)
     kind = type(result)
     if kind is np.ndarray or isinstance(result, np.generic):
         out = wrap(result)
@@ -249,6 +260,19 @@ def _numbers(values: list[Any]) -> Any:
     """A list of floating-point numbers as an array, which gradient rules depend on as a whole; any other as it is."""
     kinds = set(map(type, values))
     return np.array(values) if float in kinds and kinds <= {float, int} else values
+
+
+def _apart(result: Any, args: tuple[Any, ...]) -> Any:
+    """The result, copied where it lies in the memory of an array that the user has: a tensor's value does not change,
+    nor does an array's being writeable.
+    """
+    arrays = [x for x in args if type(x) is np.ndarray]
+    if not arrays:
+        return result
+    if type(result) in (tuple, list):
+        return type(result)([_apart(x, args) for x in result])
+    is_shared = isinstance(result, np.ndarray) and any(np.may_share_memory(result, x) for x in arrays)
+    return result.copy() if is_shared else result
 
 
 def _deep(value: Any) -> Any:

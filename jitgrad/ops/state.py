@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.eagerness import local
-from jitgrad.errors import DTypeError, IndexingError, ShapeError, UnsupportedOpError, layout
+from jitgrad.errors import DTypeError, IndexingError, ShapeError, TracedValueError, UnsupportedOpError, layout
 from jitgrad.graph import Graph, Operation, Tensor, apply_one, default_graph, graph_of, in_graph
 from jitgrad.opdef import Interpreted, OpDef, Params, Specs, define
 from jitgrad.ops.common import as_tensor
@@ -251,7 +251,7 @@ class Variable(Standing):
     def _assign_now(self, value: Any) -> Variable:
         array = np.asarray(value.eager_value() if isinstance(value, Variable) else value)
         is_number = not isinstance(value, np.ndarray | np.generic | Variable)
-        if not np.can_cast(array.dtype, self.dtype, "same_kind") and not (is_number and array.dtype.kind in "iufc"):
+        if not np.can_cast(array.dtype, self.dtype, "same_kind") and not (is_number and array.dtype.kind in "iuf"):
             raise DTypeError(
                 layout(f"variable {self.name!r} cannot take the value", expected=self.spec, got=spec_of(array))
             )
@@ -259,6 +259,18 @@ class Variable(Standing):
             raise ShapeError(f"variable {self.name!r} expected {self.spec}, got {spec_of(array)}")
         self._set(array)
         return self
+
+    def __copy__(self) -> Variable:
+        return Variable(self.present(), self.name, self.trainable)
+
+    def __deepcopy__(self, memo: Any) -> Variable:
+        return self.__copy__()
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise TracedValueError(
+            layout(f"elements of variable {self.name!r} cannot be assigned to",
+                   hint="use assign, or scatter_update(jg.IndexedSlices(values, rows)) for some of its rows")
+        )  # fmt: skip
 
     def assign_add(self, value: Any) -> Any:
         """As ``assign``, to the sum of the present value and ``value``."""

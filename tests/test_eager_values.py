@@ -1,0 +1,95 @@
+"""What eager tensors and Variables do with arguments beside them: numbers, lists, arrays of the user's."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitgrad as jg
+
+X = np.array([1.0, 2.0, 4.0])
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, q: np.quantile(x, q),
+        lambda x, q: np.percentile(x, 100.0 * q),
+        lambda x, q: np.linalg.norm(x, np.inf if q < 0.5 else -np.inf),
+        lambda x, q: np.linalg.norm(x, 3.0 + q, axis=0),
+        lambda x, q: np.pad(x * x, 1, constant_values=q),
+        lambda x, q: np.average(x, weights=[1.0, 2.0, q]),
+        lambda x, q: np.append(x * x, [q, 2.0]),
+        lambda x, q: np.extract(x > 1.0 + q, x * x),
+        lambda x, q: x * [[1.0], [q]],
+        lambda x, q: np.clip(x * x, q, 3.0 + q),
+    ],
+)
+def test_numbers_beside_tensors(fn: Callable[[Any, float], Any]) -> None:
+    """Their gradients are those of central differences, for each value anew."""
+    for q in (0.3, 0.7, 0.3):
+        x = jg.asarray(X)
+        with jg.GradientTape() as tape:
+            tape.watch(x)
+            y = np.sum(fn(x, q))
+        steps = 1e-6 * np.eye(3)
+        expected = [(np.sum(fn(X + h, q)) - np.sum(fn(X - h, q))) / 2e-6 for h in steps]
+        np.testing.assert_allclose(tape.gradient(y, x), expected, rtol=1e-6, atol=1e-8)
+        with jg.GradientTape() as tape:
+            tape.watch(x)
+            y = np.sum(x * (2.0 + q))
+        np.testing.assert_allclose(tape.gradient(y, x), np.full(3, 2.0 + q))
+
+
+def test_arrays_of_the_user_stay_theirs() -> None:
+    x, u = jg.asarray(X), np.arange(3.0)
+    made = [
+        np.atleast_1d(x, u)[1], np.atleast_2d(x, u)[1], np.broadcast_arrays(x, u)[1],
+        np.meshgrid(x, u, copy=False)[1].T[0],
+    ]  # fmt: skip
+    assert u.flags.writeable
+    u[:] = -1.0
+    for y in made:
+        assert isinstance(y, jg.EagerTensor) and np.ravel(y).tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(("name", "value"), [("shape", (3, 1)), ("dtype", np.int64), ("strides", (8,))])
+def test_attributes_that_are_not_set(name: str, value: Any) -> None:
+    x = jg.asarray(X)
+    with pytest.raises(jg.TracedValueError, match=f"assignment to {name} is refused"):
+        setattr(x, name, value)
+    assert x.shape == (3,) and x.dtype == np.float64 and x.strides == (8,)
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy])
+def test_copies_of_variables(how: Callable[[Any], Any]) -> None:
+    v = jg.Variable([1.0, 2.0], trainable=False)
+    w = how(v)
+    assert type(w) is jg.Variable and not w.trainable
+    w.assign([3.0, 4.0])
+    assert v.numpy().tolist() == [1.0, 2.0] and w.numpy().tolist() == [3.0, 4.0]
+
+
+def test_what_a_variable_does_not_take() -> None:
+    v = jg.Variable([1.0, 2.0])
+    with pytest.raises(jg.TracedValueError, match=r"(?s)cannot be assigned to.*use assign"):
+        v[0] = 3.0
+    with pytest.raises(jg.DTypeError):
+        v.assign([1j, 2.0])
+    assert v.numpy().tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("kind", [jg.optimize.Adam, jg.optimize.AdamW])
+def test_steps_are_counted_for_each_variable(kind: Any) -> None:
+    first, late = jg.Variable([1.0]), jg.Variable([1.0])
+    optimizer, other = kind(learning_rate=0.1), kind(learning_rate=0.1)
+    for _ in range(20):
+        optimizer.apply_gradients([(np.ones(1), first), (None, late)])
+    optimizer.apply_gradients([(np.ones(1), first), (np.ones(1), late)])
+    alone = jg.Variable([1.0])
+    other.apply_gradients([(np.ones(1), alone)])
+    np.testing.assert_array_equal(late.numpy(), alone.numpy())
