@@ -115,6 +115,11 @@ def background_code(text: str) -> bytes:
     return _generator(-1, GOOD).object_code(text)
 
 
+def ahead_code(text: str, level: int) -> bytes:
+    """The same at a level of LLVM's, for another thread; one caller at a time."""
+    return _generator(-2, level).object_code(text)
+
+
 @cache
 def _generator(number: int, level: int) -> Generator:
     return Generator(level)

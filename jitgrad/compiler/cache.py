@@ -90,6 +90,10 @@ class KernelCache:
         self.statistics.disk_hits += 1
         return self._loaded.setdefault(key, code)
 
+    def has(self, key: str) -> bool:
+        """Whether there is code under `key`, in memory or, sound or not, on disk."""
+        return key in self._loaded or (self.directory is not None and (self.directory / (key + _SUFFIX)).exists())
+
     def put(self, key: str, code: NativeCode) -> None:
         """Keep code that was just compiled. A disk that cannot be written to is not an error."""
         self._loaded[key] = code

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.compiler.blas import BlasStep
-from jitgrad.compiler.product_code import product_address
+from jitgrad.compiler.product_code import begin_code, product_address
 from jitgrad.compiler.register_ir import KINDS, convolution_tile_names
 
 _GEOMETRY = (
@@ -44,6 +44,13 @@ def convolution_steps(
         _step(FILTERS_STUBS[dtype.name], FILTERS_BLOCK, given, cells, chunks, tiles),
         _step(GATHER_STUBS[dtype.name], GATHER_BLOCK, given, words["outputs"], 1),
     ]
+
+
+def begin_convolution(dtype: np.dtype[Any], form: str) -> None:
+    """Begin to compile what `convolution_steps` refers to."""
+    begin_code((WINDOWS_STUBS if form == "windows" else FILTERS_STUBS)[dtype.name], _text, _tiles_text)
+    if form == "filters":
+        begin_code(GATHER_STUBS[dtype.name], _text)
 
 
 def _step(

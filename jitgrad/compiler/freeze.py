@@ -52,6 +52,7 @@ from jitgrad.compiler.loopir import Buffer, Literal
 from jitgrad.compiler.lower import CompiledCluster, FusedScan, Lowered, LoweredBodies, LoweredStep
 from jitgrad.compiler.machine import vector_bytes
 from jitgrad.compiler.nodes import Convolution, Product
+from jitgrad.compiler.own_products import product_sizes
 from jitgrad.compiler.regions import SMALL_CHUNKS, Sizes, Unit, find_units
 from jitgrad.compiler.stored import UnkeptError, encode_params, op_name
 from jitgrad.compiler.stored_programs import encode_program, origins_of
@@ -349,11 +350,6 @@ class _Freezer:
 
     # -- products ------------------------------------------------------------------------------------------------------
 
-    def _sizes(self, item: Product) -> tuple[tuple[int, int, int], int]:
-        """The sizes (m, n, k) of a product, and how many there are in its batch."""
-        a, c = self._shape(item.a), self._shape(item.value)
-        return (c[-2], c[-1], a[-2] if item.transpose_a else a[-1]), math.prod(c[:-2])
-
     def _vector_plan(self, item: Product) -> GemvPlan | None:
         """How a product with a vector is cut; None when it is left to BLAS."""
         return self._own_plans(item)[0]
@@ -362,7 +358,7 @@ class _Freezer:
         """How a product is cut as one with a vector, and as one of two matrices; None when it is left to BLAS."""
         found = self.cuts.get(item.value)
         if found is None:
-            (sizes, batch), transposed = self._sizes(item), (item.transpose_a, item.transpose_b)
+            (sizes, batch), transposed = product_sizes(self.program, item), (item.transpose_a, item.transpose_b)
             dtype = self.program.specs[item.value].dtype
             vector = plan_vector_product(dtype, sizes, batch, transposed)
             found = self.cuts[item.value] = vector, plan_product(dtype, sizes, batch, transposed)
@@ -392,7 +388,7 @@ class _Freezer:
         for v, is_transposed in ((item.a, item.transpose_a), (item.b, item.transpose_b), (item.value, False)):
             *_, rows, columns = self._shape(v)
             operands.append((self.places[self._root(v)], columns, rows * columns, is_transposed))
-        sizes, batch = self._sizes(item)
+        sizes, batch = product_sizes(self.program, item)
         dtype, cut = self.program.specs[item.value].dtype.str, self._cut(number, item)
         part, matrix = self.places.get((number, _PARTS), operands[2][0]), self._gemm_plan(item)
         if matrix is not None:

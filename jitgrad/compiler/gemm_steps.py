@@ -8,7 +8,7 @@ import numpy as np
 
 from jitgrad.compiler.blas import BlasStep, Operand, product_block
 from jitgrad.compiler.gemv_steps import sum_step
-from jitgrad.compiler.product_code import product_address
+from jitgrad.compiler.product_code import begin_code, product_address
 from jitgrad.compiler.register_ir import KINDS, tile_names
 
 STUBS = {"float32": "jitgrad_multiply_f32", "float64": "jitgrad_multiply_f64"}
@@ -39,6 +39,11 @@ def product_steps(
     if parts > 1:
         steps.append(sum_step(dtype, part, c.slot, m * n, parts))
     return steps
+
+
+def begin_product(dtype: np.dtype[Any]) -> None:
+    """Begin to compile what `product_steps` refers to."""
+    begin_code(STUBS[dtype.name], _text, _tiles_text)
 
 
 def _text(stub: str) -> str:

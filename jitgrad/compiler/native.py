@@ -114,6 +114,13 @@ def compile_in_background(text: str) -> bytes:
     return _codegen.background_code(text)
 
 
+def compile_ahead(text: str, quickly: bool) -> bytes:
+    """The same for the thread of ahead.py."""
+    from jitgrad.compiler import _codegen
+
+    return _codegen.ahead_code(text, _codegen.QUICK if quickly else _codegen.GOOD)
+
+
 def load_object(object_code: bytes, names: Iterable[str]) -> NativeCode:
     """Load object code made by `compile_to_object` on such a machine; LoadError if a name is not in it."""
     wanted = tuple(names)

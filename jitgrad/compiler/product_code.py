@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from jitgrad.compiler import native
-from jitgrad.compiler.cache import KernelCache, cache_key, compile_cached, kernel_cache
+from jitgrad.compiler.cache import KernelCache, cache_key, kernel_cache
+from jitgrad.compiler.native import NativeCode
 from jitgrad.config import config, get_num_threads
 
 _addresses: dict[str, int] = {}
@@ -23,29 +24,70 @@ def product_address(
     """The address of the function ``stub``, of the module that ``text`` gives for it.
 
     It may call the functions ``tiles``, of the module that ``tiles_text`` gives: loops on registers, which quick code
-    would keep in memory. They are compiled well before the first run, which takes 20 ms and saves it four fifths.
+    would keep in memory. They are compiled well before the first run, which takes 12 to 18 ms and saves it four fifths;
+    `begin_code` does that while the stages are at work.
     """
     found = _addresses.get(stub)
     if found is None:
         if tiles_text is not None:
-            made = compile_cached(f"{stub}_tiles", partial(tiles_text, stub), tiles)
+            made = _kept(f"{stub}_tiles", partial(tiles_text, stub), tiles)
             for name in tiles:
                 native.add_symbol(name, made[name])
         code = kernel_cache().get(cache_key(stub), [stub])
-        found = _addresses[stub] = code[stub] if code is not None else _compiled(stub, text(stub))
+        found = _addresses[stub] = code[stub] if code is not None else _compiled(stub, text)
     return found
 
 
-def _compiled(stub: str, text: str) -> int:
+def begin_code(stub: str, text: Callable[[str], str], tiles_text: Callable[[str], str] | None = None) -> None:
+    """Begin to compile what `product_address` will need, where it is neither in memory nor on disk; with one thread,
+    nothing.
+    """
+    from jitgrad.compiler import ahead
+
+    if stub in _addresses or get_num_threads() == 1:
+        return
+    cache, modules = kernel_cache(), dict[str, tuple[Callable[[], str], bool]]()
+    if tiles_text is not None and not cache.has(cache_key(f"{stub}_tiles")):
+        modules[f"{stub}_tiles"] = partial(tiles_text, stub), False
+    if not cache.has(cache_key(stub)):
+        if config.quick_start:
+            modules[_quick(stub)] = partial(_quick_text, stub, text), True
+        else:
+            modules[stub] = partial(text, stub), False
+    ahead.begin(modules)
+
+
+def _kept(name: str, text: Callable[[], str], names: Sequence[str]) -> NativeCode:
+    """The code of a module that is compiled well: from memory, from disk, or compiled and kept."""
+    cache, key = kernel_cache(), cache_key(name)
+    code = cache.get(key, names)
+    if code is None:
+        from jitgrad.compiler import ahead
+
+        code = native.load_object(ahead.take(name, text), names)
+        cache.put(key, code)
+    return code
+
+
+def _compiled(stub: str, text: Callable[[str], str]) -> int:
+    from jitgrad.compiler import ahead
     from jitgrad.compiler.machine import improve
     from jitgrad.compiler.tiers import Task
 
     if not config.quick_start or get_num_threads() == 1:
-        return compile_cached(stub, lambda: text, [stub])[stub]
-    quick = f"{stub}_quick"
-    address = native.compile_module(text.replace(stub, quick), [quick], quickly=True)[quick]
-    improve([Task(text, partial(_improved, stub, address, kernel_cache()))])
+        return _kept(stub, partial(text, stub), [stub])[stub]
+    quick = _quick(stub)
+    address = native.load_object(ahead.take(quick, partial(_quick_text, stub, text), quickly=True), [quick])[quick]
+    improve([Task(text(stub), partial(_improved, stub, address, kernel_cache()))])
     return address
+
+
+def _quick(stub: str) -> str:
+    return f"{stub}_quick"
+
+
+def _quick_text(stub: str, text: Callable[[str], str]) -> str:
+    return text(stub).replace(stub, _quick(stub))
 
 
 def _improved(stub: str, old: int, kept: KernelCache, object_code: bytes) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from jitgrad.compiler.lower import CompiledCluster, Lowered, LoweredBodies, Lowe
 from jitgrad.compiler.machine import load_kernels
 from jitgrad.compiler.nodes import Convolution, Product, build_nodes
 from jitgrad.compiler.order import order_steps
+from jitgrad.compiler.own_products import begin_products
 from jitgrad.compiler.plankey import has_large_constants
 from jitgrad.compiler.reuse import can_reuse, enter_known, find_known, pattern_of
 from jitgrad.compiler.simplify import simplify_and_watch
@@ -116,6 +117,7 @@ def _plan_cluster(program: Program, cluster: Cluster) -> CompiledCluster:
     with recording.span("plan", name):
         classes = ExtentClasses(program, cluster.instructions)
         nodes = build_nodes(program, cluster.instructions, cluster.outputs, classes)
+        begin_products(program, nodes.items)
         plan = order_steps(plan_fusion(nodes, program.specs, classes), (*cluster.inputs, *cluster.outputs))
     if config.verify:
         verify_plan(plan, cluster.inputs)
