@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import gc
 import pickle
+import sys
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -257,6 +258,26 @@ def test_rules_give_the_interpreters_bits(fn: Any) -> None:
 def test_gradients_that_cannot_be_derived(fn: Any, name: str) -> None:
     with pytest.raises(jg.GradientError, match=rf"(?s)the gradient of .*{name}.*because:.*custom_gradient"):
         gradient(fn)
+
+
+def test_what_cannot_be_derived_names_the_operation_and_the_line_that_asks() -> None:
+    x = jg.asarray(X)
+    with jg.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y, z = np.fmin.reduce(x), jg.prevent_gradient(x, "no")
+    made = here() - 1
+    with pytest.raises(jg.GradientError) as underivable:
+        tape.gradient(y, x)
+    lines = str(underivable.value).split("\n")
+    assert lines[1] == f"  op:      numpy.fmin.reduce of f64[3]    first recorded at test_tapes.py:{made}"
+    assert lines[3] == f"  asked:   at test_tapes.py:{here() - 3}" and lines[4].startswith("  hint:    ")
+    with pytest.raises(jg.GradientError, match=rf"(?s)test_tapes.py:{made}.*asked: *at test_tapes.py:{here() + 1}"):
+        tape.gradient(z, x)
+
+
+def here() -> int:
+    """The line of the caller."""
+    return sys._getframe(1).f_lineno
 
 
 def test_arrays_beside_tensors_are_kept_as_they_were() -> None:

@@ -30,7 +30,8 @@ from jitgrad.ops.common import as_tensor
 from jitgrad.ops.slices import IndexedSlices
 from jitgrad.program import Program, slice_graph
 from jitgrad.sparse import gradients
-from jitgrad.spec import is_inexact
+from jitgrad.sources import source_text, user_source
+from jitgrad.spec import TensorSpec, is_inexact
 from jitgrad.trace import Static, trace
 
 _rules: dict[Any, Any] = {}
@@ -95,7 +96,7 @@ class CallRule:
     ``reads`` says what the inputs of the program are that are kept, ("leaf", k) or ("out", k), and ``seeds`` which
     cotangents follow them. ``gives`` is, per leaf, the
     number of the program's output, those of values and indices with the shape of the leaf where the cotangent is
-    slices, or None. ``failure`` is the type and the arguments of the error when a gradient is asked for that there is
+    slices, or None. ``failure`` is the type and the text of the error when a gradient is asked for that there is
     none of; not the error itself, whose traceback would keep what was alive when it was raised. ``walk`` is what
     machine code needs to apply the rule, if it can.
     """
@@ -104,7 +105,7 @@ class CallRule:
     reads: tuple[tuple[str, int], ...]
     seeds: tuple[int, ...]
     gives: tuple[Given, ...]
-    failure: tuple[Any, ...] | None = None
+    failure: tuple[type[GradientError], str] | None = None
     walk: Walk | None = None
 
     def places(self, leaves: int) -> Sequence[int]:
@@ -125,8 +126,8 @@ class CallRule:
 
     def _nothing(self) -> Sequence[Any]:
         if self.failure is not None:
-            kind, *args = self.failure
-            raise kind(*args)
+            kind, text = self.failure
+            raise kind(asked_for(text))
         return (None,) * len(self.gives)
 
     def _told(self, call: ProgramCall, values: list[Any]) -> Sequence[Any]:
@@ -152,15 +153,27 @@ def _make_rule(fn: Callable[..., Any], structure: Any, keys: Sequence[Any], outs
     try:
         return _traced_rule(fn, structure, keys, dynamic, outs)
     except GradientError as error:
-        return CallRule(None, (), (), (None,) * len(keys), (type(error), *error.args))
+        return CallRule(None, (), (), (None,) * len(keys), (type(error), str(error)))
     except JitgradError as error:
-        return CallRule(None, (), (), (None,) * len(keys), (GradientError, _underivable(fn, error)))
+        return CallRule(None, (), (), (None,) * len(keys), (GradientError, _underivable(fn, keys, error)))
 
 
-def _underivable(fn: Callable[..., Any], error: JitgradError) -> str:
-    """The text for a call that cannot be traced, whose gradient is therefore not known."""
+def asked_for(text: str) -> str:
+    """The text of an error with the user's line that asks for the gradient, before the hint."""
+    rows = text.split("\n")
+    at = next((k for k, row in enumerate(rows) if row.startswith("  hint:")), len(rows))
+    width = len(rows[at]) - len(rows[at][7:].lstrip()) - 3 if at < len(rows) else 0
+    return "\n".join([*rows[:at], f"  {'asked:':<{width}} at {source_text(user_source())}", *rows[at:]])
+
+
+def _underivable(fn: Callable[..., Any], keys: Sequence[Any], error: JitgradError) -> str:
+    """The text for a call that cannot be traced, whose gradient is therefore not known. Its line is that of the first
+    such call: there is one rule for all.
+    """
+    arrays = ", ".join(str(TensorSpec(key[1], key[0])) for key in keys if isinstance(key, tuple))
     return layout(
         f"the gradient of {_name(fn)}, which a tape recorded, cannot be derived",
+        op=f"{_name(fn)} of {arrays}    first recorded at {source_text(user_source())}",
         because=str(error).split("\n")[0],
         hint="use other functions, give it a rule with jg.custom_gradient, or wrap it in jg.stop_gradient(...)",
     )
