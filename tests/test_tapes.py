@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
-from jitgrad.eager import pending
+from jitgrad.eager import calls, pending
 from jitgrad.eager.calls import CallRule
+from jitgrad.eager.keys import ARITHMETIC
 from jitgrad.eager.recorder import parts
 from jitgrad.interpreter import interpret
 
@@ -273,6 +274,46 @@ def test_what_cannot_be_derived_names_the_operation_and_the_line_that_asks() -> 
     assert lines[3] == f"  asked:   at test_tapes.py:{here() - 3}" and lines[4].startswith("  hint:    ")
     with pytest.raises(jg.GradientError, match=rf"(?s)test_tapes.py:{made}.*asked: *at test_tapes.py:{here() + 1}"):
         tape.gradient(z, x)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("ufunc", sorted(ARITHMETIC, key=lambda ufunc: ufunc.__name__))
+def test_a_rule_is_made_once_for_all_integers(ufunc: Any, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, made = jg.asarray(X.astype(dtype)), []
+    make = calls._make_rule
+    monkeypatch.setattr(calls, "_make_rule", lambda *args: made.append(args) or make(*args))
+
+    def twice(k: Any) -> Any:
+        with jg.GradientTape() as outer:
+            outer.watch(x)
+            with jg.GradientTape() as inner:
+                inner.watch(x)
+                y = ufunc(x, k) + ufunc(k, x)
+            first = inner.gradient(y, x)
+        return y, first, None if first is None else outer.gradient(first, x)
+
+    def found(k: Any) -> Any:
+        return [None if g is None else (g.dtype, g.tobytes()) for g in twice(k)]
+
+    assert found(5)[0]
+    made.clear()
+    for k in (7, 123456789, -3, 1):
+        got = found(k)
+        assert not made
+        assert got == found(np.asarray(k, dtype))
+        made.clear()
+    assert found(1 << 70) == found(np.asarray(1 << 70, dtype))
+
+
+def test_integers_in_jacobians_and_scopes() -> None:
+    x = jg.asarray(X)
+    for k in (3, 4):
+        with jg.GradientTape() as tape:
+            tape.watch(x)
+            with jg.jit_scope():
+                z = x * k
+            y = z + k * x + x**k
+        np.testing.assert_allclose(tape.jacobian(y, x), np.diag(2 * k + k * X ** (k - 1)))
 
 
 def here() -> int:

@@ -18,7 +18,7 @@ from jitgrad import pytree, recording
 from jitgrad.again import make_again
 from jitgrad.compiler.eager_layout import MOST_RULES
 from jitgrad.dispatch import full_name
-from jitgrad.eager.keys import ArrayKey, leaf_key, value_key
+from jitgrad.eager.keys import ARITHMETIC, ArrayKey, leaf_key, type_key, value_key
 from jitgrad.eager.recorder import OwnRules, by_value
 from jitgrad.eager.straight import Walk, straight, walk_of
 from jitgrad.eager.tensor import EagerTensor, is_told, plain, run, wrap
@@ -61,7 +61,7 @@ def rule_of(
     """The rule of a call, made at the first call with such arguments. If there is none for Python floats of any value,
     there may be one for these values, unless the caller keeps rules by their types.
     """
-    keys = tuple([value_key(x) if may_fix and fn in by_value else leaf_key(x) for x in leaves])
+    keys = tuple(map(_key_of(fn, may_fix), leaves))
     structure = pytree.flatten((args, kwargs))[1]
     known, key = (fn.rules, (structure, keys)) if isinstance(fn, OwnRules) else (_rules, (fn, structure, keys))
     rule = known.get(key)
@@ -78,6 +78,13 @@ def rule_of(
         if not any(isinstance(k, Static) and isinstance(k.value, FunctionType | MethodType) for k in keys):
             known[key] = rule  # a function that the user gave is not to be kept
     return rule
+
+
+def _key_of(fn: Any, may_fix: bool) -> Callable[[Any], Any]:
+    """What the rules of a function depend on in a leaf; those of a gradient, on what those of its function do."""
+    if may_fix and fn in by_value:
+        return value_key
+    return type_key if fn in ARITHMETIC or isinstance(fn, ProgramCall) else leaf_key
 
 
 def _note_by_value(fn: Any) -> None:
@@ -248,7 +255,7 @@ def _sliced(
     return CallRule(ProgramCall(reduced), tuple(kept), tuple(seeds), tuple(gives), walk=walk)
 
 
-_EAGER = frozenset((EagerTensor, np.ndarray, float, complex, np.float64, np.float32))
+_EAGER = frozenset((EagerTensor, np.ndarray, float, int, complex, np.float64, np.float32))
 
 
 class ProgramCall(OwnRules):

@@ -82,6 +82,20 @@ def value_key(x: Any) -> Any:
     return Static(x, frozen(x)) if type(x) in (float, complex) else leaf_key(x)
 
 
+ARITHMETIC = frozenset((
+    np.add, np.subtract, np.multiply, np.divide, np.floor_divide, np.remainder, np.fmod, np.maximum, np.minimum, np.fmax,
+    np.fmin, np.hypot, np.arctan2, np.copysign, np.logaddexp, np.logaddexp2,
+))  # fmt: skip
+"""Ufuncs whose rules are the same for every integer among the operands; those of a power are not."""
+
+_INT64 = np.iinfo(np.int64)
+
+
+def type_key(x: Any) -> Any:
+    """``leaf_key``, but an integer, if int64 holds it, stands for its type."""
+    return int if type(x) is int and _INT64.min <= x <= _INT64.max else leaf_key(x)
+
+
 @functools.lru_cache(maxsize=1024, typed=True)
 def _integer(x: int) -> Static:
     return Static(x, frozen(x))
