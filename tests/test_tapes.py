@@ -9,6 +9,7 @@ import gc
 import pickle
 import sys
 import tracemalloc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from jitgrad.eager import calls, pending
 from jitgrad.eager.calls import CallRule
 from jitgrad.eager.keys import ARITHMETIC
 from jitgrad.eager.recorder import parts
+from jitgrad.eager.tensor import ufunc_tables
 from jitgrad.interpreter import interpret
 
 X = np.array([1.0, 2.0, 3.0])
@@ -303,6 +305,23 @@ def test_a_rule_is_made_once_for_all_integers(ufunc: Any, dtype: Any, monkeypatc
         assert got == found(np.asarray(k, dtype))
         made.clear()
     assert found(1 << 70) == found(np.asarray(1 << 70, dtype))
+
+
+def test_ufuncs_that_users_make_are_forgotten() -> None:
+    class Held:
+        pass
+
+    x, held = jg.asarray(X), []
+    for k in range(600):
+        own = Held()
+        held.append(weakref.ref(own))
+        with jg.GradientTape() as tape:
+            tape.watch(x)
+            np.frompyfunc(lambda a, k=k, own=own: a + k, 1, 1)(x)
+    del own
+    gc.collect()
+    assert held[0]() is None and len(ufunc_tables) <= 512
+    assert len([ref for ref in held if ref() is not None]) < 512
 
 
 def test_integers_in_jacobians_and_scopes() -> None:

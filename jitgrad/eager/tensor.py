@@ -58,7 +58,7 @@ class EagerTensor(np.ndarray[Any, Any], Valued):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if method == "__call__" and not kwargs and local.collector is None and ufunc.nout == 1:
-            table = ufunc_tables.setdefault(ufunc, recorder.tables[ufunc])
+            table = ufunc_tables.get(ufunc) or _table_of(ufunc)
             if len(inputs) == 1:
                 return one(ufunc, table, inputs[0])
             if len(inputs) == 2 and type(inputs[0]) in _OPERANDS and type(inputs[1]) in _OPERANDS:
@@ -231,6 +231,17 @@ Known = tuple[Bound, recorder.Table]
 """The function of the first argument alone, and what the recorder knows of it."""
 _bound: dict[Any, Known] = {}  # by function and key of options
 ufunc_tables: dict[np.ufunc, recorder.Table] = {}  # of ufuncs that give one array
+_MOST_UFUNCS = 512  # users make ufuncs too, of functions that are not to be kept for ever
+
+
+def _table_of(ufunc: np.ufunc) -> recorder.Table:
+    """What the recorder knows of a ufunc: that of the operator, or one of its own."""
+    table = ufunc_tables.get(ufunc)
+    if table is None:
+        if len(ufunc_tables) >= _MOST_UFUNCS:
+            ufunc_tables.clear()
+        table = ufunc_tables[ufunc] = recorder.tables.get(ufunc, {})
+    return table
 
 
 def run_any(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
