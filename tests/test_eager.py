@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import operator
 import pickle
 import threading
 import weakref
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import jitgrad as jg
 
@@ -798,3 +800,44 @@ def test_branches_in_a_scope_look_at_values() -> None:
 def test_a_scope_with_compile_ops_false_runs_at_once() -> None:
     with jg.jit_scope(compile_ops=False):
         assert isinstance(jg.asarray(1.0) + 1.0, jg.EagerTensor)
+
+
+# -- operands of other classes -------------------------------------------------------------------------------
+
+SQUARE = np.array([[1.0, 2.0], [3.0, 4.0]])
+
+
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+@pytest.mark.parametrize("kind", [sp.csr_array, sp.csr_matrix, np.matrix])
+@pytest.mark.parametrize("op", [operator.add, operator.sub, operator.mul, operator.matmul, operator.lt, operator.eq])
+def test_classes_that_answer_for_arrays_answer_for_tensors(op: Any, kind: Any) -> None:
+    other = kind(SQUARE)
+
+    def dense(x: Any) -> Any:
+        return np.asarray(x.toarray() if sp.issparse(x) else x)
+
+    for swapped in (False, True):
+        expected, got = [op(other, x) if swapped else op(x, other) for x in (SQUARE, jg.asarray(SQUARE))]
+        np.testing.assert_array_equal(dense(got), dense(expected))
+        assert isinstance(got, type(expected))
+
+
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+def test_masked_arrays_and_powers_of_matrices() -> None:
+    x, masked = jg.asarray(SQUARE), np.ma.array(SQUARE, mask=[[0, 1], [0, 0]])
+    for op in (operator.add, operator.mul, operator.truediv, operator.pow):
+        expected, got = op(SQUARE, masked), op(x, masked)
+        np.testing.assert_array_equal(got.mask, expected.mask)
+        np.testing.assert_array_equal(got.data, expected.data)
+    np.testing.assert_array_equal(x ** np.matrix(SQUARE), SQUARE**SQUARE)
+    np.testing.assert_array_equal(x * np.int64(3) + np.longdouble(1), SQUARE * 3 + 1)
+
+
+@pytest.mark.parametrize("other", [None, "a", {}], ids=repr)
+def test_what_is_no_operand_is_equal_to_no_element(other: Any) -> None:
+    x = jg.asarray(SQUARE)
+    for got, expected in ((x == other, other == SQUARE), (x != other, other != SQUARE), (other == x, other == SQUARE)):
+        assert isinstance(got, jg.EagerTensor) and got.dtype == bool
+        np.testing.assert_array_equal(got, expected)
+    with pytest.raises(TypeError):
+        operator.lt(x, other)

@@ -29,8 +29,8 @@ from jitgrad.interpreter import interpret
 from jitgrad.ops.common import as_tensor
 from jitgrad.ops.slices import IndexedSlices
 from jitgrad.program import Program, slice_graph
-from jitgrad.sparse import gradients
 from jitgrad.sources import source_text, user_source
+from jitgrad.sparse import gradients
 from jitgrad.spec import TensorSpec, is_inexact
 from jitgrad.trace import Static, trace
 

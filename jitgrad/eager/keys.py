@@ -83,8 +83,8 @@ def value_key(x: Any) -> Any:
 
 
 ARITHMETIC = frozenset((
-    np.add, np.subtract, np.multiply, np.divide, np.floor_divide, np.remainder, np.fmod, np.maximum, np.minimum, np.fmax,
-    np.fmin, np.hypot, np.arctan2, np.copysign, np.logaddexp, np.logaddexp2,
+    np.add, np.subtract, np.multiply, np.divide, np.floor_divide, np.remainder, np.fmod, np.maximum, np.minimum,
+    np.fmax, np.fmin, np.hypot, np.arctan2, np.copysign, np.logaddexp, np.logaddexp2,
 ))  # fmt: skip
 """Ufuncs whose rules are the same for every integer among the operands; those of a power are not."""
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from jitgrad.eager import recorder
 from jitgrad.eager.items import item
-from jitgrad.eager.tensor import NUMBERS, EagerTensor, Known, one, pair, refuse_out, run, unchangeable
+from jitgrad.eager.tensor import NUMBERS, EagerTensor, Known, one, pair, refuse_out, run, unchangeable, wrap
 from jitgrad.eagerness import local
 from jitgrad.operators import Operators
 
@@ -17,21 +17,52 @@ _NO_OPERANDS = (type(None), str, dict)
 
 
 def _is_foreign(other: Any) -> bool:
-    """Whether the other operand answers for the operation, or nobody does."""
+    """Whether the other operand answers for the operation, or nobody does. As NumPy decides for an array: of classes
+    that know of no ufuncs, those of a higher priority answer.
+    """
     kind = type(other)
-    return isinstance(other, Operators) or kind in _NO_OPERANDS or getattr(kind, "__array_ufunc__", 0) is None
+    if isinstance(other, Operators) or kind in _NO_OPERANDS:
+        return True
+    if hasattr(kind, "__array_ufunc__"):
+        return kind.__array_ufunc__ is None
+    return bool(getattr(other, "__array_priority__", -1.0) > 0.0)
 
 
-def _binary(ufunc: Any) -> Callable[[EagerTensor, Any], Any]:
+def _unusual(ufunc: Any, self: EagerTensor, other: Any, mirrored: str) -> Any:
+    """``ufunc(self, other)`` for any other operand. A subclass of arrays with an operator of its own, as matrices have,
+    is asked first, as Python does for an array.
+    """
+    if _is_foreign(other):
+        return NotImplemented
+    if type(other) is not EagerTensor and _has_own(type(other), mirrored):
+        answer = getattr(other, mirrored)(self._plain)
+        if answer is not NotImplemented:
+            return answer
+    return run(ufunc, (self, other), {})
+
+
+def _has_own(kind: type, name: str) -> bool:
+    """Whether a class is one of arrays, with a method of its own."""
+    return issubclass(kind, np.ndarray) and getattr(kind, name) is not getattr(np.ndarray, name)
+
+
+def _binary(ufunc: Any, mirrored: str) -> Callable[[EagerTensor, Any], Any]:
     table = recorder.tables[ufunc]
 
     def operator(self: EagerTensor, other: Any) -> Any:
-        kind = type(other)
-        if local.collector is not None:
-            return NotImplemented if _is_foreign(other) else run(ufunc, (self, other), {})
-        if kind is EagerTensor or kind in NUMBERS:
+        if local.collector is None and (type(other) is EagerTensor or type(other) in NUMBERS):
             return pair(ufunc, table, self, other)
-        return NotImplemented if _is_foreign(other) else run(ufunc, (self, other), {})
+        return _unusual(ufunc, self, other, mirrored)
+
+    return operator
+
+
+def _equality(ufunc: Any, name: str) -> Callable[[EagerTensor, Any], Any]:
+    """What is no operand is equal to no element, as NumPy has it."""
+    usual, of_arrays = _binary(ufunc, name), getattr(np.ndarray, name)
+
+    def operator(self: EagerTensor, other: Any) -> Any:
+        return wrap(of_arrays(self._plain, other)) if type(other) in _NO_OPERANDS else usual(self, other)
 
     return operator
 
@@ -123,8 +154,10 @@ OPERATORS = {
     "xor": np.bitwise_xor, "lshift": np.left_shift, "rshift": np.right_shift,
 }  # fmt: skip
 COMPARISONS = {
-    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
+    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
 }  # fmt: skip
+EQUALITIES = {"eq": np.equal, "ne": np.not_equal}
+_MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 UNARY = {"neg": np.negative, "pos": np.positive, "abs": np.absolute, "invert": np.invert}
 
 # Methods of arrays that compute: recorded under their own names.
@@ -145,7 +178,7 @@ def _power(self: EagerTensor, other: Any) -> Any:
     """``x ** y`` as NumPy's operator computes it, which has short ways for some exponents."""
     if (type(other) is EagerTensor or type(other) in NUMBERS) and local.collector is None:
         return pair(power_of, recorder.tables[power_of], self, other)
-    return NotImplemented if _is_foreign(other) else run(power_of, (self, other), {})
+    return _unusual(power_of, self, other, "__rpow__")
 
 
 def power_of(x: Any, y: Any) -> Any:
@@ -154,18 +187,20 @@ def power_of(x: Any, y: Any) -> Any:
 
 
 def _divmod(self: EagerTensor, other: Any) -> Any:
-    return NotImplemented if _is_foreign(other) else run(np.divmod, (self, other), {})
+    return _unusual(np.divmod, self, other, "__rdivmod__")
 
 
 def enter_methods() -> None:
     """Give EagerTensor its operators and methods."""
     for name, ufunc in OPERATORS.items():
-        operator = _binary(ufunc)
+        operator = _binary(ufunc, f"__r{name}__")
         setattr(EagerTensor, f"__{name}__", operator)
         setattr(EagerTensor, f"__r{name}__", _reflected(ufunc))
         setattr(EagerTensor, f"__i{name}__", operator)
     for name, ufunc in COMPARISONS.items():
-        setattr(EagerTensor, f"__{name}__", _binary(ufunc))
+        setattr(EagerTensor, f"__{name}__", _binary(ufunc, f"__{_MIRRORED[name]}__"))
+    for name, ufunc in EQUALITIES.items():
+        setattr(EagerTensor, f"__{name}__", _equality(ufunc, f"__{name}__"))
     for name, ufunc in UNARY.items():
         setattr(EagerTensor, f"__{name}__", _unary(ufunc))
     for name in METHODS:

@@ -86,7 +86,7 @@ Words = dict[Op, int]
 def _operations() -> dict[str, tuple[str, Words]]:
     """By the name in the class: the kind of operation, and its record."""
     found: dict[str, tuple[str, Words]] = {}
-    for name, ufunc in (methods.OPERATORS | methods.COMPARISONS).items():
+    for name, ufunc in (methods.OPERATORS | methods.COMPARISONS | methods.EQUALITIES).items():
         found[f"__{name}__"] = ("binary", _words(f"__{name}__", ufunc, ufunc))
     for name, ufunc in methods.OPERATORS.items():
         found[f"__r{name}__"] = ("reflected", _words(f"__r{name}__", ufunc, ufunc))
