@@ -841,3 +841,36 @@ def test_what_is_no_operand_is_equal_to_no_element(other: Any) -> None:
         np.testing.assert_array_equal(got, expected)
     with pytest.raises(TypeError):
         operator.lt(x, other)
+
+
+def test_tensors_have_no_subclasses() -> None:
+    with pytest.raises(TypeError, match=r"(?s)Own cannot be a subclass of EagerTensor.*hint:"):
+        type("Own", (jg.EagerTensor,), {})
+
+
+def test_what_tapes_are_asked_wrongly() -> None:
+    x = jg.asarray(X)
+    with jg.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y = x * 2.0
+    for call, kind, text in (
+        (lambda: tape.batch_jacobian(1.0, x), TypeError, "a target must be a tensor, got float"),
+        (lambda: tape.batch_jacobian(y, X), TypeError, r"a source must be .* got ndarray: make one with jg.asarray"),
+        (lambda: tape.gradient(y, X), TypeError, r"a source must be .* got ndarray: make one with jg.asarray"),
+        (lambda: tape.gradient([y, y], x, [y]), ValueError, "output_gradients must have the structure of the target"),
+        (lambda: tape.gradient({"a": y}, x, {"b": y}), ValueError, "output_gradients must have the structure"),
+        (lambda: tape.gradient(y, x, "a"), TypeError, "output_gradients must hold numbers, got str"),
+    ):
+        with pytest.raises(kind, match=text):
+            call()  # type: ignore[no-untyped-call]
+    v = jg.Variable(X)
+    with jg.GradientTape() as tape:
+        z = v * v
+    np.testing.assert_array_equal(tape.batch_jacobian(z, v), 2 * X)
+
+
+def test_arrays_do_not_take_tensors_in_place() -> None:
+    array = X.copy()
+    with pytest.raises(jg.TracedValueError, match=r"(?s)add into an array \(a \+= x, or out=\) is refused.*a = a \+ x"):
+        array += jg.asarray(X)
+    np.testing.assert_array_equal(array, X)

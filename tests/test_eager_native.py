@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import subprocess
 import sys
@@ -312,3 +313,8 @@ assert tape.gradient(z, x).tolist() == [4.0, 4.0, 4.0]
     again = text.replace('"function"', '"method_descriptor"').replace("import sys", "import sys, os", 1)
     again += 'assert "llvmlite" not in sys.modules and "numba" not in sys.modules\n'
     subprocess.run([sys.executable, "-c", again], env=environment, check=True)
+
+
+@pytest.mark.parametrize("name", ["sum", "reshape", "astype", "__add__", "__neg__"])
+def test_signatures_are_those_of_arrays(name: str) -> None:
+    assert inspect.signature(getattr(jg.EagerTensor, name)) == inspect.signature(getattr(np.ndarray, name))

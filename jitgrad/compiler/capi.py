@@ -149,8 +149,16 @@ def method(cls: type, name: str, address: int, kind: str) -> Any:
     """
     new = ctypes.pythonapi.PyDescr_NewMethod
     new.argtypes, new.restype = [ctypes.py_object, ctypes.c_void_p], ctypes.py_object
-    definition = _definition(name, address, _METHOD_FLAGS[kind], getattr(cls, name).__doc__ or name)
+    definition = _definition(name, address, _METHOD_FLAGS[kind], _doc_of(cls, name))
     return new(cls, ctypes.addressof(definition))
+
+
+def _doc_of(cls: type, name: str) -> str:
+    """The text of a method as CPython keeps it, the signature in front: that of the method of the base, if it has one.
+    """
+    base = getattr(super(cls, cls), name, None)
+    doc, signature = getattr(cls, name).__doc__ or name, getattr(base, "__text_signature__", None)
+    return doc if signature is None else f"{name}{signature}\n--\n\n{doc}"
 
 
 def keep_in_thread(key: str, value: Any) -> None:

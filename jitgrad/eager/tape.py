@@ -169,7 +169,11 @@ class GradientTape:
 
         Rows must not depend on one another's sources. ValueError when the leading extents differ.
         """
-        if not target.ndim or not source.ndim or target.shape[0] != source.shape[0]:
+        target = settled(target)
+        _check_target(target)
+        if not isinstance(source, EagerTensor | PendingTensor | Tensor | Variable):
+            raise _no_source(source)
+        if not target.shape or not source.shape or target.shape[0] != source.shape[0]:
             raise ValueError(f"batch_jacobian needs equal leading extents, got {target.shape} and {source.shape}")
 
         if isinstance(target, Tensor):
@@ -221,12 +225,13 @@ class GradientTape:
 
     def _seeds(self, target: Any, targets: Sequence[Any], given: Any) -> list[Any]:
         for y in targets:
-            if not isinstance(y, EagerTensor | Tensor):
-                raise TypeError(f"a target must be a tensor, got {type(y).__name__}")
-        seeds = [None] * len(targets) if given is None else pytree.flatten_up_to(target, given)
+            _check_target(y)
+        seeds = [None] * len(targets) if given is None else _like_target(target, given)
         for y, g in zip(targets, seeds, strict=True):
             if y.dtype.kind == "c" and g is None:
                 raise TypeError(f"a target of dtype {y.dtype} needs output_gradients; or take its .real")
+            if g is not None and np.asarray(g).dtype.kind not in "fiubc":
+                raise TypeError(f"output_gradients must hold numbers, got {type(g).__name__}")
             if g is not None and np.asarray(g).dtype.kind == "c" and y.dtype.kind != "c":
                 raise TypeError(f"output_gradients is {np.asarray(g).dtype} for a target of dtype {y.dtype}")
             if g is not None and np.shape(g) != y.shape:
@@ -238,7 +243,7 @@ class GradientTape:
             return tuple(self._variables.get(source, ()))
         if isinstance(source, EagerTensor | PendingTensor):
             return (settled(source).number,)
-        raise TypeError(f"a source must be a tensor or a Variable, got {type(source).__name__}")
+        raise _no_source(source)
 
     def _walk(self, targets: Sequence[Any], seeds: Sequence[Any], wanted: Sequence[Sequence[int]]) -> list[Any]:
         """The gradients of the wanted numbers, the sum of several where a Variable was read several times."""
@@ -263,6 +268,27 @@ class GradientTape:
 
 
 Cotangents = dict[int | None, Any]  # by the numbers of tensors
+
+
+def _check_target(y: Any) -> None:
+    if not isinstance(y, EagerTensor | Tensor):
+        raise TypeError(f"a target must be a tensor, got {type(y).__name__}")
+
+
+def _no_source(x: Any) -> TypeError:
+    """The error for a source of which no tape knows."""
+    return TypeError(
+        f"a source must be a tensor or a Variable, got {type(x).__name__}: make one with jg.asarray(...), watch it, "
+        "and compute with it"
+    )
+
+
+def _like_target(target: Any, given: Any) -> list[Any]:
+    """The output_gradients that stand for the leaves of the target."""
+    try:
+        return pytree.flatten_up_to(target, given)
+    except ValueError as error:
+        raise ValueError(f"output_gradients must have the structure of the target: {error}") from None
 
 
 def _warn_of_constant(x: Any) -> None:

@@ -48,6 +48,12 @@ class EagerTensor(np.ndarray[Any, Any], Valued):
     number: int
     key: Any
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        raise TypeError(
+            layout(f"{cls.__name__} cannot be a subclass of EagerTensor: every operation makes an EagerTensor",
+                   hint="keep the tensor in an attribute of a class of your own")
+        )  # fmt: skip
+
     def numpy(self) -> Any:
         """A copy of the value, as a plain array or, for a 0-d tensor, as a NumPy scalar."""
         return self._plain[()] if self._plain.ndim == 0 else self._plain.copy()
@@ -303,8 +309,20 @@ own_ways: dict[Callable[..., Any], Callable[..., Any]] = {}
 def refuse_out(fn: Any, kwargs: Mapping[str, Any]) -> None:
     """TracedValueError for calls that would write into an array."""
     out = kwargs.get("out")
-    if any(x is not None for x in (out if isinstance(out, tuple) else (out,))):
+    written = [x for x in (out if isinstance(out, tuple) else (out,)) if x is not None]
+    if written and type(written[0]) is np.ndarray:
+        raise _unwritten(getattr(fn, "__name__", fn))
+    if written:
         raise unchangeable(f"{getattr(fn, '__name__', fn)} with out=")
+
+
+def _unwritten(name: str) -> TracedValueError:
+    """The error for what would write into an array what tensors give: no tape follows it there."""
+    return TracedValueError(
+        layout(f"an array does not take what tensors give: {name} into an array (a += x, or out=) is refused",
+               needed=f"at {source_text(user_source())}",
+               hint="a = a + x is a tensor; a += x.numpy() changes the array by values alone")
+    )  # fmt: skip
 
 
 def unchangeable(what: str) -> TracedValueError:
