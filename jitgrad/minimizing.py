@@ -57,13 +57,27 @@ def _as_float(leaf: Any) -> Any:
     return array if array.dtype.kind == "f" else array.astype(np.float64)
 
 
+def _as_array(tree: Any) -> Any:
+    """A list of Python's numbers, also of lists of them, as the array that SciPy takes it for; any other tree as it is.
+    """
+    is_list = isinstance(tree, list | tuple) and not hasattr(tree, "_fields")
+    return np.array(tree) if is_list and all(type(x) in (int, float) for x in pytree.flatten(tree)[0]) else tree
+
+
 def minimize(
-    fn: Callable[..., Any], x0: Any, args: tuple[Any, ...] = (), method: str = "L-BFGS-B", **options: Any
+    fn: Callable[..., Any],
+    x0: Any,
+    args: tuple[Any, ...] = (),
+    method: str = "L-BFGS-B",
+    jac: Callable[..., Any] | str | bool | None = None,
+    **options: Any,
 ) -> Any:
     """``scipy.optimize.minimize`` of ``fn(x, *args)``, a scalar, with its gradient compiled.
 
-    ``x0`` is an array or a pytree of arrays of real numbers; the result is SciPy's, an OptimizeResult, its ``x`` in the
-    structure of ``x0`` and its ``jac`` a vector. ``options`` are those of SciPy's function: ``tol``, ``options``,
+    ``x0`` is an array, a list of numbers, or a pytree of arrays of real numbers; the result is SciPy's, an
+    OptimizeResult, its ``x`` in the structure of ``x0`` and its ``jac`` a vector. ``jac`` is for a gradient of one's
+    own: True where ``fn`` gives (value, gradient), a function of the same arguments, or the name of SciPy's finite
+    differences; then functions are called as they are. ``options`` are those of SciPy's function: ``tol``, ``options``,
     ``constraints``, and ``bounds``, a sequence of (low, high) per element of x0's leaves in their order, or SciPy's
     Bounds. ``callback`` is called with the present x in x0's structure, or, if its parameter is
     ``intermediate_result``, with SciPy's result so far, whose x has that structure. Methods that want products with the
@@ -73,23 +87,44 @@ def minimize(
     """
     import scipy.optimize
 
-    packing = _Packing.of(x0)
+    packing = _Packing.of(_as_array(x0))
     name = getattr(fn, "__name__", "minimize")
-    both = compile(value_and_grad(fn), name=name)
+    both = fn if jac is True else _value_and_gradient(fn, jac, name)
 
-    def value_and_vector(vector: Any) -> tuple[float, Any]:
+    def value_and_vector(vector: Any) -> Any:
         value, gradient = both(packing.unpack(vector), *args)
-        return float(value), packing.pack(gradient)
+        return float(value), None if gradient is None else packing.pack(gradient)
 
     if callable(options.get("callback")):
         options["callback"] = _structured(options["callback"], packing)
     if method.lower() in _NEED_PRODUCTS and not {"hess", "hessp"} & options.keys():
-        products = compile(lambda x, v: hvp(lambda x: fn(x, *args), (x,), (v,)), name=name)
+        products = compile(_products(fn, args, jac is True), name=name)
         options["hessp"] = lambda x, v: packing.pack(products(packing.unpack(x), packing.unpack(v)))
     minimizer: Any = scipy.optimize.minimize
-    result = minimizer(value_and_vector, packing.start, method=method, jac=True, **options)
+    if isinstance(jac, str):
+        result = minimizer(lambda x: value_and_vector(x)[0], packing.start, method=method, jac=jac, **options)
+    else:
+        result = minimizer(value_and_vector, packing.start, method=method, jac=True, **options)
     result.x = packing.unpack(result.x)
     return result
+
+
+def _value_and_gradient(fn: Callable[..., Any], jac: Any, name: str) -> Callable[..., Any]:
+    """``fn`` with its gradient, compiled, or with that which the user gives; None for that which SciPy finds."""
+    if jac is None or jac is False:
+        return compile(value_and_grad(fn), name=name)
+    of_jac = jac if callable(jac) else lambda *args: None
+    return lambda *args: (fn(*args), of_jac(*args))
+
+
+def _products(fn: Callable[..., Any], args: tuple[Any, ...], has_gradient: bool) -> Callable[..., Any]:
+    """Products with the Hessian; of the value alone, where ``fn`` gives its gradient too."""
+
+    def value(x: Any) -> Any:
+        found = fn(x, *args)
+        return found[0] if has_gradient else found
+
+    return lambda x, v: hvp(value, (x,), (v,))
 
 
 def _structured(callback: Callable[..., Any], packing: _Packing) -> Callable[..., Any]:

@@ -55,10 +55,17 @@ class Optimizer:
         return np.int64(0), tuple(zeros)
 
     def update(self, grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
-        """Parameters and state after a step. ValueError when the structures differ, ShapeError when the shapes do."""
+        """Parameters and state after a step. ValueError when the structures differ, ShapeError when the shapes do,
+        TypeError for a gradient that is None.
+        """
         leaves, structure = pytree.flatten(params)
         flat = pytree.flatten_up_to(params, grads)
-        for p, g in zip(leaves, flat, strict=True):
+        for k, (p, g) in enumerate(zip(leaves, flat, strict=True)):
+            if g is None:
+                raise TypeError(
+                    layout(f"the gradient of parameter {k} of {len(leaves)}, of shape {np.shape(p)}, is None",
+                           hint="the target does not depend on it: leave it out of params, or give np.zeros_like(p)")
+                )  # fmt: skip
             if np.shape(p) != np.shape(g):
                 raise ShapeError(f"a gradient of shape {np.shape(g)} for a parameter of shape {np.shape(p)}")
         count, slots = state

@@ -239,6 +239,42 @@ def test_callbacks_get_the_structure_of_x0() -> None:
     assert len(seen) == 2 and set(seen[0].x) == {"x", "y"} and seen[1].fun < seen[0].fun
 
 
+@pytest.mark.parametrize("x0", [[0.0, 0.0], (0, 1), [[0.0], [1.0]]], ids=str)
+def test_a_list_of_numbers_is_an_array(x0: Any) -> None:
+    found = optimize.minimize(lambda x: np.sum((x - 2.0) ** 2), x0).x
+    np.testing.assert_allclose(found, np.full(np.shape(x0), 2.0), atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["L-BFGS-B", "Newton-CG"])
+def test_gradients_of_ones_own(method: str) -> None:
+    seen: list[Any] = []
+
+    def value(p: Any, scale: float) -> Any:
+        return scale * np.sum((p["a"] - 2.0) ** 2)
+
+    def gradient(p: Any, scale: float) -> Any:
+        seen.append(p["a"])
+        return {"a": 2.0 * scale * (p["a"] - 2.0)}
+
+    def both(p: Any, scale: float) -> Any:
+        return value(p, scale), gradient(p, scale)
+
+    x0 = {"a": np.zeros(3)}
+    differences = [(value, "2-point")] if method == "L-BFGS-B" else []  # SciPy has none for the other
+    for fn, jac in ((value, gradient), (both, True), (value, None), *differences):
+        before = len(seen)
+        found = optimize.minimize(fn, x0, (3.0,), method=method, jac=jac)
+        np.testing.assert_allclose(found.x["a"], 2.0, atol=1e-4)
+        assert (len(seen) > before) == (jac is gradient or jac is True)
+
+
+def test_a_gradient_that_is_none_is_named() -> None:
+    params = {"a": np.ones(2), "b": np.ones(3)}
+    rule = optimize.Adam()
+    with pytest.raises(TypeError, match=r"(?s)the gradient of parameter 1 of 2, of shape \(3,\), is None.*hint:"):
+        rule.update({"a": np.ones(2), "b": None}, rule.init(params), params)
+
+
 def test_what_minimize_starts_from() -> None:
     for x0 in (np.array([3, 4]), [3.0, 4.0], jg.asarray([3.0, 4.0]), jg.Variable([3.0, 4.0]), 3.0, 3):
         found = optimize.minimize(lambda x: sum(np.sum((leaf - 0.5) ** 2) for leaf in jg.pytree.flatten(x)[0]), x0).x
