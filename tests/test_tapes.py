@@ -472,7 +472,7 @@ def test_pickles_buffers_and_copies() -> None:
 def test_comparisons_and_truth_are_numpys() -> None:
     x = jg.asarray(X)
     assert ((x > 1.5) == (X > 1.5)).all() and (x != 2).tolist() == [True, False, True] and (x >= 2.0).sum() == 2
-    assert bool(jg.asarray(0.5)) and not jg.asarray(0.0) and x != "text" and x is not None
+    assert bool(jg.asarray(0.5)) and not jg.asarray(0.0) and (x != "text").all() and x is not None
     with pytest.raises(ValueError, match="truth value"):
         bool(x)
     with pytest.raises(TypeError):
