@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import platform
+import shlex
 import sys
 import tempfile
 import time
@@ -83,7 +84,7 @@ def write(report: Report) -> None:
 
 def write_markdown(report: Report, path: Path) -> None:
     """Write the table as a page for docs/."""
-    head = "# Benchmarks\n\nMade by `python -m benchmarks --markdown docs/benchmarks.md`.\n\n"
+    head = f"# Benchmarks\n\nMade by `python -m benchmarks {shlex.join(sys.argv[1:])}`.\n\n"
     path.write_text(head + report.markdown + "\n")
 
 

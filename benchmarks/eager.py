@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def main() -> None:
     """Print the tables."""
+    jg.config(quick_start=False)  # machine code is there from the first tape on
     ours = measured(_recorded)
     ours["gradient of 1,000"] = [s * 1e3 for s in in_turns([lambda: thousand(np.sin, value()), _gradient()])]
     peers = {name: _of_peer(name) for name in ("autograd", "torch")}
