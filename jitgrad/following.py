@@ -11,6 +11,7 @@ again; one with a number that might come from an extent is not copied. With ``ve
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import operator
@@ -174,14 +175,12 @@ class Follower:
         model = self._model
         if model is None:
             return
-        try:
-            if len(self.graph._operations) != len(model.graph._operations):
-                raise UnlikeError
-            self._compare(len(self.graph._operations))
-            if len(self.walks) == len(model.walks):
-                self._followed = model._rows
-        except UnlikeError:
-            pass
+        count = len(self.graph._operations)
+        if count == len(model.graph._operations):
+            with contextlib.suppress(UnlikeError):  # then all is as if nothing had been followed
+                self._compare(count)
+                if len(self.walks) == len(model.walks):
+                    self._followed = model._rows
         self.stop()
 
     @property

@@ -6,15 +6,20 @@ from __future__ import annotations
 
 from jitgrad.compiler.eager_layout import BASIC_TYPES, ENTRY_HEAD, RULE, Op, Slots
 from jitgrad.compiler.eager_method_ir import is_of, tuple_of
+from jitgrad.compiler.eager_record_ir import recorded_ir
 from jitgrad.compiler.ir_text import DATA, DESCR, DIMENSIONS, HEAD, RANK, STRIDES, TUPLE_ITEMS, TYPE, load, load_word
 
 _KIND = HEAD + 8
+
+_GIVEN = "ptr %op, ptr %self, ptr %index, ptr %out"
+_TOLD = "record_item(ptr %op, ptr %tapes, ptr %self, ptr %index, ptr %out)"
 
 
 def item_ir(slots: Slots) -> str:
     """The functions."""
     index = is_of("is_index_alone", BASIC_TYPES) + tuple_of("is_index", "is_index_alone")
-    return "\n".join((index, _CARRIES, _entry(slots), _record(slots), _recorded(), _element(), _item(slots)))
+    recorded = recorded_ir("recorded_item", _GIVEN, _TOLD, "learn_item")
+    return "\n".join((index, _CARRIES, _entry(slots), _record(slots), recorded, _element(), _item(slots)))
 
 
 _CARRIES = f"""
@@ -92,41 +97,6 @@ learn:
   ret i1 %learnt
 good:
   ret i1 true
-}}
-"""
-
-
-def _recorded() -> str:
-    """The tensor `out`, an item of another, after the tapes were told."""
-    return f"""
-define internal ptr @recorded_item(ptr %op, ptr %self, ptr %index, ptr %out) #0 {{
-entry:
-  %failed = icmp eq ptr %out, null
-  br i1 %failed, label %done, label %listen
-listen:
-  %tapes = call ptr @listeners()
-  %lost = icmp eq ptr %tapes, null
-  br i1 %lost, label %fail, label %shown
-shown:
-  %is_left = icmp eq ptr %tapes, @jitgrad_false
-  br i1 %is_left, label %leave, label %count
-count:
-{load("n", "%tapes", HEAD, "i64")}
-  %silent = icmp eq i64 %n, 0
-  br i1 %silent, label %done, label %tell
-tell:
-  call void @Py_IncRef(ptr %tapes)
-  %told = call i1 @record_item(ptr %op, ptr %tapes, ptr %self, ptr %index, ptr %out)
-  call void @Py_DecRef(ptr %tapes)
-  br i1 %told, label %done, label %fail
-leave:
-  %learnt = call i1 @learn_item(ptr %op, ptr %self, ptr %index, ptr %out)
-  br i1 %learnt, label %done, label %fail
-done:
-  ret ptr %out
-fail:
-  call void @Py_DecRef(ptr %out)
-  ret ptr null
 }}
 """
 

@@ -155,21 +155,7 @@ _RUN = f"""
 define internal ptr @run_method(ptr %call, ptr %plain, ptr %args, i64 %nargs, i64 %n, ptr %names) #0 {{
 entry:
   %values = alloca [{MOST_ARGUMENTS + 1} x ptr]
-  store ptr %plain, ptr %values
-  br label %head
-head:
-  %k = phi i64 [ 0, %entry ], [ %k1, %one ]
-  %more = icmp slt i64 %k, %n
-  br i1 %more, label %one, label %run
-one:
-{load_item("value", "%args", "%k")}
-  %k1 = add i64 %k, 1
-  %to = getelementptr ptr, ptr %values, i64 %k1
-  store ptr %value, ptr %to
-  br label %head
-run:
-  %all = add i64 %nargs, 1
-  %result = call ptr @PyObject_Vectorcall(ptr %call, ptr %values, i64 %all, ptr %names)
+  %result = call ptr @call_with(ptr %call, ptr %plain, ptr %args, i64 %nargs, i64 %n, ptr %names, ptr %values)
   %out = call ptr @tensor(ptr %result)
   ret ptr %out
 }}

@@ -31,13 +31,15 @@ from jitgrad.compiler.ir_text import (
 )
 
 _OWN_DATA, _WRITEABLE = 0x1, 0x400
+_GIVEN = "ptr %fn, ptr %table, ptr %x, ptr %y, ptr %out"
 
 
 def record_ir(slots: Slots) -> str:
     """The functions, and all declarations."""
     parts = (
         _declarations(), _LISTENERS, _ARRAY, _tensor(slots), _WATCHES, _TELL, _PUT, _ENTRY, _KNOWN_RULE,
-        _enter_known(slots), _LEARN, _record(slots), _RECORDED,
+        _enter_known(slots), _LEARN, _record(slots),
+        recorded_ir("recorded", _GIVEN, f"record(ptr %tapes, {_GIVEN})", "learn"),
     )  # fmt: skip
     return "\n".join(parts)
 
@@ -491,8 +493,12 @@ good:
 """
 
 
-_RECORDED = f"""
-define internal ptr @recorded(ptr %fn, ptr %table, ptr %x, ptr %y, ptr %out) #0 {{
+def recorded_ir(name: str, given: str, record: str, learn: str) -> str:
+    """A function that gives its last argument, the tensor `out`, after the tapes were told of it by the call `record`;
+    null with an exception set where that fails. Where operations are left to Python, `learn` is called as it was.
+    """
+    return f"""
+define internal ptr @{name}({given}) #0 {{
 entry:
   %failed = icmp eq ptr %out, null
   br i1 %failed, label %done, label %listen
@@ -509,11 +515,11 @@ count:
   br i1 %silent, label %done, label %tell
 tell:
   call void @Py_IncRef(ptr %tapes)
-  %told = call i1 @record(ptr %tapes, ptr %fn, ptr %table, ptr %x, ptr %y, ptr %out)
+  %told = call i1 @{record}
   call void @Py_DecRef(ptr %tapes)
   br i1 %told, label %done, label %fail
 leave:
-  %learnt = call i1 @learn(ptr %fn, ptr %table, ptr %x, ptr %y, ptr %out)
+  %learnt = call i1 @{learn}({given})
   br i1 %learnt, label %done, label %fail
 done:
   ret ptr %out
