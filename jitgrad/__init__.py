@@ -12,7 +12,7 @@ from jitgrad.control.folds import foldl, foldr, map
 from jitgrad.control.functions import checkpoint, cond, fori_loop, scan, switch, while_loop
 from jitgrad.control.graph_functions import RecursiveFunctionError, function
 from jitgrad.control.ops import LoopLimitError
-from jitgrad.custom import custom_gradient, not_differentiable, register_gradient
+from jitgrad.custom import custom_gradient
 from jitgrad.draws import random_normal, random_uniform, set_random_seed
 from jitgrad.eager.functions import (
     gradients_function,
@@ -54,6 +54,7 @@ from jitgrad.ops.creation import constant, placeholder
 from jitgrad.ops.slices import IndexedSlices
 from jitgrad.ops.state import Variable, group
 from jitgrad.profiler import Profile, compare, profile
+from jitgrad.registering import not_differentiable, register_gradient
 from jitgrad.scopes import jit_scope
 from jitgrad.session import Session
 from jitgrad.sparse import gradients

@@ -23,7 +23,7 @@ from jitgrad.keys import frozen
 from jitgrad.running import Runner
 from jitgrad.scopes import jit_scope
 from jitgrad.seen import Fixed, Form, Seen
-from jitgrad.sources import source_text, user_source
+from jitgrad.sources import function_name, source_text, user_source
 from jitgrad.spec import TensorSpec
 from jitgrad.statics import Arguments, Options, Statics
 from jitgrad.streams import Streams
@@ -74,7 +74,7 @@ class Calls:
     def __init__(self, fn: Callable[..., Any], options: Options, is_transform: bool) -> None:
         self.fn = fn
         self.options = options
-        self.name = getattr(fn, "__name__", type(fn).__name__)
+        self.name = function_name(fn)
         self.arguments = Arguments(fn, options, is_transform)
         self.traces = 0
         self.streams = Streams()

@@ -1,6 +1,4 @@
-"""Gradients given by the user: rules for op types, custom_gradient, prevent_gradient, and Python functions
-as ops.
-"""
+"""custom_gradient: a function that brings its own gradient, in graphs, in traced code and beside tapes."""
 
 from __future__ import annotations
 
@@ -10,80 +8,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
 from jitgrad import pytree
 from jitgrad.eagerness import finish, is_eager, local, set_tapes
-from jitgrad.errors import DTypeError, GradientError, layout
-from jitgrad.gradient_rules import fitted, registered_rules
+from jitgrad.errors import layout
+from jitgrad.gradient_rules import fitted
 from jitgrad.graph import Tensor, apply, default_graph, in_graph
-from jitgrad.opdef import AxisIndex, Elementwise, IndexMap, Interpreted, Params, Reindex, Specs, define
-from jitgrad.ops.common import as_tensor, same_spec
-from jitgrad.sources import operation_text, place
-from jitgrad.spec import DType, TensorSpec
+from jitgrad.opdef import AxisIndex, IndexMap, Params, Reindex, Specs, define
+from jitgrad.ops.common import as_tensor
+from jitgrad.sources import function_name
+from jitgrad.spec import TensorSpec
 from jitgrad.trace import as_name, graph_in, same
 
 Rule = Callable[..., Any]
-
-# -- rules for op types --------------------------------------------------------------------------------------
-
-
-def register_gradient(op_type: str) -> Callable[[Rule], Rule]:
-    """Decorator: ``fn(op, *grads)`` is the gradient rule of the operations of that type.
-
-    It gives one tensor, array, IndexedSlices or None per input, bare for a single input. The name may also be one that
-    only ``graph.gradient_override_map`` knows. KeyError when the type has a rule of this kind already, TypeError for a
-    type that is no string, and for a rule that is no function.
-    """
-    if not isinstance(op_type, str):
-        raise TypeError(f"register_gradient takes the type of an op, a string, got {op_type!r}")
-
-    def register(rule: Rule) -> Rule:
-        if not callable(rule):
-            raise TypeError(f"the gradient of op {op_type!r} must be a function fn(op, *grads), got {rule!r}")
-        if op_type in registered_rules:
-            raise KeyError(f"a gradient of op {op_type!r} is registered already")
-        registered_rules[op_type] = rule
-        return rule
-
-    return register
-
-
-def not_differentiable(op_type: str) -> None:
-    """Operations of that type pass no gradient back. KeyError when the type has a registered rule already."""
-    register_gradient(op_type)(lambda op, *grads: (None,) * len(op.inputs))
-
-
-def _prevented(g: Tensor, out: Tensor, x: Tensor, *, message: str) -> Any:
-    raise prevention(message, op=operation_text(out.op))
-
-
-def prevention(message: str, **fields: Any) -> GradientError:
-    """The error of a gradient that reaches prevent_gradient."""
-    return GradientError(
-        layout(
-            f"a gradient was asked for where prevent_gradient forbids it: {message}",
-            **fields,
-            hint="leave this value out of what is differentiated, or wrap it in stop_gradient(...)",
-        )
-    )
-
-
-prevent_gradient_op = define(
-    "prevent_gradient",
-    infer=same_spec,
-    impl=lambda x, message: x,
-    vjp=_prevented,
-    kind=Elementwise("identity"),
-)
-
-
-def prevent_gradient(x: Any, message: str = "", name: str | None = None) -> Tensor:
-    """``x``; a gradient that reaches it raises GradientError with the message."""
-    return apply(prevent_gradient_op, as_tensor(x), name=name, message=message)  # type: ignore[no-any-return]
-
-
-# -- custom_gradient -----------------------------------------------------------------------------------------
 
 
 def _first(specs: Specs, params: Params) -> Specs:
@@ -179,7 +115,7 @@ def _traced_custom(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
         given = [*flat, *of_variables]
         return [fitted(g, x) for g, x in zip(given, [*inputs, *reads], strict=True) if x is not None]
 
-    outputs = apply(custom_gradient_op, *values, *traced, name=as_name(_name(fn)), count=len(values), rule=rule)
+    outputs = apply(custom_gradient_op, *values, *traced, name=as_name(function_name(fn)), count=len(values), rule=rule)
     return pytree.unflatten(structure, list(outputs) if len(values) != 1 else [outputs])
 
 
@@ -272,82 +208,3 @@ def _per_leaf(fn: Callable[..., Any], grads: Any, args: tuple[Any, ...]) -> list
         flat = [None] * count if g is None else pytree.flatten_up_to(arg, g)
         found += flat
     return found
-
-
-# -- Python functions ----------------------------------------------------------------------------------------
-
-
-def _infer_py_func(specs: Specs, params: Params) -> Specs:
-    return tuple(
-        TensorSpec(shape, dtype) for shape, dtype in zip(params["shapes"], params["dtypes"], strict=True)
-    )
-
-
-def _run_python(*arrays: Any, fn: Callable[..., Any], dtypes: tuple[DType, ...], shapes: Any = None) -> Any:
-    """What ``fn`` gives for copies of the arrays, which it may change, checked to be of ``dtypes``."""
-    result = fn(*map(np.array, arrays))
-    results = result if isinstance(result, tuple | list) and len(dtypes) != 1 else (result,)
-    if len(results) != len(dtypes):
-        raise ValueError(f"py_func {_name(fn)} gave {len(results)} results for {len(dtypes)} dtypes")
-    made = tuple(_of_dtype(value, dtype, fn) for value, dtype in zip(results, dtypes, strict=True))
-    return made if len(made) != 1 else made[0]
-
-
-def _of_dtype(value: Any, dtype: DType, fn: Callable[..., Any]) -> Any:
-    """The result as an array. Python numbers, and lists of them, take the declared dtype where it is of their kind."""
-    array = np.asarray(value)
-    if not isinstance(value, np.ndarray | np.generic):
-        is_integer = array.dtype.kind in "iu" and dtype.kind in "iu"
-        if is_integer or np.can_cast(array.dtype, dtype, "same_kind"):
-            return np.asarray(value, dtype)
-    if array.dtype != dtype:
-        raise DTypeError(
-            layout(f"py_func {_name(fn)} gave another dtype than was declared", expected=dtype, got=array.dtype,
-                   hint="convert the result with astype, or declare its dtype in py_func(fn, inputs, dtypes)")
-        )  # fmt: skip
-    return array
-
-
-def _name(fn: Callable[..., Any]) -> str:
-    return getattr(fn, "__name__", type(fn).__name__)
-
-
-py_func_op = define(
-    "py_func",
-    infer=_infer_py_func,
-    impl=_run_python,
-    kind=Interpreted("py_func calls Python"),
-    stateful=True,
-)
-
-
-def _declared(fn: Any, inputs: Any, dtypes: Any) -> tuple[bool, tuple[DType, ...], Sequence[Any]]:
-    if not callable(fn):
-        raise TypeError(layout(f"py_func calls a function, got {fn!r}", needed=place()))
-    is_single = isinstance(dtypes, str | type | np.dtype)
-    types = tuple(np.dtype(dtype) for dtype in ([dtypes] if is_single else dtypes))
-    return is_single, types, inputs if isinstance(inputs, list | tuple) else [inputs]
-
-
-def call_python(fn: Callable[..., Any], inputs: Any, dtypes: Any) -> Any:
-    """What ``py_func`` gives for arrays, now."""
-    is_single, types, values = _declared(fn, inputs, dtypes)
-    made = _run_python(*map(np.asarray, values), fn=fn, dtypes=types)
-    return made if is_single else [made] if len(types) == 1 else list(made)
-
-
-def py_func(fn: Callable[..., Any], inputs: Any, dtypes: Any, name: str | None = None) -> Any:
-    """``fn`` called on the arrays of ``inputs`` when the graph runs: any Python, never compiled, no gradient.
-
-    ``dtypes`` is one dtype, which gives one tensor, or a sequence of them, which gives a list of tensors.
-    Shapes are not known before it runs. What ``fn`` raises arrives as it is, with a note of the operation and the line
-    that made it; DTypeError when it gives another dtype, ValueError another number of results. A gradient can be given
-    to all such ops with ``register_gradient("py_func")``, or to this one with ``custom_gradient`` around it.
-    """
-    is_single, types, values = _declared(fn, inputs, dtypes)
-    graph = graph_in(list(values))
-    tensors = [as_tensor(value, graph=graph) for value in values]
-    outputs = apply(py_func_op, *tensors, name=name, fn=fn, dtypes=types, shapes=(None,) * len(types))
-    if len(types) != 1:
-        return list(outputs)
-    return outputs if is_single else [outputs]

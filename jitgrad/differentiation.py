@@ -20,7 +20,7 @@ from jitgrad.graph import Operation, Tensor, apply_one
 from jitgrad.opdef import find
 from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor
-from jitgrad.sources import operation_text, source_text, user_source
+from jitgrad.sources import function_name, operation_text, source_text, user_source
 from jitgrad.spec import is_inexact, shape_text
 from jitgrad.tangents import along, curvature_along, dense_gradients
 from jitgrad.trace import Static, detach, is_dynamic_leaf, leaf_names, parameter_names, same, static, weak_types
@@ -110,7 +110,7 @@ def _checked_argnums(fn: Fn, count: int, argnums: int | Sequence[int]) -> int | 
 
 def signature_text(fn: Fn) -> str:
     """``loss(params, x)``."""
-    name = getattr(fn, "__name__", type(fn).__name__)
+    name = function_name(fn)
     try:
         return f"{name}{inspect.signature(fn)}"
     except (TypeError, ValueError):

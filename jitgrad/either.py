@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad import building, custom, pytree
+from jitgrad import building, preventing, python_calls, pytree
 from jitgrad.eager.tensor import EagerTensor, plain, run, wrap
 from jitgrad.eagerness import is_eager, settled
 from jitgrad.graph import Tensor, in_graph
@@ -49,12 +49,12 @@ def _sum(xs: Sequence[Any]) -> Any:
 
 
 def _prevented(x: Any, message: str = "") -> Any:
-    return custom.prevent_gradient(x, message) if isinstance(x, Tensor) else np.array(x)
+    return preventing.prevent_gradient(x, message) if isinstance(x, Tensor) else np.array(x)
 
 
 def _called(fn: Callable[..., Any], inputs: Any, dtypes: Any) -> Any:
     is_traced = any(isinstance(x, Tensor) for x in pytree.flatten(inputs)[0])
-    return custom.py_func(fn, inputs, dtypes) if is_traced else custom.call_python(fn, inputs, dtypes)
+    return python_calls.py_func(fn, inputs, dtypes) if is_traced else python_calls.call_python(fn, inputs, dtypes)
 
 
 gather = _either(gathering.gather, _rows)
@@ -62,8 +62,8 @@ unsorted_segment_sum = _either(gathering.unsorted_segment_sum, _segments)
 add_n = _either(selection.add_n, _sum)
 accumulate_n = _either(selection.accumulate_n, _sum)
 identity = _either(creation.identity, np.positive)
-_guarded = _either(custom.prevent_gradient, _prevented)
-py_func = _either(custom.py_func, _called)
+_guarded = _either(preventing.prevent_gradient, _prevented)
+py_func = _either(python_calls.py_func, _called)
 
 
 def prevent_gradient(x: Any, message: str = "", name: str | None = None) -> Any:

@@ -117,3 +117,8 @@ def param_text(value: Any) -> str:
     if callable(value):
         return getattr(value, "__name__", type(value).__name__)
     return repr(value)
+
+
+def function_name(fn: Any) -> str:
+    """The name of a function, of its type where it has none."""
+    return getattr(fn, "__name__", type(fn).__name__)

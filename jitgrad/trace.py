@@ -22,7 +22,7 @@ from jitgrad.graph import Graph, Operation, Tensor, default_graph, innermost
 from jitgrad.keys import frozen
 from jitgrad.ops.creation import identity, placeholder
 from jitgrad.ops.state import assign_op, scatter_op
-from jitgrad.sources import raised_at, source_text
+from jitgrad.sources import function_name, raised_at, source_text
 from jitgrad.spec import DType
 
 # A leaf as the cache of traces sees it: (dtype, shape) of an array, the type of a Python number, or a Static.
@@ -302,7 +302,7 @@ def describe(fn: Callable[..., Any]) -> str:
         inner = inner.__wrapped__
     code = getattr(inner, "__code__", None)
     where = f" at {os.path.basename(code.co_filename)}:{code.co_firstlineno}" if code is not None else ""
-    return f"{getattr(fn, '__name__', type(fn).__name__)}{where}"
+    return f"{function_name(fn)}{where}"
 
 
 def parameter_names(fn: Callable[..., Any]) -> list[str]:

@@ -45,8 +45,9 @@ call.
 from __future__ import annotations
 
 from jitgrad.compiler.driver_builtin import builtin_ir
-from jitgrad.compiler.driver_loops import RUN_RECORD, loops_ir
+from jitgrad.compiler.driver_loops import loops_ir
 from jitgrad.compiler.driver_os import Platform, machine_ir
+from jitgrad.compiler.driver_regions import RUN_RECORD
 from jitgrad.compiler.pool_layout import (
     BLOCK,
     ENSURE,

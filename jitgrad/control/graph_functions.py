@@ -15,10 +15,11 @@ from jitgrad.compiled import Compiled, Options
 from jitgrad.control import states
 from jitgrad.control.definitions import Call, FunctionBody, GraphFunction, Rule, define_traced, operands, outermost
 from jitgrad.control.tracing import as_operand, graph_for, trace_body
-from jitgrad.custom import custom_gradient, py_func_op
+from jitgrad.custom import custom_gradient
 from jitgrad.errors import JitgradError, layout
 from jitgrad.graph import Graph, Operation, Tensor, default_graph
 from jitgrad.operators import call as call_op
+from jitgrad.python_calls import py_func_op
 from jitgrad.scopes import function_attrs, jit_scope
 from jitgrad.sources import place
 from jitgrad.trace import as_name, describe, is_dynamic_leaf, static
