@@ -84,6 +84,10 @@ done:
 
 def _attempt() -> str:
     """Whether the arguments fit a description whose frame is free; then the frame is taken, and its table filled."""
+    return f"{_take_frame()}{_match_arguments()}{_match_keywords()}"
+
+
+def _take_frame() -> str:
     return f"""
 define internal i1 @attempt(ptr %entry, ptr %args, i64 %nargs, ptr %names, i64 %nnames) #0 {{
 entry_block:
@@ -106,6 +110,12 @@ start:
 {word("first", Word.PATTERNS, "ptr")}
   %name_items = getelementptr i8, ptr %names, i64 {TUPLE_ITEMS}
   br label %argument
+"""
+
+
+def _match_arguments() -> str:
+    """Positions: the patterns stand in their order."""
+    return f"""\
 argument:
   %k = phi i64 [ 0, %start ], [ %k1, %match ]
   %node = phi ptr [ %first, %start ], [ %after, %match ]
@@ -117,6 +127,12 @@ match:
   %fits = icmp ne ptr %after, null
   %k1 = add i64 %k, 1
   br i1 %fits, label %argument, label %refuse
+"""
+
+
+def _match_keywords() -> str:
+    """Names: each pattern, behind its name, looks for the argument of that name."""
+    return f"""\
 keyword:
   %j = phi i64 [ 0, %argument ], [ %j1, %match_named ]
   %name_node = phi ptr [ %node, %argument ], [ %after_named, %match_named ]
@@ -357,6 +373,11 @@ entry_block:
 
 def _call() -> str:
     """The builtin: the first description that fits is moved to the front."""
+    return f"{_begin()}{_find()}{_answer()}"
+
+
+def _begin() -> str:
+    """Whether calls are Python's just now, and the time where they are written down."""
     return f"""
 define ptr @jitgrad_call(ptr %self, ptr %args, i64 %nargs, ptr %names) #0 {{
 entry:
@@ -373,6 +394,12 @@ listen:
 begin:
   %now = call i64 @time_now()
   br label %open
+"""
+
+
+def _find() -> str:
+    """The descriptions are tried in their order; what has just been used stands in front."""
+    return f"""\
 open:
   %start = phi i64 [ 0, %listen ], [ %now, %begin ]
 {load("table_array", "%self", TUPLE_ITEMS + 8)}
@@ -413,6 +440,12 @@ swap:
   store ptr %found, ptr %entries
   store ptr %first, ptr %found_at
   br label %perform
+"""
+
+
+def _answer() -> str:
+    """The call, written down or not; or Python's."""
+    return """\
 perform:
   %silent = icmp eq ptr %journal, null
   br i1 %silent, label %plain, label %written
@@ -433,5 +466,5 @@ give_back:
 leave:
   %other = call ptr @PyObject_Vectorcall(ptr %python, ptr %args, i64 %nargs, ptr %names)
   ret ptr %other
-}}
+}
 """
