@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 from jitgrad.compiler import llvmir as ir
+from jitgrad.compiler.emit_ahead import find_asking
 from jitgrad.compiler.emit_interleave import columns_at_once, registers_at_once
 from jitgrad.compiler.emit_lanes import TILES, LaneEmitter
 from jitgrad.compiler.emit_memory import CACHE_LINE
@@ -19,7 +20,6 @@ from jitgrad.compiler.emit_registers import COMPARISONS, DT_INT64, INT32, INT64,
 from jitgrad.compiler.loopir import (
     PARALLEL,
     PARALLEL_VECTOR,
-    VECTOR,
     Accumulator,
     Argument,
     Buffer,
@@ -159,10 +159,11 @@ class _KernelEmitter(LaneEmitter):
 
         def body(i: ir.Value) -> None:
             self.registers[loop.var] = Register(i, DT_INT64)
-            passes = sum(isinstance(s, Loop) and s.kind == VECTOR for s in loop.body)
-            self.row, self.prefetched = loop.var if passes > 1 else "", set()
+            around = self.asking, self.ahead
+            self.asking = find_asking(loop, self.inputs)
+            self.ahead = self._rows_ahead(self.asking) if self.asking else []
             self._body(loop.body)
-            self.row = ""
+            self.asking, self.ahead = around
 
         outside = self.is_parallel
         self.is_parallel |= loop.kind == PARALLEL
@@ -264,6 +265,8 @@ class _KernelEmitter(LaneEmitter):
         outside = dict(self.registers)
         self.vector = VectorLoop(loop.var, self.lanes, i, mask, sums, segment, first=first)
         self.registers.pop(loop.var, None)
+        if self.asking is not None and loop is self.asking.loop and mask is None:
+            self._ask_ahead(self.asking.streams, self.ahead)
         self._body(loop.body)
         self.vector = None
         self.registers = outside

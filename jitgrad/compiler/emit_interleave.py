@@ -22,13 +22,18 @@ FEW_ALIVE, SOME_ALIVE = 8, 16  # values of a body that are made and still to be 
 
 def registers_at_once(loop: Loop) -> int:
     """How many registers of lanes a turn of a vector loop works on: more where the body waits, and little is alive."""
-    weight = sum(map(_weight, loop.body))
+    weight = weight_of(loop)
     alive = most_alive(loop.body)
     is_sum = any(isinstance(s, Update) for s in loop.body)
     is_long = loop.kind == PARALLEL_VECTOR and weight > len(loop.body)
     if (is_long and alive <= FEW_ALIVE) or (weight <= FEW and is_sum):
         return 4
     return 2 if weight <= SOME or alive <= SOME_ALIVE else 1
+
+
+def weight_of(loop: Loop) -> int:
+    """How much a turn of a loop has to do."""
+    return sum(map(_weight, loop.body))
 
 
 def columns_at_once(loop: Loop) -> int:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from jitgrad.compiler import llvmir as ir
+from jitgrad.compiler.emit_ahead import Asking, Streams, stride_of
 from jitgrad.compiler.emit_registers import BOOL, INT32, INT64, POINTER, Register, RegisterEmitter
 from jitgrad.compiler.loopir import Bound, Check, Index, Load, Store, Term, statements
 from jitgrad.compiler.scalar_values import cast, constant, memory_type, type_suffix
@@ -15,7 +16,7 @@ from jitgrad.compiler.vecmath.lanes import declare
 from jitgrad.spec import DType
 
 CACHE_LINE = 64
-AHEAD = 16 << 10  # bytes
+AHEAD, SHORT_ROW = 16 << 10, 64 << 10  # bytes
 
 
 class MemoryEmitter(RegisterEmitter):
@@ -124,30 +125,28 @@ class MemoryEmitter(RegisterEmitter):
             return self._masked("gather", vector, [address, _int32(align), mask or self._all(), raw_fill])
         if mask is None:
             raw = b.load(address, typ=vector, align=align)
-            self._prefetch(load, place)
         else:
             raw = self._masked("load", vector, [address, _int32(align), mask, raw_fill])
         return self._reversed(raw) if distance == -1 else raw
 
-    def _prefetch(self, load: Load, place: ir.Value) -> None:
-        """Bring what a loop over the next row will read near, once per row, while this row is worked on.
+    def _rows_ahead(self, asking: Asking) -> list[ir.Value]:
+        """How far ahead to ask for what each stream reads: a row, or 16 KB where rows have over 64 KB."""
+        b, found = self.builder, []
+        for buffer, index in asking.streams:
+            row, size = self.registers[str(stride_of(index, asking.row))].value, self.buffers[buffer][1].dtype.itemsize
+            is_short = b.icmp_signed("<", row, ir.Constant(INT64, SHORT_ROW // size))
+            found.append(b.select(is_short, row, ir.Constant(INT64, AHEAD // size)))
+        return found
 
-        A row that several loops go through is read from memory by the first of them alone; the others would leave the
-        memory idle. Layer norm of 4096x768 floats takes 0.8 of the time so. Rows longer than 16 KB are read ahead by
-        as much.
-        """
-        b, size = self.builder, load.dtype.itemsize
-        stride = next((t.stride for t in load.index.terms if t.var == self.row and isinstance(t.stride, str)), None)
-        key = (load.buffer, load.index)
-        if stride is None or key in self.prefetched or self.buffers[load.buffer][1].role != "in":
-            return
-        self.prefetched.add(key)
-        row, most = self.registers[stride].value, ir.Constant(INT64, AHEAD // size)
-        ahead = b.add(place, b.select(b.icmp_signed("<", row, most), row, most))
+    def _ask_ahead(self, streams: Streams, ahead: Sequence[ir.Value]) -> None:
+        """Bring what loops over the next row will read into the second cache."""
+        b = self.builder
         call = declare(b.module, "llvm.prefetch.p0", ir.FunctionType(ir.VoidType(), [POINTER, INT32, INT32, INT32]))
-        for line in range(max(1, self.lanes * size // CACHE_LINE)):
-            address = self._address(load.buffer, b.add(ahead, ir.Constant(INT64, line * CACHE_LINE // size)))
-            b.call(call, [address, _int32(0), _int32(1), _int32(1)])  # to read, into the second cache, data
+        for (buffer, index), distance in zip(streams, ahead, strict=True):
+            place, size = b.add(self._place(index)[0], distance), self.buffers[buffer][1].dtype.itemsize
+            for line in range(0, self.lanes * size, CACHE_LINE):
+                address = self._address(buffer, b.add(place, ir.Constant(INT64, line // size)))
+                b.call(call, [address, _int32(0), _int32(1), _int32(1)])  # to read, into the second cache, data
 
     def _masked(self, name: str, vector: ir.Type, args: list[ir.Value]) -> ir.Value:
         pointers = "p0" if name in ("load", "store") else f"v{self.lanes}p0"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from jitgrad.compiler import llvmir as ir
+from jitgrad.compiler.emit_ahead import Asking
 from jitgrad.compiler.loopir import Accumulator, Argument, Buffer, Kernel, Literal
 from jitgrad.compiler.scalar_emit import emit_op
 from jitgrad.compiler.scalar_values import constant, element_type
@@ -66,8 +67,9 @@ class RegisterEmitter:
         self.vector: VectorLoop | None = None
         self.streaming: ir.Value = ir.Constant(INT64, -1)  # 0 where stores go past the caches
         self.may_stream = False
-        self.row = ""  # the variable of the loop around several vector loops
-        self.prefetched: set[object] = set()
+        self.inputs = frozenset(b.name for b in kernel.buffers if b.role == "in")
+        self.asking: Asking | None = None  # which loop asks for the next row of the loop around it
+        self.ahead: list[ir.Value] = []  # how far, for each stream that it asks for
         self.is_parallel = False  # inside a parallel loop, where most of the work is
 
     def _lane_numbers(self, type_: ir.Type = INT64) -> ir.Value:

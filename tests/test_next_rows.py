@@ -1,0 +1,79 @@
+"""Which loop over a row asks for the next row, and of which arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from jitgrad.compiler.emit import emit_kernel
+from jitgrad.compiler.emit_ahead import find_asking
+from jitgrad.compiler.llvmir import Module
+from jitgrad.compiler.loopir import (
+    PARALLEL,
+    VECTOR,
+    Accumulator,
+    Bound,
+    Buffer,
+    Index,
+    Kernel,
+    Let,
+    Literal,
+    Load,
+    Loop,
+    Statement,
+    Store,
+    Term,
+    Update,
+)
+
+pytestmark = pytest.mark.quick
+
+F32 = np.dtype(np.float32)
+ROW = Index((Term("i0", "n0"), Term("i1")))
+LANE = Index((Term("i1"),))
+INPUTS = ("in0", "in1", "in2")
+SUM = Loop("i1", "n0", VECTOR, (Load("v0", F32, "in0", ROW), Update("acc0", F32, "add", "v0")))
+LAST = Loop(
+    "i1",
+    "n0",
+    VECTOR,
+    (
+        Load("v1", F32, "in0", ROW),
+        Load("v2", F32, "in1", ROW),
+        Load("v3", F32, "in2", LANE),
+        Let("v4", F32, "multiply", ("v1", "v2")),
+        Let("v5", F32, "multiply", ("v4", "v3")),
+        Store("out0", ROW, "v5", F32),
+    ),
+)
+
+
+def _rows(*body: Statement) -> Loop:
+    return Loop("i0", "n1", PARALLEL, (Accumulator("acc0", F32, "add", Literal(F32.type(0), F32)), *body))
+
+
+def test_the_loop_with_the_most_work_asks_for_all_arrays_with_rows() -> None:
+    asking = find_asking(_rows(SUM, LAST), INPUTS)
+    assert asking is not None
+    assert asking.loop is LAST
+    assert asking.streams == (("in0", ROW), ("in1", ROW))
+
+
+def test_a_single_loop_over_a_row_does_not_ask() -> None:
+    assert find_asking(_rows(LAST), INPUTS) is None
+
+
+def test_scratch_and_what_is_read_within_bounds_is_not_asked_for() -> None:
+    scratch = Loop("i1", "n0", VECTOR, (Load("v6", F32, "scratch0", ROW),))
+    bounded = Loop("i1", "n0", VECTOR, (Load("v7", F32, "in2", ROW, (Bound("i1", "o0", None),), None),))
+    asking = find_asking(_rows(SUM, scratch, bounded), INPUTS)
+    assert asking is not None
+    assert asking.streams == (("in0", ROW),)
+
+
+def test_lines_are_asked_for_once_per_turn_of_whole_registers() -> None:
+    roles = {"in0": "in", "in1": "in", "in2": "in", "out0": "out"}
+    buffers = tuple(Buffer(name, F32, role) for name, role in roles.items())
+    module = Module("rows", True)
+    emit_kernel(module, Kernel(buffers, ("n0", "n1"), (), (_rows(SUM, LAST),)), "kernel", 64)
+    assert str(module).count("llvm.prefetch.p0") == 1 + 2 * 2  # declared; two arrays, two registers
