@@ -17,6 +17,7 @@ import numpy as np
 
 from jitgrad import recording
 from jitgrad.collecting import collection_paused
+from jitgrad.compiler.firsts import first_calls
 from jitgrad.config import config
 from jitgrad.executable import Executable, make_executable
 from jitgrad.following import Follower
@@ -79,9 +80,12 @@ class Stage:
 
     def executable(self, arrays: Sequence[Any]) -> Executable:
         """The executable for feeds like these arrays."""
-        key = () if self._is_fixed else tuple(array.shape for array in arrays)
+        key = self._key(arrays)
         found = self._executables.get(key)
         return self._make_executable(key, arrays) if found is None else found
+
+    def _key(self, arrays: Sequence[Any]) -> Any:
+        return () if self._is_fixed else tuple(array.shape for array in arrays)
 
     def _make_executable(self, key: Any, arrays: Sequence[Any]) -> Executable:
         with self._lock, collection_paused():
@@ -101,7 +105,14 @@ class Stage:
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """Arrays of the fetches, computed by the executable."""
-        executable = self.executable(arrays)
+        key = self._key(arrays)
+        found = self._executables.get(key)
+        if found is not None:
+            return self._run(found, arrays)
+        with first_calls.one():
+            return self._run(self._make_executable(key, arrays), arrays)
+
+    def _run(self, executable: Executable, arrays: Sequence[Any]) -> list[Any]:
         if config.debug_nans:
             program = self.program([spec_of(array) for array in arrays])
             return run_checked(partial(executable, arrays), program, arrays)

@@ -24,6 +24,8 @@ GFLOP/s of one busy Zen 4 core with a peak of 115, ours and OpenBLAS on one thre
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from jitgrad.compiler.register_ir import (
     Numbers,
     at_ir,
@@ -55,7 +57,7 @@ def _panel_elements(kind: Numbers) -> int:
 
 def multiply_ir(kind: Numbers) -> str:
     """The function `multiply_<type>` and what it calls, but for the tiles."""
-    kernels = [f"declare void @{name}(ptr, i64, ptr, i64, ptr, i64, i1) #0" for name in tile_names(kind)]
+    kernels = [f"declare void @{name}(ptr, i64, i64, ptr, i64, ptr, i64, i1) #0" for name in tile_names(kind)]
     packing = (_copy_tile(kind), _pack_a(kind), _pack_a_turned(kind), _pack_b(kind), _pack_b_turned(kind))
     prefetch = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32) #0"
     loops = (_row_of_tiles(kind), _multiply(kind))
@@ -65,25 +67,21 @@ def multiply_ir(kind: Numbers) -> str:
 # -- the tile in registers ---------------------------------------------------------------------------------------------
 
 
-def _kernel_name(kind: Numbers, rows: int, turned: int) -> str:
-    return tile_names(kind)[2 * (rows == LOW) + turned]
-
-
 def tiles_ir(kind: Numbers) -> str:
     """The module of the tiles, which `multiply_<type>` calls."""
-    kernels = [_kernel(kind, rows, turned) for rows in (TALL, LOW) for turned in (0, 1)]
-    return "\n".join((declarations_ir(kind), *kernels))
+    names = zip(tile_names(kind), (TALL, LOW), strict=True)
+    return "\n".join((declarations_ir(kind), *(_kernel(kind, name, rows) for name, rows in names)))
 
 
-def _kernel(kind: Numbers, rows: int, turned: int) -> str:
-    """A whole tile: C = or += packed A times packed B over k >= 1."""
+def _kernel(kind: Numbers, name: str, rows: int) -> str:
+    """A whole tile: C = or += A times packed B over k >= 1; of A, rows lie `row` apart and places of the sum `step`.
+
+    Each address is made from the one before, as the processor's registers hold few; so half as many instructions are
+    compiled as for products of each row with the distance, and none waits for another within a turn.
+    """
     v = kind.vector
     tile = [(r, c) for r in range(rows) for c in range(2)]
-    places = "\n".join(_tile_row(kind, r) for r in range(rows))
-    starts = "\n".join(
-        f"  %start{r} = mul i64 %lda, {r}\n{at_ir(f'row{r}', kind, '%a', f'%start{r}')}" for r in range(rows)
-    )
-    before = "\n".join(f"  %old{r}_{c} = load {v}, ptr %c{r}_{c}, align {kind.size}" for r, c in tile)
+    old = [f"  %old{r}_{c} = load {v}, ptr %old{r}_{c}_at, align {kind.size}" for r, c in tile]
     phis = "\n".join(
         f"  %s{r}_{c} = phi {v} [ zeroinitializer, %entry ], [ %old{r}_{c}, %more ], [ %t{r}_{c}, %loop ]"
         for r, c in tile
@@ -92,45 +90,47 @@ def _kernel(kind: Numbers, rows: int, turned: int) -> str:
         f"{at_ir(f'b{c}_at', kind, '%b_at', str(c * kind.lanes))}\n  %b{c} = load {v}, ptr %b{c}_at, align 64"
         for c in range(2)
     )
-    steps = "\n".join(_kernel_row(kind, r, turned) for r in range(rows))
-    stores = "\n".join(f"  store {v} %t{r}_{c}, ptr %c{r}_{c}, align {kind.size}" for r, c in tile)
+    steps = "\n".join(_kernel_row(kind, r) for r in range(rows))
+    stores = [f"  store {v} %t{r}_{c}, ptr %new{r}_{c}_at, align {kind.size}" for r, c in tile]
     return f"""
-define void @{_kernel_name(kind, rows, turned)}(ptr %a, i64 %lda, ptr %b, i64 %k, ptr %c,
-      i64 %ldc, i1 %fresh) noinline #0 {{
+define void @{name}(ptr %a, i64 %row, i64 %step, ptr %b, i64 %k, ptr %c, i64 %ldc, i1 %fresh) noinline #0 {{
 entry:
-{places}
-{starts}
   br i1 %fresh, label %loop, label %more
 more:
-{before}
+{_tile_places(kind, "old", rows, old)}
   br label %loop
 loop:
   %p = phi i64 [ 0, %entry ], [ 0, %more ], [ %p1, %loop ]
+  %a0_at = phi ptr [ %a, %entry ], [ %a, %more ], [ %a_next, %loop ]
+  %b_at = phi ptr [ %b, %entry ], [ %b, %more ], [ %b_next, %loop ]
 {phis}
-  %b_offset = mul i64 %p, {kind.columns}
-{at_ir("b_at", kind, "%b", "%b_offset")}
 {loads}
-  %a_offset = mul i64 %p, %lda
-{at_ir("a_at", kind, "%a", "%a_offset")}
 {steps}
+{at_ir("a_next", kind, "%a0_at", "%step")}
+{at_ir("b_next", kind, "%b_at", str(kind.columns))}
   %p1 = add i64 %p, 1
   %again = icmp slt i64 %p1, %k
   br i1 %again, label %loop, label %end
 end:
-{stores}
+{_tile_places(kind, "new", rows, stores)}
   ret void
 }}"""
 
 
-def _tile_row(kind: Numbers, r: int) -> str:
-    lines = [f"  %down{r} = mul i64 %ldc, {r}", at_ir(f"c{r}", kind, "%c", f"%down{r}")]
-    return "\n".join([*lines, *(at_ir(f"c{r}_{c}", kind, f"%c{r}", str(c * kind.lanes)) for c in range(2))])
+def _tile_places(kind: Numbers, name: str, rows: int, accesses: Sequence[str]) -> str:
+    """The addresses of a tile's registers in C, those of each row from the row's before, with the access of each."""
+    lines = []
+    for r in range(rows):
+        lines.append(at_ir(f"{name}{r}", kind, *((f"%{name}{r - 1}", "%ldc") if r else ("%c", "0"))))
+        for c in range(2):
+            lines += [at_ir(f"{name}{r}_{c}_at", kind, f"%{name}{r}", str(c * kind.lanes)), accesses[2 * r + c]]
+    return "\n".join(lines)
 
 
-def _kernel_row(kind: Numbers, r: int, turned: int) -> str:
+def _kernel_row(kind: Numbers, r: int) -> str:
     v = kind.vector
-    lines = [
-        at_ir(f"a{r}_at", kind, *(("%a_at", str(r)) if turned else (f"%row{r}", "%p"))),
+    lines = [at_ir(f"a{r}_at", kind, f"%a{r - 1}_at", "%row")] if r else []
+    lines += [
         f"  %x{r} = load {kind.type}, ptr %a{r}_at",
         f"  %y{r} = insertelement {v} poison, {kind.type} %x{r}, i64 0",
         f"  %z{r} = shufflevector {v} %y{r}, {v} poison, <{kind.lanes} x i32> zeroinitializer",
@@ -319,13 +319,11 @@ def _row_of_tiles(kind: Numbers) -> str:
 
     With each tile, some columns of the rows of the next panel of A are asked for, `ahead`, unless A is transposed.
     """
-    cases = [(rows, turned) for rows in (TALL, LOW) for turned in (0, 1)]
     calls = "\n".join(
-        f"case{number}:\n  call void @{_kernel_name(kind, *case)}"
-        "(ptr %a, i64 %lda, ptr %b_at, i64 %k, ptr %out, i64 %ldo, i1 %fresh)\n  br label %made"
-        for number, case in enumerate(cases)
+        f"make_{form}:\n  call void @{name}"
+        "(ptr %a, i64 %a_row, i64 %a_step, ptr %b_at, i64 %k, ptr %out, i64 %ldo, i1 %fresh)\n  br label %made"
+        for form, name in zip(("tall", "low"), tile_names(kind), strict=True)
     )
-    targets = "\n".join(f"    i64 {number}, label %case{number}" for number in range(1, len(cases)))
     asked = "\n".join(
         (
             "  %ahead_down = mul i64 %row, %step",
@@ -352,9 +350,7 @@ fetch:
   call void @copy_{kind.type}(ptr %c_at, i64 %ldc, ptr %tile, i64 {kind.columns}, i64 %height, i64 %left)
   br label %make
 make:
-  switch i64 %shape, label %case0 [
-{targets}
-  ]
+  br i1 %low, label %make_low, label %make_tall
 {calls}
 made:
 {ask}
@@ -364,9 +360,8 @@ bring:
     return f"""
 define internal void @tiles_{kind.type}(ptr %a, i64 %lda, ptr %packed, ptr %tile, i1 %low, i1 %turned, i64 %n,
       i64 %k, i1 %fresh, i64 %height, ptr %c, i64 %ldc, ptr %ahead, i64 %step) noinline #0 {{
-  %turned_bit = zext i1 %turned to i64
-  %low_bit = select i1 %low, i64 2, i64 0
-  %shape = add i64 %low_bit, %turned_bit
+  %a_row = select i1 %turned, i64 1, i64 %lda
+  %a_step = select i1 %turned, i64 %lda, i64 1
   %rows = select i1 %low, i64 {LOW}, i64 {TALL}
   %high = icmp eq i64 %height, %rows
   %asked = select i1 %turned, i64 0, i64 %rows

@@ -44,8 +44,8 @@ KINDS = {"float32": Numbers("float", "f32", 4, 16, 256), "float64": Numbers("dou
 
 
 def tile_names(kind: Numbers) -> tuple[str, ...]:
-    """The functions that make tiles of a product: tall and low ones, of rows of the left operand and of columns."""
-    return tuple(f"jitgrad_tile_{kind.suffix}_{form}" for form in ("rows", "columns", "low_rows", "low_columns"))
+    """The functions that make tiles of a product: tall and low ones."""
+    return tuple(f"jitgrad_tile_{kind.suffix}_{form}" for form in ("tall", "low"))
 
 
 def convolution_tile_names(kind: Numbers, form: str) -> tuple[str, ...]:

@@ -2,7 +2,8 @@
 the place of the first in the records of all steps. What is compiled, and when, is not decided here.
 
 Code generation without scheduling, loop rewriting and a global register allocation takes a third of the time, and its
-code runs 1.1 to 1.8 times as long. Both codes give the same bits: no instruction may be contracted or reassociated
+code runs 1.1 to 1.8 times as long. The second compilation begins when the first run is over, which wants all
+processors. Both codes give the same bits: no instruction may be contracted or reassociated
 unless its flags say so, and modules with such flags are compiled once. The good code alone is kept on disk. A process
 ends when the thread is done.
 """
@@ -16,12 +17,15 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
 
 import numpy as np
 import numpy.typing as npt
 
 from jitgrad.compiler import native
+from jitgrad.compiler.firsts import first_calls
 
+_PATIENCE = 0.25  # seconds that a task waits for first calls: a first run may be all that the process does
 _LOOSE = ("contract", "reassoc", "afn", "arcp", "fast")
 
 
@@ -42,7 +46,7 @@ class Improver:
     """Does tasks in a thread of its own, in order, and knows the records that hold addresses."""
 
     def __init__(self) -> None:
-        self._tasks: deque[Task] = deque()
+        self._tasks: deque[tuple[Task, float]] = deque()  # and until when each waits for first calls
         self._replaced: dict[int, int] = {}
         self._records: list[weakref.ref[npt.NDArray[np.int64]]] = []
         self._thread: threading.Thread | None = None
@@ -61,7 +65,7 @@ class Improver:
     def add(self, tasks: list[Task]) -> None:
         """Have tasks done."""
         with self._lock:
-            self._tasks.extend(tasks)
+            self._tasks.extend([(task, monotonic() + _PATIENCE) for task in tasks])
             self._start()
 
     def wait(self) -> None:
@@ -77,8 +81,10 @@ class Improver:
 
     def _work(self) -> None:
         while self._goes_on():
+            task, until = self._tasks[0]
+            first_calls.wait(until)
             try:
-                self._do(self._tasks[0])
+                self._do(task)
             except RuntimeError as error:
                 warnings.warn(f"a kernel keeps its quick code: {error}", RuntimeWarning, stacklevel=1)
             self._tasks.popleft()
