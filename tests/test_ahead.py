@@ -12,10 +12,12 @@ import pytest
 
 import jitgrad as jg
 from jitgrad import numpy as jnp
-from jitgrad.compiler import ahead, native, product_code
+from jitgrad.compiler import ahead, blas, native, product_code
 from jitgrad.compiler.machine import vector_bytes
 from jitgrad.compiler.tiers import improver
 from jitgrad.config import config
+
+_OURS = pytest.mark.skipif(vector_bytes() < 64, reason="products are left to BLAS")
 
 
 def _text(name: str, number: int = 3) -> str:
@@ -117,7 +119,7 @@ def test_a_forked_child_compiles_what_the_parent_had_begun() -> None:
     ahead.take("h", text)
 
 
-@pytest.mark.skipif(vector_bytes() < 64, reason="products are left to BLAS")
+@_OURS
 @pytest.mark.parametrize("quick", [True, False])
 def test_products_are_begun_by_the_stages_and_only_where_none_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: bool
@@ -140,3 +142,28 @@ def test_products_are_begun_by_the_stages_and_only_where_none_are_kept(
     with config(num_threads=1, cache_dir=str(tmp_path / "other"), quick_start=quick):
         jg.compile(lambda x, w: jnp.sum(x @ w) * 5.0)(x, w)
     assert not begun
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "names"),
+    [
+        ((70, 30), (30, 40), {"blas_f32", "blas_guard"}),
+        pytest.param((2000, 64), (64,), {"jitgrad_dots_f32_quick"}, marks=_OURS),
+        pytest.param((4000,), (4000, 64), {"jitgrad_combine_f32_quick", "jitgrad_sum_parts_f32_quick"}, marks=_OURS),
+    ],
+)
+def test_all_modules_of_a_product_are_begun_and_all_of_them_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, a: tuple[int, ...], b: tuple[int, ...], names: set[str]
+) -> None:
+    begun: set[str] = set()
+    begin = ahead.begin
+    monkeypatch.setattr(ahead, "begin", lambda modules: begun.update(modules) or begin(modules))
+    monkeypatch.setattr(product_code, "_addresses", {})
+    for cached in (blas.stub_address, blas._guards):
+        cached.cache_clear()
+    x, y = np.ones(a, np.float32), np.ones(b, np.float32)
+    with config(num_threads=2, cache_dir=str(tmp_path), quick_start=True):
+        jg.compile(lambda x, y: np.tanh(x @ y))(x, y)
+    assert begun == names
+    assert not ahead._tasks
+    improver.wait()

@@ -6,12 +6,18 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import jitgrad as jg
+from jitgrad.compiler import tiers
+from jitgrad.compiler.firsts import first_calls
 from jitgrad.compiler.tiers import Improver, Task, may_be_compiled_twice
+from jitgrad.executable import Executable
 
 _SCRIPT = """
 import os, sys, warnings
@@ -150,3 +156,42 @@ def test_a_kernel_whose_good_code_cannot_be_made_keeps_the_quick_one() -> None:
 def test_what_may_be_contracted_is_compiled_once() -> None:
     assert may_be_compiled_twice("%y = fmul double %x, %x")
     assert not may_be_compiled_twice("%y = fmul contract double %x, %x")
+
+
+def test_good_code_waits_for_first_calls_but_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def task(name: str) -> Task:
+        return Task("define void @f() { ret void }", lambda code: (done.append(name) or 7, 70))
+
+    improver = Improver()
+    monkeypatch.setattr(tiers, "_PATIENCE", 60.0)
+    with first_calls.one():
+        with first_calls.one():
+            improver.add([task("first")])
+        assert improver._thread is not None
+        improver._thread.join(0.05)
+        assert not done
+    improver.wait()
+    assert done == ["first"]
+    monkeypatch.setattr(tiers, "_PATIENCE", 0.01)
+    with first_calls.one():
+        improver.add([task("second")])
+        improver.wait()
+    assert done == ["first", "second"]
+
+
+def test_a_first_call_lasts_until_its_run_is_over_and_others_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    under_way: list[int] = []
+    call = Executable.__call__
+
+    def watched(executable: Executable, arrays: Sequence[Any]) -> list[Any]:
+        under_way.append(first_calls._count)
+        return call(executable, arrays)
+
+    monkeypatch.setattr(Executable, "__call__", watched)
+    f = jg.compile(lambda x: np.sin(x) * x)
+    for n in (3, 3, 4):
+        f(np.ones(n))
+    assert under_way == [1, 0, 1]
+    assert first_calls._count == 0

@@ -37,15 +37,16 @@ import ctypes
 import math
 import os
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jitgrad.compiler import native
-from jitgrad.compiler.blas_ir import BLOCK, GUARD_STUBS, MATMUL_STUBS, RESET_STUB, blas_ir
+from jitgrad.compiler.blas_ir import BLOCK, GUARD_STUBS, MATMUL_STUBS, RESET_STUB, guard_ir, matmul_ir
 from jitgrad.compiler.blas_library import blas_address, get_threads_address, set_threads_address
 from jitgrad.compiler.cache import compile_cached
+from jitgrad.compiler.product_code import begin_modules
 
 INT32_MAX = 2**31 - 1
 _CHUNK_FLOPS = 2_000_000  # of float32, about 20 us
@@ -201,17 +202,33 @@ def guard_steps() -> tuple[BlasStep, BlasStep] | None:
     return enter, leave
 
 
-@lru_cache(maxsize=1)
-def _stubs() -> native.NativeCode:
-    # The stubs only pass arguments on: good code would take three times as long to make, and no call gets shorter.
-    names = (*MATMUL_STUBS.values(), *GUARD_STUBS, RESET_STUB)
-    code = compile_cached("blas", blas_ir, names, quickly=True)
+@cache
+def stub_address(name: str) -> int:
+    """The address of a stub; its module is compiled, or taken from the cache, at the first use."""
+    # Stubs only pass arguments on: good code would take three times as long to make, and no call gets shorter.
+    if name in _MODULES:
+        return compile_cached(_MODULES[name], partial(_text, name), [name], quickly=True)[name]
+    return _guards()[name]
+
+
+_MODULES = {stub: stub.replace("jitgrad_matmul", "blas") for stub in MATMUL_STUBS.values()}
+
+
+def _text(stub: str) -> str:
+    return matmul_ir(next(dtype for dtype, name in MATMUL_STUBS.items() if name == stub))
+
+
+def begin_stubs(dtype: np.dtype[Any]) -> None:
+    """Begin to compile what `matmul_step` and `guard_steps` refer to."""
+    stub = MATMUL_STUBS.get(dtype.name)
+    if stub is not None:
+        begin_modules({_MODULES[stub]: (partial(_text, stub), True), "blas_guard": (guard_ir, True)})
+
+
+@cache
+def _guards() -> native.NativeCode:
+    code = compile_cached("blas_guard", guard_ir, (*GUARD_STUBS, RESET_STUB), quickly=True)
     if set_threads_address() and hasattr(os, "register_at_fork"):
         reset = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code[RESET_STUB])
         os.register_at_fork(after_in_child=partial(reset, set_threads_address()))
     return code
-
-
-def stub_address(name: str) -> int:
-    """The address of a stub; all are compiled together, or taken from the cache, at the first use."""
-    return _stubs()[name]

@@ -26,6 +26,7 @@ MATMUL_STUBS = {"float32": "jitgrad_matmul_f32", "float64": "jitgrad_matmul_f64"
 GUARD_STUBS = ("jitgrad_blas_enter", "jitgrad_blas_leave")
 RESET_STUB = "jitgrad_blas_reset"
 
+_ATTRIBUTES = "\nattributes #0 = { nounwind }\n"
 _KERNEL = "ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker"
 
 
@@ -37,13 +38,22 @@ class Scalar(NamedTuple):
     size: int
 
 
-def blas_ir() -> str:
-    """The whole module."""
-    kinds = (Scalar("float", MATMUL_STUBS["float32"], 4), Scalar("double", MATMUL_STUBS["float64"], 8))
-    parts = [_guard()]
-    for kind in kinds:
-        parts += [cells_ir(kind), _cell(kind), _gemm(kind), _gemv(kind)]
-    return "\n".join(parts) + f"\n{_zero()}\nattributes #0 = {{ nounwind }}\n"
+_KINDS = {
+    "float32": Scalar("float", MATMUL_STUBS["float32"], 4),
+    "float64": Scalar("double", MATMUL_STUBS["float64"], 8),
+}
+
+
+def matmul_ir(dtype: str) -> str:
+    """The module of the products of a dtype."""
+    kind = _KINDS[dtype]
+    parts = (cells_ir(kind), _cell(kind), _gemm(kind), _gemv(kind), _zero())
+    return "\n".join(parts) + _ATTRIBUTES
+
+
+def guard_ir() -> str:
+    """The module of what stands before and after products."""
+    return _guard() + _ATTRIBUTES
 
 
 def word_ir(name: str, names: tuple[str, ...] = BLOCK) -> str:

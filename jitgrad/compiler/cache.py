@@ -223,12 +223,16 @@ def cache_key(name: str) -> str:
 
 
 def compile_cached(name: str, text: Callable[[], str], names: Sequence[str], quickly: bool = False) -> NativeCode:
-    """The code of the module ``name``: from memory, from disk, or compiled from what ``text`` gives and kept."""
+    """The code of the module ``name``: from memory, from disk, or compiled from what ``text`` gives, perhaps
+    ahead, and kept.
+    """
     cache = kernel_cache()
     key = cache_key(name)
     code = cache.get(key, names)
     if code is None:
-        code = native.compile_module(text(), names, quickly=quickly)
+        from jitgrad.compiler import ahead
+
+        code = native.load_object(ahead.take(name, text, quickly), names)
         cache.put(key, code)
     return code
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.compiler.blas import BlasStep, Operand, product_block
-from jitgrad.compiler.gemv_steps import sum_step
+from jitgrad.compiler.gemv_steps import begin_sum, sum_step
 from jitgrad.compiler.product_code import begin_code, product_address
 from jitgrad.compiler.register_ir import KINDS, tile_names
 
@@ -41,9 +41,11 @@ def product_steps(
     return steps
 
 
-def begin_product(dtype: np.dtype[Any]) -> None:
+def begin_product(dtype: np.dtype[Any], has_parts: bool) -> None:
     """Begin to compile what `product_steps` refers to."""
     begin_code(STUBS[dtype.name], _text, _tiles_text)
+    if has_parts:
+        begin_sum(dtype)
 
 
 def _text(stub: str) -> str:

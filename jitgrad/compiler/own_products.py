@@ -1,5 +1,5 @@
-"""Our own products and convolutions among the steps of a program: their sizes, and the code they will need; how they
-are cut is decided elsewhere (gemm.py, conv.py).
+"""Products and convolutions among the steps of a program: their sizes, and the code they will need; how they are cut is
+decided elsewhere (blas.py, gemm.py, gemv.py, conv.py).
 """
 
 from __future__ import annotations
@@ -7,9 +7,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from jitgrad.compiler.blas import begin_stubs
 from jitgrad.compiler.conv_steps import begin_convolution
 from jitgrad.compiler.gemm import plan_product
 from jitgrad.compiler.gemm_steps import begin_product
+from jitgrad.compiler.gemv import plan_vector_product
+from jitgrad.compiler.gemv_steps import begin_vector_product
 from jitgrad.compiler.nodes import Convolution, Product
 from jitgrad.program import Program
 
@@ -21,13 +24,22 @@ def product_sizes(program: Program, item: Product) -> tuple[tuple[int, int, int]
 
 
 def begin_products(program: Program, steps: Iterable[object]) -> None:
-    """Begin to compile the code of our own products and convolutions among ``steps``; it is wanted when they are
-    bound.
-    """
+    """Begin to compile the code of the products and convolutions among ``steps``; it is wanted when they are bound."""
     for item in steps:
         if isinstance(item, Convolution):
             begin_convolution(program.specs[item.value].dtype, item.form)
         elif isinstance(item, Product):
-            dtype, (sizes, batch) = program.specs[item.value].dtype, product_sizes(program, item)
-            if plan_product(dtype, sizes, batch, (item.transpose_a, item.transpose_b)) is not None:
-                begin_product(dtype)
+            _begin(program, item)
+
+
+def _begin(program: Program, item: Product) -> None:
+    dtype, (sizes, batch) = program.specs[item.value].dtype, product_sizes(program, item)
+    transposed = item.transpose_a, item.transpose_b
+    vector = plan_vector_product(dtype, sizes, batch, transposed)
+    own = None if vector is not None else plan_product(dtype, sizes, batch, transposed)
+    if vector is not None:
+        begin_vector_product(dtype, vector.combines, vector.parts > 0)
+    elif own is None:
+        begin_stubs(dtype)
+    else:
+        begin_product(dtype, own.parts > 1)

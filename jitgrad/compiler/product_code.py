@@ -4,13 +4,14 @@ a kernel; what the functions do is decided elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from jitgrad.compiler import native
-from jitgrad.compiler.cache import KernelCache, cache_key, kernel_cache
-from jitgrad.compiler.native import NativeCode
+from jitgrad.compiler.cache import KernelCache, cache_key, compile_cached, kernel_cache
 from jitgrad.config import config, get_num_threads
+
+Module = tuple[Callable[[], str], bool]
 
 _addresses: dict[str, int] = {}
 
@@ -30,7 +31,7 @@ def product_address(
     found = _addresses.get(stub)
     if found is None:
         if tiles_text is not None:
-            made = _kept(f"{stub}_tiles", partial(tiles_text, stub), tiles)
+            made = compile_cached(f"{stub}_tiles", partial(tiles_text, stub), tiles)
             for name in tiles:
                 native.add_symbol(name, made[name])
         code = kernel_cache().get(cache_key(stub), [stub])
@@ -39,34 +40,29 @@ def product_address(
 
 
 def begin_code(stub: str, text: Callable[[str], str], tiles_text: Callable[[str], str] | None = None) -> None:
-    """Begin to compile what `product_address` will need, where it is neither in memory nor on disk; with one thread,
-    nothing.
+    """Begin to compile what `product_address` will need, where it is neither in memory nor on disk."""
+    if stub in _addresses:
+        return
+    modules: dict[str, Module] = {}
+    if tiles_text is not None:
+        modules[f"{stub}_tiles"] = partial(tiles_text, stub), False
+    if config.quick_start:
+        if not kernel_cache().has(cache_key(stub)):
+            modules[_quick(stub)] = partial(_quick_text, stub, text), True
+    else:
+        modules[stub] = partial(text, stub), False
+    begin_modules(modules)
+
+
+def begin_modules(modules: Mapping[str, Module]) -> None:
+    """Begin to compile modules, by name what gives their text and whether quickly, that `compile_cached` would not
+    find; with one thread, nothing.
     """
     from jitgrad.compiler import ahead
 
-    if stub in _addresses or get_num_threads() == 1:
-        return
-    cache, modules = kernel_cache(), dict[str, tuple[Callable[[], str], bool]]()
-    if tiles_text is not None and not cache.has(cache_key(f"{stub}_tiles")):
-        modules[f"{stub}_tiles"] = partial(tiles_text, stub), False
-    if not cache.has(cache_key(stub)):
-        if config.quick_start:
-            modules[_quick(stub)] = partial(_quick_text, stub, text), True
-        else:
-            modules[stub] = partial(text, stub), False
-    ahead.begin(modules)
-
-
-def _kept(name: str, text: Callable[[], str], names: Sequence[str]) -> NativeCode:
-    """The code of a module that is compiled well: from memory, from disk, or compiled and kept."""
-    cache, key = kernel_cache(), cache_key(name)
-    code = cache.get(key, names)
-    if code is None:
-        from jitgrad.compiler import ahead
-
-        code = native.load_object(ahead.take(name, text), names)
-        cache.put(key, code)
-    return code
+    if get_num_threads() > 1:
+        cache = kernel_cache()
+        ahead.begin({name: module for name, module in modules.items() if not cache.has(cache_key(name))})
 
 
 def _compiled(stub: str, text: Callable[[str], str]) -> int:
@@ -75,7 +71,7 @@ def _compiled(stub: str, text: Callable[[str], str]) -> int:
     from jitgrad.compiler.tiers import Task
 
     if not config.quick_start or get_num_threads() == 1:
-        return _kept(stub, partial(text, stub), [stub])[stub]
+        return compile_cached(stub, partial(text, stub), [stub])[stub]
     quick = _quick(stub)
     address = native.load_object(ahead.take(quick, partial(_quick_text, stub, text), quickly=True), [quick])[quick]
     improve([Task(text(stub), partial(_improved, stub, address, kernel_cache()))])
