@@ -81,6 +81,12 @@ def _densities(a: Any, x: Any) -> Any:
     return np.mean(np.sum(x * solved, axis=-1) + np.linalg.slogdet(covariance)[1])
 
 
+def _late_sums(x: Any, w: Any) -> Any:
+    """Many values that are made first and summed up last: large ones run in another order."""
+    made = [np.tanh(x @ (w * k)) for k in range(1, 6)]
+    return tuple(np.sum(m @ w.T, axis=0) for m in made)
+
+
 WHOLE: dict[str, tuple[Fn, Callable[..., list[Any]], list[tuple[int, ...]]]] = {
     "classifier": (jg.value_and_grad(_loss, (0, 1)), _arguments, [(100,), (200,), (333, 90, 75), (1024, 128, 512)]),
     "training step": (_step, _arguments, [(100,), (200,), (333, 90, 75)]),
@@ -106,6 +112,9 @@ WHOLE: dict[str, tuple[Fn, Callable[..., list[Any]], list[tuple[int, ...]]]] = {
     "numbers of the caller": (
         lambda x: np.mean(x * (2.5 / len(x))) / (len(x) + 0.5), lambda n: [_normal(n)], [(100,), (200,), (128,)],
     ),
+    "late sums": (
+        _late_sums, lambda n, d: [_normal(n, d), 0.1 * _normal(d, d)], [(113, 87), (974, 87), (148, 184), (1500, 200)],
+    ),
 }  # fmt: skip
 
 
@@ -118,6 +127,21 @@ def test_plans_are_those_of_the_stages(name: str) -> None:
         f = jg.compile(fn)
         for size in sizes:
             f(*make(*size))
+
+
+def test_the_order_of_steps_is_that_of_the_sizes() -> None:
+    """Beside plans that serve for other extents, steps run as they would in a plan made for these."""
+    orders = []
+    with jg.config(cache=False, verify=False):
+        _forget()
+        f = jg.compile(_late_sums)
+        for n, d in ((113, 87), (974, 87), (148, 184)):
+            args = [_normal(n, d), 0.1 * _normal(d, d)]
+            f(*args)
+            [(stage, arrays)] = f.stages(*args)
+            [cluster] = stage.executable(arrays).bound.steps
+            orders.append(cluster.names)
+    assert len(set(orders)) == len(orders)
 
 
 def _leaves(result: Any) -> list[Any]:

@@ -30,7 +30,7 @@ program runs, but is not kept.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -52,6 +52,7 @@ from jitgrad.compiler.loopir import Buffer, Literal
 from jitgrad.compiler.lower import CompiledCluster, FusedScan, Lowered, LoweredBodies, LoweredStep
 from jitgrad.compiler.machine import vector_bytes
 from jitgrad.compiler.nodes import Convolution, Product
+from jitgrad.compiler.order import order_steps
 from jitgrad.compiler.own_products import product_sizes
 from jitgrad.compiler.regions import SMALL_CHUNKS, Sizes, Unit, find_units
 from jitgrad.compiler.stored import UnkeptError, encode_params, op_name
@@ -115,6 +116,7 @@ class _Freezer:
             for number, item in enumerate(lowered) if isinstance(item, LoweredBodies) and item.fused is None
         }  # fmt: skip
         self.extents = self._class_extents()
+        self.order = self._order(compiled)
         self.chunks = [chunk_count(item, self.extents) if isinstance(item, Lowered) else 1 for item in lowered]
         self._note_chunks()
         self.units = self._units()
@@ -126,15 +128,20 @@ class _Freezer:
     def _regions(self, item: LoweredBodies) -> tuple[Program, ...]:
         return regions_of(self.program.instructions[item.step.number])
 
+    def _order(self, compiled: CompiledCluster) -> Sequence[int]:
+        """The numbers of the steps in the order in which they run, before regions are found."""
+        needs = compiled.needs
+        return range(len(self.lowered)) if needs is None else order_steps(needs, self._nbytes)
+
     def _units(self) -> list[Unit]:
-        """The steps in the order in which they run, some of them together; as they stand where there is nothing that
+        """The steps in the order in which they run, some of them together; each by itself where there is nothing that
         begins a region.
         """
         is_cut = any(self._vector_plan(item) is not None for item in self.lowered if isinstance(item, Product))
         if not is_cut and sum(1 < n <= SMALL_CHUNKS for n in self.chunks) < 2:
-            return [Unit((number,)) for number in range(len(self.lowered))]
+            return [Unit((number,)) for number in self.order]
         sizes = Sizes(self._vector_plan, self._cut_extent, self._count, self.chunks.__getitem__, self.extents)
-        return find_units(self.plan, self.lowered, sizes)
+        return find_units(self.plan, self.lowered, self.order, sizes)
 
     def _note_chunks(self) -> None:
         """Partial results have as many parts as their kernel has chunks."""

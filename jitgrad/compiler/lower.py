@@ -15,6 +15,7 @@ from jitgrad.compiler.loopir import Kernel, Literal
 from jitgrad.compiler.loops import optimise_loops
 from jitgrad.compiler.lowering import Lowering
 from jitgrad.compiler.nodes import Convolution, Nested, Product
+from jitgrad.compiler.order import Need, needs_of
 from jitgrad.compiler.quantities import Quantity, product
 from jitgrad.compiler.routine_lowering import RoutineLowering
 from jitgrad.compiler.scatter import ScatterLowering
@@ -65,6 +66,11 @@ class CompiledCluster:
                 if c != ONE:
                     found.setdefault(c, (c, v, d))
         return tuple(found.values())
+
+    @functools.cached_property
+    def needs(self) -> tuple[Need, ...] | None:
+        """What each step reads and writes of the cluster's own memory; None where they run as they stand."""
+        return needs_of(self.plan, (*self.cluster.inputs, *self.cluster.outputs))
 
 
 @dataclass(frozen=True)

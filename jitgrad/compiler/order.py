@@ -1,4 +1,5 @@
-"""The order of a plan's steps, changed where that needs much less memory; which steps there are is fusion's decision.
+"""The order in which a plan's steps run, another than fusion's where that needs much less memory; which steps there are
+is fusion's decision. It follows from the sizes of values, so it is part of freezing, as the cuts of kernels are.
 
 Fusion gives steps in the order of the program, which is near the best for most: a gradient uses values up in the
 reverse order of making them. A program that makes many large values first and sums each up later needs them all at
@@ -8,8 +9,8 @@ once; run as soon as they can, the sums free them one by one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 from jitgrad.compiler.buffers import Lifetime, aligned, most_alive
 from jitgrad.compiler.groups import Group, Plan, Step
@@ -23,7 +24,7 @@ _MOST_STEPS = 512
 
 
 @dataclass(frozen=True, slots=True)
-class _Need:
+class Need:
     """What a step reads and writes of the cluster's own memory."""
 
     reads: frozenset[int]
@@ -31,23 +32,32 @@ class _Need:
     touched: frozenset[int]
 
 
-def order_steps(plan: Plan, outside: Collection[int]) -> Plan:
-    """The plan with its steps in the order that keeps least alive, where that saves enough; else the plan itself.
+def needs_of(plan: Plan, outside: Collection[int]) -> tuple[Need, ...] | None:
+    """What each step needs; None where the order of the steps stays.
 
     ``outside`` are the cluster's inputs and outputs, whose memory is not the cluster's own. Steps that check positions
     stay in order: the first position out of bounds is the one that is reported. So do loops, which may check some.
     """
     if len(plan.steps) > _MOST_STEPS or any(_checks_positions(step) for step in plan.steps):
-        return plan
+        return None
     roots = {plan.aliases.get(v, v) for v in outside}
-    needs = [_need(plan, step, roots) for step in plan.steps]
-    nbytes = {v: aligned(plan.specs[v].nbytes) for need in needs for v in need.touched}
+    return tuple([_need(plan, step, roots) for step in plan.steps])
+
+
+def order_steps(needs: Sequence[Need], nbytes: Callable[[int], int]) -> tuple[int, ...]:
+    """The numbers of the steps in the order that keeps least alive, where that saves enough; else as they stand.
+
+    ``nbytes`` gives the bytes of a value, of a partial result those of one part.
+    """
     given = tuple(range(len(needs)))
-    before = _most(needs, given, nbytes)
+    sizes = {v: aligned(nbytes(v)) for need in needs for v in need.touched}
+    if sum(sizes.values()) <= _CACHED_BYTES:
+        return given
+    before = _most(needs, given, sizes)
     if before <= _CACHED_BYTES:
-        return plan
-    order = _schedule(needs, nbytes)
-    return _reordered(plan, order) if _most(needs, order, nbytes) <= _WORTH * before else plan
+        return given
+    order = _schedule(needs, sizes)
+    return order if _most(needs, order, sizes) <= _WORTH * before else given
 
 
 def _checks_positions(step: Step) -> bool:
@@ -56,7 +66,7 @@ def _checks_positions(step: Step) -> bool:
     return isinstance(step, Nested)
 
 
-def _need(plan: Plan, step: Step, outside: Collection[int]) -> _Need:
+def _need(plan: Plan, step: Step, outside: Collection[int]) -> Need:
     if not isinstance(step, Group):
         reads, writes = set(step.reads), set(step.values)
     else:
@@ -64,10 +74,10 @@ def _need(plan: Plan, step: Step, outside: Collection[int]) -> _Need:
         reads = {v for placed in step.nodes for v in placed.node.reads} - {p.node.value for p in step.nodes}
     read = frozenset(plan.aliases.get(v, v) for v in reads).difference(outside)
     written = frozenset(plan.aliases.get(v, v) for v in writes).difference(outside)
-    return _Need(read, written, read | written)
+    return Need(read, written, read | written)
 
 
-def _most(needs: Sequence[_Need], order: Sequence[int], nbytes: dict[int, int]) -> int:
+def _most(needs: Sequence[Need], order: Sequence[int], nbytes: dict[int, int]) -> int:
     """The most bytes alive at a step, in an order."""
     spans: dict[int, tuple[int, int]] = {}
     for place, number in enumerate(order):
@@ -76,7 +86,7 @@ def _most(needs: Sequence[_Need], order: Sequence[int], nbytes: dict[int, int]) 
     return most_alive([Lifetime(v, nbytes[v], first, last) for v, (first, last) in spans.items()])
 
 
-def _schedule(needs: Sequence[_Need], nbytes: dict[int, int]) -> tuple[int, ...]:
+def _schedule(needs: Sequence[Need], nbytes: dict[int, int]) -> tuple[int, ...]:
     """Of the steps that can run next always the one that makes least and frees most; of equals the earliest."""
     makers = {v: number for number, need in enumerate(needs) for v in need.writes}
     waits = [{makers[v] for v in need.reads if v in makers} for need in needs]
@@ -99,17 +109,7 @@ def _schedule(needs: Sequence[_Need], nbytes: dict[int, int]) -> tuple[int, ...]
     return tuple(order)
 
 
-def _growth(need: _Need, left: Counter[int], nbytes: dict[int, int]) -> int:
+def _growth(need: Need, left: Counter[int], nbytes: dict[int, int]) -> int:
     """How many more bytes are alive after a step than before."""
     made = sum(nbytes[v] for v in need.writes)
     return made - sum(nbytes[v] for v in need.touched if left[v] == 1)
-
-
-def _reordered(plan: Plan, order: Sequence[int]) -> Plan:
-    place = {number: position for position, number in enumerate(order)}
-    steps = tuple(_numbered(plan.steps[number], position) for position, number in enumerate(order))
-    return replace(plan, steps=steps, chunked={v: place[number] for v, number in plan.chunked.items()})
-
-
-def _numbered(step: Step, number: int) -> Step:
-    return replace(step, number=number) if isinstance(step, Group) else step

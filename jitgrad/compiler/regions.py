@@ -48,11 +48,11 @@ class Sizes(NamedTuple):
     extents: Mapping[int, int]
 
 
-def find_units(plan: Plan, lowered: Sequence[LoweredStep], sizes: Sizes) -> list[Unit]:
-    """All steps of a cluster in the order in which they run."""
+def find_units(plan: Plan, lowered: Sequence[LoweredStep], order: Sequence[int], sizes: Sizes) -> list[Unit]:
+    """All steps of a cluster in the order in which they run: ``order``, but for what regions change of it."""
     units: list[Unit] = []
-    pending = list(range(len(lowered)))
-    search = _Search(plan, lowered, sizes)
+    pending = list(order)
+    search = _Search(plan, lowered, order, sizes)
     while pending:
         found = search.region(pending) or search.small_kernels(pending)
         if found is None:
@@ -67,11 +67,11 @@ def find_units(plan: Plan, lowered: Sequence[LoweredStep], sizes: Sizes) -> list
 class _Search:
     """Finds regions by their first step: the product of a long matrix with a vector, or a small kernel."""
 
-    def __init__(self, plan: Plan, lowered: Sequence[LoweredStep], sizes: Sizes) -> None:
+    def __init__(self, plan: Plan, lowered: Sequence[LoweredStep], order: Sequence[int], sizes: Sizes) -> None:
         self.plan = plan
         self.lowered = lowered
         self.sizes = sizes
-        self.last_read = {v: number for number in range(len(lowered)) for v in self._reads(number)}
+        self.last_read = {v: number for number in order for v in self._reads(number)}
 
     def small_kernels(self, pending: list[int]) -> tuple[list[int], Unit, list[int]] | None:
         """The same for small kernels over the same rows, in as many chunks, one after the other."""

@@ -19,7 +19,6 @@ from jitgrad.compiler.lifting import lift_constants
 from jitgrad.compiler.lower import CompiledCluster, Lowered, LoweredBodies, LoweredStep, kernels_of, lower_group
 from jitgrad.compiler.machine import load_kernels
 from jitgrad.compiler.nodes import Convolution, Product, build_nodes
-from jitgrad.compiler.order import order_steps
 from jitgrad.compiler.own_products import begin_products
 from jitgrad.compiler.plankey import has_large_constants
 from jitgrad.compiler.reuse import can_reuse, enter_known, find_known, pattern_of
@@ -118,7 +117,7 @@ def _plan_cluster(program: Program, cluster: Cluster) -> CompiledCluster:
         classes = ExtentClasses(program, cluster.instructions)
         nodes = build_nodes(program, cluster.instructions, cluster.outputs, classes)
         begin_products(program, nodes.items)
-        plan = order_steps(plan_fusion(nodes, program.specs, classes), (*cluster.inputs, *cluster.outputs))
+        plan = plan_fusion(nodes, program.specs, classes)
     if config.verify:
         verify_plan(plan, cluster.inputs)
     with recording.span("lower", name):
