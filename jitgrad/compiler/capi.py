@@ -24,6 +24,10 @@ _METH_KEYWORDS, _METH_NOARGS, _METH_O, _METH_FASTCALL = 0x02, 0x04, 0x08, 0x80
 _SYMBOLS = (
     "PyLong_AsLongLong",
     "PyLong_FromLongLong",
+    "PyFloat_FromDouble",
+    "PySlice_Unpack",
+    "PySlice_AdjustIndices",
+    "PyType_GenericAlloc",
     "PyBool_FromLong",
     "PyTuple_New",
     "PyList_New",
@@ -34,7 +38,6 @@ _SYMBOLS = (
     "PyObject_RichCompareBool",
     "PyObject_Vectorcall",
     "PyObject_GetItem",
-    "PyIter_Next",
     "PyList_Append",
     "PyList_GetItem",
     "PyList_Size",
@@ -137,20 +140,68 @@ def builtin(name: str, address: int, doc: str, bound: Any = None) -> Callable[..
     return made
 
 
-_METHOD_FLAGS = {
-    "unary": _METH_NOARGS, "binary": _METH_O, "reflected": _METH_O, "item": _METH_O,
-    "method": _METH_FASTCALL | _METH_KEYWORDS, "ufunc": _METH_FASTCALL | _METH_KEYWORDS,
-}  # fmt: skip
+_NO_ARGUMENTS, _ONE_ARGUMENT = ("unary",), ("binary", "reflected")
 
 
 def method(cls: type, name: str, address: int, kind: str) -> Any:
-    """A method of a class over machine code: `ptr f(ptr self, ptr other)`, `other` null for a "unary" one; a "method"
-    and a "ufunc" are `ptr f(ptr self, ptr args, i64 nargs, ptr names)`.
+    """A method of a class over machine code: `ptr f(ptr self, ptr other)` for operators, `other` null for a "unary" one;
+    else `ptr f(ptr self, ptr args, i64 nargs, ptr names)`.
     """
     new = ctypes.pythonapi.PyDescr_NewMethod
     new.argtypes, new.restype = [ctypes.py_object, ctypes.c_void_p], ctypes.py_object
-    definition = _definition(name, address, _METHOD_FLAGS[kind], _doc_of(cls, name))
+    flags = _METH_NOARGS if kind in _NO_ARGUMENTS else _METH_O if kind in _ONE_ARGUMENT else _METH_FASTCALL | _METH_KEYWORDS
+    definition = _definition(name, address, flags, _doc_of(cls, name))
     return new(cls, ctypes.addressof(definition))
+
+
+class _GetSetDef(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("get", ctypes.c_void_p),
+        ("set", ctypes.c_void_p),
+        ("doc", ctypes.c_char_p),
+        ("closure", ctypes.c_void_p),
+    ]
+
+
+def attribute(cls: type, name: str, address: int) -> Any:
+    """An attribute of a class that is read by machine code: `ptr f(ptr self, ptr null)`."""
+    new = ctypes.pythonapi.PyDescr_NewGetSet
+    new.argtypes, new.restype = [ctypes.py_object, ctypes.c_void_p], ctypes.py_object
+    return new(cls, ctypes.addressof(_attribute_definition(name, address, getattr(cls, name).__doc__ or name)))
+
+
+@cache
+def _attribute_definition(name: str, address: int, doc: str) -> _GetSetDef:
+    """Kept, as that of a method."""
+    return _GetSetDef(name.encode(), address, None, doc.encode(), None)
+
+
+class _SlotWrapper(ctypes.Structure):
+    """What CPython calls a slot wrapper: a method that stands for a C function in a type."""
+
+    _fields_ = [
+        ("head", ctypes.c_char * object.__basicsize__),
+        ("type", ctypes.c_void_p),
+        ("name", ctypes.c_void_p),
+        ("qualified_name", ctypes.c_void_p),
+        ("base", ctypes.c_void_p),
+        ("wrapped", ctypes.c_void_p),
+    ]
+
+
+def slot_method(cls: type, name: str, address: int) -> Any:
+    """A special method of a class over machine code `ptr f(ptr self, ptr other)`, of the same kind as the base's, which
+    is C's. Set in the class, it is what the interpreter calls for the operation itself, without a look-up by name, as
+    for classes that are written in C; a method costs 30 ns more.
+    """
+    like = getattr(super(cls, cls), name)
+    words = _SlotWrapper.from_address(id(like))
+    if type(like).__name__ != "wrapper_descriptor" or words.type != id(like.__objclass__):
+        raise AssertionError(f"{name} of {like.__objclass__.__name__} is laid out in another way")
+    new = ctypes.pythonapi.PyDescr_NewWrapper
+    new.argtypes, new.restype = [ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p], ctypes.py_object
+    return new(cls, words.base, address)
 
 
 def _doc_of(cls: type, name: str) -> str:

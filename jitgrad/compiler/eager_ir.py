@@ -2,7 +2,8 @@
 gradient rule is made here.
 
 Each operator and method of the class is a C function over one record of words (eager_layout.py): the Python function
-that defines it, what computes, and what is known of its gradients. Whatever is unusual is left to the Python function:
+that defines it, what computes, and what is known of its gradients. References, tensors, views, what is recorded, items
+and methods have files of their own. Whatever is unusual is left to the Python function:
 operands that are neither tensors, floats, integers nor arrays, and threads in which a scope collects.
 """
 
@@ -11,18 +12,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jitgrad.compiler.eager_item_ir import item_ir
-from jitgrad.compiler.eager_layout import OP_WORDS, Op, Slots
+from jitgrad.compiler.eager_layout import OP_WORDS, VIEWERS, Op, Slots
 from jitgrad.compiler.eager_method_ir import MOST_ARGUMENTS, method_ir
 from jitgrad.compiler.eager_operand_ir import operand_ir
 from jitgrad.compiler.eager_record_ir import record_ir
+from jitgrad.compiler.eager_reference_ir import reference_ir
+from jitgrad.compiler.eager_tensor_ir import tensor_ir
+from jitgrad.compiler.eager_view_ir import view_ir
 from jitgrad.compiler.eager_walk_ir import walk_ir
 from jitgrad.compiler.ir_text import load_item, load_word
 
 
 def eager_ir(slots: Slots, ops: Sequence[tuple[str, str]]) -> str:
     """The module: one exported function per operation, given as its name and its kind."""
-    shared = record_ir(slots), operand_ir(slots), walk_ir(slots), _LEAVE
-    kinds = _computed(), method_ir(slots), item_ir(slots), _ufunc()
+    shared = reference_ir(), tensor_ir(slots), record_ir(slots), operand_ir(slots), view_ir(), walk_ir(slots), _LEAVE
+    kinds = _COMPUTE, _OPERATOR, method_ir(), item_ir(slots), _IS_CALL, _UFUNC_TABLE, _UFUNC
     functions = [_function(name, kind, number) for number, (name, kind) in enumerate(ops)]
     return "\n".join((*shared, *kinds, *functions)) + "\nattributes #0 = { nounwind }\n"
 
@@ -32,12 +36,10 @@ def op_word(name: str, number: Op) -> str:
     return load_word(name, "%op", number, "ptr")
 
 
-def _computed() -> str:
-    """An operation on one or two operands by a callable, where both are known and the thread is; else false. With an
-    exception set, the answer is null.
-    """
-    return f"""
-define internal i1 @compute(ptr %call, ptr %fn, ptr %table, ptr %x, ptr %y, ptr %answer) #0 {{
+# An operation on one or two operands by a callable, where both are known and the thread is; else false. With an
+# exception set, the answer is null.
+_COMPUTE = """
+define internal i1 @compute(ptr %call, ptr %fn, ptr %table, ptr %x, ptr %y, ptr %answer) #0 {
 entry:
   %args = alloca [2 x ptr]
   store ptr null, ptr %answer
@@ -56,23 +58,27 @@ second:
   %bad_y = icmp eq ptr %py, null
   br i1 %bad_y, label %no, label %listen
 listen:
-  %may = call i32 @may()
-  switch i32 %may, label %run [
-    i32 0, label %no
-    i32 -1, label %done
-  ]
+  %heard = call ptr @listen()
+  %lost = icmp eq ptr %heard, null
+  br i1 %lost, label %done, label %may
+may:
+  %is_left = call i1 @is_left(ptr %heard)
+  br i1 %is_left, label %no, label %run
 run:
   %result = call ptr @PyObject_Vectorcall(ptr %call, ptr %args, i64 %nargs, ptr null)
   %out = call ptr @tensor(ptr %result)
-  %told = call ptr @recorded(ptr %fn, ptr %table, ptr %x, ptr %y, ptr %out)
+  %told = call ptr @recorded(ptr %heard, ptr %fn, ptr %table, ptr %x, ptr %y, ptr %out)
   store ptr %told, ptr %answer
   br label %done
 done:
   ret i1 true
 no:
   ret i1 false
-}}
+}
+"""
 
+
+_OPERATOR = f"""
 define internal ptr @operator(ptr %op, ptr %x, ptr %y, ptr %self, ptr %other) #0 {{
 entry:
   %answer = alloca ptr
@@ -92,12 +98,9 @@ leave:
 """
 
 
-def _ufunc() -> str:
-    """`__array_ufunc__`: a plain call of a ufunc of one result, whose table Python has made. `ufunc_table` gives a new
-    reference to the table; null where this is no such call, perhaps with an exception set.
-    """
-    return f"""
-define internal i32 @is_call(ptr %method) #0 {{
+# Whether a method of a ufunc is its plain call; -1 with an exception set.
+_IS_CALL = """
+define internal i32 @is_call(ptr %method) #0 {
 entry:
   %same = icmp eq ptr %method, @jitgrad_call_name
   br i1 %same, label %yes, label %compare
@@ -106,8 +109,13 @@ yes:
 compare:
   %verdict = call i32 @PyObject_RichCompareBool(ptr %method, ptr @jitgrad_call_name, i32 2)
   ret i32 %verdict
-}}
+}
+"""
 
+
+# What is known of the ufunc that is called, with one or two operands and no names: a new reference to its table, which
+# Python has made; null where there is none or the call is another, perhaps with an exception set.
+_UFUNC_TABLE = f"""
 define internal ptr @ufunc_table(ptr %tables, ptr %args, i64 %nargs, ptr %names) #0 {{
 entry:
   %unnamed = icmp eq ptr %names, null
@@ -129,7 +137,11 @@ search:
 no:
   ret ptr null
 }}
+"""
 
+
+# `__array_ufunc__`: a plain call of a ufunc of one result.
+_UFUNC = f"""
 define internal ptr @ufunc(ptr %op, ptr %self, ptr %args, i64 %nargs, ptr %names) #0 {{
 entry:
   %answer = alloca ptr
@@ -215,25 +227,26 @@ fail:
 """
 
 
+_METHOD = "@method(ptr %op, ptr {viewer}, ptr %self, ptr %args, i64 %nargs, ptr %names)"
 _BODIES = {
-    "binary": "@operator(ptr {op}, ptr %self, ptr %other, ptr %self, ptr %other)",
-    "reflected": "@operator(ptr {op}, ptr %other, ptr %self, ptr %self, ptr %other)",
-    "unary": "@operator(ptr {op}, ptr %self, ptr null, ptr %self, ptr null)",
-    "item": "@item(ptr {op}, ptr %self, ptr %other)",
-    "method": "@method(ptr {op}, ptr %self, ptr %args, i64 %nargs, ptr %names)",
-    "ufunc": "@ufunc(ptr {op}, ptr %self, ptr %args, i64 %nargs, ptr %names)",
-}
+    "binary": "@operator(ptr %op, ptr %self, ptr %other, ptr %self, ptr %other)",
+    "reflected": "@operator(ptr %op, ptr %other, ptr %self, ptr %self, ptr %other)",
+    "unary": "@operator(ptr %op, ptr %self, ptr null, ptr %self, ptr null)",
+    "item": "@item(ptr %op, ptr %self, ptr %other)",
+    "transposed": "@method(ptr %op, ptr @transposed, ptr %self, ptr null, i64 0, ptr null)",
+    "ufunc": "@ufunc(ptr %op, ptr %self, ptr %args, i64 %nargs, ptr %names)",
+    "method": _METHOD.format(viewer="null"),
+} | {kind: _METHOD.format(viewer=f"@{viewer}") for kind, viewer in VIEWERS.items()}
 
 
 def _function(name: str, kind: str, number: int) -> str:
     """The C function of one operation."""
-    fast = kind in ("method", "ufunc")
-    given = "ptr %self, ptr %args, i64 %nargs, ptr %names" if fast else "ptr %self, ptr %other"
-    body = _BODIES[kind].format(op="%op")
+    is_method = "%args" in _BODIES[kind]
+    given = "ptr %self, ptr %args, i64 %nargs, ptr %names" if is_method else "ptr %self, ptr %other"
     return f"""
 define ptr @{name}({given}) #0 {{
   %op = getelementptr i64, ptr @jitgrad_eager_ops, i64 {number * OP_WORDS}
-  %result = call ptr {body}
+  %result = call ptr {_BODIES[kind]}
   ret ptr %result
 }}
 """

@@ -7,19 +7,20 @@ from __future__ import annotations
 from jitgrad.compiler.eager_layout import BASIC_TYPES, ENTRY_HEAD, RULE, Op, Slots
 from jitgrad.compiler.eager_method_ir import is_of, tuple_of
 from jitgrad.compiler.eager_record_ir import recorded_ir
-from jitgrad.compiler.ir_text import DATA, DESCR, DIMENSIONS, HEAD, RANK, STRIDES, TUPLE_ITEMS, TYPE, load, load_word
+from jitgrad.compiler.ir_text import DESCR, HEAD, TUPLE_ITEMS, TYPE, load, load_word
 
 _KIND = HEAD + 8
 
-_GIVEN = "ptr %op, ptr %self, ptr %index, ptr %out"
+_GIVEN = "ptr %heard, ptr %op, ptr %self, ptr %index, ptr %out"
 _TOLD = "record_item(ptr %op, ptr %tapes, ptr %self, ptr %index, ptr %out)"
+_LEARNT = "learn_item(ptr %op, ptr %self, ptr %index, ptr %out)"
 
 
 def item_ir(slots: Slots) -> str:
     """The functions."""
     index = is_of("is_index_alone", BASIC_TYPES) + tuple_of("is_index", "is_index_alone")
-    recorded = recorded_ir("recorded_item", _GIVEN, _TOLD, "learn_item")
-    return "\n".join((index, _CARRIES, _entry(slots), _record(slots), recorded, _element(), _item(slots)))
+    recorded = recorded_ir("recorded_item", _GIVEN, _TOLD, _LEARNT)
+    return "\n".join((index, _CARRIES, _entry(slots), _LEARN_ITEM, _record(slots), recorded, _ITEM_OF_NUMPY, _ITEM))
 
 
 _CARRIES = f"""
@@ -67,16 +68,19 @@ bad:
 """
 
 
-def _record(slots: Slots) -> str:
-    """Tells the tapes that watch the tensor; false with an exception set."""
-    return f"""
+_LEARN_ITEM = f"""
 define internal i1 @learn_item(ptr %op, ptr %self, ptr %index, ptr %out) #0 {{
 {_word("recorder", Op.CALL)}
   %answer = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %recorder, ptr %self, ptr %index, ptr %out, ptr null)
   %well = call i1 @is_well(ptr %answer)
   ret i1 %well
 }}
+"""
 
+
+def _record(slots: Slots) -> str:
+    """Tells the tapes that watch the tensor; false with an exception set."""
+    return f"""
 define internal i1 @record_item(ptr %op, ptr %tapes, ptr %self, ptr %index, ptr %out) #0 {{
 entry:
 {load("a", "%self", slots.number)}
@@ -101,97 +105,69 @@ good:
 """
 
 
-def _item(slots: Slots) -> str:
-    return f"""
+# What NumPy makes of an index of the simple types; `state` is 1 for it, 0 for what is left to Python, -1 for an error.
+_ITEM_OF_NUMPY = """
+define internal { i32, ptr } @item_of_numpy(ptr %self, ptr %index) #0 {
+entry:
+  %error = call ptr @PyErr_Occurred()
+  %is_error = icmp ne ptr %error, null
+  br i1 %is_error, label %done, label %look
+look:
+  %plain = call ptr @plain(ptr %self)
+  %has_plain = icmp ne ptr %plain, null
+  %simple = call i1 @is_index(ptr %index)
+  %usual = and i1 %has_plain, %simple
+  br i1 %usual, label %ask, label %done
+ask:
+  %found = call ptr @PyObject_GetItem(ptr %plain, ptr %index)
+  %made = call ptr @tensor(ptr %found)
+  %failed = icmp eq ptr %made, null
+  %verdict = select i1 %failed, i32 -1, i32 1
+  br label %done
+done:
+  %state = phi i32 [ -1, %entry ], [ 0, %look ], [ %verdict, %ask ]
+  %out = phi ptr [ null, %entry ], [ null, %look ], [ %made, %ask ]
+  %part = insertvalue { i32, ptr } poison, i32 %state, 0
+  %both = insertvalue { i32, ptr } %part, ptr %out, 1
+  ret { i32, ptr } %both
+}
+"""
+
+
+_ITEM = f"""
 define internal ptr @item(ptr %op, ptr %self, ptr %index) #0 {{
 entry:
 {load("type", "%self", TYPE)}
   %exact = icmp eq ptr %type, @jitgrad_type_tensor
-  br i1 %exact, label %inside, label %leave
-inside:
-{load("plain", "%self", slots.plain)}
-  %has_plain = icmp ne ptr %plain, null
-  %simple = call i1 @is_index(ptr %index)
-  %usual = and i1 %has_plain, %simple
-  br i1 %usual, label %listen, label %leave
+  br i1 %exact, label %listen, label %leave
 listen:
-  %may = call i32 @may()
-  switch i32 %may, label %run [
+  %heard = call ptr @listen()
+  %lost = icmp eq ptr %heard, null
+  br i1 %lost, label %fail, label %may
+may:
+  %is_left = call i1 @is_left(ptr %heard)
+  br i1 %is_left, label %leave, label %view
+view:
+  %seen = call ptr @basic_item(ptr %self, ptr %index)
+  %is_other = icmp eq ptr %seen, null
+  br i1 %is_other, label %ask_numpy, label %tell
+ask_numpy:
+  %answer = call {{ i32, ptr }} @item_of_numpy(ptr %self, ptr %index)
+  %state = extractvalue {{ i32, ptr }} %answer, 0
+  %found = extractvalue {{ i32, ptr }} %answer, 1
+  switch i32 %state, label %tell [
     i32 0, label %leave
     i32 -1, label %fail
   ]
-run:
-  %number = call ptr @element(ptr %plain, ptr %index)
-  %is_other = icmp eq ptr %number, null
-  br i1 %is_other, label %ask_numpy, label %wrap
-ask_numpy:
-  %found = call ptr @PyObject_GetItem(ptr %plain, ptr %index)
-  br label %wrap
-wrap:
-  %result = phi ptr [ %number, %run ], [ %found, %ask_numpy ]
-  %out = call ptr @tensor(ptr %result)
-  %told = call ptr @recorded_item(ptr %op, ptr %self, ptr %index, ptr %out)
+tell:
+  %out = phi ptr [ %seen, %view ], [ %found, %ask_numpy ]
+  %told = call ptr @recorded_item(ptr %heard, ptr %op, ptr %self, ptr %index, ptr %out)
   ret ptr %told
 leave:
 {_word("python", Op.PYTHON)}
   %other = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %python, ptr %self, ptr %index, ptr null)
   ret ptr %other
 fail:
-  ret ptr null
-}}
-"""
-
-
-def _element() -> str:
-    """A number of a vector of float64, by an integer, as a new array: NumPy would make a scalar, and of that an array.
-    Null for what is left to NumPy.
-    """
-    return f"""
-define internal ptr @element(ptr %plain, ptr %index) #0 {{
-entry:
-{load("type", "%index", TYPE)}
-{load("descr", "%plain", DESCR)}
-{load("rank", "%plain", RANK, "i32")}
-  %is_int = icmp eq ptr %type, @jitgrad_type_int
-  %is_double = icmp eq ptr %descr, @jitgrad_float64
-  %is_vector = icmp eq i32 %rank, 1
-  %known = and i1 %is_int, %is_double
-  %usual = and i1 %known, %is_vector
-  br i1 %usual, label %convert, label %no
-convert:
-  %given = call i64 @PyLong_AsLongLong(ptr %index)
-{load("dims", "%plain", DIMENSIONS)}
-{load("strides", "%plain", STRIDES)}
-{load("data", "%plain", DATA)}
-  %n = load i64, ptr %dims
-  %stride = load i64, ptr %strides
-  %is_negative = icmp slt i64 %given, 0
-  %from_end = add i64 %given, %n
-  %k = select i1 %is_negative, i64 %from_end, i64 %given
-  %is_inside = icmp ult i64 %k, %n
-  br i1 %is_inside, label %make, label %outside
-make:
-  %error = icmp eq i64 %given, -1
-  br i1 %error, label %check, label %new
-check:
-  %raised = call ptr @PyErr_Occurred()
-  %is_raised = icmp ne ptr %raised, null
-  br i1 %is_raised, label %outside, label %new
-new:
-  %cell = call ptr @cell()
-  %lost = icmp eq ptr %cell, null
-  br i1 %lost, label %outside, label %fill
-fill:
-  %offset = mul i64 %k, %stride
-  %from = getelementptr i8, ptr %data, i64 %offset
-  %value = load double, ptr %from, align 1
-{load("cell_data", "%cell", DATA)}
-  store double %value, ptr %cell_data
-  ret ptr %cell
-outside:
-  call void @PyErr_Clear()
-  br label %no
-no:
   ret ptr null
 }}
 """

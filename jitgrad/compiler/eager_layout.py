@@ -29,6 +29,9 @@ class Op(IntEnum):
 
 OP_WORDS = len(Op)
 
+VIEWERS = {"reshape": "reshaped", "ravel": "raveled", "transpose": "transposed"}
+"""Methods that give views, and what makes these (eager_view_ir.py)."""
+
 THREAD_WORD = "jitgrad eager"
 """Under this key a thread keeps ``eagerness.local.shown``."""
 

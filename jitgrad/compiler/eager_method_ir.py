@@ -1,18 +1,23 @@
 """Methods of tensors with values as LLVM IR text: without arguments as operators are; with, by what Python has learnt
-of such arguments, which are found by the keys that ``keys.options_key`` makes too.
+of such arguments, which are found by the keys that ``keys.options_key`` makes too. Where a method gives a view, NumPy is
+not asked (eager_view_ir.py).
 """
 
 from __future__ import annotations
 
-from jitgrad.compiler.eager_layout import PLAIN_TYPES, Op, Slots
+from jitgrad.compiler.eager_layout import PLAIN_TYPES, Op
 from jitgrad.compiler.ir_text import HEAD, TUPLE_ITEMS, TYPE, load, load_item, load_word
 
 MOST_ARGUMENTS = 6
 
 
-def method_ir(slots: Slots) -> str:
+def method_ir() -> str:
     """The functions."""
-    return "\n".join((_plain(), _KEY, _KNOWN, _RUN, _method(slots)))
+    return "\n".join((_plain(), _KEY, _KNOWN, _RESULT, _USUAL, _METHOD))
+
+
+def _word(name: str, number: Op) -> str:
+    return load_word(name, "%op", number, "ptr")
 
 
 def is_one_of(types: tuple[type, ...], name: str, kind: str) -> str:
@@ -151,7 +156,8 @@ none:
 """
 
 
-_RUN = f"""
+# What a method gives, as a tensor: a view, where `viewer` (null: there is none) makes it, or NumPy's result.
+_RESULT = f"""
 define internal ptr @run_method(ptr %call, ptr %plain, ptr %args, i64 %nargs, i64 %n, ptr %names) #0 {{
 entry:
   %values = alloca [{MOST_ARGUMENTS + 1} x ptr]
@@ -159,14 +165,40 @@ entry:
   %out = call ptr @tensor(ptr %result)
   ret ptr %out
 }}
+
+define internal ptr @method_result(ptr %op, ptr %viewer, ptr %self, ptr %args, i64 %nargs, i64 %n, ptr %names) #0 {{
+entry:
+  %unnamed = icmp eq ptr %names, null
+  %has_viewer = icmp ne ptr %viewer, null
+  %may_view = and i1 %unnamed, %has_viewer
+  br i1 %may_view, label %view, label %ask_numpy
+view:
+  %seen = call ptr %viewer(ptr %self, ptr %args, i64 %n)
+  %is_other = icmp eq ptr %seen, null
+  br i1 %is_other, label %look, label %done
+look:
+  %error = call ptr @PyErr_Occurred()
+  %is_error = icmp ne ptr %error, null
+  br i1 %is_error, label %done, label %ask_numpy
+ask_numpy:
+  %plain = call ptr @plain(ptr %self)
+  %lost = icmp eq ptr %plain, null
+  br i1 %lost, label %fail, label %run
+run:
+{_word("call", Op.CALL)}
+  %found = call ptr @run_method(ptr %call, ptr %plain, ptr %args, i64 %nargs, i64 %n, ptr %names)
+  ret ptr %found
+done:
+  ret ptr %seen
+fail:
+  %nothing = call ptr @PyErr_NoMemory()
+  ret ptr %nothing
+}}
 """
 
 
-def _method(slots: Slots) -> str:
-    def word(name: str, number: Op) -> str:
-        return load_word(name, "%op", number, "ptr")
-
-    return f"""
+# How many arguments there are, and whether machine code takes them.
+_USUAL = f"""
 define internal i64 @arguments(i64 %nargs, ptr %names) #0 {{
 entry:
   %unnamed = icmp eq ptr %names, null
@@ -188,58 +220,66 @@ entry:
   %may_be = and i1 %exact, %few
   br i1 %may_be, label %inside, label %no
 inside:
-{load("plain", "%self", slots.plain)}
-  %is_there = icmp ne ptr %plain, null
+  %owner = call ptr @owner(ptr %self)
+  %is_ours = icmp ne ptr %owner, null
   %are_plain = call i1 @are_plain(ptr %args, i64 %n)
-  %usual = and i1 %is_there, %are_plain
+  %usual = and i1 %is_ours, %are_plain
   ret i1 %usual
 no:
   ret i1 false
 }}
+"""
 
-define internal ptr @method(ptr %op, ptr %self, ptr %args, i64 %nargs, ptr %names) #0 {{
+
+# A method with the function and the table that rules for such arguments are in, if they are known; `known` null: it is
+# not known of them, perhaps with an exception set.
+_METHOD = f"""
+define internal ptr @told_method(ptr %op, ptr %viewer, ptr %heard, ptr %fn, ptr %table, ptr %self, ptr %args,
+    i64 %nargs, i64 %n, ptr %names) #0 {{
+  %out = call ptr @method_result(ptr %op, ptr %viewer, ptr %self, ptr %args, i64 %nargs, i64 %n, ptr %names)
+  %told = call ptr @recorded(ptr %heard, ptr %fn, ptr %table, ptr %self, ptr null, ptr %out)
+  ret ptr %told
+}}
+
+define internal ptr @method(ptr %op, ptr %viewer, ptr %self, ptr %args, i64 %nargs, ptr %names) #0 {{
 entry:
   %n = call i64 @arguments(i64 %nargs, ptr %names)
   %usual = call i1 @is_usual(ptr %self, ptr %args, i64 %n)
   br i1 %usual, label %listen, label %leave
 listen:
-  %may = call i32 @may()
-  switch i32 %may, label %look [
-    i32 0, label %leave
-    i32 -1, label %fail
-  ]
+  %heard = call ptr @listen()
+  %lost = icmp eq ptr %heard, null
+  br i1 %lost, label %fail, label %may
+may:
+  %is_left = call i1 @is_left(ptr %heard)
+  br i1 %is_left, label %leave, label %look
 look:
   %none = icmp eq i64 %n, 0
   br i1 %none, label %bare, label %search
 bare:
-{word("fn", Op.FN)}
-{word("table", Op.TABLE)}
-  br label %run
+{_word("fn", Op.FN)}
+{_word("table", Op.TABLE)}
+  %soon = call ptr @told_method(ptr %op, ptr %viewer, ptr %heard, ptr %fn, ptr %table, ptr %self, ptr %args,
+      i64 %nargs, i64 %n, ptr %names)
+  ret ptr %soon
 search:
-{word("bound", Op.BOUND)}
+{_word("bound", Op.BOUND)}
   %known = call ptr @known_method(ptr %bound, ptr %args, i64 %n, ptr %names)
   %unknown = icmp eq ptr %known, null
   br i1 %unknown, label %missing, label %use
 use:
 {load("known_fn", "%known", TUPLE_ITEMS)}
 {load("known_table", "%known", TUPLE_ITEMS + 8)}
-  br label %run
-run:
-  %held = phi ptr [ null, %bare ], [ %known, %use ]
-  %rule_fn = phi ptr [ %fn, %bare ], [ %known_fn, %use ]
-  %rules = phi ptr [ %table, %bare ], [ %known_table, %use ]
-{word("call", Op.CALL)}
-{load("plain", "%self", slots.plain)}
-  %out = call ptr @run_method(ptr %call, ptr %plain, ptr %args, i64 %nargs, i64 %n, ptr %names)
-  %told = call ptr @recorded(ptr %rule_fn, ptr %rules, ptr %self, ptr null, ptr %out)
-  call void @Py_DecRef(ptr %held)
+  %told = call ptr @told_method(ptr %op, ptr %viewer, ptr %heard, ptr %known_fn, ptr %known_table, ptr %self,
+      ptr %args, i64 %nargs, i64 %n, ptr %names)
+  call void @Py_DecRef(ptr %known)
   ret ptr %told
 missing:
   %error = call ptr @PyErr_Occurred()
   %is_error = icmp ne ptr %error, null
   br i1 %is_error, label %fail, label %leave
 leave:
-{word("python", Op.PYTHON)}
+{_word("python", Op.PYTHON)}
   %other = call ptr @leave(ptr %python, ptr %self, ptr %args, i64 %nargs, i64 %n, ptr %names)
   ret ptr %other
 fail:

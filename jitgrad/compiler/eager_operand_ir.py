@@ -12,19 +12,18 @@ from jitgrad.compiler.ir_text import DESCR, DIMENSIONS, RANK, TYPE, load, load_w
 
 def operand_ir(slots: Slots) -> str:
     """The functions."""
-    return "\n".join((_operand(slots), _key(slots), _seen_key()))
+    return "\n".join((_OPERAND, _key(slots), _seen_key()))
 
 
-def _operand(slots: Slots) -> str:
-    """What NumPy is given for an operand; null for one that is left to Python."""
-    return f"""
+# What NumPy is given for an operand; null for one that is left to Python.
+_OPERAND = f"""
 define internal ptr @operand(ptr %x) #0 {{
 entry:
 {load("type", "%x", TYPE)}
   %is_tensor = icmp eq ptr %type, @jitgrad_type_tensor
   br i1 %is_tensor, label %tensor, label %other
 tensor:
-{load("plain", "%x", slots.plain)}
+  %plain = call ptr @plain(ptr %x)
   ret ptr %plain
 other:
   %is_float = icmp eq ptr %type, @jitgrad_type_float
@@ -55,7 +54,7 @@ search:
   %new = icmp eq ptr %seen, null
   br i1 %new, label %done, label %keep
 keep:
-  call void @Py_IncRef(ptr %seen)
+  call void @hold(ptr %seen)
   store ptr %seen, ptr %key_at
   br label %done
 done:

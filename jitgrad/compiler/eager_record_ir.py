@@ -1,91 +1,38 @@
-"""How a result becomes a tensor and how tapes are told, as LLVM IR text; what computes it is elsewhere.
+"""How tapes are told of what was computed, as LLVM IR text; what computes it and makes tensors is elsewhere.
 
-    listeners()                          what listens in this thread: a tuple, or False for what is left to Python
-    may()                                whether machine code may take this thread's operations; -1 for an exception
-    tensor(result)                       a new tensor of a result, which it takes over; null for null
-    tell(tapes, a, b, entry, out)        enters what was done with two numbers on the tapes that watch one of them
-    recorded(fn, table, x, y, out)       the tensor `out`, made of x and y, after the tapes were told
+    listen()                               where it is said what listens in this thread; null with an exception set
+    tell(tapes, a, b, entry, out)          enters what was done with two numbers on the tapes that watch one of them
+    recorded(heard, fn, table, x, y, out)  the tensor `out`, made of x and y, after the tapes were told
 
-Every call out of here may run Python: a signal, the garbage collector, another thread while NumPy computes. So what
-listens is asked for after NumPy has computed, as the Python functions do, and kept alive while it is told. It lies in
-the dictionary that CPython keeps for C in each thread: a cell, and in it what Python has filled in. A rule that is not
-known yet is left to the recorder in Python.
+What listens is a tuple, or False where operations are left to Python, or None where that is to be found. It lies in the
+dictionary that CPython keeps for C in each thread: a list of one, which stays as long as the thread does, and in it what
+Python has filled in. Every call out of here may run Python: a signal, the garbage collector, another thread while NumPy
+computes. So what listens is read again after NumPy has computed, as the Python functions do, and kept alive while it is
+told. A rule that is not known yet is left to the recorder in Python.
 """
 
 from __future__ import annotations
 
-from jitgrad.compiler.eager_layout import ENTRY_HEAD, NAMED_TYPES, OUT, RULE, Slots, X, Y
-from jitgrad.compiler.ir_text import (
-    DATA,
-    DESCR,
-    DIMENSIONS,
-    FLAGS,
-    HEAD,
-    LIST_ITEMS,
-    RANK,
-    STRIDES,
-    TUPLE_ITEMS,
-    TYPE,
-    load,
-    load_item,
-)
+from jitgrad.compiler.eager_layout import ENTRY_HEAD, OUT, RULE, Slots, X, Y
+from jitgrad.compiler.ir_text import HEAD, LIST_ITEMS, TUPLE_ITEMS, TYPE, load, load_item
 
-_OWN_DATA, _WRITEABLE = 0x1, 0x400
-_GIVEN = "ptr %fn, ptr %table, ptr %x, ptr %y, ptr %out"
+_GIVEN = "ptr %heard, ptr %fn, ptr %table, ptr %x, ptr %y, ptr %out"
+_TOLD = "record(ptr %tapes, ptr %fn, ptr %table, ptr %x, ptr %y, ptr %out)"
+_LEARNT = "learn(ptr %fn, ptr %table, ptr %x, ptr %y, ptr %out)"
 
 
 def record_ir(slots: Slots) -> str:
-    """The functions, and all declarations."""
+    """The functions."""
     parts = (
-        _declarations(), _LISTENERS, _ARRAY, _tensor(slots), _WATCHES, _TELL, _PUT, _ENTRY, _KNOWN_RULE,
-        _enter_known(slots), _LEARN, _record(slots),
-        recorded_ir("recorded", _GIVEN, f"record(ptr %tapes, {_GIVEN})", "learn"),
+        _LISTEN, _WATCHES, _TELL, _ENTRY, _KNOWN_RULE, _enter_known(slots), _LEARN, _number_of(slots), _RECORD,
+        recorded_ir("recorded", _GIVEN, _TOLD, _LEARNT),
     )  # fmt: skip
     return "\n".join(parts)
 
 
-_OBJECTS = (
-    "eager_ops", "eager_keys", "eager_word", "eager_show", "eager_counter", "eager_record_one", "eager_record_pair",
-    "eager_true", "eager_false", "float64", "none", "false", "one", "two", "call_name", "type_tensor", "type_ndarray",
-    "type_float64",
-)  # fmt: skip
-
-
-def _declarations() -> str:
-    names = (*_OBJECTS, *[f"type_{name}" for name in NAMED_TYPES])
-    return "\n".join(f"@jitgrad_{name} = external global i8" for name in names) + _FUNCTIONS
-
-
-_FUNCTIONS = """
-declare ptr @PyThreadState_GetDict() #0
-declare ptr @PyErr_Occurred() #0
-declare void @PyErr_Clear() #0
-declare ptr @PyErr_NoMemory() #0
-declare ptr @PyMem_Malloc(i64) #0
-declare void @PyMem_Free(ptr) #0
-declare ptr @PyIter_Next(ptr) #0
-declare i64 @PyLong_AsLongLong(ptr) #0
-declare ptr @PyTuple_New(i64) #0
-declare i32 @PyList_Append(ptr, ptr) #0
-declare i32 @PySet_Contains(ptr, ptr) #0
-declare i32 @PySet_Add(ptr, ptr) #0
-declare ptr @PyDict_GetItemWithError(ptr, ptr) #0
-declare ptr @PyObject_GetItem(ptr, ptr) #0
-declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr) #0
-declare ptr @PyObject_CallFunctionObjArgs(ptr, ...) #0
-declare i32 @PyObject_RichCompareBool(ptr, ptr, i32) #0
-declare void @Py_IncRef(ptr) #0
-declare void @Py_DecRef(ptr) #0
-declare ptr @jitgrad_array_new(ptr, ptr, i32, ptr, ptr, ptr, i32, ptr) #0
-declare ptr @jitgrad_array_from(ptr, ptr, i32, i32, i32, ptr) #0
-declare i32 @jitgrad_array_set_base(ptr, ptr) #0
-declare i64 @llvm.ctpop.i64(i64) #0
-"""
-
-
 # What is not known of the thread is asked for, and again when that has run Python which has changed it.
-_LISTENERS = f"""
-define internal ptr @listeners() #0 {{
+_LISTEN = f"""
+define internal ptr @listen() #0 {{
 entry:
   br label %look
 look:
@@ -97,126 +44,40 @@ search:
   %new = icmp eq ptr %cell, null
   br i1 %new, label %ask, label %read
 read:
-{load("items", "%cell", LIST_ITEMS)}
-  %shown = load ptr, ptr %items
+{load("heard", "%cell", LIST_ITEMS)}
+  %shown = load ptr, ptr %heard
   %void = icmp eq ptr %shown, @jitgrad_none
   br i1 %void, label %ask, label %done
 ask:
   %answer = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr @jitgrad_eager_show, ptr null)
-  %lost = icmp eq ptr %answer, null
-  br i1 %lost, label %done, label %told
-told:
-  call void @Py_DecRef(ptr %answer)
-  br label %look
+  %well = call i1 @is_well(ptr %answer)
+  br i1 %well, label %look, label %done
 done:
-  %found = phi ptr [ %shown, %read ], [ null, %ask ]
+  %found = phi ptr [ %heard, %read ], [ null, %ask ]
   ret ptr %found
 }}
 
-define internal i32 @may() #0 {{
-  %shown = call ptr @listeners()
-  %lost = icmp eq ptr %shown, null
-  %is_tuple = icmp ne ptr %shown, @jitgrad_false
-  %yes = zext i1 %is_tuple to i32
-  %answer = select i1 %lost, i32 -1, i32 %yes
-  ret i32 %answer
-}}
-"""
-
-
-# `cell` is a new 0-d array of float64; `array_for` the array of a result, which it takes over.
-_ARRAY = f"""
-define internal ptr @cell() #0 {{
-  call void @Py_IncRef(ptr @jitgrad_float64)
-  %cell = call ptr @jitgrad_array_new(ptr @jitgrad_type_ndarray, ptr @jitgrad_float64, i32 0, ptr null, ptr null,
-      ptr null, i32 0, ptr null)
-  ret ptr %cell
-}}
-
-define internal ptr @cell_of(ptr %double) #0 {{
+define internal ptr @listeners(ptr %heard) #0 {{
 entry:
-  %cell = call ptr @cell()
-  %lost = icmp eq ptr %cell, null
-  br i1 %lost, label %done, label %fill
-fill:
-{load("value", "%double", HEAD, "double")}
-{load("data", "%cell", DATA)}
-  store double %value, ptr %data
+  %shown = load ptr, ptr %heard
+  %void = icmp eq ptr %shown, @jitgrad_none
+  br i1 %void, label %again, label %done
+again:
+  %place = call ptr @listen()
+  %lost = icmp eq ptr %place, null
+  br i1 %lost, label %done, label %read
+read:
+  %changed = load ptr, ptr %place
   br label %done
 done:
-  ret ptr %cell
+  %found = phi ptr [ %shown, %entry ], [ null, %again ], [ %changed, %read ]
+  ret ptr %found
 }}
 
-define internal ptr @array_for(ptr %result) #0 {{
-entry:
-{load("type", "%result", TYPE)}
-  %exact = icmp eq ptr %type, @jitgrad_type_ndarray
-  br i1 %exact, label %same, label %scalar
-same:
-  ret ptr %result
-scalar:
-  %is_double = icmp eq ptr %type, @jitgrad_type_float64
-  br i1 %is_double, label %double, label %convert
-double:
-  %cell = call ptr @cell_of(ptr %result)
-  br label %done
-convert:
-  %converted = call ptr @jitgrad_array_from(ptr %result, ptr null, i32 0, i32 0, i32 0, ptr null)
-  br label %done
-done:
-  %array = phi ptr [ %cell, %double ], [ %converted, %convert ]
-  call void @Py_DecRef(ptr %result)
-  ret ptr %array
-}}
-"""
-
-
-def _tensor(slots: Slots) -> str:
-    """`wrap` of tensor.py; null for null, or with an exception set."""
-    return f"""
-define internal ptr @tensor(ptr %result) #0 {{
-entry:
-  %failed = icmp eq ptr %result, null
-  br i1 %failed, label %fail, label %convert
-convert:
-  %array = call ptr @array_for(ptr %result)
-  %lost = icmp eq ptr %array, null
-  br i1 %lost, label %fail, label %view
-view:
-{load("flags", "%array", FLAGS, "i32")}
-  %fixed = and i32 %flags, {~_WRITEABLE}
-  store i32 %fixed, ptr %flags_at
-  %lent = and i32 %fixed, {~_OWN_DATA}
-{load("rank", "%array", RANK, "i32")}
-{load("dims", "%array", DIMENSIONS)}
-{load("strides", "%array", STRIDES)}
-{load("data", "%array", DATA)}
-{load("descr", "%array", DESCR)}
-  call void @Py_IncRef(ptr %descr)
-  %out = call ptr @jitgrad_array_new(ptr @jitgrad_type_tensor, ptr %descr, i32 %rank, ptr %dims, ptr %strides,
-      ptr %data, i32 %lent, ptr null)
-  %none = icmp eq ptr %out, null
-  br i1 %none, label %drop, label %base
-base:
-  call void @Py_IncRef(ptr %array)
-  %state = call i32 @jitgrad_array_set_base(ptr %out, ptr %array)
-  %number = call ptr @PyIter_Next(ptr @jitgrad_eager_counter)
-  %plain_at = getelementptr i8, ptr %out, i64 {slots.plain}
-  store ptr %array, ptr %plain_at
-  %number_at = getelementptr i8, ptr %out, i64 {slots.number}
-  store ptr %number, ptr %number_at
-  %refused = icmp ne i32 %state, 0
-  br i1 %refused, label %drop_out, label %done
-done:
-  ret ptr %out
-drop_out:
-  call void @Py_DecRef(ptr %out)
-  br label %fail
-drop:
-  call void @Py_DecRef(ptr %array)
-  br label %fail
-fail:
-  ret ptr null
+define internal i1 @is_left(ptr %heard) #0 {{
+  %shown = load ptr, ptr %heard
+  %is_left = icmp eq ptr %shown, @jitgrad_false
+  ret i1 %is_left
 }}
 """
 
@@ -292,30 +153,6 @@ fail:
 }}
 """
 
-_PUT = """
-define internal i64 @put(ptr %items, i64 %k, ptr %object) #0 {
-  %absent = icmp eq ptr %object, null
-  %item = select i1 %absent, ptr @jitgrad_none, ptr %object
-  call void @Py_IncRef(ptr %item)
-  %at = getelementptr ptr, ptr %items, i64 %k
-  store ptr %item, ptr %at
-  %next = add i64 %k, 1
-  ret i64 %next
-}
-
-define internal i64 @put_if(i64 %bits, i64 %bit, ptr %items, i64 %k, ptr %object) #0 {
-entry:
-  %masked = and i64 %bits, %bit
-  %is_set = icmp ne i64 %masked, 0
-  br i1 %is_set, label %keep, label %skip
-keep:
-  %next = call i64 @put(ptr %items, i64 %k, ptr %object)
-  ret i64 %next
-skip:
-  ret i64 %k
-}
-"""
-
 # An entry of one or two inputs and one output, which keeps what the bits say; null with an exception set.
 _ENTRY = f"""
 define internal ptr @entry(ptr %rule, i64 %bits, ptr %x, ptr %a, ptr %y, ptr %b, ptr %result, ptr %out) #0 {{
@@ -388,7 +225,7 @@ entry:
 {load("rule", "%known", TUPLE_ITEMS)}
 {load("reads", "%known", TUPLE_ITEMS + 8)}
 {load("out_key", "%known", TUPLE_ITEMS + 16)}
-  call void @Py_IncRef(ptr %out_key)
+  call void @hold(ptr %out_key)
   %slot = getelementptr i8, ptr %out, i64 {slots.key}
   store ptr %out_key, ptr %slot
   %constant = icmp eq ptr %rule, @jitgrad_none
@@ -414,17 +251,6 @@ bad:
 
 # The recorder in Python, unless an exception is set already; false with one.
 _LEARN = """
-define internal i1 @is_well(ptr %answer) #0 {
-entry:
-  %lost = icmp eq ptr %answer, null
-  br i1 %lost, label %no, label %forget
-forget:
-  call void @Py_DecRef(ptr %answer)
-  ret i1 true
-no:
-  ret i1 false
-}
-
 define internal i1 @learn(ptr %fn, ptr %table, ptr %x, ptr %y, ptr %out) #0 {
 entry:
   %error = call ptr @PyErr_Occurred()
@@ -451,10 +277,10 @@ bad:
 """
 
 
-def _record(slots: Slots) -> str:
-    """Tells the tapes of a result, made of x and y (null: of x alone); false with an exception set."""
+def _number_of(slots: Slots) -> str:
+    """The number of a tensor, borrowed; null for null and for what has none."""
     return f"""
-define internal ptr @number(ptr %x) #0 {{
+define internal ptr @number_of(ptr %x) #0 {{
 entry:
   %absent = icmp eq ptr %x, null
   br i1 %absent, label %none, label %look
@@ -468,11 +294,15 @@ tensor:
 none:
   ret ptr null
 }}
+"""
 
-define internal i1 @record(ptr %tapes, ptr %fn, ptr %table, ptr %x, ptr %y, ptr %out) #0 {{
+
+# Tells the tapes of a result, made of x and y (null: of x alone); false with an exception set.
+_RECORD = """
+define internal i1 @record(ptr %tapes, ptr %fn, ptr %table, ptr %x, ptr %y, ptr %out) #0 {
 entry:
-  %a = call ptr @number(ptr %x)
-  %b = call ptr @number(ptr %y)
+  %a = call ptr @number_of(ptr %x)
+  %b = call ptr @number_of(ptr %y)
   %watching = call i32 @tell(ptr %tapes, ptr %a, ptr %b, ptr null, ptr null)
   %is_watched = icmp eq i32 %watching, 1
   br i1 %is_watched, label %search, label %good
@@ -489,21 +319,21 @@ enter:
   ret i1 %entered
 good:
   ret i1 true
-}}
+}
 """
 
 
 def recorded_ir(name: str, given: str, record: str, learn: str) -> str:
     """A function that gives its last argument, the tensor `out`, after the tapes were told of it by the call `record`;
-    null with an exception set where that fails. Where operations are left to Python, `learn` is called as it was.
+    null with an exception set where that fails. Where operations are left to Python meanwhile, `learn` is called.
     """
     return f"""
 define internal ptr @{name}({given}) #0 {{
 entry:
   %failed = icmp eq ptr %out, null
-  br i1 %failed, label %done, label %listen
-listen:
-  %tapes = call ptr @listeners()
+  br i1 %failed, label %done, label %look
+look:
+  %tapes = call ptr @listeners(ptr %heard)
   %lost = icmp eq ptr %tapes, null
   br i1 %lost, label %fail, label %shown
 shown:
@@ -514,12 +344,12 @@ count:
   %silent = icmp eq i64 %n, 0
   br i1 %silent, label %done, label %tell
 tell:
-  call void @Py_IncRef(ptr %tapes)
+  call void @hold(ptr %tapes)
   %told = call i1 @{record}
   call void @Py_DecRef(ptr %tapes)
   br i1 %told, label %done, label %fail
 leave:
-  %learnt = call i1 @{learn}({given})
+  %learnt = call i1 @{learn}
   br i1 %learnt, label %done, label %fail
 done:
   ret ptr %out

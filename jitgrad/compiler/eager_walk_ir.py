@@ -62,7 +62,7 @@ other:
   %is_tensor = icmp eq ptr %type, @jitgrad_type_tensor
   br i1 %is_tensor, label %tensor, label %number
 tensor:
-{load("plain", "%x", slots.plain)}
+  %plain = call ptr @plain(ptr %x)
   %lazy = icmp eq ptr %plain, null
   br i1 %lazy, label %no, label %own
 own:

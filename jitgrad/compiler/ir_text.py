@@ -10,6 +10,8 @@ from __future__ import annotations
 from jitgrad.compiler.capi import OBJECT_TYPE_OFFSET
 
 TYPE = OBJECT_TYPE_OFFSET
+COUNT = OBJECT_TYPE_OFFSET - 8
+"""Where an object keeps how many references there are to it."""
 HEAD = object.__basicsize__
 """Where a float, a complex number and NumPy's scalars keep their value, and a tuple or list its length."""
 
@@ -17,7 +19,8 @@ TUPLE_ITEMS = tuple.__basicsize__
 LIST_ITEMS = HEAD + 8
 
 # PyArrayObject: data, nd (int), dimensions, strides, base, descr, flags (int)
-DATA, RANK, DIMENSIONS, STRIDES, DESCR, FLAGS = HEAD, HEAD + 8, HEAD + 16, HEAD + 24, HEAD + 40, HEAD + 48
+DATA, RANK, DIMENSIONS, STRIDES = HEAD, HEAD + 8, HEAD + 16, HEAD + 24
+BASE, DESCR, FLAGS = HEAD + 32, HEAD + 40, HEAD + 48
 # PyArray_Descr: typeobj, kind, type, byteorder (chars), one more char, type_num (int)
 BYTE_ORDER, TYPE_NUMBER = HEAD + 10, HEAD + 12
 

@@ -137,8 +137,12 @@ class Attribute:
         return self.name
 
 
+attributes: dict[str, Attribute] = {}
+
+
 def _property(name: str, doc: str) -> property:
-    return property(_unary(Attribute(name)), doc=doc)
+    fn = attributes[name] = Attribute(name)
+    return property(_unary(fn), doc=doc)
 
 
 def _refused(name: str) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ import ctypes
 import importlib
 import importlib.util
 import operator
+from array import array
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -20,7 +21,7 @@ import numpy as np
 from jitgrad import eagerness
 from jitgrad.compiler import capi, native, tiers
 from jitgrad.compiler.cache import cache_key, kernel_cache
-from jitgrad.compiler.eager_layout import NAMED_TYPES, THREAD_WORD, Op, Slots
+from jitgrad.compiler.eager_layout import NAMED_TYPES, THREAD_WORD, VIEWERS, Op, Slots
 from jitgrad.config import config
 from jitgrad.eager import keys, methods, recorder, tensor
 from jitgrad.eager.calls import CallRule
@@ -32,6 +33,8 @@ definitions: dict[str, Callable[..., Any]] = {}
 
 walks: list[Callable[..., None]] = []
 """The walk back over a tape (eager_walk_ir.py), once there is machine code for it."""
+
+_counter = array("q", [0])  # the last number that machine code has given to a tensor
 
 _keeps: list[Any] = []  # what machine code knows by its address
 
@@ -60,8 +63,8 @@ def place() -> None:
     def enter(code: native.NativeCode) -> None:
         walks.append(capi.builtin("walk", code[_WALK], "The walk back over a tape."))
         for name, kind in kinds.items():
-            definitions[name] = getattr(EagerTensor, name)
-            setattr(EagerTensor, name, capi.method(EagerTensor, name, code[symbols[name]], kind))
+            definitions[name] = vars(EagerTensor)[name]
+            setattr(EagerTensor, name, _placed(name, kind, code[symbols[name]]))
 
     def enter_compiled(object_code: bytes) -> tuple[int, int]:
         code = native.load_object(object_code, [_WALK, *symbols.values()])
@@ -79,6 +82,15 @@ def place() -> None:
         enter_compiled(native.compile_to_object(text()))
 
 
+def _placed(name: str, kind: str, address: int) -> Any:
+    """What stands in the class for a function of machine code."""
+    if kind == "item":
+        return capi.slot_method(EagerTensor, name, address)
+    if kind == "transposed":
+        return capi.attribute(EagerTensor, name, address)
+    return capi.method(EagerTensor, name, address, kind)
+
+
 _WALK = "jitgrad_eager_walk"
 Words = dict[Op, int]
 
@@ -94,7 +106,9 @@ def _operations() -> dict[str, tuple[str, Words]]:
         found[f"__{name}__"] = ("unary", _words(f"__{name}__", ufunc, ufunc))
     for name in sorted(methods.METHODS - {"nonzero"}):  # which gives a tuple
         fn = methods.methods[name]
-        found[name] = ("method", _words(name, getattr(np.ndarray, name), fn) | {Op.BOUND: id(fn.bound)})
+        kind = name if name in VIEWERS else "method"
+        found[name] = (kind, _words(name, getattr(np.ndarray, name), fn) | {Op.BOUND: id(fn.bound)})
+    found["T"] = ("transposed", _words("T", np.ndarray.transpose, methods.attributes["T"]))
     found["__pow__"] = ("binary", _words("__pow__", operator.pow, methods.power_of))
     found["__getitem__"] = ("item", {Op.PYTHON: id(item), Op.CALL: id(record_item), Op.FN: id(ITEM)})
     python = EagerTensor.__array_ufunc__
@@ -104,7 +118,8 @@ def _operations() -> dict[str, tuple[str, Words]]:
 
 
 def _words(name: str, call: Any, fn: Any) -> Words:
-    python, table = getattr(EagerTensor, name), recorder.tables[fn]
+    python, table = vars(EagerTensor)[name], recorder.tables[fn]
+    python = python.fget if isinstance(python, property) else python
     _keeps.extend((python, call, fn, table))
     return {Op.PYTHON: id(python), Op.CALL: id(call), Op.FN: id(fn), Op.TABLE: id(table)}
 
@@ -130,9 +145,10 @@ def _register(memory: Any) -> None:
     capi.register_symbols()
     capi.register_arrays()
     native.add_symbol("jitgrad_eager_ops", memory.ctypes.data)
+    native.add_symbol("jitgrad_eager_counter", _counter.buffer_info()[0])
     native.add_symbol("jitgrad_eager_keys", keys.seen.buffer_info()[0])
     objects = {
-        "eager_show": _show, "eager_word": THREAD_WORD, "eager_counter": tensor.counter,
+        "eager_show": _show, "eager_word": THREAD_WORD,
         "eager_record_one": recorder.record_one, "eager_record_pair": recorder.record_pair,
         "eager_true": keys.TRUE, "eager_false": keys.FALSE, "type_tensor": EagerTensor, "type_call_rule": CallRule,
         "type_float64": np.float64, "type_float32": np.float32, "float64": np.dtype(np.float64), "none": None,

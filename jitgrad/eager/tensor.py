@@ -22,8 +22,7 @@ from jitgrad.errors import DTypeError, TracedValueError, layout
 from jitgrad.operators import Operators
 from jitgrad.sources import source_text, user_source
 
-counter = itertools.count()
-next_number = counter.__next__
+next_number = itertools.count(-1, -1).__next__  # machine code counts up from 1
 _view = np.ndarray.view
 
 
@@ -99,12 +98,12 @@ class EagerTensor(np.ndarray[Any, Any], Valued):
     def __getattr__(self, name: str) -> Any:
         """What a tensor has not yet: its plain array and number where NumPy made it by itself; its key."""
         if name == "_plain":
-            self._plain = np.array(self, subok=False)  # a copy: the base of a view would be the tensor, a cycle
+            self._plain = _plain_of(self)
             self._plain.setflags(write=False)
         elif name == "number":
             self.number = next_number()
         elif name == "key":
-            self.key = array_key(self._plain)
+            self.key = array_key(self)
         else:
             raise AttributeError(f"a tensor has no attribute {name!r}")
         return getattr(self, name)
@@ -151,6 +150,14 @@ class EagerTensor(np.ndarray[Any, Any], Valued):
     def flat(self) -> Any:
         """The elements one by one, as NumPy scalars: values, of which no tape is told."""
         return self._plain.flat
+
+
+def _plain_of(x: EagerTensor) -> np.ndarray[Any, Any]:
+    """The array that a tensor has not yet: over its memory where an array owns that, which machine code has seen to;
+    else a copy, since the base of a view would be the tensor, a cycle.
+    """
+    found: np.ndarray[Any, Any] = _view(x, np.ndarray)
+    return np.array(x, subok=False) if x.flags.writeable or isinstance(found.base, EagerTensor) else found
 
 
 def wrap(value: Any) -> EagerTensor:
