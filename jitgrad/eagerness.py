@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeGuard
@@ -73,6 +74,22 @@ class _Counted:
             release(self.tapes)
 
 
+last_heard = array("q", [0, 0])
+"""The number of the thread whose operations machine code has taken last, and where the word of its ``Shown`` is."""
+
+told = array("q", [0, 0, 0])
+"""Two numbers of tensors of which machine code knows that a tape watches them, and before them what it was shown then:
+to be forgotten (``told[0] = 0``) whenever something else is shown, or a tape forgets.
+"""
+
+
+class Shown(list[Any]):
+    """One word of a thread, for machine code, which forgets where it is before it is gone."""
+
+    def __del__(self, last: Any = last_heard) -> None:
+        last[0] = 0
+
+
 class _Local(threading.local):
     """``shown`` holds what machine code is to know of the thread, which has it too (capi.keep_in_thread): the entries
     and the watched numbers of each tape; False where operations are to be left to Python; None: this is to be found.
@@ -83,7 +100,7 @@ class _Local(threading.local):
     unfinished: tuple[weakref.ref[Collecting], ...] = ()  # they are kept by what is to be computed
 
     def __init__(self) -> None:
-        self.shown: list[Any] = [None]
+        self.shown = Shown([None])
         self.counted = _Counted()
 
 
@@ -125,6 +142,7 @@ def show() -> None:
     shown = local.shown
     while shown[0] is None:
         tapes, collector = local.tapes, local.collector
+        told[0] = 0
         shown[0] = tuple([part for t in tapes for part in (t.entries, t.watched)]) if collector is None else False
         if local.tapes is not tapes or local.collector is not collector:  # changed by what a signal has called
             shown[0] = None

@@ -45,6 +45,8 @@ _SYMBOLS = (
     "PyDict_DelItem",
     "PySet_Contains",
     "PySet_Add",
+    "PyThreadState_Get",
+    "PyThreadState_GetID",
     "PyThreadState_GetDict",
     "PyErr_Occurred",
     "PyErr_SetString",
@@ -140,16 +142,16 @@ def builtin(name: str, address: int, doc: str, bound: Any = None) -> Callable[..
     return made
 
 
-_NO_ARGUMENTS, _ONE_ARGUMENT = ("unary",), ("binary", "reflected")
+_OPERATOR_FLAGS = {"unary": _METH_NOARGS, "binary": _METH_O, "reflected": _METH_O}
 
 
 def method(cls: type, name: str, address: int, kind: str) -> Any:
-    """A method of a class over machine code: `ptr f(ptr self, ptr other)` for operators, `other` null for a "unary" one;
-    else `ptr f(ptr self, ptr args, i64 nargs, ptr names)`.
+    """A method of a class over machine code: `ptr f(ptr self, ptr other)` for operators, `other` null for a "unary"
+    one; else `ptr f(ptr self, ptr args, i64 nargs, ptr names)`.
     """
     new = ctypes.pythonapi.PyDescr_NewMethod
     new.argtypes, new.restype = [ctypes.py_object, ctypes.c_void_p], ctypes.py_object
-    flags = _METH_NOARGS if kind in _NO_ARGUMENTS else _METH_O if kind in _ONE_ARGUMENT else _METH_FASTCALL | _METH_KEYWORDS
+    flags = _OPERATOR_FLAGS.get(kind, _METH_FASTCALL | _METH_KEYWORDS)
     definition = _definition(name, address, flags, _doc_of(cls, name))
     return new(cls, ctypes.addressof(definition))
 

@@ -58,9 +58,8 @@ fill:
   %k5 = call i64 @put(ptr %items, i64 %k4, ptr %mine)
   %k6 = call i64 @put(ptr %items, i64 %k5, ptr %index)
   %k7 = call i64 @put(ptr %items, i64 %k6, ptr %key)
-  %told = call i32 @tell(ptr %tapes, ptr %a, ptr null, ptr %made, ptr %mine)
+  %well = call i1 @tell(ptr %tapes, ptr %a, ptr null, ptr %made, ptr %mine)
   call void @Py_DecRef(ptr %made)
-  %well = icmp sge i32 %told, 0
   ret i1 %well
 bad:
   ret i1 false
@@ -84,8 +83,7 @@ def _record(slots: Slots) -> str:
 define internal i1 @record_item(ptr %op, ptr %tapes, ptr %self, ptr %index, ptr %out) #0 {{
 entry:
 {load("a", "%self", slots.number)}
-  %watching = call i32 @tell(ptr %tapes, ptr %a, ptr null, ptr null, ptr null)
-  %is_watched = icmp eq i32 %watching, 1
+  %is_watched = call i1 @is_watched(ptr %tapes, ptr %a, ptr null)
   %carries = call i1 @carries(ptr %self)
   %counts = and i1 %is_watched, %carries
   br i1 %counts, label %search, label %good

@@ -1,6 +1,6 @@
 """Methods of tensors with values as LLVM IR text: without arguments as operators are; with, by what Python has learnt
-of such arguments, which are found by the keys that ``keys.options_key`` makes too. Where a method gives a view, NumPy is
-not asked (eager_view_ir.py).
+of such arguments, which are found by the keys that ``keys.options_key`` makes too. Where a method gives a view, NumPy
+is not asked (eager_view_ir.py).
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """How tapes are told of what was computed, as LLVM IR text; what computes it and makes tensors is elsewhere.
 
     listen()                               where it is said what listens in this thread; null with an exception set
-    tell(tapes, a, b, entry, out)          enters what was done with two numbers on the tapes that watch one of them
+    is_watched(tapes, a, b)                whether a tape watches one of two numbers
+    tell(tapes, a, b, entry, out)          enters what was done with them on the tapes that watch one of them
     recorded(heard, fn, table, x, y, out)  the tensor `out`, made of x and y, after the tapes were told
 
 What listens is a tuple, or False where operations are left to Python, or None where that is to be found. It lies in the
-dictionary that CPython keeps for C in each thread: a list of one, which stays as long as the thread does, and in it what
-Python has filled in. Every call out of here may run Python: a signal, the garbage collector, another thread while NumPy
-computes. So what listens is read again after NumPy has computed, as the Python functions do, and kept alive while it is
-told. A rule that is not known yet is left to the recorder in Python.
+dictionary that CPython keeps for C in each thread: a list of one (``eagerness.Shown``), which stays as long as the
+thread does, and in it what Python has filled in. Every call out of here may run Python: a signal, the garbage
+collector, another thread while NumPy computes. So what listens is read again after NumPy has computed, as the Python
+functions do, and kept alive while it is told. A rule that is not known yet is left to the recorder in Python.
 """
 
 from __future__ import annotations
@@ -24,17 +25,26 @@ _LEARNT = "learn(ptr %fn, ptr %table, ptr %x, ptr %y, ptr %out)"
 def record_ir(slots: Slots) -> str:
     """The functions."""
     parts = (
-        _LISTEN, _WATCHES, _TELL, _ENTRY, _KNOWN_RULE, _enter_known(slots), _LEARN, _number_of(slots), _RECORD,
-        recorded_ir("recorded", _GIVEN, _TOLD, _LEARNT),
+        _LISTEN, _CONTAINS, _IS_WATCHED, _TELL, _ENTRY, _KNOWN_RULE, _enter_known(slots), _LEARN, _number_of(slots),
+        _RECORD, recorded_ir("recorded", _GIVEN, _TOLD, _LEARNT),
     )  # fmt: skip
     return "\n".join(parts)
 
 
-# What is not known of the thread is asked for, and again when that has run Python which has changed it.
+# The thread that was asked for last is known by its number, which no other ever has. What is not known of a thread is
+# asked for, and again when that has run Python which has changed it.
 _LISTEN = f"""
 define internal ptr @listen() #0 {{
 entry:
-  br label %look
+  %thread = call ptr @PyThreadState_Get()
+  %id = call i64 @PyThreadState_GetID(ptr %thread)
+  %last = load i64, ptr @jitgrad_eager_last
+  %is_last = icmp eq i64 %id, %last
+  %last_heard_at = getelementptr i64, ptr @jitgrad_eager_last, i64 1
+  br i1 %is_last, label %known, label %look
+known:
+  %last_heard = load ptr, ptr %last_heard_at
+  br label %read
 look:
   %memory = call ptr @PyThreadState_GetDict()
   %bare = icmp eq ptr %memory, null
@@ -42,9 +52,14 @@ look:
 search:
   %cell = call ptr @PyDict_GetItemWithError(ptr %memory, ptr @jitgrad_eager_word)
   %new = icmp eq ptr %cell, null
-  br i1 %new, label %ask, label %read
+  br i1 %new, label %ask, label %found
+found:
+{load("items", "%cell", LIST_ITEMS)}
+  store i64 %id, ptr @jitgrad_eager_last
+  store ptr %items, ptr %last_heard_at
+  br label %read
 read:
-{load("heard", "%cell", LIST_ITEMS)}
+  %heard = phi ptr [ %last_heard, %known ], [ %items, %found ]
   %shown = load ptr, ptr %heard
   %void = icmp eq ptr %shown, @jitgrad_none
   br i1 %void, label %ask, label %done
@@ -53,8 +68,8 @@ ask:
   %well = call i1 @is_well(ptr %answer)
   br i1 %well, label %look, label %done
 done:
-  %found = phi ptr [ %heard, %read ], [ null, %ask ]
-  ret ptr %found
+  %place = phi ptr [ %heard, %read ], [ null, %ask ]
+  ret ptr %place
 }}
 
 define internal ptr @listeners(ptr %heard) #0 {{
@@ -82,7 +97,7 @@ define internal i1 @is_left(ptr %heard) #0 {{
 """
 
 
-_WATCHES = """
+_CONTAINS = """
 define internal i1 @contains(ptr %watched, ptr %number) #0 {
 entry:
   %absent = icmp eq ptr %number, null
@@ -95,33 +110,81 @@ no:
   ret i1 false
 }
 
-define internal i1 @watches(ptr %watched, ptr %a, ptr %b) #0 {
+define internal ptr @watched_of(ptr %watched, ptr %a, ptr %b) #0 {
 entry:
   %has_a = call i1 @contains(ptr %watched, ptr %a)
-  br i1 %has_a, label %yes, label %second
+  br i1 %has_a, label %first, label %second
+first:
+  ret ptr %a
 second:
   %has_b = call i1 @contains(ptr %watched, ptr %b)
-  ret i1 %has_b
-yes:
-  ret i1 true
+  %found = select i1 %has_b, ptr %b, ptr null
+  ret ptr %found
 }
 """
 
-# `tell` gives 1 if there is a tape that watches a or b, 0 if not, -1 with an exception set. Such tapes then watch `out`
-# too. With a null entry nothing is entered: this is how one asks before one enters, so one tape is not asked again.
+# Whether one of the tapes watches a or b. Most often that number was asked for just before, or it is that of the last
+# result: these two are known, and for which tapes; Python forgets them when tapes forget (``eagerness.told``).
+_IS_WATCHED = f"""
+define internal i1 @is_told(ptr %tapes, ptr %a, ptr %b) #0 {{
+  %told_tapes = load ptr, ptr @jitgrad_eager_told
+{load("asked", "@jitgrad_eager_told", 8)}
+{load("made", "@jitgrad_eager_told", 16)}
+  %same = icmp eq ptr %tapes, %told_tapes
+  %is_a = icmp eq ptr %a, %asked
+  %is_made_a = icmp eq ptr %a, %made
+  %is_b = icmp eq ptr %b, %asked
+  %is_made_b = icmp eq ptr %b, %made
+  %any_a = or i1 %is_a, %is_made_a
+  %any_b = or i1 %is_b, %is_made_b
+  %any = or i1 %any_a, %any_b
+  %known = and i1 %same, %any
+  ret i1 %known
+}}
+
+define internal i1 @is_watched(ptr %tapes, ptr %a, ptr %b) #0 {{
+entry:
+  %known = call i1 @is_told(ptr %tapes, ptr %a, ptr %b)
+  br i1 %known, label %yes, label %start
+start:
+{load("n", "%tapes", HEAD, "i64")}
+  %sets = getelementptr i8, ptr %tapes, i64 {TUPLE_ITEMS + 8}
+  br label %head
+head:
+  %k = phi i64 [ 0, %start ], [ %k2, %look ]
+  %more = icmp slt i64 %k, %n
+  br i1 %more, label %look, label %no
+look:
+{load_item("watched", "%sets", "%k")}
+  %found = call ptr @watched_of(ptr %watched, ptr %a, ptr %b)
+  %k2 = add i64 %k, 2
+  %is_none = icmp eq ptr %found, null
+  br i1 %is_none, label %head, label %keep
+keep:
+{load("asked", "@jitgrad_eager_told", 8)}
+{load("made", "@jitgrad_eager_told", 16)}
+  store ptr %tapes, ptr @jitgrad_eager_told
+  store ptr %found, ptr %asked_at
+  store ptr %found, ptr %made_at
+  br label %yes
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}}
+"""
+
+# Enters what was done with a and b on the tapes that watch one of them, which watch `out` then too; if there is one
+# tape it does, as was asked before. False with an exception set.
 _TELL = f"""
-define internal i32 @tell(ptr %tapes, ptr %a, ptr %b, ptr %entry, ptr %out) #0 {{
+define internal i1 @tell(ptr %tapes, ptr %a, ptr %b, ptr %entry, ptr %out) #0 {{
 start:
 {load("n", "%tapes", HEAD, "i64")}
   %first = getelementptr i8, ptr %tapes, i64 {TUPLE_ITEMS}
-  %asking = icmp eq ptr %entry, null
-  %entering = xor i1 %asking, true
-  %is_alone = icmp eq i64 %n, 2
-  %surely = and i1 %is_alone, %entering
+  %surely = icmp eq i64 %n, 2
   br label %head
 head:
   %k = phi i64 [ 0, %start ], [ %k2, %next ]
-  %found = phi i32 [ 0, %start ], [ %found1, %next ]
   %more = icmp slt i64 %k, %n
   br i1 %more, label %tape, label %done
 tape:
@@ -130,12 +193,9 @@ tape:
 {load_item("watched", "%first", "%odd")}
   br i1 %surely, label %enter, label %look
 look:
-  %hit = call i1 @watches(ptr %watched, ptr %a, ptr %b)
-  br i1 %hit, label %heard, label %next
-heard:
-  br i1 %asking, label %yes, label %enter
-yes:
-  ret i32 1
+  %found = call ptr @watched_of(ptr %watched, ptr %a, ptr %b)
+  %is_none = icmp eq ptr %found, null
+  br i1 %is_none, label %next, label %enter
 enter:
   %appended = call i32 @PyList_Append(ptr %entries, ptr %entry)
   %added = call i32 @PySet_Add(ptr %watched, ptr %out)
@@ -143,13 +203,20 @@ enter:
   %well = icmp eq i32 %both, 0
   br i1 %well, label %next, label %fail
 next:
-  %found1 = phi i32 [ %found, %look ], [ 1, %enter ]
   %k2 = add i64 %k, 2
   br label %head
 done:
-  ret i32 %found
+  %told_tapes = load ptr, ptr @jitgrad_eager_told
+  %same = icmp eq ptr %tapes, %told_tapes
+  br i1 %same, label %keep, label %good
+keep:
+{load("made", "@jitgrad_eager_told", 16)}
+  store ptr %out, ptr %made_at
+  br label %good
+good:
+  ret i1 true
 fail:
-  ret i32 -1
+  ret i1 false
 }}
 """
 
@@ -237,9 +304,8 @@ write:
   %lost = icmp eq ptr %made, null
   br i1 %lost, label %bad, label %enter
 enter:
-  %told = call i32 @tell(ptr %tapes, ptr %a, ptr %b, ptr %made, ptr %mine)
+  %well = call i1 @tell(ptr %tapes, ptr %a, ptr %b, ptr %made, ptr %mine)
   call void @Py_DecRef(ptr %made)
-  %well = icmp sge i32 %told, 0
   ret i1 %well
 good:
   ret i1 true
@@ -303,8 +369,7 @@ define internal i1 @record(ptr %tapes, ptr %fn, ptr %table, ptr %x, ptr %y, ptr 
 entry:
   %a = call ptr @number_of(ptr %x)
   %b = call ptr @number_of(ptr %y)
-  %watching = call i32 @tell(ptr %tapes, ptr %a, ptr %b, ptr null, ptr null)
-  %is_watched = icmp eq i32 %watching, 1
+  %is_watched = call i1 @is_watched(ptr %tapes, ptr %a, ptr %b)
   br i1 %is_watched, label %search, label %good
 search:
   %known = call ptr @known_rule(ptr %table, ptr %x, ptr %y)

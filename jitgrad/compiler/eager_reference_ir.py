@@ -15,9 +15,9 @@ from jitgrad.compiler.eager_layout import NAMED_TYPES
 from jitgrad.compiler.ir_text import COUNT
 
 _OBJECTS = (
-    "eager_ops", "eager_keys", "eager_word", "eager_show", "eager_counter", "eager_record_one", "eager_record_pair",
-    "eager_true", "eager_false", "float64", "none", "false", "one", "two", "call_name", "type_tensor", "type_ndarray",
-    "type_float64",
+    "eager_ops", "eager_keys", "eager_word", "eager_last", "eager_told", "eager_show", "eager_counter",
+    "eager_record_one", "eager_record_pair", "eager_true", "eager_false", "float64", "none", "false", "one", "two",
+    "call_name", "type_tensor", "type_ndarray", "type_float64",
 )  # fmt: skip
 
 
@@ -28,6 +28,8 @@ def reference_ir() -> str:
 
 
 _FUNCTIONS = """
+declare ptr @PyThreadState_Get() #0
+declare i64 @PyThreadState_GetID(ptr) #0
 declare ptr @PyThreadState_GetDict() #0
 declare ptr @PyErr_Occurred() #0
 declare void @PyErr_Clear() #0

@@ -6,9 +6,9 @@ another tensor; what computes is elsewhere.
     view(x, rank, dims, strides, data)   a new tensor over a part of a tensor's memory
     plain(x)                             the array by which NumPy knows a tensor, borrowed; null for what Python makes
 
-A tensor is an array over memory that another object owns: most often the array that NumPy made, which is its plain array
-too. A number lies in a float of Python or NumPy, and a view in the memory of what it was taken from: these have no plain
-array until one is asked for, which saves the half of what they cost. All objects are complete before Python may run.
+A tensor is an array over memory that another object owns: most often the array that NumPy made, which is its plain
+array too. A number lies in a float of Python or NumPy, and a view in the memory of what it was taken from: these have
+no plain array until one is asked for, which saves half of what they cost. All are complete before Python may run.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from __future__ import annotations
 from jitgrad.compiler.eager_layout import Slots
 from jitgrad.compiler.ir_text import BASE, DATA, DESCR, DIMENSIONS, FLAGS, HEAD, RANK, STRIDES, TYPE, load
 
-_C_ORDER, _FORTRAN_ORDER, OWN_DATA, _ALIGNED, _WRITEABLE = 0x1, 0x2, 0x4, 0x100, 0x400
+_C_ORDER, _FORTRAN_ORDER, _ALIGNED, _WRITEABLE = 0x1, 0x2, 0x100, 0x400
 
 
 def tensor_ir(slots: Slots) -> str:
     """The functions."""
-    return "\n".join((_numbered(slots), _OVER, _number(), _wrapped(slots), _TENSOR, _plain(slots), _owner(slots), _VIEW))
+    made = _numbered(slots), _OVER, _number(), _wrapped(slots), _TENSOR
+    return "\n".join((*made, _plain(slots), _owner(slots), _VIEW))
 
 
 def _numbered(slots: Slots) -> str:
@@ -80,8 +81,8 @@ fail:
 
 
 def _number() -> str:
-    """An array without axes has no memory for extents, so the few words that differ from 0 are written here, which takes
-    half of the time of NumPy's function for all arrays.
+    """An array without axes has no memory for extents, so the few words that differ from 0 are written here, which
+    takes half of the time of NumPy's function for all arrays.
     """
     flags = _C_ORDER | _FORTRAN_ORDER | _ALIGNED
 
@@ -225,8 +226,8 @@ done:
 
 
 def _owner(slots: Slots) -> str:
-    """What a view of a tensor is to keep alive: what the tensor's array is a view of, if it is one; null where it is not
-    known whether the memory may change.
+    """What a view of a tensor is to keep alive: what the tensor's array is a view of, if it is one; null where it is
+    not known whether the memory may change.
     """
     return f"""
 define internal ptr @owner(ptr %x) #0 {{

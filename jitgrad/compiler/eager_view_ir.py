@@ -31,7 +31,7 @@ _C_ORDER, _MOST_ELEMENTS = 0x1, 1 << 31  # the product of two numbers of element
 
 def view_ir() -> str:
     """The functions."""
-    items = (_LIST, _AXES_USED, _AT_INTEGER, _AT_SLICE, _COPY_AXES, _AT_ITEM, _WALK_ITEMS, _GOT, _ITEM)
+    items = (_LIST, _AXES_USED, _AT_INTEGER, _AT_SLICE, _COPY_AXES, _AT_ITEM, _WALK_ITEMS, _GOT, _INTEGER_ITEM, _ITEM)
     return "\n".join((*items, _SIZE, _SHAPE, _RESHAPED, _RAVELED, _TRANSPOSED))
 
 
@@ -190,8 +190,8 @@ done:
 # One item of an index: where the data begin then (null where NumPy is to say what is wrong), and how many axes of x are
 # taken and of the view are made.
 _AT_ITEM = f"""
-define internal {{ ptr, i64, i64 }} @at_item(ptr %x, ptr %item, i64 %free, ptr %dims, ptr %strides, ptr %data, i64 %axis,
-    i64 %made) #0 {{
+define internal {{ ptr, i64, i64 }} @at_item(ptr %x, ptr %item, i64 %free, ptr %dims, ptr %strides, ptr %data,
+    i64 %axis, i64 %made) #0 {{
 entry:
   %dim_at = getelementptr i64, ptr %dims, i64 %made
   %stride_at = getelementptr i64, ptr %strides, i64 %made
@@ -293,8 +293,47 @@ other:
 }}
 """
 
+# By one integer: the rest of the axes are as they are.
+_INTEGER_ITEM = f"""
+define internal ptr @integer_item(ptr %x, ptr %index) #0 {{
+entry:
+{load("rank", "%x", RANK, "i32")}
+  %is_none = icmp eq i32 %rank, 0
+  br i1 %is_none, label %other, label %move
+move:
+{load("start", "%x", DATA)}
+  %data = call ptr @at_integer(ptr %x, i64 0, ptr %start, ptr %index)
+  %is_wrong = icmp eq ptr %data, null
+  br i1 %is_wrong, label %other, label %done
+done:
+  %rest32 = sub i32 %rank, 1
+  %rest = zext i32 %rest32 to i64
+{load("all_dims", "%x", DIMENSIONS)}
+{load("all_strides", "%x", STRIDES)}
+  %dims = getelementptr i64, ptr %all_dims, i64 1
+  %strides = getelementptr i64, ptr %all_strides, i64 1
+  %out = call ptr @got(ptr %x, ptr %data, i64 %rest, ptr %dims, ptr %strides)
+  ret ptr %out
+other:
+  ret ptr null
+}}
+"""
+
 _ITEM = f"""
 define internal ptr @basic_item(ptr %x, ptr %index) #0 {{
+entry:
+{load("type", "%index", TYPE)}
+  %is_int = icmp eq ptr %type, @jitgrad_type_int
+  br i1 %is_int, label %integer, label %several
+integer:
+  %single = call ptr @integer_item(ptr %x, ptr %index)
+  ret ptr %single
+several:
+  %all = call ptr @combined_item(ptr %x, ptr %index)
+  ret ptr %all
+}}
+
+define internal ptr @combined_item(ptr %x, ptr %index) #0 {{
 entry:
   %dims = alloca [{_MOST_AXES} x i64]
   %strides = alloca [{_MOST_AXES} x i64]

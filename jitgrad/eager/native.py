@@ -146,6 +146,8 @@ def _register(memory: Any) -> None:
     capi.register_arrays()
     native.add_symbol("jitgrad_eager_ops", memory.ctypes.data)
     native.add_symbol("jitgrad_eager_counter", _counter.buffer_info()[0])
+    native.add_symbol("jitgrad_eager_last", eagerness.last_heard.buffer_info()[0])
+    native.add_symbol("jitgrad_eager_told", eagerness.told.buffer_info()[0])
     native.add_symbol("jitgrad_eager_keys", keys.seen.buffer_info()[0])
     objects = {
         "eager_show": _show, "eager_word": THREAD_WORD,

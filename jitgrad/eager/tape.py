@@ -27,7 +27,7 @@ from jitgrad.eager.jacobians import (
 from jitgrad.eager.pending import PendingTensor
 from jitgrad.eager.recorder import Entry, parts
 from jitgrad.eager.tensor import EagerTensor, asarray, is_told, wrap
-from jitgrad.eagerness import close_tape, finish, local, open_tape, settled
+from jitgrad.eagerness import close_tape, finish, local, open_tape, settled, told
 from jitgrad.errors import layout
 from jitgrad.graph import Operation, Tensor, default_graph, in_graph
 from jitgrad.ops.slices import IndexedSlices, concatenated
@@ -126,6 +126,7 @@ class GradientTape:
 
     def reset(self) -> None:
         """Forget everything, as if the tape were entered anew."""
+        told[0] = 0
         self.watched.clear()
         self.entries.clear()
         self._variables.clear()
