@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -160,7 +161,7 @@ def _next_map(one: IndexMap | None, is_batched: bool) -> IndexMap | None:
     """The map with all output axes one further, and the leading axis itself where the input has it."""
     if one is None:
         return None
-    dims = tuple(d if d.axis is None else AxisIndex(d.axis + 1, d.scale, d.offset) for d in one.dims)
+    dims = tuple(d if d.axis is None else replace(d, axis=d.axis + 1) for d in one.dims)
     guards = tuple(Guard(guard.axis + 1, guard.lo, guard.hi) for guard in one.guards)
     return IndexMap((AxisIndex(0), *dims) if is_batched else dims, guards)
 

@@ -19,11 +19,15 @@ Specs = tuple[TensorSpec, ...]
 
 @dataclass(frozen=True, slots=True)
 class AxisIndex:
-    """One index of an input: ``scale * i + offset`` where ``i`` runs along the output's ``axis``; axis None: offset."""
+    """One index of an input: ``(scale * i + offset) // divisor`` where ``i`` runs along the output's ``axis``.
+
+    Axis None: offset. With a divisor above 1 the scale is 1, and what is divided is negative only where a guard fails.
+    """
 
     axis: int | None
     scale: int = 1
     offset: int = 0
+    divisor: int = 1
 
 
 @dataclass(frozen=True, slots=True)

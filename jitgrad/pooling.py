@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from jitgrad.convolution import is_channels_last
-from jitgrad.graph import Tensor
+from jitgrad.graph import Tensor, apply_one
 from jitgrad.lifting import of_arrays
 from jitgrad.operators import call
-from jitgrad.windows import Windows, as_batch, each_axis, padding_pairs, stacked, windows_over
+from jitgrad.ops.holding import largest_op, total_op
+from jitgrad.windows import Windows, as_batch, each_axis, padding_pairs, seen, stacked, windows_over
+
+_MOST_TAPS = 32
 
 
 def _prepared(
@@ -36,9 +41,25 @@ def _refuse_wide(padding: Any, kernel: Sequence[int]) -> None:
         raise ValueError(f"padding may be at most half of kernel_size, got padding={padding!r} for {tuple(kernel)}")
 
 
+def _is_gathered(windows: Windows) -> bool:
+    """Whether elements look at the windows that hold them: few, of few elements, which lie side by side."""
+    return max(windows.dilation) == 1 and len(windows.taps) <= _MOST_TAPS
+
+
+def _geometry(windows: Windows, first: int) -> dict[str, Any]:
+    before = tuple(low for low, _ in windows.padding)
+    return {"first": first, "extents": windows.extents, "kernel": windows.kernel, "stride": windows.stride,
+            "before": before}  # fmt: skip
+
+
 def _max_pool(name: str, rank: int, x: Any, *arguments: Any) -> Any:
     t, first, windows, was_one = _prepared(name, rank, x, *arguments)
-    out = call("max", stacked(t, first, windows, -math.inf), axis=2 if first == 2 else -2)
+    if _is_gathered(windows):
+        seen_there = seen(t, first, windows, -math.inf)
+        found = functools.reduce(lambda a, b: call("maximum", a, b), seen_there)
+        out = apply_one(largest_op, found, t, *seen_there, **_geometry(windows, first))
+    else:
+        out = call("max", stacked(t, first, windows, -math.inf), axis=2 if first == 2 else -2)
     return call("squeeze", out, 0) if was_one else out
 
 
@@ -72,7 +93,11 @@ def _avg_pool(
     t, first, windows, was_one = _prepared(name, rank, x, kernel_size, stride, padding, 1, ceil_mode, data_format)
     if divisor_override is not None and divisor_override < 1:
         raise ValueError(f"divisor_override must be at least 1, got {divisor_override}")
-    total = call("sum", stacked(t, first, windows), axis=2 if first == 2 else -2)
+    if _is_gathered(windows):
+        found = functools.reduce(operator.add, seen(t, first, windows))
+        total = apply_one(total_op, found, t, **_geometry(windows, first))
+    else:
+        total = call("sum", stacked(t, first, windows), axis=2 if first == 2 else -2)
     counts = divisor_override or _counts(windows, _asked_padding(windows, padding, count_include_pad))
     if isinstance(counts, np.ndarray):
         counts = counts.reshape(*counts.shape, *[1] * (t.ndim - first - rank)).astype(t.dtype)

@@ -48,6 +48,13 @@ cases: list[OpCase] = [
     ),
     case("unslice", "f64[2]", shape=(5, 3, 4), start=(3, 0, 1), stop=(1, 1, 2), step=(-1, 1, 1), drop=(1, 2)),
     case("unslice", "f64[3] f64[5]", shape=None, start=(None,), stop=(1,), step=(-1,), drop=()),
+    # what windows hold
+    case("held", "f64[3,2]", dtypes=everything, first=0, extents=(7, 5), stride=(2, 3), before=(1, 0), back=(0, 0)),
+    case("held", "f64[2,3,4]", first=1, extents=(5, 9), stride=(2, 2), before=(1, 2), back=(1, 0)),
+    case("held", "f64[2,40]", first=1, extents=(163,), stride=(4,), before=(3,), back=(0,)),
+    case("largest_of_windows", "f64[2] f64[4] f64[2] f64[2]", apart, order=0, first=0, extents=(4,), kernel=(2,),
+         stride=(2,), before=(0,)),
+    case("total_of_windows", "f64[2] f64[4]", order=0, first=0, extents=(4,), kernel=(2,), stride=(2,), before=(0,)),
     case(
         "unslice_strided",
         "f64[3] f64[6]",

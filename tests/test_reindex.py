@@ -26,7 +26,9 @@ def read(maps: Sequence[IndexMap | None], arrays: Sequence[Array], at: tuple[int
     values = []
     for index_map, array in zip(maps, arrays, strict=True):
         if index_map is not None and all(g.lo <= at[g.axis] < g.hi for g in index_map.guards):
-            place = tuple(d.offset + (0 if d.axis is None else d.scale * at[d.axis]) for d in index_map.dims)
+            place = tuple(
+                (d.offset + (0 if d.axis is None else d.scale * at[d.axis])) // d.divisor for d in index_map.dims
+            )
             assert all(0 <= i < n for i, n in zip(place, array.shape, strict=True)), (
                 f"{place} is outside {array.shape}"
             )

@@ -14,7 +14,7 @@ from jitgrad.program import Instruction, Program
 MOST_LEAVES = 32
 """Pieces that an operand may be put together from: every element looks for its own among all of them."""
 
-_PLAIN = frozenset({(1, 0)})
+_PLAIN = frozenset({(1, 0, 1)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Leaf:
     @property
     def is_selection(self) -> bool:
         """Whether it only picks, orders or repeats whole axes, so that it can be passed on in a register."""
-        return not self.guards and _PLAIN.issuperset([(i.scale, i.offset) for i in self.dims])
+        return not self.guards and _PLAIN.issuperset([(i.scale, i.offset, i.divisor) for i in self.dims])
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Accesses:
             if index_map is None:
                 continue
             inner = self._memo[x]
-            if pieces > MOST_LEAVES and len(inner.leaves) > 1:
+            if (pieces > MOST_LEAVES and len(inner.leaves) > 1) or not can_compose(inner, index_map):
                 inner = self.identity(x)
                 self.unresolved.add(x)
             if inner.fill is not None and index_map.guards and inner.fill != fill:
@@ -154,6 +154,15 @@ def splat_literal(ins: Instruction | None) -> Literal | None:
     return Literal(number, array.dtype, ins.outputs[0])
 
 
+def can_compose(operand: Operand, index_map: IndexMap) -> bool:
+    """Whether there is one index for each of an operand's: what is divided is multiplied neither before nor after."""
+    pairs = ((i, index_map.dims[i.axis]) for leaf in operand.leaves for i in leaf.dims if i.axis is not None)
+    return all(
+        outer.axis is None or (i.divisor, outer.divisor) == (1, 1) or (i.scale, outer.scale) == (1, 1)
+        for i, outer in pairs
+    )
+
+
 def compose(leaf: Leaf, index_map: IndexMap, shape: tuple[int, ...]) -> Leaf | None:
     """The leaf read through an index map of outputs of ``shape``; None when its guards can never hold."""
     dims = tuple(_substitute(index, index_map.dims) for index in leaf.dims)
@@ -178,14 +187,17 @@ def _substitute(index: AxisIndex, dims: tuple[AxisIndex, ...]) -> AxisIndex:
         return index
     outer = dims[index.axis]
     scale = 0 if outer.axis is None else index.scale * outer.scale
-    return AxisIndex(outer.axis, scale, index.scale * outer.offset + index.offset)
+    offset = index.scale * outer.offset + index.offset * outer.divisor
+    if outer.axis is None:
+        return AxisIndex(None, scale, offset // index.divisor)
+    return AxisIndex(outer.axis, scale, offset, outer.divisor * index.divisor)
 
 
 def _pull_back(guard: Guard, index: AxisIndex) -> Guard | bool:
-    """``lo <= scale*i + offset < hi`` as a condition on ``i``."""
+    """``lo <= (scale*i + offset) // divisor < hi`` as a condition on ``i``."""
     if index.axis is None:
         return guard.lo <= index.offset < guard.hi
-    lo, hi = guard.lo - index.offset, guard.hi - index.offset
+    lo, hi = guard.lo * index.divisor - index.offset, guard.hi * index.divisor - index.offset
     if index.scale < 0:
         lo, hi = -hi + 1, -lo + 1
     scale = abs(index.scale)

@@ -38,7 +38,7 @@ def find_choice(operand: Operand, shape: tuple[int, ...]) -> Choice | None:
 
 
 def _directions(leaf: Leaf) -> tuple[AxisIndex, ...]:
-    return tuple(replace(index, offset=0) for index in leaf.dims)
+    return tuple(replace(index, offset=0) if index.divisor == 1 else index for index in leaf.dims)
 
 
 def _along(operand: Operand, axis: int, extent: int) -> Choice | None:

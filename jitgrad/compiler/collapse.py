@@ -72,6 +72,6 @@ def _dims_merge(dims: tuple[AxisIndex | int, ...], da: int, db: int, classes: tu
     assert isinstance(outer, AxisIndex)
     assert isinstance(last, AxisIndex)
     return (
-        p < q and all(classes[d] == ONE for d in range(p + 1, q)) and outer.scale == 1
-        and (last.scale, last.offset) == (1, 0) and classes[q] == inner
+        p < q and all(classes[d] == ONE for d in range(p + 1, q)) and (outer.scale, outer.divisor) == (1, 1)
+        and (last.scale, last.offset, last.divisor) == (1, 0, 1) and classes[q] == inner
     )  # fmt: skip

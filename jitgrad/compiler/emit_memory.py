@@ -9,9 +9,10 @@ import numpy as np
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emit_ahead import Asking, Streams, stride_of
-from jitgrad.compiler.emit_registers import BOOL, INT32, INT64, POINTER, Register, RegisterEmitter
-from jitgrad.compiler.loopir import Bound, Check, Index, Load, Store, Term, statements
-from jitgrad.compiler.scalar_values import cast, constant, memory_type, type_suffix
+from jitgrad.compiler.emit_places import Distance, PlaceEmitter, Shared
+from jitgrad.compiler.emit_registers import BOOL, INT32, INT64, POINTER, Register
+from jitgrad.compiler.loopir import Bound, Check, Load, Store, statements
+from jitgrad.compiler.scalar_values import cast, constant, memory_type
 from jitgrad.compiler.vecmath.lanes import declare
 from jitgrad.spec import DType
 
@@ -19,52 +20,11 @@ CACHE_LINE = 64
 AHEAD, SHORT_ROW = 16 << 10, 64 << 10  # bytes
 
 
-class MemoryEmitter(RegisterEmitter):
+class MemoryEmitter(PlaceEmitter):
     """Emits loads, stores and checks, for scalars and for vectors of lanes with any distance between them."""
 
-    def _place(self, index: Index) -> tuple[ir.Value, int | None]:
-        """The place of lane 0 (or a vector of places) and the distance of lanes: 0 uniform, 1 or -1, None for any."""
-        b = self.builder
-        scalar = self.registers[index.offset].value if index.offset else None
-        vector: ir.Value | None = None
-        distance: int | None = 0
-        for term in index.terms:
-            if self.vector is not None and term.var == self.vector.var and isinstance(term.stride, int):
-                distance = term.stride
-                base = self.vector.base if term.stride == 1 else b.neg(self.vector.base)
-                scalar = base if scalar is None else b.add(scalar, base)
-                continue
-            register = self._register(term.var)
-            place = self._scaled(register, term)
-            if register.lanes:
-                vector = place if vector is None else b.add(vector, place)
-            else:
-                scalar = place if scalar is None else b.add(scalar, place)
-        scalar = ir.Constant(INT64, 0) if scalar is None else scalar
-        if vector is None:
-            return scalar, distance
-        if distance:
-            steps = ir.Constant(ir.VectorType(INT64, self.lanes), [distance * k for k in range(self.lanes)])
-            vector = b.add(vector, steps)
-        return b.add(vector, self._splat(scalar, self.lanes)), None
-
-    def _scaled(self, register: Register, term: Term) -> ir.Value:
-        if term.stride == 1:
-            return register.value
-        if isinstance(term.stride, int):
-            return self.builder.neg(register.value)
-        stride = self.registers[term.stride].value
-        if register.lanes:
-            stride = self._splat(stride, register.lanes)
-        return self.builder.mul(register.value, stride)
-
-    def _address(self, buffer: str, place: ir.Value) -> ir.Value:
-        base, description = self.buffers[buffer]
-        type_ = memory_type(description.dtype)
-        return self.builder.gep(base, [place], source_etype=type_)
-
     def _load(self, load: Load) -> Register:
-        place, distance = self._place(load.index)
+        b, (place, distance) = self.builder, self._place(load.index)
         inside = self._inside(load.bounds)
         is_vector = distance != 0 or (inside is not None and inside.lanes)
         if not is_vector:
@@ -76,6 +36,9 @@ class MemoryEmitter(RegisterEmitter):
         fill = constant(load.fill.value if load.fill else 0, load.dtype, self.lanes)
         if distance == 0 and not isinstance(place.type, ir.VectorType):
             place = self._splat(place, self.lanes)
+        is_known = mask is None or (inside is None and self.vector.first is not None)
+        if isinstance(distance, Shared) and not is_known:
+            place, distance = b.add(self._splat(place, self.lanes), self._steps(distance)), None
         raw = self._load_lanes(load, place, distance, mask, fill)
         return Register(self._from_memory(raw, load.dtype, self.lanes), load.dtype, self.lanes)
 
@@ -110,12 +73,17 @@ class MemoryEmitter(RegisterEmitter):
         return Register(merged, load.dtype)
 
     def _load_lanes(
-        self, load: Load, place: ir.Value, distance: int | None, mask: ir.Value | None, fill: ir.Value
+        self, load: Load, place: ir.Value, distance: Distance, mask: ir.Value | None, fill: ir.Value
     ) -> ir.Value:
         b, lanes = self.builder, self.lanes
+        if isinstance(distance, Shared):
+            return self._load_shared(load, place, distance)
         vector = ir.VectorType(memory_type(load.dtype), lanes)
         align = load.dtype.itemsize
         raw_fill = self._to_memory(fill, load.dtype, lanes)
+        if distance is not None and distance > 1:
+            raw = self._load_apart(load, place, distance, mask)
+            return raw if mask is None else b.select(mask, raw, raw_fill)
         if distance == -1:
             place = b.sub(place, ir.Constant(INT64, lanes - 1))
             mask = None if mask is None else self._reversed(mask)
@@ -147,15 +115,6 @@ class MemoryEmitter(RegisterEmitter):
             for line in range(0, self.lanes * size, CACHE_LINE):
                 address = self._address(buffer, b.add(place, ir.Constant(INT64, line // size)))
                 b.call(call, [address, _int32(0), _int32(1), _int32(1)])  # to read, into the second cache, data
-
-    def _masked(self, name: str, vector: ir.Type, args: list[ir.Value]) -> ir.Value:
-        pointers = "p0" if name in ("load", "store") else f"v{self.lanes}p0"
-        full = f"llvm.masked.{name}.{type_suffix(vector)}.{pointers}"
-        is_store = name in ("store", "scatter")
-        result = ir.VoidType() if is_store else vector
-        return self.builder.call(
-            declare(self.builder.module, full, ir.FunctionType(result, [a.type for a in args])), args
-        )
 
     def _reversed(self, value: ir.Value) -> ir.Value:
         picks = ir.Constant(ir.VectorType(INT32, self.lanes), list(range(self.lanes))[::-1])

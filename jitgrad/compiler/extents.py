@@ -116,7 +116,7 @@ def _through_map(program: Program, x: int, out: int, index_map: IndexMap) -> Ite
 
 def covers(program: Program, x: int, d: int, out: int, index: AxisIndex) -> bool:
     """Whether an index runs over the whole of dimension ``d`` of ``x``, in either direction."""
-    if index.axis is None:
+    if index.axis is None or index.divisor != 1:
         return False
     n = program.specs[x].known_shape[d]
     start = 0 if index.scale == 1 else n - 1

@@ -10,7 +10,8 @@
                 | ["if" bound*] BUFFER "[" index "]" "=" argument
                 | "if not" bound* BUFFER "[0] =" INT                     a position out of bounds is reported
                 | ROUTINE "(" BUFFER* argument* ")"                      a piece of work on whole tiles, see routines
-    index     ::= (VAR | NAME) ["*" stride] ("+" ...)* ["+" OFFSET]
+    index     ::= place ["*" stride] ("+" ...)* ["+" OFFSET]
+    place     ::= VAR | NAME | VAR "//" NUMBER | "(" VAR "+" OFFSET ")" "//" NUMBER
     argument  ::= NAME | VAR | INT | CONSTANT | literal
 
 The printed text is Python: ``run_in_python`` executes it, one element at a time, as the oracle of the machine code.
@@ -33,6 +34,8 @@ from jitgrad.spec import DType, dtype_text
 
 PARALLEL, PARALLEL_VECTOR, SERIAL, VECTOR = "parallel", "parallel_vector", "serial", "vector"
 LANES, COLUMNS = "lanes", "columns"
+LITERAL_STRIDES = (1, -1, 2, 3, 4)
+"""Strides that stand in the code: what lanes read so comes out of whole registers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,13 +73,19 @@ Argument = str | Literal
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """``var * stride``; the stride is the literal 1 or -1, or the name of an int."""
+    """``(var + shift) // divisor * stride``; what is divided is not negative. The stride is one of `LITERAL_STRIDES` or
+    the name of an int, as the shift is.
+    """
 
     var: str
     stride: str | int = 1
+    shift: str | None = None
+    divisor: int = 1
 
     def __str__(self) -> str:
-        return self.var if self.stride == 1 else f"{self.var}*{self.stride}"
+        place = self.var if self.shift is None else f"({self.var} + {self.shift})"
+        place = place if self.divisor == 1 else f"{place}//{self.divisor}"
+        return place if self.stride == 1 else f"{place}*{self.stride}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -34,6 +33,7 @@ from jitgrad.compiler.loopir import (
 )  # fmt: skip
 from jitgrad.compiler.looptree import Entry, LoopTree, TreeLoop, build_loop_tree, outermost_reduced
 from jitgrad.compiler.nodes import GATHER, MAP, PLACE, REDUCE, SCAN, Node
+from jitgrad.compiler.places import index_of
 from jitgrad.compiler.quantities import product
 from jitgrad.compiler.signature import Signature
 from jitgrad.compiler.spills import find_spilled, ready_in
@@ -319,7 +319,7 @@ class Lowering:
         return found
 
     def _loop_dims(self, leaf: Leaf, placed: Placed) -> tuple[AxisIndex, ...]:
-        return tuple(AxisIndex(None if i.axis is None else placed.axes[i.axis], i.scale, i.offset) for i in leaf.dims)
+        return tuple(replace(i, axis=None if i.axis is None else placed.axes[i.axis]) for i in leaf.dims)
 
     def _select(self, leaf: Leaf, piece: Argument, other: Argument, placed: Placed, body: Body) -> str:
         """``piece`` where the guards of its leaf hold, else ``other``."""
@@ -388,24 +388,7 @@ class Lowering:
 
     def _index(self, v: int, dims: Sequence[AxisIndex]) -> tuple[Index, int]:
         """The place of ``v[dims]`` in its flat buffer, and the innermost axis that it depends on (-1: none)."""
-        terms: list[Term] = []
-        offset, depth = 0, -1
-        strides: list[int] = []
-        shape, classes = self.plan.specs[v].known_shape, self.plan.classes[v]
-        for d, index in enumerate(dims):
-            inner = tuple(c for c in classes[d + 1 :] if c != ONE)
-            offset += index.offset * math.prod(shape[d + 1 :])
-            if index.offset:
-                strides += shape[d + 1 :]
-            if index.axis is None:
-                continue
-            depth = max(depth, index.axis)
-            is_unit = index.scale in (1, -1) and not inner
-            stride = index.scale if is_unit else self.signature.product(product(inner, index.scale))
-            terms.append(Term(f"i{index.axis}", stride))
-        terms.sort(key=lambda term: int(term.var[1:]))
-        place = self.signature.number((v, tuple(dims)), offset, strides) if offset else None
-        return Index(tuple(terms), place), depth
+        return index_of(v, dims, self.plan, self.signature)
 
     # -- values made in this kernel --------------------------------------------------------------------------------
 

@@ -189,7 +189,7 @@ class _Search:
         for leaf in (leaf for o in placed.node.operands for leaf in o.leaves if leaf.source == v):
             dims = [leaf.dims[d] for d in sized]
             axes = [None if i.axis is None else placed.axes[i.axis] for i in dims]
-            is_plain = [i.axis is not None and (i.scale, i.offset) == (1, 0) for i in dims]
+            is_plain = [i.axis is not None and (i.scale, i.offset, i.divisor) == (1, 0, 1) for i in dims]
             is_own = is_plain[:1] == [True] and axes[0] == 0 and 0 not in axes[1:]
             is_one_loop = self.sizes.count(v) == rows and all(is_plain) and [a for a in axes if a is not None] == [0]
             yield (is_over_rows and is_own) or is_one_loop

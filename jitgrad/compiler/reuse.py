@@ -184,4 +184,5 @@ def _is_plain(index_map: IndexMap, inner: tuple[int, ...], outer: tuple[int, ...
 
 
 def _follows(quantity: Quantity) -> bool:
-    return not quantity.classes or quantity.number in (1, -1)
+    """Whether a number is made of extents; a factor in it is the step of a slice, which is part of the pattern."""
+    return not quantity.classes or abs(quantity.number) <= EXACT

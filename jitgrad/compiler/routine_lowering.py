@@ -6,6 +6,7 @@ A matrix that several nodes solve with, invert or take the determinant of, itsel
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from jitgrad.compiler.accesses import Operand
 from jitgrad.compiler.extents import ONE
@@ -49,7 +50,8 @@ class RoutineLowering(TileLowering):
         """The tile in which an operand lies, where it begins, and the strides of its rows and columns."""
         operand = placed.node.operands[position]
         leaf = operand.leaves[0]
-        if len(operand.leaves) > 1 or leaf.guards or isinstance(leaf.source, Literal):
+        is_divided = any(index.divisor != 1 for index in leaf.dims)
+        if len(operand.leaves) > 1 or leaf.guards or isinstance(leaf.source, Literal) or is_divided:
             return self._copied(placed, position, dims)
         lead = lead_dims(placed.node, self.lead) or []
         inner = self._inner_dims(leaf.source)
@@ -212,6 +214,6 @@ def _identity_of(node: Node) -> tuple[object, bool]:
     if len(operand.leaves) > 1 or row not in axes or column not in axes or axes.index(row) < axes.index(column):
         return operand, False
     turned = {row: column, column: row}
-    dims = tuple(i if i.axis not in turned else type(i)(turned[i.axis], i.scale, i.offset) for i in leaf.dims)
+    dims = tuple(i if i.axis not in turned else replace(i, axis=turned[i.axis]) for i in leaf.dims)
     guards = tuple(type(g)(turned.get(g.axis, g.axis), g.lo, g.hi) for g in leaf.guards)
     return Operand((type(leaf)(leaf.source, dims, guards),), operand.fill), True

@@ -12,6 +12,7 @@ calls, see routine_lowering. What is combined over the matrices is kept per lane
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from jitgrad.compiler.accesses import Leaf
 from jitgrad.compiler.accumulate import initial_value
@@ -215,7 +216,7 @@ class TileLowering(Lowering):
         lead = lead_dims(placed.node, self.lead) or []
         dtype = self.plan.specs[v].dtype
         bounds = self._bounds(leaf, placed)
-        places = [AxisIndex(None if i.axis is None else placed.axes[i.axis], i.scale, i.offset) for i in leaf.dims]
+        places = [replace(i, axis=None if i.axis is None else placed.axes[i.axis]) for i in leaf.dims]
         if v in self.makers or depends_on(leaf, lead):
             buffer = self._packed(v)
             dims = self._inner_dims(v)

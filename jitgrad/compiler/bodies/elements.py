@@ -238,7 +238,9 @@ class _Split:
     def _moved(self, ins: Instruction, maps: Sequence[Any], index: Index) -> int:
         for v, one in zip(ins.inputs, maps, strict=True):
             if one is not None and all(g.lo <= index[g.axis] < g.hi for g in one.guards):
-                place = (d.offset + (0 if d.axis is None else d.scale * index[d.axis]) for d in one.dims)
+                place = (
+                    (d.offset + (0 if d.axis is None else d.scale * index[d.axis])) // d.divisor for d in one.dims
+                )
                 return self._element(v, tuple(place))
         return self._number(ins, ins.params.get("fill", 0))
 
