@@ -68,6 +68,14 @@ class _Call(NamedTuple):
     statics: Statics
 
 
+class _Model(NamedTuple):
+    """A trace that others follow, what runs it, and a later one that may take its place."""
+
+    follower: Follower
+    runner: Runner
+    later: _Model | None = None
+
+
 class Calls:
     """Takes the calls of a function, in Python; the first of each kind is traced."""
 
@@ -81,7 +89,7 @@ class Calls:
         self._entries: dict[tuple[Any, ...], Entry] = {}
         self._used: dict[tuple[Any, ...], int] = {}
         self._plain: dict[tuple[Any, ...] | None, Entry] = {}  # entries of calls with arrays only, by dtypes and shapes
-        self._models: dict[Any, tuple[Follower, Runner]] = {}
+        self._models: dict[Any, _Model] = {}
         self._clock = 0
         self._latest: _Call | None = None
         self._once: set[Form] = set()
@@ -229,18 +237,24 @@ class Calls:
         """What runs a call, traced beside one that differs from it in shapes, if there was one."""
         kind = call.structure, tuple(map(_kind_of_leaf, call.leaves)), call.key[-1]
         model = self._models.get(kind)
-        traced = self._trace(call, None if model is None else model[0])
+        traced = self._trace(call, None if model is None else model.follower)
         runner = None
         if model is not None and traced.follower.is_whole:
-            runner = model[1].followed_by(traced.follower, traced.outputs, traced.feeds)
-        if runner is None:
+            runner = model.runner.followed_by(traced.follower, traced.outputs, traced.feeds)
+        if runner is None or model is None:
             name = as_name(self.options.name or self.name)
             runner = Runner(traced.outputs, traced.feeds, traced.effects, name, self.streams)
-            self._models.pop(kind, None)
-            self._models[kind] = traced.follower, runner
-            while len(self._models) > max_models:
-                del self._models[next(iter(self._models))]
+            self._enter_model(kind, _Model(traced.follower, runner))
+        elif not model.runner.is_followed:  # its plan is from disk: the first one that is made can be followed
+            later = model.later
+            self._models[kind] = later if later is not None and later.runner.is_followed else model._replace(later=_Model(traced.follower, runner))
         return runner, traced.results
+
+    def _enter_model(self, kind: Any, model: _Model) -> None:
+        self._models.pop(kind, None)
+        self._models[kind] = model
+        while len(self._models) > max_models:
+            del self._models[next(iter(self._models))]
 
     def _trace(self, call: _Call, model: Follower | None) -> Traced:
         names = [as_name(name) for name in self._leaf_names(call)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from array import array as words
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from jitgrad import recording
-from jitgrad.compiler import bind_program
+from jitgrad.compiler import bind_beside, bind_program
 from jitgrad.compiler.bind import BoundCluster, Spec
 from jitgrad.compiler.entries import Output, Run
 from jitgrad.compiler.kernels import statistics
 from jitgrad.compiler.loop_layout import MEMORY_STATUS
 from jitgrad.compiler.patterns import Array
-from jitgrad.compiler.plans import BoundOp
+from jitgrad.compiler.plans import BoundOp, BoundProgram
 from jitgrad.compiler.pools import Arena, arena_for, outputs
 from jitgrad.compiler.runtime import runtime
 from jitgrad.compiler.unbox import pack_arguments, unboxer
@@ -27,9 +27,11 @@ from jitgrad.config import get_num_threads
 from jitgrad.interpreter import located, run_error
 from jitgrad.opdef import Control
 from jitgrad.program import Program
+from jitgrad.spec import TensorSpec
 
 if TYPE_CHECKING:
     from jitgrad.compiler.explain import Explanation
+    from jitgrad.compiler.likeness import Extents
     from jitgrad.compiler.stages import Compiled
 
 # A run of at most this many steps, none of them cut in chunks, is taken to be short: it keeps the GIL.
@@ -221,14 +223,14 @@ class _ClusterCall:
 class _Report:
     """Raises what the status of a run says, as the interpreter does."""
 
-    def __init__(self, source: Program) -> None:
+    def __init__(self, source: Callable[[], Program]) -> None:
         self._source = source
 
     @functools.cached_property
     def _program(self) -> Program:
         from jitgrad.compiler.stages import compile_program
 
-        return compile_program(self._source).program
+        return compile_program(self._source()).program
 
     def __call__(self, status: int) -> None:
         from jitgrad.compiler.subprograms import locate_status
@@ -266,18 +268,30 @@ def _located(executable: Executable | None, step: BoundOp, error: Exception) -> 
 
 
 class Executable:
-    """Calls with arrays of the program's inputs; gives new arrays of its outputs."""
+    """Calls with arrays of the program's inputs; gives new arrays of its outputs.
 
-    def __init__(self, program: Program) -> None:
-        before = (statistics.compiles, statistics.disk_hits)
-        self.source = program
-        self.bound = bind_program(program)
-        self._steps = [self._step(number, step) for number, step in enumerate(self.bound.steps)]
-        self.stats = Stats(
-            self.bound.kernels, statistics.compiles - before[0], statistics.disk_hits - before[1]
-        )
-        self._dead = self._last_uses()
+    ``inputs`` are those of the program, with their specs; ``source`` gives the program itself.
+    """
+
+    def __init__(
+        self, bound: BoundProgram, inputs: Mapping[int, TensorSpec], source: Callable[[], Program], stats: Stats
+    ) -> None:
+        self.bound = bound
+        self._inputs = inputs
+        self._source = source
+        self.stats = stats
+        self._steps = [self._step(number, step) for number, step in enumerate(bound.steps)]
         self._whole = self._as_one_call()
+
+    @functools.cached_property
+    def source(self) -> Program:
+        """The program before all stages."""
+        return self._source()
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """The values that are the program's inputs."""
+        return tuple(self._inputs)
 
     @functools.cached_property
     def compiled(self) -> Compiled:
@@ -304,7 +318,7 @@ class Executable:
             made = call([arrays[k] for k in inputs])
             return [made[k] for k in outs]
         values: list[Any] = [None] * self.bound.nvalues
-        for v, array in zip(self.source.inputs, arrays, strict=True):
+        for v, array in zip(self._inputs, arrays, strict=True):
             values[v] = array
         for (inputs, outs, call), dead in zip(self._steps, self._dead, strict=True):
             results = call([values[v] for v in inputs])
@@ -322,10 +336,9 @@ class Executable:
         if len(self._steps) != 1:
             return None
         _, outs, call = self._steps[0]
-        if not isinstance(call, _ClusterCall) or not {*self.source.inputs, *outs}.issuperset(self.bound.outputs):
+        if not isinstance(call, _ClusterCall) or not {*self._inputs, *outs}.issuperset(self.bound.outputs):
             return None
-        specs = [self.source.specs[v] for v in self.source.inputs]
-        inputs = [(v, (spec.dtype, spec.known_shape)) for v, spec in zip(self.source.inputs, specs, strict=True)]
+        inputs = [(v, (spec.dtype, spec.known_shape)) for v, spec in self._inputs.items()]
         return call.as_run(inputs, self.bound.outputs)
 
     def _as_one_call(self) -> _Step | None:
@@ -336,12 +349,12 @@ class Executable:
         wanted = self.bound.outputs
         if len(set(wanted)) != len(wanted) or not set(wanted) <= set(outs):
             return None
-        given, made = ({v: k for k, v in enumerate(values)} for values in (self.source.inputs, outs))
+        given, made = ({v: k for k, v in enumerate(values)} for values in (self._inputs, outs))
         return tuple([given[v] for v in inputs]), tuple([made[v] for v in wanted]), call
 
     def _step(self, number: int, step: BoundCluster | BoundOp) -> _Step:
         if isinstance(step, BoundCluster):
-            call = _ClusterCall(self, number, step, _Report(self.source))
+            call = _ClusterCall(self, number, step, _Report(self._source))
             return call.inputs, call.outputs, call
         here = weakref.ref(self)
 
@@ -357,7 +370,8 @@ class Executable:
 
         return step.inputs, step.outputs, interpreted
 
-    def _last_uses(self) -> list[list[int]]:
+    @functools.cached_property
+    def _dead(self) -> list[list[int]]:
         """Per step, the values that nothing reads after it."""
         last: dict[int, int] = {}
         for number, (inputs, outs, _) in enumerate(self._steps):
@@ -387,4 +401,32 @@ class Executable:
 
 def make_executable(program: Program) -> Executable:
     """Compile a program and bind it; ``interpret(program, feeds)`` is what it means."""
-    return Executable(program)
+    count = _Count()
+    bound = bind_program(program)
+    return Executable(
+        bound, {v: program.specs[v] for v in program.inputs}, lambda: program, count.stats(bound.kernels)
+    )
+
+
+def executable_beside(
+    other: Executable, specs: Sequence[TensorSpec], extents: Extents, numbers: Mapping[int, Any],
+    source: Callable[[], Program],
+) -> Executable | None:  # fmt: skip
+    """The executable of a program like another's, for inputs of these ``specs``, before the program itself is made, see
+    compiler/beside.py; None where its plan does not follow from the other's.
+    """
+    count, likeness = _Count(), other.bound.likeness
+    bound = bind_beside(likeness, extents, numbers, source) if likeness is not None else None
+    if bound is None:
+        return None
+    return Executable(bound, dict(zip(other.inputs, specs, strict=True)), source, count.stats(bound.kernels))
+
+
+class _Count:
+    """Counts what is compiled and read from disk from its making on."""
+
+    def __init__(self) -> None:
+        self._before = (statistics.compiles, statistics.disk_hits)
+
+    def stats(self, kernels: frozenset[str]) -> Stats:
+        return Stats(kernels, statistics.compiles - self._before[0], statistics.disk_hits - self._before[1])

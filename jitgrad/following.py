@@ -102,12 +102,16 @@ class Follower:
         self.walks: list[Walk] = []
         self._model = model
         self._compared = 0  # how many operations are like those of the model
-        self._extents = Extents()
+        self.extents = Extents()
         self._attrs: set[tuple[int, int]] = set()
         self._sources: dict[Source | None, Source | None] = {}  # lines of the model that are others here
         self._rows: list[_Row] = []
         self._predicted: list[Operation] = []
         self._followed: list[_Row] | None = None  # all operations of the model, once they are known to be like all here
+        self.numbers: dict[int, Any] = {}
+        """The numbers of constants that differ from the model's, by operation."""
+        self.has_other_arrays = False
+        """Whether a constant that is an array is another object than the model's."""
 
     # -- what gradients() asks -----------------------------------------------------------------------------------------
 
@@ -226,13 +230,23 @@ class Follower:
             spec = t.spec
             if t.is_weak != is_weak or (spec.dtype is not dtype and spec.dtype != dtype):
                 raise UnlikeError
-            self._extents.enter(shape, spec.shape)
+            self.extents.enter(shape, spec.shape)
         if row.compared is not None:
-            row.compared.compare(op.params, self._extents)
+            row.compared.compare(op.params, self.extents)
             if row.number is not None:
-                _compare_numbers(row.number, op.params["value"])
+                self._compare_numbers(op, row.number)
+            elif row.compared.array is not None and op.params["value"] is not row.compared.array:
+                self.has_other_arrays = True
         elif op.params:
             raise UnlikeError
+
+    def _compare_numbers(self, op: Operation, old: Any) -> None:
+        """UnlikeError where a rule might tell constants apart: by their sign, or as a small integer."""
+        new = splat_number(op.params["value"])
+        if old.tobytes() != new.tobytes():
+            if is_named(old.item()) or is_named(new.item()) or (old < 0) != (new < 0):
+                raise UnlikeError
+            self.numbers[op.id] = new
 
     # -- copying -------------------------------------------------------------------------------------------------------
 
@@ -253,7 +267,7 @@ class Follower:
         if not row.is_copied:
             raise UnlikeError
         inputs = tuple([operation(k).outputs[index] for k, index in row.inputs])
-        shape = self._extents.shape
+        shape = self.extents.shape
         specs = [TensorSpec(shape(extents), dtype) for extents, dtype, _ in row.outputs]
         params = row.params
         if not row.is_fixed and row.compared is not None:
@@ -335,7 +349,7 @@ def _number_of(compared: Params | None) -> Any:
     """The number of a constant, if it is one and not an array."""
     if compared is None or compared.array is None or not is_splat(compared.array):
         return None
-    return splat_number(compared.array).item()
+    return splat_number(compared.array)
 
 
 def _is_copied(params: Mapping[str, Any], compared: Params | None) -> bool:
@@ -344,16 +358,9 @@ def _is_copied(params: Mapping[str, Any], compared: Params | None) -> bool:
         return True
     if compared.array is not None:
         number = _number_of(compared)
-        return number is not None and (is_named(number) or _LEAST <= abs(number) <= _MOST)
+        return number is not None and (is_named(number.item()) or _LEAST <= abs(number.item()) <= _MOST)
     names = {name for name, _ in compared.shapes}
     return not any(holds_large(value) for name, value in params.items() if name not in names)
-
-
-def _compare_numbers(a: Any, b: Any) -> None:
-    """UnlikeError where a rule might tell constants apart: by their sign, or as a small integer."""
-    y = splat_number(b).item()
-    if a != y and (is_named(a) or is_named(y) or (a < 0) != (y < 0)):
-        raise UnlikeError
 
 
 def _check(predicted: Sequence[Operation], made: Sequence[Operation]) -> None:

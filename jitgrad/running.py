@@ -19,7 +19,7 @@ from jitgrad import recording
 from jitgrad.collecting import collection_paused
 from jitgrad.compiler.firsts import first_calls
 from jitgrad.config import config
-from jitgrad.executable import Executable, make_executable
+from jitgrad.executable import Executable, executable_beside, make_executable
 from jitgrad.following import Follower
 from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Operation, Tensor
@@ -59,7 +59,7 @@ class Stage:
         self.done = frozenset(done)
         self.name = name
         self._is_fixed = all(t.spec.is_known for t in feeds)
-        self.program_like: Callable[[tuple[TensorSpec, ...]], Program] | None = None  # where another's is known
+        self.beside: _Beside | None = None
         self._programs: dict[tuple[TensorSpec, ...], Program] = {}
         self._executables: dict[Any, Executable] = {}
         self._lock = threading.Lock()
@@ -69,8 +69,8 @@ class Stage:
         """The program for feeds of these specs."""
         key = tuple(specs)
         if key not in self._programs:
-            if self.program_like is not None:
-                made = self.program_like(key)
+            if self.beside is not None:
+                made = self.beside.program(key)
             else:
                 feeds = dict(zip(self.feeds, key, strict=True))
                 made = inlined(slice_graph(self.fetches, feeds, self.targets, self.name, self.done))
@@ -91,9 +91,14 @@ class Stage:
         with self._lock, collection_paused():
             if key not in self._executables:
                 with recording.span("compile", self.name), watched(f"compiling {self.name}"):
-                    made = make_executable(self.program(tuple(map(spec_of, arrays))))
+                    made = self._made(tuple(map(spec_of, arrays)))
                 _keep(self._executables, key, made)
             return self._executables[key]
+
+    def _made(self, specs: tuple[TensorSpec, ...]) -> Executable:
+        source = partial(self.program, specs)
+        made = self.beside.executable(specs, source) if self.beside is not None else None
+        return make_executable(source()) if made is None else made
 
     def as_run(self, arrays: Sequence[Any]) -> Any:
         """How machine code runs feeds like these arrays without Python; None where it cannot, or where shapes vary."""
@@ -139,6 +144,27 @@ def _keep(table: dict[Any, Any], key: Any, value: Any) -> None:
 
 
 @dataclass(frozen=True, eq=False)
+class _Beside:
+    """The stage that another one follows, and how; ``numbers`` are those of its operations, one per instruction."""
+
+    model: Stage
+    follower: Follower
+    numbers: tuple[int, ...]
+
+    def program(self, specs: tuple[TensorSpec, ...]) -> Program:
+        """The program of the stage that follows."""
+        return self.follower.program_like(self.model.program([t.spec for t in self.model.feeds]), self.numbers, specs)
+
+    def executable(self, specs: tuple[TensorSpec, ...], source: Callable[[], Program]) -> Executable | None:
+        """Its executable, where that follows from the model's; ``source`` gives its program."""
+        follower, known = self.follower, self.model.executables()
+        if not known or follower.has_other_arrays:
+            return None
+        changed = {k: follower.numbers[n] for k, n in enumerate(self.numbers) if n in follower.numbers}
+        return executable_beside(known[0], specs, follower.extents, changed, source)
+
+
+@dataclass(frozen=True, eq=False)
 class _Step:
     """A stage, and the operations after it whose output shapes are only known once they have run."""
 
@@ -169,18 +195,28 @@ class Runner:
         targets: Sequence[Operation] = (),
         name: str = "main",
         streams: Streams | None = None,
-        steps: tuple[_Step, ...] | None = None,
-        operations: tuple[Operation, ...] | None = None,
+        stage: Stage | None = None,
     ) -> None:
         self.fetches = tuple(fetches)
         self.feeds = tuple(feeds)
         self.streams = current() if streams is None else streams
-        needed = needed_operations(fetches, targets, feeds) if operations is None else operations
-        self.operations = tuple(needed)
-        self._steps = steps or _plan_steps(self.fetches, self.feeds, tuple(targets), self.operations, name)
+        self._targets = tuple(targets)
+        self._steps = (
+            _plan_steps(self.fetches, self.feeds, self._targets, self.operations, name)
+            if stage is None
+            else (_Step(stage, ()),)
+        )
         first = self._steps[0]
         self._only = first.stage if len(self._steps) == 1 and not first.dynamic else None
-        self._may_draw = any(op.opdef.stateful or isinstance(op.opdef.kind, Control) for op in self.operations)
+
+    @functools.cached_property
+    def operations(self) -> tuple[Operation, ...]:
+        """The operations that a run takes, in the order of the graph."""
+        return tuple(needed_operations(self.fetches, self._targets, self.feeds))
+
+    @functools.cached_property
+    def _may_draw(self) -> bool:
+        return any(op.opdef.stateful or isinstance(op.opdef.kind, Control) for op in self.operations)
 
     def followed_by(self, follower: Follower, fetches: Sequence[Tensor], feeds: Sequence[Tensor]) -> Runner | None:
         """What runs the same of a graph that is like this one's in all but extents and numbers; None where that does
@@ -189,15 +225,25 @@ class Runner:
         stage = self._only
         if stage is None or stage.targets or not _are_alike(self.fetches, fetches) or not _are_alike(self.feeds, feeds):
             return None
-        model = stage.program([t.spec for t in self.feeds])
-        if [ins.op for ins in model.instructions] != [op.opdef for op in self.operations]:
+        if self._numbers is None:
             return None
-        numbers = [op.id for op in self.operations]
         made = Stage(fetches, feeds, name=stage.name)
-        made.program_like = partial(follower.program_like, model, numbers)
-        known = follower.graph._operations
-        operations = tuple([known[number] for number in numbers])
-        return Runner(fetches, feeds, (), stage.name, self.streams, (_Step(made, ()),), operations)
+        made.beside = _Beside(stage, follower, self._numbers)
+        return Runner(fetches, feeds, (), stage.name, self.streams, made)
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether plans for other shapes may follow from the one that it has."""
+        made = self._only.executables() if self._only is not None else []
+        return bool(made) and made[0].bound.likeness is not None
+
+    @functools.cached_property
+    def _numbers(self) -> tuple[int, ...] | None:
+        """The numbers of the operations, if each is one instruction of the only program; else None."""
+        assert self._only is not None
+        instructions = self._only.program([t.spec for t in self.feeds]).instructions
+        is_plain = [ins.op for ins in instructions] == [op.opdef for op in self.operations]
+        return tuple([op.id for op in self.operations]) if is_plain else None
 
     @property
     def reads_variables(self) -> bool:

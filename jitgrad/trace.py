@@ -256,8 +256,8 @@ def trace(
             raise
         finally:
             graph.closed_by = describe(fn)
-    effects = tuple(op for op in graph.operations if op.opdef in (assign_op, scatter_op))
     follower.finish()
+    effects = () if follower.is_whole else tuple(op for op in graph.operations if op.opdef in (assign_op, scatter_op))
     return Traced(inputs, outputs, results, effects, follower)
 
 

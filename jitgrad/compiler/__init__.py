@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from jitgrad import recording
-from jitgrad.compiler.alike import frozen_like
+from jitgrad.compiler.alike import Likeness, Taken, frozen_like
+from jitgrad.compiler.beside import frozen_beside
+from jitgrad.compiler.constants import Array
 from jitgrad.compiler.keeping import keep_later
 from jitgrad.compiler.kernels import find_kernels
+from jitgrad.compiler.likeness import Extents, UnlikeError
 from jitgrad.compiler.plankey import plan_key
 from jitgrad.compiler.plans import BoundProgram, Frozen, bind_frozen, find_plan, keep_plan, kernel_keys
 from jitgrad.compiler.stored import dump
@@ -19,30 +24,52 @@ def bind_program(program: Program) -> BoundProgram:
     if not config.verify:
         like = frozen_like(program)
         if like is not None:
-            frozen, holds = like
-            if holds:
-                keep_later(program, frozen)
-            return _bind(program, frozen)
+            return _bind_taken(lambda: program, like)
     key = plan_key(program) if config.cache else None
     facts: dict[str, bool] = {}
     with recording.span("cache", f"plan of {program.name}", facts):
         found = find_plan(key) if key is not None else None
         facts["hit"] = found is not None
     if found is not None and not config.verify:
-        return bind_frozen(program, *found)
+        return bind_frozen(lambda: program, *found)
     from jitgrad.compiler import stages
 
-    frozen, holds = stages.make_plan(program)
+    frozen, holds, likeness = stages.make_plan(program)
     if found is not None and dump(found[0]) != dump(frozen):
         raise CompileError(f"the plan on disk is not the one that the stages make for\n{program.text}")
     if key is not None and found is None and holds:
         keep_plan(key, frozen)
-    return _bind(program, frozen)
+    return _bind(lambda: program, frozen)._replace(likeness=likeness)
 
 
-def _bind(program: Program, frozen: Frozen) -> BoundProgram:
+def bind_beside(
+    before: Likeness, extents: Extents, numbers: Mapping[int, Array], source: Callable[[], Program]
+) -> BoundProgram | None:
+    """The same for a program like one that is bound, see beside.py; None where its plan does not follow from that.
+
+    ``source`` gives the program itself, for which there is no need yet.
+    """
+    try:
+        taken = frozen_beside(before, extents, numbers)
+    except UnlikeError:
+        return None
+    if config.verify:
+        from jitgrad.compiler import stages
+
+        stages.compare_plans(stages.make_plan(source())[0], taken.frozen, source())
+    return _bind_taken(source, taken)
+
+
+def _bind_taken(source: Callable[[], Program], taken: Taken) -> BoundProgram:
+    """A plan that was taken over, which will be on disk before long."""
+    if taken.holds:
+        keep_later(source, taken.frozen)
+    return _bind(source, taken.frozen)._replace(likeness=taken.likeness)
+
+
+def _bind(source: Callable[[], Program], frozen: Frozen) -> BoundProgram:
     """The plan of a program whose kernels are in memory."""
     keys = kernel_keys(frozen)
     addresses = find_kernels(keys)
     assert addresses is not None
-    return bind_frozen(program, frozen, dict(zip(keys, addresses, strict=True)))
+    return bind_frozen(source, frozen, dict(zip(keys, addresses, strict=True)))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -109,17 +109,17 @@ def _fold_of(number: int, ins: Instruction, known: Mapping[int, Array]) -> _Fold
     return _Fold(number, "computed", ins.outputs[0], ins.inputs) if isinstance(kind, Elementwise) else None
 
 
-def _folded(fold: _Fold, program: Program, known: Mapping[int, Array]) -> Array | None:
-    """The number that an instruction makes, as simplification finds it."""
+def _folded(fold: _Fold, program: Program, specs: Sequence[TensorSpec], known: Mapping[int, Array]) -> Array | None:
+    """The number that an instruction makes, as simplification finds it, of values of these specs."""
     ins = program.instructions[fold.number]
-    dtype = program.specs[fold.value].dtype
+    dtype = specs[fold.value].dtype
     if fold.form == "constant":
         return splat_number(ins.params["value"])
     if fold.form == "moved":
         return known[fold.inputs[0]]
     if fold.form == "size":
-        specs = [program.specs[v] for v in fold.inputs]
-        return np.asarray(ins.op.impl(*[splat(0, s.known_shape, s.dtype) for s in specs], **ins.params), dtype)
+        read = [specs[v] for v in fold.inputs]
+        return np.asarray(ins.op.impl(*[splat(0, s.known_shape, s.dtype) for s in read], **ins.params), dtype)
     try:
         with np.errstate(all="ignore"):
             found = np.asarray(ins.op.impl(*[known[v] for v in fold.inputs], **ins.params))
@@ -134,7 +134,7 @@ def _all_folds(source: Program) -> tuple[tuple[_Fold, ...], Numbers]:
     numbers: Numbers = {}
     for number, ins in enumerate(source.instructions):
         fold = _fold_of(number, ins, numbers)
-        found = _folded(fold, source, numbers) if fold is not None else None
+        found = _folded(fold, source, source.specs, numbers) if fold is not None else None
         if fold is not None and found is not None:
             folds.append(fold)
             numbers[fold.value] = found
@@ -169,6 +169,24 @@ class Template(NamedTuple):
     new_specs: tuple[TensorSpec | None, ...]
     checked: tuple[int, ...]
     arrays_matter: bool
+    has_arrays: bool
+    has_interpreted: bool
+
+
+class Likeness(NamedTuple):
+    """How a program follows from a template: its extents by those of the template's source, and its numbers."""
+
+    template: Template
+    extents: Extents
+    numbers: Numbers
+
+
+class Taken(NamedTuple):
+    """A plan that was taken over, whether it holds for every program with the same key, and what it follows from."""
+
+    frozen: Any
+    holds: bool
+    likeness: Likeness
 
 
 def make_template(
@@ -211,7 +229,16 @@ def make_template(
         source, simplified, freeze, params, folds, numbers, divisors,
         tuple(c for c in changes if c.number in interpreted or not _is_settled(c, simplified.instructions[c.number])),
         tuple(spec if v in used else None for v, spec in new), tuple(checked), looked,
+        any(p is not None and p.array is not None and not is_splat(p.array) for p in params), bool(interpreted),
     )  # fmt: skip
+
+
+def likeness_of(template: Template) -> Likeness:
+    """That of the program which the template was made of."""
+    extents = Extents()
+    for spec in template.source.specs:
+        extents.enter(spec.known_shape, spec.shape)
+    return Likeness(template, extents, template.numbers)
 
 
 def _is_left_out(ins: Instruction) -> bool:
@@ -248,11 +275,11 @@ def _is_settled(change: _Change, ins: Instruction) -> bool:
 # -- another program ---------------------------------------------------------------------------------------------------
 
 
-def simplified_like(template: Template, source: Program) -> Program:
+def simplified_like(template: Template, source: Program) -> tuple[Program, Likeness]:
     """What simplification would make of a program, from a template; UnlikeError where the template does not serve."""
     extents = Extents()
     _compare(template, source, extents)
-    changed = _changed_numbers(template, source)
+    changed = changed_numbers(template, source.specs, lambda n: splat_number(source.instructions[n].params["value"]))
     old, instructions = template.simplified, list(template.simplified.instructions)
     shape = extents.shape
     for change in template.changes:
@@ -263,7 +290,8 @@ def simplified_like(template: Template, source: Program) -> Program:
         ins = instructions[number]
         if ins.op.infer(tuple([specs[v] for v in ins.inputs]), ins.params) != tuple([specs[v] for v in ins.outputs]):
             raise UnlikeError
-    return replace(old, instructions=tuple(instructions), specs=specs, name=source.name, _cache={})
+    made = replace(old, instructions=tuple(instructions), specs=specs, name=source.name, _cache={})
+    return made, Likeness(template, extents, {**template.numbers, **changed})
 
 
 def _compare(template: Template, b: Program, extents: Extents) -> None:
@@ -301,18 +329,20 @@ def _compare_arrays(a: Array, b: Array, they_matter: bool, met: dict[int, int]) 
         raise UnlikeError
 
 
-def _changed_numbers(template: Template, source: Program) -> Numbers:
-    """The numbers that are others in this program, by the values that have them."""
-    old = template.numbers
+def changed_numbers(template: Template, specs: Sequence[TensorSpec], constant: Callable[[int], Array]) -> Numbers:
+    """The numbers that are others in a program with these specs, by the values that have them; ``constant`` gives those
+    of its constants, by instruction.
+    """
+    old, known = template.numbers, dict(template.numbers)
     changed: Numbers = {}
     for fold in template.folds:
         if fold.form in ("computed", "moved") and changed.keys().isdisjoint(fold.inputs):
             continue
-        found = _folded(fold, source, {**old, **changed})
+        found = constant(fold.number) if fold.form == "constant" else _folded(fold, template.source, specs, known)
         if found is None:
             raise UnlikeError
         if found.tobytes() != old[fold.value].tobytes():
-            changed[fold.value] = found
+            changed[fold.value] = known[fold.value] = found
     if changed:
         _check_numbers(old, changed, template.divisors)
     return changed
@@ -362,18 +392,17 @@ def forget_templates() -> None:
         _known.clear()
 
 
-def frozen_like(source: Program) -> tuple[Any, bool] | None:
-    """The plan of a program, from that of one like it, and whether it holds for every program with the same key; None
-    when there is none.
-    """
+def frozen_like(source: Program) -> Taken | None:
+    """The plan of a program, from that of one like it; None when there is none."""
     if not _known:
         return None
     with _lock:
         alike = _known.get(_key(source), ())
     for template in alike:
         try:
-            simplified = simplified_like(template, source)
+            simplified, likeness = simplified_like(template, source)
         except UnlikeError:
             continue
-        return template.freeze(source, simplified), not (template.arrays_matter and has_large_constants(source))
+        holds = not (template.arrays_matter and has_large_constants(source))
+        return Taken(template.freeze(source, simplified), holds, likeness)
     return None

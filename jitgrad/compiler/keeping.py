@@ -10,6 +10,7 @@ import atexit
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from jitgrad.compiler.cache import KernelCache, kernel_cache
@@ -22,17 +23,17 @@ _MOMENT = 0.5  # seconds
 _MOST_PENDING = 256
 
 _lock = threading.Lock()
-_pending: list[tuple[Program, Any, KernelCache]] = []
+_pending: list[tuple[Callable[[], Program], Any, KernelCache]] = []
 _is_waiting = False
 
 
-def keep_later(program: Program, frozen: Any) -> None:
-    """Keep the plan of a program on disk before long, if plans are kept at all."""
+def keep_later(source: Callable[[], Program], frozen: Any) -> None:
+    """Keep the plan of a program, which ``source`` gives, on disk before long, if plans are kept at all."""
     global _is_waiting
     if not config.cache:
         return
     with _lock:
-        _pending.append((program, frozen, kernel_cache()))
+        _pending.append((source, frozen, kernel_cache()))
         del _pending[:-_MOST_PENDING]
         starts, _is_waiting = not _is_waiting, True
     if starts:
@@ -44,8 +45,8 @@ def keep_now() -> None:
     with _lock:
         plans = _pending.copy()
         _pending.clear()
-    for program, frozen, cache in plans:
-        key = plan_key(program)
+    for source, frozen, cache in plans:
+        key = plan_key(source())
         if key is not None:
             keep_plan(key, frozen, cache)
 

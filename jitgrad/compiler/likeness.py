@@ -69,6 +69,20 @@ class Extents:
                 raise UnlikeError from None
         return found
 
+    def then(self, further: Extents) -> Extents:
+        """This relation and a further one, from the second program to a third."""
+        if self.is_identity:
+            return further
+        made = Extents()
+        for m, n in self._there.items():
+            made.enter((m,), further.shape((n,)))
+        return made
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether each extent stands for itself."""
+        return all(m == n for m, n in self._there.items())
+
 
 def large(shape: Shape) -> set[int]:
     """The extents of a shape above `EXACT`."""

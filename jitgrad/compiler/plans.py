@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from jitgrad.compiler.alike import Likeness
 from jitgrad.compiler.bind import Addresses, BoundCluster, bind_cluster
 from jitgrad.compiler.cache import KernelCache, kernel_cache
 from jitgrad.compiler.kernels import find_kernels
@@ -26,12 +27,15 @@ class BoundOp(NamedTuple):
 
 
 class BoundProgram(NamedTuple):
-    """What a run of a program takes: steps in order over ``nvalues`` values, and the keys of the kernels in them."""
+    """What a run of a program takes: steps in order over ``nvalues`` values, and the keys of the kernels in them; and
+    what plans for other shapes may follow from.
+    """
 
     nvalues: int
     outputs: tuple[int, ...]
     steps: tuple[BoundCluster | BoundOp, ...]
     kernels: frozenset[str]
+    likeness: Likeness | None = None
 
 
 def find_plan(key: str) -> tuple[Frozen, Addresses] | None:
@@ -72,16 +76,17 @@ def _keys_of(tasks: Sequence[Any]) -> Iterator[str]:
                 yield from _keys_of(cluster[6:])
 
 
-def bind_frozen(program: Program, frozen: Frozen, addresses: Addresses) -> BoundProgram:
-    """A frozen program in this process; ``program`` is the one whose key it has."""
+def bind_frozen(source: Callable[[], Program], frozen: Frozen, addresses: Addresses) -> BoundProgram:
+    """A frozen program in this process; ``source`` gives the program whose plan it is, if it is asked."""
     nvalues, outputs, *steps = frozen
-    bound = tuple(_bind_step(program, step, addresses) for step in steps)
+    bound = tuple([_bind_step(source, step, addresses) for step in steps])
     return BoundProgram(nvalues, outputs, bound, frozenset(addresses))
 
 
-def _bind_step(program: Program, step: Sequence[Any], addresses: Addresses) -> BoundCluster | BoundOp:
+def _bind_step(source: Callable[[], Program], step: Sequence[Any], addresses: Addresses) -> BoundCluster | BoundOp:
     if step[0] == "cluster":
         return bind_cluster(tuple(step), addresses)
+    program = source()
     _, number, name, params, inputs, outputs = step
     if not isinstance(name, str):
         ins = program.instructions[number] if name is None else name

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from jitgrad import recording
-from jitgrad.compiler.alike import enter_template, frozen_like, make_template
+from jitgrad.compiler.alike import Likeness, enter_template, frozen_like, likeness_of, make_template
 from jitgrad.compiler.clusters import Cluster, Clustering, body_cluster, find_clusters
 from jitgrad.compiler.extents import ExtentClasses
 from jitgrad.compiler.freeze import Frozen, freeze_cluster, freeze_op
@@ -40,8 +40,9 @@ class Compiled:
     steps: tuple[CompiledCluster | int, ...]
 
 
-def make_plan(source: Program) -> tuple[Frozen, bool]:
-    """The frozen program, its kernels in memory; and whether it holds for every program with the same key.
+def make_plan(source: Program) -> tuple[Frozen, bool, Likeness | None]:
+    """The frozen program, its kernels in memory; whether it holds for every program with the same key; and what plans
+    for other shapes may follow from.
 
     Where the stages have seen a program of the same pattern, what they made of that serves for this one.
     """
@@ -56,29 +57,33 @@ def make_plan(source: Program) -> tuple[Frozen, bool]:
         compiled = replace(known, program=program)
     frozen = freeze_program(source, compiled)
     if config.verify and known is not None:
-        _compare(frozen, freeze_program(source, replace(known, program=program)), source)
+        compare_plans(frozen, freeze_program(source, replace(known, program=program)), source)
     if like is not None:
-        _compare(frozen, like[0], source)
-    elif pattern is not None:
-        _enter_template(source, compiled, looked)
-    return frozen, not (looked and has_large_constants(source))
+        compare_plans(frozen, like.frozen, source)
+        likeness: Likeness | None = like.likeness
+    else:
+        likeness = _enter_template(source, compiled, looked) if pattern is not None else None
+    return frozen, not (looked and has_large_constants(source)), likeness
 
 
-def _enter_template(source: Program, compiled: Compiled, looked: bool) -> None:
+def _enter_template(source: Program, compiled: Compiled, looked: bool) -> Likeness | None:
     """Keep what serves for programs that differ from this one in extents and numbers, if there is such."""
     if not can_reuse(compiled):
-        return
+        return None
     interpreted = {step for step in compiled.steps if isinstance(step, int)}
 
     def freeze(other: Program, simplified: Program) -> Frozen:
         return freeze_program(other, replace(compiled, program=simplified))
 
     template = make_template(source, compiled.program, looked, interpreted, freeze)
-    if template is not None:
-        enter_template(template)
+    if template is None:
+        return None
+    enter_template(template)
+    return likeness_of(template)
 
 
-def _compare(made: Frozen, reused: Frozen, source: Program) -> None:
+def compare_plans(made: Frozen, reused: Frozen, source: Program) -> None:
+    """CompileError unless a plan that was taken over is the one that the stages make."""
     if repr(made) != repr(reused):
         raise CompileError(f"the plan made for other extents is not the one that the stages make for\n{source.text}")
 
