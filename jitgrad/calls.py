@@ -236,7 +236,7 @@ class Calls:
     def _run_of(self, call: _Call) -> tuple[Runner, Results]:
         """What runs a call, traced beside one that differs from it in shapes, if there was one."""
         kind = call.structure, tuple(map(_kind_of_leaf, call.leaves)), call.key[-1]
-        model = self._models.get(kind)
+        model = self._model_of(kind)
         traced = self._trace(call, None if model is None else model.follower)
         runner = None
         if model is not None and traced.follower.is_whole:
@@ -245,10 +245,19 @@ class Calls:
             name = as_name(self.options.name or self.name)
             runner = Runner(traced.outputs, traced.feeds, traced.effects, name, self.streams)
             self._enter_model(kind, _Model(traced.follower, runner))
-        elif not model.runner.is_followed:  # its plan is from disk: the first one that is made can be followed
-            later = model.later
-            self._models[kind] = later if later is not None and later.runner.is_followed else model._replace(later=_Model(traced.follower, runner))
+        elif not model.runner.is_followed:
+            self._models[kind] = model._replace(later=_Model(traced.follower, runner))
         return runner, traced.results
+
+    def _model_of(self, kind: Any) -> _Model | None:
+        """The trace that others of its kind follow: the first, or a later one if the plan of the first is from disk: no
+        other plan follows from that.
+        """
+        model = self._models.get(kind)
+        later = model.later if model is not None else None
+        if model is not None and later is not None and later.runner.is_followed and not model.runner.is_followed:
+            model = self._models[kind] = later
+        return model
 
     def _enter_model(self, kind: Any, model: _Model) -> None:
         self._models.pop(kind, None)

@@ -12,7 +12,6 @@ again; one with a number that might come from an extent is not copied. With ``ve
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +22,7 @@ from jitgrad.compiler.likeness import Extents, Params, Shape, UnlikeError, holds
 from jitgrad.config import config
 from jitgrad.errors import CompileError
 from jitgrad.gradient_rules import registered_rules
-from jitgrad.graph import GRADIENT_RULE, Graph, Operation, Tensor
+from jitgrad.graph import GRADIENT_RULE, Graph, Operation, PromisedOperation, Tensor
 from jitgrad.keys import frozen
 from jitgrad.opdef import Control, OpDef
 from jitgrad.program import Instruction, Origin, Program
@@ -75,6 +74,21 @@ class _Row(NamedTuple):
     is_fixed: bool
     is_uniform: bool
     is_copied: bool
+    origins: int
+
+
+class _Part(NamedTuple):
+    """What a walk has added: its operations, whether all can be copied, the shapes in them, and those whose shapes are
+    inferred again, with what they read.
+    """
+
+    rows: tuple[_Row, ...]
+    is_copied: bool
+    shapes: tuple[Shape, ...]
+    checked: tuple[tuple[_Row, tuple[tuple[Shape, DType], ...]], ...]
+
+
+_number = operator.attrgetter("id")
 
 
 def _row_of(op: Operation) -> _Row:
@@ -91,6 +105,7 @@ def _row_of(op: Operation) -> _Row:
         op.device, op._colocation, -1 if op.original_op is None else op.original_op.id,
         tuple([(t.spec.known_shape, t.spec.dtype, t.is_weak) for t in op.outputs]),
         _number_of(compared), compared is None or compared.is_fixed, is_uniform(opdef), _is_copied(op.params, compared),
+        op.origins,
     )  # fmt: skip
 
 
@@ -106,6 +121,7 @@ class Follower:
         self._attrs: set[tuple[int, int]] = set()
         self._sources: dict[Source | None, Source | None] = {}  # lines of the model that are others here
         self._rows: list[_Row] = []
+        self._parts: dict[int, _Part] = {}
         self._predicted: list[Operation] = []
         self._followed: list[_Row] | None = None  # all operations of the model, once they are known to be like all here
         self.numbers: dict[int, Any] = {}
@@ -149,14 +165,14 @@ class Follower:
                 raise UnlikeError
             walk = model.walks[number]
             self._compare(first)
-            made = self._copies(walk)
+            self._check_walk(model.part(number))
         except UnlikeError:
             self.stop()
             return None
         if config.verify:
-            self._predicted = made
+            self._predicted = self._copies(model.part(number), walk, {})
             return None
-        self._enter(made, walk)
+        self._promise(model.part(number), walk)
         operations = self.graph._operations
         return [None if place is None else operations[place[0]].outputs[place[1]] for place in walk.given]
 
@@ -197,7 +213,7 @@ class Follower:
         graph = self.graph
         if graph.variables or graph.functions or graph.definitions or graph.is_written:
             raise UnlikeError
-        self._rows += map(_row_of, graph._operations[len(self._rows) : last])
+        self._rows += map(_row_of, graph.operations[len(self._rows) : last])
         return self._rows
 
     def _compare(self, last: int) -> None:
@@ -250,52 +266,84 @@ class Follower:
 
     # -- copying -------------------------------------------------------------------------------------------------------
 
-    def _copies(self, walk: Walk) -> list[Operation]:
-        """The operations of a walk for this graph, which does not know of them yet."""
-        assert self._model is not None
-        operations, made, first = self.graph._operations, list[Operation](), walk.first
-
-        def operation(number: int) -> Operation:
-            return operations[number] if number < first else made[number - first]
-
-        for row in self._model._rows_until(walk.last)[first : walk.last]:
-            made.append(self._copy(row, first + len(made), operation))
-        return made
-
-    def _copy(self, row: _Row, number: int, operation: Callable[[int], Operation]) -> Operation:
-        """The operation of a row, which gets this number."""
-        if not row.is_copied:
+    def part(self, number: int) -> _Part:
+        """What a walk has added, as others copy it; UnlikeError where they cannot."""
+        found = self._parts.get(number)
+        if found is None:
+            walk = self.walks[number]
+            rows = self._rows_until(walk.last)
+            found = self._parts[number] = _part_of(rows, walk)
+        if not found.is_copied:
             raise UnlikeError
-        inputs = tuple([operation(k).outputs[index] for k, index in row.inputs])
+        return found
+
+    def _check_walk(self, part: _Part) -> None:
+        """UnlikeError where a copy would not be what the walk makes."""
         shape = self.extents.shape
-        specs = [TensorSpec(shape(extents), dtype) for extents, dtype, _ in row.outputs]
-        params = row.params
-        if not row.is_fixed and row.compared is not None:
-            params = _copied_params(params, row.compared, shape)
-        if not row.is_uniform and row.opdef.infer(tuple([x.spec for x in inputs]), params) != tuple(specs):
-            raise UnlikeError
-        op = Operation.__new__(Operation)
-        op.graph, op.opdef, op.inputs, op.params, op.name = self.graph, row.opdef, inputs, params, row.name
-        op._attrs = dict(row.attrs) if isinstance(row.attrs, dict) else row.attrs
-        op.control_inputs, op.device, op._colocation = (), row.device, row.colocation
-        op.source = self._sources.get(row.source, row.source)
-        op.original_op = None if row.original < 0 else operation(row.original)
-        op.id = number
-        op.is_gradient = True
-        op.origins = functools.reduce(operator.or_, [x.op.origins for x in inputs], 0)
-        op.outputs = tuple([Tensor(op, k, spec) for k, spec in enumerate(specs)])
-        for t, (_, _, is_weak) in zip(op.outputs, row.outputs, strict=True):
-            t.is_weak = is_weak
-        return op
+        for old in part.shapes:
+            shape(old)
+        for row, inputs in part.checked:
+            params = _copied_params(row, shape)
+            specs = tuple([TensorSpec(shape(extents), dtype) for extents, dtype, _ in row.outputs])
+            if row.opdef.infer(tuple([TensorSpec(shape(old), dtype) for old, dtype in inputs]), params) != specs:
+                raise UnlikeError
 
-    def _enter(self, made: list[Operation], walk: Walk) -> None:
-        self.graph._operations += made
-        for op in made:
-            for x in op.inputs:
-                x._consumers.append(op)
+    def _promise(self, part: _Part, walk: Walk) -> None:
+        """Append the operations of a walk, of which those that it gives are there from now on."""
+        numbers = {place[0] for place in walk.given if place is not None and place[0] >= walk.first}
+        given = {number: self._begun(part.rows[number - walk.first], number) for number in numbers}
+
+        def make() -> None:
+            self._enter(self._copies(part, walk, given), walk)
+
+        self.graph.promise(given, len(part.rows), make)
         self.graph._names.update(walk.names)
         self._compared = walk.last
         self.walks.append(walk)
+
+    def _copies(self, part: _Part, walk: Walk, given: Mapping[int, Operation]) -> list[Operation]:
+        """The operations of a walk for this graph, which does not know of them yet."""
+        operations, made, first = self.graph._operations, list[Operation](), walk.first
+
+        def operation(number: int) -> Operation:
+            found: Operation = operations[number] if number < first else made[number - first]
+            return found
+
+        for number, row in enumerate(part.rows, first):
+            op = given[number] if number in given else self._begun(row, number)
+            op.inputs = tuple([operation(k).outputs[index] for k, index in row.inputs])
+            op.params = _copied_params(row, self.extents.shape)
+            op.original_op = None if row.original < 0 else operation(row.original)
+            op.__class__ = Operation
+            made.append(op)
+        return made
+
+    def _begun(self, row: _Row, number: int) -> Operation:
+        """The operation of a row, which gets this number, without what it is made of."""
+        op = PromisedOperation.__new__(PromisedOperation)
+        op.graph, op.opdef, op.name, op.id = self.graph, row.opdef, row.name, number
+        op._attrs = dict(row.attrs) if isinstance(row.attrs, dict) else row.attrs
+        op.control_inputs, op.device, op._colocation = (), row.device, row.colocation
+        op.source = self._sources.get(row.source, row.source)
+        op.is_gradient, op.origins = True, row.origins
+        shape = self.extents.shape
+        outputs = [Tensor(op, k, TensorSpec(shape(old), dtype)) for k, (old, dtype, _) in enumerate(row.outputs)]
+        for t, (_, _, is_weak) in zip(outputs, row.outputs, strict=True):
+            t.is_weak = is_weak
+        op.outputs = tuple(outputs)
+        return op
+
+    def _enter(self, made: list[Operation], walk: Walk) -> None:
+        """Put the operations of a walk where they were promised."""
+        self.graph._operations[walk.first : walk.last] = made
+        late = []
+        for op in made:
+            for x in op.inputs:
+                if x._consumers and x._consumers[-1].id > op.id:
+                    late.append(x)
+                x._consumers.append(op)
+        for x in late:
+            x._consumers.sort(key=_number)
 
     # -- the program ---------------------------------------------------------------------------------------------------
 
@@ -305,7 +353,7 @@ class Follower:
         """
         assert self._followed is not None
         specs, instructions = list(feeds), []
-        operations, rows = self.graph._operations, self._followed
+        operations, rows = self.graph.operations, self._followed
         for number, ins in zip(numbers, model.instructions, strict=True):
             op, row = operations[number], rows[number]
             specs += [t.spec for t in op.outputs]
@@ -337,12 +385,27 @@ def _place(t: Tensor) -> Place:
     return t.op.id, t.value_index
 
 
-def _copied_params(params: Mapping[str, Any], compared: Params, shape: Callable[[Shape], Shape]) -> Mapping[str, Any]:
-    """The params for other extents."""
+def _copied_params(row: _Row, shape: Callable[[Shape], Shape]) -> Mapping[str, Any]:
+    """The params of a row for other extents."""
+    params, compared = row.params, row.compared
+    if row.is_fixed or compared is None:
+        return params
     array = compared.array
     if array is not None:
-        return {**params, "value": splat(splat_number(array), shape(array.shape), array.dtype)}
+        return {**params, "value": splat(row.number, shape(array.shape), array.dtype)}
     return {**params, **{name: shape(old) for name, old in compared.shapes}}
+
+
+def _part_of(rows: Sequence[_Row], walk: Walk) -> _Part:
+    """What a walk has added, of all rows."""
+    made = rows[walk.first : walk.last]
+    shapes = {shape for row in made for shape, _, _ in row.outputs}
+    shapes.update(shape for row in made if row.compared is not None for _, shape in row.compared.shapes)
+    checked = tuple([
+        (row, tuple([rows[k].outputs[index][:2] for k, index in row.inputs]))
+        for row in made if not row.is_uniform
+    ])  # fmt: skip
+    return _Part(tuple(made), all(row.is_copied for row in made), tuple(shapes), checked)
 
 
 def _number_of(compared: Params | None) -> Any:

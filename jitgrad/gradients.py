@@ -24,13 +24,21 @@ def gradients(
 
     Integer and bool ys carry no gradient. ``masks`` has those of ``grad_ys``, and gets those of the gradients.
     """
-    return gradients_and_operations(ys, xs, grad_ys, options, masks)[0]
+    return _gradients(ys, xs, grad_ys, options, masks)[0]
 
 
 def gradients_and_operations(
-    ys: Any, xs: Any, grad_ys: Any = None, options: Options | None = None, masks: Masks | None = None
+    ys: Any, xs: Any, grad_ys: Any = None, options: Options | None = None
 ) -> tuple[list[Tensor | None], list[Operation]]:
     """The gradients, and the operations that were made for them."""
+    found, graph, before = _gradients(ys, xs, grad_ys, options, None)
+    return found, graph.operations[before:]
+
+
+def _gradients(
+    ys: Any, xs: Any, grad_ys: Any, options: Options | None, masks: Masks | None
+) -> tuple[list[Tensor | None], Graph, int]:
+    """The gradients, their graph, and how many operations it had before."""
     options = options or Options()
     targets = _as_tensors(ys, default_graph())
     around = graph_of(targets)
@@ -46,7 +54,7 @@ def gradients_and_operations(
     found = _followed(graph, targets, sources, grad_ys, stopped, options) if masks is None else None
     if found is None:
         found = _walked(graph, targets, sources, grad_ys, stopped, options, masks or Masks())
-    return found, graph._operations[before:]
+    return found, graph, before
 
 
 def _walked(

@@ -9,12 +9,14 @@ import contextvars
 import functools
 import itertools
 import operator
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jitgrad.dispatch import NumpyProtocols
 from jitgrad.errors import LeakedTracerError, ShapeError, layout
+from jitgrad.forking import wait_for_when_forking
 from jitgrad.opdef import PURE_KINDS, OpDef, Specs
 from jitgrad.operators import Operators
 from jitgrad.sources import (
@@ -85,6 +87,7 @@ class Tensor(Operators, NumpyProtocols):
 
     def consumers(self) -> list[Operation]:
         """The operations that take this tensor as an input, in the order in which they were made."""
+        self.op.graph.settle()
         return list(self._consumers)
 
     def __repr__(self) -> str:
@@ -163,6 +166,18 @@ class Operation:
         return f"<Operation {self.name!r} type={self.type}>"
 
 
+class PromisedOperation(Operation):
+    """An operation whose ``inputs``, ``params`` and ``original_op`` are made when somebody looks at them."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("inputs", "params", "original_op"):
+            raise AttributeError(f"an operation has no attribute {name!r}")
+        self.graph.settle()  # which makes this one like all others
+        return object.__getattribute__(self, name)
+
+
 class Here(NamedTuple):
     """What the active scopes of a graph give to the operations that are made now."""
 
@@ -230,7 +245,8 @@ class Graph:
     uses: dict[Any, Any] | None = None  # where Variables keep the order of the code: what was done with each so far
 
     def __init__(self) -> None:
-        self._operations: list[Operation] = []
+        self._operations: list[Any] = []  # None for one that is promised
+        self._promises: list[Callable[[], None]] = []
         self._by_name: dict[str, Operation] = {}
         self._names: dict[str, int] = {}
         self._here = Here()
@@ -248,6 +264,7 @@ class Graph:
     @property
     def operations(self) -> list[Operation]:
         """All operations, in the order in which they were made."""
+        self.settle()
         return list(self._operations)
 
     def __len__(self) -> int:
@@ -255,6 +272,7 @@ class Graph:
 
     def get_operation_by_name(self, name: str) -> Operation:
         """The operation of that name; KeyError when there is none."""
+        self.settle()
         found = self._by_name
         for op in self._operations[len(found) :]:
             found[op.name] = op
@@ -432,6 +450,22 @@ class Graph:
 
     # -- building --------------------------------------------------------------------------------------------------
 
+    def promise(self, given: Mapping[int, Operation], count: int, make: Callable[[], None]) -> None:
+        """Append so many operations that are not there yet but for those ``given``, by their numbers; ``make`` enters
+        them all when somebody looks.
+        """
+        first = len(self._operations)
+        self._operations += [given.get(number) for number in range(first, first + count)]
+        self._promises.append(make)
+
+    def settle(self) -> None:
+        """Make the operations that were promised."""
+        while self._promises:
+            with _settling:
+                if self._promises:
+                    self._promises[0]()
+                    del self._promises[0]
+
     def add(
         self, opdef: OpDef, inputs: tuple[Tensor, ...], params: Mapping[str, Any], specs: Specs, name: str | None = None
     ) -> Operation:
@@ -472,6 +506,7 @@ class Graph:
         """Drop the operations after the first ``count``, which nobody else has seen; what others may look up stays:
         reads of Variables, and what stands for tensors of the graph around.
         """
+        self.settle()
         kept = []
         for op in reversed(self._operations[count:]):
             if op.type == "placeholder" or (op.opdef.stateful and not op.inputs):
@@ -494,6 +529,8 @@ class Graph:
         return 0 if opdef.name == "constant" else 1 << next(self.origin_counter) % ORIGINS
 
 
+_settling = threading.RLock()
+wait_for_when_forking(_settling)
 _default: contextvars.ContextVar[Graph | None] = contextvars.ContextVar("jitgrad_default_graph", default=None)
 _process_graph = Graph()
 

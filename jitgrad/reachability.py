@@ -23,6 +23,8 @@ def operations_between(
     reach, the other is not needed any more: the cost is twice the smaller of the two, whatever else the graph holds.
     The one that goes back leaves out what is made of none of the origins of the sources.
     """
+    for graph in {t.op.graph for t in (*sources, *targets)}:
+        graph.settle()
     between = _Between(frozenset(sources), frozenset(t.op for t in targets if passes(t)), passes)
     last = max((t.op.id for t in targets), default=-1)
     first = min((x.op.id for x in sources), default=0)

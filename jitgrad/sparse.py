@@ -78,7 +78,7 @@ def _is_read(op: Operation, dense: Set[Tensor]) -> bool:
     """Whether the values of an operation are read by others than sums, or by a sum that is given as dense."""
     pending = [op]
     while pending:
-        for reader in pending.pop().outputs[0]._consumers:
+        for reader in pending.pop().outputs[0].consumers():
             if not _is_sum(reader):
                 return True
             if reader.outputs[0] in dense:

@@ -381,6 +381,7 @@ def _outside(x: Tensor) -> UnsupportedOpError:
 
 def _leave(x: Tensor) -> None:
     """Put another tensor in the place of ``x`` in the graph, if it has one."""
+    x.op.graph.settle()
     if x.op.outputs[x.value_index] is not x:
         return
     old = Tensor(x.op, x.value_index, x.spec)
@@ -391,6 +392,7 @@ def _leave(x: Tensor) -> None:
 
 def _enter(x: Tensor, new: Tensor) -> None:
     """Put ``x``, which has no place in the graph, in that of ``new``."""
+    new.op.graph.settle()
     x.op, x.value_index, x.spec = new.op, new.value_index, new.spec
     x.is_weak, x._consumers = new.is_weak, new._consumers
     _take_place(x, new)

@@ -24,13 +24,13 @@ Fn = Callable[..., Any]
 def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many operations were copied, each time."""
     counts: list[int] = []
-    enter = following.Follower._enter
+    promise = following.Follower._promise
 
-    def noted(self: Any, made: list[Any], walk: Any) -> None:
-        counts.append(len(made))
-        enter(self, made, walk)
+    def noted(self: Any, part: Any, walk: Any) -> None:
+        counts.append(len(part.rows))
+        promise(self, part, walk)
 
-    monkeypatch.setattr(following.Follower, "_enter", noted)
+    monkeypatch.setattr(following.Follower, "_promise", noted)
     return counts
 
 
@@ -141,7 +141,7 @@ def test_numbers_that_may_come_from_extents_are_not_copied(copied: list[int]) ->
 
 
 def test_verification_finds_a_wrong_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "_copied_params", lambda params, compared, shape: {**params, "shape": (7,)})
+    monkeypatch.setattr(following, "_copied_params", lambda row, shape: {**row.params, "shape": (7,)})
     monkeypatch.setattr(following, "is_uniform", lambda op: True)
     f = jg.compile(jg.grad(lambda x: np.sum(np.mean(x, axis=0) ** 2)))
     with jg.config(verify=True):

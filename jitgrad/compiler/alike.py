@@ -169,8 +169,7 @@ class Template(NamedTuple):
     new_specs: tuple[TensorSpec | None, ...]
     checked: tuple[int, ...]
     arrays_matter: bool
-    has_arrays: bool
-    has_interpreted: bool
+    interpreted: frozenset[int]
 
 
 class Likeness(NamedTuple):
@@ -229,7 +228,7 @@ def make_template(
         source, simplified, freeze, params, folds, numbers, divisors,
         tuple(c for c in changes if c.number in interpreted or not _is_settled(c, simplified.instructions[c.number])),
         tuple(spec if v in used else None for v, spec in new), tuple(checked), looked,
-        any(p is not None and p.array is not None and not is_splat(p.array) for p in params), bool(interpreted),
+        frozenset(interpreted),
     )  # fmt: skip
 
 

@@ -1,0 +1,245 @@
+"""Plans beside others: a new shape of a function that is followed has the plan that the stages would make for it, and
+gives the same bits; nothing of its gradients and its program is made before somebody looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitgrad as jg
+from jitgrad import compiler, following, running
+from jitgrad.compiler import alike, keeping, reuse, stages
+from tests.test_alike import WHOLE
+
+Fn = Callable[..., Any]
+NOT_FOLLOWED = ("convolution", "small matrices")  # operations of gradients with large numbers in their params
+SHAPES = ((113, 87), (274, 87), (148, 184), (90, 201), (1500, 300), (70, 70), (113, 64), (201, 90), (1, 87), (0, 87))
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """Nothing known before and nothing on disk."""
+    _forget()
+    with jg.config(cache=False, verify=False):
+        yield
+    _forget()
+
+
+def _forget() -> None:
+    reuse._known.clear()
+    alike.forget_templates()
+
+
+@pytest.fixture
+def beside(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether the executables that might be made beside others were."""
+    made: list[bool] = []
+    executable_beside = running.executable_beside
+
+    def noted(*args: Any) -> Any:
+        found = executable_beside(*args)
+        made.append(found is not None)
+        return found
+
+    monkeypatch.setattr(running, "executable_beside", noted)
+    return made
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The frozen programs that were bound."""
+    found: list[Any] = []
+    bind_frozen = compiler.bind_frozen
+
+    def noted(source: Any, frozen: Any, addresses: Any) -> Any:
+        found.append(frozen)
+        return bind_frozen(source, frozen, addresses)
+
+    monkeypatch.setattr(compiler, "bind_frozen", noted)
+    return found
+
+
+def _bits(result: Any) -> Any:
+    if isinstance(result, tuple):
+        return [_bits(item) for item in result]
+    return np.asarray(result).shape, np.asarray(result).tobytes()
+
+
+# -- random functions --------------------------------------------------------------------------------------------------
+
+
+def _move(kind: int, number: float, x: Any, y: Any, w: Any, v: Any) -> Any:
+    """One operation of a random function, on matrices as wide as ``w``."""
+    moves: tuple[Callable[[], Any], ...] = (
+        lambda: np.tanh(x), lambda: np.exp(-x * x), lambda: x * y, lambda: x - y * number, lambda: np.maximum(x, y),
+        lambda: x @ w, lambda: x @ w.T, lambda: x + v, lambda: x / (1.5 + np.sum(y * y, axis=1, keepdims=True)),
+        lambda: x * np.max(y, axis=1, keepdims=True), lambda: (x @ y.T) @ y * 0.01,
+        lambda: np.where(y > number - 2.0, x, 0.5 * y), lambda: x * (number * 1.37),
+        lambda: np.sqrt(x * x + number) * x, lambda: x * v.reshape(1, -1),
+        lambda: x * np.sum(np.sin(y)) / y.size, lambda: x / np.std(y + 0.1), lambda: x - np.mean(y, axis=0),
+        lambda: np.cumsum(y, axis=1) * 0.1 + x, lambda: np.flip(x, 1) * y,
+    )  # fmt: skip
+    return moves[kind % len(moves)]()
+
+
+_PLAIN = 15  # the moves whose numbers do not follow from extents
+
+
+def _random_loss(seed: int) -> Fn:
+    """A function that makes the same operations for all shapes; with odd seeds, no number depends on these."""
+    choices = np.random.default_rng(seed).integers(0, 1 << 30, size=(int(8 + seed % 7), 4)).tolist()
+
+    def loss(x: Any, w: Any, v: Any) -> Any:
+        pool = [x, x * 0.5]
+        for kind, first, second, number in choices:
+            kind = kind % _PLAIN if seed % 2 else kind
+            pool.append(_move(kind, 0.25 + number % 17 / 8, pool[first % len(pool)], pool[second % len(pool)], w, v))
+        return np.sum(pool[-1] * pool[-2]) + np.sum(pool[-3] ** 2) * 1e-3
+
+    return loss
+
+
+def _arguments(n: int, d: int) -> list[Any]:
+    rng = np.random.default_rng((n, d))
+    return [rng.standard_normal((n, d)), 0.1 * rng.standard_normal((d, d)), rng.standard_normal(d)]
+
+
+@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.filterwarnings("ignore")
+def test_random_functions_have_the_plans_of_the_stages(seed: int, beside: list[bool], plans: list[Any]) -> None:
+    step = jg.value_and_grad(_random_loss(seed), (0, 1, 2))
+    f = jg.compile(step)
+    own = []
+    for shape in SHAPES:
+        result = f(*_arguments(*shape))
+        own.append((repr(plans[-1]), _bits(result)))
+    assert seed % 2 == 0 or sum(beside) >= 2
+    for shape, (plan, bits) in zip(SHAPES, own, strict=True):
+        _forget()
+        assert _bits(jg.compile(step)(*_arguments(*shape))) == bits
+        assert repr(plans[-1]) == plan
+
+
+@pytest.mark.parametrize("seed", range(100, 108))
+@pytest.mark.filterwarnings("ignore")
+def test_random_functions_are_verified(seed: int, beside: list[bool]) -> None:
+    f = jg.compile(jg.value_and_grad(_random_loss(seed), (0, 1, 2)))
+    with jg.config(verify=True):
+        for shape in SHAPES:
+            f(*_arguments(*shape))
+    assert seed % 2 == 0 or any(beside)
+
+
+@pytest.mark.parametrize("name", [name for name in WHOLE if name != "flattened"])
+def test_further_shapes_have_the_plans_of_the_stages(name: str, beside: list[bool], plans: list[Any]) -> None:
+    fn, make, sizes = WHOLE[name]
+    f = jg.compile(fn)
+    own = []
+    for size in sizes:
+        result = f(*make(*size))
+        own.append((repr(plans[-1]), _bits(result)))
+    assert beside == [True] * (len(sizes) - 1 if name not in NOT_FOLLOWED else 0)
+    for size, (plan, bits) in zip(sizes, own, strict=True):
+        _forget()
+        assert _bits(jg.compile(fn)(*make(*size))) == bits
+        assert repr(plans[-1]) == plan
+
+
+# -- what is not made --------------------------------------------------------------------------------------------------
+
+
+def _loss(x: Any, w: Any) -> Any:
+    return np.mean(np.tanh(x @ w) ** 2) + 1e-3 * np.sum(w * w)
+
+
+def _noting(made: list[str], name: str, makes: Fn) -> Fn:
+    def noted(*args: Any) -> Any:
+        made.append(name)
+        return makes(*args)
+
+    return noted
+
+
+def test_gradients_and_programs_are_made_when_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    for kind, name in ((following.Follower, "_copies"), (following.Follower, "program_like"), (stages, "make_plan")):
+
+        monkeypatch.setattr(kind, name, _noting(made, name, getattr(kind, name)))
+    f = jg.compile(jg.value_and_grad(_loss, (0, 1)))
+    for n in (100, 200, 300):
+        for _ in range(4):
+            f(np.ones((n, 80)), np.ones((80, 90)))
+    assert made == ["make_plan"]
+    text = f.explain(np.ones((300, 80)), np.ones((80, 90))).text
+    assert "matmul" in text and made == ["make_plan", "program_like", "_copies"]
+
+
+def test_a_promised_operation_is_like_all_others() -> None:
+    """What is made of gradients that nobody has looked at yet, and what looks at them from inside."""
+
+    def step(x: Any, w: Any) -> Any:
+        value, (gx, gw) = jg.value_and_grad(_loss, (0, 1))(x, w)
+        moved = w - 0.1 * gw
+        if isinstance(gx, jg.Tensor) and x.shape[0] == 300:
+            assert len(gx.op.inputs) > 0 and gx.op.original_op is not None and gx.op.params is not None
+            assert [c.name for c in gw.consumers()] == [gw.consumers()[0].name]
+            assert all(op is not None for op in gx.graph.operations)
+            with pytest.raises(AttributeError):
+                gx.op.nothing  # noqa: B018
+        return value, gx, moved, jg.grad(lambda w: np.sum(np.sin(gw * w)))(w)
+
+    f = jg.compile(step)
+    for n in (100, 200, 300, 400):
+        x, w = np.random.default_rng(n).standard_normal((n, 80)), np.full((80, 90), 0.01)
+        for a, b in zip(f(x, w), f.interpret(x, w), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_numbers_of_the_call(beside: list[bool]) -> None:
+    """Numbers that follow from extents outside of the program are those of the shape."""
+
+    def loss(x: Any) -> Any:
+        return np.sum(np.sin(x * 2.5) / (x.shape[0] + 0.5)) * (3.0 / x.shape[0])
+
+    f = jg.compile(jg.value_and_grad(loss))
+    for n in (100, 200, 300, 77):
+        x = np.linspace(0.1, 1.0, n)
+        np.testing.assert_allclose(f(x)[0], loss(x), rtol=1e-12)
+        np.testing.assert_allclose(f(x)[1], f.interpret(x)[1], rtol=1e-12)
+    assert all(beside) and len(beside) == 3
+
+
+@pytest.mark.parametrize("numbers", [(2.5, 1.0), (2.5, -2.5), (0.0, -0.0), (3.5, float("nan")), (3.5, 2.0)])
+def test_numbers_that_rules_know_go_through_the_stages(numbers: tuple[float, float], beside: list[bool]) -> None:
+    f = jg.compile(lambda x: np.sin(x) * numbers[x.shape[0] == 200])
+    for n in (100, 200):
+        x = np.linspace(-1.0, 1.0, n)
+        np.testing.assert_array_equal(np.signbit(f(x)), np.signbit(np.sin(x) * numbers[n == 200]))
+        np.testing.assert_allclose(f(x), np.sin(x) * numbers[n == 200], rtol=1e-12)
+    assert not any(beside)
+
+
+def test_arrays_of_constants_are_those_of_the_call(beside: list[bool]) -> None:
+    arrays = {n: np.random.default_rng(n).standard_normal(90) for n in (100, 200, 300)}
+    f = jg.compile(lambda x: np.sin(x) * arrays[x.shape[0]])
+    for n, array in arrays.items():
+        x = np.ones((n, 90))
+        np.testing.assert_allclose(f(x), np.sin(x) * array)
+    assert not any(beside)
+
+
+def test_a_plan_on_disk_gives_way_to_one_that_can_be_followed(tmp_path: Any, beside: list[bool]) -> None:
+    """In a further process the first plan is found on disk, and the next one serves for others."""
+    with jg.config(cache=True, cache_dir=str(tmp_path)):
+        for run in range(2):
+            _forget()
+            f = jg.compile(jg.value_and_grad(_loss, (0, 1)))
+            beside.clear()
+            for n in (100, 200, 300, 400) if run else (100,):
+                f(np.ones((n, 80)), np.ones((80, 90)))
+            keeping.keep_now()
+        assert beside == [False, True, True]
