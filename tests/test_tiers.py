@@ -132,7 +132,7 @@ def test_records_are_changed_before_and_after_they_are_watched() -> None:
     early, late = (np.array([[7, 0], [8, 0], [7, 0]]) for _ in range(2))
     text = "define void @f() { ret void }"
     with improver._busy:
-        improver.add([Task(text, lambda code: (7, 70)), Task(text, lambda code: (8, 80))])
+        improver.add([Task(lambda: text, lambda code: (7, 70)), Task(lambda: text, lambda code: (8, 80))])
         improver.watch(early)
     improver.wait()
     assert early[:, 0].tolist() == [70, 80, 70]
@@ -146,7 +146,7 @@ def test_a_kernel_whose_good_code_cannot_be_made_keeps_the_quick_one() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with improver._busy:
-            improver.add([Task("nonsense", lambda code: (7, 70))])
+            improver.add([Task(lambda: "nonsense", lambda code: (7, 70))])
             improver.watch(records)
         improver.wait()
     assert records[0, 0] == 7

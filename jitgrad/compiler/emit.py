@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emit_ahead import find_asking
@@ -17,6 +18,7 @@ from jitgrad.compiler.emit_interleave import columns_at_once, registers_at_once
 from jitgrad.compiler.emit_lanes import TILES, LaneEmitter
 from jitgrad.compiler.emit_memory import CACHE_LINE
 from jitgrad.compiler.emit_registers import COMPARISONS, DT_INT64, INT32, INT64, POINTER, Register, VectorLoop
+from jitgrad.compiler.emit_rows import SECOND, pair_rows, pairs_rows, takes_pairs
 from jitgrad.compiler.loopir import (
     PARALLEL,
     PARALLEL_VECTOR,
@@ -37,13 +39,16 @@ from jitgrad.compiler.scalar_values import element_type
 
 KERNEL_TYPE = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, INT64, INT64, INT64, INT64])
 MOST_POINTS = 16
+PAIRED_ROW = 16 << 10  # bytes
 
 
-def emit_kernel(module: ir.Module, kernel: Kernel, name: str, vector_bytes: int) -> ir.Function:
-    """Add the kernel's function to a module; ``vector_bytes`` is the width of the machine's vector registers."""
+def emit_kernel(module: ir.Module, kernel: Kernel, name: str, vector_bytes: int, pairs: bool = True) -> ir.Function:
+    """Add the kernel's function to a module; ``vector_bytes`` is the width of the machine's vector registers. Without
+    ``pairs`` each row is worked on alone.
+    """
     function = ir.Function(module, KERNEL_TYPE, name)
     function.attributes.add("nounwind")
-    _KernelEmitter(function, kernel, lanes_for(kernel, vector_bytes)).emit()
+    _KernelEmitter(function, kernel, lanes_for(kernel, vector_bytes), pairs).emit()
     return function
 
 
@@ -52,15 +57,22 @@ def lanes_for(kernel: Kernel, vector_bytes: int) -> int:
     return vector_bytes // kernel.float_bytes
 
 
-def part_bytes(buffer: Buffer, extent: int, lanes: int) -> int:
-    """Bytes of one worker's part of a buffer; a tile has room for whole squares of lanes."""
+def part_bytes(kernel: Kernel, buffer: Buffer, extent: int, lanes: int) -> int:
+    """Bytes of one worker's part of a buffer: scratch of two rows where it takes two at once, and a tile has room for
+    whole squares of lanes.
+    """
     size = extent * buffer.dtype.itemsize
     size = (size + lanes * buffer.dtype.itemsize) * lanes if buffer.role in TILES else size
-    return -(-size // CACHE_LINE) * CACHE_LINE
+    size = -(-size // CACHE_LINE) * CACHE_LINE
+    return 2 * size if buffer.role == "scratch" and pairs_rows(kernel) else size
 
 
 class _KernelEmitter(LaneEmitter):
     """Emits a kernel: its arguments, then its statements, loop by loop."""
+
+    def __init__(self, function: ir.Function, kernel: Kernel, lanes: int, pairs: bool) -> None:
+        super().__init__(function, kernel, lanes)
+        self.pairs = pairs
 
     def emit(self) -> None:
         self._prologue()
@@ -82,12 +94,16 @@ class _KernelEmitter(LaneEmitter):
             value = self._word(block, next(words), element_type(number.dtype))
             self.registers[number.name] = Register(value, number.dtype)
         self.streaming = self._word(block, next(words))
+        rows = 2 if pairs_rows(self.kernel) else 1
         for buffer, slot in zip(self.kernel.buffers, slots, strict=True):
             address = self.builder.load(self.builder.gep(table, [slot], source_etype=INT64), typ=POINTER)
             if buffer.role in ("scratch", "partial", *TILES):
                 owner = chunk if buffer.role == "partial" else worker
                 part = self._part_bytes(buffer)
-                address = self.builder.gep(address, [self.builder.mul(owner, part)], source_etype=ir.IntType(8))
+                whole = self.builder.mul(part, ir.Constant(INT64, rows if buffer.role == "scratch" else 1))
+                address = self.builder.gep(address, [self.builder.mul(owner, whole)], source_etype=ir.IntType(8))
+                second = self.builder.gep(address, [part], source_etype=ir.IntType(8))
+                self.buffers[buffer.name + SECOND] = (second, buffer)
             self.buffers[buffer.name] = (address, buffer)
 
     def _word(self, block: ir.Value, number: int, type_: ir.Type = INT64) -> ir.Value:
@@ -156,19 +172,38 @@ class _KernelEmitter(LaneEmitter):
 
     def _loop(self, loop: Loop) -> None:
         start, stop = self._range(loop)
-
-        def body(i: ir.Value) -> None:
-            self.registers[loop.var] = Register(i, DT_INT64)
-            around = self.asking, self.ahead
-            self.asking = find_asking(loop, self.inputs)
-            self.ahead = self._rows_ahead(self.asking) if self.asking else []
-            self._body(loop.body)
-            self.asking, self.ahead = around
-
         outside = self.is_parallel
         self.is_parallel |= loop.kind == PARALLEL
-        self._counted(start, stop, 1, body)
+        if self.pairs and takes_pairs(loop, self.kernel):
+            start = self._row_pairs(loop, start, stop)
+        self._counted(start, stop, 1, lambda i: self._turn(loop, i))
         self.is_parallel = outside
+
+    def _row_pairs(self, loop: Loop, start: ir.Value, stop: ir.Value) -> ir.Value:
+        """Two rows at a time where rows are short; the first row that is left."""
+        b, pair, one = self.builder, pair_rows(loop, self.kernel), ir.Constant(INT64, 1)
+        extent = next(s.extent for s in loop.body if isinstance(s, Loop))
+        most = ir.Constant(INT64, PAIRED_ROW // self.kernel.float_bytes)
+        is_short = b.icmp_signed("<=", self.registers[extent].value, most)
+        behind = b.select(is_short, b.sub(stop, b.and_(b.sub(stop, start), one)), start)
+        turn = replace(loop, body=pair.body)
+        self.at_once = dict(pair.at_once)
+
+        def body(i: ir.Value) -> None:
+            self.registers[pair.axis] = Register(b.add(i, one), DT_INT64)
+            self._turn(turn, i, (pair.axis,))
+
+        self._counted(start, behind, 2, body)
+        return behind
+
+    def _turn(self, loop: Loop, i: ir.Value, others: tuple[str, ...] = ()) -> None:
+        """The body of a loop; ``others`` are the axes of further rows, which it works on as well."""
+        self.registers[loop.var] = Register(i, DT_INT64)
+        around = self.asking, self.ahead
+        self.asking = find_asking(loop, self.inputs, others)
+        self.ahead = self._rows_ahead(self.asking.streams, 1 + len(others)) if self.asking else []
+        self._body(loop.body)
+        self.asking, self.ahead = around
 
     def _vector_loop(self, loop: Loop) -> None:
         """Whole vectors first, some at once, then masked ones for what is left; all masked where little work is done.
@@ -182,7 +217,7 @@ class _KernelEmitter(LaneEmitter):
             self._masked_vectors(loop, start, stop, sums[0])
             self._close_sums(loop, sums)
             return
-        self.lanes = lanes * registers_at_once(loop)
+        self.lanes = lanes * (self.at_once.get(loop) or registers_at_once(loop))
         whole = self._open_sums(loop)
         wide, self.lanes = self.lanes, lanes
         rest = self._open_sums(loop)

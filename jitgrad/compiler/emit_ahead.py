@@ -12,42 +12,43 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from jitgrad.compiler.emit_interleave import weight_of
-from jitgrad.compiler.loopir import VECTOR, Index, Load, Loop
+from jitgrad.compiler.loopir import VECTOR, Index, Load, Loop, Term
 
-Streams = tuple[tuple[str, Index], ...]
-"""Places that a loop goes through: buffers with indices."""
+
+class Stream(NamedTuple):
+    """Where a loop reads a row: a buffer, the index, and the name of the distance between rows."""
+
+    buffer: str
+    place: Index
+    stride: str
 
 
 class Asking(NamedTuple):
-    """A loop inside the loop of the variable ``row``, and the inputs whose rows are read by loops over its axis."""
+    """A loop over a row, or over several at once, and the inputs whose rows are read by loops over its axis."""
 
     loop: Loop
-    row: str
-    streams: Streams
+    streams: tuple[Stream, ...]
 
 
-def find_asking(row: Loop, inputs: Collection[str]) -> Asking | None:
+def find_asking(row: Loop, inputs: Collection[str], others: Collection[str] = ()) -> Asking | None:
     """The loop that asks for the next row; None where fewer than two go through a row: the processor fetches ahead by
-    itself then.
+    itself then. ``others`` are the axes of further rows that a turn works on.
     """
     passes = [s for s in row.body if isinstance(s, Loop) and s.kind == VECTOR]
     if len(passes) < 2:
         return None
     asking = max(passes, key=weight_of)
-    streams: dict[object, tuple[str, Index]] = {}
+    streams: dict[object, Stream] = {}
     for load in (s for p in passes if p.var == asking.var for s in p.body if isinstance(s, Load)):
-        if load.buffer in inputs and not load.bounds and _is_row(load.index, row.var, asking.var):
-            streams.setdefault((load.buffer, load.index.terms), (load.buffer, load.index))
-    return Asking(asking, row.var, tuple(streams.values()))
+        stride = _stride_of_rows(load.index, {row.var, *others}, asking.var)
+        if stride and load.buffer in inputs and not load.bounds:
+            streams.setdefault((load.buffer, load.index.terms), Stream(load.buffer, load.index, stride))
+    return Asking(asking, tuple(streams.values()))
 
 
-def stride_of(index: Index, var: str) -> str | int | None:
-    """The distance of places for neighbouring values of a variable; None where they do not depend on it."""
-    return next((term.stride for term in index.terms if term.var == var), None)
-
-
-def _is_row(index: Index, row: str, lane: str) -> bool:
-    """Whether elements of a row lie one behind the other, and rows a known distance apart."""
-    if {t.var for t in index.terms} != {row, lane}:
-        return False
-    return stride_of(index, lane) == 1 and isinstance(stride_of(index, row), str)
+def _stride_of_rows(index: Index, rows: Collection[str], lane: str) -> str | None:
+    """The distance of rows whose elements lie one behind the other; None where an index is not of that kind."""
+    if len(index.terms) != 2 or Term(lane) not in index.terms:
+        return None
+    row = next(t for t in index.terms if t != Term(lane))
+    return row.stride if row.var in rows and isinstance(row.stride, str) else None

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from jitgrad.compiler import llvmir as ir
-from jitgrad.compiler.emit_ahead import Asking, Streams, stride_of
+from jitgrad.compiler.emit_ahead import Stream
 from jitgrad.compiler.emit_places import Distance, PlaceEmitter, Shared
 from jitgrad.compiler.emit_registers import BOOL, INT32, INT64, POINTER, Register
 from jitgrad.compiler.loopir import Bound, Check, Load, Store, statements
@@ -97,20 +97,20 @@ class MemoryEmitter(PlaceEmitter):
             raw = self._masked("load", vector, [address, _int32(align), mask, raw_fill])
         return self._reversed(raw) if distance == -1 else raw
 
-    def _rows_ahead(self, asking: Asking) -> list[ir.Value]:
-        """How far ahead to ask for what each stream reads: a row, or 16 KB where rows have over 64 KB."""
+    def _rows_ahead(self, streams: Sequence[Stream], rows: int) -> list[ir.Value]:
+        """How far ahead to ask for what each stream reads: so many rows, or 16 KB where rows have over 64 KB."""
         b, found = self.builder, []
-        for buffer, index in asking.streams:
-            row, size = self.registers[str(stride_of(index, asking.row))].value, self.buffers[buffer][1].dtype.itemsize
+        for buffer, _, stride in streams:
+            row, size = self.registers[stride].value, self.buffers[buffer][1].dtype.itemsize
             is_short = b.icmp_signed("<", row, ir.Constant(INT64, SHORT_ROW // size))
-            found.append(b.select(is_short, row, ir.Constant(INT64, AHEAD // size)))
+            found.append(b.select(is_short, b.mul(row, ir.Constant(INT64, rows)), ir.Constant(INT64, AHEAD // size)))
         return found
 
-    def _ask_ahead(self, streams: Streams, ahead: Sequence[ir.Value]) -> None:
+    def _ask_ahead(self, streams: Sequence[Stream], ahead: Sequence[ir.Value]) -> None:
         """Bring what loops over the next row will read into the second cache."""
         b = self.builder
         call = declare(b.module, "llvm.prefetch.p0", ir.FunctionType(ir.VoidType(), [POINTER, INT32, INT32, INT32]))
-        for (buffer, index), distance in zip(streams, ahead, strict=True):
+        for (buffer, index, _), distance in zip(streams, ahead, strict=True):
             place, size = b.add(self._place(index)[0], distance), self.buffers[buffer][1].dtype.itemsize
             for line in range(0, self.lanes * size, CACHE_LINE):
                 address = self._address(buffer, b.add(place, ir.Constant(INT64, line // size)))

@@ -9,7 +9,7 @@ import numpy as np
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emit_ahead import Asking
-from jitgrad.compiler.loopir import Accumulator, Argument, Buffer, Kernel, Literal
+from jitgrad.compiler.loopir import Accumulator, Argument, Buffer, Kernel, Literal, Loop
 from jitgrad.compiler.scalar_emit import emit_op
 from jitgrad.compiler.scalar_values import constant, element_type
 from jitgrad.spec import DType
@@ -70,6 +70,7 @@ class RegisterEmitter:
         self.inputs = frozenset(b.name for b in kernel.buffers if b.role == "in")
         self.asking: Asking | None = None  # which loop asks for the next row of the loop around it
         self.ahead: list[ir.Value] = []  # how far, for each stream that it asks for
+        self.at_once: dict[Loop, int] = {}  # on how many registers loops over two rows work
         self.is_parallel = False  # inside a parallel loop, where most of the work is
 
     def _lane_numbers(self, type_: ir.Type = INT64) -> ir.Value:

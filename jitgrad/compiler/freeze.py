@@ -250,7 +250,7 @@ class _Freezer:
             elif buffer.role != "status":
                 assert buffer.extent is not None
                 extent = item.ints[item.kernel.ints.index(buffer.extent)].value(self.extents)
-                nbytes = part_bytes(buffer, extent, lanes_for(item.kernel, vector_bytes()))
+                nbytes = part_bytes(item.kernel, buffer, extent, lanes_for(item.kernel, vector_bytes()))
                 touched.append(((number, buffer.name), nbytes, True))
         return touched
 

@@ -13,6 +13,7 @@ from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler import native, tiers
 from jitgrad.compiler.cache import KernelCache, kernel_cache
 from jitgrad.compiler.emit import emit_kernel
+from jitgrad.compiler.emit_rows import pairs_rows
 from jitgrad.compiler.kernels import (
     enter_kernel,
     find_kernel,
@@ -77,12 +78,13 @@ def load_kernels(kernels: Sequence[Kernel]) -> list[str]:
 
 def _compile(kernels: Mapping[str, Kernel]) -> None:
     """Compile and load kernels, several at a time; with threads, quickly now and well in the background."""
-    with recording.span("emit", f"{len(kernels)} kernels"):
-        texts = {key: str(kernel_module(kernel, function_name(key))) for key, kernel in kernels.items()}
     is_quick = config.quick_start and get_num_threads() > 1
+    with recording.span("emit", f"{len(kernels)} kernels"):
+        texts = {key: _text(key, kernel, pairs=False) for key, kernel in kernels.items()}
     twice = [key for key, text in texts.items() if is_quick and tiers.may_be_compiled_twice(text)]
     once = [key for key in texts if key not in twice]
-    for key, code in zip(once, _compiled([texts[key] for key in once], map(function_name, once)), strict=True):
+    goods = {key: _good_text(key, kernel, texts[key]) for key, kernel in kernels.items()}
+    for key, code in zip(once, _compiled([goods[key]() for key in once], map(function_name, once)), strict=True):
         kernel_cache().put(key, code)
         enter_kernel(key, code[function_name(key)])
     names = [f"{function_name(key)}_quick" for key in twice]
@@ -90,7 +92,16 @@ def _compile(kernels: Mapping[str, Kernel]) -> None:
     for key, name, code in zip(twice, names, _compiled(quick, names, quickly=True), strict=True):
         enter_kernel(key, code[name])
     statistics.compiles += len(texts)
-    improve([tiers.Task(texts[key], partial(_replace, key, kernel_cache())) for key in twice])
+    improve([tiers.Task(goods[key], partial(_replace, key, kernel_cache())) for key in twice])
+
+
+def _text(key: str, kernel: Kernel, pairs: bool) -> str:
+    return str(kernel_module(kernel, function_name(key), pairs))
+
+
+def _good_text(key: str, kernel: Kernel, quick: str) -> tiers.Text:
+    """What is compiled well: rows in pairs, which are the same bits, and twice the code."""
+    return partial(_text, key, kernel, pairs=True) if pairs_rows(kernel) else lambda: quick
 
 
 def improve(tasks: list[tiers.Task]) -> None:
@@ -111,8 +122,8 @@ def _replace(key: str, cache: KernelCache, object_code: bytes) -> tuple[int, int
     return replace_kernel(key, code[function_name(key)]), code[function_name(key)]
 
 
-def kernel_module(kernel: Kernel, name: str = "kernel") -> ir.Module:
-    """The LLVM module of a kernel."""
+def kernel_module(kernel: Kernel, name: str = "kernel", pairs: bool = True) -> ir.Module:
+    """The LLVM module of a kernel; without ``pairs`` one that works on each row alone, in half the code."""
     module = ir.Module(name, has_fma())
-    emit_kernel(module, kernel, name, vector_bytes())
+    emit_kernel(module, kernel, name, vector_bytes(), pairs)
     return module

@@ -77,7 +77,8 @@ def place() -> None:
         enter(code)
     elif config.quick_start:
         importlib.import_module("jitgrad.compiler._codegen")  # here: a thread beside a busy one takes seconds for it
-        tiers.improver.add([tiers.Task(text(), enter_compiled)])
+        made = text()
+        tiers.improver.add([tiers.Task(lambda: made, enter_compiled)])
     else:
         enter_compiled(native.compile_to_object(text()))
 
