@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -16,6 +17,8 @@ import pytest
 import jitgrad as jg
 from jitgrad.compiler import tiers
 from jitgrad.compiler.firsts import first_calls
+from jitgrad.compiler.lower import kernels_of
+from jitgrad.compiler.machine import kernel_module
 from jitgrad.compiler.tiers import Improver, Task, may_be_compiled_twice
 from jitgrad.executable import Executable
 
@@ -130,7 +133,10 @@ def test_kernels_are_compiled_once_where_that_is_asked_for(variables: dict[str, 
 def test_records_are_changed_before_and_after_they_are_watched() -> None:
     improver = Improver()
     early, late = (np.array([[7, 0], [8, 0], [7, 0]]) for _ in range(2))
-    text = "define void @f() { ret void }"
+
+    def text() -> str:
+        return "define void @f() { ret void }"
+
     with improver._busy:
         improver.add([Task(lambda: text, lambda code: (7, 70)), Task(lambda: text, lambda code: (8, 80))])
         improver.watch(early)
@@ -162,7 +168,7 @@ def test_good_code_waits_for_first_calls_but_not_for_long(monkeypatch: pytest.Mo
     done: list[str] = []
 
     def task(name: str) -> Task:
-        return Task("define void @f() { ret void }", lambda code: (done.append(name) or 7, 70))
+        return Task(lambda: "define void @f() { ret void }", lambda code: (done.append(name) or 7, 70))
 
     improver = Improver()
     monkeypatch.setattr(tiers, "_PATIENCE", 60.0)
@@ -195,3 +201,15 @@ def test_a_first_call_lasts_until_its_run_is_over_and_others_are_none(monkeypatc
         f(np.ones(n))
     assert under_way == [1, 0, 1]
     assert first_calls._count == 0
+
+
+def test_what_is_long_is_written_once_where_code_is_wanted_quickly() -> None:
+    explanation = jg.compile(lambda x: np.sin(np.sin(np.sin(x)))).explain(np.ones(1000))
+    [cluster] = explanation.compiled[0].steps
+    [kernel] = kernels_of(cluster)
+    quick, good = (str(kernel_module(kernel, "k", quickly)) for quickly in (True, False))
+    written = r'define [^@]*@"jitgrad\.sin\.v\d+f64"'
+    assert len(re.findall(written, quick)) == 1
+    assert len(re.findall(r'call [^@]*@"jitgrad\.sin\.v\d+f64"', quick)) == 6  # whole registers, and masked ones
+    assert not re.findall(written, good)
+    assert len(quick) < 0.6 * len(good)

@@ -53,6 +53,16 @@ def _at(errors: np.ndarray, args: tuple[np.ndarray, ...]) -> str:
 
 @_dtypes
 @_functions
+@pytest.mark.parametrize("registers", [0, 1, 4])
+def test_calls_give_the_same_bits_as_what_is_written_out(function: Function, dtype: type, registers: int) -> None:
+    args = samples(function, dtype, 2000, np.random.default_rng(5))
+    lanes = registers * 32 // np.dtype(dtype).itemsize
+    called = compiled(function.name, dtype, lanes, shared_bytes=32)(*args)
+    assert called.tobytes() == compiled(function.name, dtype, lanes)(*args).tobytes()
+
+
+@_dtypes
+@_functions
 def test_special_values_are_those_of_numpy_and_scipy(function: Function, dtype: type) -> None:
     info = np.finfo(dtype)
     sizes = [0, 1, 2, 3, 0.5, 1.5, 1e30, info.max, info.tiny, info.smallest_subnormal, np.inf]

@@ -70,14 +70,17 @@ FUNCTIONS = (
 
 
 @cache
-def compiled(name: str, dtype: type, lanes: int) -> Callable[..., np.ndarray]:
-    """A loop that applies the function to arrays of the dtype, that many lanes at a time; 0 is the scalar form."""
-    title = f"vecmath_{name}_{np.dtype(dtype).name}_{lanes}"
-    module = ir.Module(title)
+def compiled(name: str, dtype: type, lanes: int, shared_bytes: int = 0) -> Callable[..., np.ndarray]:
+    """A loop that applies the function to arrays of the dtype, that many lanes at a time; 0 is the scalar form.
+
+    ``shared_bytes``: by calls for so many bytes, compiled quickly.
+    """
+    title = f"vecmath_{name}_{np.dtype(dtype).name}_{lanes}_{shared_bytes}"
+    module = ir.Module(title, shared_bytes=shared_bytes)
     arity, step = vecmath.ARITY[name], max(lanes, 1)
     _write_loop(module, title, name, _ELEMENT[dtype], lanes)
     signature = ctypes.CFUNCTYPE(None, ctypes.c_int64, *[ctypes.c_void_p] * (arity + 1))
-    entry = signature(native.compile_module(str(module), [title])[title])
+    entry = signature(native.compile_module(str(module), [title], quickly=shared_bytes > 0)[title])
 
     def apply(*args: np.ndarray) -> np.ndarray:
         count = args[0].size

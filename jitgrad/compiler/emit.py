@@ -42,13 +42,13 @@ MOST_POINTS = 16
 PAIRED_ROW = 16 << 10  # bytes
 
 
-def emit_kernel(module: ir.Module, kernel: Kernel, name: str, vector_bytes: int, pairs: bool = True) -> ir.Function:
-    """Add the kernel's function to a module; ``vector_bytes`` is the width of the machine's vector registers. Without
-    ``pairs`` each row is worked on alone.
+def emit_kernel(module: ir.Module, kernel: Kernel, name: str, vector_bytes: int) -> ir.Function:
+    """Add the kernel's function to a module; ``vector_bytes`` is the width of the machine's vector registers.
+    In a module of quick code each row is worked on alone.
     """
     function = ir.Function(module, KERNEL_TYPE, name)
     function.attributes.add("nounwind")
-    _KernelEmitter(function, kernel, lanes_for(kernel, vector_bytes), pairs).emit()
+    _KernelEmitter(function, kernel, lanes_for(kernel, vector_bytes)).emit()
     return function
 
 
@@ -70,9 +70,10 @@ def part_bytes(kernel: Kernel, buffer: Buffer, extent: int, lanes: int) -> int:
 class _KernelEmitter(LaneEmitter):
     """Emits a kernel: its arguments, then its statements, loop by loop."""
 
-    def __init__(self, function: ir.Function, kernel: Kernel, lanes: int, pairs: bool) -> None:
-        super().__init__(function, kernel, lanes)
-        self.pairs = pairs
+    @property
+    def is_quick(self) -> bool:
+        """Whether little code is worth more than fast code."""
+        return self.function.module.shared_bytes > 0
 
     def emit(self) -> None:
         self._prologue()
@@ -174,7 +175,7 @@ class _KernelEmitter(LaneEmitter):
         start, stop = self._range(loop)
         outside = self.is_parallel
         self.is_parallel |= loop.kind == PARALLEL
-        if self.pairs and takes_pairs(loop, self.kernel):
+        if not self.is_quick and takes_pairs(loop, self.kernel):
             start = self._row_pairs(loop, start, stop)
         self._counted(start, stop, 1, lambda i: self._turn(loop, i))
         self.is_parallel = outside
@@ -217,7 +218,7 @@ class _KernelEmitter(LaneEmitter):
             self._masked_vectors(loop, start, stop, sums[0])
             self._close_sums(loop, sums)
             return
-        self.lanes = lanes * (self.at_once.get(loop) or registers_at_once(loop))
+        self.lanes = lanes * self._at_once(loop)
         whole = self._open_sums(loop)
         wide, self.lanes = self.lanes, lanes
         rest = self._open_sums(loop)
@@ -236,6 +237,12 @@ class _KernelEmitter(LaneEmitter):
         else:
             part(start, stop, None)
         self._close_sums(loop, [whole, rest])
+
+    def _at_once(self, loop: Loop) -> int:
+        """How many registers a turn works on; of what is wanted quickly one, where no sum depends on it."""
+        if self.is_quick and not any(isinstance(s, Update) for s in loop.body):
+            return 1
+        return self.at_once.get(loop) or registers_at_once(loop)
 
     def _masked_vectors(
         self, loop: Loop, start: ir.Value, stop: ir.Value, sums: dict[str, ir.Value], segment: ir.Value | None = None
@@ -346,7 +353,7 @@ class _KernelEmitter(LaneEmitter):
             inside = b.trunc(b.select(b.icmp_signed("<", left, most), left, most), INT32)
             self._column_body(loop, i, b.icmp_unsigned("<", self._lane_numbers(INT32), self._splat(inside, lanes)))
 
-        self.lanes = lanes * columns_at_once(loop)
+        self.lanes = lanes * (1 if self.is_quick else columns_at_once(loop))
         split = b.sub(stop, b.srem(b.sub(stop, start), ir.Constant(INT64, self.lanes)))
         self._counted(start, split, self.lanes, full)
         self.lanes = lanes

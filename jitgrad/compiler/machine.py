@@ -13,7 +13,6 @@ from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler import native, tiers
 from jitgrad.compiler.cache import KernelCache, kernel_cache
 from jitgrad.compiler.emit import emit_kernel
-from jitgrad.compiler.emit_rows import pairs_rows
 from jitgrad.compiler.kernels import (
     enter_kernel,
     find_kernel,
@@ -78,30 +77,30 @@ def load_kernels(kernels: Sequence[Kernel]) -> list[str]:
 
 def _compile(kernels: Mapping[str, Kernel]) -> None:
     """Compile and load kernels, several at a time; with threads, quickly now and well in the background."""
-    is_quick = config.quick_start and get_num_threads() > 1
+    quick: dict[str, str] = {}
     with recording.span("emit", f"{len(kernels)} kernels"):
-        texts = {key: _text(key, kernel, pairs=False) for key, kernel in kernels.items()}
-    twice = [key for key, text in texts.items() if is_quick and tiers.may_be_compiled_twice(text)]
-    once = [key for key in texts if key not in twice]
-    goods = {key: _good_text(key, kernel, texts[key]) for key, kernel in kernels.items()}
-    for key, code in zip(once, _compiled([goods[key]() for key in once], map(function_name, once)), strict=True):
+        if config.quick_start and get_num_threads() > 1:
+            texts = {key: str(kernel_module(kernel, _quick_name(key), True)) for key, kernel in kernels.items()}
+            quick = {key: text for key, text in texts.items() if tiers.may_be_compiled_twice(text)}
+        once = {key: _good_text(key, kernel) for key, kernel in kernels.items() if key not in quick}
+    for key, code in zip(once, _compiled(list(once.values()), map(function_name, once)), strict=True):
         kernel_cache().put(key, code)
         enter_kernel(key, code[function_name(key)])
-    names = [f"{function_name(key)}_quick" for key in twice]
-    quick = [texts[key].replace(function_name(key), name) for key, name in zip(twice, names, strict=True)]
-    for key, name, code in zip(twice, names, _compiled(quick, names, quickly=True), strict=True):
+    names = list(map(_quick_name, quick))
+    for key, name, code in zip(quick, names, _compiled(list(quick.values()), names, quickly=True), strict=True):
         enter_kernel(key, code[name])
-    statistics.compiles += len(texts)
-    improve([tiers.Task(goods[key], partial(_replace, key, kernel_cache())) for key in twice])
+    statistics.compiles += len(kernels)
+    improve([
+        tiers.Task(partial(_good_text, key, kernels[key]), partial(_replace, key, kernel_cache())) for key in quick
+    ])  # fmt: skip
 
 
-def _text(key: str, kernel: Kernel, pairs: bool) -> str:
-    return str(kernel_module(kernel, function_name(key), pairs))
+def _quick_name(key: str) -> str:
+    return f"{function_name(key)}_quick"
 
 
-def _good_text(key: str, kernel: Kernel, quick: str) -> tiers.Text:
-    """What is compiled well: rows in pairs, which are the same bits, and twice the code."""
-    return partial(_text, key, kernel, pairs=True) if pairs_rows(kernel) else lambda: quick
+def _good_text(key: str, kernel: Kernel) -> str:
+    return str(kernel_module(kernel, function_name(key)))
 
 
 def improve(tasks: list[tiers.Task]) -> None:
@@ -122,8 +121,10 @@ def _replace(key: str, cache: KernelCache, object_code: bytes) -> tuple[int, int
     return replace_kernel(key, code[function_name(key)]), code[function_name(key)]
 
 
-def kernel_module(kernel: Kernel, name: str = "kernel", pairs: bool = True) -> ir.Module:
-    """The LLVM module of a kernel; without ``pairs`` one that works on each row alone, in half the code."""
-    module = ir.Module(name, has_fma())
-    emit_kernel(module, kernel, name, vector_bytes(), pairs)
+def kernel_module(kernel: Kernel, name: str = "kernel", quickly: bool = False) -> ir.Module:
+    """The LLVM module of a kernel: fast code, or little of it, which is compiled ``quickly``; both give the same
+    bits.
+    """
+    module = ir.Module(name, has_fma(), vector_bytes() if quickly else 0)
+    emit_kernel(module, kernel, name, vector_bytes())
     return module

@@ -74,8 +74,7 @@ def _compiled(stub: str, text: Callable[[str], str]) -> int:
         return compile_cached(stub, partial(text, stub), [stub])[stub]
     quick = _quick(stub)
     address = native.load_object(ahead.take(quick, partial(_quick_text, stub, text), quickly=True), [quick])[quick]
-    good = text(stub)
-    improve([Task(lambda: good, partial(_improved, stub, address, kernel_cache()))])
+    improve([Task(partial(text, stub), partial(_improved, stub, address, kernel_cache()))])
     return address
 
 

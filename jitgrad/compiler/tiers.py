@@ -29,9 +29,6 @@ _PATIENCE = 0.25  # seconds that a task waits for first calls: a first run may b
 _LOOSE = ("contract", "reassoc", "afn", "arcp", "fast")
 
 
-Text = Callable[[], str]
-
-
 def may_be_compiled_twice(text: str) -> bool:
     """Whether both codes of a module give the same bits."""
     return not any(f" {flag} " in text for flag in _LOOSE)
@@ -39,11 +36,11 @@ def may_be_compiled_twice(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A module to compile well, and what to do with its object code: functions that give its text, when its turn comes,
-    and an old and a new address.
+    """A module to compile well, by what gives its text, and what to do with its object code: a function that gives an
+    old and a new address.
     """
 
-    text: Text
+    text: Callable[[], str]
     enter: Callable[[bytes], tuple[int, int]]
 
 
@@ -102,8 +99,9 @@ class Improver:
             return bool(self._tasks)
 
     def _do(self, task: Task) -> None:
+        text = task.text()
         with self._busy:
-            object_code = native.compile_in_background(task.text())
+            object_code = native.compile_in_background(text)
         old, new = task.enter(object_code)
         with self._lock:
             self._replaced[old] = new

@@ -77,8 +77,7 @@ def place() -> None:
         enter(code)
     elif config.quick_start:
         importlib.import_module("jitgrad.compiler._codegen")  # here: a thread beside a busy one takes seconds for it
-        made = text()
-        tiers.improver.add([tiers.Task(lambda: made, enter_compiled)])
+        tiers.improver.add([tiers.Task(text, enter_compiled)])
     else:
         enter_compiled(native.compile_to_object(text()))
 

@@ -9,11 +9,16 @@ from jitgrad.compiler.llvmir.values import Value
 
 
 class Module:
-    """Functions and variables by name; ``has_fma`` says that the processor adds a product with one rounding."""
+    """Functions and variables by name; ``has_fma`` says that the processor adds a product with one rounding.
 
-    def __init__(self, name: str, has_fma: bool = False) -> None:
+    ``shared_bytes``: what is long and needed often is a function of its own, which works on a register of so many
+    bytes; 0: it is written out in each place.
+    """
+
+    def __init__(self, name: str, has_fma: bool = False, shared_bytes: int = 0) -> None:
         self.name = name
         self.has_fma = has_fma
+        self.shared_bytes = shared_bytes
         self.functions: dict[str, Function] = {}
         self.variables: dict[str, GlobalVariable] = {}
         self._metadata: list[str] = []

@@ -1,12 +1,14 @@
 """Vector mathematics in LLVM IR, by NumPy's and SciPy's names; it knows no loops and no arrays.
 
-`emit` writes one function as straight-line instructions at the builder's place, for a scalar or a vector alike.
+`emit` writes one function as straight-line instructions at the builder's place, for a scalar or a vector alike, or a
+call of it where the module shares what is long.
 The largest errors are in docs/accuracy.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.vecmath import (
@@ -20,6 +22,7 @@ from jitgrad.compiler.vecmath import (
     trigonometric,
 )
 from jitgrad.compiler.vecmath.lanes import Lanes, Real
+from jitgrad.compiler.vecmath.shared import call_by_registers
 
 _FUNCTIONS: dict[str, Callable[..., Real]] = {
     "exp": exponential.exp,
@@ -67,5 +70,11 @@ def emit(builder: ir.IRBuilder, name: str, args: Sequence[ir.Value]) -> ir.Value
     The result has that type. The builder is left after the last instruction, perhaps in another basic block. A name
     that is not in NAMES is a KeyError.
     """
+    if builder.module.shared_bytes:
+        return call_by_registers(builder, f"jitgrad.{name}", args, partial(_written, name))
+    return _written(name, builder, args)
+
+
+def _written(name: str, builder: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
     lanes = Lanes(builder, args[0].type)
     return _FUNCTIONS[name](*(Real(lanes, value) for value in args)).value
