@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -33,56 +33,67 @@ def held() -> Iterator[threading.Lock]:
         pass
 
 
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """The thread that compiled each text."""
+    found: dict[str, int] = {}
+
+    def noting(compile_text: Callable[[str, bool], bytes]) -> Callable[[str, bool], bytes]:
+        def noted(text: str, quickly: bool) -> bytes:
+            found[text] = threading.get_ident()
+            return compile_text(text, quickly)
+
+        return noted
+
+    monkeypatch.setattr(native, "compile_ahead", noting(native.compile_ahead))
+    monkeypatch.setattr(ahead, "_compiled_here", noting(ahead._compiled_here))
+    return found
+
+
 @pytest.mark.parametrize("quickly", [True, False])
-def test_code_is_that_of_the_text_whoever_compiles_it(quickly: bool) -> None:
-    alone = native.compile_to_object(_text("f"), quickly=quickly)
-    asked: list[int] = []
-
-    def text() -> str:
-        asked.append(threading.get_ident())
-        return _text("f")
-
-    ahead.begin({"f": (text, quickly)})
-    while not asked:
+def test_code_is_that_of_the_text_whoever_compiles_it(quickly: bool, workers: dict[str, int]) -> None:
+    text, here = _text("f"), threading.get_ident()
+    alone = native.compile_to_object(text, quickly=quickly)
+    ahead.begin({"f": (lambda: text, quickly)})
+    while text not in workers:
         pass
-    assert ahead.take("f", text, quickly) == alone
-    assert asked != [threading.get_ident()]
-    assert ahead.take("f", text, quickly) == alone  # nothing is begun any more
-    assert len(asked) == 2
+    assert ahead.take("f", lambda: text, quickly) == alone
+    assert workers.pop(text) != here
+    assert ahead.take("f", lambda: text, quickly) == alone  # nothing is begun any more
+    assert workers.pop(text) == here
 
 
 @pytest.mark.usefixtures("held")
-def test_what_the_thread_has_not_begun_is_compiled_by_who_takes_it() -> None:
-    asked: list[int] = []
-
-    def text() -> str:
-        asked.append(threading.get_ident())
-        return _text("g")
-
-    ahead.begin({"g": (text, False)})
-    assert ahead.take("g", text) == native.compile_to_object(_text("g"))
-    assert asked == [threading.get_ident()]
+def test_what_the_thread_has_not_begun_is_compiled_by_who_takes_it(workers: dict[str, int]) -> None:
+    text = _text("g")
+    ahead.begin({"g": (lambda: text, False)})
+    assert ahead.take("g", lambda: "nonsense") == native.compile_to_object(text)
+    assert workers == {text: threading.get_ident()}
 
 
-def test_who_waits_compiles_others() -> None:
-    begun, go_on, asked = threading.Event(), threading.Event(), []
+def test_who_waits_compiles_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on, here = threading.Event(), threading.Event(), []
+    compile_here = ahead._compiled_here
 
-    def slow() -> str:
+    def slowly(text: str, quickly: bool) -> bytes:
         begun.set()
         assert go_on.wait(60)
-        return _text("slow")
+        return compile_here(text, quickly)
 
-    def other() -> str:
-        asked.append(threading.get_ident())
+    def noted(text: str, quickly: bool) -> bytes:
+        here.append(text)
         go_on.set()
-        return _text("other")
+        return compile_here(text, quickly)
 
-    ahead.begin({"slow": (slow, False), "other": (other, False)})
+    monkeypatch.setattr(native, "compile_ahead", slowly)
+    monkeypatch.setattr(ahead, "_compiled_here", noted)
+    slow, other = _text("slow"), _text("other")
+    ahead.begin({"slow": (lambda: slow, False), "other": (lambda: other, False)})
     assert begun.wait(60)
-    ahead.take("slow", slow)
-    assert asked == [threading.get_ident()]
-    assert ahead.take("other", other) == native.compile_to_object(_text("other"))
-    assert len(asked) == 1
+    ahead.take("slow", lambda: slow)
+    assert here == [other]
+    assert ahead.take("other", lambda: other) == native.compile_to_object(other)
+    assert here == [other]
 
 
 def test_errors_of_the_thread_are_raised_where_the_code_is_taken() -> None:
@@ -96,27 +107,26 @@ def test_errors_of_the_thread_are_raised_where_the_code_is_taken() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_compiles_what_the_parent_had_begun() -> None:
-    go_on, begun = threading.Event(), threading.Event()
+    go_on, begun, text = threading.Event(), threading.Event(), _text("h")
 
-    def text() -> str:
+    def compile_slowly(text: str, quickly: bool) -> bytes:
         begun.set()
         assert go_on.wait(60)
-        return _text("h")
+        return ahead._compiled_here(text, quickly)
 
     task = ahead._Task(text, False)
     ahead._tasks["h"] = task
-    taker = threading.Thread(target=lambda: task.is_mine() and task.do(ahead._compiled_here))
+    taker = threading.Thread(target=lambda: task.is_mine() and task.do(compile_slowly))
     taker.start()
     assert begun.wait(60)
     child = os.fork()
     if child == 0:
-        go_on.set()
-        made = ahead.take("h", text)
-        os._exit(0 if made == native.compile_to_object(_text("h")) else 1)
+        made = ahead.take("h", lambda: "nonsense")
+        os._exit(0 if made == native.compile_to_object(text) else 1)
     go_on.set()
     taker.join()
     assert os.waitpid(child, 0)[1] == 0
-    ahead.take("h", text)
+    ahead.take("h", lambda: text)
 
 
 @_OURS

@@ -46,7 +46,7 @@ from jitgrad.compiler import native
 from jitgrad.compiler.blas_ir import BLOCK, GUARD_STUBS, MATMUL_STUBS, RESET_STUB, guard_ir, matmul_ir
 from jitgrad.compiler.blas_library import blas_address, get_threads_address, set_threads_address
 from jitgrad.compiler.cache import compile_cached
-from jitgrad.compiler.product_code import begin_modules
+from jitgrad.compiler.product_code import Module
 
 INT32_MAX = 2**31 - 1
 _CHUNK_FLOPS = 2_000_000  # of float32, about 20 us
@@ -218,11 +218,10 @@ def _text(stub: str) -> str:
     return matmul_ir(next(dtype for dtype, name in MATMUL_STUBS.items() if name == stub))
 
 
-def begin_stubs(dtype: np.dtype[Any]) -> None:
-    """Begin to compile what `matmul_step` and `guard_steps` refer to."""
+def stub_modules(dtype: np.dtype[Any]) -> dict[str, Module]:
+    """The modules that `matmul_step` and `guard_steps` refer to."""
     stub = MATMUL_STUBS.get(dtype.name)
-    if stub is not None:
-        begin_modules({_MODULES[stub]: (partial(_text, stub), True), "blas_guard": (guard_ir, True)})
+    return {_MODULES[stub]: (partial(_text, stub), True), "blas_guard": (guard_ir, True)} if stub is not None else {}
 
 
 @cache

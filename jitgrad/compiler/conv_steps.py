@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.compiler.blas import BlasStep
-from jitgrad.compiler.product_code import begin_code, product_address
+from jitgrad.compiler.product_code import Module, code_modules, product_address
 from jitgrad.compiler.register_ir import KINDS, convolution_tile_names
 
 _GEOMETRY = (
@@ -46,11 +46,11 @@ def convolution_steps(
     ]
 
 
-def begin_convolution(dtype: np.dtype[Any], form: str) -> None:
-    """Begin to compile what `convolution_steps` refers to."""
-    begin_code((WINDOWS_STUBS if form == "windows" else FILTERS_STUBS)[dtype.name], _text, _tiles_text)
-    if form == "filters":
-        begin_code(GATHER_STUBS[dtype.name], _text)
+def convolution_modules(dtype: np.dtype[Any], form: str) -> dict[str, Module]:
+    """The modules that `convolution_steps` refers to."""
+    stub = (WINDOWS_STUBS if form == "windows" else FILTERS_STUBS)[dtype.name]
+    gather = code_modules(GATHER_STUBS[dtype.name], _text) if form == "filters" else {}
+    return code_modules(stub, _text, _tiles_text) | gather
 
 
 def _step(

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from jitgrad.compiler.blas import BlasStep, Operand, product_block
-from jitgrad.compiler.gemv_steps import begin_sum, sum_step
-from jitgrad.compiler.product_code import begin_code, product_address
+from jitgrad.compiler.gemv_steps import sum_modules, sum_step
+from jitgrad.compiler.product_code import Module, code_modules, product_address
 from jitgrad.compiler.register_ir import KINDS, tile_names
 
 STUBS = {"float32": "jitgrad_multiply_f32", "float64": "jitgrad_multiply_f64"}
@@ -41,11 +41,9 @@ def product_steps(
     return steps
 
 
-def begin_product(dtype: np.dtype[Any], has_parts: bool) -> None:
-    """Begin to compile what `product_steps` refers to."""
-    begin_code(STUBS[dtype.name], _text, _tiles_text)
-    if has_parts:
-        begin_sum(dtype)
+def product_modules(dtype: np.dtype[Any], has_parts: bool) -> dict[str, Module]:
+    """The modules that `product_steps` refers to."""
+    return code_modules(STUBS[dtype.name], _text, _tiles_text) | (sum_modules(dtype) if has_parts else {})
 
 
 def _text(stub: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.compiler.blas import BlasStep, Operand
-from jitgrad.compiler.product_code import begin_code, product_address
+from jitgrad.compiler.product_code import Module, code_modules, product_address
 
 DOTS_STUBS = {"float32": "jitgrad_dots_f32", "float64": "jitgrad_dots_f64"}
 COMBINE_STUBS = {"float32": "jitgrad_combine_f32", "float64": "jitgrad_combine_f64"}
@@ -37,16 +37,15 @@ def vector_steps(
     return steps
 
 
-def begin_vector_product(dtype: np.dtype[Any], combines: bool, is_cut: bool) -> None:
-    """Begin to compile what `vector_steps` refers to."""
-    begin_code((COMBINE_STUBS if combines else DOTS_STUBS)[dtype.name], _text)
-    if is_cut:
-        begin_sum(dtype)
+def vector_modules(dtype: np.dtype[Any], combines: bool, is_cut: bool) -> dict[str, Module]:
+    """The modules that `vector_steps` refers to."""
+    product = code_modules((COMBINE_STUBS if combines else DOTS_STUBS)[dtype.name], _text)
+    return product | (sum_modules(dtype) if is_cut else {})
 
 
-def begin_sum(dtype: np.dtype[Any]) -> None:
-    """Begin to compile what `sum_step` refers to."""
-    begin_code(SUM_STUBS[dtype.name], _text)
+def sum_modules(dtype: np.dtype[Any]) -> dict[str, Module]:
+    """The modules that `sum_step` refers to."""
+    return code_modules(SUM_STUBS[dtype.name], _text)
 
 
 def sum_step(dtype: np.dtype[Any], part: int, to: int, count: int, parts: int) -> BlasStep:

@@ -7,13 +7,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from jitgrad.compiler.blas import begin_stubs
-from jitgrad.compiler.conv_steps import begin_convolution
+from jitgrad.compiler.blas import stub_modules
+from jitgrad.compiler.conv_steps import convolution_modules
 from jitgrad.compiler.gemm import plan_product
-from jitgrad.compiler.gemm_steps import begin_product
+from jitgrad.compiler.gemm_steps import product_modules
 from jitgrad.compiler.gemv import plan_vector_product
-from jitgrad.compiler.gemv_steps import begin_vector_product
+from jitgrad.compiler.gemv_steps import vector_modules
 from jitgrad.compiler.nodes import Convolution, Product
+from jitgrad.compiler.product_code import Module, begin_modules
 from jitgrad.program import Program
 
 
@@ -25,21 +26,20 @@ def product_sizes(program: Program, item: Product) -> tuple[tuple[int, int, int]
 
 def begin_products(program: Program, steps: Iterable[object]) -> None:
     """Begin to compile the code of the products and convolutions among ``steps``; it is wanted when they are bound."""
+    modules: dict[str, Module] = {}
     for item in steps:
         if isinstance(item, Convolution):
-            begin_convolution(program.specs[item.value].dtype, item.form)
+            modules |= convolution_modules(program.specs[item.value].dtype, item.form)
         elif isinstance(item, Product):
-            _begin(program, item)
+            modules |= _modules_of(program, item)
+    begin_modules(modules)
 
 
-def _begin(program: Program, item: Product) -> None:
+def _modules_of(program: Program, item: Product) -> dict[str, Module]:
     dtype, (sizes, batch) = program.specs[item.value].dtype, product_sizes(program, item)
     transposed = item.transpose_a, item.transpose_b
     vector = plan_vector_product(dtype, sizes, batch, transposed)
-    own = None if vector is not None else plan_product(dtype, sizes, batch, transposed)
     if vector is not None:
-        begin_vector_product(dtype, vector.combines, vector.parts > 0)
-    elif own is None:
-        begin_stubs(dtype)
-    else:
-        begin_product(dtype, own.parts > 1)
+        return vector_modules(dtype, vector.combines, vector.parts > 0)
+    own = plan_product(dtype, sizes, batch, transposed)
+    return stub_modules(dtype) if own is None else product_modules(dtype, own.parts > 1)

@@ -26,7 +26,7 @@ def product_address(
 
     It may call the functions ``tiles``, of the module that ``tiles_text`` gives: loops on registers, which quick code
     would keep in memory. They are compiled well before the first run, which takes 12 to 18 ms and saves it four fifths;
-    `begin_code` does that while the stages are at work.
+    `begin_modules` does that while the stages are at work.
     """
     found = _addresses.get(stub)
     if found is None:
@@ -39,11 +39,13 @@ def product_address(
     return found
 
 
-def begin_code(stub: str, text: Callable[[str], str], tiles_text: Callable[[str], str] | None = None) -> None:
-    """Begin to compile what `product_address` will need, where it is neither in memory nor on disk."""
-    if stub in _addresses:
-        return
+def code_modules(
+    stub: str, text: Callable[[str], str], tiles_text: Callable[[str], str] | None = None
+) -> dict[str, Module]:
+    """The modules that `product_address` will need, where they are neither in memory nor on disk."""
     modules: dict[str, Module] = {}
+    if stub in _addresses:
+        return modules
     if tiles_text is not None:
         modules[f"{stub}_tiles"] = partial(tiles_text, stub), False
     if config.quick_start:
@@ -51,7 +53,7 @@ def begin_code(stub: str, text: Callable[[str], str], tiles_text: Callable[[str]
             modules[_quick(stub)] = partial(_quick_text, stub, text), True
     else:
         modules[stub] = partial(text, stub), False
-    begin_modules(modules)
+    return modules
 
 
 def begin_modules(modules: Mapping[str, Module]) -> None:
