@@ -2,9 +2,11 @@
 nothing.
 
 llvmlite serialises all calls into LLVM by one lock. LLVM itself asks only that threads do not share a context or a
-target machine, so the calls that take the time (parsing, passes, code generation) are made here through a second
-handle of the same library, without that lock and without the GIL: two modules on two processors take 0.53 of the time
-that they take one after the other. What a module becomes depends on its text alone, not on the thread or the order.
+target machine, so calls are made here through two other handles of the same library, without that lock: those that
+take the time (parsing, passes, code generation) without the GIL, and two modules on two processors take 0.53 of the
+time that they take one after the other; those that take microseconds with it, for a thread that gives it up beside a
+busy one waits 5 ms until it has it back. What a module becomes depends on its text alone, not on the thread or the
+order.
 
 The target machine has the settings of Numba's CPU code generator: this processor, its instruction sets, static
 relocation, the large code model; but level 1 for good code, which runs as fast as level 3 and takes 0.93 of the time,
@@ -29,20 +31,31 @@ PIPELINE = ("sroa", "simplify_cfg")
 
 QUICK, GOOD = 0, 1
 
-_library = ctypes.CDLL(ffi.lib._name)
+_released, _held = ctypes.CDLL(ffi.lib._name), ctypes.PyDLL(ffi.lib._name)
 
 
-def _unlocked(name: str) -> Callable[..., Any]:
+def _function(library: ctypes.CDLL, name: str) -> Callable[..., Any]:
     """The function of the library that llvmlite calls under its lock."""
     locked = getattr(ffi.lib, name)
-    function: Callable[..., Any] = getattr(_library, name)
+    function: Callable[..., Any] = getattr(library, name)
     function.argtypes, function.restype = locked.argtypes, locked.restype  # type: ignore[attr-defined]
     return function
 
 
-_parse = _unlocked("LLVMPY_ParseAssembly")
-_run_passes = _unlocked("LLVMPY_RunNewModulePassManager")
-_emit = _unlocked("LLVMPY_TargetMachineEmitToMemory")
+_parse = _function(_released, "LLVMPY_ParseAssembly")
+_run_passes = _function(_released, "LLVMPY_RunNewModulePassManager")
+_emit = _function(_released, "LLVMPY_TargetMachineEmitToMemory")
+_new_context = _function(_held, "LLVMPY_ContextCreate")
+_end_context = _function(_held, "LLVMPY_ContextDispose")
+_end_module = _function(_held, "LLVMPY_DisposeModule")
+_set_layout = _function(_held, "LLVMPY_SetDataLayout")
+_verify = _function(_held, "LLVMPY_VerifyModule")
+_new_pass_builder = _function(_held, "LLVMPY_CreatePassBuilder")
+_end_pass_builder = _function(_held, "LLVMPY_DisposePassBuilder")
+_buffer_start = _function(_held, "LLVMPY_GetBufferStart")
+_buffer_size = _function(_held, "LLVMPY_GetBufferSize")
+_end_buffer = _function(_held, "LLVMPY_DisposeMemoryBuffer")
+_end_string = _function(_held, "LLVMPY_DisposeString")
 
 
 class Generator:
@@ -50,40 +63,81 @@ class Generator:
 
     def __init__(self, level: int) -> None:
         self._machine = _new_machine(level)
-        self._layout = str(self._machine.target_data)
+        self._layout = str(self._machine.target_data).encode()
         self._options = llvm.create_pipeline_tuning_options(speed_level=2)
         self._passes = llvm.create_new_module_pass_manager()
         for name in PIPELINE:
             getattr(self._passes, f"add_{name}_pass")()
 
-    def object_code(self, text: str, link: Sequence[Any] = ()) -> bytes:
-        """Object code of a module and of the Numba libraries that it calls. RuntimeError for malformed IR."""
-        module = self._module(text, llvm.get_global_context() if link else llvm.create_context())
+    def object_code(self, text: str) -> bytes:
+        """Object code of a module. RuntimeError for malformed IR."""
+        context = _new_context()
+        try:
+            with _Message() as message:
+                module = _parse(context, text.encode(), message.place)
+                try:
+                    message.check("LLVM IR parsing error\n")
+                    return self._generated(module)
+                finally:
+                    if module:
+                        _end_module(module)
+        finally:
+            _end_context(context)
+
+    def linked_code(self, text: str, link: Sequence[Any]) -> bytes:
+        """Object code of a module and of the Numba libraries that it calls."""
+        module = llvm.parse_assembly(text)
         for library in link:
             module.link_in(library._get_module_for_linking(), preserve=True)
-        module.data_layout = self._layout
-        module.verify()
+        return self._generated(module)
+
+    def _generated(self, module: Any) -> bytes:
+        _set_layout(module, self._layout)
+        with _Message() as message:
+            _verify(module, message.place)
+            message.check()
         # A pass builder is good for one run: the run leaves callbacks in it that refer to the run's own objects.
-        _run_passes(self._passes, module, llvm.create_pass_builder(self._machine, self._options))
+        builder = _new_pass_builder(self._machine, self._options)
+        try:
+            _run_passes(self._passes, module, builder)
+        finally:
+            _end_pass_builder(builder)
         return self._emitted(module)
 
-    def _module(self, text: str, context: llvm.ContextRef) -> llvm.ModuleRef:
-        with ffi.OutputString() as error:
-            module = llvm.ModuleRef(_parse(context, text.encode(), error), context)
-            if error:
-                module.close()
-                raise RuntimeError(f"LLVM IR parsing error\n{error}")
-        return module
-
-    def _emitted(self, module: llvm.ModuleRef) -> bytes:
-        with ffi.OutputString() as error:
-            buffer = _emit(self._machine, module, 1, error)
+    def _emitted(self, module: Any) -> bytes:
+        with _Message() as message:
+            buffer = _emit(self._machine, module, 1, message.place)
             if not buffer:
-                raise RuntimeError(str(error))
+                raise RuntimeError(message.text)
         try:
-            return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer))
+            return ctypes.string_at(_buffer_start(buffer), _buffer_size(buffer))
         finally:
-            ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
+            _end_buffer(buffer)
+
+
+class _Message:
+    """Room for LLVM's words on an error."""
+
+    def __init__(self) -> None:
+        self._pointer = ctypes.c_char_p(None)
+        self.place = ctypes.byref(self._pointer)
+
+    def __enter__(self) -> _Message:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pointer:
+            _end_string(self._pointer)
+
+    @property
+    def text(self) -> str:
+        """The words; empty for none."""
+        return (self._pointer.value or b"").decode(errors="replace")
+
+    def check(self, title: str = "") -> None:
+        """Raise what there is."""
+        if self.text:
+            raise RuntimeError(title + self.text)
 
 
 def object_codes(texts: Sequence[str], threads: int, level: int) -> list[bytes]:
@@ -107,7 +161,7 @@ def object_codes(texts: Sequence[str], threads: int, level: int) -> list[bytes]:
 
 def linked_code(text: str, link: Sequence[Any]) -> bytes:
     """Object code of a text and of the Numba libraries that it calls; one caller at a time."""
-    return _generator(0, GOOD).object_code(text, link)
+    return _generator(0, GOOD).linked_code(text, link)
 
 
 def background_code(text: str) -> bytes:
