@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -89,6 +89,7 @@ class Calls:
         self._entries: dict[tuple[Any, ...], Entry] = {}
         self._used: dict[tuple[Any, ...], int] = {}
         self._plain: dict[tuple[Any, ...] | None, Entry] = {}  # entries of calls with arrays only, by dtypes and shapes
+        self._listed: dict[tuple[Any, ...] | None, tuple[Callable[[Sequence[Any]], list[Any]], Results]] = {}
         self._models: dict[Any, _Model] = {}
         self._clock = 0
         self._latest: _Call | None = None
@@ -184,6 +185,21 @@ class Calls:
         text = layout(f"argument {name} of {self.name}: {what}", needed=f"at {source_text(user_source())}")
         return type(error)("\n".join([text, *hints]))
 
+    def interpret(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call op by op in NumPy. From the time that its program is one function, little is done around it."""
+        key = None if kwargs else _key_of_arrays(args)
+        listed = self._listed.get(key)
+        if listed is not None and not recording.sinks and not conditions.words[conditions.OBSERVERS]:
+            return listed[1].build(listed[0](args))
+        with recording.span("call", self.name):
+            entry, arrays = self.concrete_call(args, kwargs)
+            result = entry.results.build(entry.runner.interpret(arrays))
+        if key in self._plain:
+            run = entry.runner.listed()
+            if run is not None:
+                self._listed[key] = run, entry.results
+        return result
+
     def concrete_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Entry, list[Any]]:
         """What runs a call, and its arrays. TypeError for traced values."""
         key = None if kwargs else _key_of_arrays(args)
@@ -231,6 +247,7 @@ class Calls:
             self._steady.forget(key)
         self._used.pop(key, None)
         self._plain.clear()
+        self._listed.clear()
         del self._entries[key]
 
     def _run_of(self, call: _Call) -> tuple[Runner, Results]:

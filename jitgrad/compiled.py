@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jitgrad import recording
 from jitgrad.calls import Calls, max_traces
 from jitgrad.eagerness import is_eager, local
 from jitgrad.forking import renew_when_forked
@@ -108,9 +107,7 @@ class Compiled:
 
     def interpret(self, *args: Any, **kwargs: Any) -> Any:
         """The result of the same program, run op by op in NumPy."""
-        with recording.span("call", self.__name__):
-            entry, arrays = self._calls.concrete_call(args, kwargs)
-            return entry.results.build(entry.runner.interpret(arrays))
+        return self._calls.interpret(args, kwargs)
 
     def explain(self, *args: Any, **kwargs: Any) -> Any:
         """What happens to a call with these arguments: ``.text``, and one text per stage of the compiler."""

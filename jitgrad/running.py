@@ -24,7 +24,7 @@ from jitgrad.following import Follower
 from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Operation, Tensor
 from jitgrad.inlining import inlined
-from jitgrad.interpreter import interpret, run_operation
+from jitgrad.interpreter import interpret, listed, run_operation
 from jitgrad.nonfinite import run_checked
 from jitgrad.opdef import Control
 from jitgrad.program import Program, is_dynamic, is_fed, needed_operations, slice_graph
@@ -130,6 +130,10 @@ class Stage:
         if not config.settings.debug_nans:
             return interpret_fresh(program, arrays)
         return run_checked(partial(interpret_fresh, program, arrays), program, arrays)
+
+    def listed(self) -> Callable[[Sequence[Any]], list[Any]] | None:
+        """The program as one function, where it is run so often, and all its shapes are known."""
+        return listed(self._fixed_program) if self._is_fixed else None
 
     @functools.cached_property
     def _fixed_program(self) -> Program:
@@ -276,6 +280,13 @@ class Runner:
         with reading(self.streams):
             return self._only.interpret(arrays) if self._only is not None else self._run_steps(arrays, Stage.interpret)
 
+    def listed(self) -> Callable[[Sequence[Any]], list[Any]] | None:
+        """`interpret` without what it looks at first, but that 0-d results may be NumPy's scalars; None where the
+        program is not one function yet, or is more than one program.
+        """
+        found = self._only.listed() if self._only is not None and not self._may_draw else None
+        return partial(_run_listed, found) if found is not None else None
+
     def explain(self, arrays: Sequence[Any]) -> Any:
         """What becomes of a run with such arrays."""
         return _joined([stage.executable(values).explanation for stage, values in self.stages(arrays)])
@@ -391,6 +402,11 @@ def interpret_fresh(program: Program, arrays: Sequence[Any]) -> list[Any]:
     else.
     """
     return _separate(interpret(program, arrays), arrays)
+
+
+def _run_listed(run: Callable[[Sequence[Any]], list[Any]], arrays: Sequence[Any]) -> list[Any]:
+    taken = set(map(id, arrays))
+    return [value if isinstance(value, np.generic) else _fresh(value, taken) for value in run(arrays)]
 
 
 def _separate(values: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:

@@ -5,6 +5,7 @@ runs nothing.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import os
 import re
@@ -149,10 +150,17 @@ class Results:
         """
         return self.put([array if array.ndim else array[()] for array in arrays])
 
+    @functools.cached_property
+    def _takes_all(self) -> bool:
+        """Whether the leaves are the outputs in order."""
+        return self.slots == tuple(range(len(self.slots)))
+
     def put(self, values: Sequence[Any]) -> Any:
         """The results for values of the outputs, as they are."""
         if self.is_bare:
             return values[0]
+        if self._takes_all:
+            return pytree.unflatten(self.structure, values)
         leaves = [
             _copied(value) if slot is None else values[slot] for slot, value in zip(self.slots, self.fixed, strict=True)
         ]

@@ -121,3 +121,33 @@ def test_calls_with_arrays_alone_and_others() -> None:
         np.testing.assert_array_equal(fn.interpret(x, 3.0), x * 3)
         np.testing.assert_array_equal(fn.interpret(x, scale=x), x * x)
         np.testing.assert_array_equal(fn.interpret(x.astype(">f8")), x * 2)
+
+
+def test_the_results_of_a_call_are_the_callers_from_the_first_to_the_last() -> None:
+    fn = jg.compile(lambda x, k: {"sum": np.sum(x), "x": x, "twice": (y := x * 2, y), "fixed": 7, "turned": (x + k).T})
+    x, k = np.arange(6.0).reshape(2, 3), np.array(1.5)
+    kinds = []
+    for _ in range(6):
+        made = fn.interpret(x, k)
+        kinds.append({name: type(value) for name, value in made.items()})
+        np.testing.assert_array_equal(made["turned"], (x + 1.5).T)
+        assert (made["sum"], made["fixed"]) == (15, 7)
+        assert made["turned"].flags.c_contiguous
+        made["x"] += 1
+        made["twice"][0][:] = 0
+        np.testing.assert_array_equal(made["twice"][1], np.arange(0.0, 12, 2).reshape(2, 3))
+        np.testing.assert_array_equal(x, np.arange(6.0).reshape(2, 3))
+    assert fn._calls._listed
+    assert all(found == kinds[0] for found in kinds)
+
+
+def test_observers_see_the_calls_of_what_is_one_function() -> None:
+    fn = jg.compile(lambda x: np.log(x) + 1)
+    for _ in range(4):
+        fn.interpret(np.ones(3))
+    with jg.profile() as profile:
+        fn.interpret(np.ones(3))
+    assert any(event.name == "log" for event in profile.events)
+    with jg.config(debug_nans=True), pytest.raises(FloatingPointError, match="log"):
+        fn.interpret(-np.ones(3))
+    assert np.isnan(fn.interpret(-np.ones(3))).all()
