@@ -105,6 +105,14 @@ def test_other_orders_are_those_of_numpy() -> None:
             for axes in itertools.permutations(range(-x.ndim, 0)):
                 assert described(x.transpose(axes)) == described(x._plain.transpose(axes))
                 assert described(x.transpose(*axes)) == described(x._plain.transpose(*axes))
+            for a, b in itertools.product(range(-x.ndim, x.ndim), repeat=2):
+                assert described(x.swapaxes(a, b)) == described(x._plain.swapaxes(a, b))
+            for wrong in ((0,) * x.ndim + (0,), (0, 0, 1), (9, 0, 1), (1 << 70, 0, 1), ((0, 1), 2)):
+                with pytest.raises((ValueError, TypeError, OverflowError)):
+                    x.transpose(*wrong)
+            for wrong in ((9, 0), (0, -9), (1 << 70, 0), (0,)):
+                with pytest.raises((ValueError, TypeError, OverflowError)):
+                    x.swapaxes(*wrong)
 
 
 def test_gradients_of_views() -> None:

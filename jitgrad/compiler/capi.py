@@ -33,6 +33,7 @@ _SYMBOLS = (
     "PyList_New",
     "PyDict_New",
     "PyDict_Size",
+    "PyDict_Next",
     "PyDict_GetItemWithError",
     "PyDict_SetItem",
     "PyObject_RichCompareBool",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jitgrad.compiler.eager_function_ir import function_ir
 from jitgrad.compiler.eager_item_ir import item_ir
 from jitgrad.compiler.eager_layout import OP_WORDS, VIEWERS, Op, Slots
 from jitgrad.compiler.eager_method_ir import MOST_ARGUMENTS, method_ir
@@ -26,7 +27,7 @@ from jitgrad.compiler.ir_text import load_item, load_word
 def eager_ir(slots: Slots, ops: Sequence[tuple[str, str]]) -> str:
     """The module: one exported function per operation, given as its name and its kind."""
     shared = reference_ir(), tensor_ir(slots), record_ir(slots), operand_ir(slots), view_ir(), walk_ir(slots), _LEAVE
-    kinds = _COMPUTE, _OPERATOR, method_ir(), item_ir(slots), _IS_CALL, _UFUNC_TABLE, _UFUNC
+    kinds = _COMPUTE, _OPERATOR, method_ir(), function_ir(), item_ir(slots), _IS_CALL, _UFUNC_TABLE, _UFUNC
     functions = [_function(name, kind, number) for number, (name, kind) in enumerate(ops)]
     return "\n".join((*shared, *kinds, *functions)) + "\nattributes #0 = { nounwind }\n"
 
@@ -235,6 +236,7 @@ _BODIES = {
     "item": "@item(ptr %op, ptr %self, ptr %other)",
     "transposed": "@method(ptr %op, ptr @transposed, ptr %self, ptr null, i64 0, ptr null)",
     "ufunc": "@ufunc(ptr %op, ptr %self, ptr %args, i64 %nargs, ptr %names)",
+    "function": "@function(ptr %op, ptr %self, ptr %args, i64 %nargs, ptr %names)",
     "method": _METHOD.format(viewer="null"),
 } | {kind: _METHOD.format(viewer=f"@{viewer}") for kind, viewer in VIEWERS.items()}
 

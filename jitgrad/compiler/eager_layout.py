@@ -29,7 +29,7 @@ class Op(IntEnum):
 
 OP_WORDS = len(Op)
 
-VIEWERS = {"reshape": "reshaped", "ravel": "raveled", "transpose": "transposed"}
+VIEWERS = {"reshape": "reshaped", "ravel": "raveled", "transpose": "transposed", "swapaxes": "swapped"}
 """Methods that give views, and what makes these (eager_view_ir.py)."""
 
 THREAD_WORD = "jitgrad eager"
@@ -52,7 +52,7 @@ PLAIN_TYPES: tuple[type, ...] = (int, bool, str, NoneType, type)
 BASIC_TYPES: tuple[type, ...] = (int, slice, NoneType, EllipsisType)
 """Of these are the indices that take no element twice, and tuples of them."""
 
-NAMED_TYPES = {kind.__name__: kind for kind in (*PLAIN_TYPES, *BASIC_TYPES, float, tuple)}
+NAMED_TYPES = {kind.__name__: kind for kind in (*PLAIN_TYPES, *BASIC_TYPES, float, tuple, dict)}
 """Those of Python that the code knows, by the symbols `jitgrad_type_...`."""
 
 KEYS, KEY_RANK = 512, 4

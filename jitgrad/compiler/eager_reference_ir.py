@@ -45,6 +45,8 @@ declare i32 @PyList_Append(ptr, ptr) #0
 declare i32 @PySet_Contains(ptr, ptr) #0
 declare i32 @PySet_Add(ptr, ptr) #0
 declare ptr @PyDict_GetItemWithError(ptr, ptr) #0
+declare i64 @PyDict_Size(ptr) #0
+declare i32 @PyDict_Next(ptr, ptr, ptr, ptr) #0
 declare i32 @PySlice_Unpack(ptr, ptr, ptr, ptr) #0
 declare i64 @PySlice_AdjustIndices(i64, ptr, ptr, i64) #0
 declare ptr @PyObject_GetItem(ptr, ptr) #0

@@ -3,7 +3,9 @@ NumPy; no element is copied but one alone.
 
     basic_item(x, index)               by integers, slices, None and ..., and tuples of them
     reshaped(x, args, n)               by integers or one tuple of them, for elements in C order
-    raveled(x, args, n), transposed(x, args, n)                              without arguments
+    raveled(x, args, n)                without arguments
+    swapped(x, args, n)                by two integers
+    transposed(x, args, n)             without arguments, or by integers or one tuple of them
 
 Each gives a new tensor, or null for what is left to NumPy: all that is unusual, and all that is wrong, so that errors
 are NumPy's. Where an exception is set too, that is to be raised.
@@ -32,7 +34,7 @@ _C_ORDER, _MOST_ELEMENTS = 0x1, 1 << 31  # the product of two numbers of element
 def view_ir() -> str:
     """The functions."""
     items = (_LIST, _AXES_USED, _AT_INTEGER, _AT_SLICE, _COPY_AXES, _AT_ITEM, _WALK_ITEMS, _GOT, _INTEGER_ITEM, _ITEM)
-    return "\n".join((*items, _SIZE, _SHAPE, _RESHAPED, _RAVELED, _TRANSPOSED))
+    return "\n".join((*items, _SIZE, _SHAPE, _RESHAPED, _RAVELED, _PERMUTED, _AXIS, _ORDER, _TRANSPOSED, _SWAPPED))
 
 
 # The items of a tuple, or an object alone, which is put in `room`.
@@ -511,8 +513,9 @@ other:
 }}
 """
 
-_TRANSPOSED = f"""
-define internal ptr @transposed(ptr %x, ptr %args, i64 %n) #0 {{
+# A view whose axes are those of x in another order, which is said by their numbers.
+_PERMUTED = f"""
+define internal ptr @permuted(ptr %x, ptr %order) #0 {{
 entry:
   %dims = alloca [{_MOST_AXES} x i64]
   %strides = alloca [{_MOST_AXES} x i64]
@@ -521,26 +524,185 @@ entry:
 {load("from_dims", "%x", DIMENSIONS)}
 {load("from_strides", "%x", STRIDES)}
 {load("data", "%x", DATA)}
-  %has_room = icmp sle i64 %rank, {_MOST_AXES}
-  %is_bare = icmp eq i64 %n, 0
-  %usual = and i1 %has_room, %is_bare
-  br i1 %usual, label %head, label %other
+  br label %head
+head:
+  %k = phi i64 [ 0, %entry ], [ %k1, %one ]
+  %more = icmp slt i64 %k, %rank
+  br i1 %more, label %one, label %make
+one:
+{load_item("from", "%order", "%k", "i64")}
+{load_item("extent", "%from_dims", "%from", "i64")}
+{load_item("stride", "%from_strides", "%from", "i64")}
+  %extent_to = getelementptr i64, ptr %dims, i64 %k
+  %stride_to = getelementptr i64, ptr %strides, i64 %k
+  store i64 %extent, ptr %extent_to
+  store i64 %stride, ptr %stride_to
+  %k1 = add i64 %k, 1
+  br label %head
+make:
+  %out = call ptr @view(ptr %x, i32 %rank32, ptr %dims, ptr %strides, ptr %data)
+  ret ptr %out
+}}
+"""
+
+# The number of an axis of x that an integer stands for; -1 for none.
+_AXIS = f"""
+define internal i64 @axis_of(ptr %integer, i64 %rank) #0 {{
+entry:
+{load("type", "%integer", TYPE)}
+  %is_int = icmp eq ptr %type, @jitgrad_type_int
+  br i1 %is_int, label %read, label %no
+read:
+  %given = call i64 @PyLong_AsLongLong(ptr %integer)
+  %from_end = add i64 %given, %rank
+  %is_negative = icmp slt i64 %given, 0
+  %axis = select i1 %is_negative, i64 %from_end, i64 %given
+  %is_inside = icmp ult i64 %axis, %rank
+  br i1 %is_inside, label %look, label %clear
+look:
+  %may_be_large = icmp eq i64 %given, -1
+  br i1 %may_be_large, label %check, label %done
+check:
+  %error = call ptr @PyErr_Occurred()
+  %is_large = icmp ne ptr %error, null
+  br i1 %is_large, label %clear, label %done
+done:
+  ret i64 %axis
+clear:
+  call void @PyErr_Clear()
+  br label %no
+no:
+  ret i64 -1
+}}
+"""
+
+# The axes from the last to the first, or as integers say; whether each stands there once.
+_ORDER = """
+define internal void @put_reversed(i64 %rank, ptr %order) #0 {
+entry:
+  br label %head
 head:
   %k = phi i64 [ 0, %entry ], [ %k1, %one ]
   %more = icmp slt i64 %k, %rank
   %k1 = add i64 %k, 1
-  br i1 %more, label %one, label %make
+  br i1 %more, label %one, label %done
 one:
   %from = sub i64 %rank, %k1
-{load_item("extent", "%from_dims", "%from", "i64")}
-{load_item("stride", "%from_strides", "%from", "i64")}
-  %to = getelementptr i64, ptr %dims, i64 %k
-  %to_stride = getelementptr i64, ptr %strides, i64 %k
-  store i64 %extent, ptr %to
-  store i64 %stride, ptr %to_stride
+  %to = getelementptr i64, ptr %order, i64 %k
+  store i64 %from, ptr %to
   br label %head
+done:
+  ret void
+}
+
+define internal i1 @read_order(ptr %items, i64 %rank, ptr %order) #0 {
+entry:
+  br label %head
+head:
+  %k = phi i64 [ 0, %entry ], [ %k1, %next ]
+  %seen = phi i64 [ 0, %entry ], [ %seen1, %next ]
+  %more = icmp slt i64 %k, %rank
+  br i1 %more, label %one, label %yes
+one:
+  %item_at = getelementptr ptr, ptr %items, i64 %k
+  %item = load ptr, ptr %item_at
+  %axis = call i64 @axis_of(ptr %item, i64 %rank)
+  %is_wrong = icmp slt i64 %axis, 0
+  br i1 %is_wrong, label %no, label %look
+look:
+  %bit = shl i64 1, %axis
+  %again = and i64 %seen, %bit
+  %is_new = icmp eq i64 %again, 0
+  br i1 %is_new, label %next, label %no
+next:
+  %seen1 = or i64 %seen, %bit
+  %to = getelementptr i64, ptr %order, i64 %k
+  store i64 %axis, ptr %to
+  %k1 = add i64 %k, 1
+  br label %head
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}
+"""
+
+_TRANSPOSED = f"""
+define internal ptr @transposed(ptr %x, ptr %args, i64 %n) #0 {{
+entry:
+  %order = alloca [{_MOST_AXES} x i64]
+{load("rank32", "%x", RANK, "i32")}
+  %rank = sext i32 %rank32 to i64
+  %has_room = icmp sle i64 %rank, {_MOST_AXES}
+  br i1 %has_room, label %look, label %other
+look:
+  %is_bare = icmp eq i64 %n, 0
+  br i1 %is_bare, label %reverse, label %open
+reverse:
+  call void @put_reversed(i64 %rank, ptr %order)
+  br label %make
+open:
+  %object = load ptr, ptr %args
+  %list = call {{ ptr, i64 }} @items_of(ptr %object, ptr %args)
+  %inner = extractvalue {{ ptr, i64 }} %list, 0
+  %inside = extractvalue {{ ptr, i64 }} %list, 1
+  %is_alone = icmp eq i64 %n, 1
+  %items = select i1 %is_alone, ptr %inner, ptr %args
+  %number = select i1 %is_alone, i64 %inside, i64 %n
+  %are_all = icmp eq i64 %number, %rank
+  br i1 %are_all, label %read, label %other
+read:
+  %is_order = call i1 @read_order(ptr %items, i64 %rank, ptr %order)
+  br i1 %is_order, label %make, label %other
 make:
-  %out = call ptr @view(ptr %x, i32 %rank32, ptr %dims, ptr %strides, ptr %data)
+  %out = call ptr @permuted(ptr %x, ptr %order)
+  ret ptr %out
+other:
+  ret ptr null
+}}
+"""
+
+_SWAPPED = f"""
+define internal void @put_swapped(i64 %rank, i64 %a, i64 %b, ptr %order) #0 {{
+entry:
+  br label %head
+head:
+  %k = phi i64 [ 0, %entry ], [ %k1, %one ]
+  %more = icmp slt i64 %k, %rank
+  br i1 %more, label %one, label %done
+one:
+  %is_a = icmp eq i64 %k, %a
+  %is_b = icmp eq i64 %k, %b
+  %unless_b = select i1 %is_b, i64 %a, i64 %k
+  %from = select i1 %is_a, i64 %b, i64 %unless_b
+  %to = getelementptr i64, ptr %order, i64 %k
+  store i64 %from, ptr %to
+  %k1 = add i64 %k, 1
+  br label %head
+done:
+  ret void
+}}
+
+define internal ptr @swapped(ptr %x, ptr %args, i64 %n) #0 {{
+entry:
+  %order = alloca [{_MOST_AXES} x i64]
+{load("rank32", "%x", RANK, "i32")}
+  %rank = sext i32 %rank32 to i64
+  %has_room = icmp sle i64 %rank, {_MOST_AXES}
+  %are_two = icmp eq i64 %n, 2
+  %may_be = and i1 %has_room, %are_two
+  br i1 %may_be, label %read, label %other
+read:
+{load_item("first", "%args", "0")}
+{load_item("second", "%args", "1")}
+  %a = call i64 @axis_of(ptr %first, i64 %rank)
+  %b = call i64 @axis_of(ptr %second, i64 %rank)
+  %either = or i64 %a, %b
+  %is_wrong = icmp slt i64 %either, 0
+  br i1 %is_wrong, label %other, label %make
+make:
+  call void @put_swapped(i64 %rank, i64 %a, i64 %b, ptr %order)
+  %out = call ptr @permuted(ptr %x, ptr %order)
   ret ptr %out
 other:
   ret ptr null

@@ -111,9 +111,10 @@ def _operations() -> dict[str, tuple[str, Words]]:
     found["T"] = ("transposed", _words("T", np.ndarray.transpose, methods.attributes["T"]))
     found["__pow__"] = ("binary", _words("__pow__", operator.pow, methods.power_of))
     found["__getitem__"] = ("item", {Op.PYTHON: id(item), Op.CALL: id(record_item), Op.FN: id(ITEM)})
-    python = EagerTensor.__array_ufunc__
-    _keeps.append(python)
-    found["__array_ufunc__"] = ("ufunc", {Op.PYTHON: id(python), Op.TABLE: id(tensor.ufunc_tables)})
+    for kind, known in (("ufunc", tensor.ufunc_tables), ("function", tensor.functions)):
+        python = vars(EagerTensor)[f"__array_{kind}__"]
+        _keeps.append(python)
+        found[f"__array_{kind}__"] = (kind, {Op.PYTHON: id(python), Op.TABLE: id(known)})
     return found
 
 

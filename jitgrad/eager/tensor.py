@@ -86,7 +86,7 @@ class EagerTensor(np.ndarray[Any, Any], Valued):
         own = own_ways.get(func)
         if own is not None and local.collector is None:
             return own(*args, **kwargs)
-        return run(func, tuple(args), dict(kwargs))
+        return run(func, tuple(args), dict(kwargs), functions.get(func) or functions.setdefault(func, {}))
 
     def __array_namespace__(self, *, api_version: Any = None) -> Any:
         """The functions of the Python array API standard. ValueError for a version that NumPy does not have."""
@@ -215,12 +215,12 @@ def run(
         bound, key = _bound, (fn, key)
     known = bound.get(key)
     if known is not None:
-        return one(*known, args[0])
+        return one(known[0], known[1], args[0])
     out = run_any(fn, args, kwargs)
     if type(out) is EagerTensor:
         if len(bound) >= MOST_RULES:
             bound.clear()
-        bound[key] = (Bound(fn, args[1:], kwargs), {})
+        bound[key] = (Bound(fn, args[1:], kwargs), {}, getattr(fn, "__wrapped__", fn))
     return out
 
 
@@ -240,8 +240,12 @@ class Bound:
         return self.fn
 
 
-Known = tuple[Bound, recorder.Table]
-"""The function of the first argument alone, and what the recorder knows of it."""
+Known = tuple[Bound, recorder.Table, Callable[..., Any]]
+"""The function of the first argument alone, what the recorder knows of it, and for machine code what computes: a
+function of NumPy's without the question whether a class answers for it.
+"""
+functions: dict[Callable[..., Any], dict[Any, Known]] = {}
+"""What is known of NumPy's own functions, by key of options."""
 _bound: dict[Any, Known] = {}  # by function and key of options
 ufunc_tables: dict[np.ufunc, recorder.Table] = {}  # of ufuncs that give one array
 _MOST_UFUNCS = 512  # users make ufuncs too, of functions that are not to be kept for ever
