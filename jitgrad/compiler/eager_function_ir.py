@@ -153,7 +153,7 @@ entry:
   %lost = icmp eq ptr %plain, null
   br i1 %lost, label %fail, label %run
 run:
-  %out = call ptr @run_method(ptr %call, ptr %plain, ptr %values, i64 %nargs, i64 %n, ptr %names)
+  %out = call ptr @run_method(ptr %call, ptr %fn, ptr %x, ptr %plain, ptr %values, i64 %nargs, i64 %n, ptr %names)
   %told = call ptr @recorded(ptr %heard, ptr %fn, ptr %table, ptr %x, ptr null, ptr %out)
   ret ptr %told
 fail:

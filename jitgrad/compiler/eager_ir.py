@@ -67,7 +67,7 @@ may:
   br i1 %is_left, label %no, label %run
 run:
   %result = call ptr @PyObject_Vectorcall(ptr %call, ptr %args, i64 %nargs, ptr null)
-  %out = call ptr @tensor(ptr %result)
+  %out = call ptr @answer(ptr %result, ptr %fn, ptr %x, ptr %y)
   %told = call ptr @recorded(ptr %heard, ptr %fn, ptr %table, ptr %x, ptr %y, ptr %out)
   store ptr %told, ptr %answer
   br label %done

@@ -105,7 +105,7 @@ good:
 
 # What NumPy makes of an index of the simple types; `state` is 1 for it, 0 for what is left to Python, -1 for an error.
 _ITEM_OF_NUMPY = """
-define internal { i32, ptr } @item_of_numpy(ptr %self, ptr %index) #0 {
+define internal { i32, ptr } @item_of_numpy(ptr %python, ptr %self, ptr %index) #0 {
 entry:
   %error = call ptr @PyErr_Occurred()
   %is_error = icmp ne ptr %error, null
@@ -118,7 +118,7 @@ look:
   br i1 %usual, label %ask, label %done
 ask:
   %found = call ptr @PyObject_GetItem(ptr %plain, ptr %index)
-  %made = call ptr @tensor(ptr %found)
+  %made = call ptr @answer(ptr %found, ptr %python, ptr %self, ptr %index)
   %failed = icmp eq ptr %made, null
   %verdict = select i1 %failed, i32 -1, i32 1
   br label %done
@@ -135,6 +135,7 @@ done:
 _ITEM = f"""
 define internal ptr @item(ptr %op, ptr %self, ptr %index) #0 {{
 entry:
+{_word("python", Op.PYTHON)}
 {load("type", "%self", TYPE)}
   %exact = icmp eq ptr %type, @jitgrad_type_tensor
   br i1 %exact, label %listen, label %leave
@@ -150,7 +151,7 @@ view:
   %is_other = icmp eq ptr %seen, null
   br i1 %is_other, label %ask_numpy, label %tell
 ask_numpy:
-  %answer = call {{ i32, ptr }} @item_of_numpy(ptr %self, ptr %index)
+  %answer = call {{ i32, ptr }} @item_of_numpy(ptr %python, ptr %self, ptr %index)
   %state = extractvalue {{ i32, ptr }} %answer, 0
   %found = extractvalue {{ i32, ptr }} %answer, 1
   switch i32 %state, label %tell [
@@ -162,7 +163,6 @@ tell:
   %told = call ptr @recorded_item(ptr %heard, ptr %op, ptr %self, ptr %index, ptr %out)
   ret ptr %told
 leave:
-{_word("python", Op.PYTHON)}
   %other = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %python, ptr %self, ptr %index, ptr null)
   ret ptr %other
 fail:

@@ -158,15 +158,17 @@ none:
 
 # What a method gives, as a tensor: a view, where `viewer` (null: there is none) makes it, or NumPy's result.
 _RESULT = f"""
-define internal ptr @run_method(ptr %call, ptr %plain, ptr %args, i64 %nargs, i64 %n, ptr %names) #0 {{
+define internal ptr @run_method(ptr %call, ptr %fn, ptr %x, ptr %plain, ptr %args, i64 %nargs, i64 %n,
+    ptr %names) #0 {{
 entry:
   %values = alloca [{MOST_ARGUMENTS + 1} x ptr]
   %result = call ptr @call_with(ptr %call, ptr %plain, ptr %args, i64 %nargs, i64 %n, ptr %names, ptr %values)
-  %out = call ptr @tensor(ptr %result)
+  %out = call ptr @answer(ptr %result, ptr %fn, ptr %x, ptr null)
   ret ptr %out
 }}
 
-define internal ptr @method_result(ptr %op, ptr %viewer, ptr %self, ptr %args, i64 %nargs, i64 %n, ptr %names) #0 {{
+define internal ptr @method_result(ptr %op, ptr %viewer, ptr %fn, ptr %self, ptr %args, i64 %nargs, i64 %n,
+    ptr %names) #0 {{
 entry:
   %unnamed = icmp eq ptr %names, null
   %has_viewer = icmp ne ptr %viewer, null
@@ -186,7 +188,8 @@ ask_numpy:
   br i1 %lost, label %fail, label %run
 run:
 {_word("call", Op.CALL)}
-  %found = call ptr @run_method(ptr %call, ptr %plain, ptr %args, i64 %nargs, i64 %n, ptr %names)
+  %found = call ptr @run_method(ptr %call, ptr %fn, ptr %self, ptr %plain, ptr %args, i64 %nargs, i64 %n,
+      ptr %names)
   ret ptr %found
 done:
   ret ptr %seen
@@ -236,7 +239,7 @@ no:
 _METHOD = f"""
 define internal ptr @told_method(ptr %op, ptr %viewer, ptr %heard, ptr %fn, ptr %table, ptr %self, ptr %args,
     i64 %nargs, i64 %n, ptr %names) #0 {{
-  %out = call ptr @method_result(ptr %op, ptr %viewer, ptr %self, ptr %args, i64 %nargs, i64 %n, ptr %names)
+  %out = call ptr @method_result(ptr %op, ptr %viewer, ptr %fn, ptr %self, ptr %args, i64 %nargs, i64 %n, ptr %names)
   %told = call ptr @recorded(ptr %heard, ptr %fn, ptr %table, ptr %self, ptr null, ptr %out)
   ret ptr %told
 }}

@@ -15,7 +15,7 @@ from jitgrad.compiler.eager_layout import NAMED_TYPES
 from jitgrad.compiler.ir_text import COUNT
 
 _OBJECTS = (
-    "eager_ops", "eager_keys", "eager_word", "eager_last", "eager_told", "eager_show", "eager_counter",
+    "eager_ops", "eager_keys", "eager_word", "eager_last", "eager_told", "eager_show", "eager_refuse", "eager_counter",
     "eager_record_one", "eager_record_pair", "eager_true", "eager_false", "float64", "none", "false", "one", "two",
     "call_name", "type_tensor", "type_ndarray", "type_float64",
 )  # fmt: skip
@@ -33,6 +33,9 @@ declare i64 @PyThreadState_GetID(ptr) #0
 declare ptr @PyThreadState_GetDict() #0
 declare ptr @PyErr_Occurred() #0
 declare void @PyErr_Clear() #0
+declare void @PyErr_Fetch(ptr, ptr, ptr) #0
+declare void @PyErr_NormalizeException(ptr, ptr, ptr) #0
+declare void @PyErr_Restore(ptr, ptr, ptr) #0
 declare ptr @PyErr_NoMemory() #0
 declare ptr @PyMem_Malloc(i64) #0
 declare void @PyMem_Free(ptr) #0

@@ -2,6 +2,7 @@
 another tensor; what computes is elsewhere.
 
     tensor(result)                       a new tensor of a result, which it takes over; null for null
+    answer(result, fn, x, y)             the same for the result of a call of NumPy's, whose errors are put in our form
     number(float)                        a new tensor of a float's value, in that float, which it takes over
     view(x, rank, dims, strides, data)   a new tensor over a part of a tensor's memory
     plain(x)                             the array by which NumPy knows a tensor, borrowed; null for what Python makes
@@ -21,7 +22,7 @@ _C_ORDER, _FORTRAN_ORDER, _ALIGNED, _WRITEABLE = 0x1, 0x2, 0x100, 0x400
 
 def tensor_ir(slots: Slots) -> str:
     """The functions."""
-    made = _numbered(slots), _OVER, _number(), _wrapped(slots), _TENSOR
+    made = _numbered(slots), _OVER, _number(), _wrapped(slots), _TENSOR, _ANSWER
     return "\n".join((*made, _plain(slots), _owner(slots), _VIEW))
 
 
@@ -178,6 +179,46 @@ convert:
 fail:
   ret ptr null
 }}
+"""
+
+
+# An error of NumPy's is shown to Python, which may set another in its place.
+_ANSWER = """
+define internal ptr @answer(ptr %result, ptr %fn, ptr %x, ptr %y) #0 {
+entry:
+  %refused = icmp eq ptr %result, null
+  br i1 %refused, label %tell, label %make
+make:
+  %out = call ptr @tensor(ptr %result)
+  ret ptr %out
+tell:
+  call void @refuse(ptr %fn, ptr %x, ptr %y)
+  ret ptr null
+}
+
+define internal void @refuse(ptr %fn, ptr %x, ptr %y) #0 {
+entry:
+  %type_at = alloca ptr
+  %error_at = alloca ptr
+  %trace_at = alloca ptr
+  call void @PyErr_Fetch(ptr %type_at, ptr %error_at, ptr %trace_at)
+  call void @PyErr_NormalizeException(ptr %type_at, ptr %error_at, ptr %trace_at)
+  %type = load ptr, ptr %type_at
+  %error = load ptr, ptr %error_at
+  %trace = load ptr, ptr %trace_at
+  %answer = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr @jitgrad_eager_refuse, ptr %error, ptr %fn, ptr %x,
+      ptr %y, ptr null)
+  %stays = call i1 @is_well(ptr %answer)
+  br i1 %stays, label %restore, label %forget
+restore:
+  call void @PyErr_Restore(ptr %type, ptr %error, ptr %trace)
+  ret void
+forget:
+  call void @Py_DecRef(ptr %type)
+  call void @Py_DecRef(ptr %error)
+  call void @Py_DecRef(ptr %trace)
+  ret void
+}
 """
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from jitgrad.compiler.eager_layout import BASIC_TYPES
 from jitgrad.eager.recorder import Entry
+from jitgrad.eager.refusals import REFUSALS, named, refuse
 from jitgrad.eager.tensor import EagerTensor, is_told, own_ways, plain, run, wrap
 from jitgrad.eagerness import checking, local, no_collecting, number_of, settled
 from jitgrad.gradients import gradients
@@ -28,7 +29,11 @@ def item(x: EagerTensor, index: Any) -> Any:
     is_basic = kind in _BASIC or (kind is tuple and _BASIC.issuperset(map(type, index)))
     if not is_basic or local.collector is not None:
         return _other_item(x, index)
-    out = wrap(x._plain[index])
+    try:
+        out = wrap(x._plain[index])
+    except REFUSALS as error:
+        refuse(error, item, x, index)
+        raise
     if local.tapes:
         record_item(x, index, out)
     return out
@@ -123,6 +128,7 @@ class _PlacedRule:
 
 
 ITEM, PLACED = _ItemRule(), _PlacedRule()
+named[item] = named[item_of] = "item"
 
 
 def placed(g: Any, index: Any, key: Any) -> Any:

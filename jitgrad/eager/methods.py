@@ -9,6 +9,7 @@ import numpy as np
 
 from jitgrad.eager import recorder
 from jitgrad.eager.items import item
+from jitgrad.eager.refusals import named
 from jitgrad.eager.tensor import NUMBERS, EagerTensor, Known, one, pair, refuse_out, run, unchangeable, wrap
 from jitgrad.eagerness import local
 from jitgrad.operators import Operators
@@ -110,6 +111,7 @@ methods: dict[str, Method] = {}
 
 def _method(name: str) -> Callable[..., Any]:
     fn = methods[name] = Method(name)
+    named[fn] = name
     table = recorder.tables[fn]
 
     def method(self: EagerTensor, *args: Any, **kwargs: Any) -> Any:
@@ -142,6 +144,7 @@ attributes: dict[str, Attribute] = {}
 
 def _property(name: str, doc: str) -> property:
     fn = attributes[name] = Attribute(name)
+    named[fn] = name
     return property(_unary(fn), doc=doc)
 
 
@@ -188,6 +191,9 @@ def _power(self: EagerTensor, other: Any) -> Any:
 def power_of(x: Any, y: Any) -> Any:
     """``x ** y``."""
     return x**y
+
+
+named[power_of] = "power"
 
 
 def _divmod(self: EagerTensor, other: Any) -> Any:

@@ -23,7 +23,7 @@ from jitgrad.compiler import capi, native, tiers
 from jitgrad.compiler.cache import cache_key, kernel_cache
 from jitgrad.compiler.eager_layout import NAMED_TYPES, THREAD_WORD, VIEWERS, Op, Slots
 from jitgrad.config import config
-from jitgrad.eager import keys, methods, recorder, tensor
+from jitgrad.eager import keys, methods, recorder, refusals, tensor
 from jitgrad.eager.calls import CallRule
 from jitgrad.eager.items import ITEM, item, record_item
 from jitgrad.eager.tensor import EagerTensor
@@ -151,7 +151,7 @@ def _register(memory: Any) -> None:
     native.add_symbol("jitgrad_eager_told", eagerness.told.buffer_info()[0])
     native.add_symbol("jitgrad_eager_keys", keys.seen.buffer_info()[0])
     objects = {
-        "eager_show": _show, "eager_word": THREAD_WORD,
+        "eager_show": _show, "eager_refuse": refusals.refuse, "eager_word": THREAD_WORD,
         "eager_record_one": recorder.record_one, "eager_record_pair": recorder.record_pair,
         "eager_true": keys.TRUE, "eager_false": keys.FALSE, "type_tensor": EagerTensor, "type_call_rule": CallRule,
         "type_float64": np.float64, "type_float32": np.float32, "float64": np.dtype(np.float64), "none": None,

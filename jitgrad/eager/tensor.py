@@ -17,6 +17,7 @@ import numpy as np
 from jitgrad.compiler.eager_layout import MOST_RULES
 from jitgrad.eager import recorder
 from jitgrad.eager.keys import array_key, options_key
+from jitgrad.eager.refusals import REFUSALS, Bound, refuse
 from jitgrad.eagerness import Valued, has_value, is_eager, local
 from jitgrad.errors import DTypeError, TracedValueError, layout
 from jitgrad.operators import Operators
@@ -224,22 +225,6 @@ def run(
     return out
 
 
-class Bound:
-    """A function of one array: another with all arguments but the first."""
-
-    __slots__ = ("args", "fn", "kwargs")
-
-    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.fn, self.args, self.kwargs = fn, args, kwargs
-
-    def __call__(self, x: Any) -> Any:
-        return self.fn(x, *self.args, **self.kwargs)
-
-    @property
-    def __wrapped__(self) -> Callable[..., Any]:
-        return self.fn
-
-
 Known = tuple[Bound, recorder.Table, Callable[..., Any]]
 """The function of the first argument alone, what the recorder knows of it, and for machine code what computes: a
 function of NumPy's without the question whether a class answers for it.
@@ -269,7 +254,11 @@ def run_any(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         kwargs = {key: _numbers(x) if type(x) is list else x for key, x in kwargs.items()}
     values = [x._plain if type(x) is EagerTensor else _deep(x) for x in args]
     options = {key: _deep(x) for key, x in kwargs.items()} if kwargs else kwargs
-    result = _apart(fn(*values, **options), args)
+    try:
+        result = _apart(fn(*values, **options), args)
+    except REFUSALS as error:
+        refuse(error, fn, *args, **kwargs)
+        raise
     kind = type(result)
     if kind is np.ndarray or isinstance(result, np.generic):
         out = wrap(result)
@@ -352,7 +341,11 @@ _OPERANDS = NUMBERS | {EagerTensor}
 
 def one(fn: Callable[[Any], Any], table: recorder.Table, x: EagerTensor) -> EagerTensor:
     """The tensor that ``fn`` gives for one tensor; ``table`` is the recorder's of ``fn``."""
-    out = wrap(fn(x._plain))
+    try:
+        out = wrap(fn(x._plain))
+    except REFUSALS as error:
+        refuse(error, fn, x)
+        raise
     if local.tapes:
         recorder.record_one(fn, table, x, out)
     return out
@@ -360,7 +353,11 @@ def one(fn: Callable[[Any], Any], table: recorder.Table, x: EagerTensor) -> Eage
 
 def pair(fn: Callable[[Any, Any], Any], table: recorder.Table, x: Any, y: Any) -> EagerTensor:
     """The tensor that ``fn`` gives for two arrays or numbers, one of them a tensor."""
-    out = wrap(fn(x._plain if type(x) is EagerTensor else x, y._plain if type(y) is EagerTensor else y))
+    try:
+        out = wrap(fn(x._plain if type(x) is EagerTensor else x, y._plain if type(y) is EagerTensor else y))
+    except REFUSALS as error:
+        refuse(error, fn, x, y)
+        raise
     if local.tapes:
         recorder.record_pair(fn, table, x, y, out)
     return out
