@@ -138,7 +138,7 @@ def test_records_are_changed_before_and_after_they_are_watched() -> None:
         return "define void @f() { ret void }"
 
     with improver._busy:
-        improver.add([Task(lambda: text, lambda code: (7, 70)), Task(lambda: text, lambda code: (8, 80))])
+        improver.add([Task(text, lambda code: (7, 70)), Task(text, lambda code: (8, 80))])
         improver.watch(early)
     improver.wait()
     assert early[:, 0].tolist() == [70, 80, 70]
