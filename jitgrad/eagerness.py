@@ -181,7 +181,10 @@ def check_values_everywhere(is_on: bool) -> None:
 
 def finish() -> None:
     """Run what scopes of this thread have collected, before other tapes listen than did when it was written."""
-    unfinished, local.unfinished = local.unfinished, ()
+    unfinished = local.unfinished
+    if not unfinished:
+        return
+    local.unfinished = ()
     for ref in unfinished:
         scope = ref()
         if scope is not None:

@@ -64,7 +64,8 @@ read:
   %void = icmp eq ptr %shown, @jitgrad_none
   br i1 %void, label %ask, label %done
 ask:
-  %answer = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr @jitgrad_eager_show, ptr null)
+  %asked = phi ptr [ @jitgrad_eager_enter, %look ], [ @jitgrad_eager_enter, %search ], [ @jitgrad_eager_show, %read ]
+  %answer = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %asked, ptr null)
   %well = call i1 @is_well(ptr %answer)
   br i1 %well, label %look, label %done
 done:

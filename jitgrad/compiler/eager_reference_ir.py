@@ -15,9 +15,9 @@ from jitgrad.compiler.eager_layout import NAMED_TYPES
 from jitgrad.compiler.ir_text import COUNT
 
 _OBJECTS = (
-    "eager_ops", "eager_keys", "eager_word", "eager_last", "eager_told", "eager_show", "eager_refuse", "eager_counter",
-    "eager_record_one", "eager_record_pair", "eager_true", "eager_false", "float64", "none", "false", "one", "two",
-    "call_name", "type_tensor", "type_ndarray", "type_float64",
+    "eager_ops", "eager_keys", "eager_word", "eager_last", "eager_told", "eager_enter", "eager_show", "eager_refuse",
+    "eager_counter", "eager_record_one", "eager_record_pair", "eager_true", "eager_false", "float64", "none", "false",
+    "one", "two", "call_name", "type_tensor", "type_ndarray", "type_float64",
 )  # fmt: skip
 
 

@@ -151,7 +151,7 @@ def _register(memory: Any) -> None:
     native.add_symbol("jitgrad_eager_told", eagerness.told.buffer_info()[0])
     native.add_symbol("jitgrad_eager_keys", keys.seen.buffer_info()[0])
     objects = {
-        "eager_show": _show, "eager_refuse": refusals.refuse, "eager_word": THREAD_WORD,
+        "eager_enter": _enter, "eager_show": eagerness.show, "eager_refuse": refusals.refuse, "eager_word": THREAD_WORD,
         "eager_record_one": recorder.record_one, "eager_record_pair": recorder.record_pair,
         "eager_true": keys.TRUE, "eager_false": keys.FALSE, "type_tensor": EagerTensor, "type_call_rule": CallRule,
         "type_float64": np.float64, "type_float32": np.float32, "float64": np.dtype(np.float64), "none": None,
@@ -162,7 +162,7 @@ def _register(memory: Any) -> None:
         native.add_symbol(f"jitgrad_{name}", id(found))
 
 
-def _show() -> None:
-    """Let machine code know what listens in this thread."""
+def _enter() -> None:
+    """Let machine code know where it finds what listens in this thread."""
     capi.keep_in_thread(THREAD_WORD, eagerness.local.shown)
     eagerness.show()

@@ -79,7 +79,8 @@ class GradientTape:
         warning for integers and bools, which have no gradients.
         """
         finish()
-        for x in pytree.flatten(tensors)[0]:
+        leaves = (tensors,) if type(tensors) is EagerTensor else pytree.flatten(tensors)[0]
+        for x in leaves:
             if isinstance(x, Variable) and in_graph():
                 self._variables.setdefault(x, {})
             elif isinstance(x, Variable):
