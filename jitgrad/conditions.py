@@ -10,6 +10,7 @@ import os
 import threading
 from array import array
 from collections.abc import Iterator
+from typing import Protocol
 
 OBSERVERS, BLOCKS, THREADS, JOURNAL = range(4)
 
@@ -41,6 +42,22 @@ def count(word: int, change: int) -> None:
         words[word] += change
     if word == OBSERVERS:
         _mine.observers = getattr(_mine, "observers", 0) + change
+
+
+class Counted(Protocol):
+    """A thread's own count of its tapes."""
+
+    tapes: int
+
+
+def count_tapes(mine: Counted, change: int) -> None:
+    """Add to the observers, and to a thread's own count of them. No exception of a signal comes between the two: Python
+    looks for signals where functions are called and where loops turn.
+    """
+    with _lock:
+        words[OBSERVERS] += change
+        mine.tapes += change
+    _mine.observers = getattr(_mine, "observers", 0) + change
 
 
 def release_observers(number: int) -> None:

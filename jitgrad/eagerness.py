@@ -117,16 +117,11 @@ def set_tapes(tapes: tuple[Watcher, ...]) -> None:
 
 
 def _count_tapes() -> None:
-    """Count this thread's tapes as observers. Where an exception of a signal arrives in between, it is one too many
-    rather than one too few: then Python takes calls that machine code could take.
-    """
+    """Count this thread's tapes as observers."""
     counted = local.counted
     change = len(local.tapes) - counted.tapes
-    if change > 0:
-        conditions.count(conditions.OBSERVERS, change)
-    counted.tapes += change
-    if change < 0:
-        conditions.count(conditions.OBSERVERS, change)
+    if change:
+        conditions.count_tapes(counted, change)
 
 
 def set_collector(collector: Any) -> None:

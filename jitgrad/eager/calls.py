@@ -18,7 +18,7 @@ from jitgrad import pytree, recording
 from jitgrad.again import make_again
 from jitgrad.compiler.eager_layout import MOST_RULES
 from jitgrad.dispatch import full_name
-from jitgrad.eager.keys import ARITHMETIC, ArrayKey, leaf_key, type_key, value_key
+from jitgrad.eager.keys import BY_TYPE, ArrayKey, leaf_key, type_key, value_key
 from jitgrad.eager.recorder import OwnRules, by_value
 from jitgrad.eager.straight import Walk, straight, walk_of
 from jitgrad.eager.tensor import EagerTensor, is_told, plain, run, wrap
@@ -84,7 +84,7 @@ def _key_of(fn: Any, may_fix: bool) -> Callable[[Any], Any]:
     """What the rules of a function depend on in a leaf; those of a gradient, on what those of its function do."""
     if may_fix and fn in by_value:
         return value_key
-    return type_key if fn in ARITHMETIC or isinstance(fn, ProgramCall) else leaf_key
+    return type_key if fn in BY_TYPE or isinstance(fn, ProgramCall) else leaf_key
 
 
 def _note_by_value(fn: Any) -> None:

@@ -88,6 +88,9 @@ ARITHMETIC = frozenset((
 ))  # fmt: skip
 """Ufuncs whose rules are the same for every integer among the operands; those of a power are not."""
 
+BY_TYPE = ARITHMETIC | {np.where}
+"""All functions of which that is so."""
+
 _INT64 = np.iinfo(np.int64)
 
 

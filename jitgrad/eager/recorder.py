@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from jitgrad.compiler.eager_layout import ENTRY_HEAD, INPUTS_OF, MOST_RULES, OUT, OUTPUTS_OF, RULE, X, Y
-from jitgrad.eager.keys import leaf_key, quick_key
+from jitgrad.eager.keys import leaf_key, options_key, quick_key
+from jitgrad.eager.linear import linear
 from jitgrad.eagerness import Watcher, local, number_of
 
 
@@ -147,6 +148,10 @@ def record(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     """Tell the tapes of a call with these results, if one of them watches an argument."""
     from jitgrad.eager.calls import leaves_of, rule_of
 
+    transposed = linear.get(fn)
+    if transposed is not None and options_key(args, kwargs) is not None:
+        _record_linear(transposed, args, kwargs, outs)
+        return
     values = (*args, *kwargs.values())
     key = None if isinstance(fn, OwnRules) or fn in by_value else quick_key(fn, args, kwargs)
     leaves = values if key is not None else leaves_of(args, kwargs)
@@ -163,6 +168,12 @@ def record(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     both = (*values, *outs)
     kept = unchanging([both[k] for k in recipe.kept_at])
     keep(telling, recipe.rule, tuple([None if k is None else numbers[k] for k in recipe.numbers_at]), outs, kept)
+
+
+def _record_linear(rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], outs: Sequence[Any]) -> None:
+    number = number_of(args[0])
+    telling = [tape for tape in local.tapes if number in tape.watched]
+    keep(telling, rule, (number,), outs, (args[1:], kwargs))
 
 
 def _learn_recipe(key: Any, fn: Any, args: Any, kwargs: dict[str, Any], outs: tuple[Any, ...]) -> Recipe:

@@ -17,6 +17,7 @@ import numpy as np
 from jitgrad.compiler.eager_layout import MOST_RULES
 from jitgrad.eager import recorder
 from jitgrad.eager.keys import array_key, options_key
+from jitgrad.eager.linear import linear
 from jitgrad.eager.refusals import REFUSALS, Bound, refuse
 from jitgrad.eagerness import Valued, has_value, is_eager, local
 from jitgrad.errors import DTypeError, TracedValueError, layout
@@ -218,7 +219,7 @@ def run(
     if known is not None:
         return one(known[0], known[1], args[0])
     out = run_any(fn, args, kwargs)
-    if type(out) is EagerTensor:
+    if type(out) is EagerTensor and fn not in linear:
         if len(bound) >= MOST_RULES:
             bound.clear()
         bound[key] = (Bound(fn, args[1:], kwargs), {}, getattr(fn, "__wrapped__", fn))
