@@ -54,7 +54,12 @@ def _arguments(name: str, x: Any, weight: Any, rank: int) -> tuple[Tensor, Tenso
     w = as_tensor(weight, t.dtype)
     if w.ndim != rank + 2 or not w.spec.is_known:
         raise ShapeError(
-            layout(f"{name} takes weights of {rank + 2} known extents", op=operation_text(w.op), got=w.spec)
+            layout(
+                f"{name} takes weights of {rank + 2} known extents",
+                op=operation_text(w.op),
+                expected=f"{rank + 2} axes: two of channels, and {rank} of the window",
+                got=w.spec,
+            )
         )
     return t, w, was_one
 
@@ -66,6 +71,8 @@ def _refuse_channels(x: Tensor, w: Tensor, channels: Any, groups: int, inputs: i
         layout(
             f"weights of {w.spec} in {groups} groups take {inputs} channels, got {channels}",
             op=operation_text(x.op),
+            expected=f"{inputs} channels",
+            got=f"{channels} in {x.spec}",
             hint="weights are (out, in / groups, *window); of a transposed convolution (in, out / groups, *window)",
         )
     )

@@ -202,7 +202,15 @@ def as_batch(name: str, x: Any, rank: int) -> tuple[Tensor, bool]:
     if t.ndim == rank - 1:
         return call("expand_dims", t, 0), True
     if t.ndim != rank:
-        raise ShapeError(layout(f"{name} takes tensors of {rank - 1} or {rank} dimensions", op=operation_text(t.op)))
+        raise ShapeError(
+            layout(
+                f"{name} takes tensors of {rank - 1} or {rank} dimensions",
+                op=operation_text(t.op),
+                expected=f"{rank} axes: examples, channels and {rank - 2} of space; or {rank - 1}, without examples",
+                got=f"{t.spec}, of {t.ndim}",
+                hint="x[None] adds an axis of one",
+            )
+        )
     return t, False
 
 

@@ -45,6 +45,53 @@ def test_numbers_beside_tensors(fn: Callable[[Any, float], Any]) -> None:
         np.testing.assert_allclose(tape.gradient(y, x), np.full(3, 2.0 + q))
 
 
+LEVELS: list[Callable[[Any], Any]] = [
+    lambda x: np.quantile(x, [0.2, 0.5, 1.0]),
+    lambda x: np.percentile(x, [20.0, 65.0], axis=1),
+    lambda x: np.percentile(x, np.array([[20.0], [65.0]]), axis=0, keepdims=True),
+    lambda x: np.quantile(x, (0.1, 0.9)),
+    lambda x: np.quantile(x, 0.3, axis=1),
+]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("number", range(len(LEVELS)))
+def test_quantiles_at_several_levels(number: int, dtype: Any) -> None:
+    fn, value = LEVELS[number], np.array([[0.3, 2.0, -1.0, 0.7], [1.5, 0.1, 4.0, -2.0]], dtype)
+    x = jg.asarray(value)
+    with jg.GradientTape() as outer:
+        outer.watch(x)
+        with jg.GradientTape() as tape:
+            tape.watch(x)
+            y = fn(x)
+            loss = np.sum(y**3)
+        g = tape.gradient(loss, x)
+        total = np.sum(g * g)
+    second = outer.gradient(total, x)
+    assert y.dtype == fn(value).dtype and g.dtype == second.dtype == dtype
+    np.testing.assert_array_equal(y, fn(value))
+
+    def difference(f: Callable[[Any], Any]) -> Any:
+        exact = value.astype(np.float64)
+        steps = 1e-5 * np.eye(value.size).reshape(value.size, *value.shape)
+        return np.reshape([(f(exact + h) - f(exact - h)) / 2e-5 for h in steps], value.shape)
+
+    rtol = 1e-6 if dtype is np.float64 else 2e-5
+    np.testing.assert_allclose(g, difference(lambda v: np.sum(fn(v) ** 3)), rtol=rtol, atol=1e-6)
+    of_first = jg.grad(lambda v: np.sum(fn(v) ** 3))
+    np.testing.assert_allclose(second, difference(lambda v: np.sum(of_first(v) ** 2)), rtol=10 * rtol, atol=1e-4)
+
+
+def test_quantiles_at_levels_that_are_traced() -> None:
+    value, levels = np.array([0.3, 2.0, -1.0, 0.7, 1.1]), np.array([0.0, 0.3, 0.55, 1.0])
+    found = jg.compile(lambda x, q: np.quantile(x, q))(value, levels)
+    np.testing.assert_allclose(found, np.quantile(value, levels), rtol=1e-15)
+    wrong = jg.compile(lambda x, q: np.percentile(x, q))(value, np.array([-1.0, 50.0, 101.0, np.nan]))
+    np.testing.assert_array_equal(np.isnan(wrong), [True, False, True, True])
+    g = jg.grad(lambda q: np.sum(np.quantile(value, q) ** 2))(np.array([0.3, 0.55]))
+    np.testing.assert_allclose(g, [2 * np.quantile(value, 0.3) * 4 * 0.4, 2 * np.quantile(value, 0.55) * 4 * 0.4])
+
+
 def test_arrays_of_the_user_stay_theirs() -> None:
     x, u = jg.asarray(X), np.arange(3.0)
     made = [

@@ -222,3 +222,15 @@ def test_importing_is_light() -> None:
     code = "import sys, jitgrad; print([m for m in ('numba', 'llvmlite', 'scipy') if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+def test_layers_of_another_rank_say_what_they_take() -> None:
+    image, weights = np.ones((1, 3, 8, 8)), np.ones((2, 3, 3, 3))
+    cases: list[tuple[Any, Any, str]] = [
+        (image[0, 0], weights, r"expected: 4 axes: examples(.|\n)*got: +f64\[8,8\], of 2"),
+        (image, weights[0], r"expected: 4 axes: two of channels(.|\n)*got: +f64\[3,3,3\]"),
+        (image[:, :2], weights, r"expected: 3 channels(.|\n)*got: +2 in f64\[1,2,8,8\]"),
+    ]
+    for x, w, text in cases:
+        with pytest.raises(jg.ShapeError, match=text):
+            jg.nn.conv2d(x, w)

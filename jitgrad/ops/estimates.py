@@ -23,14 +23,12 @@ def quantile(
     a: Any, q: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False,
     method: str = "linear", keepdims: bool = False, *, weights: Any = None,
 ) -> Any:  # fmt: skip
-    """As numpy.quantile with linear interpolation, for ``q`` that is no tensor; NaN where there is a NaN."""
+    """As numpy.quantile with linear interpolation; NaN where there is a NaN, and at a traced ``q`` beyond 0 and 1."""
     refuse_options("quantile", out=out, weights=weights)
-    if method != "linear" or isinstance(q, Tensor):
-        raise unsupported("quantile", f" with method={method!r}" if method != "linear" else " at traced q")
-    x, levels = _float(a), np.asarray(q, dtype=np.float64)
+    if method != "linear":
+        raise unsupported("quantile", f" with method={method!r}")
+    x, levels = _float(a), _levels(q)
     x = x if isinstance(q, int | float | np.float32) else build("astype", x, promote(x.dtype, levels.dtype))
-    if not np.all((levels >= 0) & (levels <= 1)):
-        raise ValueError("Quantiles must be in the range [0, 1]")
     axes = normalize_axes(axis, x.ndim)
     kept = [k for k in range(x.ndim) if k not in axes]
     ordered = build("sort", _last_axis(x, kept, axes), -1)
@@ -39,6 +37,17 @@ def quantile(
     shape = [1 if k in axes else n for k, n in enumerate(x.spec.known_shape)]
     front = build("moveaxis", found, -1, 0)
     return build("reshape", front, (*levels.shape, *(shape if keepdims else [shape[k] for k in kept])))
+
+
+def _levels(q: Any) -> Any:
+    """The levels in float64; of a tensor those that are levels, and NaN."""
+    if isinstance(q, Tensor):
+        t = build("astype", q, np.float64)
+        return where((t >= 0) & (t <= 1), t, np.full((), np.nan))
+    levels = np.asarray(q, dtype=np.float64)
+    if not np.all((levels >= 0) & (levels <= 1)):
+        raise ValueError("Quantiles must be in the range [0, 1]")
+    return levels
 
 
 def _last_axis(x: Tensor, kept: list[int], axes: tuple[int, ...]) -> Tensor:
@@ -52,7 +61,7 @@ def _last_axis(x: Tensor, kept: list[int], axes: tuple[int, ...]) -> Tensor:
 def _between(ordered: Tensor, levels: Any) -> Any:
     """The elements at the places ``levels * (n - 1)`` of the last axis, in between by a straight line."""
     places = levels * (ordered.shape[-1] - 1)
-    below = np.floor(places).astype(np.int64)
+    below = np.floor(np.nan_to_num(places)).astype(np.int64)
     above = np.minimum(below + 1, ordered.shape[-1] - 1)
     low, high = (build("take", ordered, at, -1) for at in (below, above))
     share = (places - below).astype(ordered.dtype)
@@ -63,9 +72,7 @@ def _between(ordered: Tensor, levels: Any) -> Any:
 @function("percentile")
 def percentile(a: Any, q: Any, *args: Any, **kwargs: Any) -> Any:
     """As numpy.percentile: the quantiles at ``q / 100``."""
-    if isinstance(q, Tensor):
-        raise unsupported("percentile", " at traced q")
-    levels = q / 100 if isinstance(q, int | float) else np.true_divide(q, 100)
+    levels = q / 100 if isinstance(q, int | float | Tensor) else np.true_divide(q, 100)
     return quantile(a, levels, *args, **kwargs)
 
 
