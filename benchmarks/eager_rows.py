@@ -30,7 +30,9 @@ OPERATIONS: dict[str, Operation] = {
     "sum(x, 0)": lambda np, x: np.sum(x, 0),
     "x @ x": lambda np, x: x @ x,
     "x.reshape(5, 2)": lambda np, x: x.reshape(5, 2),
+    "x.ravel()": lambda np, x: x.ravel(),
     "x[2:5]": lambda np, x: x[2:5],
+    "x[1:, None]": lambda np, x: x[1:, None],
     "x[3]": lambda np, x: x[3],
 }
 
