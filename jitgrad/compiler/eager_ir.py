@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jitgrad.compiler.eager_function_ir import function_ir
+from jitgrad.compiler.eager_index_ir import index_ir
 from jitgrad.compiler.eager_item_ir import item_ir
 from jitgrad.compiler.eager_layout import OP_WORDS, VIEWERS, Op, Slots
 from jitgrad.compiler.eager_method_ir import MOST_ARGUMENTS, method_ir
@@ -26,10 +27,11 @@ from jitgrad.compiler.ir_text import load_item, load_word
 
 def eager_ir(slots: Slots, ops: Sequence[tuple[str, str]]) -> str:
     """The module: one exported function per operation, given as its name and its kind."""
-    shared = reference_ir(), tensor_ir(slots), record_ir(slots), operand_ir(slots), view_ir(), walk_ir(slots), _LEAVE
-    kinds = _COMPUTE, _OPERATOR, method_ir(), function_ir(), item_ir(slots), _IS_CALL, _UFUNC_TABLE, _UFUNC
+    shared = reference_ir(), tensor_ir(slots), record_ir(slots), operand_ir(slots), walk_ir(slots), _LEAVE
+    views = view_ir(), index_ir(), item_ir(slots)
+    kinds = _COMPUTE, _OPERATOR, method_ir(), function_ir(), _IS_CALL, _UFUNC_TABLE, _UFUNC
     functions = [_function(name, kind, number) for number, (name, kind) in enumerate(ops)]
-    return "\n".join((*shared, *kinds, *functions)) + "\nattributes #0 = { nounwind }\n"
+    return "\n".join((*shared, *views, *kinds, *functions)) + "\nattributes #0 = { nounwind }\n"
 
 
 def op_word(name: str, number: Op) -> str:

@@ -27,7 +27,7 @@ from jitgrad.compiler.ir_text import TUPLE_ITEMS, TYPE, load, load_item, load_wo
 
 def walk_ir(slots: Slots) -> str:
     """The functions; what they call of the others is in eager_record_ir.py."""
-    return "\n".join((_DECLARATIONS, _array_of(slots), _run(), _give(), _step(slots), _WALK))
+    return "\n".join((_DECLARATIONS, _array_of(slots), _run(), _give(), _FILL, _GIVE_ALL, _APPLY, _step(slots), _WALK))
 
 
 _DECLARATIONS = """
@@ -199,6 +199,89 @@ fail:
 """
 
 
+# Puts the arrays of what an entry keeps, and that of the cotangent, in the table; false where one is Python's to make.
+_FILL = f"""
+define internal i1 @fill(ptr %values, i64 %kept, ptr %g, ptr %table) #0 {{
+entry:
+  br label %head
+head:
+  %k = phi i64 [ 0, %entry ], [ %k1, %filled ]
+  %more = icmp slt i64 %k, %kept
+  br i1 %more, label %one, label %last
+one:
+{load_item("value", "%values", "%k")}
+  br label %convert
+last:
+  br label %convert
+convert:
+  %object = phi ptr [ %value, %one ], [ %g, %last ]
+  %array = call ptr @array_of(ptr %object)
+  %odd = icmp eq ptr %array, null
+  br i1 %odd, label %give_up, label %filled
+filled:
+  %slot = getelementptr ptr, ptr %table, i64 %k
+  store ptr %array, ptr %slot
+  %k1 = add i64 %k, 1
+  br i1 %more, label %head, label %done
+done:
+  ret i1 true
+give_up:
+  call void @drop(ptr %table, i64 %k)
+  ret i1 false
+}}
+"""
+
+# Gives the inputs of an entry their cotangents, from their places in the table; false with an exception set.
+_GIVE_ALL = f"""
+define internal i1 @give_all(ptr %places, ptr %table, ptr %numbers, i64 %inputs, ptr %found, ptr %watched,
+    ptr %sum) #0 {{
+entry:
+  br label %head
+head:
+  %j = phi i64 [ 0, %entry ], [ %j1, %given ]
+  %left = icmp slt i64 %j, %inputs
+  br i1 %left, label %one, label %good
+one:
+{load_item("place", "%places", "%j", "i64")}
+  %is_none = icmp slt i64 %place, 0
+  br i1 %is_none, label %given, label %give
+give:
+{load_item("cotangent", "%table", "%place")}
+{load_item("number", "%numbers", "%j")}
+  %well = call i1 @give(ptr %found, ptr %watched, ptr %number, ptr %cotangent, ptr %sum)
+  br i1 %well, label %given, label %bad
+given:
+  %j1 = add i64 %j, 1
+  br label %head
+good:
+  ret i1 true
+bad:
+  ret i1 false
+}}
+"""
+
+# Runs the rule of an entry on a table that is filled; 1, or -1 with an exception set. The table is given back.
+_APPLY = """
+define internal i32 @apply(ptr %words, ptr %table, i64 %ready, ptr %numbers, i64 %inputs, ptr %found, ptr %watched,
+    ptr %sum) #0 {
+entry:
+  %ran = call { i64, ptr } @run(ptr %words, ptr %table, i64 %ready)
+  %n = extractvalue { i64, ptr } %ran, 0
+  %places = extractvalue { i64, ptr } %ran, 1
+  %failed = icmp eq ptr %places, null
+  br i1 %failed, label %end, label %give
+give:
+  %well = call i1 @give_all(ptr %places, ptr %table, ptr %numbers, i64 %inputs, ptr %found, ptr %watched, ptr %sum)
+  %verdict = select i1 %well, i32 1, i32 -1
+  br label %end
+end:
+  %state = phi i32 [ -1, %entry ], [ %verdict, %give ]
+  call void @drop(ptr %table, i64 %n)
+  ret i32 %state
+}
+"""
+
+
 def _step(slots: Slots) -> str:
     """One entry: 1 when it was taken, 0 when it is Python's, -1 with an exception set."""
     return f"""
@@ -229,33 +312,11 @@ read:
   %unreached = icmp eq ptr %g, null
   br i1 %unreached, label %yes, label %fill
 fill:
-  %first0 = getelementptr i64, ptr %numbers, i64 %inputs
-  %first = getelementptr i64, ptr %first0, i64 1
-  br label %fill_head
-fill_head:
-  %k = phi i64 [ 0, %fill ], [ %k1, %filled ]
-  %unfilled = icmp slt i64 %k, %kept
-  br i1 %unfilled, label %fill_one, label %seed
-fill_one:
-{load_item("value", "%first", "%k")}
-  %array = call ptr @array_of(ptr %value)
-  %odd = icmp eq ptr %array, null
-  br i1 %odd, label %give_up, label %filled
-filled:
-  %slot = getelementptr ptr, ptr %table, i64 %k
-  store ptr %array, ptr %slot
-  %k1 = add i64 %k, 1
-  br label %fill_head
-seed:
-  %seed_array = call ptr @array_of(ptr %g)
-  %odd_seed = icmp eq ptr %seed_array, null
-  br i1 %odd_seed, label %give_up, label %take
-give_up:
-  call void @drop(ptr %table, i64 %k)
-  br label %no
+  %behind = getelementptr i64, ptr %numbers, i64 %inputs
+  %values = getelementptr i64, ptr %behind, i64 1
+  %filled = call i1 @fill(ptr %values, i64 %kept, ptr %g, ptr %table)
+  br i1 %filled, label %take, label %no
 take:
-  %seed_slot = getelementptr ptr, ptr %table, i64 %kept
-  store ptr %seed_array, ptr %seed_slot
   %ready = add i64 %kept, 1
   %is_source = call i1 @contains(ptr %sources, ptr %out)
   br i1 %is_source, label %go, label %remove
@@ -263,33 +324,9 @@ remove:
   %removed = call i32 @PyDict_DelItem(ptr %found, ptr %out)
   br label %go
 go:
-  %ran = call {{ i64, ptr }} @run(ptr %words, ptr %table, i64 %ready)
-  %n = extractvalue {{ i64, ptr }} %ran, 0
-  %gives = extractvalue {{ i64, ptr }} %ran, 1
-  %failed = icmp eq ptr %gives, null
-  br i1 %failed, label %fail, label %give_head
-give_head:
-  %j = phi i64 [ 0, %go ], [ %j1, %given ]
-  %left = icmp slt i64 %j, %inputs
-  br i1 %left, label %give_one, label %end
-give_one:
-{load_item("place", "%gives", "%j", "i64")}
-  %is_none = icmp slt i64 %place, 0
-  br i1 %is_none, label %given, label %give_it
-give_it:
-{load_item("cotangent", "%table", "%place")}
-{load_item("number", "%numbers", "%j")}
-  %well = call i1 @give(ptr %found, ptr %watched, ptr %number, ptr %cotangent, ptr %sum)
-  br i1 %well, label %given, label %fail
-given:
-  %j1 = add i64 %j, 1
-  br label %give_head
-end:
-  call void @drop(ptr %table, i64 %n)
-  br label %yes
-fail:
-  call void @drop(ptr %table, i64 %n)
-  ret i32 -1
+  %state = call i32 @apply(ptr %words, ptr %table, i64 %ready, ptr %numbers, i64 %inputs, ptr %found, ptr %watched,
+      ptr %sum)
+  ret i32 %state
 yes:
   ret i32 1
 no:
