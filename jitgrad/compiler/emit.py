@@ -42,13 +42,17 @@ MOST_POINTS = 16
 PAIRED_ROW = 16 << 10  # bytes
 
 
-def emit_kernel(module: ir.Module, kernel: Kernel, name: str, vector_bytes: int) -> ir.Function:
-    """Add the kernel's function to a module; ``vector_bytes`` is the width of the machine's vector registers.
-    In a module of quick code each row is worked on alone.
+def emit_kernel(
+    module: ir.Module, kernel: Kernel, name: str, vector_bytes: int, pause: Callable[[], None] | None = None
+) -> ir.Function:
+    """Add the kernel's function to a module; ``vector_bytes`` is the width of the machine's vector registers, and
+    ``pause`` is called between statements. In a module of quick code each row is worked on alone.
     """
     function = ir.Function(module, KERNEL_TYPE, name)
     function.attributes.add("nounwind")
-    _KernelEmitter(function, kernel, lanes_for(kernel, vector_bytes)).emit()
+    emitter = _KernelEmitter(function, kernel, lanes_for(kernel, vector_bytes))
+    emitter.pause = pause
+    emitter.emit()
     return function
 
 
@@ -69,6 +73,8 @@ def part_bytes(kernel: Kernel, buffer: Buffer, extent: int, lanes: int) -> int:
 
 class _KernelEmitter(LaneEmitter):
     """Emits a kernel: its arguments, then its statements, loop by loop."""
+
+    pause: Callable[[], None] | None = None
 
     @property
     def is_quick(self) -> bool:
@@ -127,6 +133,8 @@ class _KernelEmitter(LaneEmitter):
 
     def _body(self, body: Sequence[Statement]) -> None:
         for statement in body:
+            if self.pause is not None:
+                self.pause()
             match statement:
                 case Loop(kind="vector" | "parallel_vector"):
                     self._vector_loop(statement)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -82,7 +83,7 @@ def _compile(kernels: Mapping[str, Kernel]) -> None:
         if config.quick_start and get_num_threads() > 1:
             texts = {key: str(kernel_module(kernel, _quick_name(key), True)) for key, kernel in kernels.items()}
             quick = {key: text for key, text in texts.items() if tiers.may_be_compiled_twice(text)}
-        once = {key: _good_text(key, kernel) for key, kernel in kernels.items() if key not in quick}
+        once = {key: str(kernel_module(k, function_name(key))) for key, k in kernels.items() if key not in quick}
     for key, code in zip(once, _compiled(list(once.values()), map(function_name, once)), strict=True):
         kernel_cache().put(key, code)
         enter_kernel(key, code[function_name(key)])
@@ -91,7 +92,7 @@ def _compile(kernels: Mapping[str, Kernel]) -> None:
         enter_kernel(key, code[name])
     statistics.compiles += len(kernels)
     improve([
-        tiers.Task(partial(_good_text, key, kernels[key]), partial(_replace, key, kernel_cache())) for key in quick
+        tiers.Task(partial(_text_beside, key, kernels[key]), partial(_replace, key, kernel_cache())) for key in quick
     ])  # fmt: skip
 
 
@@ -99,8 +100,9 @@ def _quick_name(key: str) -> str:
     return f"{function_name(key)}_quick"
 
 
-def _good_text(key: str, kernel: Kernel) -> str:
-    return str(kernel_module(kernel, function_name(key)))
+def _text_beside(key: str, kernel: Kernel) -> str:
+    """The text of good code. Whoever waits for the GIL gets it between two statements, not after 5 ms."""
+    return str(kernel_module(kernel, function_name(key), pause=partial(time.sleep, 0)))
 
 
 def improve(tasks: list[tiers.Task]) -> None:
@@ -121,10 +123,12 @@ def _replace(key: str, cache: KernelCache, object_code: bytes) -> tuple[int, int
     return replace_kernel(key, code[function_name(key)]), code[function_name(key)]
 
 
-def kernel_module(kernel: Kernel, name: str = "kernel", quickly: bool = False) -> ir.Module:
+def kernel_module(
+    kernel: Kernel, name: str = "kernel", quickly: bool = False, pause: Callable[[], None] | None = None
+) -> ir.Module:
     """The LLVM module of a kernel: fast code, or little of it, which is compiled ``quickly``; both give the same
-    bits.
+    bits. ``pause`` is called again and again meanwhile.
     """
     module = ir.Module(name, has_fma(), vector_bytes() if quickly else 0)
-    emit_kernel(module, kernel, name, vector_bytes())
+    emit_kernel(module, kernel, name, vector_bytes(), pause)
     return module

@@ -13,7 +13,7 @@ import importlib.util
 import operator
 from array import array
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -77,7 +77,7 @@ def place() -> None:
         enter(code)
     elif config.quick_start:
         importlib.import_module("jitgrad.compiler._codegen")  # here: a thread beside a busy one takes seconds for it
-        tiers.improver.add([tiers.Task(text, enter_compiled)])
+        tiers.improver.add([tiers.Task(partial(str, text()), enter_compiled)])
     else:
         enter_compiled(native.compile_to_object(text()))
 
