@@ -221,12 +221,12 @@ class _KernelEmitter(LaneEmitter):
         """
         start, stop = self._range(loop)
         lanes = self.lanes
-        if not (self.is_parallel or loop.kind == PARALLEL_VECTOR):
+        if self._is_little(loop) or not (self.is_parallel or loop.kind == PARALLEL_VECTOR):
             sums = [self._open_sums(loop)]
             self._masked_vectors(loop, start, stop, sums[0])
             self._close_sums(loop, sums)
             return
-        self.lanes = lanes * self._at_once(loop)
+        self.lanes = lanes * (self.at_once.get(loop) or registers_at_once(loop))
         whole = self._open_sums(loop)
         wide, self.lanes = self.lanes, lanes
         rest = self._open_sums(loop)
@@ -246,11 +246,11 @@ class _KernelEmitter(LaneEmitter):
             part(start, stop, None)
         self._close_sums(loop, [whole, rest])
 
-    def _at_once(self, loop: Loop) -> int:
-        """How many registers a turn works on; of what is wanted quickly one, where no sum depends on it."""
-        if self.is_quick and not any(isinstance(s, Update) for s in loop.body):
-            return 1
-        return self.at_once.get(loop) or registers_at_once(loop)
+    def _is_little(self, loop: Loop) -> bool:
+        """Whether a loop is written once, for masked registers: where code is wanted quickly, and no sum depends on how
+        many are worked on at once.
+        """
+        return self.is_quick and not any(isinstance(s, Update) for s in loop.body)
 
     def _masked_vectors(
         self, loop: Loop, start: ir.Value, stop: ir.Value, sums: dict[str, ir.Value], segment: ir.Value | None = None

@@ -87,7 +87,7 @@ class Improver:
             first_calls.wait(until)
             try:
                 self._do(task)
-            except RuntimeError as error:
+            except Exception as error:  # of the text or the code: the thread goes on with the others
                 warnings.warn(f"a kernel keeps its quick code: {error}", RuntimeWarning, stacklevel=1)
             self._tasks.popleft()
 
