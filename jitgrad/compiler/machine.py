@@ -32,6 +32,8 @@ from jitgrad.config import config, get_num_threads
 _SOURCES = ("emit*.py", "scalar_*.py", "_codegen.py", "llvmir/*.py", "vecmath/*.py")
 
 
+_TURN = 1e-3  # seconds
+
 watchers.append(improver.watch)
 
 
@@ -101,8 +103,23 @@ def _quick_name(key: str) -> str:
 
 
 def _text_beside(key: str, kernel: Kernel) -> str:
-    """The text of good code. Whoever waits for the GIL gets it between two statements, not after 5 ms."""
-    return str(kernel_module(kernel, function_name(key), pause=partial(time.sleep, 0)))
+    """The text of good code. Whoever waits for the GIL gets it after a millisecond, not after 5."""
+    return str(kernel_module(kernel, function_name(key), pause=_giving_way(_TURN)))
+
+
+def _giving_way(turn: float) -> Callable[[], None]:
+    """What gives up the GIL, called at any time, once in so many seconds. More often the writer would starve: beside a
+    thread that is busy in Python it waits 5 ms for the GIL each time.
+    """
+    since = time.perf_counter()
+
+    def pause() -> None:
+        nonlocal since
+        if time.perf_counter() - since > turn:
+            time.sleep(0)
+            since = time.perf_counter()
+
+    return pause
 
 
 def improve(tasks: list[tiers.Task]) -> None:
