@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 import jitgrad as jg
 from jitgrad.compiler import gemv, regions
 from jitgrad.compiler.bind import BoundCluster
+from jitgrad.compiler.gemv_steps import BLOCK
 from jitgrad.compiler.machine import vector_bytes
 from jitgrad.profiler.operations import operations
 
@@ -51,12 +52,16 @@ def given(dtype: str, rows: int = ROWS) -> tuple[NDArray[Any], ...]:
     return tuple(a.astype(dtype) for a in arrays)
 
 
-def units(loss: Loss, arrays: tuple[NDArray[Any], ...]) -> list[str]:
-    """The names of the steps of the value and gradient."""
+def bound(loss: Loss, arrays: tuple[NDArray[Any], ...]) -> list[BoundCluster]:
+    """The clusters of the value and gradient."""
     compiled = jg.compile(jg.value_and_grad(loss))
     (stage, args), *_ = compiled.stages(*arrays)
-    clusters = [step for step in stage.executable(args).bound.steps if isinstance(step, BoundCluster)]
-    return [name for cluster in clusters for name in cluster.names]
+    return [step for step in stage.executable(args).bound.steps if isinstance(step, BoundCluster)]
+
+
+def units(loss: Loss, arrays: tuple[NDArray[Any], ...]) -> list[str]:
+    """The names of the steps of the value and gradient."""
+    return [name for cluster in bound(loss, arrays) for name in cluster.names]
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +88,13 @@ def test_one_pass_over_the_matrix() -> None:
     names = units(plain, given("float64"))
     assert sum(name.startswith("region") for name in names) == 1
     assert not any(name.startswith("rows") for name in names)
+
+
+@pytest.mark.parametrize(("loss", "asking"), [(plain, True), (shifted, False)])
+def test_products_of_a_region_ask_for_the_next_chunk(loss: Loss, asking: bool) -> None:
+    blocks = [block for cluster in bound(loss, given("float64")) for block in cluster.blocks]
+    products = [block for block in blocks if block.shape == (len(BLOCK),) and block[1] == block[4] == COLUMNS]
+    assert [int(block[-1]) for block in products] == [int(asking)] * 2
 
 
 @pytest.mark.parametrize("loss", [shifted, normed])

@@ -166,11 +166,11 @@ def _product(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
     return [] if step is None else [(f"product_{number}", *step[1:])]
 
 
-def _vector_product(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
+def _vector_product(task: tuple[Any, ...], slots: Sequence[int], asks: bool = False) -> list[Step]:
     from jitgrad.compiler.gemv_steps import vector_steps
 
     _, number, dtype, n, cut, part, *operands = task
-    made = vector_steps(np.dtype(dtype), n, cut, _operands(operands, slots), slots[part])
+    made = vector_steps(np.dtype(dtype), n, cut, _operands(operands, slots), slots[part], asks)
     return [(name, *step[1:]) for name, step in zip((f"rows_{number}", f"sum_{number}"), made, strict=False)]
 
 
@@ -209,7 +209,8 @@ def _region(
     firsts: list[Step] = []
     after: list[Step] = []
     for member in members:
-        first, *rest = _steps(member, slots, addresses)
+        is_product = member[0] == "vector product"
+        first, *rest = _vector_product(member, slots, True) if is_product else _steps(member, slots, addresses)
         firsts.append(first)
         after += rest
     sequence = np.zeros((len(firsts), 2), np.int64)

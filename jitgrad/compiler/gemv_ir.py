@@ -7,6 +7,9 @@
     sequence several kernels, one after another, for the same part of their extent; the block is their number and
              the address of pairs, function and block of each
 
+In a region, `dots` and `combine` each bring half of the next chunk of the matrix into the second cache while they work
+on this one, in which memory would rest else: of 200000 x 20 in float64 a region takes 0.6 to 0.66 of the time.
+
 The matrix is row-major, the vectors are contiguous. A product with a transposed matrix is the other of the two. The
 bits of an element follow from the sizes, and for `combine` from the chunks.
 """
@@ -35,7 +38,8 @@ def stub_ir(stub: str) -> str:
     """The module of one function, by its name."""
     writers = ((DOTS_STUBS, _dots), (COMBINE_STUBS, _combine), (SUM_STUBS, _sum), (SEQUENCE_STUBS, _sequence))
     kind, write = next((KINDS[d], write) for stubs, write in writers for d, name in stubs.items() if name == stub)
-    return f"{declarations_ir(kind)}\n{write(kind, stub)}\nattributes #0 = {{ nounwind }}\n"
+    prefetch = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32) #0"
+    return f"{declarations_ir(kind)}{prefetch}\n{write(kind, stub)}\nattributes #0 = {{ nounwind }}\n"
 
 
 def _start(kind: Numbers) -> str:
@@ -46,6 +50,40 @@ def _start(kind: Numbers) -> str:
             f"  %{name} = load ptr, ptr %{name}_entry",
         ]
     return "\n".join(lines)
+
+
+def _next_chunk(kind: Numbers, half: int) -> str:
+    """Where in the matrix to ask for lines, %next: the first or second half of the chunk this thread takes next, for
+    the caller takes them from the front and workers from the back; of this one where nothing is to be asked for.
+    """
+    return f"""
+  %span = sub i64 %hi, %lo
+  %back = sub i64 0, %span
+  %is_caller = icmp eq i64 %worker, 0
+  %forth = select i1 %is_caller, i64 %span, i64 %back
+  %skipped = mul i64 %forth, %asks
+  %next_row = add i64 %lo, %skipped
+  %next_place = mul i64 %next_row, %lda
+  %all_next = mul i64 %span, %lda
+  %half_next = lshr i64 %all_next, 1
+  %from_next = add i64 %next_place, {"%half_next" if half else "0"}
+{at_ir("next", kind, "%a", "%from_next")}"""
+
+
+def _ask(kind: Numbers, lines: int, rows: int, column: str) -> str:
+    """Ask for so many lines of the half behind %next that belongs to the ``rows`` rows from %i on and to columns."""
+    parts = [
+        "  %done_rows = sub i64 %i, %lo",
+        "  %done_places = mul i64 %done_rows, %lda",
+        "  %done_half = lshr i64 %done_places, 1",
+        f"  %done_columns = mul i64 {column}, {rows // 2}",
+        "  %ask_place = add i64 %done_half, %done_columns",
+        at_ir("ask", kind, "%next", "%ask_place"),
+    ]
+    for q in range(lines):
+        parts.append(at_ir(f"ask{q}", kind, "%ask", str(q * kind.lanes)))
+        parts.append(f"  call void @llvm.prefetch.p0(ptr %ask{q}, i32 0, i32 1, i32 1)")
+    return "\n".join(parts)
 
 
 def _fma(kind: Numbers, name: str, a: str, b: str, c: str) -> str:
@@ -89,6 +127,7 @@ columns_loop:
 {mask_ir("mask", kind, "%left")}
 {at_ir("x_at", kind, "%x", "%j")}
 {load_ir("xs", kind, "%x_at", "%mask")}
+{_ask(kind, n // 2, n, "%j")}
 {newline.join(steps)}
   %j_next = add i64 %j, {n}
   %j_more = icmp slt i64 %j_next, %columns
@@ -102,7 +141,7 @@ put:
     return f"""
 define void @{stub}({_KERNEL}) #0 {{
 {_start(kind)}
-  %last = sub i64 %hi, 1
+  %last = sub i64 %hi, 1{_next_chunk(kind, 0)}
 {loop_ir("i", "%hi", str(n), body, first="%lo")}
   ret void
 }}"""
@@ -194,6 +233,7 @@ pair_body:
   %x1 = select i1 %second, {kind.type} %x1_there, {kind.type} 0.0
 {newline.join(both)}
 {newline.join(splats)}
+{_ask(kind, _WIDE, 2, "%j")}
 {newline.join(loads)}
   br label %pair_end
 pair_end:
@@ -205,7 +245,7 @@ put:
 define void @{stub}({_KERNEL}) #0 {{
 {_start(kind)}
   %chunk_offset = mul i64 %chunk, %columns
-{at_ir("y_chunk", kind, "%y", "%chunk_offset")}
+{at_ir("y_chunk", kind, "%y", "%chunk_offset")}{_next_chunk(kind, 1)}
 {loop_ir("j", "%columns", str(_WIDE * kind.lanes), body)}
   ret void
 }}"""

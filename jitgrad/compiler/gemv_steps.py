@@ -13,24 +13,32 @@ DOTS_STUBS = {"float32": "jitgrad_dots_f32", "float64": "jitgrad_dots_f64"}
 COMBINE_STUBS = {"float32": "jitgrad_combine_f32", "float64": "jitgrad_combine_f64"}
 SUM_STUBS = {"float32": "jitgrad_sum_parts_f32", "float64": "jitgrad_sum_parts_f64"}
 SEQUENCE_STUBS = {"float32": "jitgrad_sequence_f32", "float64": "jitgrad_sequence_f64"}
-BLOCK = ("a_slot", "lda", "x_slot", "y_slot", "columns")
-"""The words of the block of a product; the distance of rows and columns in elements."""
+BLOCK = ("a_slot", "lda", "x_slot", "y_slot", "columns", "asks")
+"""The words of the block of a product; the distance of rows and columns in elements, and 1 where half of the next chunk
+is asked for, else 0.
+"""
 SUM_BLOCK = ("from_slot", "to_slot", "count", "parts")
 """The words of the block of a sum of parts."""
 
 
 def vector_steps(
-    dtype: np.dtype[Any], n: int, cut: tuple[int, int, bool, int], operands: tuple[Operand, Operand, Operand], part: int
+    dtype: np.dtype[Any],
+    n: int,
+    cut: tuple[int, int, bool, int],
+    operands: tuple[Operand, Operand, Operand],
+    part: int,
+    asks: bool = False,
 ) -> list[BlasStep]:
     """The steps of a product with ``n`` columns, cut as a `GemvPlan` says; the matrix is stored without gaps.
 
-    ``part`` is the slot of the memory for one result per chunk, if the plan asks for any, else that of the result.
+    ``part`` is the slot of the memory for one result per chunk, if the plan asks for any, else that of the result. A
+    product that ``asks`` brings half of the next chunk into the second cache while it works.
     """
     rows, columns, combines, chunks = cut
     a, b, c = operands
     matrix, vector = (a, b) if n == 1 else (b, a)
     stub = (COMBINE_STUBS if combines else DOTS_STUBS)[dtype.name]
-    block = (matrix.slot, columns, vector.slot, part, columns)
+    block = (matrix.slot, columns, vector.slot, part, columns, int(asks))
     steps = [BlasStep(stub, _address(stub), block, rows, chunks)]
     if part != c.slot:
         steps.append(sum_step(dtype, part, c.slot, columns, chunks))

@@ -21,8 +21,8 @@ from jitgrad.compiler.lower import Lowered, LoweredBodies, LoweredStep
 from jitgrad.compiler.nodes import Convolution, Product
 
 LEAST_BYTES = 2_000_000  # of the matrix: less stays in cache anyway
-CHUNK_BYTES = 500_000
-MOST_CHUNKS = 64
+CHUNK_BYTES = 125_000  # two of which fit in the second cache: the next one is asked for meanwhile
+MOST_CHUNKS = 256
 SMALL_CHUNKS = 16  # that a small kernel has at most: longer ones are not held up by waiting
 MOST_LOST = 1_000_000  # bytes of values that end in a region: their memory is not used again inside
 _REACH = 8  # how many steps behind its first a region may end
