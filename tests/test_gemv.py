@@ -24,10 +24,12 @@ def small_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 needs_registers = pytest.mark.skipif(vector_bytes() < 64, reason="these products need registers of 64 bytes")
-LENGTHS = ((100, 10), (17, 1), (33, 65), (64, 8), (20, 300), (5001, 20), (40000, 9))
+LENGTHS = ((100, 10), (17, 1), (33, 65), (64, 8), (20, 300), (5001, 20), (40000, 9), (200, 45))
 
 
-def multiply(a: NDArray[Any], b: NDArray[Any], ta: bool, tb: bool, threads: int = 2) -> NDArray[Any] | None:
+def multiply(
+    a: NDArray[Any], b: NDArray[Any], ta: bool, tb: bool, threads: int = 2, asks: bool = False
+) -> NDArray[Any] | None:
     """op(a) op(b) in steps; None where the product is for BLAS."""
     m, k = a.shape[::-1] if ta else a.shape
     n = b.shape[0] if tb else b.shape[1]
@@ -37,10 +39,22 @@ def multiply(a: NDArray[Any], b: NDArray[Any], ta: bool, tb: bool, threads: int 
         return None
     operands = tuple(Operand(s, x.shape[1], (0,), t) for s, (x, t) in enumerate(((a, ta), (b, tb), (c, False))))
     parts = np.full(plan.parts, np.nan, a.dtype)
-    steps = vector_steps(a.dtype, n, plan, (operands[0], operands[1], operands[2]), 3 if plan.parts else 2)
+    steps = vector_steps(a.dtype, n, plan, (operands[0], operands[1], operands[2]), 3 if plan.parts else 2, asks)
     call = Call([a, b, c, parts], [(s.address, s.block, s.extent, s.nchunks) for s in steps])
     runtime().run_steps(*call.arguments, 0, threads, 0)
     return c
+
+
+@needs_registers
+@pytest.mark.parametrize("is_transposed", [False, True])
+@pytest.mark.parametrize(("long", "short"), LENGTHS)
+def test_asking_for_lines_changes_no_bits(long: int, short: int, is_transposed: bool) -> None:
+    rng = np.random.default_rng(1)
+    matrix, vector = rng.standard_normal((long, short)), rng.standard_normal((long if is_transposed else short, 1))
+    results = [multiply(matrix, vector, is_transposed, False, asks=asks) for asks in (False, True)]
+    without, asked = [None if result is None else result.tobytes() for result in results]
+    assert without == asked
+    assert (without is None) == (short == 1 and is_transposed)
 
 
 @needs_registers

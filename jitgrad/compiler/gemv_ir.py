@@ -16,6 +16,8 @@ bits of an element follow from the sizes, and for `combine` from the chunks.
 
 from __future__ import annotations
 
+import re
+
 from jitgrad.compiler.gemv_steps import BLOCK, COMBINE_STUBS, DOTS_STUBS, SEQUENCE_STUBS, SUM_BLOCK, SUM_STUBS
 from jitgrad.compiler.register_ir import (
     KINDS,
@@ -54,15 +56,15 @@ def _start(kind: Numbers) -> str:
 
 def _next_chunk(kind: Numbers, half: int) -> str:
     """Where in the matrix to ask for lines, %next: the first or second half of the chunk this thread takes next, for
-    the caller takes them from the front and workers from the back; of this one where nothing is to be asked for.
+    the caller takes them from the front and workers from the back.
     """
     return f"""
+  %asking = icmp ne i64 %asks, 0
   %span = sub i64 %hi, %lo
   %back = sub i64 0, %span
   %is_caller = icmp eq i64 %worker, 0
   %forth = select i1 %is_caller, i64 %span, i64 %back
-  %skipped = mul i64 %forth, %asks
-  %next_row = add i64 %lo, %skipped
+  %next_row = add i64 %lo, %forth
   %next_place = mul i64 %next_row, %lda
   %all_next = mul i64 %span, %lda
   %half_next = lshr i64 %all_next, 1
@@ -73,6 +75,8 @@ def _next_chunk(kind: Numbers, half: int) -> str:
 def _ask(kind: Numbers, lines: int, rows: int, column: str) -> str:
     """Ask for so many lines of the half behind %next that belongs to the ``rows`` rows from %i on and to columns."""
     parts = [
+        "  br i1 %asking, label %ask_lines, label %asked",
+        "ask_lines:",
         "  %done_rows = sub i64 %i, %lo",
         "  %done_places = mul i64 %done_rows, %lda",
         "  %done_half = lshr i64 %done_places, 1",
@@ -83,7 +87,7 @@ def _ask(kind: Numbers, lines: int, rows: int, column: str) -> str:
     for q in range(lines):
         parts.append(at_ir(f"ask{q}", kind, "%ask", str(q * kind.lanes)))
         parts.append(f"  call void @llvm.prefetch.p0(ptr %ask{q}, i32 0, i32 1, i32 1)")
-    return "\n".join(parts)
+    return "\n".join((*parts, "  br label %asked", "asked:"))
 
 
 def _fma(kind: Numbers, name: str, a: str, b: str, c: str) -> str:
@@ -105,7 +109,7 @@ def _dots(kind: Numbers, stub: str) -> str:
             f"  %row_offset{r} = mul i64 %row{r}, %lda",
             at_ir(f"row_at{r}", kind, "%a", f"%row_offset{r}"),
         ]
-    phis = [f"  %s{r} = phi {v} [ zeroinitializer, %rows ], [ %t{r}, %columns_loop ]" for r in range(n)]
+    phis = [f"  %s{r} = phi {v} [ zeroinitializer, %rows ], [ %t{r}, %asked ]" for r in range(n)]
     steps = []
     for r in range(n):
         steps += [
@@ -121,7 +125,7 @@ rows:
 {newline.join(rows)}
   br label %columns_loop
 columns_loop:
-  %j = phi i64 [ 0, %rows ], [ %j_next, %columns_loop ]
+  %j = phi i64 [ 0, %rows ], [ %j_next, %asked ]
 {newline.join(phis)}
   %left = sub i64 %columns, %j
 {mask_ir("mask", kind, "%left")}
@@ -170,12 +174,47 @@ def _sums(kind: Numbers, names: list[str]) -> tuple[list[str], str]:
 
 
 def _combine(kind: Numbers, stub: str) -> str:
-    """Columns by four registers, rows by two; a second row that is not there is all zeros, as is its number."""
-    tile = [(r, c) for r in range(2) for c in range(_WIDE)]
+    """Columns by four registers, the last ones by as many as they fill, two at least."""
+    widths = range(2, _WIDE + 1)
+    tests = [
+        f"""  %fits{w} = icmp sle i64 %columns_left, {w * kind.lanes}
+  br i1 %fits{w}, label %columns{w}, label %wider{w}
+wider{w}:"""
+        for w in widths[:-1]
+    ]
+    blocks = [f"columns{w}:{_suffixed(_column_block(kind, w), str(w))}\n  br label %stored" for w in widths]
+    newline = "\n"
+    body = f"""
+  %columns_left = sub i64 %columns, %j
+{at_ir("a_columns", kind, "%a", "%j")}
+{at_ir("y_at", kind, "%y_chunk", "%j")}
+{newline.join(tests)}
+  br label %columns{_WIDE}
+{newline.join(blocks)}
+stored:"""
+    return f"""
+define void @{stub}({_KERNEL}) #0 {{
+{_start(kind)}
+  %chunk_offset = mul i64 %chunk, %columns
+{at_ir("y_chunk", kind, "%y", "%chunk_offset")}{_next_chunk(kind, 1)}
+{loop_ir("j", "%columns", str(_WIDE * kind.lanes), body)}
+  ret void
+}}"""
+
+
+def _suffixed(text: str, suffix: str) -> str:
+    """Code whose own names and labels, all that stand for something new in it, end in a suffix."""
+    own = "|".join({*re.findall(r"%(\w+) =", text), *re.findall(r"^(\w+):", text, re.MULTILINE)})
+    return re.sub(rf"(?:(?<=%)|^)({own})\b", rf"\1_{suffix}", text, flags=re.MULTILINE)
+
+
+def _column_block(kind: Numbers, wide: int) -> str:
+    """So many registers of columns, rows by two; a second row that is not there is all zeros, as is its number."""
+    tile = [(r, c) for r in range(2) for c in range(wide)]
     v = kind.vector
     masks = [
         "\n".join((f"  %left{c} = sub i64 %columns_left, {c * kind.lanes}", mask_ir(f"mask{c}", kind, f"%left{c}")))
-        for c in range(_WIDE)
+        for c in range(wide)
     ]
     phis = [f"  %s{r}_{c} = phi {v} [ zeroinitializer, %block_start ], [ %t{r}_{c}, %pair_end ]" for r, c in tile]
     loads = [
@@ -188,7 +227,7 @@ def _combine(kind: Numbers, stub: str) -> str:
         )
         for r, c in tile
     ]
-    both = [f"  %both{c} = select i1 %second, {kind.mask} %mask{c}, {kind.mask} zeroinitializer" for c in range(_WIDE)]
+    both = [f"  %both{c} = select i1 %second, {kind.mask} %mask{c}, {kind.mask} zeroinitializer" for c in range(wide)]
     splats = [
         f"  %x{r}v = insertelement {v} poison, {kind.type} %x{r}, i64 0\n"
         f"  %x{r}s = shufflevector {v} %x{r}v, {v} poison, <{kind.lanes} x i32> zeroinitializer"
@@ -202,14 +241,11 @@ def _combine(kind: Numbers, stub: str) -> str:
                 store_ir(kind, f"%sum{c}", f"%to{c}", f"%mask{c}"),
             )
         )
-        for c in range(_WIDE)
+        for c in range(wide)
     ]
     newline = "\n"
-    body = f"""
-  %columns_left = sub i64 %columns, %j
+    return f"""
 {newline.join(masks)}
-{at_ir("a_columns", kind, "%a", "%j")}
-{at_ir("y_at", kind, "%y_chunk", "%j")}
   br label %block_start
 block_start:
   br label %pair
@@ -233,7 +269,7 @@ pair_body:
   %x1 = select i1 %second, {kind.type} %x1_there, {kind.type} 0.0
 {newline.join(both)}
 {newline.join(splats)}
-{_ask(kind, _WIDE, 2, "%j")}
+{_ask(kind, wide, 2, "%j")}
 {newline.join(loads)}
   br label %pair_end
 pair_end:
@@ -241,14 +277,6 @@ pair_end:
   br label %pair
 put:
 {newline.join(stores)}"""
-    return f"""
-define void @{stub}({_KERNEL}) #0 {{
-{_start(kind)}
-  %chunk_offset = mul i64 %chunk, %columns
-{at_ir("y_chunk", kind, "%y", "%chunk_offset")}{_next_chunk(kind, 1)}
-{loop_ir("j", "%columns", str(_WIDE * kind.lanes), body)}
-  ret void
-}}"""
 
 
 # -- sum ---------------------------------------------------------------------------------------------------------------
