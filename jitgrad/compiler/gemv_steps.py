@@ -47,7 +47,7 @@ def vector_steps(
 
 def vector_modules(dtype: np.dtype[Any], combines: bool, is_cut: bool) -> dict[str, Module]:
     """The modules that `vector_steps` refers to."""
-    product = code_modules((COMBINE_STUBS if combines else DOTS_STUBS)[dtype.name], _text)
+    product = code_modules((COMBINE_STUBS if combines else DOTS_STUBS)[dtype.name], _text, quick_text=_quick_text)
     return product | (sum_modules(dtype) if is_cut else {})
 
 
@@ -68,10 +68,16 @@ def sequence_address(dtype: np.dtype[Any]) -> int:
 
 
 def _address(stub: str) -> int:
-    return product_address(stub, _text)
+    return product_address(stub, _text, quick_text=_quick_text)
 
 
 def _text(stub: str) -> str:
     from jitgrad.compiler.gemv_ir import stub_ir
 
     return stub_ir(stub)
+
+
+def _quick_text(stub: str) -> str:
+    from jitgrad.compiler.gemv_ir import quick_stub_ir
+
+    return quick_stub_ir(stub)
