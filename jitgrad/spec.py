@@ -28,6 +28,12 @@ def dtype_text(dtype: DType) -> str:
     return type_names.get(dtype.name, dtype.name)
 
 
+@functools.lru_cache(maxsize=256)
+def dtype_name(dtype: DType) -> str:
+    """NumPy's name, ``float32``, which NumPy itself takes a microsecond to make."""
+    return dtype.name
+
+
 class TensorSpec(NamedTuple):
     """Shape and dtype. ``shape`` is None when the rank is unknown; a dimension is None when its extent is."""
 

@@ -22,7 +22,7 @@ from jitgrad.compiler.bind_loops import (
 from jitgrad.compiler.buffers import ArenaPlan, plan_memory
 from jitgrad.compiler.kernels import watchers
 from jitgrad.compiler.pools import SMALL_BYTES
-from jitgrad.compiler.runtime import MAX_WORKERS, StepRecord, pack_steps
+from jitgrad.compiler.runtime import MAX_WORKERS, pack_steps
 from jitgrad.config import available_cpus, get_num_threads
 
 Spec = tuple[np.dtype[Any], tuple[int, ...]]
@@ -54,6 +54,14 @@ class BoundCluster(NamedTuple):
     arena: ArenaPlan
     nslots: int
     workers: int
+
+    def words_at(self, address: int) -> npt.NDArray[np.int64]:
+        """The words of a block, and what lies behind it."""
+        for block in self.blocks:
+            place, end = block.ctypes.data, block.ctypes.data + block.nbytes
+            if place <= address < end:
+                return block.reshape(-1)[(address - place) // block.itemsize :]
+        raise LookupError(f"no block at {address}")
 
     @property
     def has_loops(self) -> bool:
@@ -104,15 +112,16 @@ def _specs(described: Sequence[tuple[int, str, tuple[int, ...]]]) -> tuple[Spec,
     return tuple((np.dtype(dtype), shape) for _, dtype, shape in described)
 
 
-Records = tuple[list[StepRecord], list[npt.NDArray[np.int64]], list[str]]
+Record = tuple[int, int, int, int]
+"""Address of the code, address of the block, extent, number of chunks: as `runtime.StepRecord`."""
+Records = tuple[list[Record], list[npt.NDArray[np.int64]], list[str]]
 
 
 def _records(
     tasks: Sequence[tuple[Any, ...]], slots: Sequence[int], addresses: Addresses, layouts: Layouts
 ) -> Records:
-    records: list[StepRecord] = []
+    steps: list[Step] = []
     blocks: list[npt.NDArray[np.int64]] = []
-    names: list[str] = []
     for task in tasks:
         if task[0] == "region":
             made = _region(task, slots, addresses, blocks)
@@ -120,12 +129,15 @@ def _records(
             made = [_loop(task, slots, addresses, layouts[task[3]], blocks)]
         else:
             made = _steps(task, slots, addresses)
-        for name, address, words, extent, nchunks in made:
-            block = np.array(words, np.int64)
-            blocks.append(block)
-            records.append(StepRecord(address, block.ctypes.data, extent, nchunks))
-            names.append(name)
-    return records, blocks, names
+        steps += made
+    records = []
+    block = np.array([word for _, _, words, _, _ in steps for word in words], np.int64)
+    blocks.append(block)
+    place = block.ctypes.data
+    for _, address, words, extent, nchunks in steps:
+        records.append((address, place, extent, nchunks))
+        place += 8 * len(words)
+    return records, blocks, [name for name, *_ in steps]
 
 
 def _loop(
@@ -226,7 +238,7 @@ def _region(
 
 
 def _guarded(
-    records: list[StepRecord], blocks: list[npt.NDArray[np.int64]], names: list[str], inside: frozenset[str]
+    records: list[Record], blocks: list[npt.NDArray[np.int64]], names: list[str], inside: frozenset[str]
 ) -> Records:
     """The records with BLAS kept to one thread from the first product to the last, also of those ``inside`` a loop."""
     products = [k for k, name in enumerate(names) if name.startswith("product_") or name in inside]
@@ -239,6 +251,6 @@ def _guarded(
         for position, guard in ((products[-1] + 1, guards[1]), (products[0], guards[0])):
             block = np.array(guard.block, np.int64)
             blocks.append(block)
-            records.insert(position, StepRecord(guard.address, block.ctypes.data, guard.extent, guard.nchunks))
+            records.insert(position, (guard.address, block.ctypes.data, guard.extent, guard.nchunks))
             names.insert(position, guard.name)
     return records, blocks, names

@@ -47,6 +47,7 @@ from jitgrad.compiler.blas_ir import BLOCK, GUARD_STUBS, MATMUL_STUBS, RESET_STU
 from jitgrad.compiler.blas_library import blas_address, get_threads_address, set_threads_address
 from jitgrad.compiler.cache import compile_cached
 from jitgrad.compiler.product_code import Module
+from jitgrad.spec import dtype_name
 
 INT32_MAX = 2**31 - 1
 _CHUNK_FLOPS = 2_000_000  # of float32, about 20 us
@@ -107,7 +108,7 @@ def matmul_step(
     rows, columns = _tile(m, n, k, math.prod(batch), (a.transposed, b.transposed))
     cells = math.prod(batch) * -(-m // rows) * -(-n // columns)
     chunks = _chunks(cells, m, n, m * n * k * math.prod(batch) * dtype.itemsize // 4)
-    name = dtype.name
+    name = dtype_name(dtype)
     letter = _LETTERS[name]
     words = {name: blas_address(letter + name) for name in ("gemm", "gemv")} | {"m": m, "n": n, "k": k}
     words |= {"rows": rows, "columns": columns, "accumulate": int(accumulate)}
@@ -133,7 +134,7 @@ def product_block(
 
 
 def _check(dtype: np.dtype[Any], numbers: Sequence[int], c: Operand) -> None:
-    if dtype.name not in _LETTERS:
+    if dtype_name(dtype) not in _LETTERS:
         raise ValueError(f"BLAS products are float32 or float64, not {dtype}")
     if max(numbers) > INT32_MAX:
         raise ValueError(f"BLAS takes sizes below 2**31, got {max(numbers)}")

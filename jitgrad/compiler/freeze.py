@@ -105,7 +105,7 @@ def freeze_op(source: Program, program: Program, number: int) -> Frozen:
 class _Freezer:
     def __init__(self, program: Program, compiled: CompiledCluster, is_body: bool) -> None:
         self.program = program
-        self.cluster, self.plan = compiled.cluster, compiled.plan
+        self.compiled, self.cluster, self.plan = compiled, compiled.cluster, compiled.plan
         lowered = self.lowered = compiled.lowered
         self.keys, self.dims = compiled.keys, compiled.dims
         self.counts: dict[int, int] = {}
@@ -116,7 +116,7 @@ class _Freezer:
             for number, item in enumerate(lowered) if isinstance(item, LoweredBodies) and item.fused is None
         }  # fmt: skip
         self.extents = self._class_extents()
-        self.order = self._order(compiled)
+        self.order = self._order()
         self.chunks = [chunk_count(item, self.extents) if isinstance(item, Lowered) else 1 for item in lowered]
         self._note_chunks()
         self.units = self._units()
@@ -128,9 +128,9 @@ class _Freezer:
     def _regions(self, item: LoweredBodies) -> tuple[Program, ...]:
         return regions_of(self.program.instructions[item.step.number])
 
-    def _order(self, compiled: CompiledCluster) -> Sequence[int]:
+    def _order(self) -> Sequence[int]:
         """The numbers of the steps in the order in which they run, before regions are found."""
-        needs = compiled.needs
+        needs = self.compiled.needs
         return range(len(self.lowered)) if needs is None else order_steps(needs, self._nbytes)
 
     def _units(self) -> list[Unit]:
@@ -141,7 +141,7 @@ class _Freezer:
         if not is_cut and sum(1 < n <= SMALL_CHUNKS for n in self.chunks) < 2:
             return [Unit((number,)) for number in self.order]
         sizes = Sizes(self._vector_plan, self._cut_extent, self._count, self.chunks.__getitem__, self.extents)
-        return find_units(self.plan, self.lowered, self.order, sizes)
+        return find_units(self.compiled, self.order, sizes)
 
     def _note_chunks(self) -> None:
         """Partial results have as many parts as their kernel has chunks."""
@@ -225,8 +225,11 @@ class _Freezer:
         spans: dict[object, _Span] = {}
         for task, unit in enumerate(self.units):
             for key, nbytes, is_scratch in (touched for k in unit.members for touched in self._touched(k)):
-                first = spans[key].first if key in spans else task
-                spans[key] = _Span(nbytes, is_scratch, first, task)
+                span = spans.get(key)
+                if span is None:
+                    spans[key] = _Span(nbytes, is_scratch, task, task)
+                else:
+                    span.nbytes, span.last = nbytes, task
         return spans
 
     def _touched(self, number: int) -> list[tuple[object, int, bool]]:
@@ -244,14 +247,13 @@ class _Freezer:
             touched += [(v, self._nbytes(v), False) for v in map(self._root, (*item.reads, *item.values))]
             # As much as binding finds that its bodies need.
             return touched if item.fused is not None else [*touched, ((number, _ROOM), 0, False)]
-        for buffer, v in zip(item.kernel.buffers, item.values, strict=True):
-            if v is not None:
-                touched.append((self._root(v), self._nbytes(v), False))
-            elif buffer.role != "status":
-                assert buffer.extent is not None
-                extent = item.ints[item.kernel.ints.index(buffer.extent)].value(self.extents)
-                nbytes = part_bytes(item.kernel, buffer, extent, lanes_for(item.kernel, vector_bytes()))
-                touched.append(((number, buffer.name), nbytes, True))
+        lanes = lanes_for(item.kernel, vector_bytes())
+        for key, value, scratch in self.compiled.touches[number]:
+            if value is not None:
+                touched.append((key, self._nbytes(value), False))
+            elif scratch is not None:
+                nbytes = part_bytes(item.kernel, scratch.buffer, scratch.extent.value(self.extents), lanes)
+                touched.append((key, nbytes, True))
         return touched
 
     def _count(self, v: int) -> int:

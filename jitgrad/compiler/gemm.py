@@ -30,6 +30,7 @@ import numpy as np
 from jitgrad.compiler.gemm_ir import LOW, scratch_bytes
 from jitgrad.compiler.machine import vector_bytes
 from jitgrad.compiler.register_ir import KINDS
+from jitgrad.spec import dtype_name
 
 _THIN = 12  # less is not worth the packing of the right operand
 _SHORT = 64
@@ -70,9 +71,9 @@ def plan_product(
 ) -> GemmPlan | None:
     """How to do a product (m, n, k); None where it is for BLAS."""
     m, n, k = sizes
-    if dtype.name not in KINDS or vector_bytes() < 64 or batch < 1:
+    if dtype_name(dtype) not in KINDS or vector_bytes() < 64 or batch < 1:
         return None
-    kind = KINDS[dtype.name]
+    kind = KINDS[dtype_name(dtype)]
     if _is_wide(dtype, sizes, batch, transposed[1]):
         pieces = min(_MOST_CELLS, max(_FEWEST_CELLS, m * n * k // _LARGE_CELL))
         rows, columns = _tile(m, n, -(-pieces // batch), transposed, kind.columns)
@@ -93,7 +94,7 @@ def _is_wide(dtype: np.dtype[Any], sizes: tuple[int, int, int], batch: int, is_t
     terms for many results, and with a transposed right operand nearly all.
     """
     m, n, k = sizes
-    if dtype.name != "float32" or min(m, n) < _SHORT:
+    if dtype_name(dtype) != "float32" or min(m, n) < _SHORT:
         return False
     if is_turned:
         return batch * m * n * k >= _LEAST_TURNED
@@ -105,7 +106,7 @@ def _is_worse_by_blas(dtype: np.dtype[Any], sizes: tuple[int, int, int], transpo
     m, n, k = sizes
     if m * n * k < _LEAST or min(m, n) < _THIN:
         return False
-    is_narrow = transposed and dtype.name == "float32" and m <= _SHORT and n >= _LONG_SIDE and k <= _NARROW
+    is_narrow = transposed and dtype_name(dtype) == "float32" and m <= _SHORT and n >= _LONG_SIDE and k <= _NARROW
     return is_narrow or (max(m, n) <= _SHORT and k >= _LONG_SUM)
 
 

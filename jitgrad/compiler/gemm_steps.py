@@ -10,6 +10,7 @@ from jitgrad.compiler.blas import BlasStep, Operand, product_block
 from jitgrad.compiler.gemv_steps import sum_modules, sum_step
 from jitgrad.compiler.product_code import Module, code_modules, product_address
 from jitgrad.compiler.register_ir import KINDS, tile_names
+from jitgrad.spec import dtype_name
 
 STUBS = {"float32": "jitgrad_multiply_f32", "float64": "jitgrad_multiply_f64"}
 
@@ -33,8 +34,8 @@ def product_steps(
     words = {"m": m, "n": n, "k": k, "rows": rows, "columns": columns, "depth": depth}
     words |= {"scratch_slot": scratch, "scratch_bytes": worker_bytes}
     block = product_block(words, a, b, Operand(part, n, (m * n,)), (batch,))
-    stub = STUBS[dtype.name]
-    address = product_address(stub, _text, tile_names(KINDS[dtype.name]), _tiles_text)
+    stub = STUBS[dtype_name(dtype)]
+    address = product_address(stub, _text, tile_names(KINDS[dtype_name(dtype)]), _tiles_text)
     steps = [BlasStep(stub, address, block, cells, min(cells, 64))]
     if parts > 1:
         steps.append(sum_step(dtype, part, c.slot, m * n, parts))
@@ -43,7 +44,7 @@ def product_steps(
 
 def product_modules(dtype: np.dtype[Any], has_parts: bool) -> dict[str, Module]:
     """The modules that `product_steps` refers to."""
-    return code_modules(STUBS[dtype.name], _text, _tiles_text) | (sum_modules(dtype) if has_parts else {})
+    return code_modules(STUBS[dtype_name(dtype)], _text, _tiles_text) | (sum_modules(dtype) if has_parts else {})
 
 
 def _text(stub: str) -> str:

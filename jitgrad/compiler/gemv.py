@@ -16,6 +16,7 @@ import numpy as np
 
 from jitgrad.compiler.machine import vector_bytes
 from jitgrad.compiler.register_ir import KINDS
+from jitgrad.spec import dtype_name
 
 _LEAST_BYTES = 100_000  # of the matrix: less is not worth the compilation of a module
 _LEAST_ROWS = 64
@@ -47,7 +48,9 @@ def plan_vector_product(
 ) -> GemvPlan | None:
     """How to do a product (m, n, k) with m = 1 or n = 1; None where it is for BLAS."""
     m, n, k = sizes
-    if dtype.name not in KINDS or vector_bytes() < 64 or batch != 1 or k == 0 or (m == 1) == (n == 1) or m * n == 0:
+    if batch != 1 or k == 0 or (m == 1) == (n == 1) or m * n == 0:
+        return None
+    if dtype_name(dtype) not in KINDS or vector_bytes() < 64:
         return None
     combines = transposed[0] if n == 1 else not transposed[1]
     rows, columns = (k, m * n) if combines else (m * n, k)

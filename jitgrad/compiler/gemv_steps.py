@@ -8,6 +8,7 @@ import numpy as np
 
 from jitgrad.compiler.blas import BlasStep, Operand
 from jitgrad.compiler.product_code import Module, code_modules, product_address
+from jitgrad.spec import dtype_name
 
 DOTS_STUBS = {"float32": "jitgrad_dots_f32", "float64": "jitgrad_dots_f64"}
 COMBINE_STUBS = {"float32": "jitgrad_combine_f32", "float64": "jitgrad_combine_f64"}
@@ -37,7 +38,7 @@ def vector_steps(
     rows, columns, combines, chunks = cut
     a, b, c = operands
     matrix, vector = (a, b) if n == 1 else (b, a)
-    stub = (COMBINE_STUBS if combines else DOTS_STUBS)[dtype.name]
+    stub = (COMBINE_STUBS if combines else DOTS_STUBS)[dtype_name(dtype)]
     block = (matrix.slot, columns, vector.slot, part, columns, int(asks))
     steps = [BlasStep(stub, _address(stub), block, rows, chunks)]
     if part != c.slot:
@@ -47,24 +48,24 @@ def vector_steps(
 
 def vector_modules(dtype: np.dtype[Any], combines: bool, is_cut: bool) -> dict[str, Module]:
     """The modules that `vector_steps` refers to."""
-    product = code_modules((COMBINE_STUBS if combines else DOTS_STUBS)[dtype.name], _text, quick_text=_quick_text)
-    return product | (sum_modules(dtype) if is_cut else {})
+    stub = (COMBINE_STUBS if combines else DOTS_STUBS)[dtype_name(dtype)]
+    return code_modules(stub, _text, quick_text=_quick_text) | (sum_modules(dtype) if is_cut else {})
 
 
 def sum_modules(dtype: np.dtype[Any]) -> dict[str, Module]:
     """The modules that `sum_step` refers to."""
-    return code_modules(SUM_STUBS[dtype.name], _text)
+    return code_modules(SUM_STUBS[dtype_name(dtype)], _text)
 
 
 def sum_step(dtype: np.dtype[Any], part: int, to: int, count: int, parts: int) -> BlasStep:
     """The step that adds ``parts`` results of ``count`` elements, in slot ``part``, to one in slot ``to``."""
-    stub = SUM_STUBS[dtype.name]
+    stub = SUM_STUBS[dtype_name(dtype)]
     return BlasStep(stub, _address(stub), (part, to, count, parts), count, 1)
 
 
 def sequence_address(dtype: np.dtype[Any]) -> int:
     """The address of the function that runs kernels one after another."""
-    return _address(SEQUENCE_STUBS[dtype.name])
+    return _address(SEQUENCE_STUBS[dtype_name(dtype)])
 
 
 def _address(stub: str) -> int:

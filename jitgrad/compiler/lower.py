@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from jitgrad.compiler.clusters import Cluster
 from jitgrad.compiler.collapse import collapse_axes
 from jitgrad.compiler.drafts import weight_of
 from jitgrad.compiler.extents import ONE
 from jitgrad.compiler.groups import Group, Plan
-from jitgrad.compiler.loopir import Kernel, Literal
+from jitgrad.compiler.loopir import Buffer, Kernel, Literal
 from jitgrad.compiler.loops import optimise_loops
 from jitgrad.compiler.lowering import Lowering
 from jitgrad.compiler.nodes import Convolution, Nested, Product
-from jitgrad.compiler.order import Need, needs_of
+from jitgrad.compiler.order import Needs, needs_of
 from jitgrad.compiler.quantities import Quantity, product
 from jitgrad.compiler.routine_lowering import RoutineLowering
 from jitgrad.compiler.scatter import ScatterLowering
@@ -48,6 +49,13 @@ class Lowered:
         return tuple(weights.items())
 
 
+class Scratch(NamedTuple):
+    """A buffer of a kernel's own, and the quantity that is its extent."""
+
+    buffer: Buffer
+    extent: Quantity
+
+
 @dataclass(frozen=True)
 class CompiledCluster:
     """A cluster with what each stage made of it; ``keys`` are those of its own kernels, in order."""
@@ -68,9 +76,47 @@ class CompiledCluster:
         return tuple(found.values())
 
     @functools.cached_property
-    def needs(self) -> tuple[Need, ...] | None:
-        """What each step reads and writes of the cluster's own memory; None where they run as they stand."""
+    def needs(self) -> Needs | None:
+        """What the steps read and write of the cluster's own memory; None where they run as they stand."""
         return needs_of(self.plan, (*self.cluster.inputs, *self.cluster.outputs))
+
+    @functools.cached_property
+    def reads(self) -> tuple[frozenset[int], ...]:
+        """The memory that each step reads, by the values whose it is."""
+        return tuple([
+            self._roots([v for p in item.group.nodes for v in p.node.reads]) if isinstance(item, Lowered)
+            else self._roots(item.reads)
+            for item in self.lowered
+        ])  # fmt: skip
+
+    @functools.cached_property
+    def writes(self) -> tuple[frozenset[int], ...]:
+        """The memory that each step writes."""
+        return tuple([
+            self._roots(item.group.stored) | set(item.group.partials.values()) if isinstance(item, Lowered)
+            else self._roots(item.values)
+            for item in self.lowered
+        ])  # fmt: skip
+
+    @functools.cached_property
+    def touches(self) -> tuple[tuple[tuple[object, int | None, Scratch | None], ...], ...]:
+        """Per kernel, what it touches: the key of the memory, and the value whose it is, or what scratch it is; () for
+        other steps.
+        """
+        return tuple([tuple(self._touched(n, i)) if isinstance(i, Lowered) else () for n, i in enumerate(self.lowered)])
+
+    def _touched(self, number: int, item: Lowered) -> Iterator[tuple[object, int | None, Scratch | None]]:
+        for buffer, v in zip(item.kernel.buffers, item.values, strict=True):
+            if v is not None:
+                yield self.plan.aliases.get(v, v), v, None
+            elif buffer.role != "status":
+                assert buffer.extent is not None
+                extent = item.ints[item.kernel.ints.index(buffer.extent)]
+                yield (number, buffer.name), None, Scratch(buffer, extent)
+
+    def _roots(self, values: Iterable[int]) -> frozenset[int]:
+        aliases = self.plan.aliases
+        return frozenset([aliases.get(v, v) for v in values])
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ once; run as soon as they can, the sums free them one by one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from jitgrad.compiler.buffers import Lifetime, aligned, most_alive
 from jitgrad.compiler.groups import Group, Plan, Step
@@ -32,8 +33,15 @@ class Need:
     touched: frozenset[int]
 
 
-def needs_of(plan: Plan, outside: Collection[int]) -> tuple[Need, ...] | None:
-    """What each step needs; None where the order of the steps stays.
+class Needs(NamedTuple):
+    """What each step needs, and of each value the first step and the last that need it, as they stand."""
+
+    steps: tuple[Need, ...]
+    spans: tuple[tuple[int, int, int], ...]
+
+
+def needs_of(plan: Plan, outside: Collection[int]) -> Needs | None:
+    """What the steps need; None where the order of the steps stays.
 
     ``outside`` are the cluster's inputs and outputs, whose memory is not the cluster's own. Steps that check positions
     stay in order: the first position out of bounds is the one that is reported. So do loops, which may check some.
@@ -41,23 +49,24 @@ def needs_of(plan: Plan, outside: Collection[int]) -> tuple[Need, ...] | None:
     if len(plan.steps) > _MOST_STEPS or any(_checks_positions(step) for step in plan.steps):
         return None
     roots = {plan.aliases.get(v, v) for v in outside}
-    return tuple([_need(plan, step, roots) for step in plan.steps])
+    steps = tuple([_need(plan, step, roots) for step in plan.steps])
+    return Needs(steps, _spans(steps, range(len(steps))))
 
 
-def order_steps(needs: Sequence[Need], nbytes: Callable[[int], int]) -> tuple[int, ...]:
+def order_steps(needs: Needs, nbytes: Callable[[int], int]) -> Sequence[int]:
     """The numbers of the steps in the order that keeps least alive, where that saves enough; else as they stand.
 
     ``nbytes`` gives the bytes of a value, of a partial result those of one part.
     """
-    given = tuple(range(len(needs)))
-    sizes = {v: aligned(nbytes(v)) for need in needs for v in need.touched}
-    if sum(sizes.values()) <= _CACHED_BYTES:
-        return given
-    before = _most(needs, given, sizes)
+    sizes = {v: aligned(nbytes(v)) for v, _, _ in needs.spans}
+    given = range(len(needs.steps))
+    before = sum(sizes.values())
+    if before > _CACHED_BYTES:
+        before = _most(needs.spans, sizes)
     if before <= _CACHED_BYTES:
         return given
-    order = _schedule(needs, sizes)
-    return order if _most(needs, order, sizes) <= _WORTH * before else given
+    order = _schedule(needs.steps, sizes)
+    return order if _most(_spans(needs.steps, order), sizes) <= _WORTH * before else given
 
 
 def _checks_positions(step: Step) -> bool:
@@ -77,13 +86,20 @@ def _need(plan: Plan, step: Step, outside: Collection[int]) -> Need:
     return Need(read, written, read | written)
 
 
-def _most(needs: Sequence[Need], order: Sequence[int], nbytes: dict[int, int]) -> int:
-    """The most bytes alive at a step, in an order."""
-    spans: dict[int, tuple[int, int]] = {}
+def _spans(needs: Sequence[Need], order: Sequence[int]) -> tuple[tuple[int, int, int], ...]:
+    """The values that steps need, with the places of the first and the last of these in an order."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
     for place, number in enumerate(order):
         for v in needs[number].touched:
-            spans[v] = (spans.get(v, (place, place))[0], place)
-    return most_alive([Lifetime(v, nbytes[v], first, last) for v, (first, last) in spans.items()])
+            first.setdefault(v, place)
+            last[v] = place
+    return tuple([(v, place, last[v]) for v, place in first.items()])
+
+
+def _most(spans: Sequence[tuple[int, int, int]], nbytes: Mapping[int, int]) -> int:
+    """The most bytes alive at a step."""
+    return most_alive([Lifetime(v, nbytes[v], first, last) for v, first, last in spans])
 
 
 def _schedule(needs: Sequence[Need], nbytes: dict[int, int]) -> tuple[int, ...]:

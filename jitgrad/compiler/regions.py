@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from jitgrad.compiler.extents import ONE
 from jitgrad.compiler.gemv import GemvPlan
-from jitgrad.compiler.groups import Placed, Plan
-from jitgrad.compiler.lower import Lowered, LoweredBodies, LoweredStep
+from jitgrad.compiler.groups import Placed
+from jitgrad.compiler.lower import CompiledCluster, Lowered, LoweredBodies
 from jitgrad.compiler.nodes import Convolution, Product
 
 LEAST_BYTES = 2_000_000  # of the matrix: less stays in cache anyway
@@ -48,11 +48,11 @@ class Sizes(NamedTuple):
     extents: Mapping[int, int]
 
 
-def find_units(plan: Plan, lowered: Sequence[LoweredStep], order: Sequence[int], sizes: Sizes) -> list[Unit]:
+def find_units(compiled: CompiledCluster, order: Sequence[int], sizes: Sizes) -> list[Unit]:
     """All steps of a cluster in the order in which they run: ``order``, but for what regions change of it."""
     units: list[Unit] = []
     pending = list(order)
-    search = _Search(plan, lowered, order, sizes)
+    search = _Search(compiled, order, sizes)
     while pending:
         found = search.region(pending) or search.small_kernels(pending)
         if found is None:
@@ -67,11 +67,11 @@ def find_units(plan: Plan, lowered: Sequence[LoweredStep], order: Sequence[int],
 class _Search:
     """Finds regions by their first step: the product of a long matrix with a vector, or a small kernel."""
 
-    def __init__(self, plan: Plan, lowered: Sequence[LoweredStep], order: Sequence[int], sizes: Sizes) -> None:
-        self.plan = plan
-        self.lowered = lowered
+    def __init__(self, compiled: CompiledCluster, order: Sequence[int], sizes: Sizes) -> None:
+        self.plan, self.lowered = compiled.plan, compiled.lowered
+        self.reads, self.writes = compiled.reads, compiled.writes
         self.sizes = sizes
-        self.last_read = {v: number for number in order for v in self._reads(number)}
+        self.last_read = {v: number for number in order for v in self.reads[number]}
 
     def small_kernels(self, pending: list[int]) -> tuple[list[int], Unit, list[int]] | None:
         """The same for small kernels over the same rows, in as many chunks, one after the other."""
@@ -79,14 +79,14 @@ class _Search:
         chunks = self.sizes.chunks(pending[0])
         if rows is None or chunks < 2:
             return None
-        count, made, lost = 1, self._writes(pending[0]), 0
+        count, made, lost = 1, set(self.writes[pending[0]]), 0
         for number in pending[1:]:
             lost += sum(self._nbytes(v) for v in made if self.last_read.get(v) == number)
             fits = self._rows_of_small(number) == rows and self.sizes.chunks(number) == chunks and lost <= MOST_LOST
             if not (fits and self._joins(number, rows, made)) or self._overwrites(pending[: count + 1]):
                 break
             count += 1
-            made |= self._writes(number)
+            made |= self.writes[number]
         return ([], Unit(tuple(pending[:count]), rows, chunks), pending[count:]) if count > 1 else None
 
     def _rows_of_small(self, number: int) -> int | None:
@@ -111,17 +111,17 @@ class _Search:
         if nbytes < LEAST_BYTES or self._overwrites(pending[:_REACH]):
             return None
         members, before, after = [pending[0]], [], []
-        made, late = set(self._writes(pending[0])), set[int]()
+        made, late = set(self.writes[pending[0]]), set[int]()
         ends = False
         for number in pending[1:_REACH]:
-            reads = self._reads(number)
+            reads = self.reads[number]
             if not reads & late and self._joins(number, cut.rows, made):
                 members.append(number)
-                made |= self._writes(number)
+                made |= self.writes[number]
                 ends = ends or isinstance(self.lowered[number], Product)
             elif reads & (made | late):
                 after.append(number)
-                late |= self._writes(number)
+                late |= self.writes[number]
             else:
                 before.append(number)
         if not ends:
@@ -132,25 +132,13 @@ class _Search:
     def _root(self, v: int) -> int:
         return self.plan.aliases.get(v, v)
 
-    def _reads(self, number: int) -> set[int]:
-        item = self.lowered[number]
-        if isinstance(item, Product | Convolution | LoweredBodies):
-            return set(map(self._root, item.reads))
-        return {self._root(v) for p in item.group.nodes for v in p.node.reads}
-
-    def _writes(self, number: int) -> set[int]:
-        item = self.lowered[number]
-        if isinstance(item, Product | Convolution | LoweredBodies):
-            return set(map(self._root, item.values))
-        return set(map(self._root, item.group.stored)) | set(item.group.partials.values())
-
     def _overwrites(self, numbers: Sequence[int]) -> bool:
         """Whether a step writes what one before it has read or written: then their order must stay as it is."""
         touched: set[int] = set()
         for number in numbers:
-            if self._writes(number) & touched:
+            if self.writes[number] & touched:
                 return True
-            touched |= self._reads(number) | self._writes(number)
+            touched |= self.reads[number] | self.writes[number]
         return False
 
     def _joins(self, number: int, rows: int, made: set[int]) -> bool:

@@ -49,7 +49,7 @@ class StepRecord(NamedTuple):
     nchunks: int = 1
 
 
-def pack_steps(steps: Sequence[StepRecord]) -> NDArray[np.int64]:
+def pack_steps(steps: Sequence[tuple[int, int, int, int]]) -> NDArray[np.int64]:
     """The step records as memory for the driver, shape (len(steps), 8); it must outlive the calls that use
     it.
     """

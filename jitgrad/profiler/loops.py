@@ -40,8 +40,7 @@ def repeats(ins: Instruction) -> int | None:
 def latest_steps(bound: BoundCluster, place: int) -> int:
     """How many steps the loop that is a step of a bound cluster took when it ran last."""
     address = int(bound.steps[place][1])
-    block = next(block for block in bound.blocks if block.ctypes.data == address)
-    return int(block[BLOCK.index("ran")])
+    return int(bound.words_at(address)[BLOCK.index("ran")])
 
 
 def compiled_bodies(program: Program, step: CompiledCluster, number: int) -> tuple[LoopBody, ...]:

@@ -57,15 +57,15 @@ def operations(executable: Executable) -> dict[int, Operations]:
 
 def _kernels(step: CompiledCluster, bound: BoundCluster) -> Iterator[tuple[Lowered, dict[str, int]]]:
     """The kernels of a cluster with the values of their ints."""
-    blocks = {block.ctypes.data: block for block in bound.blocks}
     for name, numbers, record in zip(bound.names, bound.origins, bound.steps, strict=True):
         addresses = [int(record[1])]
         if name.startswith("region"):
-            addresses = blocks[int(blocks[addresses[0]][1])][:, 1].tolist()
+            count, sequence = bound.words_at(addresses[0])[:2].tolist()
+            addresses = bound.words_at(sequence)[1 : 2 * count : 2].tolist()
         for number, address in zip(numbers, addresses, strict=False):
             item = step.lowered[number]
             if isinstance(item, Lowered):
-                words = blocks[address][len(item.kernel.buffers) :]
+                words = bound.words_at(address)[len(item.kernel.buffers) :]
                 yield item, dict(zip(item.kernel.ints, map(int, words), strict=False))
 
 
