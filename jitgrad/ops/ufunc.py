@@ -44,40 +44,53 @@ def _all_fit(values: Sequence[Any], dtypes: Sequence[DType]) -> bool:
 
 
 class _ShortWay(NamedTuple):
-    """For values that need no conversion and no broadcasting: the first tensor among them, the dtypes, the result."""
+    """For values that need no conversion and no broadcasting: the first tensor among them, dtypes of all and of the
+    results.
+    """
 
     first: int
     dtypes: tuple[DType, ...]
-    specs: Specs
+    results: tuple[DType, ...]
 
 
-def _short_key(x: Any) -> Any:
-    return x.spec if type(x) is Tensor and not x.is_weak else type(x)
+def _short_keys(values: tuple[Any, ...]) -> list[Any] | None:
+    """The dtypes of tensors and the types of other values; None where the tensors are not of one known shape."""
+    shape = None
+    keys: list[Any] = []
+    for x in values:
+        if type(x) is Tensor and not x.is_weak:
+            spec = x.spec
+            if shape is None:
+                shape = spec.shape
+            if shape is None or spec.shape != shape:
+                return None
+            keys.append(spec.dtype)
+        else:
+            keys.append(type(x))
+    return None if shape is None or None in shape else keys
 
 
 @functools.lru_cache(maxsize=4096)
 def _short_way(ufunc: np.ufunc, keys: tuple[Any, ...]) -> _ShortWay | None:
-    """What to do with tensors of these specs and Python numbers of these types; None where it takes more care."""
-    specs = [key for key in keys if isinstance(key, TensorSpec)]
-    if len(keys) != ufunc.nin or not specs or not specs[0].is_known or len({spec.shape for spec in specs}) > 1:
+    """What to do with tensors of these dtypes and Python numbers of these types; None where it takes more care."""
+    if len(keys) != ufunc.nin or any(key not in (int, float) for key in keys if not isinstance(key, np.dtype)):
         return None
-    if any(key not in (int, float) for key in keys if not isinstance(key, TensorSpec)):
-        return None
-    dtypes = resolve(ufunc, tuple([key.dtype if isinstance(key, TensorSpec) else key for key in keys]))
+    dtypes = resolve(ufunc, keys)
     for key, dtype in zip(keys, dtypes, strict=False):
-        if dtype.kind in "iu" if key is int else dtype != getattr(key, "dtype", dtype):
+        if dtype.kind in "iu" if key is int else isinstance(key, np.dtype) and dtype != key:
             return None
-    outs = tuple([TensorSpec(specs[0].shape, dtype) for dtype in dtypes[ufunc.nin :]])
-    return _ShortWay(keys.index(specs[0]), dtypes[: ufunc.nin], outs)
+    first = next(k for k, key in enumerate(keys) if isinstance(key, np.dtype))
+    return _ShortWay(first, dtypes[: ufunc.nin], dtypes[ufunc.nin :])
 
 
 def _apply_directly(op: OpDef, short: _ShortWay, values: tuple[Any, ...]) -> Any:
     x = values[short.first]
-    graph = graph_of((x,))
+    graph, spec = graph_of((x,)), x.spec
     inputs = tuple([
         y if type(y) is Tensor else filled_like(x, y, dtype) for y, dtype in zip(values, short.dtypes, strict=True)
     ])
-    outputs = graph.add(op, inputs, {}, short.specs).outputs
+    specs = tuple([spec if spec.dtype is dtype else TensorSpec(spec.shape, dtype) for dtype in short.results])
+    outputs = graph.add(op, inputs, {}, specs).outputs
     return outputs[0] if len(outputs) == 1 else outputs
 
 
@@ -111,7 +124,8 @@ def from_ufunc(
 
     def build(*values: Any) -> Any:
         try:
-            short = _short_way(ufunc, tuple([_short_key(x) for x in values]))
+            keys = _short_keys(values)
+            short = _short_way(ufunc, tuple(keys)) if keys is not None else None
             if short is not None:
                 return _apply_directly(op, short, values)
             if len(values) != ufunc.nin:
