@@ -1,26 +1,21 @@
-"""Graph, Operation and Tensor: what the user builds, append-only, with names, scopes and source lines; it runs
-nothing.
-"""
+"""Graph: what the user builds, append-only, with names and scopes, and ``apply``, which builds it; it runs nothing."""
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
-import functools
 import itertools
-import operator
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FunctionType, MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from jitgrad.dispatch import NumpyProtocols
 from jitgrad.errors import LeakedTracerError, ShapeError, layout
 from jitgrad.forking import wait_for_when_forking
-from jitgrad.opdef import PURE_KINDS, OpDef, Specs
-from jitgrad.operators import Operators
+from jitgrad.inference import infer_specs
+from jitgrad.opdef import OpDef, Specs
+from jitgrad.operations import Here, Operation, PromisedOperation, Tensor
 from jitgrad.sources import (
-    Source,
     checked_name,
     closed_message,
     foreign_message,
@@ -29,173 +24,19 @@ from jitgrad.sources import (
     source_text,
     user_source,
 )
-from jitgrad.spec import DType, Shape, TensorSpec
 
 if TYPE_CHECKING:
     from jitgrad.following import Follower
-    from jitgrad.views import View
 
-_no_params: dict[str, Any] = {}
+__all__ = [
+    "GRADIENT_RULE", "Graph", "Here", "Operation", "PromisedOperation", "Tensor", "apply", "apply_one", "default_graph",
+    "graph_of", "in_graph", "innermost",
+]  # fmt: skip
 
 # The attr that names the gradient rule of an operation made inside gradient_override_map, or is the rule.
 GRADIENT_RULE = "_gradient_op_type"
 # How many operations without inputs a graph tells apart when it looks for what lies between two tensors.
 ORIGINS = 256
-
-
-class Tensor(Operators, NumpyProtocols):
-    """One output of an operation: a value that does not exist yet, with a dtype and a shape, perhaps partly unknown."""
-
-    __slots__ = ("__weakref__", "_consumers", "_view", "is_weak", "op", "shaped_like", "spec", "value_index")
-
-    op: Operation
-
-    def __init__(self, op: Operation, value_index: int, spec: TensorSpec) -> None:
-        self.op = op
-        self.value_index = value_index
-        self.spec = spec
-        self.is_weak = False
-        self.shaped_like: Tensor | None = None  # a tensor known to have the same shape, where the extents are not
-        self._consumers: list[Operation] = []
-        self._view: View | None = None  # whose memory it shares in NumPy, see jitgrad.views
-
-    @property
-    def graph(self) -> Graph:
-        """The graph that the tensor belongs to."""
-        return self.op.graph
-
-    @property
-    def name(self) -> str:
-        """``op_name:index``."""
-        return f"{self.op.name}:{self.value_index}"
-
-    @property
-    def dtype(self) -> DType:
-        """NumPy dtype."""
-        return self.spec.dtype
-
-    @property
-    def shape(self) -> Any:
-        """Tuple of extents, None for an unknown one; None when the rank is unknown."""
-        return self.spec.shape
-
-    def eval(self, feed_dict: Mapping[Any, Any] | None = None) -> Any:
-        """Its value: ``Session(graph).run(tensor, feed_dict)``."""
-        from jitgrad.session import Session
-
-        return Session(self.graph).run(self, feed_dict)
-
-    def consumers(self) -> list[Operation]:
-        """The operations that take this tensor as an input, in the order in which they were made."""
-        self.op.graph.settle()
-        return list(self._consumers)
-
-    def __repr__(self) -> str:
-        return f"<Tensor {self.name!r} {self.spec}>"
-
-
-class Operation:
-    """A node of a graph: an op applied to tensors, with params (what is computed) and attrs (annotations)."""
-
-    __slots__ = (
-        "__weakref__",
-        "_attrs",
-        "_colocation",
-        "control_inputs",
-        "device",
-        "graph",
-        "id",
-        "inputs",
-        "is_gradient",
-        "name",
-        "opdef",
-        "original_op",
-        "origins",
-        "outputs",
-        "params",
-        "source",
-    )  # fmt: skip
-
-    outputs: tuple[Tensor, ...]
-
-    def __init__(
-        self, graph: Graph, opdef: OpDef, inputs: tuple[Tensor, ...], params: Mapping[str, Any], name: str, here: Here
-    ) -> None:
-        self.graph = graph
-        self.opdef = opdef
-        self.inputs = inputs
-        self.params = params or _no_params
-        self.name = name
-        self._attrs: Mapping[str, Any] = here.attrs  # those of the scope until they are asked for
-        self.control_inputs: tuple[Operation, ...] = ()
-        self.device = here.device
-        self._colocation = here.colocation
-        self.original_op = here.original_op
-        self.is_gradient = here.is_gradient
-        """Whether it was made for a gradient: by the rule of an operation, or as a seed, a sum or a gate."""
-        self.source: Source | None = here.source or user_source()
-        self.id = len(graph._operations)
-        self.origins = 0  # bits: of which operations without inputs it is made
-        self.outputs = ()
-
-    @property
-    def attrs(self) -> dict[str, Any]:
-        """The annotations, a dictionary of its own."""
-        if not isinstance(self._attrs, dict):
-            self._attrs = dict(self._attrs)
-        return self._attrs
-
-    @property
-    def type(self) -> str:
-        """Name of the op: ``"matmul"``."""
-        return self.opdef.name
-
-    @property
-    def colocation_groups(self) -> list[str]:
-        """``["loc:@name"]`` of the operations that this one is placed with; its own when none was asked for."""
-        return list(self._colocation) or [f"loc:@{self.name}"]
-
-    def get_attr(self, key: str) -> Any:
-        """The attr or param of that name; LookupError when there is none."""
-        for table in (self._attrs, self.params):
-            if key in table:
-                return table[key]
-        raise LookupError(f"operation {self.name!r} has no attribute {key!r}")
-
-    def __repr__(self) -> str:
-        return f"<Operation {self.name!r} type={self.type}>"
-
-
-class PromisedOperation(Operation):
-    """An operation whose ``inputs``, ``params`` and ``original_op`` are made when somebody looks at them."""
-
-    __slots__ = ()
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in ("inputs", "params", "original_op"):
-            raise AttributeError(f"an operation has no attribute {name!r}")
-        self.graph.settle()  # which makes this one like all others
-        return object.__getattribute__(self, name)
-
-
-class Here(NamedTuple):
-    """What the active scopes of a graph give to the operations that are made now."""
-
-    device: str = ""
-    colocation: tuple[str, ...] = ()
-    name_scope: str = ""
-    attrs: MappingProxyType[str, Any] = MappingProxyType({})
-    asks: bool = False  # whether some attr is a function of the operation
-    control: tuple[Operation, ...] = ()
-    original_op: Operation | None = None
-    source: Source | None = None
-    rules: Mapping[str, Any] = MappingProxyType({})  # op type → the gradient rule that stands in for its own
-    is_gradient: bool = False
-
-    def beside(self, op: Operation) -> Here:
-        """With the device of ``op``, and its colocation groups beside those of the enclosing scopes."""
-        groups = tuple(dict.fromkeys((*self.colocation, *op.colocation_groups)))
-        return self._replace(device=op.device, colocation=groups)
 
 
 class _Inside:
@@ -523,7 +364,6 @@ class Graph:
         for place, op in enumerate(self._operations[count:], count):
             op.id = place
 
-
     def _new_origin(self, opdef: OpDef) -> int:
         """The bit of an operation without inputs, none for a constant; beyond ORIGINS, several share one."""
         return 0 if opdef.name == "constant" else 1 << next(self.origin_counter) % ORIGINS
@@ -544,95 +384,6 @@ def default_graph() -> Graph:
     """The innermost graph made default with ``as_default``, else one per process."""
     graph = _default.get()
     return _process_graph if graph is None else graph
-
-
-# Unknown extents are replaced by each of two large extents that have all small divisors, so that sizes divide as they
-# may when the program runs, and by 0, where that is possible: output extents that differ between the inferences
-# depend on the unknown ones (``x[:5]`` of an unknown extent is not 5), the others do not.
-_probes = (12_252_240, 24_504_480)
-_MAX_RANKLESS = 3  # inputs for which all combinations of ranks are tried
-
-
-def infer_specs(opdef: OpDef, specs: Specs, params: Mapping[str, Any]) -> Specs:
-    """Output specs of an op, as far as the input specs tell."""
-    if opdef.infers_partial or all(map(_is_known, specs)):
-        return _asked_once(opdef, specs, params) if type(opdef.kind) in PURE_KINDS else opdef.infer(specs, params)
-    try:
-        found = [_probe(opdef, specs, params, extent) for extent in _probes]
-    except ShapeError as refused:
-        return _with_known_extents(opdef, specs, params, refused)
-    with contextlib.suppress(ShapeError):
-        found.append(_probe(opdef, specs, params, 0))
-    return tuple(
-        TensorSpec(functools.reduce(_agreement, [spec.shape for spec in outs]), outs[0].dtype)
-        for outs in zip(*found, strict=True)
-    )
-
-
-def _with_known_extents(opdef: OpDef, specs: Specs, params: Mapping[str, Any], refused: ShapeError) -> Specs:
-    """Output specs of an op whose unknown extents must equal known ones; what equals them stays unknown."""
-    known = {n for spec in specs for n in spec.shape or () if n is not None and n > 1}
-    for extent in sorted(known):
-        with contextlib.suppress(ShapeError):
-            outs = _probe(opdef, specs, params, extent)
-            return tuple(
-                TensorSpec(spec.shape and tuple(None if n == extent else n for n in spec.shape), spec.dtype)
-                for spec in outs
-            )
-    text = str(refused)
-    for extent in _probes:
-        text = text.replace(str(extent), "?")
-    raise ShapeError(text)
-
-
-def _asked_once(opdef: OpDef, specs: Specs, params: Mapping[str, Any]) -> Specs:
-    given = tuple(params.items())
-    if not any(isinstance(value, FunctionType) for _, value in given):  # what it closes over is not to be kept
-        with contextlib.suppress(TypeError):  # of params that cannot be hashed
-            return _known_answer(opdef, specs, given)
-    return opdef.infer(specs, params)
-
-
-@functools.lru_cache(maxsize=4096)
-def _known_answer(opdef: OpDef, specs: Specs, params: tuple[tuple[str, Any], ...]) -> Specs:
-    return opdef.infer(specs, dict(params))
-
-
-_is_known = operator.attrgetter("is_known")
-
-
-def _probe(opdef: OpDef, specs: Specs, params: Mapping[str, Any], extent: int) -> Specs:
-    error: ShapeError | None = None
-    count = sum(spec.shape is None for spec in specs)
-    if not count:
-        return opdef.infer(tuple(_fill(spec, extent, 0) for spec in specs), params)
-    for ranks in _ranks(count):
-        each = iter(ranks)
-        filled = tuple(_fill(spec, extent, next(each) if spec.shape is None else 0) for spec in specs)
-        try:
-            return tuple(TensorSpec(None, spec.dtype) for spec in opdef.infer(filled, params))
-        except ShapeError as refused:
-            error = error or refused
-    assert error is not None
-    raise error
-
-
-def _ranks(count: int) -> Iterator[tuple[int, ...]]:
-    """Ranks that ``count`` inputs may have: all the same, then all sorts."""
-    yield from ((rank,) * count for rank in range(5))
-    if 1 < count <= _MAX_RANKLESS:
-        yield from itertools.product(range(5), repeat=count)
-
-
-def _fill(spec: TensorSpec, extent: int, rank: int) -> TensorSpec:
-    shape = (extent,) * rank if spec.shape is None else tuple(extent if n is None else n for n in spec.shape)
-    return TensorSpec(shape, spec.dtype)
-
-
-def _agreement(a: Shape | None, b: Shape | None) -> Shape | None:
-    if a is None or b is None or len(a) != len(b):
-        return None
-    return tuple(m if m == n else None for m, n in zip(a, b, strict=True))
 
 
 def innermost(graph: Graph) -> Graph:

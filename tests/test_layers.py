@@ -25,7 +25,10 @@ LAYERS = (
         "progress", "eagerness", "streams", "threefry",
     ),
     ("opdef",),
-    ("sources", "operators", "dispatch", "graph", "scopes", "program", "again", "views", "inlining"),
+    (
+        "sources", "operators", "dispatch", "inference", "operations", "graph", "scopes", "program", "again", "views",
+        "inlining",
+    ),
     ("ops", "listing", "interpreter", "nonfinite", "restoring"),
     (
         "aggregation", "gradient_rules", "gradient_walk", "gradients", "masks", "reachability", "seeds", "tangents",
@@ -66,7 +69,7 @@ LOOP_IR = ("compiler.loopir", "compiler.routines", "compiler.scalar_ops")
 # Imports inside a function that go up, so that what is above is loaded when it is first needed.
 LAZY = {
     ("dispatch", "ops.common"),
-    ("graph", "session"),
+    ("operations", "session"),
     ("ops.state", "eager.tensor"),
     ("scopes", "eager.pending"),
     ("eagerness", "eager.checking"),
