@@ -14,12 +14,13 @@ import numpy as np
 from jitgrad import pytree
 from jitgrad.eager.tensor import plain
 from jitgrad.eagerness import settled
-from jitgrad.errors import DTypeError, ShapeError, TracedValueError, layout
+from jitgrad.errors import DTypeError, IndexingError, ShapeError, TracedValueError, layout
 from jitgrad.graph import Tensor, in_graph
 from jitgrad.minimizing import minimize
 from jitgrad.ops.rows import change_rows
 from jitgrad.ops.slices import IndexedSlices, concatenated
 from jitgrad.ops.state import Variable
+from jitgrad.sources import source_text, user_source
 from jitgrad.transforms import compile
 
 __all__ = ["SGD", "Adam", "AdamW", "Optimizer", "RMSProp", "minimize"]
@@ -217,8 +218,20 @@ def _fitting(g: Any, v: Variable) -> Any:
     if isinstance(g, IndexedSlices):
         indices = np.asarray(plain(g.indices))
         values = _as_array(g.values, v, (*indices.shape, *v.shape[1:]))
-        return IndexedSlices(values, indices, v.shape)
+        return IndexedSlices(values, _rows_of(indices, v), v.shape)
     return _as_array(settled(g), v, v.shape)
+
+
+def _rows_of(indices: Any, v: Variable) -> Any:
+    """Rows counted from the first: -1 is the same as the last. IndexingError for one that there is not."""
+    extent = v.shape[0]
+    beyond = indices[(indices < -extent) | (indices >= extent)]
+    if beyond.size:
+        raise IndexingError(
+            layout(f"a gradient has row {beyond[0]} of variable {v.name!r}, which has {extent} rows", expected=v.spec,
+                   needed=f"at {source_text(user_source())}")
+        )  # fmt: skip
+    return np.where(indices < 0, indices + extent, indices)
 
 
 def _as_array(g: Any, v: Variable, shape: tuple[int, ...]) -> Any:

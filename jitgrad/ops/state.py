@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,7 @@ from jitgrad.opdef import Interpreted, OpDef, Params, Specs, define
 from jitgrad.ops.common import as_tensor
 from jitgrad.ops.rows import change_rows
 from jitgrad.ops.standing import Standing
-from jitgrad.sources import checked_name
+from jitgrad.sources import checked_name, source_text, user_source
 from jitgrad.spec import DType, TensorSpec, is_compatible, spec_of
 
 
@@ -251,14 +252,23 @@ class Variable(Standing):
     def _assign_now(self, value: Any) -> Variable:
         array = np.asarray(value.eager_value() if isinstance(value, Variable) else value)
         is_number = not isinstance(value, np.ndarray | np.generic | Variable)
-        if not np.can_cast(array.dtype, self.dtype, "same_kind") and not (is_number and array.dtype.kind in "iuf"):
+        if not (np.can_cast(array.dtype, self.dtype, "same_kind") or (is_number and _are_held(array, self.dtype))):
+            is_integer = is_number and array.dtype.kind in "iu" and self.dtype.kind in "iu"
             raise DTypeError(
-                layout(f"variable {self.name!r} cannot take the value", expected=self.spec, got=spec_of(array))
-            )
+                layout(f"variable {self.name!r} cannot take the value", expected=self.spec, got=spec_of(array),
+                       because=f"{self.dtype} does not hold {array.min()} to {array.max()}" if is_integer else None,
+                       needed=f"at {source_text(user_source())}")
+            )  # fmt: skip
         if array.shape != self.shape:
-            raise ShapeError(f"variable {self.name!r} expected {self.spec}, got {spec_of(array)}")
+            raise self._misfit(array)
         self._set(array)
         return self
+
+    def _misfit(self, value: Any) -> ShapeError:
+        return ShapeError(
+            layout(f"variable {self.name!r} cannot take a value of another shape", expected=self.spec,
+                   got=spec_of(np.asarray(value)), needed=f"at {source_text(user_source())}")
+        )  # fmt: skip
 
     def __copy__(self) -> Variable:
         return Variable(self.present(), self.name, self.trainable)
@@ -274,11 +284,24 @@ class Variable(Standing):
 
     def assign_add(self, value: Any) -> Any:
         """As ``assign``, to the sum of the present value and ``value``."""
+        self._check_operand(value)
         return self.assign(self.read() + value)
 
     def assign_sub(self, value: Any) -> Any:
         """As ``assign``, to the present value less ``value``."""
+        self._check_operand(value)
         return self.assign(self.read() - value)
+
+    def _check_operand(self, value: Any) -> None:
+        """ShapeError for a value that does not broadcast to the Variable's shape."""
+        shape = value.shape if isinstance(value, Tensor) else np.shape(value)
+        if shape is None or None in shape:
+            return
+        fits = len(shape) <= len(self.shape) and all(
+            n in (1, extent) for n, extent in zip(shape[::-1], self.shape[::-1], strict=False)
+        )
+        if not fits:
+            raise self._misfit(np.broadcast_to(np.zeros((), value.dtype if hasattr(value, "dtype") else float), shape))
 
     def scatter_update(self, slices: Any) -> Any:
         """Rows set to those of IndexedSlices; of a row given several times the last one. As ``assign``, at the cost of
@@ -295,6 +318,12 @@ class Variable(Standing):
         return self._scatter("subtract", slices)
 
     def _scatter(self, how: str, slices: Any) -> Any:
+        if not hasattr(slices, "indices"):
+            raise TypeError(
+                layout(f"variable {self.name!r}: only rows are scattered", expected="jg.IndexedSlices(values, indices)",
+                       got=type(slices).__name__, needed=f"at {source_text(user_source())}",
+                       hint=f"use {_DENSE[how]} for a value of the whole shape")
+            )  # fmt: skip
         values, indices = slices.values, slices.indices
         if in_graph() or isinstance(values, Tensor):
             rows = as_tensor(values)
@@ -333,6 +362,40 @@ class Variable(Standing):
 
     def __repr__(self) -> str:
         return f"<Variable {self.name!r} {self.spec}>"
+
+
+_DENSE = {"update": "assign", "add": "assign_add", "subtract": "assign_sub"}
+
+
+def _are_held(numbers: Any, dtype: DType) -> bool:
+    """Whether integers of Python's are values of an integer dtype."""
+    kinds = numbers.dtype.kind + dtype.kind
+    return not numbers.size or (set(kinds) <= {"i", "u"} and bool(np.all(numbers.astype(dtype) == numbers)))
+
+
+def _in_place(sign: str, instead: str) -> Callable[[Variable, Any], Any]:
+    def refuse(self: Variable, other: Any) -> Any:
+        raise TracedValueError(
+            layout(f"variable {self.name!r} is not changed by {sign}=, which would give the name to a tensor",
+                   needed=f"at {source_text(user_source())}", hint=f"use {instead}")
+        )  # fmt: skip
+
+    return refuse
+
+
+def _refuse_in_place() -> None:
+    ways = {"add": ("+", "assign_add(x)"), "sub": ("-", "assign_sub(x)")} | {
+        name: (sign, f"assign(v {sign} x)")
+        for name, sign in {
+            "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@", "and": "&",
+            "or": "|", "xor": "^", "lshift": "<<", "rshift": ">>",
+        }.items()
+    }  # fmt: skip
+    for name, (sign, instead) in ways.items():
+        setattr(Variable, f"__i{name}__", _in_place(sign, instead))
+
+
+_refuse_in_place()
 
 
 def _ops(assignment: Operation | None) -> list[Operation]:
