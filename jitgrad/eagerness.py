@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeGuard
 
-from jitgrad import conditions, pytree
+from jitgrad import conditions, pytree, recording
 
 
 class Valued:
@@ -154,8 +154,49 @@ class _Checking:
 
         return run_looked_at(fn, args, kwargs)
 
+    def pass_by(self, name: str, compute: Any, *args: Any) -> Any:
+        """Run what needs no look."""
+        with no_collecting():
+            return _timed(name, compute, *args) if recording.sinks else compute(*args)
 
-checking = _Checking()
+
+class _Timing(_Checking):
+    """Stands there while a profile is open, which is told of every operation."""
+
+    def add(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call."""
+        from jitgrad.eager.timing import run_timed
+
+        if not recording.sinks:  # a thread that has been told of the profile, and not of its end
+            set_collector(None)
+        return run_timed(fn, args, kwargs)
+
+
+def _timed(name: str, compute: Any, *args: Any) -> Any:
+    from jitgrad.eager.timing import timed
+
+    return timed(name, compute, *args)
+
+
+checking, timing = _Checking(), _Timing()
+
+
+def is_listener(collector: Any) -> bool:
+    """Whether it stands there to hear of operations that run at once."""
+    return isinstance(collector, _Checking)
+
+
+def _listener(is_checked: bool) -> Any:
+    return checking if is_checked else timing if recording.sinks else None
+
+
+def time_operations() -> None:
+    """Let open profiles hear of eager operations of this thread and of those that begin from now on; or, where none is
+    open, no more.
+    """
+    for at in (_Local, local):
+        if at.collector is None or at.collector is timing:
+            set_collector(_listener(False)) if at is local else setattr(at, "collector", _listener(False))
 
 
 def check_values(is_on: bool) -> Any:
@@ -163,14 +204,14 @@ def check_values(is_on: bool) -> Any:
     scope that collects goes on: what it runs is looked at as a whole.
     """
     before = local.collector
-    if before is None or before is checking:
-        set_collector(checking if is_on else None)
+    if before is None or is_listener(before):
+        set_collector(_listener(is_on))
     return before
 
 
 def check_values_everywhere(is_on: bool) -> None:
     """The same for this thread and for those that begin from now on."""
-    _Local.collector = checking if is_on else None
+    _Local.collector = _listener(is_on)
     check_values(is_on)
 
 

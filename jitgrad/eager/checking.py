@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad import pytree
+from jitgrad import pytree, recording
 from jitgrad.config import config
 from jitgrad.eager.calls import ProgramCall
 from jitgrad.eager.tensor import plain, run
+from jitgrad.eager.timing import run_timed
 from jitgrad.eagerness import no_collecting
 from jitgrad.errors import NonFiniteError, layout
 from jitgrad.nonfinite import TESTS, Test, bad_elements, range_text, search
@@ -24,7 +25,7 @@ def run_looked_at(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     calls), its first op that made one is named.
     """
     with no_collecting(), np.errstate(all="ignore"):
-        made = run(fn, args, kwargs)
+        made = run_timed(fn, args, kwargs) if recording.sinks else run(fn, args, kwargs)
     if config.debug_nans:
         given, results = _arrays((args, kwargs)), _arrays(made)
         for test, what in TESTS:

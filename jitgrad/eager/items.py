@@ -15,7 +15,7 @@ from jitgrad.compiler.eager_layout import BASIC_TYPES
 from jitgrad.eager.recorder import Entry
 from jitgrad.eager.refusals import REFUSALS, named, refuse
 from jitgrad.eager.tensor import EagerTensor, is_told, own_ways, plain, run, wrap
-from jitgrad.eagerness import checking, local, no_collecting, number_of, settled
+from jitgrad.eagerness import is_listener, local, number_of, settled
 from jitgrad.gradients import gradients
 from jitgrad.graph import Tensor
 from jitgrad.operators import call
@@ -50,9 +50,8 @@ def record_item(x: EagerTensor, index: Any, out: EagerTensor) -> None:
 
 def _other_item(x: EagerTensor, index: Any) -> Any:
     """An item by arrays, lists or masks; or one that a scope collects. It needs no look for NaN."""
-    if local.collector is checking:
-        with no_collecting():
-            return item(x, index)
+    if is_listener(local.collector):
+        return local.collector.pass_by("getitem", item, x, index)
     items = [_as_array(i) for i in (index if isinstance(index, tuple) else (index,))]
     arrays = [i for i in items if isinstance(i, np.ndarray | np.generic)]
     if local.collector is None and all(i.dtype == bool for i in arrays):
@@ -136,9 +135,8 @@ def placed(g: Any, index: Any, key: Any) -> Any:
     g = settled(g)
     if isinstance(g, Tensor):
         return _placed_in_graph(g, index, key)
-    if local.collector is checking:
-        with no_collecting():
-            return placed(g, index, key)
+    if is_listener(local.collector):
+        return local.collector.pass_by("put_item", placed, g, index, key)
     if local.collector is not None:
         return local.collector.add(_placed_in_graph, (g, index, key), {})
     dtype, shape = key

@@ -20,7 +20,7 @@ from jitgrad.compiled import Compiled, Options
 from jitgrad.eager.items import item_of
 from jitgrad.eager.methods import Method
 from jitgrad.eager.tensor import EagerTensor, asarray, refuse_out, unchangeable
-from jitgrad.eagerness import Valued, checking, local, no_collecting, set_collector, settled
+from jitgrad.eagerness import Valued, is_listener, local, no_collecting, set_collector, settled
 from jitgrad.graph import Tensor
 from jitgrad.keys import frozen
 from jitgrad.operators import Operators
@@ -263,7 +263,7 @@ _enter_methods()
 def collecting(compile_ops: Any, separate_compiled_gradients: bool) -> Iterator[None]:
     """Eager operations made inside are collected; a scope inside another belongs to it."""
     before = local.collector
-    if before is None or before is checking:
+    if before is None or is_listener(before):
         set_collector(Collector(compile_ops, separate_compiled_gradients))
     try:
         yield

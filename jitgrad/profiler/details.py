@@ -10,6 +10,7 @@ from jitgrad.compiler.drafts import weight_of
 from jitgrad.compiler.groups import Group
 from jitgrad.compiler.lower import CompiledCluster
 from jitgrad.compiler.nodes import Convolution, Nested, Product
+from jitgrad.eager.timing import EagerRun
 from jitgrad.graph import Operation
 from jitgrad.profiler.events import Share, phase_of
 from jitgrad.profiler.loops import compiled_bodies, loop_title, repeats
@@ -148,6 +149,11 @@ def operation_detail(op: Operation, inputs: Sequence[TensorSpec], outputs: Seque
     """An operation that runs by itself, with what it read and made."""
     share = Share(op.type, source_text(op.source), op.is_gradient, 1.0)
     return _numpy_detail(share, None, inputs, outputs)
+
+
+def eager_detail(name: str, run: EagerRun) -> Detail:
+    """An eager operation."""
+    return _numpy_detail(Share(name, source_text(run.place), False, 1.0), None, run.inputs, run.outputs)
 
 
 def _numpy_detail(

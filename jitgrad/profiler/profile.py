@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from jitgrad import recording
+from jitgrad import eagerness, recording
 from jitgrad.profiler.events import Event
 from jitgrad.profiler.surroundings import Surroundings, surroundings
 
@@ -38,12 +38,14 @@ class Profile:
             raise RuntimeError("this profile runs already; jg.profile() makes another one")
         self._is_open = True
         recording.add_sink(self._keep)
+        eagerness.time_operations()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         recording.remove_sink(self._keep)
+        eagerness.time_operations()
         self._is_open = False
         self._around = surroundings()
 

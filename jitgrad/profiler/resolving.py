@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jitgrad.compiler.bind import BoundCluster
+from jitgrad.eager.timing import EagerRun
 from jitgrad.interpreter import InterpretedRun
 from jitgrad.journal import Journal, Written
-from jitgrad.profiler.details import Detail, interpreted_detail, operation_detail, step_details
+from jitgrad.profiler.details import Detail, eager_detail, interpreted_detail, operation_detail, step_details
 from jitgrad.profiler.events import CALL, COMPILE, TRACE, Event
 from jitgrad.profiler.loops import latest_steps
 from jitgrad.recording import Record
@@ -55,7 +56,7 @@ def _events(record: Record, details: dict[Any, Any]) -> Iterator[Event]:
     elif kind == "native":
         yield from _native(name, start, end, thread, source, details)
     elif kind == "numpy" and source is not None:
-        yield _interpreted(source, start, end, thread, details)
+        yield _interpreted(name, source, start, end, thread, details)
     else:
         facts = source if isinstance(source, dict) else {}
         yield Event(kind, name, start, end - start, thread, _PHASES.get(kind, COMPILE), facts=facts)
@@ -77,11 +78,13 @@ def _native(
     yield from _steps(source, thread, details)
 
 
-def _interpreted(source: Any, start: int, end: int, thread: int, details: dict[Any, Any]) -> Event:
+def _interpreted(name: str, source: Any, start: int, end: int, thread: int, details: dict[Any, Any]) -> Event:
     """An op that NumPy ran: of an executable, of a program that was interpreted, or of none."""
     match source:
         case InterpretedRun(program, number):
             key, facts = (id(program), number), {"why": "the run was interpreted, not compiled"}
+        case EagerRun():
+            return _worked(eager_detail(name, source), start, end, thread, {"why": "eager operations run one by one"})
         case OperationRun():
             detail = operation_detail(*source)
             return _worked(detail, start, end, thread, {"why": "its shapes are known only once it has run"})
