@@ -161,7 +161,7 @@ def _make_rule(fn: Callable[..., Any], structure: Any, keys: Sequence[Any], outs
         return _traced_rule(fn, structure, keys, dynamic, outs)
     except GradientError as error:
         return CallRule(None, (), (), (None,) * len(keys), (type(error), str(error)))
-    except JitgradError as error:
+    except (JitgradError, TypeError, ValueError, LookupError, AttributeError) as error:  # NumPy took the call
         return CallRule(None, (), (), (None,) * len(keys), (GradientError, _underivable(fn, keys, error)))
 
 
@@ -173,7 +173,7 @@ def asked_for(text: str) -> str:
     return "\n".join([*rows[:at], f"  {'asked:':<{width}} at {source_text(user_source())}", *rows[at:]])
 
 
-def _underivable(fn: Callable[..., Any], keys: Sequence[Any], error: JitgradError) -> str:
+def _underivable(fn: Callable[..., Any], keys: Sequence[Any], error: Exception) -> str:
     """The text for a call that cannot be traced, whose gradient is therefore not known. Its line is that of the first
     such call: there is one rule for all.
     """

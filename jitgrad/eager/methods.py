@@ -10,7 +10,18 @@ import numpy as np
 from jitgrad.eager import recorder
 from jitgrad.eager.items import item
 from jitgrad.eager.refusals import named
-from jitgrad.eager.tensor import NUMBERS, EagerTensor, Known, one, pair, refuse_out, run, unchangeable, wrap
+from jitgrad.eager.tensor import (
+    NUMBERS,
+    EagerTensor,
+    Known,
+    one,
+    pair,
+    refuse_out,
+    refuse_watched,
+    run,
+    unchangeable,
+    wrap,
+)
 from jitgrad.eagerness import local
 from jitgrad.operators import Operators
 
@@ -63,7 +74,9 @@ def _equality(ufunc: Any, name: str) -> Callable[[EagerTensor, Any], Any]:
     usual, of_arrays = _binary(ufunc, name), getattr(np.ndarray, name)
 
     def operator(self: EagerTensor, other: Any) -> Any:
-        return wrap(of_arrays(self._plain, other)) if type(other) in _NO_OPERANDS else usual(self, other)
+        if type(other) in _NO_OPERANDS or (isinstance(other, np.ndarray | np.generic) and other.dtype.kind in "SUMm"):
+            return wrap(of_arrays(self._plain, other))
+        return usual(self, other)
 
     return operator
 
@@ -200,6 +213,24 @@ def _divmod(self: EagerTensor, other: Any) -> Any:
     return _unusual(np.divmod, self, other, "__rdivmod__")
 
 
+def _view(self: EagerTensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """``x.view()`` is ``x`` anew; of another dtype or class, what NumPy gives, where no tape watches ``x``."""
+    if not args and not kwargs and (dtype is None or dtype is EagerTensor or dtype == self.dtype):
+        return self.reshape(self.shape)
+    return _reading("view")(self, dtype, *args, **kwargs)
+
+
+def _reading(name: str) -> Callable[..., Any]:
+    of_arrays = getattr(np.ndarray, name)
+
+    def read(self: EagerTensor, *args: Any, **kwargs: Any) -> Any:
+        refuse_watched(Method(name), (self,), "reads its memory as other values")
+        made = of_arrays(self._plain, *args, **kwargs)
+        return wrap(made) if type(made) is np.ndarray and np.ndarray not in args else made
+
+    return read
+
+
 def enter_methods() -> None:
     """Give EagerTensor its operators and methods."""
     for name, ufunc in OPERATORS.items():
@@ -222,6 +253,8 @@ def enter_methods() -> None:
     EagerTensor.__pow__ = EagerTensor.__ipow__ = _power  # type: ignore[method-assign,assignment]
     EagerTensor.__divmod__ = _divmod  # type: ignore[method-assign,assignment]
     EagerTensor.__rdivmod__ = _reflected(np.divmod)  # type: ignore[method-assign,assignment]
+    EagerTensor.view = _view  # type: ignore[method-assign,assignment]
+    EagerTensor.getfield = _reading("getfield")  # type: ignore[method-assign]
     EagerTensor.__getitem__ = item  # type: ignore[method-assign,assignment]
 
 

@@ -99,7 +99,8 @@ def _operations() -> dict[str, tuple[str, Words]]:
     """By the name in the class: the kind of operation, and its record."""
     found: dict[str, tuple[str, Words]] = {}
     for name, ufunc in (methods.OPERATORS | methods.COMPARISONS | methods.EQUALITIES).items():
-        found[f"__{name}__"] = ("binary", _words(f"__{name}__", ufunc, ufunc))
+        call = getattr(operator, name) if name in methods.EQUALITIES else ufunc  # text is equal to no number
+        found[f"__{name}__"] = ("binary", _words(f"__{name}__", call, ufunc))
     for name, ufunc in methods.OPERATORS.items():
         found[f"__r{name}__"] = ("reflected", _words(f"__r{name}__", ufunc, ufunc))
     for name, ufunc in methods.UNARY.items():

@@ -26,6 +26,7 @@ from jitgrad.sources import source_text, user_source
 
 next_number = itertools.count(-1, -1).__next__  # machine code counts up from 1
 _view = np.ndarray.view
+KINDS = "fiubc"  # of dtypes that tensors have
 
 
 def _fixed(name: str) -> property:
@@ -55,6 +56,9 @@ class EagerTensor(np.ndarray[Any, Any], Valued):
                    hint="keep the tensor in an attribute of a class of your own")
         )  # fmt: skip
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> EagerTensor:
+        raise TypeError(layout("a tensor is not made by its class", hint="use jg.asarray(values)"))
+
     def numpy(self) -> Any:
         """A copy of the value, as a plain array or, for a 0-d tensor, as a NumPy scalar."""
         return self._plain[()] if self._plain.ndim == 0 else self._plain.copy()
@@ -65,10 +69,11 @@ class EagerTensor(np.ndarray[Any, Any], Valued):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if method == "__call__" and not kwargs and local.collector is None and ufunc.nout == 1:
-            table = ufunc_tables.get(ufunc) or _table_of(ufunc)
-            if len(inputs) == 1:
+            table = ufunc_tables.get(ufunc)
+            table = _table_of(ufunc) if table is None else table
+            if table is not None and len(inputs) == 1:
                 return one(ufunc, table, inputs[0])
-            if len(inputs) == 2 and type(inputs[0]) in _OPERANDS and type(inputs[1]) in _OPERANDS:
+            if table is not None and len(inputs) == 2 and type(inputs[0]) in _OPERANDS and type(inputs[1]) in _OPERANDS:
                 return pair(ufunc, table, *inputs)
         if any(isinstance(x, Operators) for x in inputs):
             return NotImplemented
@@ -133,7 +138,8 @@ class EagerTensor(np.ndarray[Any, Any], Valued):
         return wrap(self._plain.copy())
 
     def __repr__(self) -> str:
-        return np.array_repr(self._plain).replace("array(", "tensor(", 1)
+        width = np.get_printoptions()["linewidth"] - 1
+        return np.array_repr(self._plain, width).replace("array(", "tensor(", 1).replace("\n ", "\n  ")
 
     def __str__(self) -> str:
         return str(self._plain)
@@ -187,7 +193,7 @@ def asarray(value: Any, dtype: Any = None) -> EagerTensor:
     if isinstance(value, list | tuple) and is_eager(value):
         return asarray(run(np.stack, ([asarray(item) for item in value],), {}), dtype)
     array = np.array(value, dtype)
-    if array.dtype.kind not in "fiubc":
+    if array.dtype.kind not in KINDS:
         raise DTypeError(f"a tensor cannot hold values of dtype {array.dtype}")
     return wrap(array)
 
@@ -210,7 +216,8 @@ def run(
     """
     if local.collector is not None:
         return local.collector.add(fn, args, kwargs)
-    key = options_key(args, kwargs) if type(args[0] if args else None) is EagerTensor else None
+    is_bound = type(args[0] if args else None) is EagerTensor and fn is not _BY_RANK
+    key = options_key(args, kwargs) if is_bound else None
     if key is None:
         return run_any(fn, args, kwargs)
     if bound is None:
@@ -232,18 +239,21 @@ function of NumPy's without the question whether a class answers for it.
 """
 functions: dict[Callable[..., Any], dict[Any, Known]] = {}
 """What is known of NumPy's own functions, by key of options."""
+_BY_RANK = np.gradient  # an array or a tuple of them, by what no key of options tells
 _bound: dict[Any, Known] = {}  # by function and key of options
 ufunc_tables: dict[np.ufunc, recorder.Table] = {}  # of ufuncs that give one array
 _MOST_UFUNCS = 512  # users make ufuncs too, of functions that are not to be kept for ever
 
 
-def _table_of(ufunc: np.ufunc) -> recorder.Table:
-    """What the recorder knows of a ufunc: that of the operator, or one of its own."""
-    table = ufunc_tables.get(ufunc)
-    if table is None:
-        if len(ufunc_tables) >= _MOST_UFUNCS:
-            ufunc_tables.clear()
-        table = ufunc_tables[ufunc] = recorder.tables.get(ufunc, {})
+def _table_of(ufunc: np.ufunc) -> recorder.Table | None:
+    """What the recorder knows of a ufunc: that of the operator, or one of its own; None for one that calls Python for
+    every element.
+    """
+    if ufunc.types and all("O" in signature for signature in ufunc.types):
+        return None
+    if len(ufunc_tables) >= _MOST_UFUNCS:
+        ufunc_tables.clear()
+    table = ufunc_tables[ufunc] = recorder.tables.get(ufunc, {})
     return table
 
 
@@ -260,15 +270,19 @@ def run_any(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     except REFUSALS as error:
         refuse(error, fn, *args, **kwargs)
         raise
-    kind = type(result)
+    result = np.asarray(result)[()] if type(result) in (float, complex) else result  # of SciPy's functions
+    kind: Any = type(result)
     if kind is np.ndarray or isinstance(result, np.generic):
+        if result.dtype.kind not in KINDS:
+            refuse_watched(fn, args, f"gives {result.dtype} values, of which no tape is told")
+            return result
         out = wrap(result)
         if local.tapes:
             recorder.record(fn, args, kwargs, (out,))
         return out
     if kind not in (tuple, list) and not hasattr(result, "_fields"):
         return result
-    outs = [wrap(x) if isinstance(x, np.ndarray | np.generic) else x for x in result]
+    outs = [wrap(x) if isinstance(x, np.ndarray | np.generic) and x.dtype.kind in KINDS else x for x in result]
     if local.tapes and any(type(x) is EagerTensor for x in outs):
         recorder.record(fn, args, kwargs, tuple(outs))
     return kind(*outs) if hasattr(result, "_fields") else kind(outs)
@@ -315,6 +329,21 @@ def refuse_out(fn: Any, kwargs: Mapping[str, Any]) -> None:
         raise _unwritten(getattr(fn, "__name__", fn))
     if written:
         raise unchangeable(f"{getattr(fn, '__name__', fn)} with out=")
+
+
+def refuse_watched(fn: Any, args: Iterable[Any], why: str) -> None:
+    """TracedValueError for a call that no tape can follow, where one watches an argument; or might: NumPy has turned a
+    tensor into objects, whose number is not known.
+    """
+    tensors = [x for x in args if type(x) is EagerTensor]
+    numbers = {x.number for x in tensors}
+    is_lost = any(x.dtype.kind not in KINDS for x in tensors)
+    if any(tape.watched if is_lost else not tape.watched.isdisjoint(numbers) for tape in local.tapes):
+        name = getattr(fn, "__name__", str(fn))
+        raise TracedValueError(
+            layout(f"a tape watches what is given to {name}, which {why}", needed=f"at {source_text(user_source())}",
+                   hint="use NumPy's functions of whole arrays, or jg.stop_gradient(x) for the value alone")
+        )  # fmt: skip
 
 
 def _unwritten(name: str) -> TracedValueError:
