@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ def _as_array(tree: Any) -> Any:
 def minimize(
     fn: Callable[..., Any],
     x0: Any,
-    args: tuple[Any, ...] = (),
+    args: Any = (),
     method: str = "L-BFGS-B",
     jac: Callable[..., Any] | str | bool | None = None,
     **options: Any,
@@ -78,16 +79,19 @@ def minimize(
     OptimizeResult, its ``x`` in the structure of ``x0`` and its ``jac`` a vector. ``jac`` is for a gradient of one's
     own: True where ``fn`` gives (value, gradient), a function of the same arguments, or the name of SciPy's finite
     differences; then functions are called as they are. ``options`` are those of SciPy's function: ``tol``, ``options``,
-    ``constraints``, and ``bounds``, a sequence of (low, high) per element of x0's leaves in their order, or SciPy's
-    Bounds. ``callback`` is called with the present x in x0's structure, or, if its parameter is
-    ``intermediate_result``, with SciPy's result so far, whose x has that structure. Methods that want products with the
-    Hessian get them compiled, unless ``hess`` or ``hessp`` is given. DTypeError for an x0 of other numbers; ShapeError
-    and TypeError where ``fn`` gives no scalar; ValueError from SciPy, for unknown methods and for bounds that do not
-    fit.
+    ``constraints`` (their functions too get x in x0's structure), and ``bounds``, a sequence of (low, high) per element
+    of x0's leaves in their order, or SciPy's Bounds. ``callback`` is called with the present x in x0's structure, or,
+    if its parameter is ``intermediate_result``, with SciPy's result so far, whose x has that structure. Methods that
+    want products with the Hessian get them compiled, unless ``hess`` or ``hessp`` is given. DTypeError for an x0 of
+    other numbers; ShapeError and TypeError where ``fn`` gives no scalar; ValueError from SciPy, for unknown methods and
+    for bounds that do not fit.
     """
     import scipy.optimize
 
     packing = _Packing.of(_as_array(x0))
+    args = args if isinstance(args, tuple) else (args,)
+    if options.get("constraints"):
+        options["constraints"] = _constraints(options["constraints"], packing)
     name = getattr(fn, "__name__", "minimize")
     both = fn if jac is True else _value_and_gradient(fn, jac, name)
 
@@ -125,6 +129,22 @@ def _products(fn: Callable[..., Any], args: tuple[Any, ...], has_gradient: bool)
         return found[0] if has_gradient else found
 
     return lambda x, v: hvp(value, (x,), (v,))
+
+
+def _constraints(given: Any, packing: _Packing) -> Any:
+    """SciPy's constraints, their functions called with x in the structure of ``x0``."""
+
+    def of_structure(fn: Any) -> Any:
+        return (lambda x, *args: fn(packing.unpack(x), *args)) if callable(fn) else fn
+
+    if isinstance(given, list | tuple):
+        return [_constraints(one, packing) for one in given]
+    if isinstance(given, dict):
+        return {name: of_structure(x) if name in ("fun", "jac") else x for name, x in given.items()}
+    if hasattr(given, "fun"):
+        given = copy.copy(given)
+        given.fun, given.jac = of_structure(given.fun), of_structure(given.jac)
+    return given
 
 
 def _structured(callback: Callable[..., Any], packing: _Packing) -> Callable[..., Any]:

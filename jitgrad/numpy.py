@@ -49,13 +49,48 @@ def _array(object: Any, dtype: Any, ndmin: int) -> Any:
 _of_tensors = _takes_open("numpy.array", _array)
 
 
-def asarray(a: Any, dtype: Any = None) -> Any:
-    """As numpy.asarray; a tensor is given back as it is."""
-    if isinstance(a, _Tensor) and dtype is None:
+def asarray(a: Any, dtype: Any = None, order: Any = None, *, copy: bool | None = None, device: Any = None) -> Any:
+    """As numpy.asarray; a tensor is given back as it is, or its copy if so wished."""
+    if device not in (None, "cpu"):
+        raise ValueError(f"device must be None or 'cpu', got {device!r}")
+    if isinstance(a, _Tensor) and dtype is None and not copy:
         return a
     if _graph_in(a) is None and not _in_graph() and isinstance(_settled(a), _tensor.EagerTensor):
-        return _tensor.asarray(a, dtype)
-    return array(a, dtype, copy=None)
+        made = _tensor.asarray(a, dtype)
+        if copy is False and made is not _settled(a):
+            raise ValueError(f"a tensor of {a.dtype} is no tensor of {made.dtype} without a copy")
+        return _np.copy(made) if copy and made is _settled(a) else made
+    if _graph_in(a) is None and not _is_eager(a):
+        return _np.asarray(a, dtype, order, copy=copy)
+    return array(a, dtype, copy=copy)
+
+
+def ascontiguousarray(a: Any, dtype: Any = None) -> Any:
+    """As numpy.ascontiguousarray, of one dimension at least; of a tensor, whose memory has the order it has."""
+    if _graph_in(a) is None and not _is_eager(a):
+        return _np.ascontiguousarray(a, dtype)
+    made = asarray(a, dtype)
+    return made if made.ndim else made.reshape(1)
+
+
+def asfortranarray(a: Any, dtype: Any = None) -> Any:
+    """As numpy.asfortranarray; of a tensor, whose memory has the order it has."""
+    return asarray(a, dtype) if _graph_in(a) is not None or _is_eager(a) else _np.asfortranarray(a, dtype)
+
+
+def asarray_chkfinite(a: Any, dtype: Any = None, order: Any = None) -> Any:
+    """As numpy.asarray_chkfinite: ValueError for a NaN or an infinity, but for those of traced values."""
+    made = asarray(a, dtype, order)
+    if _graph_in(made) is None:
+        _np.asarray_chkfinite(_np.asarray(made))
+    return made
+
+
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
+    """As numpy.from_dlpack; a tensor is given back as it is, or its copy if so wished."""
+    if _graph_in(x) is not None or _is_eager(x):
+        return asarray(x, copy=copy, device=device)
+    return _np.from_dlpack(x, device=device, copy=copy)
 
 
 def _eager_array(value: Any, dtype: Any, ndmin: int) -> Any:

@@ -174,3 +174,82 @@ def test_text_and_dates_are_equal_to_no_number() -> None:
     x = jg.asarray(X)
     for other in (np.array(["a", "b", "c"]), np.array(["2020-01-01"] * 3, "M8[D]")):
         assert not np.any(x == other) and np.all(x != other)
+
+
+# -- arrays, functions and minimisers ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda xp, x: xp.asarray(x, copy=True),
+        lambda xp, x: xp.asarray(x, device="cpu", copy=False),
+        lambda xp, x: xp.ascontiguousarray(x),
+        lambda xp, x: xp.asfortranarray(x),
+        lambda xp, x: xp.asarray_chkfinite(x),
+        lambda xp, x: xp.from_dlpack(x),
+    ],
+)
+def test_arrays_made_of_tensors_are_followed(fn: Callable[[Any, Any], Any]) -> None:
+    """By tapes and traces; of arrays they are NumPy's."""
+    xp = jg.asarray(X).__array_namespace__()
+    assert np.array_equal(gradient(lambda x: np.sum(fn(xp, x) * x)), 2 * X)
+    assert np.array_equal(jg.compile(lambda x: fn(xp, x) * 2.0)(X), 2 * X)
+    assert type(fn(xp, X)) is np.ndarray
+
+
+def test_arrays_made_of_tensors_refuse_what_numpy_refuses() -> None:
+    xp = jg.asarray(X).__array_namespace__()
+    assert xp.asarray(jg.asarray(X), copy=True) is not xp.asarray(jg.asarray(X))
+    with pytest.raises(ValueError, match="device"):
+        xp.asarray(jg.asarray(X), device="gpu")
+    with pytest.raises(ValueError, match="copy"):
+        xp.asarray(jg.asarray(X), np.float32, copy=False)
+    with pytest.raises(ValueError, match="infs or NaNs"):
+        xp.asarray_chkfinite(jg.asarray([np.nan]))
+
+
+def test_integer_arguments_have_no_gradient() -> None:
+    with pytest.raises(jg.errors.DTypeError, match=r"(?s)argument 0 of .* is int64.*test_value.*3\.0"):
+        jg.gradients_function(lambda x: x * 2.0)(3)
+    with pytest.raises(jg.errors.DTypeError, match="argument 1 of"):
+        jg.gradients_function(lambda x, k: x * k, params=[0, 1])(2.0, 3)
+    assert jg.gradients_function(lambda x, k: x * k)(2.0, 3) == [3.0, None]
+    with pytest.raises(jg.errors.DTypeError, match=r"(?s)argument 1: .*<U1.*test_value"):
+        jg.gradients_function(lambda x, k: x)(2.0, "a")
+
+
+def test_a_target_that_has_left_the_tape_is_told_how() -> None:
+    with pytest.raises(TypeError, match=r"(?s)got float64.*test_value.*np\.stack.*jitgrad\.scipy"):
+        gradient(lambda x: np.sum([x, x]))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda a, x: np.add.at(a, [0, 1, 2], x),
+        np.copyto,
+        lambda a, x: np.put_along_axis(a, np.array([0, 1, 2]), x, 0),
+        lambda a, x: np.put(a, [0, 1, 2], x),
+    ],
+)
+def test_tensors_are_not_written_into_arrays(write: Callable[[Any, Any], Any]) -> None:
+    a = np.zeros(3)
+    with pytest.raises(jg.errors.TracedValueError, match="into an array"):
+        write(a, jg.asarray(X))
+    assert not a.any()
+
+
+def test_a_scalar_variable_gives_a_scalar() -> None:
+    assert type(jg.Variable(2.0).numpy()) is np.float64
+
+
+def test_minimize_takes_one_argument_and_structured_constraints() -> None:
+    """A number for ``args``, as SciPy does; constraints of x in the structure of the start."""
+    best = jg.optimize.minimize(lambda p, c: np.sum((p["a"] - c) ** 2), {"a": np.zeros(2)}, args=3.0)
+    assert np.allclose(best.x["a"], 3.0, atol=1e-5)
+    bound = {"type": "ineq", "fun": lambda p: 1.0 - p["a"]}
+    best = jg.optimize.minimize(
+        lambda p: np.sum((p["a"] - 3.0) ** 2), {"a": np.zeros(2)}, method="SLSQP", constraints=bound
+    )
+    assert np.allclose(best.x["a"], 1.0, atol=1e-5)

@@ -14,9 +14,10 @@ from jitgrad import pytree
 from jitgrad.eager.tape import GradientTape
 from jitgrad.eager.tensor import EagerTensor, asarray, run
 from jitgrad.eagerness import settled
-from jitgrad.errors import layout
+from jitgrad.errors import DTypeError, layout
 from jitgrad.graph import Tensor, in_graph
 from jitgrad.ops.common import as_tensor
+from jitgrad.sources import source_text, user_source
 from jitgrad.sparse import gradients
 from jitgrad.spec import is_inexact
 from jitgrad.trace import is_dynamic_leaf, same
@@ -28,7 +29,8 @@ def gradients_function(f: Callable[..., Any], params: Params = None) -> Callable
     """A function of ``f``'s arguments that gives the gradients of ``f`` with respect to those in ``params``, as a list.
 
     ``params`` are names or positions of arguments, all of one kind, or a single one; None means all. ``dy=`` is the
-    cotangent of the result (default: ones). A result that is no tensor has no gradients: None. ValueError for unknown
+    cotangent of the result (default: ones). A result that is no tensor has no gradients: None. DTypeError for arguments
+    in ``params`` that hold integers (where all are meant, only if all do; else theirs is None); ValueError for unknown
     or mixed ``params``, for keyword arguments, and when ``f`` returns None.
     """
     both = val_and_grad_function(f, params)
@@ -70,6 +72,7 @@ def make_vjp(f: Callable[..., Any], params: Params = None, persistent: bool = Tr
         tape = GradientTape(persistent)
         with tape:
             given = _fresh_arguments(args, wanted)
+            _check_dtypes(f, given, wanted, chosen is None)
             sources = [given[k] for k in wanted]
             tape.watch([x for x in pytree.flatten(sources)[0] if is_inexact(x.dtype)])
             value = _checked_value(f, f(*given))
@@ -111,11 +114,28 @@ def _fresh_in_graph(leaf: Any) -> Any:
 def _fresh_arguments(args: tuple[Any, ...], wanted: Sequence[int]) -> list[Any]:
     """The arguments, those that are differentiated as new tensors: one given twice counts as two."""
 
-    def fresh(leaf: Any) -> Any:
+    def fresh(number: int, leaf: Any) -> Any:
         leaf = settled(leaf)
-        return run(np.positive, (leaf,), {}) if isinstance(leaf, EagerTensor) else asarray(leaf)
+        if isinstance(leaf, EagerTensor):
+            return run(np.positive, (leaf,), {})
+        try:
+            return asarray(leaf)
+        except DTypeError as error:
+            raise DTypeError(layout(f"argument {number}: {error}", needed=f"at {source_text(user_source())}")) from None
 
-    return [pytree.tree_map(fresh, x) if k in wanted else x for k, x in enumerate(args)]
+    return [pytree.tree_map(functools.partial(fresh, k), x) if k in wanted else x for k, x in enumerate(args)]
+
+
+def _check_dtypes(f: Callable[..., Any], given: Sequence[Any], wanted: Sequence[int], is_all: bool) -> None:
+    """DTypeError for an argument without gradient that was asked for: by itself, or all of them where all are such."""
+    without = [k for k in wanted if not any(is_inexact(x.dtype) for x in pytree.flatten(given[k])[0])]
+    without = [k for k in without if pytree.flatten(given[k])[0]]
+    if without and (not is_all or len(without) == len(wanted)):
+        leaf = pytree.flatten(given[without[0]])[0][0]
+        raise DTypeError(
+            layout(f"argument {without[0]} of {_name(f)} is {leaf.dtype}, which has no gradient",
+                   needed=f"at {source_text(user_source())}", hint="pass floating-point values: 3.0 in place of 3")
+        )  # fmt: skip
 
 
 def implicit_val_and_grad(f: Callable[..., Any]) -> Callable[..., Any]:

@@ -32,6 +32,7 @@ from jitgrad.errors import layout
 from jitgrad.graph import Operation, Tensor, default_graph, in_graph
 from jitgrad.ops.slices import IndexedSlices, concatenated
 from jitgrad.ops.state import Variable
+from jitgrad.sources import source_text, user_source
 from jitgrad.sparse import gradients
 from jitgrad.spec import is_inexact
 
@@ -274,7 +275,11 @@ Cotangents = dict[int | None, Any]  # by the numbers of tensors
 
 def _check_target(y: Any) -> None:
     if not isinstance(y, EagerTensor | Tensor):
-        raise TypeError(f"a target must be a tensor, got {type(y).__name__}")
+        raise TypeError(
+            layout(f"a target must be a tensor, got {type(y).__name__}", needed=f"at {source_text(user_source())}",
+                   hint="float(x), x.numpy(), np.sum([a, b]) of a list and most of SciPy give plain values, of which "
+                        "no tape knows: use np.stack([a, b]), jitgrad.numpy and jitgrad.scipy")
+        )  # fmt: skip
 
 
 def _no_source(x: Any) -> TypeError:

@@ -81,6 +81,8 @@ class EagerTensor(np.ndarray[Any, Any], Valued):
         if method == "at":
             if isinstance(inputs[0], EagerTensor):
                 raise unchangeable(f"{ufunc.__name__}.at")
+            if any(type(x) is EagerTensor for x in inputs[2:]):
+                raise _unwritten(f"{ufunc.__name__}.at")
             return ufunc.at(*[plain(x) for x in inputs])
         return run(ufunc if method == "__call__" else getattr(ufunc, method), inputs, kwargs)
 
@@ -90,6 +92,8 @@ class EagerTensor(np.ndarray[Any, Any], Valued):
         if any(issubclass(t, Operators) for t in types):
             return NotImplemented
         refuse_out(func, kwargs)
+        if func in _WRITERS and any(type(x) is EagerTensor for x in (*tuple(args)[1:], *kwargs.values())):
+            raise _unwritten(func.__name__)
         own = own_ways.get(func)
         if own is not None and local.collector is None:
             return own(*args, **kwargs)
@@ -319,6 +323,9 @@ def _deep(value: Any) -> Any:
 
 own_ways: dict[Callable[..., Any], Callable[..., Any]] = {}
 """Functions of NumPy whose results depend on values in ways that no trace follows, made of operations here."""
+
+
+_WRITERS = frozenset((np.copyto, np.place, np.put, np.put_along_axis, np.putmask))
 
 
 def refuse_out(fn: Any, kwargs: Mapping[str, Any]) -> None:

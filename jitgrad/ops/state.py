@@ -149,8 +149,8 @@ class Variable(Standing):
         self._value, self._eager = array, None
 
     def numpy(self) -> Any:
-        """A copy of the present value."""
-        return self._value.copy()
+        """A copy of the present value, as an array or, for a 0-d Variable, as a NumPy scalar."""
+        return self._value.copy() if self._value.ndim else self._value[()]
 
     def stands_for_symbol(self) -> bool:
         """Whether operations on it go into a graph."""
