@@ -73,6 +73,7 @@ LAZY = {
     ("ops.state", "eager.tensor"),
     ("scopes", "eager.pending"),
     ("eagerness", "eager.checking"),
+    ("eagerness", "eager.timing"),
     ("calls", "eager.compiled_calls"),
     ("calls", "eager.tensor"),
     ("custom", "eager.custom_calls"),
