@@ -107,7 +107,7 @@ class Calls:
             if call is None:
                 return self._inline(args, kwargs)
             entry = self._entry(call)
-            if is_eager((args, kwargs)) or (local.tapes and entry.runner.reads_variables):
+            if is_eager((args, kwargs)) or (local.tapes and entry.runner.reads_watched):
                 return self._eagerly(call, entry, args, kwargs)
             results = entry.results.build(entry.runner.run(call.arrays))
             self._note(call, args, kwargs, entry)

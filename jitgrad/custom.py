@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from jitgrad import pytree
-from jitgrad.eagerness import finish, is_eager, local, set_tapes
+from jitgrad.eagerness import finish, has_value, is_eager, local, set_tapes
 from jitgrad.errors import layout
 from jitgrad.gradient_rules import fitted
 from jitgrad.graph import Tensor, apply, default_graph, in_graph
@@ -96,7 +96,7 @@ def _value_and_rule(fn: Callable[..., Any], result: Any) -> tuple[Any, Rule]:
 
 def _traced_custom(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     given, arg_structure = pytree.flatten(args)
-    leaves = [as_tensor(leaf) if hasattr(leaf, "as_graph_element") else leaf for leaf in given]
+    leaves = [as_tensor(leaf) if hasattr(leaf, "as_graph_element") or has_value(leaf) else leaf for leaf in given]
     inputs = [leaf if isinstance(leaf, Tensor) else None for leaf in leaves]
     handed = [leaf if x is None else same(x) for leaf, x in zip(leaves, inputs, strict=True)]
     with noting_reads() as readings:

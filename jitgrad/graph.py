@@ -98,6 +98,7 @@ class Graph:
         self.functions: dict[str, Any] = {}
         self.definitions: dict[Any, Any] = {}  # the same by what was called, and with which dtypes and shapes
         self.variables: dict[Any, Tensor] = {}  # the first read of each
+        self.closed_over: list[tuple[Tensor, Any]] = []  # of a trace: eager tensors met, each after what stands for it
         self.closed_by: str | None = None
 
     # -- looking up ------------------------------------------------------------------------------------------------

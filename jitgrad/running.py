@@ -250,9 +250,9 @@ class Runner:
         return tuple([op.id for op in self.operations]) if is_plain else None
 
     @property
-    def reads_variables(self) -> bool:
-        """Whether a Variable is read by the graph that this is part of."""
-        return any(t.graph.variables for t in self.fetches[:1])
+    def reads_watched(self) -> bool:
+        """Whether the graph that this is part of reads what a tape may watch: a Variable, or a tensor with a value."""
+        return any(t.graph.variables or t.graph.closed_over for t in self.fetches[:1])
 
     @property
     def variables(self) -> list[Variable]:

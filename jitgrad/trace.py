@@ -17,6 +17,7 @@ import numpy as np
 
 from jitgrad import pytree
 from jitgrad.collecting import collection_paused
+from jitgrad.eagerness import number_of
 from jitgrad.errors import DTypeError, JitgradError, TracedValueError, layout
 from jitgrad.following import Follower
 from jitgrad.graph import Graph, Operation, Tensor, default_graph, innermost
@@ -175,7 +176,8 @@ def _collect(result: Any, graph: Graph) -> tuple[tuple[Tensor, ...], Results]:
     leaves, structure = pytree.flatten(result)
     outputs: list[Tensor] = []
     slots: list[int | None] = []
-    for leaf in leaves:
+    is_bare = len(leaves) == 1 and leaves[0] is result
+    for leaf in map(traced_result, leaves):
         is_traced = isinstance(leaf, Tensor) or hasattr(leaf, "as_graph_element")
         if not is_traced and _hides_values(leaf):
             raise _hidden_output(result, len(slots))
@@ -185,8 +187,12 @@ def _collect(result: Any, graph: Graph) -> tuple[tuple[Tensor, ...], Results]:
             assert isinstance(tensor, Tensor)
             outputs.append(tensor)
     fixed = tuple(_copied(leaf) if slot is None else None for leaf, slot in zip(leaves, slots, strict=True))
-    is_bare = len(leaves) == len(outputs) == 1 and leaves[0] is result
-    return tuple(outputs), Results(structure, tuple(slots), fixed, is_bare)
+    return tuple(outputs), Results(structure, tuple(slots), fixed, is_bare and len(outputs) == 1)
+
+
+def traced_result(leaf: Any) -> Any:
+    """A result as the trace has it: that of a tensor with a value stands for it, so that tapes see it pass."""
+    return leaf if number_of(leaf) is None else identity(leaf)
 
 
 def _hides_values(leaf: Any) -> bool:

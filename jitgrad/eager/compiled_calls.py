@@ -17,7 +17,8 @@ import numpy as np
 from jitgrad import pytree
 from jitgrad.again import make_again
 from jitgrad.eager.calls import Given, given
-from jitgrad.eager.recorder import OwnRules, keep, unchanging
+from jitgrad.eager.closures import noting_origins, tell
+from jitgrad.eager.recorder import Entry, OwnRules, keep, leading_to, unchanging
 from jitgrad.eager.tensor import EagerTensor, plain, run, wrap
 from jitgrad.eagerness import local, number_of, settled
 from jitgrad.gradients import gradients as dense_gradients
@@ -29,7 +30,7 @@ from jitgrad.running import Runner
 from jitgrad.sparse import gradients
 from jitgrad.spec import is_inexact
 from jitgrad.streams import Streams
-from jitgrad.trace import LeafKey, Results, Scope, trace
+from jitgrad.trace import LeafKey, Results, Scope, trace, traced_result
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,9 +57,10 @@ class Split:
     """A function cut into its forward part and its gradient.
 
     ``reads`` are, per input of the backward part, ("leaf", k), ("value", k) for results and residuals, or ("seed", k).
-    ``gives`` is, per dynamic leaf and then per Variable, the backward part's output, those of values and indices with
-    the shape where rows were looked up, or None. ``drawn`` are the residuals that a draw of random numbers or a
-    py_func made, which nothing makes again. ``scope`` is that of the function.
+    The tensors that the function has ``closed_over`` count as leaves after the call's; ``origins`` are the entries of
+    the calls that made them. ``gives`` is, per leaf and then per Variable, the backward part's output, those of values
+    and indices with the shape where rows were looked up, or None. ``drawn`` are the residuals that a
+    draw of random numbers or a py_func made, which nothing makes again. ``scope`` is that of the function.
     """
 
     forward: Runner
@@ -72,6 +74,8 @@ class Split:
     inputs: tuple[Tensor, ...]
     drawn: tuple[int, ...]
     scope: Scope
+    closed_over: tuple[EagerTensor, ...]
+    origins: tuple[Entry, ...]
 
     @functools.cached_property
     def of_residuals(self) -> Residuals:
@@ -128,7 +132,7 @@ class SplitRule:
         return ()
 
     def backward(self, kept: Sequence[Any], cotangents: Sequence[Any]) -> Sequence[Any]:
-        """Cotangents of the dynamic leaves, then of the Variables."""
+        """Cotangents of the leaves, then of the Variables."""
         split = self.split
         pending = iter(kept)
         grads: list[Any] = [None] * len(split.gives)
@@ -185,6 +189,8 @@ def _gradient_of_residuals(split: Split) -> Residuals:
 def call_split(split: Split, arrays: Sequence[Any], leaves: Sequence[Any]) -> Any:
     """Run a call with its tapes told: ``arrays`` are the plain dynamic leaves, ``leaves`` what was given for them."""
     variables = [v.eager_value() for v in split.variables]
+    leaves = (*leaves, *split.closed_over)
+    tell(local.tapes, split.origins)
     numbers = tuple(map(number_of, (*leaves, *variables)))
     telling = [tape for tape in local.tapes if not tape.watched.isdisjoint(numbers)]
     values = split.forward.run(arrays)
@@ -214,15 +220,19 @@ def make_split(call: Traceable) -> Split:
     def differentiated(given: Any, seeds: list[Tensor]) -> Any:
         leaves = [x for x in pytree.flatten(given)[0] if isinstance(x, Tensor)]
         args, kwargs = call.rebuild(*given)
-        with call.scope():
+        with call.scope(), noting_origins() as origins:
             result = call.fn(*args, **kwargs)
         graph = default_graph()
-        flat = [x.as_graph_element() if isinstance(x, Variable) else x for x in pytree.flatten(result)[0]]
+        results = map(traced_result, pytree.flatten(result)[0])
+        flat = [x.as_graph_element() if isinstance(x, Variable) else x for x in results]
         ys = [y for y in flat if isinstance(y, Tensor)]
         reads = {v: t for v, t in graph.variables.items() if v.trainable}
         effects = [op for op in graph.operations if op.opdef in (assign_op, scatter_op)]
+        closed_over = {held: x for held, x in graph.closed_over if is_inexact(x.dtype)}
         found.update(first=len(graph), leaves=leaves, ys=ys, seeds=seeds, reads=reads, effects=effects)
-        found["grads"] = gradients([ys[k] for k in carrying], [*leaves, *reads.values()], grad_ys=list(seeds))
+        found.update(closed_over=closed_over, origins=origins.entries)
+        xs = [*leaves, *closed_over, *reads.values()]
+        found["grads"] = gradients([ys[k] for k in carrying], xs, grad_ys=list(seeds))
         return []
 
     tree = pytree.unflatten(call.structure, list(range(len(call.keys))))
@@ -243,11 +253,13 @@ def _cut(
     seeds: Sequence[Tensor],
     reads: Mapping[Variable, Tensor],
     effects: Sequence[Operation],
+    closed_over: Mapping[Tensor, EagerTensor],
+    origins: Sequence[Entry],
     grads: Sequence[Tensor | IndexedSlices | None],
 ) -> Split:
     """The two parts: what was made before operation ``first`` is the forward part, except constants."""
     sources: dict[Tensor, tuple[str, int]] = {}
-    for k, x in enumerate(leaves):
+    for k, x in enumerate((*leaves, *closed_over)):
         sources.setdefault(x, ("leaf", k))
     for k, y in enumerate(ys):
         sources.setdefault(y, ("value", k))
@@ -272,9 +284,11 @@ def _cut(
         tuple(sources[t] for t in feeds),
         gives,
         carrying,
-        (*leaves, *reads.values()),
+        (*leaves, *closed_over, *reads.values()),
         tuple([sources[t][1] for t in drawn]),
         scope,
+        tuple(closed_over.values()),
+        tuple(leading_to(origins, [x.number for x in closed_over.values()])[0][::-1]),
     )
 
 

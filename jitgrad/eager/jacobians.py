@@ -12,8 +12,10 @@ import numpy as np
 
 from jitgrad.batching import batch
 from jitgrad.compiled import run_once
-from jitgrad.eager.recorder import Entry, OwnRules, parts
-from jitgrad.eager.tensor import EagerTensor, run
+from jitgrad.eager.recorder import Entry, OwnRules, leading_to, parts
+from jitgrad.eager.tensor import EagerTensor, run, wrap
+from jitgrad.eagerness import settled
+from jitgrad.errors import TracedValueError
 from jitgrad.gradients import Options, gradients
 from jitgrad.graph import Tensor
 from jitgrad.operators import call
@@ -37,16 +39,50 @@ class _Pull(OwnRules):
     def _traced(self, kept: Sequence[Any]) -> list[Any]:
         seeds = call("constant", self._seeds)
         seed = seeds[0]
-        found: dict[int, Any] = {self._target: seed}
-        pending = iter(kept)
-        for rule, inputs, outputs, keeps in map(parts, self._entries):
-            mine = [next(pending) if isinstance(x, np.ndarray) else x for x in keeps]
-            cotangents = [found.get(n) if n is not None else None for n in outputs]
-            for n, g in zip(inputs, rule.backward(mine, cotangents), strict=True):
-                if g is not None and n is not None:
-                    g = g.as_graph_element() if isinstance(g, IndexedSlices) else g
-                    found[n] = found[n] + g if n in found else g
-        return batch([found[n] for n in self._sources], {seed: seeds}, len(self._seeds))
+        found = _walked_back(self._entries, self._target, seed, kept)
+        cotangents = [found.get(n) for n in self._sources]
+        made = iter(batch([as_tensor(g) for g in cotangents if g is not None], {seed: seeds}, len(self._seeds)))
+        return [None if g is None else next(made) for g in cotangents]
+
+
+def _walked_back(entries: Sequence[Entry], target: int, seed: Any, kept: Sequence[Any]) -> dict[int, Any]:
+    """The cotangents of all that the target depends on, for one of the target; ``kept`` are the arrays in the entries,
+    or what stands for them.
+    """
+    found: dict[int, Any] = {target: seed}
+    pending = iter(kept)
+    for rule, inputs, outputs, keeps in map(parts, entries):
+        mine = [next(pending) if isinstance(x, np.ndarray) else x for x in keeps]
+        cotangents = [found.get(n) if n is not None else None for n in outputs]
+        if all(g is None for g in cotangents):
+            continue
+        for n, g in zip(inputs, rule.backward(mine, cotangents), strict=True):
+            if g is not None and n is not None:
+                g = _dense(g) if isinstance(g, IndexedSlices) else g
+                found[n] = found[n] + g if n in found else g
+    return found
+
+
+def _dense(g: IndexedSlices) -> Any:
+    return g.as_graph_element() if isinstance(g.values, Tensor) else g.eager_value()
+
+
+def _row_by_row(
+    entries: Sequence[Entry], target: int, seeds: Any, sources: Sequence[int], kept: Sequence[Any]
+) -> list[Any]:
+    """What ``_Pull`` gives, one walk per seed: for rules that look at values, which no trace has."""
+    with np.errstate(all="ignore"):
+        rows = [_walked_back(entries, target, wrap(seed), kept) for seed in seeds]
+    return [_stacked([row.get(n) for row in rows]) for n in sources]
+
+
+def _stacked(rows: Sequence[Any]) -> Any:
+    """Cotangents one above the other, zeros for those that did not arrive; None where none did."""
+    arrived = next((g for g in rows if g is not None), None)
+    if arrived is None:
+        return None
+    zeros = np.zeros(arrived.shape, arrived.dtype)
+    return run(np.stack, ([zeros if g is None else settled(g) for g in rows],), {})
 
 
 class Source(NamedTuple):
@@ -61,19 +97,26 @@ def pull_stack(entries: Sequence[Entry], target: EagerTensor, seeds: Any, source
 
     None for a source that the target does not depend on. The result is recorded on the tapes that are open.
     """
-    reached, used = {target.number}, []
-    for entry in entries[::-1]:
-        _, inputs, outputs, _ = parts(entry)
-        if any(n in reached for n in outputs):
-            used.append(entry)
-            reached.update(n for n in inputs if n is not None)
+    if not len(seeds):
+        one = pull_stack(entries, target, _one_like(seeds), sources)
+        return [None if stack is None else stack[:0] for stack in one]
+    used, reached = leading_to(entries, [target.number])
     wanted = [n for source in sources for n in source.numbers if n in reached]
     if not wanted:
         return [None] * len(sources)
     kept = tuple(x for entry in used for x in parts(entry).kept if isinstance(x, np.ndarray))
-    made = dict(zip(wanted, run(_Pull(used, target.number, seeds, wanted), kept, {}), strict=True))
-    stacks = [[made[n] for n in source.numbers if n in made] for source in sources]
+    try:
+        cotangents = run(_Pull(used, target.number, seeds, wanted), kept, {})
+    except TracedValueError:
+        cotangents = _row_by_row(used, target.number, seeds, wanted, kept)
+    made = dict(zip(wanted, cotangents, strict=True))
+    stacks = [[made[n] for n in source.numbers if made.get(n) is not None] for source in sources]
     return [functools.reduce(operator.add, found) if found else None for found in stacks]
+
+
+def _one_like(seeds: Any) -> Any:
+    """One seed in place of none, which shows what the target depends on."""
+    return np.zeros((1, *seeds.shape[1:]), seeds.dtype)
 
 
 def jacobian(entries: Sequence[Entry], target: EagerTensor, sources: Sequence[Source]) -> list[Any]:
@@ -126,6 +169,9 @@ def batch_jacobian_in_graph(target: Tensor, source: Any, constants: Sequence[Ten
 def _stacks_in_graph(
     target: Tensor, seeds: Any, sources: Sequence[Any], constants: Sequence[Tensor] | None
 ) -> list[Tensor | None]:
+    if not len(seeds):
+        one = _stacks_in_graph(target, _one_like(seeds), sources, constants)
+        return [None if stack is None else stack[:0] for stack in one]
     with target.graph.as_default():
         stack = as_tensor(seeds)
         seed = stack[0]

@@ -8,7 +8,7 @@ in one table for all, by a key that takes their arguments apart without pytrees;
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -59,6 +59,19 @@ def parts(entry: Entry) -> Parts:
     inputs_end = ENTRY_HEAD + entry[INPUTS_OF]
     outputs_end = inputs_end + entry[OUTPUTS_OF]
     return Parts(entry[RULE], entry[ENTRY_HEAD:inputs_end], entry[inputs_end:outputs_end], entry[outputs_end:])
+
+
+def leading_to(entries: Sequence[Entry], numbers: Iterable[int]) -> tuple[list[Entry], set[int]]:
+    """The entries that tensors of these numbers come of, from the last to the first, and the numbers of all that they
+    come of.
+    """
+    reached, used = set(numbers), []
+    for entry in entries[::-1]:
+        _, inputs, outputs, _ = parts(entry)
+        if any(n in reached for n in outputs):
+            used.append(entry)
+            reached.update(n for n in inputs if n is not None)
+    return used, reached
 
 
 # What is known of calls of a function of one operand by its key: the rule (None where the result carries no gradient),

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad import operators
+from jitgrad.eagerness import number_of, settled
 from jitgrad.errors import DTypeError
 from jitgrad.graph import Graph, Tensor, apply, default_graph
 from jitgrad.opdef import Elementwise, Fill, Interpreted, Params, Specs, define
@@ -32,16 +34,34 @@ def constant(value: Any, dtype: Any = None, name: str | None = None, *, graph: G
     """A tensor that holds ``value``; Python numbers as np.asarray types them unless ``dtype`` is given.
 
     The array is copied unless no one can write to its memory, so that changing it later does not change the
-    graph.
+    graph. The graph of a trace notes which constants are eager tensors: a tape of later calls may watch these.
     """
+    graph = default_graph() if graph is None else graph
+    if graph.is_trace and number_of(settled(value)) is not None:
+        return _closed_over(settled(value), dtype, name, graph)
     array = np.asarray(value, dtype=dtype)
     if array.dtype.kind in "OUSV":
         raise DTypeError(f"a constant cannot hold values of dtype {array.dtype}")
     if not _is_frozen(array):
         array = array.copy()
         array.flags.writeable = False
-    graph = default_graph() if graph is None else graph
     return graph.add(constant_op, (), {"value": array}, (spec_of(array),), name).outputs[0]
+
+
+def _closed_over(value: Any, dtype: Any, name: str | None, graph: Graph) -> Tensor:
+    """What stands for an eager tensor: a constant of its value behind an identity, since rules and broadcasts may look
+    through a constant. It is made in the graph of the trace also where a body inside of it reads it.
+    """
+    trace = graph
+    while trace.outer is not None:
+        trace = trace.outer
+    array = value._plain
+    specs = (spec_of(array),)
+    constant = trace.add(constant_op, (), {"value": array}, specs, name).outputs[0]
+    held = trace.add(identity_op, (constant,), {}, specs, name).outputs[0]
+    trace.closed_over.append((held, value))
+    here = graph.captured(held)
+    return here if dtype is None or here.dtype == dtype else operators.call("astype", here, dtype)
 
 
 def _is_frozen(array: Any) -> bool:
