@@ -127,12 +127,12 @@ class Calls:
 
         if not local.tapes:
             return build_eager(entry.results, [wrap(array) for array in entry.runner.run(call.arrays)])
-        if entry.split is None:
+        if entry.split is None or entry.split.lacks_one():
             rebuild, outputs = self._rebuild(call), entry.runner.fetches
             made = Traceable(
                 self.fn, call.structure, call.leaves, rebuild, self._scope, entry.results, outputs, self.streams
             )
-            entry.split = make_split(made)
+            entry.split = make_split(made, () if entry.split is None else entry.split.variables)
         if self.arguments.any_static:
             args, kwargs = self.arguments.without_statics(*self.arguments.bind(args, kwargs))
         leaves = zip(pytree.flatten((args, kwargs))[0], call.leaves, strict=True)

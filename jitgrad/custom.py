@@ -137,6 +137,10 @@ class Readings:
         if variable.trainable:
             self.variables.setdefault(variable, None)
 
+    def watches(self, variable: Any) -> bool:
+        """No: nothing is differentiated here."""
+        return False
+
 
 @contextmanager
 def noting_reads() -> Iterator[Readings]:

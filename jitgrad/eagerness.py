@@ -56,6 +56,9 @@ class Watcher(Protocol):
     def read_in_graph(self, variable: Any) -> None:
         """A Variable was read in a graph."""
 
+    def watches(self, variable: Any) -> bool:
+        """Whether a Variable is watched."""
+
 
 class Collecting(Protocol):
     """A scope that has collected operations which have not run."""

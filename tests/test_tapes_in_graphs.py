@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
+from jitgrad import pytree
 
 X = np.arange(6.0).reshape(3, 2)
 Fn = Callable[..., Any]
@@ -255,3 +256,151 @@ def test_variables_read_in_a_transform_of_arrays() -> None:
     with jg.GradientTape() as tape:
         y = np.sum(jg.grad(lambda x: np.sum(x * v * v))(np.ones(2)))
     np.testing.assert_array_equal(tape.gradient(y, v), [2.0, 4.0])
+
+
+# -- a tape records the same with values and traced ----------------------------------------------------------
+
+
+def made_before(x: Any, tape: Any) -> Any:
+    y = x * x
+    with tape:
+        tape.watch(x)
+        z = y * x
+    return tape.gradient(z, x)
+
+
+def made_after(x: Any, tape: Any) -> Any:
+    with tape:
+        tape.watch(x)
+        y = x * x
+    return tape.gradient(y * x, x)
+
+
+def made_of_what_was_made_after(x: Any, tape: Any) -> Any:
+    with tape:
+        tape.watch(x)
+        y = x * x
+    late = y * x
+    with tape:
+        z = late * x
+    return tape.gradient(z, x)
+
+
+def watched_late(x: Any, tape: Any) -> Any:
+    with tape:
+        y = x * x
+        tape.watch(x)
+        z = y * x
+    return tape.gradient(z, x)
+
+
+def not_watched(x: Any, tape: Any) -> Any:
+    u = x * 2.0
+    with tape:
+        tape.watch(u)
+        y = x * u
+    return tape.gradient(y, x)
+
+
+def watched_between(x: Any, tape: Any) -> Any:
+    u = x * 2.0
+    with tape:
+        tape.watch([x, u])
+        y = x * u
+    return tape.gradient(y, [x, u])
+
+
+def reset(x: Any, tape: Any) -> Any:
+    with tape:
+        tape.watch(x)
+        y = x * x
+        tape.reset()
+        tape.watch(x)
+        z = y * x
+    return tape.gradient(z, x)
+
+
+def reset_and_asked_for_more(x: Any, tape: Any) -> Any:
+    with tape:
+        tape.watch(x)
+        tape.gradient(x * x, x)
+        tape.reset()
+        tape.watch(x)
+        y = x * x * x
+    return tape.gradient(y, x)
+
+
+def the_target_itself(x: Any, tape: Any) -> Any:
+    with tape:
+        y = x * x
+    return tape.gradient(x, x), tape.gradient(y, x) if tape._persistent else None
+
+
+def jacobians(x: Any, tape: Any) -> Any:
+    y = np.stack([x, x])
+    with tape:
+        tape.watch(x)
+        z = y * x
+    return tape.jacobian(z, [x, y])
+
+
+def an_inner_tape(x: Any, tape: Any) -> Any:
+    y = x * x
+    with tape:
+        tape.watch(x)
+        with jg.GradientTape() as inner:
+            inner.watch([x, y])
+            z = y * x * x
+        u, v = inner.gradient(z, [x, y])
+        s = u * v
+    return tape.gradient(s, x)
+
+
+COURSES = [
+    made_before, made_after, made_of_what_was_made_after, watched_late, not_watched, watched_between, reset,
+    reset_and_asked_for_more, the_target_itself, jacobians, an_inner_tape,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("course", COURSES, ids=lambda fn: fn.__name__)
+def test_a_tape_records_the_same_traced(course: Fn, persistent: bool) -> None:
+    def fn(x: Any) -> Any:
+        return course(x, jg.GradientTape(persistent))
+
+    expected = fn(jg.asarray(3.0))
+    found = jg.compile(fn)(3.0)
+    as_numbers = [None if x is None else np.asarray(x).tolist() for x in pytree.flatten([expected])[0]]
+    assert [None if x is None else np.asarray(x).tolist() for x in pytree.flatten([found])[0]] == as_numbers
+    assert pytree.flatten([found])[1] == pytree.flatten([expected])[1]
+
+
+@WAYS
+def test_variables_are_watched_as_they_are_with_values(way: Fn) -> None:
+    v = jg.Variable(2.0)
+
+    def unwatched(x: Any) -> Any:
+        early = v * x
+        with jg.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
+            tape.watch(x)
+            y = v * x
+        assert tape.gradient(y, v) is None
+        with jg.GradientTape() as tape:
+            z = early + v * v * x
+        return tape.gradient(z, v)
+
+    assert way(unwatched, 3.0) == 12.0
+
+
+def test_assignments_between_reads_and_the_tape() -> None:
+    v = jg.Variable(2.0)
+
+    @jg.compile
+    def fn(x: Any) -> Any:
+        v.assign(v * 2.0)
+        before = v * 1.0
+        with jg.GradientTape() as tape:
+            y = v * v * x + before
+        return tape.gradient(y, v)
+
+    assert fn(3.0) == 24.0 and fn(3.0) == 48.0

@@ -37,6 +37,10 @@ class Origins:
     def read_in_graph(self, variable: Any) -> None:
         """A Variable was read in a graph."""
 
+    def watches(self, variable: Any) -> bool:
+        """No: nothing is differentiated here."""
+        return False
+
 
 @contextmanager
 def noting_origins() -> Iterator[Origins]:

@@ -8,7 +8,7 @@ twice.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +60,8 @@ class Split:
     The tensors that the function has ``closed_over`` count as leaves after the call's; ``origins`` are the entries of
     the calls that made them. ``gives`` is, per leaf and then per Variable, the backward part's output, those of values
     and indices with the shape where rows were looked up, or None. ``drawn`` are the residuals that a
-    draw of random numbers or a py_func made, which nothing makes again. ``scope`` is that of the function.
+    draw of random numbers or a py_func made, which nothing makes again. ``scope`` is that of the function, and
+    ``untrained`` are the Variables that it reads of which there is no gradient here.
     """
 
     forward: Runner
@@ -76,6 +77,11 @@ class Split:
     scope: Scope
     closed_over: tuple[EagerTensor, ...]
     origins: tuple[Entry, ...]
+    untrained: tuple[Variable, ...]
+
+    def lacks_one(self) -> bool:
+        """Whether a tape of this thread watches a Variable of which this has no gradient."""
+        return any(map(_is_watched, self.untrained))
 
     @functools.cached_property
     def of_residuals(self) -> Residuals:
@@ -83,6 +89,10 @@ class Split:
         of those residuals; per leaf and Variable the number of its output.
         """
         return _gradient_of_residuals(self)
+
+
+def _is_watched(variable: Variable) -> bool:
+    return any(tape.watches(variable) for tape in local.tapes)
 
 
 class BackwardCall(OwnRules):
@@ -210,12 +220,15 @@ def build_eager(results: Results, outs: Sequence[EagerTensor]) -> Any:
     return pytree.unflatten(results.structure, leaves)
 
 
-def make_split(call: Traceable) -> Split:
-    """Trace a call with its gradient, and cut."""
+def make_split(call: Traceable, variables: Collection[Variable] = ()) -> Split:
+    """Trace a call with its gradient, and cut. There are gradients of Variables that may be trained, of those that a
+    tape of this thread watches, and of ``variables``.
+    """
     outputs = call.outputs
     carrying = tuple(k for k, t in enumerate(outputs) if is_inexact(t.dtype))
     seed_keys = [(outputs[k].dtype, outputs[k].shape) for k in carrying]
     found: dict[str, Any] = {}
+    chosen = frozenset(variables)
 
     def differentiated(given: Any, seeds: list[Tensor]) -> Any:
         leaves = [x for x in pytree.flatten(given)[0] if isinstance(x, Tensor)]
@@ -226,7 +239,8 @@ def make_split(call: Traceable) -> Split:
         results = map(traced_result, pytree.flatten(result)[0])
         flat = [x.as_graph_element() if isinstance(x, Variable) else x for x in results]
         ys = [y for y in flat if isinstance(y, Tensor)]
-        reads = {v: t for v, t in graph.variables.items() if v.trainable}
+        reads = {v: t for v, t in graph.variables.items() if v.trainable or v in chosen or _is_watched(v)}
+        found["untrained"] = [v for v in graph.variables if v not in reads and is_inexact(v.dtype)]
         effects = [op for op in graph.operations if op.opdef in (assign_op, scatter_op)]
         closed_over = {held: x for held, x in graph.closed_over if is_inexact(x.dtype)}
         found.update(first=len(graph), leaves=leaves, ys=ys, seeds=seeds, reads=reads, effects=effects)
@@ -255,6 +269,7 @@ def _cut(
     effects: Sequence[Operation],
     closed_over: Mapping[Tensor, EagerTensor],
     origins: Sequence[Entry],
+    untrained: Sequence[Variable],
     grads: Sequence[Tensor | IndexedSlices | None],
 ) -> Split:
     """The two parts: what was made before operation ``first`` is the forward part, except constants."""
@@ -289,6 +304,7 @@ def _cut(
         scope,
         tuple(closed_over.values()),
         tuple(leading_to(origins, [x.number for x in closed_over.values()])[0][::-1]),
+        tuple(untrained),
     )
 
 

@@ -17,6 +17,7 @@ from jitgrad.errors import layout
 from jitgrad.gradients import RuleError
 from jitgrad.graph import Tensor
 from jitgrad.ops.slices import IndexedSlices
+from jitgrad.spec import is_inexact
 
 Rule = Callable[..., Any]
 
@@ -75,8 +76,8 @@ def eager_custom(
 
 
 def _checked(fn: Callable[..., Any], grads: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
-    """The rule's gradients as tensors, those of leaves that are no tensors left out. RuleError for one that is not of
-    its input's shape.
+    """The rule's gradients as tensors of the dtypes of the inputs, those of leaves that are no tensors left out.
+    RuleError for one that is not of its input's shape.
     """
     if len(grads) != len(inputs):
         raise RuleError(f"the rule of {fn.__name__} gave {len(grads)} gradients for {len(inputs)} inputs")
@@ -90,4 +91,6 @@ def _checked_one(fn: Callable[..., Any], index: int, g: Any, x: Any) -> Any:
     if g.shape is not None and g.shape != x.shape:
         raise RuleError(layout(f"the rule of {fn.__name__} gave a wrong shape for input {index}",
                                expected=x.shape, got=g.shape))  # fmt: skip
-    return g
+    if isinstance(g, IndexedSlices) or g.dtype == x.dtype or not is_inexact(x.dtype):
+        return g
+    return (np.real(g) if x.dtype.kind == "f" else g).astype(x.dtype)

@@ -17,6 +17,7 @@ import numpy as np
 from jitgrad import pytree, recording
 from jitgrad.eager import native
 from jitgrad.eager.calls import ones_like
+from jitgrad.eager.graph_record import GraphRecord
 from jitgrad.eager.jacobians import (
     Source,
     batch_jacobian,
@@ -29,7 +30,7 @@ from jitgrad.eager.recorder import Entry, parts
 from jitgrad.eager.tensor import EagerTensor, asarray, is_told, wrap
 from jitgrad.eagerness import close_tape, finish, local, open_tape, settled, told
 from jitgrad.errors import layout
-from jitgrad.graph import Operation, Tensor, default_graph, in_graph
+from jitgrad.graph import Graph, Tensor, default_graph, in_graph
 from jitgrad.ops.slices import IndexedSlices, concatenated
 from jitgrad.ops.state import Variable
 from jitgrad.sources import source_text, user_source
@@ -42,9 +43,8 @@ class GradientTape:
 
     Variables that may be trained are watched by being read, unless ``watch_accessed_variables`` is False; tensors by
     ``tape.watch``. A tape that is not ``persistent`` gives gradients once. Tapes nest: an inner gradient is recorded by
-    the outer tapes. A tape belongs to the thread that entered it. Tensors of graphs need no recording: their gradients
-    are those of ``jg.gradients``, but for what was made in ``stop_recording``; in a graph, and in a function that is
-    traced, a tape notes which Variables are read.
+    the outer tapes. A tape belongs to the thread that entered it. In a graph, and in a function that is traced, it
+    means the same: gradients go through the operations that were made while it was open, of what it watched by then.
     """
 
     def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True) -> None:
@@ -55,42 +55,66 @@ class GradientTape:
         self._variables: dict[Variable, dict[int, None]] = {}
         self._is_spent = False
         self._was_entered = False
-        self._is_in_graph = False
-        self._hidden: list[Operation] = []
+        self._is_inside = False
+        self._record: GraphRecord | None = None
 
     def __enter__(self) -> GradientTape:
         if self in local.tapes:
             raise RuntimeError("this tape records already")
         native.place()
-        self._is_in_graph = in_graph()
-        self._was_entered = True
-        open_tape(self)
+        self._was_entered = self._is_inside = True
+        if in_graph() and self._record_of(default_graph()) is None:
+            self._record = GraphRecord(default_graph())
+        self._listen()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_inside = False
         self._stop()
+
+    def _listen(self) -> None:
+        open_tape(self)
+        if self._record is not None:
+            self._record.open()
 
     def _stop(self) -> None:
         close_tape(self)
+        if self._record is not None:
+            self._record.close()
+
+    def _record_of(self, graph: Graph) -> GraphRecord | None:
+        return self._record if self._record is not None and self._record.graph is graph else None
 
     def watch(self, tensors: Any) -> None:
         """Record what is done with these tensors (any pytree of them; Variables too). TypeError for anything else, a
         warning for integers and bools, which have no gradients.
         """
         finish()
-        leaves = (tensors,) if type(tensors) is EagerTensor else pytree.flatten(tensors)[0]
+        is_leaf = tensors is None or type(tensors) is EagerTensor
+        leaves = (tensors,) if is_leaf else pytree.flatten(tensors)[0]
         for x in leaves:
             if isinstance(x, Variable) and in_graph():
-                self._variables.setdefault(x, {})
+                self._watch_in_graph(x, default_graph())
             elif isinstance(x, Variable):
                 self.watch_variable(x, x.eager_value())
             elif isinstance(x, EagerTensor | PendingTensor):
                 _warn_of_constant(x)
                 self.watched.add(settled(x).number)
-            elif not isinstance(x, Tensor):
+            elif isinstance(x, Tensor):
+                self._watch_in_graph(x, x.graph)
+            else:
                 raise TypeError(f"a tape watches tensors, got {type(x).__name__}: make one with jg.asarray(...)")
+
+    def _watch_in_graph(self, x: Tensor | Variable, graph: Graph) -> None:
+        if isinstance(x, Variable):
+            self._variables.setdefault(x, {})
+        if self._record is None:
+            self._record = GraphRecord(graph)
+            if self in local.tapes:
+                self._record.open()
+        self._record.watch(x)
 
     def watch_variable(self, variable: Variable, value: EagerTensor) -> None:
         """Record what is done with a value that was read from a Variable."""
@@ -104,8 +128,12 @@ class GradientTape:
 
     def read_in_graph(self, variable: Variable) -> None:
         """A Variable was read in a graph: watched if it may be trained and the tape was entered in a graph."""
-        if self._is_in_graph and variable.trainable and self.watches_variables:
-            self._variables.setdefault(variable, {})
+        if self._record is not None and variable.trainable and self.watches_variables:
+            self._watch_in_graph(variable, self._record.graph)
+
+    def watches(self, variable: Variable) -> bool:
+        """Whether a Variable is watched: by being read, or because it was given to ``watch``."""
+        return variable in self._variables
 
     def watched_variables(self) -> tuple[Variable, ...]:
         """The Variables watched so far, in the order of their first reads."""
@@ -114,17 +142,15 @@ class GradientTape:
     @contextmanager
     def stop_recording(self) -> Iterator[None]:
         """Nothing is recorded inside by this tape."""
-        was_recording = self in local.tapes
-        graph = default_graph() if in_graph() else None
-        first = 0 if graph is None else len(graph)
+        was_recording, was_inside = self in local.tapes, self._is_inside
+        self._is_inside = False
         self._stop()
         try:
             yield
         finally:
-            if graph is not None:
-                self._hidden += graph.operations[first:]
+            self._is_inside = was_inside
             if was_recording:
-                open_tape(self)
+                self._listen()
 
     def reset(self) -> None:
         """Forget everything, as if the tape were entered anew."""
@@ -132,8 +158,11 @@ class GradientTape:
         self.watched.clear()
         self.entries.clear()
         self._variables.clear()
-        self._hidden.clear()
+        if self._record is not None:
+            self._record.forget()
         self._is_spent = False
+        if self._is_inside and self not in local.tapes:
+            self._listen()
 
     # -- gradients -----------------------------------------------------------------------------------------------
 
@@ -144,16 +173,18 @@ class GradientTape:
         ones). None stands where the target does not depend on a source. RuntimeError when a tape that is not persistent
         is asked again, and for one that was never entered; TypeError for targets or sources that are no tensors.
         """
+        if target is None:
+            _check_target(target)
         target = pytree.tree_map(settled, target)
         targets, wanted = pytree.flatten(target)[0], pytree.flatten(sources)
         seeds = self._seeds(target, targets, output_gradients)
         if any(isinstance(y, Tensor) for y in targets):
-            self._spend()
-            return pytree.unflatten(wanted[1], self._in_graph(targets, wanted[0], seeds))
+            with self._spending():
+                return pytree.unflatten(wanted[1], self._in_graph(targets, wanted[0], seeds))
         numbers = [self._numbers_of(x) for x in wanted[0]]
         self._check_entered()
-        self._spend()
-        return pytree.unflatten(wanted[1], self._walk(targets, seeds, numbers))
+        with self._spending():
+            return pytree.unflatten(wanted[1], self._walk(targets, seeds, numbers))
 
     def jacobian(self, target: Any, sources: Any) -> Any:
         """The derivatives of every element of ``target``, a tensor, by ``sources``, in their structure.
@@ -163,8 +194,9 @@ class GradientTape:
         """
         if isinstance(target, Tensor):
             leaves, structure = pytree.flatten(sources)
-            self._spend()
-            return pytree.unflatten(structure, jacobian_in_graph(target, leaves, self._constants()))
+            with self._spending():
+                found = self._recorded([target], leaves, functools.partial(jacobian_in_graph, target))
+            return pytree.unflatten(structure, found)
         return self._all_of(target, sources, jacobian)
 
     def batch_jacobian(self, target: Any, source: Any) -> Any:
@@ -179,9 +211,12 @@ class GradientTape:
         if not target.shape or not source.shape or target.shape[0] != source.shape[0]:
             raise ValueError(f"batch_jacobian needs equal leading extents, got {target.shape} and {source.shape}")
 
+        def of_one(xs: Sequence[Any], constants: Sequence[Tensor] | None) -> list[Any]:
+            return [batch_jacobian_in_graph(target, x, constants) for x in xs]
+
         if isinstance(target, Tensor):
-            self._spend()
-            return batch_jacobian_in_graph(target, source, self._constants())
+            with self._spending():
+                return self._recorded([target], [source], of_one)[0]
 
         def of_rows(entries: Sequence[Entry], y: EagerTensor, xs: Sequence[Source]) -> list[Any]:
             return [batch_jacobian(entries, y, xs[0])]
@@ -192,24 +227,37 @@ class GradientTape:
         leaves, structure = pytree.flatten(sources)
         target = settled(target)
         self._seeds(target, [target], None)
-        wanted = [Source(tuple(self._numbers_of(x)), tuple(x.shape)) for x in leaves]
+        known = {*self.watched, target.number}
+        wanted = [Source(tuple([n for n in self._numbers_of(x) if n in known]), tuple(x.shape)) for x in leaves]
         self._check_entered()
-        self._spend()
-        found = derive(self.entries, target, wanted)
-        if not self._persistent:
-            self.entries.clear()
-        return pytree.unflatten(structure, found)
+        with self._spending():
+            return pytree.unflatten(structure, derive(self.entries, target, wanted))
 
     def _in_graph(self, targets: Sequence[Any], sources: Sequence[Any], seeds: Sequence[Any]) -> list[Any]:
         for x in sources:
             if not isinstance(x, Tensor | Variable | IndexedSlices):
                 raise TypeError(f"a source must be a tensor of the graph or a Variable, got {type(x).__name__}")
         pairs = [(y, g) for y, g in zip(targets, seeds, strict=True) if isinstance(y, Tensor)]
-        return gradients([y for y, _ in pairs], sources, [g for _, g in pairs], stop_gradients=self._constants())
+        ys, grad_ys = [y for y, _ in pairs], [g for _, g in pairs]
 
-    def _constants(self) -> list[Tensor] | None:
-        """What was made in graphs while the tape did not record."""
-        return [t for op in self._hidden for t in op.outputs] or None
+        def derive(xs: Sequence[Any], constants: Sequence[Tensor] | None) -> list[Any]:
+            return gradients(ys, xs, grad_ys, stop_gradients=constants) if xs else []
+
+        return self._recorded(ys, sources, derive)
+
+    def _recorded(self, targets: Sequence[Tensor], sources: Sequence[Any], derive: Derive) -> list[Any]:
+        """What ``derive`` gives for the sources that are watched, and the tensors that are constants; None for others.
+
+        In a graph in which the tape was not entered it has recorded nothing: there all is differentiated.
+        """
+        record = self._record_of(targets[0].graph)
+        if record is None:
+            return derive(sources, None)
+        recorded = record.recorded()
+        is_wanted = [recorded.has(x) or any(x is y for y in targets) for x in sources]
+        wanted = [x for x, is_one in zip(sources, is_wanted, strict=True) if is_one]
+        made = iter(derive(wanted, recorded.constants(targets)))
+        return [next(made) if is_one else None for is_one in is_wanted]
 
     def _check_entered(self) -> None:
         if not self._was_entered:
@@ -217,14 +265,28 @@ class GradientTape:
                 layout("this tape has recorded nothing: it was never entered", hint="compute inside: with tape: ...")
             )
 
-    def _spend(self) -> None:
+    @contextmanager
+    def _spending(self) -> Iterator[None]:
+        """A gradient is derived inside; unless the tape is persistent it does not record that, and has none to give
+        once it is done. One that fails leaves the tape as it was.
+        """
         if self._is_spent:
             raise RuntimeError(
                 layout("this tape has given its gradient", hint="GradientTape(persistent=True) gives them many times")
             )
-        if not self._persistent:
-            self._is_spent = True
-            self._stop()
+        if self._persistent:
+            yield
+            return
+        was_recording = self in local.tapes
+        self._stop()
+        try:
+            yield
+        except BaseException:
+            if was_recording:
+                self._listen()
+            raise
+        self._is_spent = True
+        self.entries.clear()
 
     def _seeds(self, target: Any, targets: Sequence[Any], given: Any) -> list[Any]:
         for y in targets:
@@ -257,8 +319,6 @@ class GradientTape:
         sources = {n for numbers in wanted for n in numbers}
         with np.errstate(all="ignore"):
             self._propagate(found, sources)
-        if not self._persistent:
-            self.entries.clear()
         return [_as_result(_total(found, numbers)) for numbers in wanted]
 
     def _propagate(self, found: Cotangents, sources: set[int]) -> None:
@@ -271,6 +331,7 @@ class GradientTape:
 
 
 Cotangents = dict[int | None, Any]  # by the numbers of tensors
+Derive = Callable[[Sequence[Any], Sequence[Tensor] | None], list[Any]]
 
 
 def _check_target(y: Any) -> None:
