@@ -10,6 +10,7 @@ import numpy as np
 
 from jitgrad.compiler.bind import BoundCluster
 from jitgrad.compiler.buffers import ALIGNMENT
+from jitgrad.compiler.plans import BoundOp
 from jitgrad.compiler.pools import Arena
 from jitgrad.compiler.runtime import runtime
 from jitgrad.executable import Executable
@@ -19,10 +20,9 @@ class Steps:
     """The steps of an executable that is one cluster, on memory of their own."""
 
     def __init__(self, executable: Executable, arrays: Sequence[Any]) -> None:
-        cluster = _only_cluster(executable)
-        self._bound = cluster
+        self._bound, given = _only_cluster(executable)
         specs = executable.program.specs
-        given = dict(zip(executable.program.inputs, map(np.ascontiguousarray, arrays), strict=True))
+        given |= dict(zip(executable.program.inputs, map(np.ascontiguousarray, arrays), strict=True))
         made = [_aligned(specs[v].known_shape, specs[v].dtype) for v in self._bound.outputs]
         self._kept = [*(given[v] for v in self._bound.inputs), *made]
         self._arena = Arena(self._bound.arena.nbytes)
@@ -55,9 +55,14 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, np
     return raw[first : first + nbytes].view(dtype).reshape(shape)
 
 
-def _only_cluster(executable: Executable) -> BoundCluster:
-    """The cluster that is the whole program; ValueError where there is anything else."""
-    match executable.bound.steps:
-        case (BoundCluster() as cluster,):
-            return cluster
-    raise ValueError("the program is more than one cluster")
+def _only_cluster(executable: Executable) -> tuple[BoundCluster, dict[int, Any]]:
+    """The cluster that is the whole program but for constants, and these; ValueError where there is anything else."""
+    *others, cluster = executable.bound.steps
+    constants: dict[int, Any] = {}
+    for step in others:
+        if not isinstance(step, BoundOp) or step.inputs:
+            raise ValueError("the program is more than one cluster")
+        constants[step.outputs[0]] = np.ascontiguousarray(step.op.impl(**step.params))
+    if not isinstance(cluster, BoundCluster):
+        raise ValueError("the program has no cluster")
+    return cluster, constants

@@ -155,7 +155,8 @@ def _loop(
     blocks += lists
     address, words, kept = describe_loop(task, slots, layout, lists)
     blocks += kept
-    return f"loop_{task[1]}", address, words, 1, 1
+    details = dict(task[6])
+    return f"loop_{task[1]}", address, words, details.get("rows", 1), details.get("chunks", 1)
 
 
 def _steps(task: tuple[Any, ...], slots: Sequence[int], addresses: Addresses) -> list[Step]:
@@ -165,8 +166,11 @@ def _steps(task: tuple[Any, ...], slots: Sequence[int], addresses: Addresses) ->
         words = (*[slots[place] for place in places], *ints, *constants)
         name = "kernel" if task[0] == "kernel" else "scan"
         return [(f"{name}_{number}", addresses[key], words, extent, nchunks)]
-    made = {"product": _product, "vector product": _vector_product, "own product": _own_product}
-    return (made | {"convolution": _convolution})[task[0]](task, slots)
+    made = {
+        "product": _product, "row product": _row_product, "vector product": _vector_product,
+        "own product": _own_product, "convolution": _convolution,
+    }  # fmt: skip
+    return made[task[0]](task, slots)
 
 
 def _product(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
@@ -175,6 +179,15 @@ def _product(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
     _, number, dtype, sizes, *operands, batch = task
     a, b, c = _operands(operands, slots)
     step = blas.matmul_step(np.dtype(dtype), sizes, a, b, c, (batch,))
+    return [] if step is None else [(f"product_{number}", *step[1:])]
+
+
+def _row_product(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
+    from jitgrad.compiler import blas
+
+    _, number, dtype, sizes, *operands, chunks = task
+    a, b, c = _operands(operands, slots)
+    step = blas.matmul_step(np.dtype(dtype), sizes, a, b, c, rows=sizes[0] // chunks)
     return [] if step is None else [(f"product_{number}", *step[1:])]
 
 

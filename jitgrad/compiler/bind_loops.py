@@ -61,7 +61,7 @@ def _bytes_at(place: int, nbytes: int, layouts: Layouts) -> int:
 
 
 def _layout(task: Task, workers: int) -> Layout:
-    _, _, _, _, cells, regions, _ = task
+    _, _, _, _, cells, regions, details = task
     inner: list[Layouts] = []
     slots: list[list[int]] = []
     temporaries: list[int] = []
@@ -76,7 +76,7 @@ def _layout(task: Task, workers: int) -> Layout:
         slots.append([*inputs, *outputs, *[slot_of[place] for place in range(fixed, len(lifetimes))]])
         arena_bytes = max(arena_bytes, arena.nbytes)
     count = len(cells) + len(temporaries) + 1
-    end = aligned(_WORD * (count + 1))
+    end = _table_bytes(count) * dict(details).get("chunks", 1)
     fills: list[tuple[int | None, int]] = []
     for place, number in cells:
         fills.append((place, end if place is None else number))
@@ -87,6 +87,11 @@ def _layout(task: Task, workers: int) -> Layout:
     return Layout(end + arena_bytes, tuple(fills), tuple(made))
 
 
+def _table_bytes(count: int) -> int:
+    """Of a table with so many slots, and the status behind them."""
+    return aligned(_WORD * (count + 1))
+
+
 def products_in(tasks: Sequence[Task]) -> frozenset[str]:
     """The names of the loops in which BLAS is called."""
     return frozenset(f"loop_{task[1]}" for task in tasks if task[0] == "loop" and _has_products(task))
@@ -95,7 +100,7 @@ def products_in(tasks: Sequence[Task]) -> frozenset[str]:
 def _has_products(task: Task) -> bool:
     if task[0] == "loop":
         return any(_has_products(inside) for cluster, *_ in task[5] for inside in cluster[6:])
-    return bool(task[0] == "product")
+    return task[0] in ("product", "row product")
 
 
 def describe_loop(
@@ -119,14 +124,15 @@ def describe_loop(
         records.append((len(own), own.ctypes.data, len(copied), copied.ctypes.data, offset))
     table = listed(records)
     words: dict[str, int] = {"room": slots[room], "status": slots[-1], "regions": len(regions)}
-    words |= _numbers(form, details, slots)
+    words |= _numbers(form, details, slots) | {"table_bytes": _table_bytes(len(layout.fills))}
     addresses = [table.ctypes.data + k * table.strides[0] for k in range(len(regions))]
     words |= dict(zip(("second",) if form == "scan" else ("first", "second", "third"), addresses, strict=False))
     lists = {name: details.get(name, ()) for name in LISTS}
     lists["fills"] = [(slots[room if place is None else place], offset) for place, offset in layout.fills]
     for name, rows in lists.items():
         words |= {name: len(rows), f"{name}_list": listed(rows).ctypes.data}
-    code = {"while_gradient": "loop_gradient", "cond": "choose", "call": "choose"}.get(form, "loop")
+    plain = "loop_rows" if "rows" in details else "loop"
+    code = {"while_gradient": "loop_gradient", "cond": "choose", "call": "choose"}.get(form, plain)
     return runtime().loops[code], tuple(words.get(name, 0) for name in BLOCK), kept
 
 
@@ -138,7 +144,7 @@ def _numbers(form: str, details: Mapping[str, Any], slots: Sequence[int]) -> dic
         kind = KINDS.index(np.dtype(details["dtype"]).str.lstrip("<>|=").replace("b1", "?"))
         return {"index": slots[details["index"]], "index_kind": kind}
     if form == "scan":
-        return {"count": details["count"]}
+        return {name: details[name] for name in ("count", "rows") if name in details}
     words = {name: details[name] for name in ("flag", "limit", "code")} | {"conditional": 1}
     if form == "while_gradient":
         words |= {"record": details["record"], "stack": details["stack"][0], "stack_bytes": details["stack"][1]}

@@ -14,7 +14,7 @@ thread count.
     jitgrad_enter(table, steps, nsteps, times, n, free)  jitgrad_run_limited for a caller who holds the GIL: starts
                                                          missing workers, gives the GIL up meanwhile if asked
     jitgrad_run_steps(self, args, nargs)                 the same as a Python builtin
-    jitgrad_loop, _loop_gradient, _choose                functions of steps that are control ops, see driver_loops.py
+    jitgrad_loop, _loop_gradient, _choose, _loop_rows    functions of steps that are control ops, see driver_loops.py
 
 How a region is shared out. One word holds the number of the region, how many threads may take part, and the
 first and the end of the chunks that nobody has taken yet (24, 8, 16 and 16 bits; more chunks run serially). A
@@ -48,6 +48,7 @@ from jitgrad.compiler.driver_builtin import builtin_ir
 from jitgrad.compiler.driver_loops import loops_ir
 from jitgrad.compiler.driver_os import Platform, machine_ir
 from jitgrad.compiler.driver_regions import RUN_RECORD
+from jitgrad.compiler.driver_rows import row_loops_ir
 from jitgrad.compiler.pool_layout import (
     BLOCK,
     ENSURE,
@@ -74,7 +75,8 @@ from jitgrad.compiler.pool_layout import (
 def driver_ir(host: Platform, spin: int) -> str:
     """The whole module; `spin` is how many pauses a thread waits before it blocks."""
     parts = (_pool(), _work(), _wait(spin), _region(), _steps(), _worker(spin))
-    return "\n".join((*parts, loops_ir(), machine_ir(host), builtin_ir())) + "\nattributes #0 = { nounwind }\n"
+    control = (loops_ir(), row_loops_ir())
+    return "\n".join((*parts, *control, machine_ir(host), builtin_ir())) + "\nattributes #0 = { nounwind }\n"
 
 
 def _pool() -> str:

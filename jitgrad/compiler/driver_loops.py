@@ -29,7 +29,7 @@ def loops_ir() -> str:
     return "\n".join((regions_ir(), _loop(), _gradient(), _choose()))
 
 
-def _note(steps: str) -> str:
+def note(steps: str) -> str:
     """Write down how many steps a loop took."""
     return f"""  %at_ran = getelementptr i64, ptr %block, i64 {BLOCK.index("ran")}
   store i64 {steps}, ptr %at_ran"""
@@ -43,7 +43,7 @@ entry:
   br i1 %before, label %leave, label %open
 open:
   %threads = load atomic i32, ptr {at(THREADS)} monotonic, align 4
-  %inside = call ptr @open_loop(ptr %table, ptr %block)
+  %inside = call ptr @open_loop(ptr %table, ptr %block, i64 0)
 {word_list("starts")}
 {word_list("ends")}
 {word_list("swaps")}
@@ -96,7 +96,7 @@ next:
   %k1 = add i64 %k, 1
   br label %head
 end:
-{_note("%k")}
+{note("%k")}
   call void @copy_all(ptr %inside, i64 %ends, ptr %ends_list)
   br label %leave
 leave:
@@ -118,7 +118,7 @@ entry:
   br i1 %before, label %leave, label %open
 open:
   %threads = load atomic i32, ptr {at(THREADS)} monotonic, align 4
-  %inside = call ptr @open_loop(ptr %table, ptr %block)
+  %inside = call ptr @open_loop(ptr %table, ptr %block, i64 0)
 {word_list("starts")}
 {word_list("ends")}
 {word_list("swaps")}
@@ -159,7 +159,7 @@ look:
   %over = icmp eq i8 %byte, 0
   br i1 %over, label %begin_back, label %goes_on
 begin_back:
-{_note("%k")}
+{note("%k")}
   br label %back
 """
 
@@ -278,7 +278,7 @@ clamp:
   br label %chosen
 chosen:
   %number = phi i64 [ 0, %open ], [ 0, %read ], [ %inside_range, %clamp ]
-  %inside = call ptr @open_loop(ptr %table, ptr %block)
+  %inside = call ptr @open_loop(ptr %table, ptr %block, i64 0)
   %region = getelementptr [{len(REGION)} x i64], ptr %first, i64 %number
   %failed = call i1 @run_region(ptr %table, ptr %block, ptr %inside, ptr %region, i32 %threads)
   br label %leave

@@ -124,13 +124,14 @@ declare ptr @realloc(ptr, i64) #0
 declare void @free(ptr) #0
 declare ptr @memcpy(ptr, ptr, i64) #0
 
-; The table of a loop: its slots filled from the table around, its status cleared.
-define internal ptr @open_loop(ptr %table, ptr %block) #0 {{
+; The table of a loop, so far from the start of its room: its slots filled from the table around, its status cleared.
+define internal ptr @open_loop(ptr %table, ptr %block, i64 %far) #0 {{
 entry:
 {word("room")}
 {word_list("fills")}
   %room_at = getelementptr ptr, ptr %table, i64 %room
-  %inside = load ptr, ptr %room_at
+  %tables = load ptr, ptr %room_at
+  %inside = getelementptr i8, ptr %tables, i64 %far
   br label %fill
 fill:
   %k = phi i64 [ 0, %entry ], [ %k1, %fill ]

@@ -12,6 +12,7 @@ needed to get there (programs, nodes, groups, kernels) is left behind. Its shape
     lifetime ::= (bytes, is_scratch, first task, last task)              of inputs, outputs, then temporaries
     task     ::= ("kernel", number, key, places, ints, words, extent, chunks)
                | ("product", number, dtype, (m, n, k), operand a, b, c, batch)
+               | ("row product", number, dtype, (m, n, k), operand a, b, c, chunks)      in a loop over independent rows
                | ("vector product", number, dtype, n, how it is cut, place of parts, operand a, b, c)
                | ("own product", number, dtype, (m, n, k), how it is cut, places of scratch and parts, operand a, b, c)
                | ("convolution", number, dtype, form, how it is cut, places of operands, result, scratch, parts)
@@ -32,7 +33,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,7 @@ from jitgrad.compiler.nodes import Convolution, Product
 from jitgrad.compiler.order import order_steps
 from jitgrad.compiler.own_products import product_sizes
 from jitgrad.compiler.regions import SMALL_CHUNKS, Sizes, Unit, find_units
+from jitgrad.compiler.row_loops import RowCut, find_row_cut
 from jitgrad.compiler.stored import UnkeptError, encode_params, op_name
 from jitgrad.compiler.stored_programs import encode_program, origins_of
 from jitgrad.compiler.subprograms import regions_of, status_offsets
@@ -71,9 +72,9 @@ _PARTS, _SCRATCH, _ROOM = "parts", "scratch", "room"
 Frozen = tuple[Any, ...]
 
 
-def freeze_cluster(program: Program, compiled: CompiledCluster, is_body: bool = False) -> Frozen:
-    """A cluster's step, or the body of a control op."""
-    return _Freezer(program, compiled, is_body).freeze()
+def freeze_cluster(program: Program, compiled: CompiledCluster) -> Frozen:
+    """A cluster's step."""
+    return _Freezer(program, compiled).freeze()
 
 
 @dataclass(slots=True)
@@ -103,7 +104,11 @@ def freeze_op(source: Program, program: Program, number: int) -> Frozen:
 
 
 class _Freezer:
-    def __init__(self, program: Program, compiled: CompiledCluster, is_body: bool) -> None:
+    """Freezes a cluster, or the body of a control op; of a scan with these params."""
+
+    def __init__(
+        self, program: Program, compiled: CompiledCluster, is_body: bool = False, scan: Mapping[str, Any] | None = None
+    ) -> None:
         self.program = program
         self.compiled, self.cluster, self.plan = compiled, compiled.cluster, compiled.plan
         lowered = self.lowered = compiled.lowered
@@ -111,17 +116,24 @@ class _Freezer:
         self.counts: dict[int, int] = {}
         self.cuts: dict[int, tuple[GemvPlan | None, GemmPlan | None]] = {}
         self.is_body = is_body
-        self.bodies = {
-            number: tuple(map(partial(freeze_cluster, is_body=True), self._regions(item), item.regions))
+        self.row_cut: RowCut | None = None
+        freezers = {
+            number: self._body_freezers(item)
             for number, item in enumerate(lowered) if isinstance(item, LoweredBodies) and item.fused is None
         }  # fmt: skip
+        self.bodies = {number: tuple(f.freeze() for f in made) for number, made in freezers.items()}
+        self.body_cuts = {number: made[-1].row_cut for number, made in freezers.items()}
         self.extents = self._class_extents()
         self.order = self._order()
         self.chunks = [chunk_count(item, self.extents) if isinstance(item, Lowered) else 1 for item in lowered]
         self._note_chunks()
+        if scan is not None and lowered:
+            self.row_cut = find_row_cut(program, compiled, self._sizes(), scan)
         self.units = self._units()
-        self.regions = {number: unit for unit in self.units if len(unit.members) > 1 for number in unit.members}
+        self.regions = {number: unit for unit in self.units if unit.chunks for number in unit.members}
         self.chunks = [self.regions[k].chunks if k in self.regions else n for k, n in enumerate(self.chunks)]
+        if self.row_cut is not None:
+            self.chunks = [self.row_cut.chunks] * len(lowered)
         self._note_chunks()
         self.places: dict[object, int] = {}
 
@@ -135,13 +147,22 @@ class _Freezer:
 
     def _units(self) -> list[Unit]:
         """The steps in the order in which they run, some of them together; each by itself where there is nothing that
-        begins a region.
+        begins a region. Steps for independent rows all count as one, for any two may run at the same time.
         """
+        if self.row_cut is not None:
+            return [Unit(tuple(self.order))]
         is_cut = any(self._vector_plan(item) is not None for item in self.lowered if isinstance(item, Product))
         if not is_cut and sum(1 < n <= SMALL_CHUNKS for n in self.chunks) < 2:
             return [Unit((number,)) for number in self.order]
-        sizes = Sizes(self._vector_plan, self._cut_extent, self._count, self.chunks.__getitem__, self.extents)
-        return find_units(self.compiled, self.order, sizes)
+        return find_units(self.compiled, self.order, self._sizes())
+
+    def _sizes(self) -> Sizes:
+        return Sizes(self._vector_plan, self._cut_extent, self._count, self.chunks.__getitem__, self.extents)
+
+    def _body_freezers(self, item: LoweredBodies) -> list[_Freezer]:
+        ins = self.program.instructions[item.step.number]
+        scan = ins.params if item.step.form == "scan" else None
+        return [_Freezer(sub, body, True, scan) for sub, body in zip(self._regions(item), item.regions, strict=True)]
 
     def _note_chunks(self) -> None:
         """Partial results have as many parts as their kernel has chunks."""
@@ -276,8 +297,8 @@ class _Freezer:
         kernels = dict(zip(numbers, self.keys, strict=True))
         for unit in self.units:
             tasks = tuple(self._task(number, kernels.get(number, "")) for number in unit.members)
-            if len(tasks) == 1:
-                yield tasks[0]
+            if not unit.chunks:
+                yield from tasks
             else:
                 first = self.lowered[unit.members[0]]
                 dtype = self.program.specs[first.value].dtype.str if isinstance(first, Product) else "<f8"
@@ -293,7 +314,8 @@ class _Freezer:
             return self._fused_scan(number, item, item.fused, key)
         if isinstance(item, LoweredBodies):
             room, bodies = self.places[number, _ROOM], self.bodies[number]
-            return freeze_loop(self.program, item.step.number, number, bodies, self._place_of, room)
+            cut = self.body_cuts[number]
+            return freeze_loop(self.program, item.step.number, number, bodies, self._place_of, room, cut)
         places = tuple(self._place(number, b, v) for b, v in zip(item.kernel.buffers, item.values, strict=True))
         is_past_caches = not self.is_body and number not in self.regions and self._streams(item)
         words = (*map(self._constant_word, item.constants), 0 if is_past_caches else -1)
@@ -368,7 +390,7 @@ class _Freezer:
 
     def _own_plans(self, item: Product) -> tuple[GemvPlan | None, GemmPlan | None]:
         """How a product is cut as one with a vector, and as one of two matrices; None when it is left to BLAS."""
-        found = self.cuts.get(item.value)
+        found = (None, None) if self.row_cut is not None else self.cuts.get(item.value)
         if found is None:
             (sizes, batch), transposed = product_sizes(self.program, item), (item.transpose_a, item.transpose_b)
             dtype = self.program.specs[item.value].dtype
@@ -406,6 +428,8 @@ class _Freezer:
         if matrix is not None:
             scratch = self.places[number, _SCRATCH]
             return "own product", number, dtype, sizes, tuple(matrix), scratch, part, *operands
+        if self.row_cut is not None:
+            return "row product", number, dtype, sizes, *operands, self.row_cut.chunks
         if cut is None:
             return "product", number, dtype, sizes, *operands, batch
         return "vector product", number, dtype, sizes[1], tuple(cut), part, *operands

@@ -16,6 +16,7 @@
         back_swaps     as ``swaps``, of the steps back
         stack          the cell where the stack begins, with its bytes
         index, dtype   the place of a branch's number
+        rows, chunks   of a scan whose rows are independent
 
 ``room`` is the place of the loop's own memory. A body's temporaries lie there too; a cell is a slot of the table that
 its kernels see. The state is kept twice: a step reads one and makes the other.
@@ -37,9 +38,12 @@ STACK_BYTES = 1 << 16
 
 
 def freeze_loop(
-    program: Program, number: int, step: int, bodies: Sequence[Frozen], place: Callable[[int], int], room: int
-) -> Frozen:
-    """The task of a control op, by the numbers of its instruction and its step; ``place`` is that of a value."""
+    program: Program, number: int, step: int, bodies: Sequence[Frozen], place: Callable[[int], int], room: int,
+    cut: tuple[int, int] | None,
+) -> Frozen:  # fmt: skip
+    """The task of a control op, by the numbers of its instruction and its step; ``place`` is that of a value, ``cut``
+    are rows and chunks of a scan whose rows are independent.
+    """
     ins = program.instructions[number]
     assert isinstance(ins.op.kind, Control)
     layout = _Layout(program, number, bodies, place)
@@ -47,6 +51,8 @@ def freeze_loop(
         "scan": layout.scan, "while": layout.while_loop, "while_gradient": layout.while_gradient,
         "cond": layout.branches, "call": layout.branches,
     }[ins.op.kind.form]()  # fmt: skip
+    if cut is not None:
+        details |= {"rows": cut[0], "chunks": cut[1]}
     return "loop", step, ins.op.kind.form, room, tuple(layout.cells), tuple(layout.regions), tuple(details.items())
 
 

@@ -292,40 +292,36 @@ put:
 
 
 def _sum(kind: Numbers, stub: str) -> str:
-    """Element i of the result is the sum of the i-th elements of all parts, in order."""
+    """Element i of the result is the sum of the i-th elements of all parts, in order; a register of them at once."""
     words = "\n".join(word_ir(name, SUM_BLOCK) for name in SUM_BLOCK)
+    body = f"""
+  %left = sub i64 %hi, %i
+{mask_ir("mask", kind, "%left")}
+{at_ir("first", kind, "%from", "%i")}
+{at_ir("to_at", kind, "%to", "%i")}
+  br label %part
+part:
+  %p = phi i64 [ 0, %i_body ], [ %p1, %add ]
+  %sum = phi {kind.vector} [ zeroinitializer, %i_body ], [ %sum1, %add ]
+  %again = icmp slt i64 %p, %parts
+  br i1 %again, label %add, label %put
+add:
+  %down = mul i64 %p, %count
+{at_ir("at", kind, "%first", "%down")}
+{load_ir("x", kind, "%at", "%mask")}
+  %sum1 = fadd {kind.vector} %sum, %x
+  %p1 = add i64 %p, 1
+  br label %part
+put:
+{store_ir(kind, "%sum", "%to_at", "%mask")}"""
     return f"""
 define void @{stub}({_KERNEL}) #0 {{
-entry:
 {words}
   %from_entry = getelementptr ptr, ptr %table, i64 %from_slot
   %from = load ptr, ptr %from_entry
   %to_entry = getelementptr ptr, ptr %table, i64 %to_slot
   %to = load ptr, ptr %to_entry
-  br label %element
-element:
-  %i = phi i64 [ %lo, %entry ], [ %i1, %put ]
-  %more = icmp slt i64 %i, %hi
-  br i1 %more, label %part, label %done
-part:
-  %p = phi i64 [ 0, %element ], [ %p1, %add ]
-  %sum = phi {kind.type} [ 0.0, %element ], [ %sum1, %add ]
-  %again = icmp slt i64 %p, %parts
-  br i1 %again, label %add, label %put
-add:
-  %down = mul i64 %p, %count
-  %place = add i64 %down, %i
-  %at = getelementptr {kind.type}, ptr %from, i64 %place
-  %x = load {kind.type}, ptr %at
-  %sum1 = fadd {kind.type} %sum, %x
-  %p1 = add i64 %p, 1
-  br label %part
-put:
-  %to_at = getelementptr {kind.type}, ptr %to, i64 %i
-  store {kind.type} %sum, ptr %to_at
-  %i1 = add i64 %i, 1
-  br label %element
-done:
+{loop_ir("i", "%hi", str(kind.lanes), body, first="%lo")}
   ret void
 }}"""
 

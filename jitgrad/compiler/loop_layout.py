@@ -3,7 +3,8 @@
 A region's record has five words: number and address of its steps, number and address of the copies after them, and what
 is added to a status that it reports. Lists are numbers of entries and addresses: fills are (slot of the table around,
 offset), copies (slot to, slot from, bytes), swaps (slot, slot), moves (slot, bytes), saved (slot, offset). In ``ran`` a
-loop notes how many steps it took when it ran last.
+loop notes how many steps it took when it ran last. ``rows`` and ``table_bytes`` are those of a loop whose rows are
+independent, which has a table for each chunk.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ REGION = ("steps", "step_list", "copies", "copy_list", "offset")
 LISTS = ("fills", "starts", "ends", "swaps", "moves", "saved", "back_swaps")
 NUMBERS = (
     "room", "status", "count", "flag", "limit", "code", "record", "stack", "stack_bytes", "index", "index_kind", "ran",
+    "rows", "table_bytes",
 )  # fmt: skip
 REGIONS = ("regions", "first", "second", "third", "conditional")
 BLOCK = (*NUMBERS, *REGIONS, *[word for name in LISTS for word in (name, f"{name}_list")])

@@ -52,7 +52,7 @@ def find_units(compiled: CompiledCluster, order: Sequence[int], sizes: Sizes) ->
     """All steps of a cluster in the order in which they run: ``order``, but for what regions change of it."""
     units: list[Unit] = []
     pending = list(order)
-    search = _Search(compiled, order, sizes)
+    search = Search(compiled, order, sizes)
     while pending:
         found = search.region(pending) or search.small_kernels(pending)
         if found is None:
@@ -64,7 +64,7 @@ def find_units(compiled: CompiledCluster, order: Sequence[int], sizes: Sizes) ->
     return units
 
 
-class _Search:
+class Search:
     """Finds regions by their first step: the product of a long matrix with a vector, or a small kernel."""
 
     def __init__(self, compiled: CompiledCluster, order: Sequence[int], sizes: Sizes) -> None:
@@ -128,7 +128,8 @@ class _Search:
         chunks = min(MOST_CHUNKS, math.ceil(nbytes / CHUNK_BYTES))
         return before, Unit(tuple(members), cut.rows, chunks), after + pending[_REACH:]
 
-    def _root(self, v: int) -> int:
+    def root(self, v: int) -> int:
+        """The value in whose memory a value lies."""
         return self.plan.aliases.get(v, v)
 
     def _overwrites(self, numbers: Sequence[int]) -> bool:
@@ -150,19 +151,20 @@ class _Search:
             if cut is None or not cut.combines or cut.rows != rows:
                 return False
             matrix, vector = (item.a, item.b) if item.transpose_a else (item.b, item.a)
-            return self._root(vector) in made and self._root(matrix) not in made
+            return self.root(vector) in made and self.root(matrix) not in made
         group = item.group
         if group.is_serial or group.lead is not None or group.is_scatter or self.sizes.extent(item) != rows:
             return False
         is_kept = all(self.sizes.count(v) % rows == 0 for v in group.stored)
-        return is_kept and all(self._reads_own_row(p, rows, made) for p in group.nodes)
+        return is_kept and all(self.reads_own_row(p, rows, made) for p in group.nodes)
 
-    def _reads_own_row(self, placed: Placed, rows: int, made: set[int]) -> bool:
+    def reads_own_row(self, placed: Placed, rows: int, made: set[int]) -> bool:
+        """Whether a node reads of what is ``made`` its own rows only."""
         node = placed.node
         if node.table is not None:
             return False
         return all(
-            self._root(v) not in made or list(self._rows_read(placed, v, rows)) == [True]
+            self.root(v) not in made or list(self._rows_read(placed, v, rows)) == [True]
             for v in dict.fromkeys(node.reads)
         )
 

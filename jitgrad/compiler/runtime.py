@@ -32,7 +32,7 @@ from jitgrad.compiler.threads import ThreadPool
 __all__ = ["MAX_WORKERS", "Runtime", "StepRecord", "pack_steps", "runtime"]
 
 SPIN = 2000
-LOOPS = ("loop", "loop_gradient", "choose")
+LOOPS = ("loop", "loop_gradient", "choose", "loop_rows")
 """The driver's functions for steps that are control ops."""
 
 _DOC = "run_steps(table, steps, nsteps, times, threads, release): six integers, addresses and counts; True."
