@@ -278,6 +278,11 @@ def _guard() -> str:
     """How many calls are between enter and leave is counted under a spin lock; the first saves, the last
     restores.
     """
+    return _count_up() + _count_down()
+
+
+def _count_up() -> str:
+    """The lock, and what runs before products."""
     return f"""
 @lock = internal global i32 0
 @depth = internal global i32 0
@@ -315,6 +320,12 @@ done:
   ret void
 }}
 
+"""
+
+
+def _count_down() -> str:
+    """What runs behind products, and in a child that was forked between."""
+    return f"""\
 define void @{GUARD_STUBS[1]}({_KERNEL}) #0 {{
 entry:
   call void @acquire()
