@@ -182,3 +182,13 @@ def test_bits_are_those_of_rows_alone(dtype: str, tmp_path: Path) -> None:
     environment |= {"JITGRAD_NUM_THREADS": "2", "JITGRAD_QUICK_START": "1"}
     code = f"import test_row_pairs; test_row_pairs.compare({dtype!r})"
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], env={**os.environ, **environment}, check=True)
+
+
+@pytest.mark.quick
+def test_scratch_of_all_rows_stays_one() -> None:
+    last = replace(LAST, body=(Load("v7", F32, "in0", ROW), Store("scratch0", ROW, "v7", F32)))
+    kernel = _kernel(SUM, last)
+    body = pair_rows(_rows(kernel), kernel).body
+    stores = [s for loop in body if isinstance(loop, Loop) for s in loop.body if isinstance(s, Store)]
+    assert [s.buffer for s in stores] == ["scratch0", "scratch0"]
+    assert [s.index.terms[0].var for s in stores] == ["i0", "i0_second"]

@@ -103,6 +103,13 @@ def _may_be_reordered(loop: Loop, roles: Mapping[str, str], running: Mapping[str
     return True
 
 
+def _rows_of_scratch(loop: Loop, roles: Mapping[str, str]) -> set[str]:
+    """The buffers of scratch that hold one row, and the next one in its place; others have room for all rows."""
+    stores = [s for s in statements(loop.body) if isinstance(s, Store) and roles[s.buffer] == "scratch"]
+    by_rows = {s.buffer for s in stores if any(term.var == loop.var for term in s.index.terms)}
+    return {s.buffer for s in stores} - by_rows
+
+
 def _going_on(s: Statement, roles: Mapping[str, str], running: Mapping[str, Accumulator]) -> str | None:
     """The row of sums or the running sum that a statement touches."""
     if isinstance(s, Load | Store):
@@ -115,9 +122,8 @@ class _Pairing:
         self.loop = loop
         self.roles = roles
         self.running = running
-        stored = {s.buffer for s in statements(loop.body) if isinstance(s, Store)}
         own = {s.name for s in statements(loop.body) if isinstance(s, Load | Let | Accumulator)}
-        own |= {name for name in stored if roles[name] == "scratch"}
+        own |= _rows_of_scratch(loop, roles)
         self.names = {name: name + SECOND for name in (loop.var, *own)}
         self.at_once: dict[Loop, int] = {}
 
