@@ -82,8 +82,8 @@ def _extents_of(plan: Any) -> dict[int, int]:
         if v not in plan.chunked:
             extents |= {c: n for c, n in zip(classes, plan.specs[v].known_shape, strict=True) if c != ONE}
     for step in plan.steps:
-        if isinstance(step, Group):
-            extents |= {c: n for c, n in zip(step.axes, step.extents, strict=True) if c not in extents}
+        for group in step.parts if isinstance(step, Group) else ():
+            extents |= {c: n for c, n in zip(group.axes, group.extents, strict=True) if c not in extents}
     return extents | {plan.classes[partial][0]: CHUNKS for partial in plan.chunked}
 
 

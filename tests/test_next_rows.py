@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -56,7 +58,7 @@ def test_the_loop_with_the_most_work_asks_for_all_arrays_with_rows() -> None:
     asking = find_asking(_rows(SUM, LAST), INPUTS)
     assert asking is not None
     assert asking.loop is LAST
-    assert asking.streams == (("in0", ROW, "n0"), ("in1", ROW, "n0"))
+    assert asking.streams == (("in0", ROW, "n0", (None,)), ("in1", ROW, "n0", (None,)))
 
 
 def test_a_single_loop_over_a_row_does_not_ask() -> None:
@@ -68,7 +70,7 @@ def test_scratch_and_what_is_read_within_bounds_is_not_asked_for() -> None:
     bounded = Loop("i1", "n0", VECTOR, (Load("v7", F32, "in2", ROW, (Bound("i1", "o0", None),), None),))
     asking = find_asking(_rows(SUM, scratch, bounded), INPUTS)
     assert asking is not None
-    assert asking.streams == (("in0", ROW, "n0"),)
+    assert asking.streams == (("in0", ROW, "n0", (None,)),)
 
 
 def test_lines_are_asked_for_once_per_turn_of_whole_registers() -> None:
@@ -77,3 +79,11 @@ def test_lines_are_asked_for_once_per_turn_of_whole_registers() -> None:
     module = Module("rows", True)
     emit_kernel(module, Kernel(buffers, ("n0", "n1"), (), (_rows(SUM, LAST),)), "kernel", 64)
     assert str(module).count("llvm.prefetch.p0") == 1 + (2 + 1) * 2 * 2  # for a pair and a row: arrays, registers
+
+
+@pytest.mark.quick
+def test_a_row_that_is_read_at_several_places_is_asked_for_at_the_last() -> None:
+    shifted = Load("v9", F32, "in0", replace(ROW, offset="k0"))
+    asking = find_asking(_rows(SUM, replace(LAST, body=(shifted, *LAST.body))), INPUTS)
+    assert asking is not None
+    assert {s.buffer: s.offsets for s in asking.streams} == {"in0": ("k0", None), "in1": (None,)}

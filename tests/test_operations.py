@@ -25,6 +25,13 @@ def test_operations_are_counted_in_loops() -> None:
     assert _counted(lambda x: np.sqrt(x) / (x + 1), x.astype(np.float32))[4] == Operations(divisions=4200, others=2100)
 
 
+def test_rows_of_a_ring_are_counted_once() -> None:
+    u = np.ones((300, 71))
+    found = _counted(lambda u: np.diff(np.exp(u) * 2.0, axis=0), u)[8]
+    assert found.divisions + found.products >= 300 * 70
+    assert found.others + found.products < 300 * 75 * 40
+
+
 def test_sums_and_functions_are_counted() -> None:
     x = np.ones((30, 70))
     sums = _counted(lambda x: np.sum(x, axis=1), x)[8]

@@ -391,3 +391,21 @@ def test_rows_counted_from_the_end_are_made_dense_there() -> None:
     np.testing.assert_array_equal(dense, [[2.0], [0.0], [1.0]])
     np.testing.assert_array_equal(dropped, [[2.0], [0.0], [0.0]])
     np.testing.assert_array_equal(tape.gradient(loss, x), [[0.0], [5.0]])
+
+
+def test_what_is_made_again_elsewhere_reads_rows_and_padded_arrays_where_they_are() -> None:
+    """Cheap values of an array and a row, or of an array with a border, read at neighbours by what reads these too."""
+    x, b = np.arange(60.0).reshape(12, 5), np.arange(5.0) * 100
+
+    def beside_a_row(x: Any, b: Any) -> Any:
+        v = np.negative(x + b)
+        return (v[1:] - v[:-1]) * x[1:] + b, np.sum(v)
+
+    def beside_a_border(x: Any, b: Any) -> Any:
+        v = np.pad(x, 1)[:-2, 1:-1] * 2.0
+        return (v[1:] - v[:-1]) * x[1:] + b, np.sum(v)
+
+    for fn in (beside_a_row, beside_a_border):
+        f = jg.compile(fn)
+        for found, expected in zip(f(x, b), fn(x, b), strict=True):
+            np.testing.assert_array_equal(found, expected)

@@ -165,7 +165,7 @@ def can_compose(operand: Operand, index_map: IndexMap) -> bool:
 
 def compose(leaf: Leaf, index_map: IndexMap, shape: tuple[int, ...]) -> Leaf | None:
     """The leaf read through an index map of outputs of ``shape``; None when its guards can never hold."""
-    dims = tuple(_substitute(index, index_map.dims) for index in leaf.dims)
+    dims = tuple(substitute(index, index_map.dims) for index in leaf.dims)
     guards: dict[int, Guard] = {}
     for guard in (*index_map.guards, *(_pull_back(g, index_map.dims[g.axis]) for g in leaf.guards)):
         if isinstance(guard, bool):
@@ -182,7 +182,8 @@ def compose(leaf: Leaf, index_map: IndexMap, shape: tuple[int, ...]) -> Leaf | N
     return replace(leaf, dims=dims, guards=kept)
 
 
-def _substitute(index: AxisIndex, dims: tuple[AxisIndex, ...]) -> AxisIndex:
+def substitute(index: AxisIndex, dims: tuple[AxisIndex, ...]) -> AxisIndex:
+    """An index into something read at ``dims``, as one of what reads that."""
     if index.axis is None:
         return index
     outer = dims[index.axis]

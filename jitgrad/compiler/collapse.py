@@ -14,12 +14,16 @@ from jitgrad.compiler.nodes import PLACE, SCAN
 from jitgrad.opdef import AxisIndex
 
 
-def collapse_axes(group: Group, plan: Plan) -> tuple[Group, tuple[tuple[int, ...], ...]]:
-    """The group over fewer axes, and the extent classes whose product each remaining axis runs over."""
+def collapse_axes(group: Group, plan: Plan, by_row: bool = False) -> tuple[Group, tuple[tuple[int, ...], ...]]:
+    """The group over fewer axes, and the extent classes whose product each remaining axis runs over.
+
+    All of its nodes are its own. ``by_row``: the first axis stays, since rows are made or read one by one.
+    """
     blocks: list[list[int]] = []
     may_merge = not group.is_scatter
     for axis in range(len(group.axes)):
-        if blocks and may_merge and all(_merges(p, axis - 1, axis, plan) for p in group.nodes):
+        is_first = by_row and axis == 1
+        if blocks and may_merge and not is_first and all(_merges(p, axis - 1, axis, plan) for p in group.nodes):
             blocks[-1].append(axis)
         else:
             blocks.append([axis])

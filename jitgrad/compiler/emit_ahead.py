@@ -16,11 +16,14 @@ from jitgrad.compiler.loopir import VECTOR, Index, Load, Loop, Term
 
 
 class Stream(NamedTuple):
-    """Where a loop reads a row: a buffer, the index, and the name of the distance between rows."""
+    """Where a loop reads a row: a buffer, the index, the name of the distance between rows, and all offsets with which
+    it is read.
+    """
 
     buffer: str
     place: Index
     stride: str
+    offsets: tuple[str | None, ...]
 
 
 class Asking(NamedTuple):
@@ -31,18 +34,21 @@ class Asking(NamedTuple):
 
 
 def find_asking(row: Loop, inputs: Collection[str], others: Collection[str] = ()) -> Asking | None:
-    """The loop that asks for the next row; None where fewer than two go through a row: the processor fetches ahead by
-    itself then. ``others`` are the axes of further rows that a turn works on.
+    """The loop that asks for the next row; None where fewer than two go through a row, and it is none of a ring: the
+    processor fetches ahead by itself then. ``others`` are the axes of further rows that a turn works on.
     """
     passes = [s for s in row.body if isinstance(s, Loop) and s.kind == VECTOR]
-    if len(passes) < 2:
+    if len(passes) < (1 if row.start else 2):
         return None
     asking = max(passes, key=weight_of)
     streams: dict[object, Stream] = {}
     for load in (s for p in passes if p.var == asking.var for s in p.body if isinstance(s, Load)):
         stride = _stride_of_rows(load.index, {row.var, *others}, asking.var)
         if stride and load.buffer in inputs and not load.bounds:
-            streams.setdefault((load.buffer, load.index.terms), Stream(load.buffer, load.index, stride))
+            key = load.buffer, load.index.terms
+            known = streams.setdefault(key, Stream(load.buffer, load.index, stride, (load.index.offset,)))
+            if load.index.offset not in known.offsets:
+                streams[key] = known._replace(offsets=(*known.offsets, load.index.offset))
     return Asking(asking, tuple(streams.values()))
 
 

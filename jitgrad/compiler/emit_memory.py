@@ -10,14 +10,15 @@ import numpy as np
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emit_ahead import Stream
 from jitgrad.compiler.emit_places import Distance, PlaceEmitter, Shared
-from jitgrad.compiler.emit_registers import BOOL, INT32, INT64, POINTER, Register
-from jitgrad.compiler.loopir import Bound, Check, Load, Store, statements
+from jitgrad.compiler.emit_registers import BOOL, DT_INT64, INT32, INT64, POINTER, Register
+from jitgrad.compiler.loopir import Bound, Check, Load, Loop, Store, Update, statements
 from jitgrad.compiler.scalar_values import cast, constant, memory_type
 from jitgrad.compiler.vecmath.lanes import declare
 from jitgrad.spec import DType
 
 CACHE_LINE = 64
 AHEAD, SHORT_ROW = 16 << 10, 64 << 10  # bytes
+LONG_ROW = 4 << 10  # bytes
 
 
 class MemoryEmitter(PlaceEmitter):
@@ -100,21 +101,54 @@ class MemoryEmitter(PlaceEmitter):
     def _rows_ahead(self, streams: Sequence[Stream], rows: int) -> list[ir.Value]:
         """How far ahead to ask for what each stream reads: so many rows, or 16 KB where rows have over 64 KB."""
         b, found = self.builder, []
-        for buffer, _, stride in streams:
+        for buffer, place, stride, offsets in streams:
             row, size = self.registers[stride].value, self.buffers[buffer][1].dtype.itemsize
             is_short = b.icmp_signed("<", row, ir.Constant(INT64, SHORT_ROW // size))
-            found.append(b.select(is_short, b.mul(row, ir.Constant(INT64, rows)), ir.Constant(INT64, AHEAD // size)))
+            ahead = b.select(is_short, b.mul(row, ir.Constant(INT64, rows)), ir.Constant(INT64, AHEAD // size))
+            found.append(b.add(ahead, self._furthest(place.offset, offsets)) if len(offsets) > 1 else ahead)
         return found
+
+    def _furthest(self, first: str | None, offsets: Sequence[str | None]) -> ir.Value:
+        """How far behind the first of several offsets the largest is."""
+        b, zero = self.builder, ir.Constant(INT64, 0)
+        values = {offset: self.registers[offset].value if offset else zero for offset in (first, *offsets)}
+        most = values[first]
+        for value in values.values():
+            most = b.select(b.icmp_signed("<", most, value), value, most)
+        return b.sub(most, values[first])
 
     def _ask_ahead(self, streams: Sequence[Stream], ahead: Sequence[ir.Value]) -> None:
         """Bring what loops over the next row will read into the second cache."""
         b = self.builder
         call = declare(b.module, "llvm.prefetch.p0", ir.FunctionType(ir.VoidType(), [POINTER, INT32, INT32, INT32]))
-        for (buffer, index, _), distance in zip(streams, ahead, strict=True):
+        for (buffer, index, _, _), distance in zip(streams, ahead, strict=True):
             place, size = b.add(self._place(index)[0], distance), self.buffers[buffer][1].dtype.itemsize
             for line in range(0, self.lanes * size, CACHE_LINE):
                 address = self._address(buffer, b.add(place, ir.Constant(INT64, line // size)))
                 b.call(call, [address, _int32(0), _int32(1), _int32(1)])  # to read, into the second cache, data
+
+    def _line_start(self, loop: Loop, start: ir.Value, stop: ir.Value) -> list[ir.Value]:
+        """Where a loop that reads rows of a ring, and stores past the caches, comes to the start of a cache line.
+
+        Rows of a grid with a border are no whole lines. The place is some lines behind the row's start, where a border
+        ends. Short rows would have more parts than whole vectors. Loops with sums have none: the order of these would
+        follow from addresses.
+        """
+        b, roles = self.builder, {name: buffer.role for name, (_, buffer) in self.buffers.items()}
+        stores = [s for s in loop.body if isinstance(s, Store) and roles[s.buffer] == "out"]
+        rings = [s for s in loop.body if isinstance(s, Load) and roles[s.buffer] == "ring"]
+        if len(stores) != 1 or not rings or any(isinstance(s, Update) for s in loop.body):
+            return []
+        self.registers[loop.var] = Register(start, DT_INT64)
+        place, _ = self._place(stores[0].index)
+        del self.registers[loop.var]
+        address, size = b.ptrtoint(self._address(stores[0].buffer, place), INT64), stores[0].dtype.itemsize
+        short = b.and_(b.sub(ir.Constant(INT64, 0), address), ir.Constant(INT64, CACHE_LINE - 1))
+        ahead = b.add(b.udiv(short, ir.Constant(INT64, size)), ir.Constant(INT64, CACHE_LINE // size))
+        is_past = b.icmp_signed("==", self.streaming, ir.Constant(INT64, 0))
+        is_long = b.icmp_signed(">=", b.sub(stop, start), ir.Constant(INT64, LONG_ROW // size))
+        is_past = b.and_(is_past, is_long)
+        return [b.select(is_past, b.add(start, ahead), start)]
 
     def _reversed(self, value: ir.Value) -> ir.Value:
         picks = ir.Constant(ir.VectorType(INT32, self.lanes), list(range(self.lanes))[::-1])

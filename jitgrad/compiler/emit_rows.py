@@ -59,7 +59,9 @@ def takes_pairs(loop: Loop, kernel: Kernel) -> bool:
     passes = [s for s in loop.body if isinstance(s, Loop)]
     if loop.kind != PARALLEL or len(passes) < 2 or len({p.extent for p in passes}) > 1:
         return False
-    return all(map(_is_plain_pass, passes)) and _may_be_reordered(loop, _roles(kernel), _running_sums(kernel))
+    roles = _roles(kernel)
+    is_plain = "ring" not in roles.values() and all(map(_is_plain_pass, passes))
+    return is_plain and _may_be_reordered(loop, roles, _running_sums(kernel))
 
 
 def pair_rows(loop: Loop, kernel: Kernel) -> Pair:

@@ -107,13 +107,14 @@ class SumEmitter(MemoryEmitter):
 
     def _combine_into_cell(self, update: Update, dtype: DType, new: Sequence[ir.Value]) -> None:
         b = self.builder
+        inside = self._inside(update.bounds)
         cells = [self.accumulators[update.acc]]
         old = [b.load(cells[0], typ=element_type(dtype))]
         if update.at is not None:
             cells.append(self.accumulators[update.acc + "_at"])
             old.append(b.load(cells[1], typ=INT64))
-        for cell, value in zip(cells, self._combine(update.combine, dtype, old, new, 0), strict=True):
-            b.store(value, cell)
+        for cell, before, after in zip(cells, old, self._combine(update.combine, dtype, old, new, 0), strict=True):
+            b.store(after if inside is None else b.select(inside.value, after, before), cell)
 
     def _update_lanes(self, update: Update, dtype: DType) -> None:
         assert self.vector is not None

@@ -65,6 +65,9 @@ from jitgrad.program import Program
 # never on the number of threads, because the order of partial sums follows it.
 CHUNK_NANOSECONDS = 8_000
 MOST_CHUNKS = 64
+# Of a kernel with rolled groups, rows of a chunk for each that it makes before its first: as many where there are many
+# rows, as few where threads would be idle. Few chunks are a power of two, so that threads have as many each.
+_MOST_ROWS, _LEAST_ROWS, _FEW_CHUNKS = 16, 2, 4
 NANOSECONDS_PER_NODE = 0.08  # one element of one node, vectorised, in cache
 STATUS = -1
 _PARTS, _SCRATCH, _ROOM = "parts", "scratch", "room"
@@ -235,8 +238,8 @@ class _Freezer:
         specs = self.program.specs
         extents = {c: specs[v].known_shape[d] for c, v, d in self.dims if v < len(specs)}
         for step in self.plan.steps:
-            if isinstance(step, Group):
-                extents |= {c: n for c, n in zip(step.axes, step.extents, strict=True) if c not in extents}
+            for group in step.parts if isinstance(step, Group) else ():
+                extents |= {c: n for c, n in zip(group.axes, group.extents, strict=True) if c not in extents}
         return extents
 
     # -- lifetimes -----------------------------------------------------------------------------------------------------
@@ -365,6 +368,8 @@ class _Freezer:
         values = {v for v in item.values if v is not None and v not in self.plan.chunked}
         if sum(map(self._nbytes, {self._root(v) for v in values})) <= last_level_bytes() * 3 // 4:
             return False
+        if item.group.rolled:  # its loops go from line to line
+            return True
         for buffer, v in zip(item.kernel.buffers, item.values, strict=True):
             classes = self.plan.classes[v] if v in values and v is not None else ()
             if buffer.role == "out" and len(classes) > 1:
@@ -462,4 +467,8 @@ def chunk_count(item: Lowered, extents: Mapping[int, int], times: int = 1) -> in
         return 1
     work = times * sum([weight * math.prod([extents[c] for c in classes]) for classes, weight in item.work])
     wanted = int(work * NANOSECONDS_PER_NODE / CHUNK_NANOSECONDS)
-    return 1 if wanted < 2 else min(wanted, MOST_CHUNKS, max(1, item.extent.value(extents)))
+    rows = item.extent.value(extents)
+    if halo := item.group.halo:  # a chunk makes so many rows of the one before it again
+        rows = max(rows // (_MOST_ROWS * halo), min(_FEW_CHUNKS, rows // (_LEAST_ROWS * halo)))
+        rows = 1 << (rows - 1).bit_length() if rows else 1
+    return 1 if wanted < 2 else min(wanted, MOST_CHUNKS, max(1, rows))

@@ -20,6 +20,7 @@ from jitgrad.compiler.groups import Axes, Group, Placed, Plan, Refusal, Step
 from jitgrad.compiler.matrices import fit_matrices, lead_dims, matrix_axes
 from jitgrad.compiler.nodes import MAP, REDUCE, SCATTER, ClusterNodes, Convolution, Nested, Node, Product
 from jitgrad.compiler.recompute import Floating, Recomputing
+from jitgrad.compiler.rolling import roll_windows
 from jitgrad.compiler.small import depends_on, reads_by_matrix, sized
 from jitgrad.opdef import AxisIndex
 from jitgrad.spec import TensorSpec
@@ -35,7 +36,7 @@ def plan_fusion(cluster: ClusterNodes, specs: Sequence[TensorSpec], classes: Ext
         planner.place(item)
     planner.recompute_cheap_values()
     planner.drop_dead_nodes()
-    return planner.plan()
+    return roll_windows(planner.plan(), cluster.kept)
 
 
 class _Planner:

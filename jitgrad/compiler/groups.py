@@ -32,7 +32,8 @@ class Group:
 
     ``axes`` are extent classes, outermost first, with their ``extents``; ``stored`` are the values that leave the
     group through memory; ``partials`` gives, for a value reduced over the parallel axis, the value with one part per
-    chunk. In a group with a matrix per lane, the first ``lead`` axes count matrices; None in others.
+    chunk. In a group with a matrix per lane, the first ``lead`` axes count matrices; None in others. ``nodes`` begin
+    with those of the groups that are ``rolled`` into it, whose axes are their own.
     """
 
     number: int
@@ -43,11 +44,50 @@ class Group:
     stored: frozenset[int]
     partials: Mapping[int, int]
     lead: int | None = None
+    rolled: tuple[Rolled, ...] = ()
+
+    @property
+    def own(self) -> tuple[Placed, ...]:
+        """The nodes that run over its axes."""
+        return self.nodes[sum(len(rolled.group.nodes) for rolled in self.rolled) :]
+
+    @property
+    def parts(self) -> tuple[Group, ...]:
+        """The group, and all that are rolled into it."""
+        return (self, *(part for rolled in self.rolled for part in rolled.group.parts))
+
+    @property
+    def depth(self) -> int:
+        """How many groups are rolled into one another below it."""
+        return max((1 + rolled.group.depth for rolled in self.rolled), default=0)
+
+    @property
+    def halo(self) -> int:
+        """The most rows of another group that a chunk makes before its first row."""
+        return max((rolled.rows - 1 + rolled.group.halo for rolled in self.rolled), default=0)
 
     @property
     def is_scatter(self) -> bool:
         """Whether this is the kernel of a scatter, which has no other node."""
         return self.nodes[0].node.form == SCATTER
+
+
+@dataclass(frozen=True, slots=True)
+class Rolled:
+    """A group that runs inside another, over the rows that this one reads: at row i those from i + lo to i + hi.
+
+    ``values`` are what is read of it so; a ring of rows keeps each.
+    """
+
+    group: Group
+    values: tuple[int, ...]
+    lo: int
+    hi: int
+
+    @property
+    def rows(self) -> int:
+        """How many rows are kept."""
+        return self.hi - self.lo + 1
 
 
 @dataclass(frozen=True, slots=True)

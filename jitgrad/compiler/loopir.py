@@ -1,12 +1,13 @@
 """The loop IR: kernels as nests of counted loops over flat buffers; it knows neither ops nor tensors.
 
     kernel    ::= "def" NAME "(" buffer* int* constant* ")" ":" statement*
-    statement ::= "for" VAR "in" KIND "(" extent ")" ":" statement*      KIND: parallel, parallel_vector, serial,
-                                                                         vector, lanes, columns
+    statement ::= "for" VAR "in" KIND "(" [start ","] extent ")" ":" statement*
+                                                                         KIND: parallel, parallel_vector, serial,
+                                                                         vector, lanes, columns; with a start: serial
                 | NAME "=" BUFFER "[" index "]" ["if" guard* "else" literal]
                 | NAME "=" OP "(" argument* ")"                          a scalar op, see scalar_ops
                 | ACC "=" literal                                        an accumulator comes to life
-                | ACC "=" COMBINE "(" ACC "," argument ")"
+                | ["if" bound*] ACC "=" COMBINE "(" ACC "," argument ")"
                 | ["if" bound*] BUFFER "[" index "]" "=" argument
                 | "if not" bound* BUFFER "[0] =" INT                     a position out of bounds is reported
                 | ROUTINE "(" BUFFER* argument* ")"                      a piece of work on whole tiles, see routines
@@ -146,13 +147,17 @@ class Accumulator:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Combine a value into an accumulator; ``at`` is the loop variable that argmax and argmin remember."""
+    """Combine a value into an accumulator; ``at`` is the loop variable that argmax and argmin remember.
+
+    Where a bound, on what is the same for all of a vector, fails nothing is combined.
+    """
 
     acc: str
     dtype: DType
     combine: str
     value: Argument
     at: str | None = None
+    bounds: tuple[Bound, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +191,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """``var`` runs from 0 to ``extent``; a parallel loop runs over its chunk's part of it.
+    """``var`` runs from 0, or from ``start``, to ``extent``; a parallel loop runs over its chunk's part of it.
 
     The kinds "vector" and "parallel_vector" say that iterations do not depend on one another but through
     accumulators, so that many run at once. "lanes" is a parallel loop with loops inside: one iteration per lane.
@@ -197,6 +202,7 @@ class Loop:
     extent: str
     kind: str
     body: tuple[Statement, ...]
+    start: str | None = None
 
 
 Statement = Load | Let | Accumulator | Update | Store | Check | Call | Loop
@@ -205,8 +211,8 @@ Statement = Load | Let | Accumulator | Update | Store | Check | Call | Loop
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """A flat array. role: "in", "out", "scratch" (one part of ``extent`` elements per worker), "partial" (one
-    per chunk), "tile" (scratch with an element per lane, for a loop of lanes), "sums" (a tile that outlives the loop:
-    only lanes inside it are written).
+    per chunk), "ring" (scratch for the latest rows of a value), "tile" (scratch with an element per lane, for a loop of
+    lanes), "sums" (a tile that outlives the loop: only lanes inside it are written).
     """
 
     name: str
@@ -275,7 +281,8 @@ def _annotation(buffer: Buffer) -> str:
 def _body_lines(body: Sequence[Statement], indent: str) -> Iterator[str]:
     for statement in body:
         if isinstance(statement, Loop):
-            yield f"{indent}for {statement.var} in {statement.kind}({statement.extent}):"
+            span = ", ".join(filter(None, (statement.start, statement.extent)))
+            yield f"{indent}for {statement.var} in {statement.kind}({span}):"
             yield from _body_lines(statement.body, indent + "    ")
         else:
             yield from (indent + line for line in _statement_lines(statement))
@@ -295,17 +302,20 @@ def _statement_lines(s: Statement) -> Iterator[str]:
             yield f"{name} = {init}"
             if combine.startswith("arg"):
                 yield f"{name}_at = i64(0)"
-        case Update(acc, _, combine, value, None):
-            yield f"{acc} = {combine}({acc}, {value})"
-        case Update(acc, _, combine, value, at):
-            yield f"{acc}, {acc}_at = {combine}({acc}, {acc}_at, {value}, {at})"
+        case Update(acc, _, combine, value, None, bounds):
+            yield f"{_guard(bounds)}{acc} = {combine}({acc}, {value})"
+        case Update(acc, _, combine, value, at, bounds):
+            yield f"{_guard(bounds)}{acc}, {acc}_at = {combine}({acc}, {acc}_at, {value}, {at})"
         case Store(buffer, index, value, _, bounds):
-            guard = f"if {' and '.join(map(str, bounds))}: " if bounds else ""
-            yield f"{guard}{buffer}[{index}] = {value}"
+            yield f"{_guard(bounds)}{buffer}[{index}] = {value}"
         case Check(buffer, bounds, code):
             yield f"if not ({' and '.join(map(str, bounds))}): {buffer}[0] = {code}"
         case Call(routine, buffers, args):
             yield f"{routine}({', '.join(map(str, (*buffers, *args)))})"
+
+
+def _guard(bounds: Sequence[Bound]) -> str:
+    return f"if {' and '.join(map(str, bounds))}: " if bounds else ""
 
 
 def run_in_python(
@@ -326,7 +336,7 @@ def run_in_python(
             part = numbers[b.extent] if b.extent else 1
             if b.role == "status":
                 arguments[b.name] = np.zeros(1, b.dtype)
-            elif b.role in ("scratch", "tile", "sums"):
+            elif b.role in ("scratch", "ring", "tile", "sums"):
                 arguments[b.name] = np.zeros(part, b.dtype)
             elif b.role == "partial":
                 arguments[b.name] = buffers[b.name][chunk * part : (chunk + 1) * part]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from jitgrad.compiler.clusters import Cluster
@@ -18,6 +18,7 @@ from jitgrad.compiler.lowering import Lowering
 from jitgrad.compiler.nodes import Convolution, Nested, Product
 from jitgrad.compiler.order import Needs, needs_of
 from jitgrad.compiler.quantities import Quantity, product
+from jitgrad.compiler.rolling_lowering import RollingLowering
 from jitgrad.compiler.routine_lowering import RoutineLowering
 from jitgrad.compiler.scatter import ScatterLowering
 from jitgrad.program import Instruction
@@ -190,9 +191,10 @@ def lower_group(group: Group, plan: Plan) -> Lowered:
     if group.lead is not None:
         kind, axis_classes = RoutineLowering, (group.axes[: group.lead],)
     else:
-        group, axis_classes = collapse_axes(group, plan)
-        kind = ScatterLowering if group.is_scatter else Lowering
-    lowering = kind(group, plan, axis_classes)
+        collapsed, axis_classes = collapse_axes(replace(group, nodes=group.own), plan, by_row=bool(group.rolled))
+        group = group if group.rolled else collapsed
+        kind = ScatterLowering if group.is_scatter else RollingLowering if group.rolled else Lowering
+    lowering = kind(group if group.lead is not None else collapsed, plan, axis_classes)
     body = lowering.body()
     signature = lowering.signature
     whole = signature.kernel(body)

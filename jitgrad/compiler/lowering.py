@@ -56,16 +56,17 @@ class Body:
 class Lowering:
     """Writes the statements of one group; ``signature`` collects what they refer to."""
 
-    def __init__(self, group: Group, plan: Plan, axis_classes: tuple[tuple[int, ...], ...]) -> None:
+    def __init__(
+        self, group: Group, plan: Plan, axis_classes: tuple[tuple[int, ...], ...], signature: Signature | None = None
+    ) -> None:
         self.group = group
         self.plan = plan
         self.axis_classes = axis_classes
         self.tree: LoopTree = build_loop_tree(group)
         self.makers = {p.node.value: p for p in group.nodes}
-        self.signature = Signature()
+        self.signature = signature or Signature()
         self.registers: dict[int, str] = {}
         self.bodies: dict[TreeLoop, Body] = {}
-        self.counter = 0
         self.spilled = find_spilled(self.tree, self.makers)
 
     # -- the whole -------------------------------------------------------------------------------------------------
@@ -81,7 +82,7 @@ class Lowering:
                 self._open_accumulators(item, body)
                 inner = self._lower_body(item)
                 extent = self.extent((item.axis,))
-                body.rest.append(Loop(f"i{item.axis}", extent, self._kind(item), tuple(inner)))
+                body.rest.append(Loop(self.var(item.axis), extent, self._kind(item), tuple(inner)))
                 self._close_accumulators(item, body)
             elif item.stores:
                 self._store(item.placed, body)
@@ -105,8 +106,11 @@ class Lowering:
 
     def name(self) -> str:
         """A new name for a value."""
-        self.counter += 1
-        return f"v{self.counter - 1}"
+        return f"v{self.signature.fresh()}"
+
+    def var(self, axis: int | None) -> str:
+        """The variable of the loop over an axis."""
+        return f"i{axis}"
 
     def extent(self, axes: Sequence[int]) -> str:
         """The int that holds the product of the extents of some axes."""
@@ -124,8 +128,7 @@ class Lowering:
             if loop.axis == outermost_reduced(placed) and inner_kept(placed):
                 self._fill(placed, init, body)
             if loop.axis == register_axis(placed):
-                name = f"acc{self.counter}"
-                self.counter += 1
+                name = f"acc{self.signature.fresh()}"
                 self.registers[node.value] = name
                 body.rest.append(Accumulator(name, init.dtype, node.combine, init))
 
@@ -145,7 +148,7 @@ class Lowering:
         terms = []
         for position, axis in enumerate(axes):
             inner = tuple(axes[position + 1 :])
-            terms.append(Term(f"i{axis}", self.extent(inner) if inner else 1))
+            terms.append(Term(self.var(axis), self.extent(inner) if inner else 1))
         return Index(tuple(terms))
 
     def _fill(self, placed: Placed, init: Literal, body: Body) -> None:
@@ -153,7 +156,7 @@ class Lowering:
         statement: Statement = Store(self._row_buffer(placed), index, init, init.dtype)
         for position, axis in enumerate(reversed(inner_kept(placed))):
             extent = self.extent((axis,))
-            statement = Loop(f"i{axis}", extent, SERIAL if position else VECTOR, (statement,))
+            statement = Loop(self.var(axis), extent, SERIAL if position else VECTOR, (statement,))
         body.rest.append(statement)
 
     def _close_accumulators(self, loop: TreeLoop, body: Body) -> None:
@@ -204,7 +207,7 @@ class Lowering:
         if op.startswith(PLACE):
             return self._place(placed, args, body)
         if op.startswith("iota"):
-            args, op = (_loop_number(placed, int(op[4:])),), "cast"
+            args, op = (self._loop_number(placed, int(op[4:])),), "cast"
         if op == "identity" and isinstance(args[0], str):
             return args[0]
         name = self.name()
@@ -250,10 +253,10 @@ class Lowering:
     def _position(self, placed: Placed, body: Body) -> str:
         """The place along the combined axes, counted in row-major order."""
         axes = [a for d in placed.node.along if (a := placed.axes[d]) is not None]
-        position = f"i{axes[0]}"
+        position = self.var(axes[0])
         for axis in axes[1:]:
             extent = self.extent((axis,))
-            for op, other in (("multiply", extent), ("add", f"i{axis}")):
+            for op, other in (("multiply", extent), ("add", self.var(axis))):
                 name = self.name()
                 body.rest.append(Let(name, INT64, op, (position, other)))
                 position = name
@@ -283,7 +286,7 @@ class Lowering:
         assert isinstance(v, int)
         if key in body.known:
             return body.known[key]
-        var = f"i{placed.axes[choice.axis]}"
+        var = self.var(placed.axes[choice.axis])
         places = [self._index(v, self._loop_dims(leaf, placed))[0] for leaf in choice.leaves]
         offset = self._chosen(var, choice, [place.offset or Literal(np.int64(0), INT64) for place in places], body)
         bounds = []
@@ -297,7 +300,7 @@ class Lowering:
                     for leaf, pair in zip(choice.leaves, ranges, strict=True)
                 ]
                 ends.append(self._chosen(var, choice, numbers, body))
-            bounds.append(Bound(f"i{placed.axes[axis]}", *ends))
+            bounds.append(Bound(self.var(placed.axes[axis]), *ends))
         dtype = self.plan.specs[v].dtype
         name = body.known[key] = self.name()
         buffer = self.signature.buffer("in", self.plan.aliases.get(v, v), dtype)
@@ -383,12 +386,12 @@ class Lowering:
             n = placed.node.shape[guard.axis]
             lo = self.signature.number((leaf, guard.axis, "lo"), guard.lo) if guard.lo > 0 else None
             hi = self.signature.number((leaf, guard.axis, "hi"), guard.hi) if guard.hi < n else None
-            bounds.append(Bound(f"i{axis}", lo, hi))
+            bounds.append(Bound(self.var(axis), lo, hi))
         return tuple(bounds)
 
     def _index(self, v: int, dims: Sequence[AxisIndex]) -> tuple[Index, int]:
         """The place of ``v[dims]`` in its flat buffer, and the innermost axis that it depends on (-1: none)."""
-        return index_of(v, dims, self.plan, self.signature)
+        return index_of(v, dims, self.plan, self.signature, self.var)
 
     # -- values made in this kernel --------------------------------------------------------------------------------
 
@@ -433,7 +436,7 @@ class Lowering:
         self._check((bound,), node.value, body)
         zero = Literal(node.dtype.type(0), node.dtype)
         hit, added, name = self.name(), self.name(), self.name()
-        body.rest.append(Let(hit, np.dtype(np.bool_), "equal", (_loop_number(placed, d), bound.var)))
+        body.rest.append(Let(hit, np.dtype(np.bool_), "equal", (self._loop_number(placed, d), bound.var)))
         body.rest.append(Let(added, node.dtype, "add", (update, zero)))
         body.rest.append(Let(name, node.dtype, "where", (hit, added, zero)))
         return name
@@ -466,7 +469,7 @@ class Lowering:
                 bounds.append(self._wrapped(args[entry], classes[d], body))
                 terms.append(Term(bounds[-1].var, stride))
             elif entry.axis is not None and placed.axes[entry.axis] is not None:
-                terms.append(Term(f"i{placed.axes[entry.axis]}", stride))
+                terms.append(Term(self.var(placed.axes[entry.axis]), stride))
         self._check(tuple(bounds), placed.node.value, body)
         return Index(tuple(terms)), tuple(bounds)
 
@@ -482,8 +485,7 @@ class Lowering:
         status = self.signature.buffer("status", 0, INT64)
         body.rest.append(Check(status, bounds, self.signature.number(("code", v), v + 1)))
 
-
-def _loop_number(placed: Placed, d: int) -> Argument:
-    """The number of the loop over a dimension of the node."""
-    axis = placed.axes[d]
-    return Literal(np.int64(0), INT64) if axis is None else f"i{axis}"
+    def _loop_number(self, placed: Placed, d: int) -> Argument:
+        """The number of the loop over a dimension of the node."""
+        axis = placed.axes[d]
+        return Literal(np.int64(0), INT64) if axis is None else self.var(axis)

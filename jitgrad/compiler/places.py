@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from jitgrad.compiler.extents import ONE
 from jitgrad.compiler.groups import Plan
@@ -13,8 +13,12 @@ from jitgrad.compiler.signature import Signature
 from jitgrad.opdef import AxisIndex
 
 
-def index_of(v: int, dims: Sequence[AxisIndex], plan: Plan, signature: Signature) -> tuple[Index, int]:
-    """The place of ``v[dims]`` in its flat buffer, and the innermost axis that it depends on (-1: none)."""
+def index_of(
+    v: int, dims: Sequence[AxisIndex], plan: Plan, signature: Signature, var: Callable[[int], str]
+) -> tuple[Index, int]:
+    """The place of ``v[dims]`` in its flat buffer, and the innermost axis that it depends on (-1: none); ``var`` gives
+    the variable of the loop over an axis.
+    """
     terms: list[Term] = []
     offset, depth = 0, -1
     strides: list[int] = []
@@ -26,17 +30,18 @@ def index_of(v: int, dims: Sequence[AxisIndex], plan: Plan, signature: Signature
         if index.axis is None:
             continue
         depth = max(depth, index.axis)
-        terms.append(_term(index, tuple(c for c in classes[d + 1 :] if c != ONE), signature))
+        inner = tuple(c for c in classes[d + 1 :] if c != ONE)
+        terms.append(_term(index, var(index.axis), inner, signature))
     terms.sort(key=lambda term: int(term.var[1:]))
     place = signature.number((v, tuple(dims)), offset, strides) if offset else None
     return Index(tuple(terms), place), depth
 
 
-def _term(index: AxisIndex, inner: tuple[int, ...], signature: Signature) -> Term:
-    """What an index adds, where ``inner`` are the classes of the dimensions behind its own."""
+def _term(index: AxisIndex, var: str, inner: tuple[int, ...], signature: Signature) -> Term:
+    """What an index adds, of the variable ``var``, where ``inner`` are the classes of the dimensions behind its own."""
     is_literal = index.scale in LITERAL_STRIDES and not inner
     stride = index.scale if is_literal else signature.product(product(inner, index.scale))
     if index.divisor == 1:
-        return Term(f"i{index.axis}", stride)
+        return Term(var, stride)
     shift = signature.number(("divided", index), index.offset) if index.offset else None
-    return Term(f"i{index.axis}", stride, shift, index.divisor)
+    return Term(var, stride, shift, index.divisor)

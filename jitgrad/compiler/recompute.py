@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from jitgrad.compiler.accesses import Leaf, Operand
+from jitgrad.compiler.accesses import Leaf, Operand, substitute
 from jitgrad.compiler.drafts import CHEAP, Draft
 from jitgrad.compiler.extents import ONE
 from jitgrad.compiler.groups import Axes, Placed
@@ -173,14 +173,17 @@ class Recomputing:
         leaves = {u for node in recipe for u in node.reads} - inside
         if not recipe or not leaves or leaves - loaded or any(n.classes != recipe[-1].classes for n in recipe):
             return operand
+        if any(inner.guards for node in recipe for o in node.operands for inner in o.leaves):
+            return operand
         here = tuple(AxisIndex(d if c != ONE else None) for d, c in enumerate(reader.classes))
         names: dict[int, int] = {}
 
         def moved(inner: Leaf) -> Leaf:
             if not isinstance(inner.source, int):
                 return inner
-            u = inner.source
-            return Leaf(names[u], here) if u in names else replace(leaf, source=u)
+            if inner.source in names:
+                return Leaf(names[inner.source], here)
+            return Leaf(inner.source, tuple(substitute(index, leaf.dims) for index in inner.dims), leaf.guards)
 
         for node in recipe:
             operands = tuple(replace(o, leaves=tuple(map(moved, o.leaves))) for o in node.operands)

@@ -92,7 +92,7 @@ class Search:
     def _rows_of_small(self, number: int) -> int | None:
         """What a small kernel's chunks divide, if each writes at its own rows."""
         item = self.lowered[number]
-        if not isinstance(item, Lowered) or item.group.is_serial:
+        if not isinstance(item, Lowered) or item.group.is_serial or item.group.rolled:
             return None
         is_small = self.sizes.chunks(number) <= SMALL_CHUNKS
         return self.sizes.extent(item) if is_small and item.writes_rows else None
@@ -153,7 +153,9 @@ class Search:
             matrix, vector = (item.a, item.b) if item.transpose_a else (item.b, item.a)
             return self.root(vector) in made and self.root(matrix) not in made
         group = item.group
-        if group.is_serial or group.lead is not None or group.is_scatter or self.sizes.extent(item) != rows:
+        if group.is_serial or group.lead is not None or group.is_scatter or group.rolled:
+            return False
+        if self.sizes.extent(item) != rows:
             return False
         is_kept = all(self.sizes.count(v) % rows == 0 for v in group.stored)
         return is_kept and all(self.reads_own_row(p, rows, made) for p in group.nodes)

@@ -148,8 +148,7 @@ class RoutineLowering(TileLowering):
 
     def _fresh(self) -> int:
         """A number for a tile that holds no value of the program; such are below -1."""
-        self.counter += 1
-        return -1 - self.counter
+        return -2 - self.signature.fresh()
 
     def _scratch(self, node: Node, classes: tuple[int, ...]) -> str:
         """A tile of a node's dtype that holds no value of the program."""

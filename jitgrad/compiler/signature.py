@@ -24,7 +24,13 @@ class Signature:
         self._ints: dict[str, Quantity] = {}
         self._names: dict[object, str] = {}
         self._constants: list[Literal] = []
+        self._count = 0
         self.moves = False  # whether an offset depends on extents that are part of no pattern
+
+    def fresh(self) -> int:
+        """The next number for a name."""
+        self._count += 1
+        return self._count - 1
 
     def buffer(self, role: str, value: int, dtype: DType, extent: str | None = None) -> str:
         """The buffer of a value in a role."""
@@ -66,8 +72,9 @@ class Signature:
 
     @property
     def values(self) -> tuple[int | None, ...]:
-        """The value behind each buffer; None for scratch, tiles and the status."""
-        return tuple(None if role in ("scratch", "tile", "sums", "status") else value for role, value in self._buffers)
+        """The value behind each buffer; None for scratch, rings, tiles and the status."""
+        own = ("scratch", "ring", "tile", "sums", "status")
+        return tuple(None if role in own else value for role, value in self._buffers)
 
     @property
     def quantities(self) -> tuple[Quantity, ...]:

@@ -52,7 +52,6 @@ class TileLowering(Lowering):
         self.axis_classes = axis_classes
         self.makers = {p.node.value: p for p in group.nodes}
         self.signature = Signature()
-        self.counter = 0
         self.lead = group.axes[: group.lead or 0]
         self.packed: set[int] = set()
         self.factors: dict[object, tuple[str, str]] = {}
@@ -157,8 +156,7 @@ class TileLowering(Lowering):
         node = placed.node
         if not summed:
             return self._value(placed, body)
-        acc = f"acc{self.counter}"
-        self.counter += 1
+        acc = f"acc{self.signature.fresh()}"
 
         def combine(inside: Body) -> None:
             inside.rest.append(Update(acc, node.dtype, node.combine, self._value(placed, inside)))

@@ -86,7 +86,8 @@ def _repeated(
     for statement in body:
         if isinstance(statement, Loop):
             dtypes[statement.var] = np.dtype(np.int64)
-            yield from _repeated(statement.body, numbers, times * numbers[statement.extent], dtypes)
+            often = 1 if statement.start else numbers[statement.extent]  # of a ring, one row more
+            yield from _repeated(statement.body, numbers, times * often, dtypes)
         else:
             if isinstance(statement, Load | Let | Accumulator):
                 dtypes[statement.name] = statement.dtype

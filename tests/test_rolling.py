@@ -1,0 +1,162 @@
+"""Groups rolled into their readers: stencils with gradients equal the interpreter and the kernels run in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitgrad as jg
+from tests.oracles import python_results
+from tests.traced import traced
+
+Array = Any
+Offsets = list[tuple[int, ...]]
+
+
+def _stencil(x: Array, offsets: Offsets, factors: list[int]) -> Array:
+    """A weighted sum of shifted parts, where all of them lie inside."""
+    spans = [(min(o[d] for o in offsets), max(o[d] for o in offsets)) for d in range(x.ndim)]
+    parts = (
+        x[tuple(slice(o[d] - lo, x.shape[d] - hi + o[d]) for d, (lo, hi) in enumerate(spans))] * x.dtype.type(c)
+        for o, c in zip(offsets, factors, strict=True)
+    )
+    total = next(parts)
+    for part in parts:
+        total = total + part
+    return total
+
+
+def _random_offsets(rng: np.random.Generator, rank: int) -> tuple[Offsets, list[int]]:
+    count, reach = int(rng.integers(2, 6)), int(rng.integers(1, 3))
+    offsets = [tuple(int(k) for k in rng.integers(-reach, reach + 1, rank)) for _ in range(count)]
+    return offsets, [int(c) for c in rng.integers(-3, 4, count)]
+
+
+def _integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Array:
+    """Small whole numbers: sums are exact in any order, so results are compared by their bits."""
+    return rng.integers(-3, 4, shape).astype(dtype)
+
+
+def _check(loss: Callable[..., Array], *args: Array, rings: int | None = None, plain: bool = True) -> None:
+    """Value and gradient of all arguments by machine code, with one thread and two, and by kernels in plain Python."""
+    f = jg.compile(jg.value_and_grad(loss, argnums=tuple(range(len(args)))))
+    value, gradients = f.interpret(*args)
+    expected = [value, *gradients]
+    for threads in (1, 2):
+        with jg.config(num_threads=threads):
+            value, gradients = f(*args)
+            for found, right in zip([value, *gradients], expected, strict=True):
+                np.testing.assert_array_equal(found, right)
+    if rings is not None:
+        assert f.explain(*args).kernels.count(": 'ring ") == rings, f.explain(*args).fusion
+    if plain:
+        program = traced(lambda *a: list(_flat(jg.value_and_grad(loss, argnums=tuple(range(len(args))))(*a))), *args)
+        for found, right in zip(python_results(program, args), expected, strict=True):
+            np.testing.assert_array_equal(found.reshape(np.shape(right)), right)
+
+
+def _flat(result: Any) -> tuple[Any, ...]:
+    return (result[0], *result[1])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_stencils_with_their_gradients(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jitgrad.compiler.rolling.MOST_AXES", 3)
+    rng = np.random.default_rng(seed)
+    rank = 2 if seed % 3 else 3
+    offsets, factors = _random_offsets(rng, rank)
+    shape = (int(rng.integers(70, 100)), *(int(n) for n in rng.integers(5, 24, rank - 1)))
+    u = _integers(rng, shape, ("float32", "float64")[seed % 2])
+    f = _integers(rng, _stencil(u, offsets, factors).shape, u.dtype.name)
+    _check(lambda u, f: np.sum((_stencil(u, offsets, factors) - f) ** 2), u, f)
+
+
+def test_the_residual_of_poissons_equation_never_is_in_memory() -> None:
+    rng = np.random.default_rng(1)
+    cross: Offsets = [(1, 0), (-1, 0), (0, 1), (0, -1), (0, 0)]
+    for shape in ((66, 40), (130, 5), (300, 70), (1000, 33)):
+        u = _integers(rng, shape, "float32")
+        f = _integers(rng, (shape[0] - 2, shape[1] - 2), "float32")
+        _check(
+            lambda u, f: np.sum((_stencil(u, cross, [1, 1, 1, 1, -4]) - f) ** 2), u, f, rings=1, plain=shape[0] < 200
+        )
+
+
+def test_steps_of_smoothing_are_rolled_into_one_another() -> None:
+    rng = np.random.default_rng(2)
+    across: Offsets = [(-1, 0), (1, 0), (0, 1), (0, -1)]
+
+    def loss(u: Array) -> Array:
+        for _ in range(2):
+            u = _stencil(np.pad(u, 1), across, [1, 2, 1, -1])
+        return np.sum(u)
+
+    u = _integers(rng, (120, 17), "float64")
+    _check(loss, u)
+    weights = [1, 2, 3, 4]
+    f = jg.compile(lambda u: _stencil(_stencil(_stencil(u, across, weights), across, weights), across, weights))
+    np.testing.assert_array_equal(f(u), f.interpret(u))
+    assert f.explain(u).kernels.count(": 'ring ") == 2, f.explain(u).text
+
+
+@pytest.mark.parametrize("form", ["roll", "diff", "pad", "kept", "rows", "product", "maximum"])
+def test_other_ways_to_read_neighbours(form: str) -> None:
+    rng = np.random.default_rng(3)
+    u = _integers(rng, (140, 21), "float64")
+    losses: dict[str, Callable[[Array], Array]] = {
+        "roll": lambda u: np.sum((np.roll(u, 1, 0) + np.roll(u, -1, 0) + np.roll(u, 1, 1) - 3 * u) ** 2),
+        "diff": lambda u: np.sum(np.diff(u, axis=0) ** 2) + np.sum(np.diff(u, axis=1) ** 2),
+        "pad": lambda u: np.sum(np.diff(np.pad(u, 1, mode="edge"), n=2, axis=0) ** 2),
+        "kept": lambda u: np.sum(np.diff(u * u - u, axis=0) ** 2) + (u * u - u)[3, 4],
+        "rows": lambda u: np.sum(np.sum((u[1:] - u[:-1]) ** 2, axis=1)[2:]),
+        "product": lambda u: np.sum(u[1:-1] * u[2:] * u[:-2]),
+        "maximum": lambda u: np.sum(np.maximum(u[1:-1], u[2:] + u[:-2]) ** 2),
+    }
+    _check(losses[form], u)
+
+
+def test_sums_of_columns_count_each_row_once() -> None:
+    rng = np.random.default_rng(4)
+
+    def columns(u: Array) -> tuple[Array, ...]:
+        r = u[1:-1] * 2 - u[2:] - u[:-2]
+        return np.sum(r * r, axis=0), np.max(r, axis=0), r, r[1:] - r[:-1]
+
+    for rows in (40, 131, 1000):
+        u = _integers(rng, (rows, 37), "float32")
+        f = jg.compile(columns)
+        for found, right in zip(f(u), f.interpret(u), strict=True):
+            np.testing.assert_array_equal(found, right)
+        program = traced(columns, u)
+        if rows < 200:
+            for found, right in zip(python_results(program, [u]), f.interpret(u), strict=True):
+                np.testing.assert_array_equal(found, right)
+
+
+def test_any_number_of_rows_has_the_same_kernels() -> None:
+    f = jg.compile(jg.value_and_grad(lambda u: np.sum(np.diff(u, n=2, axis=0) ** 2)))
+    compiles = set()
+    for shape in ((300, 50), (5, 7), (4, 70), (9, 3), (17, 200), (33, 5), (2000, 9)):
+        u = _integers(np.random.default_rng(5), shape, "float32")
+        for found, right in zip(f(u), f.interpret(u), strict=True):
+            np.testing.assert_array_equal(found, right)
+        compiles.add(f.explain(u).kernels)
+    assert len(compiles) == 1
+
+
+def test_why_rows_go_through_memory() -> None:
+    u = np.ones((90, 9))
+    reasons: dict[str, Callable[[Array], Array]] = {
+        "one of both kernels is no nest over rows": lambda u: np.sum(np.diff(u[:, 0] * u[:, 1]) ** 2),
+        "it is read 40 rows away": lambda u: np.sum((u[40:] * u[:-40]) ** 2),
+        "its rows are planes": lambda u: np.sum(np.diff(np.diff(u.reshape(90, 3, 3), axis=0), axis=2) ** 2),
+        "it is not read at rows beside the reader's own": lambda u: np.sum((u * u[::-1] - 1) ** 2),
+    }
+    for reason, loss in reasons.items():
+        f = jg.compile(jg.value_and_grad(loss))
+        assert f"not made row by row where it is read: {reason}" in f.explain(u).fusion, f.explain(u).fusion
+    g = jg.compile(lambda u: (np.tanh(u), np.diff(np.tanh(u), axis=0)))
+    assert "it goes through memory anyhow, for others" in g.explain(u).fusion
