@@ -86,4 +86,4 @@ def test_a_row_that_is_read_at_several_places_is_asked_for_at_the_last() -> None
     shifted = Load("v9", F32, "in0", replace(ROW, offset="k0"))
     asking = find_asking(_rows(SUM, replace(LAST, body=(shifted, *LAST.body))), INPUTS)
     assert asking is not None
-    assert {s.buffer: s.offsets for s in asking.streams} == {"in0": ("k0", None), "in1": (None,)}
+    assert {s.buffer: s.offsets for s in asking.streams} == {"in0": (None, "k0"), "in1": (None,)}
