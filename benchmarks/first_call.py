@@ -34,7 +34,7 @@ PHASES = (
     ("clusters", "jitgrad.compiler.stages", "find_clusters"),
     ("nodes", "jitgrad.compiler.stages", "build_nodes"),
     ("fusion", "jitgrad.compiler.stages", "plan_fusion"),
-    ("order", "jitgrad.compiler.stages", "order_steps"),
+    ("order", "jitgrad.compiler.freeze", "order_steps"),
     ("lower", "jitgrad.compiler.stages", "lower_group"),
     ("freeze", "jitgrad.compiler.stages", "freeze_program"),
     ("template", "jitgrad.compiler.stages", "make_template"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -92,9 +93,18 @@ def test_one_pass_over_the_matrix() -> None:
 
 @pytest.mark.parametrize(("loss", "asking"), [(plain, True), (shifted, False)])
 def test_products_of_a_region_ask_for_the_next_chunk(loss: Loss, asking: bool) -> None:
-    blocks = [block for cluster in bound(loss, given("float64")) for block in cluster.blocks]
-    products = [block for block in blocks if block.shape == (len(BLOCK),) and block[1] == block[4] == COLUMNS]
-    assert [int(block[-1]) for block in products] == [int(asking)] * 2
+    clusters = bound(loss, given("float64"))
+    inside = [list(block) for c in clusters for block in c.blocks if len(block) == len(BLOCK)]
+    outside = [words_at(step[1]) for c in clusters for name, step in zip(c.names, c.steps, strict=True)
+               if name.startswith("rows")]  # fmt: skip
+    products = [dict(zip(BLOCK, words, strict=True)) for words in (inside if asking else outside)]
+    asks = [words["asks"] for words in products if words["lda"] == words["columns"] == COLUMNS]
+    assert asks == [int(asking)] * 2
+
+
+def words_at(place: np.int64) -> list[int]:
+    """The words of a product's block."""
+    return list((ctypes.c_int64 * len(BLOCK)).from_address(int(place)))
 
 
 @pytest.mark.parametrize("loss", [shifted, normed])

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
@@ -612,6 +613,7 @@ def fork_and(check: Callable[[], bool]) -> None:
         try:
             os._exit(0 if check() else 1)
         except BaseException:
+            traceback.print_exc()
             os._exit(2)
     assert os.waitpid(pid, 0)[1] == 0
 
