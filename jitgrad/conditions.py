@@ -54,10 +54,10 @@ def count_tapes(mine: Counted, change: int) -> None:
     """Add to the observers, and to a thread's own count of them. No exception of a signal comes between the two: Python
     looks for signals where functions are called and where loops turn.
     """
+    _mine.counted = mine
     with _lock:
         words[OBSERVERS] += change
         mine.tapes += change
-    _mine.observers = getattr(_mine, "observers", 0) + change
 
 
 def release_observers(number: int) -> None:
@@ -70,7 +70,8 @@ def _forget_others() -> None:
     """A forked child goes on with the observers of its own thread; other threads of the parent are not there."""
     global _lock
     _lock = threading.Lock()
-    words[OBSERVERS] = getattr(_mine, "observers", 0)
+    counted: Counted | None = getattr(_mine, "counted", None)
+    words[OBSERVERS] = getattr(_mine, "observers", 0) + (counted.tapes if counted is not None else 0)
 
 
 if hasattr(os, "register_at_fork"):

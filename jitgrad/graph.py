@@ -284,11 +284,12 @@ class Graph:
     @contextlib.contextmanager
     def as_default(self) -> Iterator[Graph]:
         """This graph takes the operations that are made inside without a tensor that says which."""
-        token = _default.set(self)
+        before = _default.get()
         try:
+            _default.set(self)  # inside: a signal's exception may come between any two calls
             yield self
         finally:
-            _default.reset(token)
+            _default.set(before)
 
     # -- building --------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ import jitgrad as jg
 from jitgrad import conditions
 from jitgrad.compiler.eager_layout import ENTRY_HEAD
 from jitgrad.eager import native
+from jitgrad.graph import in_graph
 
 BIG = np.linspace(0.5, 1.5, 100_000)
 
@@ -226,6 +227,7 @@ def test_exceptions_of_signals_arrive() -> None:
         extra = conditions.words[conditions.OBSERVERS] - observers
         conditions.count(conditions.OBSERVERS, -extra)
     assert extra == 0
+    assert not in_graph()
     assert arrived == raised[0] == 600
 
 
