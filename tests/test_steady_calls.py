@@ -477,12 +477,18 @@ def test_references_are_given_back() -> None:
     tree = {key: [leaf]}
     f.taken(tree, number, static)
     f(tree, number, static)
-    gc.collect()
-    before = [sys.getrefcount(value) for value in values]
-    for _ in range(1000):
-        f(tree, number, static)
-    gc.collect()
-    assert max(abs(sys.getrefcount(v) - n) for v, n in zip(values, before, strict=True)) <= 3
+
+    def changes() -> list[int]:
+        gc.collect()
+        before = [sys.getrefcount(value) for value in values]
+        for _ in range(1000):
+            f(tree, number, static)
+        gc.collect()
+        return [abs(sys.getrefcount(v) - n) for v, n in zip(values, before, strict=True)]
+
+    # All the process refers to dtypes and types: what else gives some back does so once, what calls lose they lose again.
+    rounds = [changes() for _ in range(3)]
+    assert max(map(min, zip(*rounds, strict=True))) <= 3
 
 
 def test_memory_does_not_grow() -> None:
