@@ -486,7 +486,7 @@ def test_references_are_given_back() -> None:
         gc.collect()
         return [abs(sys.getrefcount(v) - n) for v, n in zip(values, before, strict=True)]
 
-    # All the process refers to dtypes and types: what else gives some back does so once, what calls lose they lose again.
+    # All the process refers to dtypes and types: others give some back once, what calls lose they lose again.
     rounds = [changes() for _ in range(3)]
     assert max(map(min, zip(*rounds, strict=True))) <= 3
 
