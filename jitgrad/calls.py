@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from jitgrad import conditions, pytree, recording
+from jitgrad.compiler.firsts import first_calls
 from jitgrad.config import config, log
 from jitgrad.eagerness import is_eager, local, settled
 from jitgrad.errors import layout
@@ -224,7 +225,7 @@ class Calls:
     def _traced_entry(self, call: _Call) -> Entry:
         with self._lock:
             if call.key not in self._entries:
-                with recording.span("trace", self.name, self._facts(call)):
+                with first_calls.one(), recording.span("trace", self.name, self._facts(call)):
                     runner, results = self._run_of(call)
                 while len(self._entries) >= max_traces:
                     self._drop(min(list(self._entries), key=self._last_use))

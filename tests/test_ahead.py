@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +27,18 @@ def _text(name: str, number: int = 3) -> str:
     return f"define double @{name}(double %x) {{ %y = fmul double %x, {number}.0 \n ret double %y }}"
 
 
+def _products(names: Iterable[str]) -> list[str]:
+    """The names that are none of kernels."""
+    return [name for name in names if not re.match("jitgrad_[0-9a-f]{32}", name)]
+
+
 @pytest.fixture
-def held() -> Iterator[threading.Lock]:
-    """The thread waits as long as this is locked."""
-    with ahead._busy:
-        yield ahead._busy
+def held() -> Iterator[None]:
+    """Threads wait."""
+    with ExitStack() as stack:
+        for lock in ahead._busy:
+            stack.enter_context(lock)
+        yield
     while any(thread.name == "jitgrad-ahead" for thread in threading.enumerate()):
         pass
 
@@ -45,7 +55,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
         return noted
 
-    monkeypatch.setattr(native, "compile_ahead", noting(native.compile_ahead))
+    monkeypatch.setattr(ahead, "_compiled_beside", noting(ahead._compiled_beside))
     monkeypatch.setattr(ahead, "_compiled_here", noting(ahead._compiled_here))
     return found
 
@@ -85,15 +95,45 @@ def test_who_waits_compiles_others(monkeypatch: pytest.MonkeyPatch) -> None:
         go_on.set()
         return compile_here(text, quickly)
 
-    monkeypatch.setattr(native, "compile_ahead", slowly)
+    monkeypatch.setattr(ahead, "_compiled_beside", slowly)
     monkeypatch.setattr(ahead, "_compiled_here", noted)
-    slow, other = _text("slow"), _text("other")
+    slow, other = _text("slow"), _text("few")
     ahead.begin({"slow": (lambda: slow, False), "other": (lambda: other, False)})
     assert begun.wait(60)
     ahead.take("slow", lambda: slow)
     assert here == [other]
     assert ahead.take("other", lambda: other) == native.compile_to_object(other)
     assert here == [other]
+
+
+def test_object_code_does_not_depend_on_threads_or_order() -> None:
+    texts = {f"f{n}": _text(f"f{n}", n) for n in range(1, 12)}
+    alone = [native.compile_to_object(text) for text in texts.values()]
+    modules = {name: (partial(str, text), False) for name, text in texts.items()}
+    for threads in (1, 3):
+        with config(num_threads=threads):
+            assert ahead.compile_all(modules) == alone
+            assert ahead.compile_all(dict(reversed(modules.items()))) == alone[::-1]
+    assert ahead.compile_all({}) == []
+    assert not ahead._tasks
+
+
+def test_the_first_error_of_several_modules_is_raised_and_none_is_left() -> None:
+    texts = {"good": _text("good"), "f": "define void @f() { call second_name }", "g": "define third_name" + 99 * " "}
+    modules = {name: (partial(str, text), True) for name, text in texts.items()}
+    with config(num_threads=2), pytest.raises(RuntimeError, match="second_name"):
+        ahead.compile_all(modules)
+    assert not ahead._tasks
+
+
+def test_the_longest_module_is_begun_first() -> None:
+    lengths = {"short": (5, False), "long": (20, False), "quick": (21, True), "longer": (18, False)}
+    modules = {name: (partial(str, n * " "), quickly) for name, (n, quickly) in lengths.items()}
+    with config(num_threads=1):
+        ahead.begin(modules)
+        begun = [ahead._longest() for _ in range(4)]
+    assert [len(task.text) for task in begun if task is not None] == [20, 18, 21, 5]
+    ahead._tasks.clear()
 
 
 def test_errors_of_the_thread_are_raised_where_the_code_is_taken() -> None:
@@ -116,7 +156,7 @@ def test_a_forked_child_compiles_what_the_parent_had_begun() -> None:
 
     task = ahead._Task(text, False)
     ahead._tasks["h"] = task
-    taker = threading.Thread(target=lambda: task.is_mine() and task.do(compile_slowly))
+    taker = threading.Thread(target=lambda: ahead._is_mine(task) and task.do(compile_slowly))
     taker.start()
     assert begun.wait(60)
     child = os.fork()
@@ -136,7 +176,7 @@ def test_products_are_begun_by_the_stages_and_only_where_none_are_kept(
 ) -> None:
     begun: list[str] = []
     begin = ahead.begin
-    monkeypatch.setattr(ahead, "begin", lambda modules: begun.extend(modules) or begin(modules))
+    monkeypatch.setattr(ahead, "begin", lambda modules: begun.extend(_products(modules)) or begin(modules))
     x, w = np.ones((256, 512), np.float32), np.full((512, 512), 0.5, np.float32)
     stub = "jitgrad_multiply_f32"
     for factor, names in ((2.0, [f"{stub}_tiles", f"{stub}_quick" if quick else stub]), (3.0, [])):
@@ -167,7 +207,7 @@ def test_all_modules_of_a_product_are_begun_and_all_of_them_taken(
 ) -> None:
     begun: set[str] = set()
     begin = ahead.begin
-    monkeypatch.setattr(ahead, "begin", lambda modules: begun.update(modules) or begin(modules))
+    monkeypatch.setattr(ahead, "begin", lambda modules: begun.update(_products(modules)) or begin(modules))
     monkeypatch.setattr(product_code, "_addresses", {})
     for cached in (blas.stub_address, blas._guards):
         cached.cache_clear()

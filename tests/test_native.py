@@ -13,7 +13,6 @@ import pytest
 from step_kernels import unique
 
 from jitgrad.compiler import native
-from jitgrad.config import config
 
 _MULTIPLY_ADD = """
 define void @NAME(ptr %x, ptr %y, ptr %z, ptr %out) nounwind {
@@ -101,24 +100,6 @@ def test_missing_function_is_named() -> None:
     text, _ = unique("define void @NAME() { ret void }")
     with pytest.raises(native.LoadError, match="no function elsewhere"):
         native.compile_module(text, ["elsewhere"])
-
-
-def test_object_code_does_not_depend_on_thread_or_order() -> None:
-    texts = [
-        f"define double @f{n}(double %x) {{ %y = fmul double %x, {n}.0 \n ret double %y }}" for n in range(1, 12)
-    ]
-    alone = [native.compile_to_object(text) for text in texts]
-    with config(num_threads=3):
-        assert native.compile_to_objects(texts) == alone
-        assert native.compile_to_objects(texts[::-1]) == alone[::-1]
-    assert native.compile_to_objects([]) == []
-
-
-def test_first_error_of_several_modules_is_raised() -> None:
-    good = "define void @good() { ret void }"
-    with config(num_threads=2), pytest.raises(RuntimeError, match="second_name"):
-        native.compile_to_objects([good, "define void @f() { call second_name }", "define third_name" + 99 * " "])
-    assert native.compile_to_objects([good, good])
 
 
 def test_malformed_ir_is_an_error() -> None:

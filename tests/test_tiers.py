@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +16,8 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
-from jitgrad.compiler import tiers
-from jitgrad.compiler.firsts import first_calls
+from jitgrad.compiler import firsts, tiers
+from jitgrad.compiler.firsts import FirstCalls, first_calls
 from jitgrad.compiler.lower import kernels_of
 from jitgrad.compiler.machine import kernel_module
 from jitgrad.compiler.tiers import Improver, Task, may_be_compiled_twice
@@ -213,3 +214,36 @@ def test_what_is_long_is_written_once_where_code_is_wanted_quickly() -> None:
     assert len(re.findall(r'call [^@]*@"jitgrad\.sin\.v\d+f64"', quick)) == 3  # all in one loop, over masked registers
     assert not re.findall(written, good)
     assert len(quick) < 0.6 * len(good)
+
+
+def test_what_waits_begins_when_no_first_call_has_come_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = FirstCalls()
+    monkeypatch.setattr(firsts, "_QUIET", 0.1)
+    with calls.one():
+        pass
+    start = time.monotonic()
+    calls.wait(start + 60)
+    assert 0.05 < time.monotonic() - start < 30
+    calls.wait(start + 60)
+    with calls.one():
+        pass
+    start = time.monotonic()
+    calls.wait(start + 0.01)
+    assert time.monotonic() - start < 0.1
+
+
+def test_threads_take_short_turns_in_first_calls_alone() -> None:
+    calls, before = FirstCalls(), sys.getswitchinterval()
+    with calls.one(), calls.one():
+        assert sys.getswitchinterval() == pytest.approx(min(before, firsts._TURN), rel=0.1)
+    assert sys.getswitchinterval() == before
+    with pytest.raises(ZeroDivisionError), calls.one():
+        _ = 1 // 0
+    assert sys.getswitchinterval() == before
+
+
+def test_tracing_is_part_of_a_first_call() -> None:
+    under_way: list[int] = []
+    f = jg.compile(lambda x: under_way.append(first_calls._count) or np.cos(x))
+    f(np.ones(3))
+    assert under_way == [1]

@@ -17,9 +17,8 @@ and 170 ms to import them.
 from __future__ import annotations
 
 import ctypes
-import threading
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -140,43 +139,32 @@ class _Message:
             raise RuntimeError(title + self.text)
 
 
-def object_codes(texts: Sequence[str], threads: int, level: int) -> list[bytes]:
-    """The object code of each text, made by at most so many threads, this one included, at a level of LLVM's.
-
-    One caller at a time. The first error of a module, in their order, is raised.
-    """
-    job = _Job(texts)
-    count = min(threads, len(texts))
-    workers = [threading.Thread(target=job.work, args=(_generator(k, level),), daemon=True) for k in range(1, count)]
-    for worker in workers:
-        worker.start()
-    try:
-        job.work(_generator(0, level))
-    finally:
-        job.stop()
-        for worker in workers:
-            worker.join()
-    return job.results()
+def object_code(text: str, level: int) -> bytes:
+    """The object code of a text at a level of LLVM's; several threads may ask at once."""
+    with _generator(level) as generator:
+        return generator.object_code(text)
 
 
 def linked_code(text: str, link: Sequence[Any]) -> bytes:
-    """Object code of a text and of the Numba libraries that it calls; one caller at a time."""
-    return _generator(0, GOOD).linked_code(text, link)
+    """Good object code of a text and of the Numba libraries that it calls; one caller at a time."""
+    with _generator(GOOD) as generator:
+        return generator.linked_code(text, link)
 
 
-def background_code(text: str) -> bytes:
-    """The good object code of a text, made while others may be made by other threads; one caller at a time."""
-    return _generator(-1, GOOD).object_code(text)
+_idle: dict[int, list[Generator]] = {QUICK: [], GOOD: []}
 
 
-def ahead_code(text: str, level: int) -> bytes:
-    """The same at a level of LLVM's, for another thread; one caller at a time."""
-    return _generator(-2, level).object_code(text)
-
-
-@cache
-def _generator(number: int, level: int) -> Generator:
-    return Generator(level)
+@contextmanager
+def _generator(level: int) -> Iterator[Generator]:
+    """One that no other thread has; they are kept, for making one takes a millisecond."""
+    try:
+        generator = _idle[level].pop()
+    except IndexError:
+        generator = Generator(level)
+    try:
+        yield generator
+    finally:
+        _idle[level].append(generator)
 
 
 def _new_machine(level: int) -> llvm.TargetMachine:
@@ -200,38 +188,3 @@ def _features() -> str:
         return str(llvm.get_host_cpu_features().flatten())
     except RuntimeError:
         return ""
-
-
-class _Job:
-    """Texts that several threads take from, the longest first, so that all are done at about the same time."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        self._texts = texts
-        self._left = sorted(range(len(texts)), key=lambda k: len(texts[k]))
-        self._done: dict[int, bytes | Exception] = {}
-
-    def work(self, generator: Generator) -> None:
-        """Compile texts until none is left."""
-        while True:
-            try:
-                number = self._left.pop()
-            except IndexError:
-                return
-            try:
-                self._done[number] = generator.object_code(self._texts[number])
-            except Exception as error:  # raised where the results are read
-                self._done[number] = error
-
-    def stop(self) -> None:
-        """Begin no other text."""
-        self._left.clear()
-
-    def results(self) -> list[bytes]:
-        """The object codes in the order of the texts."""
-        codes: list[bytes] = []
-        for number in range(len(self._texts)):
-            code = self._done[number]
-            if isinstance(code, Exception):
-                raise code
-            codes.append(code)
-        return codes

@@ -1,25 +1,31 @@
-"""Modules that a thread compiles before they are asked for, while the stages are at work; what they hold, and where
+"""Modules that threads compile before they are asked for, while the stages are at work; what they hold, and where
 their code goes, is decided elsewhere.
 
-LLVM works without the GIL, so on two processors most of the code of our own products is there when the stages are
-done. Texts are made before the thread begins: each file that it would import, and each time that it would wait for the
+LLVM works without the GIL, so on two processors most of the code of a program is there when its last text is written.
+Texts are made before a thread has them: each file that it would import, and each time that it would wait for the
 GIL, costs it up to 5 ms beside a thread that is at work. Who asks for a module that nobody has begun compiles it
-himself; while he waits for one, he compiles others.
+himself; while he waits for one, he compiles others. Whoever is free takes what lasts longest, so that all are done at
+about the same time.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 
 from jitgrad.compiler import native
+from jitgrad.config import get_num_threads
 
 Text = Callable[[], str]
 
-_lock = threading.Lock()  # of the table and of who begins a task; held for moments
-_busy = threading.Lock()  # held while LLVM works in a thread of ours: a fork waits for its end
+_MOST_WORKERS = 7
+_LINGER = 0.02  # seconds that a thread waits for more
+_GOOD_AGAINST_QUICK = 3  # times as long
+
+_changed = threading.Condition(threading.Lock())  # of the tables and of who begins a task; held for moments
+_busy = tuple(threading.Lock() for _ in range(_MOST_WORKERS))  # held while LLVM works: a fork waits for its end
 
 
 class _Task:
@@ -33,11 +39,10 @@ class _Task:
         self.done = threading.Event()
         self.result: bytes | Exception = b""
 
-    def is_mine(self) -> bool:
-        """Whether the caller is the first to begin it."""
-        with _lock:
-            is_first, self.is_begun = not self.is_begun, True
-        return is_first
+    @property
+    def weight(self) -> int:
+        """About how long it takes."""
+        return len(self.text) * (1 if self.quickly else _GOOD_AGAINST_QUICK)
 
     def do(self, compiled: Callable[[str, bool], bytes]) -> None:
         """Compile it; the error is raised where the code is taken."""
@@ -49,44 +54,98 @@ class _Task:
 
 
 _tasks: dict[str, _Task] = {}
+_workers: set[int] = set()  # the numbers of those that live
 
 
 def begin(modules: Mapping[str, tuple[Text, bool]]) -> None:
-    """Have modules compiled by a thread, in order: by name what gives their text, and whether quickly. Those that are
-    begun already stay so.
+    """Have modules compiled by other threads, as many as a call may use: by name what gives their text, and whether
+    quickly. Those that are begun already stay so; with one thread, who takes them compiles them.
     """
     made = {name: _Task(text(), quickly) for name, (text, quickly) in modules.items() if name not in _tasks}
-    with _lock:
-        new = {name: task for name, task in made.items() if name not in _tasks}
-        _tasks.update(new)
+    with _changed:
+        for name, task in made.items():
+            _tasks.setdefault(name, task)
+        _changed.notify_all()
+        wanted = min(get_num_threads() - 1, _MOST_WORKERS, sum(not task.is_begun for task in _tasks.values()))
+        new = [number for number in range(wanted) if number not in _workers]
+        _workers.update(new)
     if new:
-        with suppress(RuntimeError):  # no more threads: who takes the code compiles it
-            threading.Thread(target=_work, args=(tuple(new.values()),), name="jitgrad-ahead").start()
+        importlib.import_module("jitgrad.compiler._codegen")  # here: a thread beside a busy one takes long for it
+    for number in new:
+        try:
+            threading.Thread(target=_work, args=(number,), name="jitgrad-ahead").start()
+        except RuntimeError:  # no more threads: who takes the code compiles it
+            _workers.discard(number)
 
 
 def take(name: str, text: Text, quickly: bool = False) -> bytes:
     """The object code of a module, once: what a thread has begun, else compiled now. RuntimeError for malformed IR."""
-    with _lock:
+    with _changed:
         task = _tasks.pop(name, None)
     task = task or _Task(text(), quickly)
-    if task.is_mine():
+    if _is_mine(task):
         task.do(_compiled_here)
     while not task.done.is_set():
-        other = next((other for other in tuple(_tasks.values()) if not other.is_begun), None)
+        other = _longest()
         if other is None:
             task.done.wait()
-        elif other.is_mine():
+        else:
             other.do(_compiled_here)
     if isinstance(task.result, Exception):
         raise task.result
     return task.result
 
 
-def _work(tasks: tuple[_Task, ...]) -> None:
-    for task in tasks:
-        with _busy:
-            if task.is_mine():
-                task.do(native.compile_ahead)
+def compile_all(modules: Mapping[str, tuple[Text, bool]]) -> list[bytes]:
+    """The object codes of modules, in order, made by as many threads as a call may use; the first error is raised."""
+    begin(modules)
+    found: list[bytes] = []
+    errors: list[RuntimeError] = []
+    for name, (text, quickly) in modules.items():
+        try:
+            found.append(take(name, text, quickly))
+        except RuntimeError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return found
+
+
+def _is_mine(task: _Task) -> bool:
+    """Whether the caller is the first to begin it."""
+    with _changed:
+        is_first, task.is_begun = not task.is_begun, True
+    return is_first
+
+
+def _longest() -> _Task | None:
+    """The longest task that nobody has begun; the caller has begun it then."""
+    with _changed:
+        task = max((t for t in _tasks.values() if not t.is_begun), key=lambda t: t.weight, default=None)
+        if task is not None:
+            task.is_begun = True
+    return task
+
+
+def _work(number: int) -> None:
+    while _goes_on(number):
+        with _busy[number]:
+            task = _longest()
+            if task is not None:
+                task.do(_compiled_beside)
+
+
+def _goes_on(number: int) -> bool:
+    """Whether there is something to do, now or in a moment; if not, the thread of that number ends."""
+    with _changed:
+        is_wanted = _changed.wait_for(lambda: any(not t.is_begun for t in _tasks.values()), _LINGER)
+        if not is_wanted:
+            _workers.discard(number)
+    return is_wanted
+
+
+def _compiled_beside(text: str, quickly: bool) -> bytes:
+    return native.compile_beside(text, quickly)
 
 
 def _compiled_here(text: str, quickly: bool) -> bytes:
@@ -94,17 +153,20 @@ def _compiled_here(text: str, quickly: bool) -> bytes:
 
 
 def _before_fork() -> None:
-    _busy.acquire()
-    _lock.acquire()
+    for lock in _busy:
+        lock.acquire()
+    _changed.acquire()
 
 
 def _after_fork() -> None:
-    _lock.release()
-    _busy.release()
+    _changed.release()
+    for lock in _busy:
+        lock.release()
 
 
 def _after_fork_in_child() -> None:
     """Threads stayed with the parent: what they had begun, who takes it begins anew."""
+    _workers.clear()
     for task in _tasks.values():
         task.is_begun = task.done.is_set()
     _after_fork()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from jitgrad import recording
+from jitgrad.compiler import ahead, native, tiers
 from jitgrad.compiler import llvmir as ir
-from jitgrad.compiler import native, tiers
 from jitgrad.compiler.cache import KernelCache, kernel_cache
 from jitgrad.compiler.emit import emit_kernel
 from jitgrad.compiler.kernels import (
@@ -80,22 +80,33 @@ def load_kernels(kernels: Sequence[Kernel]) -> list[str]:
 
 def _compile(kernels: Mapping[str, Kernel]) -> None:
     """Compile and load kernels, several at a time; with threads, quickly now and well in the background."""
-    quick: dict[str, str] = {}
+    is_quick = config.quick_start and get_num_threads() > 1
     with recording.span("emit", f"{len(kernels)} kernels"):
-        if config.quick_start and get_num_threads() > 1:
-            texts = {key: str(kernel_module(kernel, _quick_name(key), True)) for key, kernel in kernels.items()}
-            quick = {key: text for key, text in texts.items() if tiers.may_be_compiled_twice(text)}
-        once = {key: str(kernel_module(k, function_name(key))) for key, k in kernels.items() if key not in quick}
-    for key, code in zip(once, _compiled(list(once.values()), map(function_name, once)), strict=True):
-        kernel_cache().put(key, code)
-        enter_kernel(key, code[function_name(key)])
-    names = list(map(_quick_name, quick))
-    for key, name, code in zip(quick, names, _compiled(list(quick.values()), names, quickly=True), strict=True):
-        enter_kernel(key, code[name])
+        modules = [_begun(key, kernel, is_quick) for key, kernel in kernels.items()]
+    with recording.span("codegen", f"{len(modules)} kernels"):
+        codes = ahead.compile_all({name: (text, quickly) for name, text, quickly in modules})
+    improved: list[tiers.Task] = []
+    for (key, kernel), (name, _, quickly), code in zip(kernels.items(), modules, codes, strict=True):
+        loaded = native.load_object(code, [name])
+        enter_kernel(key, loaded[name])
+        if quickly:
+            improved.append(tiers.Task(partial(_text_beside, key, kernel), partial(_replace, key, kernel_cache())))
+        else:
+            kernel_cache().put(key, loaded)
     statistics.compiles += len(kernels)
-    improve([
-        tiers.Task(partial(_text_beside, key, kernels[key]), partial(_replace, key, kernel_cache())) for key in quick
-    ])  # fmt: skip
+    improve(improved)
+
+
+def _begun(key: str, kernel: Kernel, is_quick: bool) -> tuple[str, Callable[[], str], bool]:
+    """A kernel's function, what gives its text, and whether it is compiled quickly. Threads may begin it at once, while
+    the texts of others are written.
+    """
+    name = _quick_name(key) if is_quick else function_name(key)
+    text = str(kernel_module(kernel, name, is_quick))
+    if is_quick and not tiers.may_be_compiled_twice(text):
+        return _begun(key, kernel, False)
+    ahead.begin({name: (partial(str, text), is_quick)})
+    return name, partial(str, text), is_quick
 
 
 def _quick_name(key: str) -> str:
@@ -125,12 +136,6 @@ def _giving_way(turn: float) -> Callable[[], None]:
 def improve(tasks: list[tiers.Task]) -> None:
     """Have quick code replaced by good code in the background."""
     improver.add(tasks)
-
-
-def _compiled(texts: Sequence[str], names: Iterable[str], quickly: bool = False) -> list[native.NativeCode]:
-    with recording.span("codegen", f"{len(texts)} kernels{', quickly' * quickly}"):
-        codes = native.compile_to_objects(texts, quickly)
-    return [native.load_object(code, [name]) for code, name in zip(codes, names, strict=True)]
 
 
 def _replace(key: str, cache: KernelCache, object_code: bytes) -> tuple[int, int]:

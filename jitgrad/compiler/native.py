@@ -42,7 +42,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from jitgrad.compiler import elf
-from jitgrad.config import get_num_threads
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir
@@ -88,7 +87,8 @@ def compile_module(
 def compile_to_object(module: ir.Module | str, link: Sequence[Any] = (), quickly: bool = False) -> bytes:
     """Compile a module to relocatable object code for this machine, without loading it."""
     if not link:
-        return compile_to_objects([str(module)], quickly)[0]
+        with _lock:
+            return compile_beside(str(module), quickly)
     from numba.core.compiler_lock import global_compiler_lock
 
     from jitgrad.compiler import _codegen
@@ -97,28 +97,13 @@ def compile_to_object(module: ir.Module | str, link: Sequence[Any] = (), quickly
         return _codegen.linked_code(str(module), link)
 
 
-def compile_to_objects(texts: Sequence[str], quickly: bool = False) -> list[bytes]:
-    """Compile modules, each on its own, by as many threads as a call may use; RuntimeError for malformed IR."""
-    from jitgrad.compiler import _codegen
-
-    with _lock:
-        return _codegen.object_codes(texts, get_num_threads(), _codegen.QUICK if quickly else _codegen.GOOD)
-
-
-def compile_in_background(text: str) -> bytes:
+def compile_beside(text: str, quickly: bool = False) -> bytes:
     """Compile a module while others may be compiled in other threads. The caller sees to it that no fork comes
-    between, and that there is one such call at a time.
+    between.
     """
     from jitgrad.compiler import _codegen
 
-    return _codegen.background_code(text)
-
-
-def compile_ahead(text: str, quickly: bool) -> bytes:
-    """The same for the thread of ahead.py."""
-    from jitgrad.compiler import _codegen
-
-    return _codegen.ahead_code(text, _codegen.QUICK if quickly else _codegen.GOOD)
+    return _codegen.object_code(text, _codegen.QUICK if quickly else _codegen.GOOD)
 
 
 def load_object(object_code: bytes, names: Iterable[str]) -> NativeCode:

@@ -101,7 +101,7 @@ class Improver:
     def _do(self, task: Task) -> None:
         text = task.text()
         with self._busy:
-            object_code = native.compile_in_background(text)
+            object_code = native.compile_beside(text)
         old, new = task.enter(object_code)
         with self._lock:
             self._replaced[old] = new
