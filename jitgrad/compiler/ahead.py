@@ -39,11 +39,6 @@ class _Task:
         self.done = threading.Event()
         self.result: bytes | Exception = b""
 
-    @property
-    def weight(self) -> int:
-        """About how long it takes."""
-        return len(self.text) * (1 if self.quickly else _GOOD_AGAINST_QUICK)
-
     def do(self, compiled: Callable[[str, bool], bytes]) -> None:
         """Compile it; the error is raised where the code is taken."""
         try:
@@ -80,6 +75,28 @@ def begin(modules: Mapping[str, tuple[Text, bool]]) -> None:
 
 def take(name: str, text: Text, quickly: bool = False) -> bytes:
     """The object code of a module, once: what a thread has begun, else compiled now. RuntimeError for malformed IR."""
+    result = _result(name, text, quickly)
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def compile_all(modules: Mapping[str, tuple[Text, bool]]) -> list[bytes]:
+    """The object codes of modules, in order, made by as many threads as a call may use; the first error is raised."""
+    texts = {name: (text(), quickly) for name, (text, quickly) in modules.items()}
+    longest_first = sorted(texts, key=lambda name: -_weight(*texts[name]))
+    begin({name: modules[name] for name in longest_first[1:]})
+    done = {name: _result(name, *modules[name]) for name in longest_first}
+    codes: list[bytes] = []
+    for name in modules:
+        result = done[name]
+        if isinstance(result, Exception):
+            raise result
+        codes.append(result)
+    return codes
+
+
+def _result(name: str, text: Text, quickly: bool) -> bytes | Exception:
     with _changed:
         task = _tasks.pop(name, None)
     task = task or _Task(text(), quickly)
@@ -91,24 +108,12 @@ def take(name: str, text: Text, quickly: bool = False) -> bytes:
             task.done.wait()
         else:
             other.do(_compiled_here)
-    if isinstance(task.result, Exception):
-        raise task.result
     return task.result
 
 
-def compile_all(modules: Mapping[str, tuple[Text, bool]]) -> list[bytes]:
-    """The object codes of modules, in order, made by as many threads as a call may use; the first error is raised."""
-    begin(modules)
-    found: list[bytes] = []
-    errors: list[RuntimeError] = []
-    for name, (text, quickly) in modules.items():
-        try:
-            found.append(take(name, text, quickly))
-        except RuntimeError as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
-    return found
+def _weight(text: str, quickly: bool) -> int:
+    """About how long a module takes."""
+    return len(text) * (1 if quickly else _GOOD_AGAINST_QUICK)
 
 
 def _is_mine(task: _Task) -> bool:
@@ -121,7 +126,8 @@ def _is_mine(task: _Task) -> bool:
 def _longest() -> _Task | None:
     """The longest task that nobody has begun; the caller has begun it then."""
     with _changed:
-        task = max((t for t in _tasks.values() if not t.is_begun), key=lambda t: t.weight, default=None)
+        waiting = (task for task in _tasks.values() if not task.is_begun)
+        task = max(waiting, key=lambda task: _weight(task.text, task.quickly), default=None)
         if task is not None:
             task.is_begun = True
     return task

@@ -81,8 +81,11 @@ def load_kernels(kernels: Sequence[Kernel]) -> list[str]:
 def _compile(kernels: Mapping[str, Kernel]) -> None:
     """Compile and load kernels, several at a time; with threads, quickly now and well in the background."""
     is_quick = config.quick_start and get_num_threads() > 1
+    modules: list[tuple[str, Callable[[], str], bool]] = []
     with recording.span("emit", f"{len(kernels)} kernels"):
-        modules = [_begun(key, kernel, is_quick) for key, kernel in kernels.items()]
+        for key, kernel in kernels.items():
+            ahead.begin({name: (text, quickly) for name, text, quickly in modules[-1:]})  # while the next is written
+            modules.append(_module_of(key, kernel, is_quick))
     with recording.span("codegen", f"{len(modules)} kernels"):
         codes = ahead.compile_all({name: (text, quickly) for name, text, quickly in modules})
     improved: list[tiers.Task] = []
@@ -97,15 +100,12 @@ def _compile(kernels: Mapping[str, Kernel]) -> None:
     improve(improved)
 
 
-def _begun(key: str, kernel: Kernel, is_quick: bool) -> tuple[str, Callable[[], str], bool]:
-    """A kernel's function, what gives its text, and whether it is compiled quickly. Threads may begin it at once, while
-    the texts of others are written.
-    """
+def _module_of(key: str, kernel: Kernel, is_quick: bool) -> tuple[str, Callable[[], str], bool]:
+    """A kernel's function, what gives its text, and whether it is compiled quickly."""
     name = _quick_name(key) if is_quick else function_name(key)
     text = str(kernel_module(kernel, name, is_quick))
     if is_quick and not tiers.may_be_compiled_twice(text):
-        return _begun(key, kernel, False)
-    ahead.begin({name: (partial(str, text), is_quick)})
+        return _module_of(key, kernel, False)
     return name, partial(str, text), is_quick
 
 
