@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import resource
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +18,7 @@ import jitgrad as jg
 from jitgrad.compiler import stages
 from jitgrad.compiler.bind import BoundCluster, bind_cluster
 from jitgrad.compiler.buffers import ArenaPlan, Lifetime, aligned, lend_outputs, plan_arena, plan_memory
-from jitgrad.compiler.pools import arena_for
+from jitgrad.compiler.pools import HUGE_BYTES, Arena, arena_for
 from jitgrad.program import Program
 from tests.random_programs import LARGE, random_program
 from tests.tolerances import assert_same_up_to_rounding
@@ -238,3 +242,34 @@ def test_calls_at_the_same_time_have_an_arena_each() -> None:
     assert arena_for(1 << 20) is second
     first.give_back()
     second.give_back()
+
+
+def _resident_bytes(arena: Arena) -> int:
+    """How much of an arena is memory, by pages."""
+    start, end = arena.busy_address & -mmap.PAGESIZE, arena.address + arena.nbytes
+    pages = np.zeros(-(start - end) // mmap.PAGESIZE + 1, np.uint8)
+    room = ctypes.c_size_t(end - start)
+    assert not ctypes.CDLL(None).mincore(ctypes.c_void_p(start), room, ctypes.c_void_p(pages.ctypes.data))
+    return int(np.sum(pages & 1)) * mmap.PAGESIZE
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux which pages are memory")
+@pytest.mark.parametrize("nbytes", [2_100_000, 3_245_440, 4_815_936, 6_586_624, 33_591_296])
+def test_an_arena_takes_the_memory_that_its_plan_says(nbytes: int) -> None:
+    arena = Arena(1 << nbytes.bit_length())
+    arena.reach(nbytes)
+    arena._memory[arena.address - arena._memory.ctypes.data :][:nbytes] = 1
+    assert nbytes <= _resident_bytes(arena) <= nbytes + 2 * mmap.PAGESIZE
+
+
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage/enabled").exists(), reason="the system has no huge pages"
+)
+def test_huge_pages_reach_as_far_as_calls_do() -> None:
+    arena = arena_for(5 * HUGE_BYTES)
+    arena.give_back()
+    assert arena_for(7 * HUGE_BYTES + 5) is arena
+    arena.give_back()
+    assert arena._huge_bytes == 7 * HUGE_BYTES and arena.busy_address % HUGE_BYTES == 0
+    assert arena_for(5 * HUGE_BYTES) is arena and arena._huge_bytes == 7 * HUGE_BYTES
+    arena.give_back()

@@ -26,14 +26,18 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from sys import getrefcount
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from jitgrad import recording
 
+if TYPE_CHECKING:
+    from mmap import mmap
+
 ALIGNMENT = 64
+HUGE_BYTES = 2 << 20
 SMALL_BYTES = 64 * 1024
 _PAGE_BYTES = 4096
 _MAX_KNOWN_BYTES = 1 << 30
@@ -188,16 +192,31 @@ class Arena:
     A call takes it and gives it back; `busy_address` is that of the word that tells, which machine code uses too.
     """
 
-    __slots__ = ("__weakref__", "_busy", "_memory", "address", "busy_address", "nbytes")
+    __slots__ = (
+        "__weakref__", "_busy", "_huge_bytes", "_mapping", "_memory", "_start", "address", "busy_address", "nbytes"
+    )  # fmt: skip
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
-        self._memory = np.empty(nbytes + 2 * ALIGNMENT, np.uint8)
-        start = -self._memory.ctypes.data % ALIGNMENT
-        self._busy = self._memory[start : start + 8].view(np.int64)
+        self._huge_bytes = 0
+        self._mapping = _small_pages(nbytes + ALIGNMENT + HUGE_BYTES) if nbytes > HUGE_BYTES else None
+        alignment = HUGE_BYTES if self._mapping else ALIGNMENT
+        room = self._mapping or np.empty(nbytes + 2 * ALIGNMENT, np.uint8)
+        self._memory = np.frombuffer(room, np.uint8)
+        self._start = -self._memory.ctypes.data % alignment
+        self._busy = self._memory[self._start : self._start + 8].view(np.int64)
         self._busy[0] = 0
         self.busy_address = int(self._busy.ctypes.data)
         self.address = self.busy_address + ALIGNMENT
+
+    def reach(self, nbytes: int) -> None:
+        """Have huge pages where a call fills all of one; what it fills of the next would make memory of the whole."""
+        whole = (nbytes + ALIGNMENT) // HUGE_BYTES * HUGE_BYTES
+        if self._mapping and whole > self._huge_bytes:
+            from mmap import MADV_HUGEPAGE
+
+            self._mapping.madvise(MADV_HUGEPAGE, self._start, whole)
+            self._huge_bytes = whole
 
     def take(self) -> bool:
         """Whether no call was using it; then this one does."""
@@ -209,6 +228,18 @@ class Arena:
     def give_back(self) -> None:
         """The call is over."""
         self._busy[0] = 0
+
+
+def _small_pages(nbytes: int) -> mmap | None:
+    """Fresh memory in small pages, also where the system would choose; None where it has no others."""
+    import mmap
+
+    try:
+        mapping = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        mapping.madvise(mmap.MADV_NOHUGEPAGE)
+    except (AttributeError, OSError):
+        return None
+    return mapping
 
 
 _shared: dict[int, list[weakref.ref[Arena]]] = {}
@@ -229,8 +260,10 @@ def arena_for(nbytes: int) -> Arena:
     for reference in known:
         found = reference()
         if found is not None and found.take():
+            found.reach(nbytes)
             return found
     arena = Arena(size)
     arena.take()
+    arena.reach(nbytes)
     _shared[size] = [reference for reference in known if reference() is not None] + [weakref.ref(arena)]
     return arena
