@@ -1,10 +1,10 @@
 """`python -m benchmarks.memory`: what the plan says of each workload's memory, and what the process shows.
 
-Each workload has a process of its own, which compiles it for small arrays first, so that the memory of the compiler is
-not counted. Then, for the arrays of the benchmark:
+Each workload has a process of its own, in which it is called until all is compiled, and the memory of its arenas and
+results is given back to the system: what the compiler takes, and what is made once for all calls, is not counted. Then:
 
     arena, alive, ratio   the plan: bytes of the arena, most bytes of temporaries alive at once, and one over the other
-    process               peak of resident memory in the first run, beyond arguments and results
+    process               peak of resident memory in a call on fresh memory, beyond arguments and results
     faults                minor page faults of a call, results dropped as the next ones come
     growth                of resident memory over so many calls, after as many before
     at once               four threads that call at the same time: whether each gets the same bits as alone, and growth
@@ -18,6 +18,7 @@ import contextlib
 import ctypes
 import gc
 import json
+import mmap
 import os
 import resource
 import subprocess
@@ -34,11 +35,12 @@ import jitgrad as jg
 from benchmarks.tables import aligned, chosen_workloads
 from benchmarks.worker import memory
 from benchmarks.workloads import WORKLOADS
-from jitgrad.compiler.pools import outputs
+from jitgrad.compiler.pools import Arena, outputs
 from jitgrad.compiler.tiers import improver
 
 ROOT = Path(__file__).resolve().parent.parent
 CALLERS = 4
+CALLS_UNTIL_COMPILED = 5
 ROUNDS = 6
 HEAD = ("MB", "arguments", "results", "arena", "alive", "ratio", "process", "faults", "growth", "calls", "at once")
 
@@ -47,10 +49,11 @@ def measure(name: str, calls: int, seconds: float) -> dict[str, Any]:
     """The figures of one workload, in bytes; in a process that has done nothing else."""
     workload = WORKLOADS[name]
     f = jg.compile(jg.value_and_grad(workload.losses["numpy"], workload.argnums, workload.has_aux))
-    f(*workload.make(0.02))
     arrays = workload.make(1.0)
     figures = _plan(f, arrays)
-    improver.wait()  # what the compiler takes is not a call's
+    for _ in range(CALLS_UNTIL_COMPILED):
+        f(*arrays)
+    improver.wait()
     level = _fresh_level()
     result = f(*arrays)
     figures["results"] = sum(a.nbytes for a in _arrays(result))
@@ -72,13 +75,26 @@ def _plan(f: Any, arrays: Sequence[Any]) -> dict[str, Any]:
 
 
 def _fresh_level() -> int:
-    """Resident memory without what the pool or the allocator keeps; the peak begins again, where the system can."""
+    """Resident memory without what arenas, the pool or the allocator keep; the peak begins again, where the system
+    can.
+    """
     outputs.release()
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):
+        for arena in [o for o in gc.get_objects() if type(o) is Arena]:
+            _give_back(arena)
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
     return memory("VmRSS")
+
+
+def _give_back(arena: Arena) -> None:
+    """Leave an arena without memory, but for pages that others have a part of."""
+    page = mmap.PAGESIZE
+    start, end = -(-arena.address // page) * page, (arena.address + arena.nbytes) // page * page
+    if start < end:
+        room = ctypes.c_size_t(end - start)
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), room, mmap.MADV_DONTNEED)
 
 
 def _arrays(result: Any) -> list[Any]:
