@@ -13,6 +13,7 @@ import scipy.special
 from vecmath_oracle import FUNCTIONS, Function, compiled, errors_against_float64, errors_against_mpmath, samples
 
 from jitgrad.compiler import vecmath
+from jitgrad.compiler.machine import has_scaling
 
 _POINTS = {"digamma": 1500, "polygamma1": 1500, "gammaln": 2000, "erfinv": 1500}
 _DTYPES = [np.float32, np.float64]
@@ -59,6 +60,19 @@ def test_calls_give_the_same_bits_as_what_is_written_out(function: Function, dty
     lanes = registers * 32 // np.dtype(dtype).itemsize
     called = compiled(function.name, dtype, lanes, shared_bytes=32)(*args)
     assert called.tobytes() == compiled(function.name, dtype, lanes)(*args).tobytes()
+
+
+@pytest.mark.skipif(not has_scaling(), reason="the processor has no such instruction")
+@_dtypes
+@pytest.mark.parametrize("name", ["exp", "exp2", "power", "erfc", "sigmoid", "softplus", "logaddexp"])
+def test_one_instruction_scales_as_two_factors_do(name: str, dtype: type) -> None:
+    (function,) = (function for function in FUNCTIONS if function.name == name)
+    args = samples(function, dtype, 20_000, np.random.default_rng(9))
+    edges = np.array([-np.inf, np.inf, np.nan, -104.5, -88.0, 88.8, -745.2, -708.5, 709.9, 1023.9, -1074.5], dtype)
+    args = tuple(np.concatenate([arg, edges]) for arg in args)
+    for lanes in (16, 64):
+        with_instruction, without = (compiled(name, dtype, lanes, scaling=scaling)(*args) for scaling in (True, False))
+        assert np.array_equal(with_instruction, without, equal_nan=True)
 
 
 @_dtypes

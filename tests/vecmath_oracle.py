@@ -13,6 +13,7 @@ import scipy.special
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler import native, vecmath
+from jitgrad.compiler.machine import has_scaling
 
 _ELEMENT = {np.float32: ir.FloatType(), np.float64: ir.DoubleType()}
 _I64 = ir.IntType(64)
@@ -70,13 +71,16 @@ FUNCTIONS = (
 
 
 @cache
-def compiled(name: str, dtype: type, lanes: int, shared_bytes: int = 0) -> Callable[..., np.ndarray]:
+def compiled(
+    name: str, dtype: type, lanes: int, shared_bytes: int = 0, scaling: bool | None = None
+) -> Callable[..., np.ndarray]:
     """A loop that applies the function to arrays of the dtype, that many lanes at a time; 0 is the scalar form.
 
-    ``shared_bytes``: by calls for so many bytes, compiled quickly.
+    ``shared_bytes``: by calls for so many bytes, compiled quickly; ``scaling``: whether one instruction multiplies by
+    powers of two, None for what this machine has.
     """
-    title = f"vecmath_{name}_{np.dtype(dtype).name}_{lanes}_{shared_bytes}"
-    module = ir.Module(title, shared_bytes=shared_bytes)
+    title = f"vecmath_{name}_{np.dtype(dtype).name}_{lanes}_{shared_bytes}_{scaling}"
+    module = ir.Module(title, shared_bytes=shared_bytes, has_scaling=has_scaling() if scaling is None else scaling)
     arity, step = vecmath.ARITY[name], max(lanes, 1)
     _write_loop(module, title, name, _ELEMENT[dtype], lanes)
     signature = ctypes.CFUNCTYPE(None, ctypes.c_int64, *[ctypes.c_void_p] * (arity + 1))

@@ -54,6 +54,12 @@ def has_fma() -> bool:
 
 
 @functools.cache
+def has_scaling() -> bool:
+    """Whether one instruction multiplies a register of 64 bytes by powers of two."""
+    return "+avx512f" in native.target_description().replace(",", " ").split()
+
+
+@functools.cache
 def emitter_version() -> str:
     """A hash of the emitter's own source."""
     digest = hashlib.sha256()
@@ -151,6 +157,6 @@ def kernel_module(
     """The LLVM module of a kernel: fast code, or little of it, which is compiled ``quickly``; both give the same
     bits. ``pause`` is called again and again meanwhile.
     """
-    module = ir.Module(name, has_fma(), vector_bytes() if quickly else 0)
+    module = ir.Module(name, has_fma(), vector_bytes() if quickly else 0, has_scaling())
     emit_kernel(module, kernel, name, vector_bytes(), pause)
     return module

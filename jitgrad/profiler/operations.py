@@ -18,12 +18,13 @@ from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.bind import BoundCluster
 from jitgrad.compiler.loopir import Accumulator, Kernel, Let, Literal, Load, Loop, Statement, Update
 from jitgrad.compiler.lower import CompiledCluster, Lowered
+from jitgrad.compiler.machine import has_scaling
 from jitgrad.compiler.scalar_emit import emit_op
 from jitgrad.compiler.scalar_values import element_type
 from jitgrad.executable import Executable
 from jitgrad.spec import DType
 
-_LANES = 8
+_REGISTER, _LEAST = 64, np.dtype(np.float32)  # a whole register, for which vector code is written best
 _INSTRUCTION = re.compile(r'^\s*%\S+ = (?:tail )?(call|[a-z]+)\b(?:.*?@"?([\w.]+))?', re.MULTILINE)
 _FREE = {"bitcast", "phi", "load", "getelementptr", "insertelement", "shufflevector", "extractelement", "alloca"}
 
@@ -116,10 +117,11 @@ def _update(combine: str) -> Operations:
 @functools.cache
 def _operations_of_op(op: str, given: tuple[DType, ...], out: DType) -> Operations:
     """What the emitter makes of a scalar op for one element."""
-    types = [ir.VectorType(element_type(dtype), _LANES) for dtype in given]
-    function = ir.Function(ir.Module("op"), ir.FunctionType(ir.VoidType(), types), "op")
+    lanes = _REGISTER // max(d.itemsize for d in (out, *given, _LEAST))
+    types = [ir.VectorType(element_type(dtype), lanes) for dtype in given]
+    function = ir.Function(ir.Module("op", has_scaling=has_scaling()), ir.FunctionType(ir.VoidType(), types), "op")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    emit_op(builder, op, function.args, given, out, _LANES)
+    emit_op(builder, op, function.args, given, out, lanes)
     found = Counter(_kind(*match) for match in _INSTRUCTION.findall(function.definition()))
     return Operations(found["product"], found["division"], found["other"])
 

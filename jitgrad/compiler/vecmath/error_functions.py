@@ -99,7 +99,7 @@ def erfc(x: Real) -> Real:
     r, low = fast_two_sum(r, low - error)
     lost = residual * (scale * 0.83)
     growth = fma(scale, r, fma(scale, expm1_tail(r, low), fma(lost, r, lost)))
-    value = scaled(scale + growth, biased)
+    value = scaled(scale + growth, n, biased)
     return select(abs(x) < 0.625, 1.0 - _erf_near_0(x), select(x < 0.0, 2.0 - value, value))
 
 

@@ -17,6 +17,8 @@ from jitgrad.compiler import llvmir as ir
 
 Number: TypeAlias = int | float
 Operand: TypeAlias = "Real | int | float"
+_REGISTER_BITS = 512  # of processors that multiply by powers of two
+_ROUNDED_AS_EVER = 4  # by the processor's mode, which is to the nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class Lanes:
         self.fraction_bits = 52 if self.is_double else 23
         self.bias = 1023 if self.is_double else 127
         self.bits_type = self.shaped(ir.IntType(self.width))
+        whole = self.count * self.width % _REGISTER_BITS == 0 < self.count
+        self.has_scaling = builder.module.has_scaling and whole
         self.suffix = (f"v{self.count}" if self.count else "") + f"f{self.width}"
 
     def shaped(self, element: ir.Type) -> ir.Type:
@@ -320,6 +324,40 @@ def two_product(x: Real, y: Operand) -> tuple[Real, Real]:
 def power_of_two(biased: Bits) -> Real:
     """2**(b - bias) for the low bits b of the integers, 0 < b < 2*bias + 1; higher bits fall out."""
     return (biased << biased.lanes.fraction_bits).real()
+
+
+def times_power_of_two(x: Real, n: Real) -> Real:
+    """x * 2**n for integers n, rounded once, by an instruction of registers with 64 bytes."""
+    lanes, builder = x.lanes, x.lanes.builder
+    count = _REGISTER_BITS // lanes.width
+    register, bits, number = ir.VectorType(lanes.element, count), ir.IntType(count), ir.IntType(32)
+    signature = ir.FunctionType(register, [register, register, register, bits, number])
+    kind = "pd" if lanes.is_double else "ps"
+    function = declare(builder.module, f"llvm.x86.avx512.mask.scalef.{kind}.512", signature)
+    rest = [ir.Constant(register, ir.Undefined), ir.Constant(bits, -1), ir.Constant(number, _ROUNDED_AS_EVER)]
+    parts = [
+        builder.call(function, [*(part_of(builder, v.value, first, count) for v in (x, n)), *rest])
+        for first in range(0, lanes.count, count)
+    ]
+    return Real(lanes, joined(builder, parts))
+
+
+def part_of(builder: ir.IRBuilder, value: ir.Value, first: int, count: int) -> ir.Value:
+    """Neighbouring lanes of a vector; itself where it has no more."""
+    return value if value.type.count == count else builder.shuffle_vector(value, value, _picks(first, count))
+
+
+def joined(builder: ir.IRBuilder, parts: Sequence[ir.Value]) -> ir.Value:
+    """Vectors of one type side by side; a power of two of them."""
+    if len(parts) == 1:
+        return parts[0]
+    half = len(parts) // 2
+    low, high = (joined(builder, side) for side in (parts[:half], parts[half:]))
+    return builder.shuffle_vector(low, high, _picks(0, 2 * low.type.count))
+
+
+def _picks(first: int, count: int) -> ir.Value:
+    return ir.Constant(ir.VectorType(ir.IntType(32), count), list(range(first, first + count)))
 
 
 def rarely(mask: Mask, special: Callable[[], Real], usual: Real) -> Real:

@@ -74,7 +74,7 @@ def _power_of_positive(x: Real, y: Real) -> Real:
     bounded = lower_bound(upper_bound(product, high), low)
     n, biased = nearest_integer(bounded, LOG2_E)
     tail = select(bounded.equals(product), fma(log_low, y, error), 0.0)
-    return scaled(poly(remainder(bounded, n) + tail, EXP), biased)
+    return scaled(poly(remainder(bounded, n) + tail, EXP), n, biased)
 
 
 def _log_in_two_parts(x: Real) -> tuple[Real, Real]:

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from jitgrad.compiler import llvmir as ir
-from jitgrad.compiler.vecmath.lanes import Lanes, declare
+from jitgrad.compiler.vecmath.lanes import Lanes, declare, joined, part_of
 
 Write = Callable[[ir.IRBuilder, Sequence[ir.Value]], ir.Value]
-_INT32 = ir.IntType(32)
 
 
 def call_by_registers(builder: ir.IRBuilder, name: str, args: Sequence[ir.Value], write: Write) -> ir.Value:
@@ -24,18 +23,10 @@ def call_by_registers(builder: ir.IRBuilder, name: str, args: Sequence[ir.Value]
         return builder.call(_function(builder.module, f"{name}.{lanes.suffix}", args, write), args)
     half = lanes.count // 2
     low, high = (
-        call_by_registers(builder, name, [_lanes_of(builder, a, first, half) for a in args], write)
+        call_by_registers(builder, name, [part_of(builder, a, first, half) for a in args], write)
         for first in (0, half)
     )
-    return builder.shuffle_vector(low, high, _picks(0, lanes.count))
-
-
-def _lanes_of(builder: ir.IRBuilder, value: ir.Value, first: int, count: int) -> ir.Value:
-    return builder.shuffle_vector(value, value, _picks(first, count))
-
-
-def _picks(first: int, count: int) -> ir.Value:
-    return ir.Constant(ir.VectorType(_INT32, count), list(range(first, first + count)))
+    return joined(builder, [low, high])
 
 
 def _function(module: ir.Module, name: str, args: Sequence[ir.Value], write: Write) -> ir.Function:
