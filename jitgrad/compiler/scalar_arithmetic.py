@@ -113,30 +113,32 @@ def _zero_or_nan(o: Ops, x: Value) -> Value:
 
 @_op("maximum")
 def _maximum(o: Ops, x: Value, y: Value) -> Value:
-    if o.dtype.kind == "b":
-        return o.builder.or_(x, y)
-    keeps = o.compare(">=", x, y)
-    return o.builder.select(o.builder.or_(keeps, o.is_nan(x)) if o.is_float else keeps, x, y)
+    return o.builder.or_(x, y) if o.dtype.kind == "b" else _further(o, ">", x, y, y)
 
 
 @_op("minimum")
 def _minimum(o: Ops, x: Value, y: Value) -> Value:
-    if o.dtype.kind == "b":
-        return o.builder.and_(x, y)
-    keeps = o.compare("<=", x, y)
-    return o.builder.select(o.builder.or_(keeps, o.is_nan(x)) if o.is_float else keeps, x, y)
+    return o.builder.and_(x, y) if o.dtype.kind == "b" else _further(o, "<", x, y, y)
 
 
 @_op("fmax")
 def _fmax(o: Ops, x: Value, y: Value) -> Value:
-    keeps = o.compare(">=", x, y)
-    return o.builder.select(o.builder.or_(keeps, o.is_nan(y)) if o.is_float else keeps, x, y)
+    return _further(o, ">", x, y, x)
 
 
 @_op("fmin")
 def _fmin(o: Ops, x: Value, y: Value) -> Value:
-    keeps = o.compare("<=", x, y)
-    return o.builder.select(o.builder.or_(keeps, o.is_nan(y)) if o.is_float else keeps, x, y)
+    return _further(o, "<", x, y, x)
+
+
+def _further(o: Ops, relation: str, x: Value, y: Value, nan: Value) -> Value:
+    """y where it is the further one, else x; but y where ``nan`` is NaN.
+
+    The first choice is one instruction, which gives x where either is NaN. The second asks one of them alone: in a
+    reduction what is new, and not what all before it gave, for which it would have to wait.
+    """
+    found = o.builder.select(o.compare(relation, y, x), y, x)
+    return o.builder.select(o.is_nan(nan), y, found) if o.is_float else found
 
 
 @_op("clip")

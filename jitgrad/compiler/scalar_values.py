@@ -125,6 +125,8 @@ def cast(builder: ir.IRBuilder, x: Value, source: DType, target: DType, lanes: i
         return (builder.fpext if target.itemsize > source.itemsize else builder.fptrunc)(x, type_)
     if a == "f":
         return _float_to_integer(ops, x, target)
+    if a == "b" and b == "f":
+        return builder.select(x, ops.const(1, target), ops.const(0, target))
     if b == "f":
         return (builder.sitofp if a == "i" else builder.uitofp)(x, type_)
     if a != "b" and target.itemsize == source.itemsize:
