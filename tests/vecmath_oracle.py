@@ -13,7 +13,7 @@ import scipy.special
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler import native, vecmath
-from jitgrad.compiler.machine import has_scaling
+from jitgrad.compiler.machine import has_avx512
 
 _ELEMENT = {np.float32: ir.FloatType(), np.float64: ir.DoubleType()}
 _I64 = ir.IntType(64)
@@ -80,7 +80,7 @@ def compiled(
     powers of two, None for what this machine has.
     """
     title = f"vecmath_{name}_{np.dtype(dtype).name}_{lanes}_{shared_bytes}_{scaling}"
-    module = ir.Module(title, shared_bytes=shared_bytes, has_scaling=has_scaling() if scaling is None else scaling)
+    module = ir.Module(title, shared_bytes=shared_bytes, has_avx512=has_avx512() if scaling is None else scaling)
     arity, step = vecmath.ARITY[name], max(lanes, 1)
     _write_loop(module, title, name, _ELEMENT[dtype], lanes)
     signature = ctypes.CFUNCTYPE(None, ctypes.c_int64, *[ctypes.c_void_p] * (arity + 1))

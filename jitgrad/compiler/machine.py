@@ -54,8 +54,8 @@ def has_fma() -> bool:
 
 
 @functools.cache
-def has_scaling() -> bool:
-    """Whether one instruction multiplies a register of 64 bytes by powers of two."""
+def has_avx512() -> bool:
+    """Whether the processor has the basic instructions of AVX-512."""
     return "+avx512f" in native.target_description().replace(",", " ").split()
 
 
@@ -157,6 +157,6 @@ def kernel_module(
     """The LLVM module of a kernel: fast code, or little of it, which is compiled ``quickly``; both give the same
     bits. ``pause`` is called again and again meanwhile.
     """
-    module = ir.Module(name, has_fma(), vector_bytes() if quickly else 0, has_scaling())
+    module = ir.Module(name, has_fma(), vector_bytes() if quickly else 0, has_avx512())
     emit_kernel(module, kernel, name, vector_bytes(), pause)
     return module

@@ -18,7 +18,7 @@ from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.bind import BoundCluster
 from jitgrad.compiler.loopir import Accumulator, Kernel, Let, Literal, Load, Loop, Statement, Update
 from jitgrad.compiler.lower import CompiledCluster, Lowered
-from jitgrad.compiler.machine import has_scaling
+from jitgrad.compiler.machine import has_avx512
 from jitgrad.compiler.scalar_emit import emit_op
 from jitgrad.compiler.scalar_values import element_type
 from jitgrad.executable import Executable
@@ -119,7 +119,7 @@ def _operations_of_op(op: str, given: tuple[DType, ...], out: DType) -> Operatio
     """What the emitter makes of a scalar op for one element."""
     lanes = _REGISTER // max(d.itemsize for d in (out, *given, _LEAST))
     types = [ir.VectorType(element_type(dtype), lanes) for dtype in given]
-    function = ir.Function(ir.Module("op", has_scaling=has_scaling()), ir.FunctionType(ir.VoidType(), types), "op")
+    function = ir.Function(ir.Module("op", has_avx512=has_avx512()), ir.FunctionType(ir.VoidType(), types), "op")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     emit_op(builder, op, function.args, given, out, lanes)
     found = Counter(_kind(*match) for match in _INSTRUCTION.findall(function.definition()))

@@ -10,18 +10,18 @@ from jitgrad.compiler.llvmir.values import Value
 
 class Module:
     """Functions and variables by name; ``has_fma`` says that the processor adds a product with one rounding,
-    ``has_scaling`` that one instruction multiplies a register of 64 bytes by powers of two.
+    ``has_avx512`` that it has AVX-512, whose instructions for powers of two others have not.
 
     ``shared_bytes``: what is long and needed often is a function of its own, which works on a register of so many
     bytes; 0: it is written out in each place.
     """
 
     def __init__(
-        self, name: str, has_fma: bool = False, shared_bytes: int = 0, has_scaling: bool = False
+        self, name: str, has_fma: bool = False, shared_bytes: int = 0, has_avx512: bool = False
     ) -> None:
         self.name = name
         self.has_fma = has_fma
-        self.has_scaling = has_scaling
+        self.has_avx512 = has_avx512
         self.shared_bytes = shared_bytes
         self.functions: dict[str, Function] = {}
         self.variables: dict[str, GlobalVariable] = {}

@@ -46,7 +46,7 @@ class Lanes:
         self.bias = 1023 if self.is_double else 127
         self.bits_type = self.shaped(ir.IntType(self.width))
         whole = self.count * self.width % _REGISTER_BITS == 0 < self.count
-        self.has_scaling = builder.module.has_scaling and whole
+        self.has_scaling = builder.module.has_avx512 and whole
         self.suffix = (f"v{self.count}" if self.count else "") + f"f{self.width}"
 
     def shaped(self, element: ir.Type) -> ir.Type:
