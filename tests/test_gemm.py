@@ -25,7 +25,7 @@ TOLERANCE = {"float32": 2e-5, "float64": 1e-13}
 
 @pytest.fixture(autouse=True)
 def all_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gemm, "_is_worse_by_blas", lambda dtype, sizes, transposed: True)
+    monkeypatch.setattr(gemm, "_is_long_sum", lambda sizes: True)
     monkeypatch.setattr(gemm, "_is_wide", lambda dtype, sizes, batch, is_turned: batch > 1)
 
 
@@ -83,7 +83,7 @@ def test_rows_that_share_a_place_in_the_cache(shape: tuple[int, int]) -> None:
 
 
 @needs_registers
-@pytest.mark.parametrize("sizes", [(300, 300, 300), (16, 50, 9000), (1000, 40, 60)])
+@pytest.mark.parametrize("sizes", [(300, 300, 300), (20, 50, 9000), (1000, 40, 60)])
 def test_bits_do_not_depend_on_threads(sizes: tuple[int, int, int]) -> None:
     m, n, k = sizes
     rng = np.random.default_rng(3)
@@ -98,8 +98,8 @@ def test_bits_do_not_depend_on_threads(sizes: tuple[int, int, int]) -> None:
 
 @needs_registers
 def test_parts_of_a_long_sum() -> None:
-    plan = gemm.plan_product(np.dtype("f4"), (16, 50, 10000), 1, (False, False))
-    assert plan is not None
+    plan = gemm.plan_product(np.dtype("f4"), (20, 50, 10000), 1, (False, False))
+    assert plan is not None and plan.form == "tiles"
     assert plan.parts > 8
     assert plan.parts * plan.depth >= 10000 > (plan.parts - 1) * plan.depth
 
@@ -164,7 +164,8 @@ def test_what_is_left_to_blas(monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_ours((16, 10000, 50), True)
     assert is_ours((16, 50, 10000), False)
     assert is_ours((16, 50, 10000), False, 1, "f8")
-    assert not is_ours((16, 10000, 50), True, 1, "f8")
+    assert is_ours((16, 10000, 50), True, 1, "f8")
+    assert not is_ours((12, 10000, 50), True, 1, "f8")
     assert not is_ours((2, 30000, 100), True)
     assert not is_ours((30, 20000, 300), True)
     assert not is_ours((64, 256, 4096), False)
@@ -180,5 +181,6 @@ def test_what_is_left_to_blas(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_ours((16, 10000, 50), False)
     assert not is_ours((1, 10000, 500), True)
     assert not is_ours((16, 10000, 5), True)
+    assert not is_ours((20, 10000, 50), True)
     monkeypatch.setattr(gemm, "vector_bytes", lambda: 32)
     assert not is_ours((16, 10000, 50), True)

@@ -145,3 +145,14 @@ def test_rows_of_scratch_that_are_not_cheap_stay() -> None:
     assert remake_cheap_values(dear) is dear
     running = kernel(double, Update("v1", f32, "add", "v0"))
     assert remake_cheap_values(running) is running
+
+
+def test_what_all_rows_share_is_made_before_them_and_keeps_nothing_out_of_their_loop() -> None:
+    rng = np.random.default_rng(6)
+    z, y = rng.standard_normal((16, 1000)).astype("f4"), rng.standard_normal(1000).astype("f4")
+    compiled = jg.compile(jg.value_and_grad(lambda z, y: np.sum(y * z - np.logaddexp(0.0, z)) / 16))
+    first, *_ = compiled.explain(z, y).kernels.split("def kernel")[1:]
+    assert "scratch" in first
+    assert first.count("for i0 in parallel") == 1
+    for found, expected in zip(compiled(z, y), compiled.interpret(z, y), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)

@@ -10,6 +10,7 @@ from jitgrad.compiler.blas import BlasStep, Operand, product_block
 from jitgrad.compiler.gemv_steps import sum_modules, sum_step
 from jitgrad.compiler.product_code import Module, code_modules, product_address
 from jitgrad.compiler.register_ir import KINDS, tile_names
+from jitgrad.compiler.short_steps import short_steps
 from jitgrad.spec import dtype_name
 
 STUBS = {"float32": "jitgrad_multiply_f32", "float64": "jitgrad_multiply_f64"}
@@ -18,7 +19,7 @@ STUBS = {"float32": "jitgrad_multiply_f32", "float64": "jitgrad_multiply_f64"}
 def product_steps(
     dtype: np.dtype[Any],
     sizes: tuple[int, int, int],
-    cut: tuple[int, int, int, int, int, int, int],
+    cut: tuple[int, int, int, int, int, int, int, str],
     operands: tuple[Operand, Operand, Operand],
     scratch: int,
     part: int,
@@ -29,7 +30,9 @@ def product_steps(
     ``scratch`` is the slot of the workers' memory; ``part`` that of the parts of a sum, one after another, else of C.
     """
     m, n, k = sizes
-    rows, columns, parts, depth, cells, worker_bytes, batch = cut
+    rows, columns, parts, depth, cells, worker_bytes, batch, form = cut
+    if form != "tiles":
+        return short_steps(dtype, sizes, form, cells, operands, part)
     a, b, c = operands
     words = {"m": m, "n": n, "k": k, "rows": rows, "columns": columns, "depth": depth}
     words |= {"scratch_slot": scratch, "scratch_bytes": worker_bytes}

@@ -154,7 +154,9 @@ class _TreeBuilder:
                 break
         if latest is None:
             latest = TreeLoop(axis, body)
-            body.items.append(latest)
+            # What is the same for all rows comes before them: behind some, it would keep others out of their loop.
+            is_same_for_rows = body is self.root and axis > 0 and not reads
+            body.items.insert(0 if is_same_for_rows else len(body.items), latest)
         return latest
 
     def _after(self, body: TreeLoop, reads: set[int]) -> int:

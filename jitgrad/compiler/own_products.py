@@ -15,6 +15,7 @@ from jitgrad.compiler.gemv import plan_vector_product
 from jitgrad.compiler.gemv_steps import vector_modules
 from jitgrad.compiler.nodes import Convolution, Product
 from jitgrad.compiler.product_code import Module, begin_modules
+from jitgrad.compiler.short_steps import short_modules
 from jitgrad.program import Program
 
 
@@ -42,4 +43,8 @@ def _modules_of(program: Program, item: Product) -> dict[str, Module]:
     if vector is not None:
         return vector_modules(dtype, vector.combines, vector.parts > 0)
     own = plan_product(dtype, sizes, batch, transposed)
-    return stub_modules(dtype) if own is None else product_modules(dtype, own.parts > 1)
+    if own is None:
+        return stub_modules(dtype)
+    if own.form != "tiles":
+        return short_modules(dtype, own.form, own.parts > 1)
+    return product_modules(dtype, own.parts > 1)
