@@ -54,6 +54,11 @@ class FirstCalls:
                 self._last = monotonic()
                 self._changed.notify_all()
 
+    @property
+    def are_under_way(self) -> bool:
+        """Whether there is one, in any thread."""
+        return self._count > 0
+
     def _take_turns_as_before(self) -> None:
         if self._turn:
             sys.setswitchinterval(self._turn)

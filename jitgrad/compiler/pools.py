@@ -22,8 +22,8 @@ import os
 import sys
 import threading
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable
 from functools import partial
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -57,7 +57,7 @@ class PoolStatistics(NamedTuple):
     misses: int
 
 
-class _Block(NamedTuple):
+class Block(NamedTuple):
     """An array that owns its memory, which NumPy therefore makes the base of every view; where aligned use
     begins.
     """
@@ -66,11 +66,11 @@ class _Block(NamedTuple):
     offset: int
 
 
-def _references(block: _Block) -> int:
+def _references(block: Block) -> int:
     return getrefcount(block[0])
 
 
-_IDLE_REFERENCES = _references(_Block(np.empty(0, np.uint8), 0))
+_IDLE_REFERENCES = _references(Block(np.empty(0, np.uint8), 0))
 """How often the memory of an idle block is referred to: by its block, and by the act of counting."""
 
 
@@ -79,7 +79,7 @@ class OutputPool:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._classes: OrderedDict[int, list[_Block]] = OrderedDict()  # least recently used class first
+        self._classes: OrderedDict[int, list[Block]] = OrderedDict()  # least recently used class first
         self._nbytes = self._hits = self._misses = 0
         self._lock = threading.Lock()
 
@@ -114,7 +114,20 @@ class OutputPool:
             self._classes.clear()
             self._nbytes = 0
 
-    def _find(self, size: int) -> _Block:
+    def prepare(self, requests: Iterable[int]) -> list[Block]:
+        """Have a block for each array of so many bytes that will be taken soon; those that were made for it now."""
+        made: list[Block] = []
+        with self._lock:
+            for size, count in Counter(block_bytes(nbytes) for nbytes in requests if is_pooled(nbytes)).items():
+                known = self._classes.setdefault(size, [])
+                new = [_new_block(size) for _ in range(count - sum(map(_is_idle, known)))]
+                known += new
+                made += new
+                self._nbytes += size * len(new)
+            self._forget_oldest()
+        return made
+
+    def _find(self, size: int) -> Block:
         """An idle block of the class, the one used last (its lines may still be in cache), or a new one."""
         classes = self._classes
         known = classes.get(size)
@@ -155,7 +168,7 @@ def is_pooled(nbytes: int) -> bool:
     return nbytes >= SMALL_BYTES
 
 
-def _is_idle(block: _Block) -> bool:
+def _is_idle(block: Block) -> bool:
     return _references(block) <= _IDLE_REFERENCES
 
 
@@ -165,9 +178,9 @@ def block_bytes(nbytes: int) -> int:
     return -(-nbytes // step) * step
 
 
-def _new_block(size: int) -> _Block:
+def _new_block(size: int) -> Block:
     memory = np.empty(size + ALIGNMENT, np.uint8)
-    return _Block(memory, -memory.ctypes.data % ALIGNMENT)
+    return Block(memory, -memory.ctypes.data % ALIGNMENT)
 
 
 def _known_limit() -> int:

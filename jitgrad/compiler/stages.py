@@ -5,6 +5,7 @@ Loaded only where a program's plan is neither in memory nor on disk, or has to b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ from jitgrad import recording
 from jitgrad.compiler.alike import Likeness, enter_template, frozen_like, likeness_of, make_template
 from jitgrad.compiler.clusters import Cluster, Clustering, body_cluster, find_clusters
 from jitgrad.compiler.extents import ExtentClasses
+from jitgrad.compiler.firsts import first_calls
 from jitgrad.compiler.freeze import Frozen, freeze_cluster, freeze_op
 from jitgrad.compiler.fusion import plan_fusion
 from jitgrad.compiler.groups import Group, Plan, Step
@@ -20,6 +22,7 @@ from jitgrad.compiler.lower import CompiledCluster, Lowered, LoweredBodies, Lowe
 from jitgrad.compiler.machine import load_kernels
 from jitgrad.compiler.nodes import Convolution, Product, build_nodes
 from jitgrad.compiler.own_products import begin_products
+from jitgrad.compiler.pages import begin_outputs
 from jitgrad.compiler.plankey import has_large_constants
 from jitgrad.compiler.reuse import can_reuse, enter_known, find_known, pattern_of
 from jitgrad.compiler.simplify import simplify_and_watch
@@ -112,7 +115,17 @@ def _compile_simplified(program: Program) -> Compiled:
 def compile_cluster(program: Program, cluster: Cluster) -> CompiledCluster:
     """A cluster's stages, in order; the kernels are in memory afterwards."""
     planned = _plan_cluster(program, cluster)
+    if first_calls.are_under_way:
+        begin_outputs(_sizes_of_outputs(program, planned))
     return _with_keys(planned, iter(load_kernels(list(kernels_of(planned)))))
+
+
+def _sizes_of_outputs(program: Program, planned: CompiledCluster) -> list[int]:
+    """The bytes of the outputs that have memory of their own."""
+    cluster, aliases = planned.cluster, planned.plan.aliases
+    made = {aliases.get(v, v) for v in cluster.outputs} - set(cluster.inputs)
+    specs = [program.specs[v] for v in made]
+    return [math.prod(spec.known_shape) * spec.dtype.itemsize for spec in specs]
 
 
 def _plan_cluster(program: Program, cluster: Cluster) -> CompiledCluster:
