@@ -1,4 +1,4 @@
-"""Pages of outputs that a thread asks for in first calls: they are there, and the run takes them; no other call asks."""
+"""Pages of large outputs that a thread asks for in first calls: they are there, and the run takes them."""
 
 from __future__ import annotations
 
