@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from jitgrad import conditions, pytree, recording
+from jitgrad.compiler.entrance import is_coming
 from jitgrad.compiler.firsts import first_calls
 from jitgrad.config import config, log
 from jitgrad.eagerness import is_eager, local, settled
@@ -347,7 +348,7 @@ class Calls:
             if len(self._once) >= 4 * max_traces:
                 self._once.clear()
             self._once.add(form)
-        elif self._steady is None or not self._steady.knows(form):
+        elif not is_coming() and (self._steady is None or not self._steady.knows(form)):
             with self._lock:
                 if self._steady is None:
                     from jitgrad.steady import Steady

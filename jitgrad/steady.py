@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from jitgrad import pytree
-from jitgrad.compiler.entries import Assembly, Description, Handed, Run, Table, entrance, is_available
+from jitgrad.compiler.entrance import entrance, is_available
+from jitgrad.compiler.entries import Assembly, Description, Handed, Run, Table
 from jitgrad.compiler.entry_layout import CAPACITY
 from jitgrad.compiler.patterns import Array, Equal, Items, Members, Number, Pattern, Same
 from jitgrad.running import Runner

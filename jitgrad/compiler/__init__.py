@@ -8,12 +8,16 @@ from jitgrad import recording
 from jitgrad.compiler.alike import Likeness, Taken, frozen_like
 from jitgrad.compiler.beside import frozen_beside
 from jitgrad.compiler.constants import Array
+from jitgrad.compiler.entrance import begin_entrance
 from jitgrad.compiler.keeping import keep_later
 from jitgrad.compiler.kernels import find_kernels
 from jitgrad.compiler.likeness import Extents, UnlikeError
 from jitgrad.compiler.plankey import plan_key
 from jitgrad.compiler.plans import BoundProgram, Frozen, bind_frozen, find_plan, keep_plan, kernel_keys
+from jitgrad.compiler.product_code import begin_modules
+from jitgrad.compiler.runtime import runtime_modules
 from jitgrad.compiler.stored import dump
+from jitgrad.compiler.unbox import unbox_modules
 from jitgrad.config import config
 from jitgrad.errors import CompileError
 from jitgrad.program import Program
@@ -32,9 +36,11 @@ def bind_program(program: Program) -> BoundProgram:
         facts["hit"] = found is not None
     if found is not None and not config.verify:
         return bind_frozen(lambda: program, *found)
+    begin_modules(runtime_modules() | unbox_modules())  # before much is imported
     from jitgrad.compiler import stages
 
     frozen, holds, likeness = stages.make_plan(program)
+    begin_entrance()
     if found is not None and dump(found[0]) != dump(frozen):
         raise CompileError(f"the plan on disk is not the one that the stages make for\n{program.text}")
     if key is not None and found is None and holds:

@@ -1,11 +1,10 @@
-"""Descriptions of calls as memory for machine code, and the builtins that take calls by them; what a call computes and
-how its results are nested is decided elsewhere.
+"""Descriptions of calls as memory for machine code; which builtins take calls by them (entrance.py), what a call
+computes and how its results are nested is decided elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from itertools import count
 from math import prod
 from typing import Any, NamedTuple
@@ -13,9 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jitgrad import conditions, journal
-from jitgrad.compiler import capi, native
-from jitgrad.compiler.cache import compile_cached
+from jitgrad import journal
 from jitgrad.compiler.entry_layout import (
     CAPACITY,
     CLOCK,
@@ -35,10 +32,7 @@ from jitgrad.compiler.entry_layout import (
 )
 from jitgrad.compiler.patterns import Pattern, Words, held, pack_patterns, plain_dtype
 from jitgrad.compiler.pools import is_pooled, outputs
-from jitgrad.config import get_num_threads
 
-_DOC = "The call of a compiled function."
-_NAME = "jitgrad_call"
 _numbers = count(1)
 
 
@@ -239,31 +233,3 @@ class Table:
         entries[: len(kept)] = kept
         self.memory[COUNT] = len(kept)
         del self._known[description.address]
-
-
-def entrance(table: Table, python: Callable[..., Any]) -> Callable[..., Any]:
-    """A builtin that takes the calls that the table describes, and gives all others to ``python``."""
-    return capi.builtin("call", _call_address(), _DOC, (python, table.memory))
-
-
-def is_available() -> bool:
-    """Whether the interpreter is one that the builtins are made for: CPython with its lock."""
-    return capi.is_cpython() and capi.has_lock()
-
-
-@lru_cache(maxsize=1)
-def _call_address() -> int:
-    capi.register_symbols()
-    capi.register_arrays()
-    native.add_symbol("jitgrad_conditions", conditions.address())
-    native.add_symbol("jitgrad_threads_here", id(get_num_threads))
-    native.add_symbol("jitgrad_admit", id(journal.admit))
-    return compile_cached("call", _call_text, [_NAME])[_NAME]
-
-
-def _call_text() -> str:
-    from jitgrad.compiler.call_ir import call_ir
-    from jitgrad.compiler.driver_os import host_platform
-
-    return call_ir(host_platform())
-

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from jitgrad.compiler import capi, native
 from jitgrad.compiler.cache import compile_cached
 from jitgrad.compiler.pool_layout import MAX_WORKERS, STEP_WORDS
+from jitgrad.compiler.product_code import Module
 from jitgrad.compiler.threads import ThreadPool
 
 __all__ = ["MAX_WORKERS", "Runtime", "StepRecord", "pack_steps", "runtime"]
@@ -76,6 +77,11 @@ class Runtime(NamedTuple):
 def runtime() -> Runtime:
     """The driver of this process, compiled or taken from the cache at its first use."""
     return load_runtime("driver", _driver_text)
+
+
+def runtime_modules() -> dict[str, Module]:
+    """The module of `runtime`, where the process has not got it."""
+    return {} if runtime.cache_info().currsize else {"driver": (_driver_text, False)}
 
 
 def _driver_text() -> str:

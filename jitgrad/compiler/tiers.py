@@ -37,7 +37,7 @@ def may_be_compiled_twice(text: str) -> bool:
 @dataclass(frozen=True, slots=True)
 class Task:
     """A module to compile well, by what gives its text, and what to do with its object code: a function that gives an
-    old and a new address.
+    old and a new address, the same where no record holds one.
     """
 
     text: Callable[[], str]
@@ -103,6 +103,8 @@ class Improver:
         with self._busy:
             object_code = native.compile_beside(text)
         old, new = task.enter(object_code)
+        if old == new:  # code that no record holds
+            return
         with self._lock:
             self._replaced[old] = new
             for reference in self._records:

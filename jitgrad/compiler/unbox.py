@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from jitgrad.compiler import capi
 from jitgrad.compiler.cache import compile_cached
 from jitgrad.compiler.patterns import Array, Number, Words, pack_patterns
+from jitgrad.compiler.product_code import Module
 
 _DOC = "unbox(spec, table, *arguments): False at the first argument that does not fit the spec."
 
@@ -51,6 +52,11 @@ def unboxer() -> Callable[..., bool]:
     capi.register_symbols()
     code = compile_cached("unbox", _unbox_text, ["jitgrad_unbox"])
     return capi.builtin("unbox", code["jitgrad_unbox"], _DOC)
+
+
+def unbox_modules() -> dict[str, Module]:
+    """The module of `unboxer`, where the process has not got it."""
+    return {} if unboxer.cache_info().currsize else {"unbox": (_unbox_text, False)}
 
 
 def _unbox_text() -> str:

@@ -1,0 +1,57 @@
+"""Where the machine code of calls comes from: compiled in the background, found on disk, or made at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_SCRIPT = """
+import types
+import numpy as np
+import jitgrad as jg
+from jitgrad.compiler import ahead, entrance, native
+from jitgrad.compiler.tiers import improver
+
+compiled = []
+compile_to_object = native.compile_to_object
+native.compile_to_object = lambda *args, **kwargs: compiled.append(args) or compile_to_object(*args, **kwargs)
+f, x = jg.compile(lambda x: np.sin(x) + x), np.arange(3.0)
+with improver._busy:
+    results = [f(x) for _ in range({calls})]
+    is_coming = entrance.is_coming()
+    here = any("jitgrad_call" in args[0] for args in compiled)
+    is_builtin = isinstance(f.__call__, types.BuiltinFunctionType)
+improver.wait()
+for _ in range(3):
+    results.append(f(x))
+assert not entrance.is_coming() and isinstance(f.__call__, types.BuiltinFunctionType)
+assert all(result.tobytes() == results[0].tobytes() for result in results)
+print(is_coming, here, is_builtin)
+"""
+
+
+def _run(cache: Path, calls: int = 4, **variables: str) -> str:
+    root = Path(__file__).parent.parent
+    environment = os.environ | {"JITGRAD_CACHE_DIR": str(cache), "PYTHONPATH": str(root), "JITGRAD_QUICK_START": "1"}
+    environment |= {"JITGRAD_NUM_THREADS": "2", "JITGRAD_VERIFY": "0", **variables}
+    command = [sys.executable, "-W", "error", "-c", _SCRIPT.replace("{calls}", str(calls))]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("calls", [1, 5])
+def test_python_takes_calls_until_the_code_is_there_and_the_next_process_finds_it(tmp_path: Path, calls: int) -> None:
+    assert _run(tmp_path, calls) == "True False False"
+    assert _run(tmp_path) == "False False True"
+
+
+@pytest.mark.parametrize("variables", [{"JITGRAD_NUM_THREADS": "1"}, {"JITGRAD_QUICK_START": "0"}])
+def test_the_code_is_compiled_at_once_where_nothing_works_in_the_background(
+    tmp_path: Path, variables: dict[str, str]
+) -> None:
+    assert _run(tmp_path, **variables) == "False True True"
