@@ -12,7 +12,7 @@ import numpy as np
 
 from jitgrad import recording
 from jitgrad.errors import IndexingError, JitgradError, layout, unwritten_error
-from jitgrad.listing import Listing, list_program
+from jitgrad.listing import Listing, list_program, list_scan
 from jitgrad.opdef import Elementwise, Fill, Gather, Library, Scatter
 from jitgrad.program import Instruction, Program, instruction_text
 from jitgrad.sources import operation_text, source_text
@@ -104,14 +104,39 @@ def _listing(program: Program, steps: Sequence[_Step]) -> Listing | None:
 
 def _run_listing(program: Program, listing: Listing, feeds: Sequence[Any]) -> list[Any]:
     try:
-        with np.errstate(all="ignore"):
-            return listing.run(*feeds)
+        return listing.run(*feeds)
     except (IndexError, np.linalg.LinAlgError, JitgradError) as error:
-        trace = error.__traceback__
-        line = trace.tb_next.tb_lineno if trace is not None and trace.tb_next is not None else 0
-        if line not in listing.numbers:
+        number = listing.numbers.get(_line_of(listing, error))
+        if number is None:
             raise
-        raise located(program, program.instructions[listing.numbers[line]], error) from error
+        raise located(program, program.instructions[number], error) from error
+
+
+def _line_of(listing: Listing, error: BaseException) -> int:
+    """The line of a listing that an error went through, 0 for none."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code is not listing.code:
+        trace = trace.tb_next
+    return trace.tb_lineno if trace is not None else 0
+
+
+def scan_steps(
+    program: Program, n_consts: int, n_carry: int, steps: int
+) -> Callable[[Sequence[Any]], list[Any]] | None:
+    """The steps of a scan with this body as one function, as `list_scan` has it; None for the first ones, where
+    somebody records them, and where a shape is not known.
+    """
+    if recording.sinks or not all(program.specs[v].is_known for v in program.outputs):
+        return None
+    cache, key = program._cache, f"scan {n_consts} {n_carry}"
+    found: Listing | None = cache.get(key)
+    if found is None:
+        cache["scan_steps"] = cache.get("scan_steps", 0) + steps
+        if cache["scan_steps"] < _LISTED_FROM:
+            return None
+        reusable = {step.number: step.reusable for step in _prepared(program)[1]}
+        found = cache[key] = list_scan(program, reusable, n_consts, n_carry)
+    return partial(_run_listing, program, found)
 
 
 def _recorded(program: Program, step: _Step) -> _Step:

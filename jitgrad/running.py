@@ -405,8 +405,12 @@ def interpret_fresh(program: Program, arrays: Sequence[Any]) -> list[Any]:
 
 
 def _run_listed(run: Callable[[Sequence[Any]], list[Any]], arrays: Sequence[Any]) -> list[Any]:
-    taken = set(map(id, arrays))
-    return [value if isinstance(value, np.generic) else _fresh(value, taken) for value in run(arrays)]
+    values = run(arrays)
+    for value in values:
+        if not isinstance(value, np.generic):
+            taken = set(map(id, arrays))
+            return [value if isinstance(value, np.generic) else _fresh(value, taken) for value in values]
+    return values
 
 
 def _separate(values: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:

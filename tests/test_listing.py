@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import optree
 import pytest
 from cases import OpCase
 from test_ops import each_row, program_of
@@ -13,6 +14,7 @@ from traced import traced
 import jitgrad as jg
 from jitgrad import interpreter
 from jitgrad.interpreter import interpret
+from jitgrad.listing import list_scan
 from jitgrad.program import Program
 from jitgrad.spec import spec_of
 
@@ -151,3 +153,64 @@ def test_observers_see_the_calls_of_what_is_one_function() -> None:
     with jg.config(debug_nans=True), pytest.raises(FloatingPointError, match="log"):
         fn.interpret(-np.ones(3))
     assert np.isnan(fn.interpret(-np.ones(3))).all()
+
+
+def _counts(carry: Any, x: Any) -> Any:
+    total, kept, count = carry
+    y = np.where(x > 0, total / x, -x) * 0.1
+    return (total + y, kept, count + 1), (y, count, kept[0], 2.0)
+
+
+def _large(carry: Any, x: Any) -> Any:
+    y = np.tanh(carry * x + 1.0) - x
+    return y * y, y
+
+
+SCANS = [
+    (lambda p, xs: jg.scan(lambda s, x: (p[0] + p[1] * s, s * x), p[2], xs), (np.array([1, -0.5, 3]), np.arange(9.0))),
+    (lambda p, xs: jg.scan(_counts, (p, xs[:2], 0), xs, reverse=True), (np.float64(2), np.linspace(-1, 1, 7))),
+    (lambda p, xs: jg.scan(_large, p, xs), (np.ones((300, 200)), np.linspace(-1, 1, 5 * 60_000).reshape(5, 300, 200))),
+    (lambda p, xs: jg.scan(lambda s, x: (s, s), p, xs), (np.float32(2), np.zeros((4, 0)))),
+    (lambda p, xs: jg.scan(lambda s, x: ((), x / 0.0), (), xs), (np.ones(2), np.arange(-2, 3.0))),
+    (lambda p, xs: jg.scan(lambda s, x: ((s[1], s[0]), 1.0), (p, p[::-1]), xs), (np.arange(2.0), np.arange(5))),
+    (lambda p, xs: jg.fori_loop(0, 6, lambda i, s: s * p + i, xs), (np.float64(0.7), np.float64(3))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fn, arrays", SCANS, ids=range(len(SCANS)))
+def test_the_steps_of_a_scan_are_a_loop(
+    monkeypatch: pytest.MonkeyPatch, fn: Any, arrays: tuple[Any, ...]
+) -> None:
+    written: list[Any] = []
+
+    def write(*args: Any) -> Any:
+        written.append(list_scan(*args))
+        return written[-1]
+
+    monkeypatch.setattr(interpreter, "list_scan", write)
+    f = jg.compile(fn)
+    with jg.profile():  # which sees each step
+        expected, _ = optree.tree_flatten(f.interpret(*arrays))
+    assert not written
+    for _ in range(3):
+        results, _ = optree.tree_flatten(f.interpret(*arrays))
+        for a, b in zip(results, expected, strict=True):
+            assert (a.dtype, a.shape) == (b.dtype, b.shape) and a.tobytes() == b.tobytes()
+    assert len(written) == 1
+
+
+def test_an_error_in_a_loop_names_the_instruction() -> None:
+    x = np.arange(3.0)
+    f = jg.compile(lambda x, rows: jg.scan(lambda s, row: (s + x[row], s), 0.0, rows))
+    assert f.interpret(x, np.array([0, 1, 2, 0]))[0] == 3
+    with pytest.raises(IndexError, match="a position is out of bounds") as caught:
+        f.interpret(x, np.array([0, 1, 5, 0]))
+    assert "test_listing.py" in str(caught.value)
+
+
+def test_profiles_see_the_steps_of_a_loop() -> None:
+    f = jg.compile(lambda xs: jg.scan(lambda s, x: (s + np.sin(x), s), 0.0, xs))
+    f.interpret(np.arange(8.0))
+    with jg.profile() as prof:
+        f.interpret(np.arange(8.0))
+    assert sum(event.name == "sin" for event in prof.events) == 8

@@ -26,7 +26,7 @@ import numpy as np
 from jitgrad.control.subgraph import Sub, Subgraph, output_specs, program_of
 from jitgrad.errors import JitgradError, ShapeError, layout
 from jitgrad.graph import Tensor, apply
-from jitgrad.interpreter import interpret
+from jitgrad.interpreter import interpret, scan_steps
 from jitgrad.opdef import Control, OpDef, Params, Specs, Vjp, define
 from jitgrad.program import Program
 from jitgrad.spec import TensorSpec, is_compatible, is_inexact
@@ -96,24 +96,30 @@ def _scan(*arrays: Any, body: Sub, n_consts: int, n_carry: int, length: int | No
     consts, state = arrays[:n_consts], list(arrays[n_consts : n_consts + n_carry])
     xs = arrays[n_consts + n_carry :]
     length = len(xs[0]) if length is None else length
-    ys: list[Any] = []
-    for t in reversed(range(length)) if reverse else range(length):
+    steps = range(length)[::-1] if reverse else range(length)
+    looped = scan_steps(body, n_consts, n_carry, length) if isinstance(body, Program) else None
+    if looped is not None:
+        ys = _empty(body, n_carry, length)
+        items = zip(steps, *[x[::-1] if reverse else x for x in xs], strict=True)
+        return _results([*looped((*consts, *state, items, *ys)), *ys])
+    ys = []
+    for t in steps:
         outputs = _run(body, (*consts, *state, *[x[t] for x in xs]))
         state = outputs[:n_carry]
         if not ys:
             ys = [np.empty((length, *np.shape(y)), np.asarray(y).dtype) for y in outputs[n_carry:]]
         for stack, y in zip(ys, outputs[n_carry:], strict=True):
             stack[t] = y
-    return _results([*state, *(ys if length else _empty(body, n_carry))])
+    return _results([*state, *(ys if length else _empty(body, n_carry, 0))])
 
 
-def _empty(body: Sub, n_carry: int) -> list[Any]:
-    """The stacked items of no step."""
+def _empty(body: Sub, n_carry: int, length: int) -> list[Any]:
+    """Room for the stacked items of so many steps."""
     if isinstance(body, Program):
         specs = [body.specs[v] for v in body.outputs[n_carry:]]
     else:
         specs = [t.spec for t in body.outputs[n_carry:]]
-    return [np.zeros((0, *[n or 0 for n in spec.shape or ()]), spec.dtype) for spec in specs]
+    return [np.empty((length, *[n or 0 for n in spec.shape or ()]), spec.dtype) for spec in specs]
 
 
 def _results(values: Sequence[Any]) -> Any:
