@@ -23,7 +23,10 @@ from jitgrad.program import Instruction, Program
 
 FOLDED_BYTES = 64 * 1024  # larger values that depend on constants alone are made in each run, and dropped
 _IDENTITY, _CONSTANT = Elementwise("identity"), Fill("constant")
-_OPERATORS = {np.add: "+", np.subtract: "-", np.multiply: "*", np.divide: "/"}
+_OPERATORS = {
+    np.add: "+", np.subtract: "-", np.multiply: "*", np.divide: "/", np.equal: "==", np.not_equal: "!=",
+    np.less: "<", np.less_equal: "<=", np.greater: ">", np.greater_equal: ">=",
+}  # fmt: skip
 
 
 class Listing(NamedTuple):
@@ -187,14 +190,14 @@ class _Writer:
         return f"f{number}({', '.join([*map(self._name, ins.inputs), *more])})"
 
     def _operation(self, ins: Instruction) -> str | None:
-        """An element of a vector, a sum or a product of floats as Python has them; None for all else."""
+        """An element of a vector, arithmetic and comparisons of floats as Python has them; None for all else."""
         specs = [self.program.specs[v] for v in (*ins.inputs, *ins.outputs)]
         if ins.op.name == "getslice" and specs[0].rank == 1 and ins.params["drop"]:
             return f"{self._name(ins.inputs[0])}[{ins.params['start'][0]}]"
         impl = ins.op.impl
         if not isinstance(impl, np.ufunc) or impl not in _OPERATORS or len(ins.inputs) != 2 or ins.params:
             return None
-        if not isinstance(ins.op.kind, Elementwise) or any(spec.dtype.kind != "f" for spec in specs):
+        if not isinstance(ins.op.kind, Elementwise) or any(spec.dtype.kind != "f" for spec in specs[:2]):
             return None
         return f" {_OPERATORS[impl]} ".join(map(self._name, ins.inputs))
 
