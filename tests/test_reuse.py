@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -136,3 +137,11 @@ def test_patterns() -> None:
     assert pattern(100, 20) != pattern(100, 21)
     assert pattern(100, 200) != pattern(100, 200, np.float32)
     assert pattern(100, 1) != pattern(100, 0)
+
+
+def test_values_that_nothing_uses_are_part_of_the_pattern() -> None:
+    """Partial results are numbered from the number of values on: a plan must not take them for values."""
+    f = jg.compile(lambda x: np.sum(np.sin(x)) * 2.5)
+    [(stage, _)] = f.stages(np.ones(100))
+    program = stage.program([t.spec for t in stage.feeds])
+    assert pattern_of(program) != pattern_of(replace(program, specs=(*program.specs, program.specs[0])))

@@ -57,8 +57,9 @@ class _PatternWriter:
         return tuple([n if n <= EXACT else -1 - self._extents.setdefault(n, len(self._extents)) for n in shape])
 
     def program(self, program: Program) -> Any:
-        """A program, or a body."""
-        return program.inputs, program.outputs, *self.values(program), *map(self.step, program.instructions)
+        """A program, or a body; partial results are numbered from the number of its values on, used ones or not."""
+        steps = map(self.step, program.instructions)
+        return program.inputs, program.outputs, len(program.specs), *self.values(program), *steps
 
     def values(self, program: Program) -> list[Any]:
         """Shapes and dtypes of the values that a program has."""
