@@ -176,6 +176,22 @@ def test_other_extents_give_the_same_bits(name: str, simplified: list[Any]) -> N
         alike._known.update(templates)
 
 
+COUNTED: dict[str, Fn] = {
+    "a sum of one number": jg.grad(lambda x: np.sum(nn.log_softmax(x) * 0.25)),
+    "one that is a number of the source": lambda x: np.sum(x * 0.0 + 1.5) + 100.0 * x[:3].sum() + np.sum(x * 0.0 + 1.0),
+    "a sum of a column": lambda x: np.sum(np.broadcast_to(x[:2, None] * 2.5, (2, *x.shape)), axis=1) + 100.0,
+    "one that is one": lambda x: np.sum(np.broadcast_to(x[:2, None] * 0.01, (2, *x.shape)), axis=1),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_numbers_that_rules_make_of_extents_are_those_of_the_call(name: str, simplified: list[Any]) -> None:
+    f = jg.compile(COUNTED[name])
+    for n in (100, 200, 300):
+        x = _normal(n)
+        np.testing.assert_allclose(f(x), f.interpret(x), rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [

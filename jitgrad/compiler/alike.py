@@ -189,11 +189,12 @@ class Taken(NamedTuple):
 
 
 def make_template(
-    source: Program, simplified: Program, looked: bool, interpreted: Collection[int], freeze: Freeze
+    source: Program, simplified: Program, looked: bool, counted: bool, interpreted: Collection[int], freeze: Freeze
 ) -> Template | None:
     """The template that serves for programs like ``source``; None when there is none.
 
-    ``looked``: elements of arrays of constants were read. ``interpreted`` are the instructions of the simplified
+    ``looked``: elements of arrays of constants were read; ``counted``: a number may be a count of elements times
+    another, so that it follows from no number of the source. ``interpreted`` are the instructions of the simplified
     program that run in NumPy, with the params of the source. ``freeze`` gives the plan of a program, from it and its
     simplified form.
     """
@@ -213,7 +214,7 @@ def make_template(
             changes.append(_Change(number, source=place))
         else:
             change = _change_of(number, ins, numbers, by_bytes)
-            if change is None:
+            if change is None or (counted and constant_value(ins) is not None and not _is_own(ins, numbers)):
                 return None
             changes += [change] if ins.params else []
         if not is_uniform(ins.op):
@@ -262,6 +263,12 @@ def _change_of(number: int, ins: Instruction, numbers: Numbers, by_bytes: Mappin
         return _Change(number, value=by_bytes.get(key), is_fixed=is_named(splat_number(array).item()))
     others = [value for name, value in ins.params.items() if name not in dict(shapes_in(ins.params))]
     return None if any(map(holds_large, others)) else _Change(number)
+
+
+def _is_own(ins: Instruction, numbers: Numbers) -> bool:
+    """Whether a constant of the simplified program is the number that the source has there, or zero."""
+    number, v = splat_number(ins.params["value"]), ins.outputs[0]
+    return number.item() == 0 or (v in numbers and _bytes_of(numbers[v]) == _bytes_of(number))
 
 
 def _is_settled(change: _Change, ins: Instruction) -> bool:

@@ -50,7 +50,7 @@ def make_plan(source: Program) -> tuple[Frozen, bool, Likeness | None]:
     Where the stages have seen a program of the same pattern, what they made of that serves for this one.
     """
     like = frozen_like(source) if config.verify else None
-    program, looked = _simplified(source)
+    program, looked, counted = _simplified(source)
     pattern = pattern_of(program)
     known = find_known(pattern)
     if known is None or config.verify:
@@ -65,11 +65,11 @@ def make_plan(source: Program) -> tuple[Frozen, bool, Likeness | None]:
         compare_plans(frozen, like.frozen, source)
         likeness: Likeness | None = like.likeness
     else:
-        likeness = _enter_template(source, compiled, looked) if pattern is not None else None
+        likeness = _enter_template(source, compiled, looked, counted) if pattern is not None else None
     return frozen, not (looked and has_large_constants(source)), likeness
 
 
-def _enter_template(source: Program, compiled: Compiled, looked: bool) -> Likeness | None:
+def _enter_template(source: Program, compiled: Compiled, looked: bool, counted: bool) -> Likeness | None:
     """Keep what serves for programs that differ from this one in extents and numbers, if there is such."""
     if not can_reuse(compiled):
         return None
@@ -78,7 +78,7 @@ def _enter_template(source: Program, compiled: Compiled, looked: bool) -> Likene
     def freeze(other: Program, simplified: Program) -> Frozen:
         return freeze_program(other, replace(compiled, program=simplified))
 
-    template = make_template(source, compiled.program, looked, interpreted, freeze)
+    template = make_template(source, compiled.program, looked, counted, interpreted, freeze)
     if template is None:
         return None
     enter_template(template)
@@ -96,13 +96,14 @@ def compile_program(source: Program) -> Compiled:
     return _compile_simplified(_simplified(source)[0])
 
 
-def _simplified(source: Program) -> tuple[Program, bool]:
+def _simplified(source: Program) -> tuple[Program, bool, bool]:
+    """The program, whether elements of constants were read, and whether a rule has made a number of an extent."""
     with recording.span("simplify", source.name):
-        program, _, looked = simplify_and_watch(source)
+        program, fired, looked = simplify_and_watch(source)
         program = lift_constants(program)
     if config.verify:
         verify(program, "simplify")
-    return program, looked
+    return program, looked, "reduce_of_broadcast" in fired
 
 
 def _compile_simplified(program: Program) -> Compiled:
