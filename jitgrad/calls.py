@@ -8,6 +8,7 @@ import operator
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,10 +16,12 @@ import numpy as np
 from jitgrad import conditions, pytree, recording
 from jitgrad.compiler.entrance import is_coming
 from jitgrad.compiler.firsts import first_calls
+from jitgrad.compiler.likeness import EXACT
 from jitgrad.config import config, log
 from jitgrad.eagerness import is_eager, local, settled
 from jitgrad.errors import layout
 from jitgrad.following import Follower
+from jitgrad.foreseeing import Foreseer
 from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Tensor, default_graph
 from jitgrad.keys import frozen
@@ -71,10 +74,11 @@ class _Call(NamedTuple):
 
 
 class _Model(NamedTuple):
-    """A trace that others follow, what runs it, and a later one that may take its place."""
+    """A trace that others follow, what runs it, what foresees others, and a later one that may take its place."""
 
     follower: Follower
     runner: Runner
+    foreseer: Foreseer
     later: _Model | None = None
 
 
@@ -254,18 +258,25 @@ class Calls:
 
     def _run_of(self, call: _Call) -> tuple[Runner, Results]:
         """What runs a call, traced beside one that differs from it in shapes, if there was one."""
-        kind = call.structure, tuple(map(_kind_of_leaf, call.leaves)), call.key[-1]
+        kind = call.structure, _kind_of(call.leaves), call.key[-1]
         model = self._model_of(kind)
-        traced = self._trace(call, None if model is None else model.follower)
-        runner = None
-        if model is not None and traced.follower.is_whole:
-            runner = model.runner.followed_by(traced.follower, traced.outputs, traced.feeds)
+        if model is not None and not config.verify:
+            traced = model.foreseer.trace(call.leaves)
+            runner = None if traced is None else _followed(model, traced)
+            if traced is not None and runner is not None:
+                return runner, traced.results
+        traced = self._trace(call, call.leaves, None if model is None else model.follower)
+        runner = _followed(model, traced) if model is not None and traced.follower.is_whole else None
         if runner is None or model is None:
             name = as_name(self.options.name or self.name)
             runner = Runner(traced.outputs, traced.feeds, traced.effects, name, self.streams)
-            self._enter_model(kind, _Model(traced.follower, runner))
-        elif not model.runner.is_followed:
-            self._models[kind] = model._replace(later=_Model(traced.follower, runner))
+            self._enter_model(kind, _Model(traced.follower, runner, Foreseer(self.fn, traced)))
+            return runner, traced.results
+        if not model.runner.is_followed:
+            self._models[kind] = model._replace(later=_Model(traced.follower, runner, Foreseer(self.fn, traced)))
+        if pytree.is_plain(call.structure):
+            note = model.foreseer.check if config.verify else model.foreseer.note_followed
+            note(call.leaves, tuple(call.statics.values()), partial(self._trace, call), traced)
         return runner, traced.results
 
     def _model_of(self, kind: Any) -> _Model | None:
@@ -284,10 +295,11 @@ class Calls:
         while len(self._models) > max_models:
             del self._models[next(iter(self._models))]
 
-    def _trace(self, call: _Call, model: Follower | None) -> Traced:
+    def _trace(self, call: _Call, leaves: Sequence[LeafKey], model: Follower | None) -> Traced:
+        """The trace of a call whose leaves are these."""
         names = [as_name(name) for name in self._leaf_names(call)]
         with conditions.counted(conditions.OBSERVERS):
-            return trace(self.fn, call.structure, call.leaves, names, self._rebuild(call), self._scope, model)
+            return trace(self.fn, call.structure, leaves, names, self._rebuild(call), self._scope, model)
 
     def _rebuild(self, call: _Call) -> Callable[[Any, Any], tuple[Any, Any]]:
         """Puts the static arguments back into a call's arguments."""
@@ -378,6 +390,10 @@ class Calls:
         )
 
 
+def _followed(model: _Model, traced: Traced) -> Runner | None:
+    return model.runner.followed_by(traced.follower, traced.outputs, traced.feeds)
+
+
 def _key_of_arrays(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """Dtypes and shapes of arguments that are plain arrays in order, as traced calls take them; None for others."""
     key: list[Any] = []
@@ -388,9 +404,16 @@ def _key_of_arrays(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
     return tuple(key)
 
 
-def _kind_of_leaf(key: LeafKey) -> Any:
-    """What the leaves of calls have in common that differ in shapes."""
-    return (key[0], len(key[1])) if type(key) is tuple else key
+def _kind_of(leaves: Sequence[LeafKey]) -> tuple[Any, ...]:
+    """What the leaves of calls have in common of which one may follow the other: extents up to `EXACT`, and of the
+    others which are equal.
+    """
+    numbers: dict[int, int] = {}
+
+    def place(n: int) -> int:
+        return n if n <= EXACT else -1 - numbers.setdefault(n, len(numbers))
+
+    return tuple([(key[0], *map(place, key[1])) if type(key) is tuple else key for key in leaves])
 
 
 def _key_text(key: LeafKey) -> str:

@@ -12,6 +12,7 @@ again; one with a number that might come from an extent is not copied. With ``ve
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -74,12 +75,13 @@ class _Row(NamedTuple):
     is_fixed: bool
     is_uniform: bool
     is_copied: bool
+    is_gradient: bool
     origins: int
 
 
 class _Part(NamedTuple):
-    """What a walk has added: its operations, whether all can be copied, the shapes in them, and those whose shapes are
-    inferred again, with what they read.
+    """What a walk has added, or a whole trace: its operations, whether all can be copied, the shapes in them, and those
+    whose shapes are inferred again, with what they read.
     """
 
     rows: tuple[_Row, ...]
@@ -105,7 +107,7 @@ def _row_of(op: Operation) -> _Row:
         op.device, op._colocation, -1 if op.original_op is None else op.original_op.id,
         tuple([(t.spec.known_shape, t.spec.dtype, t.is_weak) for t in op.outputs]),
         _number_of(compared), compared is None or compared.is_fixed, is_uniform(opdef), _is_copied(op.params, compared),
-        op.origins,
+        op.is_gradient, op.origins,
     )  # fmt: skip
 
 
@@ -123,7 +125,7 @@ class Follower:
         self._rows: list[_Row] = []
         self._parts: dict[int, _Part] = {}
         self._predicted: list[Operation] = []
-        self._followed: list[_Row] | None = None  # all operations of the model, once they are known to be like all here
+        self._followed: Sequence[_Row] | None = None  # all operations of the model, known to be like all here
         self.numbers: dict[int, Any] = {}
         """The numbers of constants that differ from the model's, by operation."""
         self.has_other_arrays = False
@@ -170,7 +172,7 @@ class Follower:
             self.stop()
             return None
         if config.verify:
-            self._predicted = self._copies(model.part(number), walk, {})
+            self._predicted = self._copies(model.part(number), first, {})
             return None
         self._promise(model.part(number), walk)
         operations = self.graph._operations
@@ -281,7 +283,7 @@ class Follower:
         if found is None:
             walk = self.walks[number]
             rows = self._rows_until(walk.last)
-            found = self._parts[number] = _part_of(rows, walk)
+            found = self._parts[number] = _part_of(rows[: walk.last], walk.first)
         if not found.is_copied:
             raise UnlikeError
         return found
@@ -292,27 +294,30 @@ class Follower:
         for old in part.shapes:
             shape(old)
         for row, inputs in part.checked:
-            params = _copied_params(row, shape)
+            params = _copied_params(row, shape, row.number)
             specs = tuple([TensorSpec(shape(extents), dtype) for extents, dtype, _ in row.outputs])
             if row.opdef.infer(tuple([TensorSpec(shape(old), dtype) for old, dtype in inputs]), params) != specs:
                 raise UnlikeError
 
     def _promise(self, part: _Part, walk: Walk) -> None:
         """Append the operations of a walk, of which those that it gives are there from now on."""
-        numbers = {place[0] for place in walk.given if place is not None and place[0] >= walk.first}
-        given = {number: self._begun(part.rows[number - walk.first], number) for number in numbers}
-
-        def make() -> None:
-            self._enter(self._copies(part, walk, given), walk)
-
-        self.graph.promise(given, len(part.rows), make)
+        self._promise_part(part, walk.first, [place[0] for place in walk.given if place is not None])
         self.graph._names.update(walk.names)
         self._compared = walk.last
         self.walks.append(walk)
 
-    def _copies(self, part: _Part, walk: Walk, given: Mapping[int, Operation]) -> list[Operation]:
-        """The operations of a walk for this graph, which does not know of them yet."""
-        operations, made, first = self.graph._operations, list[Operation](), walk.first
+    def _promise_part(self, part: _Part, first: int, numbers: Sequence[int]) -> None:
+        """Append operations from the number ``first`` on, of which those of these ``numbers`` are there from now on."""
+        given = {number: self._begun(part.rows[number - first], number) for number in set(numbers) if number >= first}
+
+        def make() -> None:
+            self._enter(self._copies(part, first, given), first)
+
+        self.graph.promise(given, len(part.rows), make)
+
+    def _copies(self, part: _Part, first: int, given: Mapping[int, Operation]) -> list[Operation]:
+        """The operations of a part for this graph, which does not know of them yet."""
+        operations, made = self.graph._operations, list[Operation]()
 
         def operation(number: int) -> Operation:
             found: Operation = operations[number] if number < first else made[number - first]
@@ -321,7 +326,7 @@ class Follower:
         for number, row in enumerate(part.rows, first):
             op = given[number] if number in given else self._begun(row, number)
             op.inputs = tuple([operation(k).outputs[index] for k, index in row.inputs])
-            op.params = _copied_params(row, self.extents.shape)
+            op.params = _copied_params(row, self.extents.shape, self.numbers.get(number, row.number))
             op.original_op = None if row.original < 0 else operation(row.original)
             op.__class__ = Operation
             made.append(op)
@@ -334,7 +339,7 @@ class Follower:
         op._attrs = dict(row.attrs) if isinstance(row.attrs, dict) else row.attrs
         op.control_inputs, op.device, op._colocation = (), row.device, row.colocation
         op.source = self._sources.get(row.source, row.source)
-        op.is_gradient, op.origins = True, row.origins
+        op.is_gradient, op.origins = row.is_gradient, row.origins
         shape = self.extents.shape
         outputs = [Tensor(op, k, TensorSpec(shape(old), dtype)) for k, (old, dtype, _) in enumerate(row.outputs)]
         for t, (_, _, is_weak) in zip(outputs, row.outputs, strict=True):
@@ -342,9 +347,9 @@ class Follower:
         op.outputs = tuple(outputs)
         return op
 
-    def _enter(self, made: list[Operation], walk: Walk) -> None:
-        """Put the operations of a walk where they were promised."""
-        self.graph._operations[walk.first : walk.last] = made
+    def _enter(self, made: list[Operation], first: int) -> None:
+        """Put operations where they were promised."""
+        self.graph._operations[first : first + len(made)] = made
         late = []
         for op in made:
             for x in op.inputs:
@@ -353,6 +358,46 @@ class Follower:
                 x._consumers.append(op)
         for x in late:
             x._consumers.sort(key=_number)
+
+    # -- whole traces --------------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def whole(self) -> _Part:
+        """All operations of this graph, whose function has ended, as they are foretold for other shapes; UnlikeError
+        where they cannot be.
+        """
+        rows = self._rows_until(len(self.graph))
+        if any(row.compared is not None and row.compared.array is not None and row.number is None for row in rows):
+            raise UnlikeError
+        return _part_of(rows, 0)
+
+    def number_of(self, place: int) -> Any:
+        """The number of a constant of this graph, which is like its model's, by operation."""
+        assert self._followed is not None
+        return self.numbers.get(place, self._followed[place].number)
+
+    def relate(self, model: Follower, feeds: Mapping[int, Shape]) -> None:
+        """Take the extents of a model's operations for those of this graph, by the shapes of placeholders."""
+        for number, shape in feeds.items():
+            [(old, _, _)] = model.whole.rows[number].outputs
+            self.extents.enter(old, shape)
+
+    def foretell(self, model: Follower, numbers: Mapping[int, Any], given: Sequence[int]) -> None:
+        """Promise the operations of a model, with the extents that were related and these numbers of constants; those
+        ``given`` are there from now on. UnlikeError where some shape does not follow.
+        """
+        part = model.whole
+        if registered_rules and any(row.opdef.name in registered_rules for row in part.rows):
+            raise UnlikeError
+        self._check_walk(part)
+        self.numbers = dict(numbers)
+        self.graph.close_like(model.graph)
+        self._promise_part(part, 0, given)
+        self._followed = part.rows
+
+    def check_foretold(self, other: Graph) -> None:
+        """CompileError unless what was foretold is what another graph of the function has."""
+        _check(self.graph.operations, other.operations)
 
     # -- the program ---------------------------------------------------------------------------------------------------
 
@@ -394,25 +439,25 @@ def _place(t: Tensor) -> Place:
     return t.op.id, t.value_index
 
 
-def _copied_params(row: _Row, shape: Callable[[Shape], Shape]) -> Mapping[str, Any]:
-    """The params of a row for other extents."""
+def _copied_params(row: _Row, shape: Callable[[Shape], Shape], number: Any) -> Mapping[str, Any]:
+    """The params of a row for other extents, of a constant with this number."""
     params, compared = row.params, row.compared
     if row.is_fixed or compared is None:
         return params
     array = compared.array
     if array is not None:
-        return {**params, "value": splat(row.number, shape(array.shape), array.dtype)}
+        return {**params, "value": splat(number, shape(array.shape), array.dtype)}
     return {**params, **{name: shape(old) for name, old in compared.shapes}}
 
 
-def _part_of(rows: Sequence[_Row], walk: Walk) -> _Part:
-    """What a walk has added, of all rows."""
-    made = rows[walk.first : walk.last]
+def _part_of(rows: Sequence[_Row], first: int) -> _Part:
+    """The rows from the number ``first`` on."""
+    made = rows[first:]
     shapes = {shape for row in made for shape, _, _ in row.outputs}
     shapes.update(shape for row in made if row.compared is not None for _, shape in row.compared.shapes)
     checked = tuple([
         (row, tuple([rows[k].outputs[index][:2] for k, index in row.inputs]))
-        for row in made if not row.is_uniform
+        for row in made if row.inputs and not row.is_uniform
     ])  # fmt: skip
     return _Part(tuple(made), all(row.is_copied for row in made), tuple(shapes), checked)
 
@@ -445,7 +490,7 @@ def _check(predicted: Sequence[Operation], made: Sequence[Operation]) -> None:
 
 def _text(op: Operation) -> Any:
     def of_array(array: Any) -> Any:
-        return array.dtype, array.shape, array.tobytes()
+        return array.dtype, array.shape, (splat_number(array) if is_splat(array) else array).tobytes()
 
     return (
         op.opdef, op.name, op.source, op.device, [_place(x) for x in op.inputs], [t.spec for t in op.outputs],

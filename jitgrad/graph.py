@@ -81,6 +81,7 @@ class Graph:
     assigns_in_place = False  # whether ``x += y`` changes the object x, as it changes an array
     is_repeated = False  # whether it is the body of a loop or a branch, which may run again for a gradient
     outer: Graph | None = None  # the graph whose tensors this one may read, for the body of a loop or a branch
+    tells_extents = False  # whether len() was asked of a tensor, or a loop ran over one
     is_written = False  # whether an array was assigned to, so that a tensor has had several values
     follower: Follower | None = None  # what knows of an earlier trace of the same function
     uses: dict[Any, Any] | None = None  # where Variables keep the order of the code: what was done with each so far
@@ -300,6 +301,16 @@ class Graph:
         first = len(self._operations)
         self._operations += [given.get(number) for number in range(first, first + count)]
         self._promises.append(make)
+
+    def close_like(self, other: Graph) -> None:
+        """Take no more operations than those that are promised now, whose names are those of a closed graph."""
+        assert other.closed_by is not None
+        self._names, self.closed_by = other._names, other.closed_by
+
+    @property
+    def promised(self) -> Sequence[Any]:
+        """All operations; None for those that are promised and were not given."""
+        return self._operations
 
     def settle(self) -> None:
         """Make the operations that were promised."""

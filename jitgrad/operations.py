@@ -55,6 +55,10 @@ class Tensor(Operators, NumpyProtocols):
         """Tuple of extents, None for an unknown one; None when the rank is unknown."""
         return self.spec.shape
 
+    def _leading_extent(self, what: str) -> int:
+        self.op.graph.tells_extents = True
+        return super()._leading_extent(what)
+
     def eval(self, feed_dict: Mapping[Any, Any] | None = None) -> Any:
         """Its value: ``Session(graph).run(tensor, feed_dict)``."""
         from jitgrad.session import Session

@@ -53,6 +53,18 @@ def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
     return structure.unflatten(leaves)
 
 
+def is_plain(structure: Any) -> bool:
+    """Whether all containers of a structure are lists, tuples and dicts, and no classes of their own."""
+    tree = unflatten(structure, range(structure.num_leaves))
+    return _is_plain(tree)
+
+
+def _is_plain(tree: Any) -> bool:
+    if type(tree) is dict:
+        return all(type(key) is str for key in tree) and all(map(_is_plain, tree.values()))
+    return type(tree) is int or tree is None or (type(tree) in (list, tuple) and all(map(_is_plain, tree)))
+
+
 def _load_native() -> Any:
     """optree's extension module; that of the package, where the package is loaded or cannot be done without."""
     module = None if "optree" in sys.modules else _load_alone()

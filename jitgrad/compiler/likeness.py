@@ -79,6 +79,11 @@ class Extents:
         return made
 
     @property
+    def large(self) -> Mapping[int, int]:
+        """The extents above `EXACT` that were entered, with those that they stand for."""
+        return self._there
+
+    @property
     def is_identity(self) -> bool:
         """Whether each extent stands for itself."""
         return all(m == n for m, n in self._there.items())

@@ -1,0 +1,193 @@
+"""Constancy: whether calling a function again on tensors can do anything else than it did; it calls nothing.
+
+The code of a function is read, and all functions of the user's that it calls. It is constant where all that it reaches,
+beside its arguments, is code that is read too, functions of this package and of NumPy, and values that cannot change:
+each found through names of modules and cells of closures whose values are noted. It writes to none of these, and of its
+arguments it asks nothing that would tell an extent: no attribute but the methods that give tensors. What tells an
+extent without a name (``len()``, a loop over a tensor) the graph notes. Anything else is taken to be inconstant.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jitgrad.compiled import Compiled, Transformed
+from jitgrad.dispatch import questions, table_name
+from jitgrad.operators import functions
+
+_METHODS = frozenset((
+    "T", "all", "any", "append", "argmax", "argmin", "argsort", "astype", "clip", "conj", "conjugate", "copy",
+    "cumprod", "cumsum", "diagonal", "dot", "dtype", "extend", "flatten", "get", "imag", "items", "keys", "mT", "max",
+    "mean", "min", "ndim", "outer", "prod", "ravel", "real", "reduce", "repeat", "reshape", "round", "squeeze", "std",
+    "sum", "swapaxes", "take", "trace", "transpose", "values", "var",
+))  # fmt: skip
+_BUILTINS: frozenset[Any] = frozenset((
+    abs, all, any, bool, complex, dict, divmod, enumerate, filter, float, int, isinstance, iter, len, list, map, max,
+    min, next, pow, range, reversed, round, slice, sorted, sum, tuple, zip,
+))  # fmt: skip
+_MAKERS: frozenset[Any] = frozenset((np.array, np.asarray, np.full, np.ones, np.zeros))
+_IMMUTABLE = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
+_DISPATCHED = type(np.sum)
+_REFUSED = ("FORMAT", "CONVERT_VALUE", "BUILD_STRING", "IMPORT", "LOAD_BUILD_CLASS", "GET_A")  # text, classes, awaiting
+_ABSENT = object()
+
+
+class InconstantError(Exception):
+    """A function may do something else when it is called again."""
+
+
+class Constancy(NamedTuple):
+    """What must be as it was for a function to do what it did: entries of namespaces, cells, and parts of functions."""
+
+    entries: tuple[tuple[Mapping[str, Any], str, Any], ...]
+    cells: tuple[tuple[CellType, Any], ...]
+    functions: tuple[tuple[FunctionType, CodeType, Any], ...]
+
+    def holds(self) -> bool:
+        """Whether all is as it was."""
+        for names, name, value in self.entries:
+            if names.get(name, _ABSENT) is not value:
+                return False
+        for cell, value in self.cells:
+            if cell.cell_contents is not value:
+                return False
+        for fn, code, defaults in self.functions:
+            if fn.__code__ is not code or fn.__defaults__ is not defaults or fn.__kwdefaults__:
+                return False
+        return True
+
+
+def constancy_of(*values: Any) -> Constancy:
+    """That of functions, and of other values that they are given; InconstantError where there is none."""
+    reader = _Reader()
+    for value in values:
+        reader.read(value)
+    return Constancy(tuple(reader.entries.values()), tuple(reader.cells.values()), tuple(reader.functions.values()))
+
+
+class _Reader:
+    """Reads values, and notes what they are reached through, each once."""
+
+    def __init__(self) -> None:
+        self.entries: dict[tuple[int, str], tuple[Mapping[str, Any], str, Any]] = {}
+        self.cells: dict[int, tuple[CellType, Any]] = {}
+        self.functions: dict[int, tuple[FunctionType, CodeType, Any]] = {}
+
+    def read(self, value: Any) -> None:
+        """InconstantError unless a value is constant, and tells no extent of a tensor."""
+        if isinstance(value, FunctionType):
+            self._read_function(value)
+        elif isinstance(value, tuple) and type(value) is tuple:
+            for item in value:
+                self.read(item)
+        elif isinstance(value, functools.partial):
+            self.read((value.func, *value.args, *value.keywords.values()))
+            for name in value.keywords:
+                self._entry(value.keywords, name)
+        elif isinstance(value, Compiled | Transformed):
+            name = "fn" if isinstance(value, Compiled) else "_call"
+            self.read(self._entry(vars(value), name))
+        elif not _is_constant(value):
+            raise InconstantError
+
+    def _entry(self, names: Mapping[str, Any], name: str) -> Any:
+        """What a name stands for, which is noted."""
+        value = names.get(name, _ABSENT)
+        self.entries[id(names), name] = names, name, value
+        return value
+
+    def _cell(self, cell: CellType) -> Any:
+        try:
+            value = cell.cell_contents
+        except ValueError:  # it is empty
+            raise InconstantError from None
+        self.cells[id(cell)] = cell, value
+        return value
+
+    def _read_function(self, fn: FunctionType) -> None:
+        if id(fn) in self.functions:
+            return
+        self.functions[id(fn)] = fn, fn.__code__, fn.__defaults__
+        cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
+        if _is_ours(fn):  # and does what it is told
+            for cell in cells.values():
+                self.read(self._cell(cell))
+            return
+        if fn in _MAKERS:
+            return
+        if fn.__kwdefaults__:
+            raise InconstantError
+        self.read(fn.__defaults__ or ())
+        self._read_code(fn.__code__, fn.__globals__, cells)
+
+    def _read_code(self, code: CodeType, names: Mapping[str, Any], cells: Mapping[str, CellType]) -> None:
+        """The code of a function, and that of the functions inside, for which its own variables are no cells."""
+        instructions = iter([ins for ins in dis.get_instructions(code) if ins.opname != "EXTENDED_ARG"])
+        for ins in instructions:
+            if ins.opname.startswith(_REFUSED):
+                raise InconstantError
+            if ins.opcode in dis.hasname:
+                self._read_name(ins, instructions, names)
+            elif ins.opcode in dis.hasfree:
+                self._read_variable(ins, cells)
+        inner = {name: cell for name, cell in cells.items() if name not in code.co_cellvars}
+        for value in code.co_consts:
+            if isinstance(value, CodeType):
+                self._read_code(value, names, inner)
+
+    def _read_variable(self, ins: dis.Instruction, cells: Mapping[str, CellType]) -> None:
+        if ins.argval not in cells:
+            return  # a variable of the call
+        if ins.opname not in ("LOAD_DEREF", "LOAD_CLOSURE"):
+            raise InconstantError
+        self.read(self._cell(cells[ins.argval]))
+
+    def _read_name(
+        self, ins: dis.Instruction, following: Iterator[dis.Instruction], names: Mapping[str, Any]
+    ) -> None:
+        """A global name, with the attributes that follow while it is a module; or an attribute of something else."""
+        if ins.opname in ("LOAD_ATTR", "LOAD_METHOD") and ins.argval in _METHODS:
+            return
+        if ins.opname != "LOAD_GLOBAL":
+            raise InconstantError
+        value = self._entry(names, ins.argval)
+        if value is _ABSENT:
+            value = self._entry(vars(builtins), ins.argval)
+        while isinstance(value, ModuleType):
+            after = next(following)
+            if after.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
+                raise InconstantError
+            value = self._entry(vars(value), after.argval)
+        self.read(value)
+
+
+def _is_ours(fn: FunctionType) -> bool:
+    return (fn.__globals__.get("__name__") or "").partition(".")[0] == "jitgrad"
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether a value that is no function of Python cannot change, and if called does the same each time."""
+    kind = type(value)
+    if kind in _IMMUTABLE or isinstance(value, np.generic | np.dtype):
+        return True
+    if isinstance(value, np.ufunc):
+        return getattr(np, value.__name__, None) is value
+    if kind is _DISPATCHED:
+        name = table_name(value)
+        return value in _MAKERS or (name in functions and name not in questions)
+    if isinstance(value, type):
+        is_error = value.__module__ == "builtins" and issubclass(value, BaseException)
+        return is_error or value in _BUILTINS or (issubclass(value, np.generic) and value.__module__ == "numpy")
+    return isinstance(value, BuiltinFunctionType) and (value in _BUILTINS or value in _MAKERS or _is_of_math(value))
+
+
+def _is_of_math(value: Any) -> bool:
+    return getattr(math, value.__name__, None) is value

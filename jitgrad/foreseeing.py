@@ -1,0 +1,202 @@
+"""Foreseeing: the trace of a function for another shape, known without calling it; where it is not, nothing is lost.
+
+A function is called for each new shape, for what it does may depend on shapes. It cannot where its code is constant and
+is told no extent (constancy.py); then only code of this package sees extents, which compares them, and makes numbers of
+them by counting elements. What it does with them is tried: the function is traced for small extents that are primes,
+and for large ones that many numbers divide. It must make the same operations each time, with numbers of constants that
+are the same, or products of extents, less one or two, or one over that. From then on, as long as nothing that the code
+reaches has changed, a further trace is the model's with other extents and numbers, and its operations are made when
+somebody looks. With ``verify`` the function is called all the same, and must do what was foreseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from jitgrad.compiler.likeness import EXACT, UnlikeError, large
+from jitgrad.config import Settings, config
+from jitgrad.eagerness import local
+from jitgrad.errors import CompileError
+from jitgrad.following import Follower
+from jitgrad.trace import LeafKey, Static, Trace, Traced
+
+if TYPE_CHECKING:
+    from jitgrad.constancy import Constancy
+
+Probe = Callable[[Sequence[LeafKey], Follower], Traced]
+"""Traces the function for arrays of these keys beside the trace of another call."""
+
+_AFTER = 2  # as many shapes are followed before the function is tried: most functions see two, and no third
+_PRIMES = (67, 71, 73, 79, 83, 89, 97, 101, 103, 107)
+_MULTIPLES = tuple([27720 * prime for prime in _PRIMES])  # of all numbers to 12
+_MOST_LESS = 2  # degrees of freedom that are taken off a count
+
+
+class Count(NamedTuple):
+    """A number that is made of extents: their powers times a factor, less a few, or one over that."""
+
+    powers: tuple[tuple[int, int], ...]
+    factor: int
+    less: int
+    is_inverse: bool
+
+    def value(self, extents: Mapping[int, int], dtype: np.dtype[Any]) -> Any:
+        """The number for the extents that stand for those named here; UnlikeError where there is none."""
+        count = self.factor
+        for extent, power in self.powers:
+            count *= extents[extent] ** power
+        count -= self.less
+        if count <= EXACT:
+            raise UnlikeError
+        return np.asarray(1 / count if self.is_inverse else count, dtype)
+
+
+class _Trial(NamedTuple):
+    """A trace: which extents it has for those of the model, and what follows the model."""
+
+    extents: Mapping[int, int]
+    follower: Follower
+
+
+class _Known(NamedTuple):
+    """What a function does for all shapes of a kind, under these settings, while its code is constant."""
+
+    constancy: Constancy
+    settings: Settings
+    counts: Mapping[int, tuple[Count, np.dtype[Any]]]
+
+
+class Foreseer:
+    """What a function does for calls like one, of which others differ in shapes only."""
+
+    def __init__(self, fn: Callable[..., Any], model: Traced) -> None:
+        self._fn = fn
+        self._model = model
+        self._followed = 0
+        self._known: _Known | None = None
+        self._numbers = tuple([op.id for op in model.inputs])
+        self._places = tuple([(t.op.id, t.value_index) for t in model.outputs])
+
+    def note_followed(
+        self, leaves: Sequence[LeafKey], statics: Sequence[Any], probe: Probe, traced: Traced
+    ) -> None:
+        """A further call was traced and did what the model did: try the function once there were some."""
+        self._followed += 1
+        if self._followed == _AFTER:
+            self._try(leaves, statics, probe)
+
+    def check(self, leaves: Sequence[LeafKey], statics: Sequence[Any], probe: Probe, traced: Traced) -> None:
+        """CompileError if what is foreseen for a call that was traced is something else."""
+        if self._known is None:
+            self._try(leaves, statics, probe)
+        foreseen = self.trace(leaves)
+        if foreseen is not None:
+            foreseen.follower.check_foretold(traced.follower.graph)
+
+    def trace(self, leaves: Sequence[LeafKey]) -> Traced | None:
+        """The trace of a call; None where it cannot be foreseen."""
+        known = self._known
+        if known is None or local.tapes or known.settings is not config.settings or not known.constancy.holds():
+            return None
+        model, graph = self._model, Trace()
+        follower = graph.follower = Follower(graph, None)
+        try:
+            follower.relate(model.follower, dict(zip(self._numbers, _shapes(leaves), strict=True)))
+            extents = follower.extents.large
+            numbers = {n: count.value(extents, dtype) for n, (count, dtype) in known.counts.items()}
+            given = [*self._numbers, *[number for number, _ in self._places]]
+            follower.foretell(model.follower, numbers, given)
+        except UnlikeError:
+            return None
+        made = graph.promised
+        inputs = tuple([made[number] for number in self._numbers])
+        outputs = tuple([made[number].outputs[index] for number, index in self._places])
+        return Traced(inputs, outputs, model.results, (), follower)
+
+    # -- trying the function -------------------------------------------------------------------------------------------
+
+    def _try(self, leaves: Sequence[LeafKey], statics: Sequence[Any], probe: Probe) -> None:
+        from jitgrad.constancy import constancy_of
+
+        try:
+            values = [key.value for key in leaves if isinstance(key, Static)]
+            self._known = self._tried(constancy_of(self._fn, *values, *statics), leaves, probe)
+        except CompileError:
+            raise
+        except Exception:  # of the function, too: extents that go with one another are primes that do not
+            self._known = None
+
+    def _tried(self, constancy: Constancy, leaves: Sequence[LeafKey], probe: Probe) -> _Known:
+        """What the function does for all shapes; UnlikeError where that is not known."""
+        model, settings = self._model, config.settings
+        graph = model.follower.graph
+        if graph.tells_extents or graph.closed_over or model.effects or None in model.results.slots:
+            raise UnlikeError
+        rows = model.follower.whole.rows
+        shapes = [shape for number in self._numbers for shape, _, _ in rows[number].outputs]
+        extents = sorted(set[int]().union(*map(large, shapes)))
+        trials = [self._trial(leaves, shapes, extents, others, probe) for others in (_PRIMES, _MULTIPLES)]
+        trials.append(_Trial({n: n for n in extents}, trials[0].follower))
+        counts = {}
+        for number, row in enumerate(rows):
+            values = [trial.follower.number_of(number) for trial in trials[:2]] if row.number is not None else []
+            if any(value.tobytes() != row.number.tobytes() for value in values):
+                counts[number] = _count_of([*values, row.number], trials), row.number.dtype
+        return _Known(constancy, settings, counts)
+
+    def _trial(
+        self, leaves: Sequence[LeafKey], shapes: Sequence[tuple[int, ...]], extents: Sequence[int],
+        others: Sequence[int], probe: Probe,
+    ) -> _Trial:  # fmt: skip
+        if len(extents) > len(others):
+            raise UnlikeError
+        there = dict(zip(extents, others, strict=False))
+        renamed = iter([tuple([there.get(n, n) for n in shape]) for shape in shapes])
+        keys = [key if isinstance(key, Static) else _reshaped(key, next(renamed)) for key in leaves]
+        traced = probe(keys, self._model.follower)
+        places = tuple([(t.op.id, t.value_index) for t in traced.outputs])
+        is_like = traced.follower.is_whole and not traced.follower.has_other_arrays and places == self._places
+        results, before = traced.results, self._model.results
+        if not is_like or (results.slots, results.structure) != (before.slots, before.structure):
+            raise UnlikeError
+        return _Trial(there, traced.follower)
+
+
+def _shapes(leaves: Sequence[LeafKey]) -> list[tuple[int, ...]]:
+    return [key[1] if type(key) is tuple else () for key in leaves if not isinstance(key, Static)]
+
+
+def _reshaped(key: LeafKey, shape: tuple[int, ...]) -> LeafKey:
+    return (key[0], shape) if type(key) is tuple else key
+
+
+def _count_of(values: Sequence[Any], trials: Sequence[_Trial]) -> Count:
+    """How a number follows from extents, of the numbers of some trials, in the first of which extents are primes;
+    UnlikeError where that is not seen.
+    """
+    number, dtype = values[0].item(), values[0].dtype
+    if isinstance(number, complex) or not number > 0:
+        raise UnlikeError
+    for is_inverse in (False, True):
+        whole = round(1 / number if is_inverse else number)
+        for less in range(_MOST_LESS + 1):
+            count = _factored(whole + less, trials[0].extents)._replace(less=less, is_inverse=is_inverse)
+            if count.powers and all(
+                count.value(trial.extents, dtype).tobytes() == value.tobytes()
+                for value, trial in zip(values, trials, strict=True)
+            ):
+                return count
+    raise UnlikeError
+
+
+def _factored(count: int, primes: Mapping[int, int]) -> Count:
+    powers = []
+    for extent, prime in primes.items():
+        power = 0
+        while count and count % prime == 0:
+            count, power = count // prime, power + 1
+        powers += [(extent, power)] * (power > 0)
+    return Count(tuple(powers), count, 0, False)

@@ -1,0 +1,295 @@
+"""Foreseen traces: a function whose code is constant and asks for no extent is not called for each shape, and gives
+what it would give; any other is called.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitgrad as jg
+from jitgrad import nn, pytree
+from jitgrad.errors import CompileError
+from jitgrad.foreseeing import Count, Foreseer
+
+Fn = Callable[..., Any]
+SIZES = (100, 200, 300, 400, 500)
+rate, rates, table = 0.5, [0.5], {"rate": 0.5}
+weights = np.linspace(0.1, 1.0, 5)
+
+
+@pytest.fixture
+def foreseen(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The shapes of the first array of the calls that were foreseen."""
+    found: list[Any] = []
+    trace = Foreseer.trace
+
+    def noted(self: Foreseer, leaves: Any) -> Any:
+        made = trace(self, leaves)
+        found.extend([leaves[0][1]] if made is not None else [])
+        return made
+
+    monkeypatch.setattr(Foreseer, "trace", noted)
+    with jg.config(verify=False):
+        yield found
+
+
+def _vector(n: int) -> Any:
+    return np.random.default_rng(n).uniform(0.5, 1.5, n)
+
+
+def _check(f: Any, *args: Any) -> None:
+    """Equal to the same function without memory of other shapes, and to the interpreter."""
+    results = pytree.flatten(f(*args))[0]
+    for others in (f.interpret(*args), jg.compile(f.fn)(*args)):
+        for a, b in zip(results, pytree.flatten(others)[0], strict=True):
+            assert np.shape(a) == np.shape(b)
+            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+
+
+def _helped(x: Any, power: int = 3) -> Any:
+    return x**power
+
+
+def _layers(x: Any) -> Any:
+    layers = [lambda y: np.tanh(y) * rate, _helped]
+    for layer in layers:
+        x = layer(x)
+    return sum(np.sum(part * k) for k, part in enumerate([x, x * 2.0])) + len(layers)
+
+
+def _deviation(x: Any) -> Any:
+    return np.mean(x) + np.var(x, ddof=1) + np.std(x, ddof=2)
+
+
+CONSTANT: dict[str, Fn] = {
+    "sum": lambda x: np.sum(np.sin(x) ** 2),
+    "mean": lambda x: np.mean(x * x),
+    "deviation": _deviation,
+    "softmax": lambda x: np.sum(nn.log_softmax(x) * 0.25) + math.pi,
+    "functions": _layers,
+    "parts of functions": (lambda half: lambda x: np.sum(half(x)))(partial(_helped, power=2)),
+    "matrix": lambda x: np.mean(x[:, None] * x, axis=0).sum(),
+    "method": lambda x: x.astype(np.float64).reshape(-1).dot(x),
+}
+
+
+@pytest.mark.parametrize("name", CONSTANT)
+def test_constant_functions_are_not_called_again(name: str, foreseen: list[Any]) -> None:
+    f = jg.compile(jg.value_and_grad(CONSTANT[name]))
+    for n in SIZES:
+        _check(f, _vector(n))
+    assert foreseen == [(n,) for n in SIZES[3:]]
+
+
+@pytest.mark.parametrize("name", CONSTANT)
+def test_special_extents(name: str, foreseen: list[Any]) -> None:
+    f = jg.compile(jg.value_and_grad(CONSTANT[name]))
+    with np.errstate(all="ignore"):
+        for n in (*SIZES, 64, 65, 3, 1, 2, 70, 10_000, 103, 67):
+            _check(f, _vector(n))
+    assert set(foreseen) >= {(70,), (10_000,), (103,)} and not {(64,), (3,), (1,), (2,)} & set(foreseen)
+
+
+def test_nothing_is_foreseen_of_empty_arrays(foreseen: list[Any]) -> None:
+    f = jg.compile(lambda x: np.sum(x * 2.0))
+    for n in (*SIZES, 0):
+        assert f(np.ones(n)) == 2.0 * n
+    assert (0,) not in foreseen
+
+
+def test_extents_that_correspond(foreseen: list[Any]) -> None:
+    def loss(x: Any, w: Any, b: Any) -> Any:
+        return np.mean((x @ w + b) ** 2) + 0.01 * np.mean(w, axis=0).sum()
+
+    f = jg.compile(jg.value_and_grad(loss, (0, 1, 2)))
+    rng = np.random.default_rng(0)
+    for n, k, m in [(100, 70, 80), (200, 70, 80), (300, 70, 90), (80, 90, 100), (120, 110, 130), (120, 120, 130)]:
+        _check(f, rng.normal(size=(n, k)), rng.normal(size=(k, m)), rng.normal(size=m))
+    assert foreseen == [(80, 90), (120, 110)]  # equal extents are another pattern
+
+
+def test_numbers_are_counts_of_extents() -> None:
+    f = jg.compile(lambda x: np.mean(x) + np.var(x, axis=(0, 2), ddof=1).sum())
+    rng = np.random.default_rng(0)
+    with jg.config(verify=False):
+        for n in SIZES:
+            _check(f, rng.normal(size=(n, 3, n + 11)))
+
+
+def _doubled_rows(x: Any) -> Any:
+    total = 0.0
+    for row in x.reshape(-1, 4):
+        total = total + row[0] * 2
+    return total
+
+
+def _counted(x: Any) -> Any:
+    count = 0.0
+    for _ in range(len(x)):
+        count += 0.5
+    return np.sum(x) * count
+
+
+ASKING: dict[str, Fn] = {
+    "a branch on the shape": lambda x: np.sum(x) if x.shape[0] != 400 else np.sum(x * x),
+    "a product with the shape": lambda x: np.sum(x) / x.shape[0],
+    "a function of the shape": lambda x: np.sum(x) * (x.shape[0] % 7),
+    "the size": lambda x: np.sum(x) * (1.5 if x.size == 500 else 2.5),
+    "bytes": lambda x: np.sum(x) * x.nbytes,
+    "len": lambda x: np.sum(x) * (1.5 if len(x) == 400 else 2.5),
+    "range of len": _counted,
+    "rows": _doubled_rows,
+    "first and others": lambda x: [first := x[:2], [*first]][1][0] + np.sum(x),
+    "a range": lambda x: np.sum(x * np.arange(x.shape[0])),
+    "NumPy's shape": lambda x: np.sum(x) * np.shape(x)[0],
+    "NumPy's size": lambda x: np.sum(x) * np.size(x),
+    "text": lambda x: np.sum(x) * len(f"{x}" * x.ndim),
+    "an attribute by name": lambda x: np.sum(x) * getattr(x, "size"),  # noqa: B009
+    "what has the shape": lambda x: np.sum(x) * getattr(x, "spec", x).size,
+}
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_functions_that_ask_for_extents_are_called(name: str, foreseen: list[Any]) -> None:
+    fn = ASKING[name]
+    f = jg.compile(fn)
+    for n in SIZES:
+        x = _vector(n)
+        result = f(x)
+        assert name == "text" or np.allclose(result, fn(x), rtol=1e-10)
+    assert not foreseen
+
+
+class _Scaled:
+    def __init__(self) -> None:
+        self.rate = 0.5
+
+    def __call__(self, x: Any) -> Any:
+        return np.sum(x) * self.rate
+
+
+def _remembering() -> Fn:
+    calls = 0
+
+    def loss(x: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return np.sum(x) * calls
+
+    return loss
+
+
+INCONSTANT: dict[str, Fn] = {
+    "a list": lambda x: np.sum(x) * rates[0],
+    "a dict": lambda x: np.sum(x) * table["rate"],
+    "an array": lambda x: np.sum(x) * weights[0],
+    "time": lambda x: np.sum(x) * (time.time() > 0),
+    "random numbers": lambda x: np.sum(x) * np.random.default_rng(0).random(),
+    "old random numbers": lambda x: np.sum(x) * (np.random.rand() < 2),
+    "an object": _Scaled(),
+    "a variable of the function around": _remembering(),
+    "a default that changes": lambda x, scale=rates: np.sum(x) * scale[0],
+    "printing": lambda x: print(end="") or np.sum(x),
+    "the environment": lambda x: np.sum(x) * len(globals()),
+}
+
+
+@pytest.mark.parametrize("name", INCONSTANT)
+def test_inconstant_functions_are_called(name: str, foreseen: list[Any]) -> None:
+    f = jg.compile(lambda x: INCONSTANT[name](x)) if name == "an object" else jg.compile(INCONSTANT[name])
+    for n in SIZES:
+        f(np.ones(n))
+    assert not foreseen
+
+
+def test_a_name_that_changes_is_seen(foreseen: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    f = jg.compile(lambda x: np.sum(x) * rate)
+    values = []
+    for n in (100, 200, 300, 400, 500, 600, 700):
+        if n == 500:
+            monkeypatch.setitem(globals(), "rate", 2.0)
+        values.append(f(np.ones(n)) / n)
+    assert values == [0.5] * 4 + [2.0] * 3 and foreseen == [(400,)]
+
+
+def test_a_function_that_changes_is_seen(foreseen: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    f = jg.compile(lambda x: np.sum(_helped(x)))
+    values = []
+    for n in (100, 200, 300, 400, 500, 600, 700):
+        if n == 500:
+            monkeypatch.setattr(_helped, "__defaults__", (2,))
+        if n == 600:
+            monkeypatch.setattr(_helped, "__code__", (lambda x, power=1: 5.0 * x).__code__)
+        values.append(f(np.full(n, 2.0)) / n)
+    assert values == [8.0] * 4 + [4.0] + [10.0] * 2 and foreseen == [(400,)]
+
+
+def test_a_closure_that_changes_is_seen(foreseen: list[Any]) -> None:
+    scale = 0.5
+
+    def loss(x: Any) -> Any:
+        return np.sum(x) * scale
+
+    f = jg.compile(jg.value_and_grad(loss))
+    values = []
+    for n in (100, 200, 300, 400, 500, 600, 700):
+        if n == 500:
+            scale = 2.0
+        values.append(f(np.ones(n))[0] / n)
+    assert values == [0.5] * 4 + [2.0] * 3 and foreseen == [(400,)]
+
+
+def test_a_setting_that_changes_is_seen(foreseen: list[Any]) -> None:
+    f = jg.compile(lambda x: np.sum(x))
+    for n in SIZES:
+        with jg.config(cache=False):
+            f(np.ones(n))
+    assert not foreseen
+
+
+def test_static_arguments_are_part_of_what_is_foreseen(foreseen: list[Any]) -> None:
+    f = jg.compile(lambda x, way: np.sum(way(x)), static_argnums=1)
+    for n in SIZES:
+        x = _vector(n)
+        np.testing.assert_allclose(f(x, np.sin), np.sum(np.sin(x)))
+        np.testing.assert_allclose(f(x, np.cos), np.sum(np.cos(x)))
+        np.testing.assert_allclose(f(x, _Scaled()), np.sum(x) * 0.5)
+    assert foreseen == [(n,) for n in SIZES[3:] for _ in range(2)]
+
+
+def test_containers_and_weak_numbers(foreseen: list[Any]) -> None:
+    def loss(layers: Any, scale: Any) -> Any:
+        return sum(np.mean(layer["w"] * scale) for layer in layers) + scale
+
+    f = jg.compile(loss)
+    for n in SIZES:
+        _check(f, [{"w": _vector(n)}, {"w": _vector(n) * 2}], 0.5)
+    assert foreseen == [(n,) for n in SIZES[3:]]
+
+
+def test_what_is_foreseen_can_be_looked_at(foreseen: list[Any]) -> None:
+    f, g = (jg.compile(jg.value_and_grad(_deviation)) for _ in range(2))
+    for h, sizes in ((f, SIZES), (g, SIZES[-1:])):
+        for n in sizes:
+            h(_vector(n))
+    assert foreseen
+    x = _vector(SIZES[-1])
+    programs = [h.explain(x).program for h in (f, g)]
+    assert programs[0] == programs[1]
+
+
+def test_verification_finds_a_wrong_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = jg.compile(lambda x: np.mean(x))
+    with jg.config(verify=True):
+        for n in SIZES[:3]:
+            f(np.ones(n))
+        monkeypatch.setattr(Count, "value", lambda self, extents, dtype: np.asarray(7.5, dtype))
+        with pytest.raises(CompileError, match="copied gradient"):
+            f(np.ones(400))
