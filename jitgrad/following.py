@@ -27,7 +27,7 @@ from jitgrad.graph import GRADIENT_RULE, Graph, Operation, PromisedOperation, Te
 from jitgrad.keys import frozen
 from jitgrad.opdef import Control, OpDef
 from jitgrad.program import Instruction, Origin, Program
-from jitgrad.sources import Source, operation_text
+from jitgrad.sources import Source, operation_text, user_source
 from jitgrad.spec import DType, TensorSpec
 
 Place = tuple[int, int]
@@ -377,10 +377,14 @@ class Follower:
         return self.numbers.get(place, self._followed[place].number)
 
     def relate(self, model: Follower, feeds: Mapping[int, Shape]) -> None:
-        """Take the extents of a model's operations for those of this graph, by the shapes of placeholders."""
+        """Take the extents of a model's operations for those of this graph, by the shapes of placeholders; and the line
+        that calls for the one that called.
+        """
+        here = user_source()
         for number, shape in feeds.items():
-            [(old, _, _)] = model.whole.rows[number].outputs
-            self.extents.enter(old, shape)
+            row = model.whole.rows[number]
+            self._sources[row.source] = here
+            self.extents.enter(row.outputs[0][0], shape)
 
     def foretell(self, model: Follower, numbers: Mapping[int, Any], given: Sequence[int]) -> None:
         """Promise the operations of a model, with the extents that were related and these numbers of constants; those
@@ -396,8 +400,8 @@ class Follower:
         self._followed = part.rows
 
     def check_foretold(self, other: Graph) -> None:
-        """CompileError unless what was foretold is what another graph of the function has."""
-        _check(self.graph.operations, other.operations)
+        """CompileError unless what was foretold is what another graph of the function has, but for lines."""
+        _check(self.graph.operations, other.operations, has_lines=False)
 
     # -- the program ---------------------------------------------------------------------------------------------------
 
@@ -480,9 +484,9 @@ def _is_copied(params: Mapping[str, Any], compared: Params | None) -> bool:
     return not any(holds_large(value) for name, value in params.items() if name not in names)
 
 
-def _check(predicted: Sequence[Operation], made: Sequence[Operation]) -> None:
+def _check(predicted: Sequence[Operation], made: Sequence[Operation], has_lines: bool = True) -> None:
     """CompileError unless the copies are what the walk has made."""
-    texts = [[_text(op) for op in ops] for ops in (predicted, made)]
+    texts = [[(_text(op), has_lines and op.source) for op in ops] for ops in (predicted, made)]
     if texts[0] != texts[1]:
         first = next((k for k, pair in enumerate(zip(*texts, strict=False)) if pair[0] != pair[1]), 0)
         raise CompileError(f"a copied gradient is not the one that is made: {operation_text(made[first])}")
@@ -493,7 +497,7 @@ def _text(op: Operation) -> Any:
         return array.dtype, array.shape, (splat_number(array) if is_splat(array) else array).tobytes()
 
     return (
-        op.opdef, op.name, op.source, op.device, [_place(x) for x in op.inputs], [t.spec for t in op.outputs],
+        op.opdef, op.name, op.device, [_place(x) for x in op.inputs], [t.spec for t in op.outputs],
         [t.is_weak for t in op.outputs], dict(op._attrs), op.original_op and op.original_op.id,
         {name: frozen(value, of_array) for name, value in op.params.items()},
     )  # fmt: skip

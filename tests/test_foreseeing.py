@@ -274,14 +274,16 @@ def test_containers_and_weak_numbers(foreseen: list[Any]) -> None:
     assert foreseen == [(n,) for n in SIZES[3:]]
 
 
-def test_what_is_foreseen_can_be_looked_at(foreseen: list[Any]) -> None:
+def test_what_is_foreseen_can_be_looked_at() -> None:
+    """With the line that calls, not the line of the first call."""
     f, g = (jg.compile(jg.value_and_grad(_deviation)) for _ in range(2))
-    for h, sizes in ((f, SIZES), (g, SIZES[-1:])):
-        for n in sizes:
-            h(_vector(n))
-    assert foreseen
     x = _vector(SIZES[-1])
-    programs = [h.explain(x).program for h in (f, g)]
+    with jg.config(verify=False):
+        for n in SIZES[:-1]:
+            f(_vector(n))
+        for h in (f, g):
+            h(x)
+        programs = [h.explain(x).program for h in (f, g)]
     assert programs[0] == programs[1]
 
 
