@@ -71,8 +71,19 @@ def test_one_instruction_scales_as_two_factors_do(name: str, dtype: type) -> Non
     edges = np.array([-np.inf, np.inf, np.nan, -104.5, -88.0, 88.8, -745.2, -708.5, 709.9, 1023.9, -1074.5], dtype)
     args = tuple(np.concatenate([arg, edges]) for arg in args)
     for lanes in (16, 64):
-        with_instruction, without = (compiled(name, dtype, lanes, scaling=scaling)(*args) for scaling in (True, False))
+        with_instruction, without = (compiled(name, dtype, lanes, avx512=avx512)(*args) for avx512 in (True, False))
         assert np.array_equal(with_instruction, without, equal_nan=True)
+
+
+@pytest.mark.parametrize("avx512", [False, has_avx512()])
+def test_tanh_of_float32_holds_its_limit_in_either_way_and_ends_in_one(avx512: bool) -> None:
+    tanh = compiled("tanh", np.float32, 16, avx512=avx512)
+    size = np.exp2(np.linspace(-30, 4, 1_000_000)).astype(np.float32)
+    exact = np.tanh(size.astype(np.float64))
+    assert np.max(np.abs(tanh(size) - exact) / 2.0 ** (np.frexp(exact)[1] - 24)) <= (1 if avx512 else 2)
+    ends = np.array([9.1, 9.125, 9.2, 20, 3e38, np.inf], np.float32)
+    assert tanh(ends).tolist() == [1.0] * 6
+    assert np.isnan(tanh(np.array([np.nan], np.float32)))
 
 
 @_dtypes

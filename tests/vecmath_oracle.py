@@ -72,15 +72,15 @@ FUNCTIONS = (
 
 @cache
 def compiled(
-    name: str, dtype: type, lanes: int, shared_bytes: int = 0, scaling: bool | None = None
+    name: str, dtype: type, lanes: int, shared_bytes: int = 0, avx512: bool | None = None
 ) -> Callable[..., np.ndarray]:
     """A loop that applies the function to arrays of the dtype, that many lanes at a time; 0 is the scalar form.
 
-    ``shared_bytes``: by calls for so many bytes, compiled quickly; ``scaling``: whether one instruction multiplies by
-    powers of two, None for what this machine has.
+    ``shared_bytes``: by calls for so many bytes, compiled quickly; ``avx512``: with its instructions or
+    without, None for what this machine has.
     """
-    title = f"vecmath_{name}_{np.dtype(dtype).name}_{lanes}_{shared_bytes}_{scaling}"
-    module = ir.Module(title, shared_bytes=shared_bytes, has_avx512=has_avx512() if scaling is None else scaling)
+    title = f"vecmath_{name}_{np.dtype(dtype).name}_{lanes}_{shared_bytes}_{avx512}"
+    module = ir.Module(title, shared_bytes=shared_bytes, has_avx512=has_avx512() if avx512 is None else avx512)
     arity, step = vecmath.ARITY[name], max(lanes, 1)
     _write_loop(module, title, name, _ELEMENT[dtype], lanes)
     signature = ctypes.CFUNCTYPE(None, ctypes.c_int64, *[ctypes.c_void_p] * (arity + 1))

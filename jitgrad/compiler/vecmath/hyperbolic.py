@@ -27,6 +27,7 @@ from jitgrad.compiler.vecmath.lanes import (
     upper_bound,
 )
 from jitgrad.compiler.vecmath.logarithmic import decompose, log_of
+from jitgrad.compiler.vecmath.pieces import tanh_by_pieces
 
 # sinh and cosh overflow below these; the formulas inside say so.
 _SINH_BOUND = Table((89.5,), (710.6,))
@@ -86,7 +87,11 @@ def _hyperbolic_parts(x: Real) -> tuple[Real, Real, Real, Real]:
 
 
 def tanh(x: Real) -> Real:
-    """x + x**3 * P/Q for small x, else 1 - 2 / (exp(2x) + 1), to 2 ulp; one division does for both."""
+    """x + x**3 * P/Q for small x, else 1 - 2 / (exp(2x) + 1), to 2 ulp; one division does for both. Where lanes can
+    look numbers up, by pieces.
+    """
+    if x.lanes.has_look_up:
+        return tanh_by_pieces(x)
     size = abs(x)
     is_small = size < 0.5625
     square = size * size

@@ -46,6 +46,7 @@ class Lanes:
         self.bias = 1023 if self.is_double else 127
         self.bits_type = self.shaped(ir.IntType(self.width))
         whole = self.count * self.width % _REGISTER_BITS == 0 < self.count
+        self.has_look_up = builder.module.has_avx512 and not self.is_double
         self.has_scaling = builder.module.has_avx512 and whole
         self.suffix = (f"v{self.count}" if self.count else "") + f"f{self.width}"
 
@@ -55,10 +56,13 @@ class Lanes:
 
     def constant(self, value: Number) -> Real:
         """The number, rounded to this precision, in all lanes."""
+        return Real(self, self._splat(self.element, self.text_of(value)))
+
+    def text_of(self, value: Number) -> str:
+        """The number, rounded to this precision, as LLVM writes it."""
         packed = struct.pack("d" if self.is_double else "f", value)
         widened = value if self.is_double else struct.unpack("f", packed)[0]
-        text = f"0x{struct.unpack('Q', struct.pack('d', widened))[0]:016x}"
-        return Real(self, self._splat(self.element, text))
+        return f"0x{struct.unpack('Q', struct.pack('d', widened))[0]:016x}"
 
     def bits(self, value: int) -> Bits:
         """The integer in all lanes."""
@@ -194,6 +198,13 @@ class Bits:
         return Bits(
             self.lanes,
             self.lanes.builder.select(self.is_below(bound).value, self.value, self.like(bound).value),
+        )
+
+    def at_least(self, bound: int) -> Bits:
+        """The larger of the two as unsigned integers."""
+        return Bits(
+            self.lanes,
+            self.lanes.builder.select(self.is_below(bound).value, self.like(bound).value, self.value),
         )
 
     def is_below(self, other: Bits | int) -> Mask:
@@ -342,6 +353,32 @@ def times_power_of_two(x: Real, n: Real) -> Real:
     return Real(lanes, joined(builder, parts))
 
 
+def look_up(place: Bits, table: Sequence[float]) -> Real:
+    """One of 32 floats for each lane, by the low five bits of its integer, out of two registers of 64 bytes."""
+    lanes, builder = place.lanes, place.lanes.builder
+    count = _REGISTER_BITS // lanes.width
+    floats, integers = ir.VectorType(lanes.element, count), ir.VectorType(ir.IntType(lanes.width), count)
+    signature = ir.FunctionType(floats, [floats, integers, floats])
+    function = declare(builder.module, "llvm.x86.avx512.vpermi2var.ps.512", signature)
+    low, high = (
+        ir.Literal(floats, f"<{', '.join(f'float {lanes.text_of(number)}' for number in half)}>")
+        for half in (table[:count], table[count:])
+    )
+    if not lanes.count:
+        wide = builder.insert_element(ir.Constant(integers, ir.Undefined), place.value, ir.Constant(ir.IntType(32), 0))
+        found = builder.call(function, [low, wide, high])
+        return Real(lanes, builder.extract_element(found, ir.Constant(ir.IntType(32), 0)))
+    if lanes.count < count:
+        nothing = ir.Constant(place.value.type, ir.Undefined)
+        wide = builder.shuffle_vector(place.value, nothing, _picks(0, lanes.count, count))
+        return Real(lanes, part_of(builder, builder.call(function, [low, wide, high]), 0, lanes.count))
+    parts = [
+        builder.call(function, [low, part_of(builder, place.value, first, count), high])
+        for first in range(0, lanes.count, count)
+    ]
+    return Real(lanes, joined(builder, parts))
+
+
 def part_of(builder: ir.IRBuilder, value: ir.Value, first: int, count: int) -> ir.Value:
     """Neighbouring lanes of a vector; itself where it has no more."""
     return value if value.type.count == count else builder.shuffle_vector(value, value, _picks(first, count))
@@ -356,8 +393,10 @@ def joined(builder: ir.IRBuilder, parts: Sequence[ir.Value]) -> ir.Value:
     return builder.shuffle_vector(low, high, _picks(0, 2 * low.type.count))
 
 
-def _picks(first: int, count: int) -> ir.Value:
-    return ir.Constant(ir.VectorType(ir.IntType(32), count), list(range(first, first + count)))
+def _picks(first: int, count: int, width: int = 0) -> ir.Value:
+    """Neighbouring lanes; the last one again and again where there are to be more."""
+    picks = [min(k, first + count - 1) for k in range(first, first + max(count, width))]
+    return ir.Constant(ir.VectorType(ir.IntType(32), len(picks)), picks)
 
 
 def rarely(mask: Mask, special: Callable[[], Real], usual: Real) -> Real:
