@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from benchmarks.measure import Figures
 
@@ -23,6 +25,31 @@ def limit_of(figures: Mapping[str, Figures]) -> Limit | None:
     """The longer of moving the data and of computing; None below what a call costs, or where nothing was measured."""
     limits = [limit for limit in (_moving(figures), _computing(figures)) if limit and limit.seconds > _LEAST]
     return max(limits, key=lambda limit: limit.seconds, default=None)
+
+
+def share_of_limit(figures: Mapping[str, Figures]) -> float | None:
+    """The limit over jitgrad's median time, each of the same turn: the median over the turns.
+
+    A machine that others use is up to twice as fast in one turn as in another, in memory and in arithmetic alike. The
+    limit of the best turn over the time of a usual one would say how steady the machine is.
+    """
+    ours = figures["jitgrad"].turns if "jitgrad" in figures else []
+    limits = [limit_of(_in_turn(figures, k)) for k in range(len(ours))]
+    shares = [limit.seconds / float(np.median(turn)) for limit, turn in zip(limits, ours, strict=True) if limit]
+    return float(np.median(shares)) if shares else None
+
+
+def _in_turn(figures: Mapping[str, Figures], k: int) -> dict[str, Figures]:
+    """What was measured in a turn; rates of arithmetic, which are those of the best one, as much lower as that took
+    longer.
+    """
+    found = {name: replace(f, turns=f.turns[k : k + 1]) for name, f in figures.items()}
+    shortest, here = _shortest(figures, "arithmetic"), _shortest(found, "arithmetic")
+    if here:
+        rates = found["arithmetic"].details
+        slower = {kind: {size: rate * shortest / here for size, rate in of.items()} for kind, of in rates.items()}
+        found["arithmetic"] = replace(found["arithmetic"], details=slower)
+    return found
 
 
 def _moving(figures: Mapping[str, Figures]) -> Limit | None:

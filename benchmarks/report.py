@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.frameworks import PEERS
-from benchmarks.limits import Limit, limit_of
+from benchmarks.limits import Limit, limit_of, share_of_limit
 from benchmarks.measure import Figures
 from benchmarks.tables import aligned
 from benchmarks.workload import Workload
@@ -18,8 +18,9 @@ from benchmarks.workload import Workload
 NOTES = (
     "Times are medians in ms, first calls in ms, memory in MB; a dash stands for what was not measured. "
     "Value and gradient of each; all frameworks in processes of their own, called in turns.",
-    "faster: time of the best peer over jitgrad's, the median over the turns. of limit: the time that the work must "
-    "take, at its shortest, over jitgrad's. It is the longer of two. One: all arguments read and all gradients "
+    "faster: time of the best peer over jitgrad's, the median over the turns. limit: the time that the work must "
+    "take, at its shortest; of limit: the shortest of a turn over jitgrad's median in it, the median over the turns, "
+    "since the machine is not as fast in all of them. It is the longer of two. One: all arguments read and all gradients "
     "written once, at the best rate for as many bytes in the same turns, through the caches or past them (L2, L3, "
     "memory: where so many bytes fit). The other: the large matrix products by NumPy's BLAS (BLAS) and the arithmetic "
     "that jitgrad's kernels do beside them, at the rates at which this machine does multiply-adds, divisions and the "
@@ -70,9 +71,8 @@ class Row:
 
     @property
     def of_limit(self) -> float | None:
-        """The limit over jitgrad's time."""
-        ours = self.median("jitgrad")
-        return self.limit.seconds / ours if self.limit and ours else None
+        """The limit over jitgrad's time, the median over the turns."""
+        return share_of_limit(self.figures)
 
     def _turns(self, name: str) -> list[float]:
         return [float(np.median(turn)) for turn in self.figures[name].turns] if name in self.figures else []

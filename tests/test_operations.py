@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
-from benchmarks.limits import Limit, limit_of
+from benchmarks.limits import Limit, limit_of, share_of_limit
 from benchmarks.measure import Figures
 from jitgrad.profiler.operations import Operations, operations
 
@@ -56,3 +56,23 @@ def test_the_longer_limit_is_named() -> None:
     assert limit.seconds == pytest.approx(6e-3)
     assert limit.what == "BLAS+ALU"
     assert limit_of({}) is None
+
+
+@pytest.mark.quick
+def test_the_share_of_the_limit_is_that_of_the_same_turn() -> None:
+    figures = {
+        "stream": Figures(turns=[[1e-3, 2e-3], [3e-3], [2e-3]], details={"level": "memory"}),
+        "jitgrad": Figures(turns=[[2e-3, 1e-3, 4e-3], [4e-3], [2e-3]]),
+    }
+    assert share_of_limit(figures) == pytest.approx(0.75)  # of 0.5, 0.75 and 1; the best of all would be 0.5
+    assert share_of_limit({"jitgrad": figures["jitgrad"]}) is None
+
+
+@pytest.mark.quick
+def test_arithmetic_is_as_slow_in_a_turn_as_its_own_measurement() -> None:
+    rates = {kind: {"4": 1e9} for kind in ("products", "divisions", "issued")}
+    figures = {
+        "arithmetic": Figures(turns=[[1.0], [2.0]], details=rates),
+        "jitgrad": Figures(turns=[[2e-3], [4e-3]], details={"operations": {"4": [1e6, 0, 0]}}),
+    }
+    assert share_of_limit(figures) == pytest.approx(0.5)
