@@ -22,9 +22,9 @@ NOTES = (
     "take, at its shortest; of limit: the shortest of a turn over jitgrad's median in it, the median over the turns, "
     "since the machine is not as fast in all of them. It is the longer of two. One: all arguments read and all "
     "gradients written once, at the best rate for as many bytes in the same turns, through the caches or past them "
-    "(L2, L3, memory: where so many bytes fit). The other: the large matrix products by NumPy's BLAS (BLAS) and the arithmetic "
-    "that jitgrad's kernels do beside them, at the rates at which this machine does multiply-adds, divisions and the "
-    "rest on registers (ALU).",
+    "(L2, L3, memory: where so many bytes fit). The other: the large matrix products by NumPy's BLAS (BLAS) and the "
+    "arithmetic that jitgrad's kernels do beside them, at the rates at which this machine does multiply-adds, "
+    "divisions and the rest on registers (ALU).",
     "first: tracing, gradient, compiling and running, with empty caches, in a process that has compiled "
     "something small before; but PyTensor's cache lasts for the run. warm: in a new process, machine code on "
     "disk. peak: of resident memory, above the level after the import; arguments and results are part of it.",
