@@ -42,6 +42,7 @@ PHASES = (
     ("key", "jitgrad.compiler.machine", "kernel_key"),
     ("emit", "jitgrad.compiler.machine", "kernel_module"),
     ("compile", "jitgrad.compiler.ahead", "take"),
+    ("compile", "jitgrad.compiler.ahead", "compile_all"),
     ("load", "jitgrad.compiler.native", "load_object"),
     ("cache", "jitgrad.compiler.cache", "KernelCache.get"),
     ("cache", "jitgrad.compiler.cache", "KernelCache.put"),

@@ -30,7 +30,7 @@ if len(sys.argv) > 2:
     f(*arrays)
     sys.exit()
 call = f._calls._take_apart(arrays, {}); done()
-traced = f._calls._trace(call, None); done()
+traced = f._calls._trace(call, call.leaves, None); done()
 from jitgrad.running import Runner
 [stage] = [step.stage for step in Runner(traced.outputs, traced.feeds, traced.effects, "main")._steps]
 program = stage.program([t.spec for t in stage.feeds]); done()
