@@ -43,7 +43,7 @@ def _scan(fn: Callable[..., Any], init: Any, xs: Array) -> tuple[Any, Array]:
     for x in xs:
         init, y = fn(init, x)
         ys.append(y)
-    return init, np.stack(ys)
+    return init, np.array(ys)
 
 
 def _fori_loop(lower: int, upper: int, body: Callable[..., Any], init: Any) -> Any:
