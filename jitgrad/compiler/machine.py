@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from jitgrad import recording
 from jitgrad.compiler import ahead, native, tiers
@@ -87,15 +88,20 @@ def load_kernels(kernels: Sequence[Kernel]) -> list[str]:
 def _compile(kernels: Mapping[str, Kernel]) -> None:
     """Compile and load kernels, several at a time; with threads, quickly now and well in the background."""
     is_quick = config.quick_start and get_num_threads() > 1
-    modules: list[tuple[str, Callable[[], str], bool]] = []
+    modules: list[_Module] = []
+    parts: dict[str, str] = {}
     with recording.span("emit", f"{len(kernels)} kernels"):
         for key, kernel in kernels.items():
-            ahead.begin({name: (text, quickly) for name, text, quickly in modules[-1:]})  # while the next is written
-            modules.append(_module_of(key, kernel, is_quick))
+            ahead.begin({m.name: (m.text, m.quickly) for m in modules[-1:]})  # while the next is written
+            modules.append(_module_of(key, kernel, is_quick, parts))
     with recording.span("codegen", f"{len(modules)} kernels"):
-        codes = ahead.compile_all({name: (text, quickly) for name, text, quickly in modules})
+        wanted = {name: (partial(str, text), True) for name, text in parts.items()}
+        codes = ahead.compile_all(wanted | {m.name: (m.text, m.quickly) for m in modules})
+    for name, code in zip(parts, codes, strict=False):
+        native.add_symbol(name, native.load_object(code, [name])[name])
+        _parts.add(name)
     improved: list[tiers.Task] = []
-    for (key, kernel), (name, _, quickly), code in zip(kernels.items(), modules, codes, strict=True):
+    for (key, kernel), (name, _, quickly), code in zip(kernels.items(), modules, codes[len(parts) :], strict=True):
         loaded = native.load_object(code, [name])
         enter_kernel(key, loaded[name])
         if quickly:
@@ -106,13 +112,31 @@ def _compile(kernels: Mapping[str, Kernel]) -> None:
     improve(improved)
 
 
-def _module_of(key: str, kernel: Kernel, is_quick: bool) -> tuple[str, Callable[[], str], bool]:
-    """A kernel's function, what gives its text, and whether it is compiled quickly."""
+class _Module(NamedTuple):
+    """A kernel's function, what gives the text of its module, and whether that is compiled quickly."""
+
+    name: str
+    text: Callable[[], str]
+    quickly: bool
+
+
+_parts: set[str] = set()  # functions that quick code of kernels calls, compiled and known to the loader
+
+
+def _module_of(key: str, kernel: Kernel, is_quick: bool, parts: dict[str, str]) -> _Module:
+    """The module of a kernel; texts of functions that it calls, and that are not there yet, go to ``parts``, and are
+    begun.
+    """
     name = _quick_name(key) if is_quick else function_name(key)
-    text = str(kernel_module(kernel, name, is_quick))
+    module = kernel_module(kernel, name, is_quick)
+    text = str(module)
     if is_quick and not tiers.may_be_compiled_twice(text):
-        return _module_of(key, kernel, False)
-    return name, partial(str, text), is_quick
+        return _module_of(key, kernel, False, parts)
+    for part, write in (module.parts or {}).items():
+        if part not in _parts and part not in parts:
+            parts[part] = write()
+            ahead.begin({part: (partial(str, parts[part]), True)})
+    return _Module(name, partial(str, text), is_quick)
 
 
 def _quick_name(key: str) -> str:
@@ -154,9 +178,9 @@ def _replace(key: str, cache: KernelCache, object_code: bytes) -> tuple[int, int
 def kernel_module(
     kernel: Kernel, name: str = "kernel", quickly: bool = False, pause: Callable[[], None] | None = None
 ) -> ir.Module:
-    """The LLVM module of a kernel: fast code, or little of it, which is compiled ``quickly``; both give the same
-    bits. ``pause`` is called again and again meanwhile.
+    """The LLVM module of a kernel: fast code, or little of it, which is compiled ``quickly`` and calls the functions in
+    ``parts``; both give the same bits. ``pause`` is called again and again meanwhile.
     """
-    module = ir.Module(name, has_fma(), vector_bytes() if quickly else 0, has_avx512())
+    module = ir.Module(name, has_fma(), vector_bytes() if quickly else 0, has_avx512(), has_parts=quickly)
     emit_kernel(module, kernel, name, vector_bytes(), pause)
     return module

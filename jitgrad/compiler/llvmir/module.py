@@ -13,16 +13,23 @@ class Module:
     ``has_avx512`` that it has AVX-512, whose instructions for powers of two others have not.
 
     ``shared_bytes``: what is long and needed often is a function of its own, which works on a register of so many
-    bytes; 0: it is written out in each place.
+    bytes; 0: it is written out in each place. ``has_parts``: such functions are modules of their own, whose texts
+    ``parts`` gives by their names; None where they are in this one.
     """
 
     def __init__(
-        self, name: str, has_fma: bool = False, shared_bytes: int = 0, has_avx512: bool = False
+        self,
+        name: str,
+        has_fma: bool = False,
+        shared_bytes: int = 0,
+        has_avx512: bool = False,
+        has_parts: bool = False,
     ) -> None:
         self.name = name
         self.has_fma = has_fma
         self.has_avx512 = has_avx512
         self.shared_bytes = shared_bytes
+        self.parts: dict[str, Callable[[], str]] | None = {} if has_parts else None
         self.functions: dict[str, Function] = {}
         self.variables: dict[str, GlobalVariable] = {}
         self._metadata: list[str] = []
