@@ -13,7 +13,8 @@ import pytest
 import jitgrad as jg
 from jitgrad import compiler, following, running
 from jitgrad.compiler import alike, keeping, reuse, stages
-from tests.test_alike import WHOLE
+from jitgrad.compiler import beside as beside_module
+from tests.test_alike import WHOLE, _leaves
 
 Fn = Callable[..., Any]
 NOT_FOLLOWED = ("small matrices",)  # operations of gradients with large numbers in their params
@@ -243,3 +244,30 @@ def test_a_plan_on_disk_gives_way_to_one_that_can_be_followed(tmp_path: Any, bes
                 f(np.ones((n, 80)), np.ones((80, 90)))
             keeping.keep_now()
         assert beside == [False, True, True]
+
+
+FORMULAS = [name for name in WHOLE if name not in (*NOT_FOLLOWED, "columns", "convolution", "flattened")]
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_plans_by_formulas_are_those_that_are_frozen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where sizes change in what order steps run, and how they are cut; with numbers that follow from extents."""
+    by_formula, found = beside_module.frozen_by_formula, []
+
+    def compared(template: Any, extents: Any, changed: Any) -> Any:
+        frozen = by_formula(template, extents, changed)
+        if frozen is not None:
+            assert repr(frozen) == repr(beside_module._frozen(template, extents, changed))
+            found.append(frozen)
+        return frozen
+
+    monkeypatch.setattr(beside_module, "frozen_by_formula", compared)
+    fn, make, sizes = WHOLE[name]
+    f = jg.compile(fn)
+    for k in (1, 1.5, 2, 2.5, 3, 3.25, 1.25, 9, 1.75):
+        for size in sizes[:2]:
+            args = make(*[n if n <= 64 else int(n * k) for n in size])
+            results = _leaves(f(*args))
+            for a, b in zip(results, _leaves(f.interpret(*args)), strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-9)
+    assert len(found) >= 4 and len({repr(frozen) for frozen in found}) >= 4

@@ -35,6 +35,7 @@ from jitgrad.compiler.likeness import (
     shapes_in,
 )
 from jitgrad.compiler.plankey import has_large_constants
+from jitgrad.compiler.symbols import Formula
 from jitgrad.forking import wait_for_when_forking
 from jitgrad.opdef import Control, Elementwise, Shaped, View
 from jitgrad.program import Instruction, Program
@@ -155,6 +156,20 @@ class _Change(NamedTuple):
     is_fixed: bool = False
 
 
+class Formulas:
+    """How plans follow from ``extents`` and from the numbers of ``variables`` (an instruction, and the value whose
+    number it is), for several answers to what was asked of them, those that held last first; and how many plans are
+    frozen before there is one.
+    """
+
+    def __init__(self, extents: tuple[int, ...], variables: tuple[tuple[int, int], ...]) -> None:
+        self.extents = extents
+        self.variables = variables
+        self.known: tuple[Formula, ...] = ()
+        self.wait = 1
+        self.tries = 0
+
+
 class Template(NamedTuple):
     """A program, what simplification made of it, and what both have that others may have otherwise."""
 
@@ -170,6 +185,7 @@ class Template(NamedTuple):
     checked: tuple[int, ...]
     arrays_matter: bool
     interpreted: frozenset[int]
+    formulas: Formulas | None
 
 
 class Likeness(NamedTuple):
@@ -229,8 +245,24 @@ def make_template(
         source, simplified, freeze, params, folds, numbers, divisors,
         tuple(c for c in changes if c.number in interpreted or not _is_settled(c, simplified.instructions[c.number])),
         tuple(spec if v in used else None for v, spec in new), tuple(checked), looked,
-        frozenset(interpreted),
+        frozenset(interpreted), None if interpreted else _formulas(source, simplified, changes, numbers),
     )  # fmt: skip
+
+
+def _formulas(
+    source: Program, simplified: Program, changes: Sequence[_Change], numbers: Numbers
+) -> Formulas | None:
+    """What plans may follow from by a formula; None where a number follows from nothing that is known."""
+    variables = []
+    for change in changes:
+        if constant_value(simplified.instructions[change.number]) is None:
+            continue
+        value = change.value if change.source is None else source.instructions[change.source].outputs[0]
+        if value in numbers:
+            variables.append((change.number, value))
+        elif change.source is None and not change.is_fixed:
+            return None
+    return Formulas(tuple(sorted(_extents_of(source))), tuple(variables))
 
 
 def likeness_of(template: Template) -> Likeness:

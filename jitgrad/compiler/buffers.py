@@ -68,10 +68,11 @@ def lend_outputs(temporaries: Sequence[Lifetime], outputs: Sequence[Lifetime]) -
 
     The largest first, each in the smallest output where no other lies at that time.
     """
+    by_size = sorted(outputs, key=lambda output: output.nbytes)
     lent: dict[object, object] = {}
     guests: dict[object, list[Lifetime]] = {output.key: [] for output in outputs}
     for item in sorted(temporaries, key=lambda item: -item.nbytes):
-        for output in sorted(outputs, key=lambda output: output.nbytes):
+        for output in by_size:
             fits = item.nbytes <= output.nbytes and item.last < output.first
             if fits and not any(_meet(item, guest) for guest in guests[output.key]):
                 guests[output.key].append(item)

@@ -30,8 +30,9 @@ program runs, but is not kept.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +60,7 @@ from jitgrad.compiler.row_loops import RowCut, find_row_cut
 from jitgrad.compiler.stored import UnkeptError, encode_params, op_name
 from jitgrad.compiler.stored_programs import encode_program, origins_of
 from jitgrad.compiler.subprograms import regions_of, status_offsets
+from jitgrad.compiler.symbols import Symbol, least, most
 from jitgrad.program import Program
 
 # A chunk should take some microseconds, so that sharing it out costs little; the count depends on the work alone,
@@ -341,15 +343,15 @@ class _Freezer:
         chunks = chunk_count(fused.body, body.extents, steps)
         return "loop kernel", number, key, places, tuple(ints), words, body._cut_extent(fused.body), chunks
 
-    def _constant_word(self, literal: Literal) -> int:
+    def _constant_word(self, literal: Literal) -> Any:
         """A number as the eight bytes of a block word, padded with zeros: this program's, where a value holds it."""
         maker = None if literal.maker is None else self.program.instructions[self.producers[literal.maker]]
         known = self.compiled.words.get(id(literal))
         if known is not None and known[0] is maker:
             return known[1]
-        value = literal.value if maker is None else splat_number(maker.params["value"])
-        raw = np.asarray(value, literal.dtype).tobytes()
-        word = int.from_bytes(raw.ljust(8, b"\0"), "little", signed=True)
+        if maker is not None and type(maker.params["value"]) is Symbol:
+            return maker.params["value"].computed(word_in(literal.dtype))
+        word = word_in(literal.dtype)(literal.value if maker is None else splat_number(maker.params["value"]))
         self.compiled.words[id(literal)] = maker, word
         return word
 
@@ -457,6 +459,17 @@ class _Freezer:
         return "convolution", number, dtype, item.form, (plan.words, plan.cells, plan.chunks), places
 
 
+@functools.lru_cache
+def word_in(dtype: np.dtype[Any]) -> Callable[[Any], int]:
+    """The function that gives a number as a word of a block."""
+
+    def word(value: Any) -> int:
+        raw = np.asarray(value, dtype).tobytes()
+        return int.from_bytes(raw.ljust(8, b"\0"), "little", signed=True)
+
+    return word
+
+
 def _fused(item: LoweredStep) -> FusedScan | None:
     return item.fused if isinstance(item, LoweredBodies) else None
 
@@ -466,9 +479,10 @@ def chunk_count(item: Lowered, extents: Mapping[int, int], times: int = 1) -> in
     if item.group.is_serial or not item.group.axes:
         return 1
     work = times * sum([weight * math.prod([extents[c] for c in classes]) for classes, weight in item.work])
-    wanted = int(work * NANOSECONDS_PER_NODE / CHUNK_NANOSECONDS)
+    wanted = math.floor(work * NANOSECONDS_PER_NODE / CHUNK_NANOSECONDS)
     rows = item.extent.value(extents)
     if halo := item.group.halo:  # a chunk makes so many rows of the one before it again
         rows = max(rows // (_MOST_ROWS * halo), min(_FEW_CHUNKS, rows // (_LEAST_ROWS * halo)))
         rows = 1 << (rows - 1).bit_length() if rows else 1
-    return 1 if wanted < 2 else min(wanted, MOST_CHUNKS, max(1, rows))
+    chunks: int = least(most(1, wanted), MOST_CHUNKS, most(1, rows))
+    return chunks

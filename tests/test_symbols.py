@@ -1,0 +1,78 @@
+"""Symbols note what is computed of numbers, and formulas compute it of others, or say that they do not know."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jitgrad.compiler.symbols import Notes, Symbol, least, most
+
+pytestmark = pytest.mark.quick
+
+
+def _arithmetic(a: Any, b: Any) -> Any:
+    return a + b, 2 * a - b, -a // 3, 100 % b, (1 << b, math.floor(a / b), math.ceil(a / 7)), math.prod([a, b]), (a,)
+
+
+def _extremes(a: Any, b: Any) -> Any:
+    return least(a, b, 8), most(3, a) + most(b, 2), least(4, 5), (b.bit_length(), (1, (2, a)))
+
+
+def _branching(a: Any, b: Any) -> Any:
+    return (a, "more") if a > b else ("less", b)
+
+
+def _asking(a: Any, b: Any) -> Any:
+    return tuple(k * a for k in range(b)), {a: 1, b: 2}[a], [4, 5, 6, 7, 8, 9, 10][b], bool(a - b), sorted([b, a])[0]
+
+
+FUNCTIONS = [_arithmetic, _extremes, _branching, _asking]
+
+
+@pytest.mark.parametrize("fn", FUNCTIONS)
+def test_formulas_give_what_functions_give_or_nothing(fn: Callable[..., Any]) -> None:
+    known = 0
+    for given in ((5, 3), (7, 2), (2, 6), (4, 4)):
+        notes = Notes(given)
+        formula = notes.formula(fn(*notes.symbols()))
+        assert repr(formula.value(given)) == repr(fn(*given))
+        for numbers in ((a, b) for a in range(1, 12) for b in range(1, 7)):
+            found = formula.value(numbers)
+            assert found is None or repr(found) == repr(fn(*numbers))
+            known += found is not None
+    assert known >= (4 if fn is _asking else 60)
+
+
+def test_conditions_are_those_that_were_asked() -> None:
+    notes = Notes((5, 3))
+    formula = notes.formula(_branching(*notes.symbols()))
+    assert formula.value((9, 8)) == (9, "more") and formula.value((8, 9)) is None and formula.value((8, 8)) is None
+
+
+@pytest.mark.parametrize("ask", [int, float, hash, str, range, bool, np.ones, lambda n: {n: 0}])
+def test_no_number_gets_past(ask: Callable[[Any], Any]) -> None:
+    """Whatever takes the integer out of a symbol makes it a condition."""
+    notes = Notes((5,))
+    [symbol] = notes.symbols()
+    ask(symbol)
+    formula = notes.formula((symbol,))
+    assert formula.value((5,)) == (5,) and formula.value((0,)) is None
+
+
+def test_what_is_not_put_together_is_refused() -> None:
+    notes = Notes((5,))
+    [symbol] = notes.symbols()
+    assert type(symbol) is Symbol
+    with pytest.raises(TypeError, match="a list with symbols"):
+        notes.formula((1, [symbol]))
+
+
+def test_steps_that_a_condition_keeps_from_being_done() -> None:
+    notes = Notes((5, 3))
+    a, b = notes.symbols()
+    formula = notes.formula((a // b if b else 0,))
+    assert formula.value((7, 2)) == (3,) and formula.value((7, 0)) is None
