@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -90,9 +88,6 @@ class _Part(NamedTuple):
     checked: tuple[tuple[_Row, tuple[tuple[Shape, DType], ...]], ...]
 
 
-_number = operator.attrgetter("id")
-
-
 def _row_of(op: Operation) -> _Row:
     """UnlikeError for operations that are not followed."""
     opdef = op.opdef
@@ -142,7 +137,7 @@ class Follower:
         options: tuple[Any, ...],
     ) -> Asked | None:
         """A call of gradients() as it is noted; None where it cannot be, and nothing is followed any more."""
-        here = self.graph._here
+        here = self.graph.here
         seeds = [] if grad_ys is None else list(grad_ys) if isinstance(grad_ys, list | tuple) else [grad_ys]
         is_plain = not (here.asks or here.control or here.original_op or here.source or here.rules)
         if not is_plain or not all(g is None or isinstance(g, Tensor) for g in seeds):
@@ -157,7 +152,7 @@ class Follower:
 
     def recall(self, asked: Asked) -> list[Tensor | None] | None:
         """The gradients, copied from the model; None where there is nothing to copy, or where all is verified."""
-        model, first = self._model, len(self.graph._operations)
+        model, first = self._model, len(self.graph)
         self._predicted = []
         if model is None:
             return None
@@ -175,16 +170,16 @@ class Follower:
             self._predicted = self._copies(model.part(number), first, {})
             return None
         self._promise(model.part(number), walk)
-        operations = self.graph._operations
+        operations = self.graph.promised
         return [None if place is None else operations[place[0]].outputs[place[1]] for place in walk.given]
 
     def note(self, asked: Asked, first: int, names: int, given: Sequence[Tensor | None]) -> None:
         """What a walk has added from the operation ``first`` on; so many ``names`` were in use before it."""
-        made = self.graph._operations[first:]
+        made = self.graph.promised[first:]
         if self._predicted:
             _check(self._predicted, made)
         places = tuple([None if t is None else _place(t) for t in given])
-        self.walks.append(Walk(asked, first, first + len(made), places, _names_behind(self.graph._names, names)))
+        self.walks.append(Walk(asked, first, first + len(made), places, self.graph.names_behind(names)))
 
     def stop(self) -> None:
         """Follow nothing any more."""
@@ -197,8 +192,8 @@ class Follower:
         model = self._model
         if model is None:
             return
-        count = len(self.graph._operations)
-        if count == len(model.graph._operations):
+        count = len(self.graph)
+        if count == len(model.graph):
             with contextlib.suppress(UnlikeError):  # then all is as if nothing had been followed
                 self._compare(count)
                 if len(self.walks) == len(model.walks):
@@ -226,7 +221,7 @@ class Follower:
         rows = self._model._rows_until(last)
         if len(rows) < last or (registered_rules and any(row.opdef.name in registered_rules for row in rows)):
             raise UnlikeError
-        for op, row in zip(graph._operations[self._compared : last], rows[self._compared : last], strict=True):
+        for op, row in zip(graph.promised[self._compared : last], rows[self._compared : last], strict=True):
             if op._attrs is not row.attrs:
                 self._compare_attrs(op._attrs, row.attrs)
             self._compare_one(op, row)
@@ -302,7 +297,7 @@ class Follower:
     def _promise(self, part: _Part, walk: Walk) -> None:
         """Append the operations of a walk, of which those that it gives are there from now on."""
         self._promise_part(part, walk.first, [place[0] for place in walk.given if place is not None])
-        self.graph._names.update(walk.names)
+        self.graph.take_names(walk.names)
         self._compared = walk.last
         self.walks.append(walk)
 
@@ -311,13 +306,13 @@ class Follower:
         given = {number: self._begun(part.rows[number - first], number) for number in set(numbers) if number >= first}
 
         def make() -> None:
-            self._enter(self._copies(part, first, given), first)
+            self.graph.fulfil(first, self._copies(part, first, given))
 
         self.graph.promise(given, len(part.rows), make)
 
     def _copies(self, part: _Part, first: int, given: Mapping[int, Operation]) -> list[Operation]:
         """The operations of a part for this graph, which does not know of them yet."""
-        operations, made = self.graph._operations, list[Operation]()
+        operations, made = self.graph.promised, list[Operation]()
 
         def operation(number: int) -> Operation:
             found: Operation = operations[number] if number < first else made[number - first]
@@ -346,18 +341,6 @@ class Follower:
             t.is_weak = is_weak
         op.outputs = tuple(outputs)
         return op
-
-    def _enter(self, made: list[Operation], first: int) -> None:
-        """Put operations where they were promised."""
-        self.graph._operations[first : first + len(made)] = made
-        late = []
-        for op in made:
-            for x in op.inputs:
-                if x._consumers and x._consumers[-1].id > op.id:
-                    late.append(x)
-                x._consumers.append(op)
-        for x in late:
-            x._consumers.sort(key=_number)
 
     # -- whole traces --------------------------------------------------------------------------------------------------
 
@@ -426,17 +409,6 @@ def _instruction_of(op: Operation, like: Instruction) -> Instruction:
     if op.source is not origin.source:
         origin = Origin(origin.name, op.source, origin.scope, origin.is_gradient, origin.is_refused)
     return Instruction(like.op, like.inputs, like.outputs, op.params, origin, like.after)
-
-
-def _names_behind(names: dict[str, int], count: int) -> dict[str, int]:
-    """The names in use behind the first so many, and those of which they are numbered copies."""
-    found: dict[str, int] = {}
-    for name in itertools.islice(reversed(names), len(names) - count):
-        found[name] = names[name]
-        base, _, tail = name.rpartition("_")
-        if tail.isdigit() and base in names:
-            found[base] = names[base]
-    return found
 
 
 def _place(t: Tensor) -> Place:

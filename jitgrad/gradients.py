@@ -78,7 +78,7 @@ def _followed(
         return None
     found: Found | None = follower.recall(asked)
     if found is None:
-        first, names = len(graph), len(graph._names)
+        first, names = len(graph), graph.count_of_names
         found = _walked(graph, targets, sources, grad_ys, stopped, options, Masks())
         follower.note(asked, first, names, found)
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import itertools
+import operator
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -35,6 +36,7 @@ __all__ = [
 
 # The attr that names the gradient rule of an operation made inside gradient_override_map, or is the rule.
 GRADIENT_RULE = "_gradient_op_type"
+_number = operator.attrgetter("id")
 # How many operations without inputs a graph tells apart when it looks for what lies between two tensors.
 ORIGINS = 256
 
@@ -301,6 +303,42 @@ class Graph:
         first = len(self._operations)
         self._operations += [given.get(number) for number in range(first, first + count)]
         self._promises.append(make)
+
+    def fulfil(self, first: int, made: Sequence[Operation]) -> None:
+        """Enter operations where they were promised, from the number ``first`` on, and with what they read."""
+        self._operations[first : first + len(made)] = made
+        late = []
+        for op in made:
+            for x in op.inputs:
+                if x._consumers and x._consumers[-1].id > op.id:
+                    late.append(x)
+                x._consumers.append(op)
+        for x in late:
+            x._consumers.sort(key=_number)
+
+    @property
+    def here(self) -> Here:
+        """What the active scopes give to new operations."""
+        return self._here
+
+    @property
+    def count_of_names(self) -> int:
+        """How many names are in use."""
+        return len(self._names)
+
+    def names_behind(self, count: int) -> dict[str, int]:
+        """The names in use behind the first so many, and those of which they are numbered copies."""
+        names, found = self._names, dict[str, int]()
+        for name in itertools.islice(reversed(names), len(names) - count):
+            found[name] = names[name]
+            base, _, tail = name.rpartition("_")
+            if tail.isdigit() and base in names:
+                found[base] = names[base]
+        return found
+
+    def take_names(self, names: Mapping[str, int]) -> None:
+        """Let names be in use, as `names_behind` gives them."""
+        self._names.update(names)
 
     def close_like(self, other: Graph) -> None:
         """Take no more operations than those that are promised now, whose names are those of a closed graph."""
