@@ -49,7 +49,7 @@ class Constancy(NamedTuple):
 
     entries: tuple[tuple[Mapping[str, Any], str, Any], ...]
     cells: tuple[tuple[CellType, Any], ...]
-    functions: tuple[tuple[FunctionType, CodeType, Any], ...]
+    functions: tuple[tuple[FunctionType, CodeType, Any, Any], ...]
 
     def holds(self) -> bool:
         """Whether all is as it was."""
@@ -59,8 +59,8 @@ class Constancy(NamedTuple):
         for cell, value in self.cells:
             if cell.cell_contents is not value:
                 return False
-        for fn, code, defaults in self.functions:
-            if fn.__code__ is not code or fn.__defaults__ is not defaults or fn.__kwdefaults__:
+        for fn, code, defaults, named in self.functions:
+            if fn.__code__ is not code or fn.__defaults__ is not defaults or fn.__kwdefaults__ is not named:
                 return False
         return True
 
@@ -79,7 +79,7 @@ class _Reader:
     def __init__(self) -> None:
         self.entries: dict[tuple[int, str], tuple[Mapping[str, Any], str, Any]] = {}
         self.cells: dict[int, tuple[CellType, Any]] = {}
-        self.functions: dict[int, tuple[FunctionType, CodeType, Any]] = {}
+        self.functions: dict[int, tuple[FunctionType, CodeType, Any, Any]] = {}
 
     def read(self, value: Any) -> None:
         """InconstantError unless a value is constant, and tells no extent of a tensor."""
@@ -115,7 +115,7 @@ class _Reader:
     def _read_function(self, fn: FunctionType) -> None:
         if id(fn) in self.functions:
             return
-        self.functions[id(fn)] = fn, fn.__code__, fn.__defaults__
+        self.functions[id(fn)] = fn, fn.__code__, fn.__defaults__, fn.__kwdefaults__
         cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
         if _is_ours(fn):  # and does what it is told
             for cell in cells.values():
@@ -123,9 +123,10 @@ class _Reader:
             return
         if fn in _MAKERS:
             return
-        if fn.__kwdefaults__:
-            raise InconstantError
         self.read(fn.__defaults__ or ())
+        named = fn.__kwdefaults__ or {}
+        for name in named:
+            self.read(self._entry(named, name))
         self._read_code(fn.__code__, fn.__globals__, cells)
 
     def _read_code(self, code: CodeType, names: Mapping[str, Any], cells: Mapping[str, CellType]) -> None:

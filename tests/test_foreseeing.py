@@ -64,6 +64,10 @@ def _layers(x: Any) -> Any:
     return sum(np.sum(part * k) for k, part in enumerate([x, x * 2.0])) + len(layers)
 
 
+def _named(x: Any, *, half: Any = lambda x: x * 0.5, power: int = 2) -> Any:
+    return np.sum(half(x) ** power)
+
+
 def _deviation(x: Any) -> Any:
     return np.mean(x) + np.var(x, ddof=1) + np.std(x, ddof=2)
 
@@ -74,6 +78,7 @@ CONSTANT: dict[str, Fn] = {
     "deviation": _deviation,
     "softmax": lambda x: np.sum(nn.log_softmax(x) * 0.25) + math.pi,
     "functions": _layers,
+    "named defaults": _named,
     "parts of functions": (lambda half: lambda x: np.sum(half(x)))(partial(_helped, power=2)),
     "matrix": lambda x: np.mean(x[:, None] * x, axis=0).sum(),
     "method": lambda x: x.astype(np.float64).reshape(-1).dot(x),
@@ -196,6 +201,7 @@ INCONSTANT: dict[str, Fn] = {
     "an object": _Scaled(),
     "a variable of the function around": _remembering(),
     "a default that changes": lambda x, scale=rates: np.sum(x) * scale[0],
+    "a named default that changes": lambda x, *, scale=rates: np.sum(x) * scale[0],
     "printing": lambda x: print(end="") or np.sum(x),
     "the environment": lambda x: np.sum(x) * len(globals()),
 }
@@ -229,6 +235,16 @@ def test_a_function_that_changes_is_seen(foreseen: list[Any], monkeypatch: pytes
             monkeypatch.setattr(_helped, "__code__", (lambda x, power=1: 5.0 * x).__code__)
         values.append(f(np.full(n, 2.0)) / n)
     assert values == [8.0] * 4 + [4.0] + [10.0] * 2 and foreseen == [(400,)]
+
+
+def test_a_named_default_that_changes_is_seen(foreseen: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    f = jg.compile(lambda x: _named(x))
+    values = []
+    for n in (100, 200, 300, 400, 500, 600, 700):
+        if n == 500:
+            monkeypatch.setitem(_named.__kwdefaults__, "power", 3)
+        values.append(f(np.full(n, 4.0)) / n)
+    assert values == [4.0] * 4 + [8.0] * 3 and foreseen == [(400,)]
 
 
 def test_a_closure_that_changes_is_seen(foreseen: list[Any]) -> None:
