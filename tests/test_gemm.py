@@ -184,14 +184,3 @@ def test_what_is_left_to_blas(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_ours((20, 10000, 50), True)
     monkeypatch.setattr(gemm, "vector_bytes", lambda: 32)
     assert not is_ours((16, 10000, 50), True)
-
-
-def test_rows_are_cut_wherever_there_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread makes rows of a product, as it does of kernels."""
-    monkeypatch.undo()
-    monkeypatch.setattr(gemm, "vector_bytes", lambda: 64)
-    for sizes in ((256, 512, 512), (1024, 1024, 10), (256, 512, 10), (128, 4096, 64)):
-        for turned in ((False, True), (True, True)):
-            plan = gemm.plan_product(np.dtype("f4"), sizes, 1, turned)
-            assert plan is not None
-            assert plan.rows <= -(-sizes[0] * 3 // 4), sizes

@@ -146,19 +146,15 @@ def _is_long_sum(sizes: tuple[int, int, int]) -> bool:
 
 
 def _tile(m: int, n: int, pieces: int, transposed: tuple[bool, bool], panel: int) -> tuple[int, int]:
-    """Rows and columns of the tiles: at least so many pieces, where A and B are packed least often. But rows are always
-    cut, for kernels cut them too: a thread then finds in its own cache what it has made. Tiles of whole columns cost an
-    MLP of 512 units a fifth of its time, as the kernels behind them took 220 us in place of 38.
-    """
+    """Rows and columns of the tiles: at least so many pieces, where A and B are packed least often."""
     cuts = []
     for across in (1 << power for power in range(min(pieces, max(1, n // _LEAST_COLUMNS)).bit_length())):
         columns = _side(n, across, panel)
         rows = _side(m, min(-(-pieces // -(-n // columns)), max(1, m // _LEAST_ROWS)), 3 * LOW)
-        is_whole = rows == m >= 2 * _LEAST_ROWS
         missing = max(0, pieces - (-(-n // columns) * -(-m // rows)))
         packing = 1 / columns + (3 if transposed[1] else 1) / rows
-        cuts.append((is_whole, missing, packing, rows, columns))
-    return min(cuts)[3:]
+        cuts.append((missing, packing, rows, columns))
+    return min(cuts)[2:]
 
 
 def _side(extent: int, pieces: int, multiple: int) -> int:
