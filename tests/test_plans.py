@@ -106,6 +106,19 @@ def test_large_constants_count_by_shape() -> None:
     assert _key(lambda x: x * large, x) != _key(lambda x: x * large.reshape(1, -1), x)
 
 
+def test_large_constants_of_one_number_count_by_it(folder: Path) -> None:
+    x, looked_into = np.ones(MOST_BYTES // 8 + 1), np.array([3.0, 1.0, 2.0])
+
+    def adding(number: float) -> Callable[[Any], Any]:
+        return lambda x: np.sum(x + number) + np.sum(-x[:3] * (x[:3] * looked_into) * (-looked_into))
+
+    assert _key(adding(2.0), x) == _key(adding(2.0), x) != _key(adding(3.0), x)
+    for number, kept in ((2.0, 1), (3.0, 2), (2.0, 2)):
+        forget_templates()
+        assert jg.compile(adding(number))(x) == (number + 1) * x.size + 14
+        assert len(list(folder.glob("*.plan"))) == kept
+
+
 def test_large_constants_are_the_callers_own(folder: Path) -> None:
     x = np.ones(MOST_BYTES // 8 + 1)
     for _ in range(2):

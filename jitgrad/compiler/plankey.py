@@ -1,7 +1,8 @@
 """The key of a program's plan: all that the stages of the compiler may look at, as bytes; it makes no plan.
 
-Names and source lines are not part of it. An array that is a constant is, unless it is large: such a one counts by its
-dtype, its shape, and where else in the program it is. A plan is kept only if no stage looked into a large one.
+Names and source lines are not part of it. An array that is a constant is, unless it is large and holds more than one
+number: such a one counts by its dtype, its shape, and where else in the program it is. A plan is kept only if no stage
+looked into a large one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad.compiler.constants import is_splat, splat_number
 from jitgrad.compiler.stamp import digest, stamp
 from jitgrad.compiler.stored import MOST_BYTES, UnkeptError, dump, encode, encode_params, op_name
 from jitgrad.program import Program, sub_programs
@@ -28,11 +30,15 @@ def plan_key(program: Program) -> str | None:
 def has_large_constants(program: Program) -> bool:
     """Whether the key does not tell all elements of the program's constants."""
     for ins in program.instructions:
-        if any(type(value) is np.ndarray and value.nbytes > MOST_BYTES for value in ins.params.values()):
+        if any(type(value) is np.ndarray and _is_large(value) for value in ins.params.values()):
             return True
         if any(map(has_large_constants, sub_programs(ins))):
             return True
     return False
+
+
+def _is_large(array: np.ndarray[Any, Any]) -> bool:
+    return array.nbytes > MOST_BYTES and not is_splat(array)
 
 
 class _Writer:
@@ -58,7 +64,8 @@ class _Writer:
         return ("program", *self.program(value))
 
     def _array(self, array: np.ndarray[Any, Any]) -> Any:
-        if array.nbytes <= MOST_BYTES:
-            return encode(array)
+        if not _is_large(array):
+            is_small = array.nbytes <= MOST_BYTES
+            return encode(array) if is_small else ("splat", array.shape, encode(splat_number(array)))
         number = self._large.setdefault(id(array), len(self._large))
         return "large", array.dtype.str, array.shape, number
