@@ -36,6 +36,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 def run(names: Sequence[str], frameworks: Sequence[str], options: Options) -> Iterator[Report]:
     """Measure the workloads, telling on standard error how it goes; after each, the report so far."""
     rows: list[Row] = []
+    load = f"{os.getloadavg()[0]:.1f}"
     with tempfile.TemporaryDirectory(prefix="jitgrad-benchmarks-") as directory:
         bench = Bench(frameworks, options, Path(directory))
         try:
@@ -44,7 +45,7 @@ def run(names: Sequence[str], frameworks: Sequence[str], options: Options) -> It
                 rows.append(Row(WORKLOADS[name], *bench.measure(WORKLOADS[name])))
                 seconds = time.perf_counter() - start
                 print(f"{name}: {seconds:.1f} s, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
-                yield Report(_machine(rows), tuple(rows), asdict(options))
+                yield Report(_machine(rows) | {"load before": load}, tuple(rows), asdict(options))
         finally:
             bench.close()
 

@@ -26,8 +26,9 @@ NOTES = (
     "arithmetic that jitgrad's kernels do beside them, at the rates at which this machine does multiply-adds, "
     "divisions and the rest on registers (ALU).",
     "first: tracing, gradient, compiling and running, with empty caches, in a process that has compiled "
-    "something small before; but PyTensor's cache lasts for the run. warm: in a new process, machine code on "
-    "disk. peak: of resident memory, above the level after the import; arguments and results are part of it.",
+    "something small before, the median of three of jitgrad and JAX; but PyTensor's cache lasts for the run. warm: in "
+    "a new process, machine code on disk, the median of three. "
+    "peak: of resident memory, above the level after the import; arguments and results are part of it.",
     "NumPy's times depend on what its process did before. A new process pays page faults for each array of some "
     "hundred kilobytes or more; once it has freed a large block, the C library keeps memory instead of handing it "
     "back (gelu, 1e6: 3200 faults a call and 18 ms, against none and 11 ms after freeing 31 MB). Here it is new.",
@@ -145,7 +146,8 @@ class Report:
 
 
 def _figures(found: Figures) -> dict[str, Any]:
-    return {**asdict(found), "quartiles": found.quartiles, "median": found.median}
+    names = ("quartiles", "median", "first", "warm")
+    return {**asdict(found), **{name: getattr(found, name) for name in names}}
 
 
 # -- cells ----------------------------------------------------------------------------------------------------
