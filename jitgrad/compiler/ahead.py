@@ -65,7 +65,7 @@ def begin(modules: Mapping[str, tuple[Text, bool]]) -> None:
         new = [number for number in range(wanted) if number not in _workers]
         _workers.update(new)
     if new:
-        importlib.import_module("jitgrad.compiler._codegen")  # here: a thread beside a busy one takes long for it
+        importlib.import_module("jitgrad.compiler._codegen")  # here: beside a busy thread it takes long
     for number in new:
         try:
             threading.Thread(target=_work, args=(number,), name="jitgrad-ahead").start()
