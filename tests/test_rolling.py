@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
+from benchmarks.workloads import stencil
 from tests.oracles import python_results
 from tests.traced import traced
 
@@ -145,6 +147,32 @@ def test_any_number_of_rows_has_the_same_kernels() -> None:
             np.testing.assert_array_equal(found, right)
         compiles.add(f.explain(u).kernels)
     assert len(compiles) == 1
+
+
+def _rows_made(f: Any, *args: Array) -> list[str]:
+    return [line for line in f.explain(*args).fusion.splitlines() if "row by row" in line]
+
+
+def test_explain_says_what_is_made_row_by_row() -> None:
+    u, field = np.ones((90, 40), np.float32), np.ones((88, 38), np.float32)
+    (line,) = _rows_made(jg.compile(jg.value_and_grad(stencil.loss)), u, field)
+    ops = r"add add add \(stencil\.py:\d+\), multiply subtract subtract square add \(stencil\.py:\d+\)"
+    assert re.fullmatch(rf"  made row by row in kernel 0: {ops} -> %\d+, kept in cache as a ring of 3 rows", line), line
+    assert not _rows_made(jg.compile(jg.value_and_grad(lambda u: np.sum(np.tanh(np.sin(u) * 2)))), u)
+
+
+def test_explain_says_so_of_rings_inside_rings_and_in_loops() -> None:
+    def smooth(u: Array) -> Array:
+        return u[:-3] + u[3:]
+
+    u = np.ones((60, 20))
+    lines = _rows_made(jg.compile(lambda u: smooth(smooth(smooth(u)))), u)
+    assert [line.rpartition(" as ")[2] for line in lines] == ["a ring of 4 rows"] * 2
+    first, second = (int(re.findall(r"%(\d+)", line)[0]) for line in lines)
+    assert first < second
+    loop = jg.compile(lambda u: jg.scan(lambda c, _: (c, np.sum(smooth(smooth(c)) ** 2)), u, None, length=3))
+    (inner,) = _rows_made(loop, u)
+    assert re.match(r"      made row by row in kernel 0: add \(test_rolling\.py:\d+\) -> %", inner), inner
 
 
 def test_why_rows_go_through_memory() -> None:

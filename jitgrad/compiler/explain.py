@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 
 from jitgrad.compiler.bind import BoundCluster
 from jitgrad.compiler.buffers import ArenaPlan
-from jitgrad.compiler.groups import Group
+from jitgrad.compiler.groups import Group, Placed, Rolled
 from jitgrad.compiler.lower import CompiledCluster, LoweredBodies, kernels_of
 from jitgrad.compiler.machine import kernel_module
 from jitgrad.compiler.nodes import Convolution, Nested
 from jitgrad.compiler.plans import BoundProgram
+from jitgrad.compiler.subprograms import regions_of
+from jitgrad.program import Program
+from jitgrad.sources import source_text
 
 if TYPE_CHECKING:
     from jitgrad.compiler.stages import Compiled
@@ -55,7 +58,7 @@ def explain(compiled: Compiled, bound: BoundProgram) -> Explanation:
     return Explanation(
         compiled.program.text,
         compiled.clustering.text,
-        "\n".join(line for c in clusters for line in _fusion_lines(c)),
+        "\n".join(line for c in clusters for line in _fusion_lines(c, compiled.program)),
         "\n".join(f"cluster {c.cluster.number}: {_memory(arena)}" for c, arena in zip(clusters, arenas, strict=True)),
         "\n".join(kernel.text for kernel in kernels),
         "\n".join(str(kernel_module(kernel)) for kernel in kernels),
@@ -63,7 +66,7 @@ def explain(compiled: Compiled, bound: BoundProgram) -> Explanation:
     )
 
 
-def _fusion_lines(compiled: CompiledCluster) -> Iterator[str]:
+def _fusion_lines(compiled: CompiledCluster, program: Program) -> Iterator[str]:
     loops = sum(isinstance(step, Nested) for step in compiled.plan.steps)
     kernels = sum(isinstance(step, Group) for step in compiled.plan.steps)
     convolutions = sum(isinstance(step, Convolution) for step in compiled.plan.steps)
@@ -74,21 +77,19 @@ def _fusion_lines(compiled: CompiledCluster) -> Iterator[str]:
     for number, step in enumerate(compiled.plan.steps):
         if isinstance(step, Group):
             kind = "serial" if step.is_serial else "parallel"
-            ops = " ".join(
-                placed.node.op if placed.node.form in ("map", "routine") else placed.node.combine or placed.node.form
-                for placed in step.nodes
-            )
+            ops = " ".join(map(_op_name, step.nodes))
             stored = ", ".join(f"%{v}" for v in sorted(step.stored | set(step.partials)))
             nest = f"{len(step.axes)} axes" if step.lead is None else "a matrix per lane"
             yield f"  kernel {number} ({kind}, {nest}): {ops} -> {stored}"
+            yield from (f"  made row by row in kernel {number}: {_made_rows(r, program)}" for r in _all_rolled(step))
         elif isinstance(step, Nested):
             made = ", ".join(f"%{v}" for v in step.values)
             bodies = compiled.lowered[number]
             assert isinstance(bodies, LoweredBodies)
             kind = "step by step" if bodies.fused is None else "one kernel"
             yield f"  native {step.form} {number} ({kind}): -> {made}"
-            for region in bodies.regions:
-                yield from (f"    {line}".replace("cluster", "body", 1) for line in _fusion_lines(region))
+            for region, body in zip(bodies.regions, regions_of(program.instructions[step.number]), strict=True):
+                yield from (f"    {line}".replace("cluster", "body", 1) for line in _fusion_lines(region, body))
         elif isinstance(step, Convolution):
             yield f"  convolution {number} ({step.form}): %{step.a}, %{step.b} -> %{step.value}"
         else:
@@ -96,6 +97,32 @@ def _fusion_lines(compiled: CompiledCluster) -> Iterator[str]:
             yield f"  product {number}: {a} @ {b} -> %{step.value}"
     for refusal in compiled.plan.refusals:
         yield f"  not fused: {refusal}"
+
+
+def _op_name(placed: Placed) -> str:
+    node = placed.node
+    return node.op if node.form in ("map", "routine") else node.combine or node.form
+
+
+def _all_rolled(group: Group) -> Iterator[Rolled]:
+    """The groups that run inside one, those inside them first, as their rows are made."""
+    for rolled in group.rolled:
+        yield from _all_rolled(rolled.group)
+        yield rolled
+
+
+def _made_rows(rolled: Rolled, program: Program) -> str:
+    """What a kernel makes of a group whenever it needs a further row, with the user's lines, and what stays of it."""
+    producers = program.producers()
+    lines: dict[str, list[str]] = {}
+    for placed in rolled.group.own:
+        number = producers.get(placed.node.value)  # None for what is computed again
+        line = "" if number is None else f" ({source_text(program.instructions[number].origin.source)})"
+        lines.setdefault(line, []).append(_op_name(placed))
+    ops = ", ".join(f"{' '.join(names)}{line}" for line, names in lines.items())
+    values = ", ".join(f"%{v}" for v in rolled.values)
+    rings = "a ring" if len(rolled.values) == 1 else "rings"
+    return f"{ops} -> {values}, kept in cache as {rings} of {rolled.rows} {'row' if rolled.rows == 1 else 'rows'}"
 
 
 def _memory(arena: ArenaPlan) -> str:
