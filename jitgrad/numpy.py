@@ -128,11 +128,20 @@ def _holds_tensor(value: Any) -> bool:
     )
 
 
+def _made_by_numpy(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What NumPy makes; ShapeError where it refuses the shape of a placeholder."""
+    try:
+        return getattr(_np, name)(*args, **kwargs)
+    except TypeError:
+        _common.refuse_open(args[0] if args else kwargs.get("shape", ()), name)
+        raise
+
+
 def _maker(name: str) -> Callable[..., Any]:
     def make(*args: Any, **kwargs: Any) -> Any:
         graph = _graph_in((args, kwargs))
         if graph is None:
-            return getattr(_np, name)(*args, **kwargs)
+            return _made_by_numpy(name, args, kwargs)
         with graph.as_default():
             return _common.as_tensor(_functions[name](*args, **kwargs))
 

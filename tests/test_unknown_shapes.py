@@ -14,6 +14,7 @@ import pytest
 from scipy import special
 
 import jitgrad as jg
+import jitgrad.numpy as jnp
 from jitgrad import pytree
 from jitgrad.spec import is_inexact
 from tests import test_array_functions, test_functions, test_indexing, test_nn
@@ -201,3 +202,21 @@ FIRST = {case[0]: name for name, case in reversed(CASES.items()) if not depends_
 @pytest.mark.parametrize("name", FIRST)
 def test_one_call_of_each_function_compiled_to_second_order(name: str, shapes: str) -> None:
     check(FIRST[name], shapes, order=2, is_compiled=True)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", ["zeros", "ones", "full", "full of a tensor", "broadcast_to", "arange"])
+def test_the_shape_of_a_placeholder_is_no_shape_of_an_array(name: str) -> None:
+    with jg.Graph().as_default():
+        x, y = jg.placeholder(np.float64, (None, 3)), jg.placeholder(np.float64)
+        calls: dict[str, Callable[[Any], Any]] = {
+            "zeros": jnp.zeros,
+            "ones": jnp.ones,
+            "full": lambda shape: jnp.full(shape, 2.0),
+            "full of a tensor": lambda shape: jnp.full(shape, x[0, 0]),
+            "broadcast_to": lambda shape: np.broadcast_to(x[0], shape),
+            "arange": lambda shape: jnp.arange(shape and shape[0]),
+        }
+        for shape in (x.shape, y.shape):
+            with pytest.raises(jg.ShapeError, match=r"(?s)not fully known.*test_unknown_shapes.*hint:.*zeros_like"):
+                calls[name](shape)

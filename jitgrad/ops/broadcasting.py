@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ from jitgrad.errors import ShapeError
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import AxisIndex, IndexMap, OpDef, Params, Reindex, Shaped, Specs, define
 from jitgrad.operators import function
-from jitgrad.ops.common import as_tensor, as_tensors, broadcast, build
+from jitgrad.ops.common import as_tensor, as_tensors, broadcast, build, known_extents
 from jitgrad.spec import TensorSpec, broadcast_shapes, is_compatible, shape_text
 
 Maps = tuple[tuple[IndexMap | None, ...], ...]
@@ -115,13 +114,7 @@ sum_to_like_op: OpDef = define(
 @function("broadcast_to")
 def broadcast_to(array: Any, shape: Any, subok: bool = False) -> Tensor:
     """``array`` repeated along new leading axes and axes of extent 1; ShapeError when it does not fit."""
-    return apply_one(
-        broadcast_to_op,
-        as_tensor(array),
-        shape=tuple(
-            operator.index(n) for n in (shape if isinstance(shape, list | tuple | np.ndarray) else (shape,))
-        ),
-    )
+    return apply_one(broadcast_to_op, as_tensor(array), shape=known_extents(shape, "broadcast_to"))
 
 
 @function("broadcast_arrays")

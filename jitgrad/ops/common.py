@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from jitgrad.errors import DTypeError, ShapeError, UnsupportedOpError, layout
 from jitgrad.graph import Graph, Tensor, apply, graph_of
 from jitgrad.keys import frozen
 from jitgrad.opdef import OpDef, Params, Specs, find
-from jitgrad.sources import operation_text, source_text, user_source
+from jitgrad.sources import operation_text, place, source_text, user_source
 from jitgrad.spec import DType, Shape, TensorSpec, broadcast_shapes, spec_of
 
 PYTHON_SCALARS = (bool, int, float, complex)
@@ -97,6 +98,21 @@ def dtype_refusal(reason: str, values: Sequence[Any]) -> DTypeError:
 
 
 # -- shapes --------------------------------------------------------------------------------------------------
+
+
+def known_extents(shape: Any, name: str) -> tuple[int, ...]:
+    """What the function ``name`` was given for a shape, as Python ints; ShapeError where one is known only when fed."""
+    refuse_open(shape, name)
+    return tuple(map(operator.index, shape if isinstance(shape, list | tuple | np.ndarray) else (shape,)))
+
+
+def refuse_open(shape: Any, name: str) -> None:
+    """ShapeError where an extent is None, as in the shape of a placeholder."""
+    if shape is None or (isinstance(shape, list | tuple) and any(n is None for n in shape)):
+        raise ShapeError(
+            layout(f"{name}: the shape {shape} is not fully known before the graph runs", needed=place(),
+                   hint="zeros_like(x), full_like(x, value) and broadcast_arrays(x, y) take extents from a tensor")
+        )  # fmt: skip
 
 
 def _pattern(x: Tensor) -> Tensor:

@@ -9,15 +9,11 @@ import numpy as np
 
 from jitgrad.graph import Tensor
 from jitgrad.operators import call, function
-from jitgrad.ops.common import as_tensor, filled, filled_like, unsupported
+from jitgrad.ops.common import as_tensor, filled, filled_like, known_extents, unsupported
 
 
 def _constant(value: Any, graph: Any = None) -> Tensor:
     return call("constant", value, graph=graph)  # type: ignore[no-any-return]
-
-
-def _shape(shape: Any) -> tuple[int, ...]:
-    return tuple(map(operator.index, shape if isinstance(shape, list | tuple) else (shape,)))
 
 
 def _is_traced(*values: Any) -> bool:
@@ -31,8 +27,8 @@ def full(
     """As numpy.full; the value may be traced."""
     if _is_traced(fill_value):
         value = as_tensor(fill_value) if dtype is None else call("astype", fill_value, dtype)
-        return call("broadcast_to", value, _shape(shape))  # type: ignore[no-any-return]
-    return _constant(filled(_shape(shape), fill_value, dtype))
+        return call("broadcast_to", value, known_extents(shape, "full"))  # type: ignore[no-any-return]
+    return _constant(filled(known_extents(shape, "full"), fill_value, dtype))
 
 
 @function("zeros", "empty")
