@@ -60,6 +60,15 @@ def test_arenas_of_random_lifetimes_are_near_the_bound(block: int) -> None:
         assert plan.ratio <= 1.2, seed
 
 
+@pytest.mark.quick
+def test_an_empty_temporary_leaves_no_gap_behind() -> None:
+    """`b` ends within the room of `a`, which is free then; `d`, as empty, must not take that place within `c`."""
+    items = [Lifetime("a", 128, 0, 0), Lifetime("x", 64, 1, 1), Lifetime("b", 0, 1, 1)]
+    plan = plan_arena([*items, Lifetime("c", 128, 2, 2), Lifetime("d", 0, 2, 2)])
+    assert plan.offsets == {"a": 0, "x": 0, "b": 64, "c": 0, "d": 128}
+    assert plan.nbytes == plan.bound == 128
+
+
 def _alive_at_most(items: list[Lifetime]) -> int:
     steps = {item.first for item in items}
     return max(sum(aligned(x.nbytes) for x in items if x.first <= step <= x.last) for step in steps)

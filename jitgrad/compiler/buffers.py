@@ -68,27 +68,26 @@ def lend_outputs(temporaries: Sequence[Lifetime], outputs: Sequence[Lifetime]) -
 
     The largest first, each in the smallest output where no other lies at that time.
     """
-    by_size = sorted(outputs, key=lambda output: output.nbytes)
+    by_size = sorted([(output.nbytes, number) for number, output in enumerate(outputs)])
+    taken = [-1 << output.first for output in outputs]  # as bits: its own steps, all after them, and those of guests
     lent: dict[object, object] = {}
-    guests: dict[object, list[Lifetime]] = {output.key: [] for output in outputs}
-    for item in sorted(temporaries, key=lambda item: -item.nbytes):
-        for output in by_size:
-            fits = item.nbytes <= output.nbytes and item.last < output.first
-            if fits and not any(_meet(item, guest) for guest in guests[output.key]):
-                guests[output.key].append(item)
-                lent[item.key] = output.key
+    for key, nbytes, first, last in sorted(temporaries, key=_largest_first) if outputs else ():
+        steps = (2 << last) - (1 << first)
+        for room, number in by_size:
+            if nbytes <= room and not steps & taken[number]:
+                taken[number] |= steps
+                lent[key] = outputs[number].key
                 break
     return lent
 
 
-def _meet(a: Lifetime, b: Lifetime) -> bool:
-    return a.first <= b.last and b.first <= a.last
+def _largest_first(item: Lifetime) -> int:
+    return -item.nbytes
 
 
 def plan_arena(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
     """Place temporaries so that those alive together do not overlap, in little more than the bound."""
-    bound = most_alive(lifetimes)
-    best = _place_by_step(lifetimes, bound)
+    best = _place_by_step(lifetimes)
     if best.ratio <= _NEAR:
         return best
     for order in _ORDERS:
@@ -127,17 +126,22 @@ def _smallest_gap(placed: Sequence[_Placed], item: Lifetime, nbytes: int) -> int
     return top if best < 0 else best
 
 
-def _place_by_step(lifetimes: Sequence[Lifetime], bound: int) -> ArenaPlan:
+def _place_by_step(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
     """Place temporaries as steps begin, the largest of a step first; linear in their number times that of gaps."""
     gaps = _Gaps()
     offsets: dict[object, int] = {}
     ending: list[tuple[int, int, int]] = []
-    for item in sorted(lifetimes, key=lambda item: (item.first, -item.nbytes)):
-        while ending and ending[0][0] < item.first:
+    alive = bound = 0
+    for key, size, first, last in sorted(lifetimes, key=lambda item: (item.first, -item.nbytes)):
+        while ending and ending[0][0] < first:
             _, offset, nbytes = heapq.heappop(ending)
             gaps.give_back(offset, nbytes)
-        offsets[item.key] = gaps.take(aligned(item.nbytes))
-        heapq.heappush(ending, (item.last, offsets[item.key], aligned(item.nbytes)))
+            alive -= nbytes
+        nbytes = aligned(size)
+        alive += nbytes
+        bound = max(bound, alive)
+        offset = offsets[key] = gaps.take(nbytes)
+        heapq.heappush(ending, (last, offset, nbytes))
     return ArenaPlan(offsets, gaps.end, bound)
 
 
@@ -165,49 +169,45 @@ _ORDERS: tuple[Callable[[Lifetime], float], ...] = (
 
 
 class _Gaps:
-    """The free parts of an arena below ``end``, in order of their offsets, no two of them adjacent."""
+    """The free parts of an arena below ``end``, no two adjacent: ends by their starts, and starts by their ends."""
 
     def __init__(self) -> None:
         self.end = 0
-        self._starts: list[int] = []
-        self._sizes: list[int] = []
+        self._ends: dict[int, int] = {}
+        self._starts: dict[int, int] = {}
 
     def take(self, nbytes: int) -> int:
         """An offset with room for ``nbytes``: the start of the smallest gap that has it, else the arena grows."""
-        fitting = [(size, k) for k, size in enumerate(self._sizes) if size >= nbytes]
+        fitting = [(end - start, start) for start, end in self._ends.items() if end - start >= nbytes]
         if fitting:
-            size, k = min(fitting)
-            offset = self._starts[k]
-            self._replace(k, k + 1, offset + nbytes, size - nbytes)
+            offset = min(fitting)[1]
+            end = self._ends.pop(offset)
+            if end > offset + nbytes:
+                self._ends[offset + nbytes], self._starts[end] = end, offset + nbytes
+            else:
+                del self._starts[end]
             return offset
-        is_open = bool(self._starts) and self._starts[-1] + self._sizes[-1] == self.end
-        offset = self._starts[-1] if is_open else self.end
-        if is_open:
-            self._replace(len(self._starts) - 1, len(self._starts), 0, 0)
+        offset = self._starts.pop(self.end, self.end)
+        self._ends.pop(offset, None)
         self.end = offset + nbytes
         return offset
 
     def give_back(self, offset: int, nbytes: int) -> None:
         """Make a part free again, joined with the gaps that it touches."""
-        k = bisect.bisect(self._starts, offset)
-        low, high = k, k
-        if k > 0 and self._starts[k - 1] + self._sizes[k - 1] == offset:
-            low, offset, nbytes = k - 1, self._starts[k - 1], nbytes + self._sizes[k - 1]
-        if k < len(self._starts) and self._starts[k] == offset + nbytes:
-            high, nbytes = k + 1, nbytes + self._sizes[k]
-        self._replace(low, high, offset, nbytes)
-
-    def _replace(self, low: int, high: int, offset: int, nbytes: int) -> None:
-        self._starts[low:high] = [offset] if nbytes else []
-        self._sizes[low:high] = [nbytes] if nbytes else []
+        if not nbytes:
+            return
+        start = self._starts.pop(offset, offset)
+        end = self._ends.pop(offset + nbytes, offset + nbytes)
+        self._ends[start], self._starts[end] = end, start
 
 
 def most_alive(lifetimes: Iterable[Lifetime]) -> int:
     """The largest number of bytes alive at one step: no plan can do with less."""
     events: dict[int, int] = {}
-    for item in lifetimes:
-        events[item.first] = events.get(item.first, 0) + aligned(item.nbytes)
-        events[item.last + 1] = events.get(item.last + 1, 0) - aligned(item.nbytes)
+    for _, size, first, last in lifetimes:
+        nbytes = aligned(size)
+        events[first] = events.get(first, 0) + nbytes
+        events[last + 1] = events.get(last + 1, 0) - nbytes
     alive = most = 0
     for _, change in sorted(events.items()):
         alive += change
