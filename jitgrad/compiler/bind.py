@@ -174,20 +174,20 @@ def _steps(task: tuple[Any, ...], slots: Sequence[int], addresses: Addresses) ->
 
 
 def _product(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
-    from jitgrad.compiler import blas
+    from jitgrad.compiler.blas import matmul_step
 
     _, number, dtype, sizes, *operands, batch = task
     a, b, c = _operands(operands, slots)
-    step = blas.matmul_step(np.dtype(dtype), sizes, a, b, c, (batch,))
+    step = matmul_step(np.dtype(dtype), sizes, a, b, c, (batch,))
     return [] if step is None else [(f"product_{number}", *step[1:])]
 
 
 def _row_product(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
-    from jitgrad.compiler import blas
+    from jitgrad.compiler.blas import matmul_step
 
     _, number, dtype, sizes, *operands, chunks = task
     a, b, c = _operands(operands, slots)
-    step = blas.matmul_step(np.dtype(dtype), sizes, a, b, c, rows=sizes[0] // chunks)
+    step = matmul_step(np.dtype(dtype), sizes, a, b, c, rows=sizes[0] // chunks)
     return [] if step is None else [(f"product_{number}", *step[1:])]
 
 
@@ -216,12 +216,12 @@ def _convolution(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
 
 
 def _operands(operands: Sequence[tuple[Any, ...]], slots: Sequence[int]) -> Any:
-    from jitgrad.compiler import blas
+    from jitgrad.compiler.blas import Operand
 
-    return tuple(
-        blas.Operand(slots[place], row_stride, (batch_stride,), is_transposed)
+    return [
+        Operand(slots[place], row_stride, (batch_stride,), is_transposed)
         for place, row_stride, batch_stride, is_transposed in operands
-    )
+    ]
 
 
 def _region(

@@ -36,14 +36,14 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jitgrad.compiler import native
-from jitgrad.compiler.blas_ir import BLOCK, GUARD_STUBS, MATMUL_STUBS, RESET_STUB, guard_ir, matmul_ir
+from jitgrad.compiler.blas_ir import GUARD_STUBS, MATMUL_STUBS, RESET_STUB, guard_ir, matmul_ir
 from jitgrad.compiler.blas_library import blas_address, get_threads_address, set_threads_address
 from jitgrad.compiler.cache import compile_cached
 from jitgrad.compiler.product_code import Module
@@ -58,7 +58,6 @@ _TILE_MULTIPLE = 16
 _UNPACKED = 1_000_000
 _SHORT_SUM = 480
 _LETTERS = {"float32": "s", "float64": "d"}
-_PLACES = {name: place for place, name in enumerate(BLOCK)}
 
 
 class BlasStep(NamedTuple):
@@ -112,28 +111,29 @@ def matmul_step(
     )
     cells = math.prod(batch) * -(-m // rows) * -(-n // columns)
     chunks = m // each if each else _chunks(cells, m, n, m * n * k * math.prod(batch) * dtype.itemsize // 4)
-    name = dtype_name(dtype)
-    letter = _LETTERS[name]
-    words = {name: blas_address(letter + name) for name in ("gemm", "gemv")} | {"m": m, "n": n, "k": k}
-    words |= {"rows": rows, "columns": columns, "accumulate": int(accumulate)}
-    stub = MATMUL_STUBS[name]
-    return BlasStep(stub, stub_address(stub), product_block(words, a, b, c, batch), cells, chunks)
+    gemm, gemv, stub, address = _functions(dtype_name(dtype))
+    block = product_block((gemm, gemv, m, n, k, rows, columns, int(accumulate)), (a, b, c), batch)
+    return BlasStep(stub, address, block, cells, chunks)
+
+
+@cache
+def _functions(dtype: str) -> tuple[int, int, str, int]:
+    """The addresses of gemm and gemv, the stub that calls them and its address."""
+    letter, stub = _LETTERS[dtype], MATMUL_STUBS[dtype]
+    return blas_address(letter + "gemm"), blas_address(letter + "gemv"), stub, stub_address(stub)
 
 
 def product_block(
-    words: Mapping[str, int], a: Operand, b: Operand, c: Operand, batch: tuple[int, ...]
+    head: Sequence[int], operands: Sequence[Operand], batch: tuple[int, ...], scratch: Sequence[int] = (0, 0, 0)
 ) -> tuple[int, ...]:
-    """The words of a product's block; those of `BLOCK` that are not given are 0."""
-    block = [0] * len(BLOCK)
-    for name, word in words.items():
-        block[_PLACES[name]] = word
-    block[_PLACES["nbatch"]] = len(batch)
-    for name, operand in (("a_slot", a), ("b_slot", b), ("c_slot", c)):
-        first = _PLACES[name]
-        stride = max(1, operand.row_stride)
-        block[first : first + 4] = operand.slot, operand.offset, stride, int(operand.transposed)
+    """The words of a product's block, in the order of `BLOCK`: those before ``nbatch`` and the last three as given."""
+    block = [*head, len(batch)]
+    for slot, row_stride, _, is_transposed, offset in operands:
+        block += slot, offset, max(1, row_stride), int(is_transposed)
+    block += scratch
     for axis, extent in enumerate(batch):
-        block += [extent, a.batch_strides[axis], b.batch_strides[axis], c.batch_strides[axis]]
+        block.append(extent)
+        block += [operand.batch_strides[axis] for operand in operands]
     return tuple(block)
 
 

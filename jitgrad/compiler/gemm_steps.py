@@ -34,9 +34,9 @@ def product_steps(
     if form != "tiles":
         return short_steps(dtype, sizes, form, cells, operands, part)
     a, b, c = operands
-    words = {"m": m, "n": n, "k": k, "rows": rows, "columns": columns, "depth": depth}
-    words |= {"scratch_slot": scratch, "scratch_bytes": worker_bytes}
-    block = product_block(words, a, b, Operand(part, n, (m * n,)), (batch,))
+    block = product_block(
+        (0, 0, m, n, k, rows, columns, 0), (a, b, Operand(part, n, (m * n,))), (batch,), (scratch, worker_bytes, depth)
+    )
     stub = STUBS[dtype_name(dtype)]
     address = product_address(stub, _text, tile_names(KINDS[dtype_name(dtype)]), _tiles_text)
     steps = [BlasStep(stub, address, block, cells, min(cells, 64))]
