@@ -35,8 +35,8 @@ import jitgrad as jg
 from benchmarks.tables import aligned, chosen_workloads
 from benchmarks.worker import memory
 from benchmarks.workloads import WORKLOADS
-from jitgrad.compiler.pools import Arena, outputs
-from jitgrad.compiler.tiers import improver
+from jitgrad.compiler.driver.pools import Arena, outputs
+from jitgrad.compiler.machine.tiers import improver
 
 ROOT = Path(__file__).resolve().parent.parent
 CALLERS = 4
@@ -67,7 +67,7 @@ def measure(name: str, calls: int, seconds: float) -> dict[str, Any]:
 
 def _plan(f: Any, arrays: Sequence[Any]) -> dict[str, Any]:
     """Arenas of all clusters that run, and the most that any plan needs for them; everything is compiled for that."""
-    from jitgrad.compiler.bind import BoundCluster
+    from jitgrad.compiler.freezing.bind import BoundCluster
 
     executables = [stage.executable(given) for stage, given in f.stages(*arrays)]
     arenas = [s.arena for e in executables for s in e.bound.steps if isinstance(s, BoundCluster)]

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler import native
-from jitgrad.compiler.runtime import StepRecord, pack_steps, runtime
+from jitgrad.compiler.driver.runtime import StepRecord, pack_steps, runtime
+from jitgrad.compiler.machine import native
 
 KERNEL = "ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker"
 CHUNKS = 64

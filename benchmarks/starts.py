@@ -35,9 +35,9 @@ from jitgrad.running import Runner
 [stage] = [step.stage for step in Runner(traced.outputs, traced.feeds, traced.effects, "main")._steps]
 program = stage.program([t.spec for t in stage.feeds]); done()
 import jitgrad.executable as executable; done()
-from jitgrad.compiler import plans
-from jitgrad.compiler.plankey import plan_key
-from jitgrad.compiler.stamp import stamp
+from jitgrad.compiler.freezing import plans
+from jitgrad.compiler.freezing.plankey import plan_key
+from jitgrad.compiler.machine.stamp import stamp
 stamp(); done()
 key = plan_key(program); done()
 found = plans.find_plan(key); done()

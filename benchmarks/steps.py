@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler.bind import BoundCluster
-from jitgrad.compiler.buffers import ALIGNMENT
-from jitgrad.compiler.plans import BoundOp
-from jitgrad.compiler.pools import Arena
-from jitgrad.compiler.runtime import runtime
+from jitgrad.compiler.driver.pools import Arena
+from jitgrad.compiler.driver.runtime import runtime
+from jitgrad.compiler.freezing.bind import BoundCluster
+from jitgrad.compiler.freezing.plans import BoundOp
+from jitgrad.compiler.fusing.buffers import ALIGNMENT
 from jitgrad.executable import Executable
 
 

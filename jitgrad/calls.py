@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from jitgrad import conditions, pytree, recording
-from jitgrad.compiler.entrance import is_coming
-from jitgrad.compiler.firsts import first_calls
+from jitgrad.compiler.calling.entrance import is_coming
 from jitgrad.compiler.likeness import EXACT
+from jitgrad.compiler.machine.firsts import first_calls
 from jitgrad.config import config, log
 from jitgrad.eagerness import is_eager, local, settled
 from jitgrad.errors import layout

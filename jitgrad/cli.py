@@ -117,7 +117,7 @@ def _version(package: str) -> str:
 def _processor() -> str:
     import llvmlite.binding
 
-    from jitgrad.compiler.machine import vector_bytes
+    from jitgrad.compiler.machine.compilation import vector_bytes
 
     return f"{llvmlite.binding.get_host_cpu_name()}, vectors of {8 * vector_bytes()} bits"
 
@@ -132,7 +132,7 @@ def _blas_libraries() -> Iterator[str]:
 
 
 def _cache_text() -> str:
-    from jitgrad.compiler.cache import kernel_cache
+    from jitgrad.compiler.machine.cache import kernel_cache
 
     directory = kernel_cache().directory
     if directory is None:
@@ -228,7 +228,7 @@ def _load_module(path: Path) -> ModuleType:
 
 
 def _cache(options: argparse.Namespace) -> Iterator[str]:
-    from jitgrad.compiler.cache import kernel_cache
+    from jitgrad.compiler.machine.cache import kernel_cache
 
     cache = kernel_cache()
     if cache.directory is None:

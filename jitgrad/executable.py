@@ -14,15 +14,15 @@ import numpy.typing as npt
 
 from jitgrad import recording
 from jitgrad.compiler import bind_beside, bind_program
-from jitgrad.compiler.bind import BoundCluster, Spec
-from jitgrad.compiler.entries import Output, Run
-from jitgrad.compiler.kernels import statistics
-from jitgrad.compiler.loop_layout import MEMORY_STATUS
-from jitgrad.compiler.patterns import Array
-from jitgrad.compiler.plans import BoundOp, BoundProgram
-from jitgrad.compiler.pools import Arena, arena_for, outputs
-from jitgrad.compiler.runtime import runtime
-from jitgrad.compiler.unbox import pack_arguments, unboxer
+from jitgrad.compiler.calling.entries import Output, Run
+from jitgrad.compiler.calling.patterns import Array
+from jitgrad.compiler.calling.unbox import pack_arguments, unboxer
+from jitgrad.compiler.driver.loop_layout import MEMORY_STATUS
+from jitgrad.compiler.driver.pools import Arena, arena_for, outputs
+from jitgrad.compiler.driver.runtime import runtime
+from jitgrad.compiler.freezing.bind import BoundCluster, Spec
+from jitgrad.compiler.freezing.plans import BoundOp, BoundProgram
+from jitgrad.compiler.machine.kernels import statistics
 from jitgrad.config import get_num_threads
 from jitgrad.interpreter import located, run_error
 from jitgrad.opdef import Control
@@ -413,7 +413,7 @@ def executable_beside(
     source: Callable[[], Program],
 ) -> Executable | None:  # fmt: skip
     """The executable of a program like another's, for inputs of these ``specs``, before the program itself is made, see
-    compiler/beside.py; None where its plan does not follow from the other's.
+    compiler/freezing/beside.py; None where its plan does not follow from the other's.
     """
     count, likeness = _Count(), other.bound.likeness
     bound = bind_beside(likeness, extents, numbers, source) if likeness is not None else None

@@ -17,7 +17,7 @@ import numpy as np
 
 from jitgrad import recording
 from jitgrad.collecting import collection_paused
-from jitgrad.compiler.firsts import first_calls
+from jitgrad.compiler.machine.firsts import first_calls
 from jitgrad.config import config
 from jitgrad.executable import Executable, executable_beside, make_executable
 from jitgrad.following import Follower

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from jitgrad import pytree
-from jitgrad.compiler.entrance import entrance, is_available
-from jitgrad.compiler.entries import Assembly, Description, Handed, Run, Table
-from jitgrad.compiler.entry_layout import CAPACITY
-from jitgrad.compiler.patterns import Array, Equal, Items, Members, Number, Pattern, Same
+from jitgrad.compiler.calling.entrance import entrance, is_available
+from jitgrad.compiler.calling.entries import Assembly, Description, Handed, Run, Table
+from jitgrad.compiler.calling.entry_layout import CAPACITY
+from jitgrad.compiler.calling.patterns import Array, Equal, Items, Members, Number, Pattern, Same
 from jitgrad.running import Runner
 from jitgrad.seen import Fixed, Form, Seen
 from jitgrad.trace import LeafKey, Results, Static

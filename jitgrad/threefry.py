@@ -2,7 +2,7 @@
 
 J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. Whoever
 knows the counter knows the bits, in any order and on any thread. Kernels have the same as instructions
-(compiler/threefry_ir.py); where in a stream of numbers a run is, streams.py keeps.
+(compiler/emission/threefry.py); where in a stream of numbers a run is, streams.py keeps.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import jitgrad as jg
-from jitgrad.compiler.pools import Arena, outputs
+from jitgrad.compiler.driver.pools import Arena, outputs
 from jitgrad.eager.pending import Collector, PendingTensor
 
 KINDS = (jg.EagerTensor, jg.GradientTape, jg.Variable, PendingTensor, Collector)

@@ -33,7 +33,7 @@ def compiled_results(program: Program, feeds: Sequence[Array]) -> list[Array]:
 
 def python_results(program: Program, feeds: Sequence[Array]) -> list[Array]:
     """Values of the outputs, by the kernels run in plain Python; parallel loops in two chunks."""
-    from jitgrad.compiler.clusters import Cluster, find_clusters
+    from jitgrad.compiler.clustering.clusters import Cluster, find_clusters
     from jitgrad.compiler.simplify import simplify
 
     program = simplify(in_one_scope(program))
@@ -51,11 +51,11 @@ def python_results(program: Program, feeds: Sequence[Array]) -> list[Array]:
 
 
 def _run_cluster(program: Program, cluster: Any, values: dict[int, Array]) -> dict[int, Array]:
-    from jitgrad.compiler.extents import ExtentClasses
-    from jitgrad.compiler.fusion import plan_fusion
-    from jitgrad.compiler.groups import Group
-    from jitgrad.compiler.lower import lower_group
-    from jitgrad.compiler.nodes import build_nodes
+    from jitgrad.compiler.fusing.extents import ExtentClasses
+    from jitgrad.compiler.fusing.fusion import plan_fusion
+    from jitgrad.compiler.fusing.groups import Group
+    from jitgrad.compiler.fusing.nodes import build_nodes
+    from jitgrad.compiler.lowering.lower import lower_group
 
     classes = ExtentClasses(program, cluster.instructions)
     nodes = build_nodes(program, cluster.instructions, cluster.outputs, classes)
@@ -74,8 +74,8 @@ def _run_cluster(program: Program, cluster: Any, values: dict[int, Array]) -> di
 
 
 def _extents_of(plan: Any) -> dict[int, int]:
-    from jitgrad.compiler.extents import ONE
-    from jitgrad.compiler.groups import Group
+    from jitgrad.compiler.fusing.extents import ONE
+    from jitgrad.compiler.fusing.groups import Group
 
     extents: dict[int, int] = {}
     for v, classes in plan.classes.items():
@@ -88,8 +88,8 @@ def _extents_of(plan: Any) -> dict[int, int]:
 
 
 def _run_kernel(lowered: Any, plan: Any, extents: dict[int, int], memory: dict[int, Array]) -> None:
-    from jitgrad.compiler.extents import ONE
-    from jitgrad.compiler.loopir import run_in_python
+    from jitgrad.compiler.fusing.extents import ONE
+    from jitgrad.compiler.loopir.nests import run_in_python
 
     buffers: dict[str, Array] = {}
     for buffer, v in zip(lowered.kernel.buffers, lowered.values, strict=True):

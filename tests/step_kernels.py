@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jitgrad.compiler import native
-from jitgrad.compiler.runtime import StepRecord, pack_steps
+from jitgrad.compiler.driver.runtime import StepRecord, pack_steps
+from jitgrad.compiler.machine import native
 
 _KERNEL = "ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker"
 

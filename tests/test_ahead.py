@@ -15,9 +15,10 @@ import pytest
 
 import jitgrad as jg
 from jitgrad import numpy as jnp
-from jitgrad.compiler import ahead, blas, native, product_code
-from jitgrad.compiler.machine import vector_bytes
-from jitgrad.compiler.tiers import improver
+from jitgrad.compiler.machine import ahead, native
+from jitgrad.compiler.machine.compilation import vector_bytes
+from jitgrad.compiler.machine.tiers import improver
+from jitgrad.compiler.products import blas, product_code
 from jitgrad.config import config
 
 _OURS = pytest.mark.skipif(vector_bytes() < 64, reason="products are left to BLAS")

@@ -12,9 +12,10 @@ import pytest
 
 import jitgrad as jg
 from jitgrad import nn
-from jitgrad.compiler import alike, keeping, reuse, stages
-from jitgrad.compiler.cache import kernel_cache
+from jitgrad.compiler import reuse, stages
+from jitgrad.compiler.freezing import alike, keeping
 from jitgrad.compiler.likeness import EXACT
+from jitgrad.compiler.machine.cache import kernel_cache
 from tests.test_other_extents import functions
 from tests.test_reuse import MOVED
 

@@ -12,8 +12,9 @@ import pytest
 
 import jitgrad as jg
 from jitgrad import compiler, following, running
-from jitgrad.compiler import alike, keeping, reuse, stages
-from jitgrad.compiler import beside as beside_module
+from jitgrad.compiler import reuse, stages
+from jitgrad.compiler.freezing import alike, keeping
+from jitgrad.compiler.freezing import beside as beside_module
 from tests.test_alike import WHOLE, _leaves
 
 Fn = Callable[..., Any]

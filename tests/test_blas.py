@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from step_kernels import Call
 from threadpoolctl import threadpool_limits
 
-from jitgrad.compiler import blas
-from jitgrad.compiler.blas import BlasStep, Operand, matmul_step
-from jitgrad.compiler.runtime import runtime
+from jitgrad.compiler.driver.runtime import runtime
+from jitgrad.compiler.products import blas
+from jitgrad.compiler.products.blas import BlasStep, Operand, matmul_step
 
 SIZES = ((3, 4, 5), (1, 7, 9), (7, 1, 9), (1, 1, 8), (1, 1, 1), (33, 130, 70), (60, 150, 120), (40, 60, 500))
 TOLERANCE = {"float32": 2e-5, "float64": 1e-13}
@@ -199,7 +199,7 @@ def test_fork_inside_a_guard() -> None:
 
 _FROM_SCIPY = """
 import sys
-from jitgrad.compiler import blas_library as library
+from jitgrad.compiler.products import blas_library as library
 library._in_numpy = lambda: None
 """
 
@@ -235,7 +235,7 @@ def test_the_library_is_numpys_own() -> None:
 import sys, numpy as np, jitgrad as jg
 x = np.linspace(0, 1, 5600).reshape(70, 80)
 np.testing.assert_array_equal(jg.compile(lambda x: x @ x.T)(x).shape, (70, 70))
-from jitgrad.compiler import blas_library as library
+from jitgrad.compiler.products import blas_library as library
 print("numpy" if library._in_numpy() else "other", "scipy" in sys.modules)
 """
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from step_kernels import unique
 
-from jitgrad.compiler import cache as cache_module
-from jitgrad.compiler import native
-from jitgrad.compiler.cache import KernelCache, cache_key, compile_cached, kernel_cache, pack, unpack
+from jitgrad.compiler.machine import cache as cache_module
+from jitgrad.compiler.machine import native
+from jitgrad.compiler.machine.cache import KernelCache, cache_key, compile_cached, kernel_cache, pack, unpack
 from jitgrad.config import config
 
 MEGABYTE = 1 << 20
@@ -183,9 +183,9 @@ def test_many_writers_of_one_key(tmp_path: Path) -> None:
 def test_second_process_compiles_nothing(tmp_path: Path) -> None:
     script = """
 import sys
-from jitgrad.compiler.cache import compile_cached, kernel_cache
+from jitgrad.compiler.machine.cache import compile_cached, kernel_cache
 code = compile_cached("shared", lambda: "define i64 @shared_by_processes() { ret i64 4 }", ["shared_by_processes"])
-print(kernel_cache().statistics.disk_hits, "jitgrad.compiler._codegen" in sys.modules, "llvmlite" in sys.modules)
+print(kernel_cache().statistics.disk_hits, "jitgrad.compiler.machine.codegen" in sys.modules, "llvmlite" in sys.modules)
 """
     root = os.path.dirname(os.path.dirname(__file__))
     environment = os.environ | {"JITGRAD_CACHE_DIR": str(tmp_path), "JITGRAD_CACHE": "1", "PYTHONPATH": root}
@@ -221,7 +221,7 @@ def test_no_warning_when_all_is_well(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes on this system")
 def test_a_pipe_in_place_of_a_file_is_passed_over(tmp_path: Path) -> None:
-    from jitgrad.compiler.cache import _contents
+    from jitgrad.compiler.machine.cache import _contents
 
     os.mkfifo(tmp_path / "kernel.o")
     assert _contents(tmp_path / "kernel.o") is None

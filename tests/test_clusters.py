@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jitgrad.ops  # noqa: F401
-from jitgrad.compiler.clusters import Cluster, Clustering, find_clusters
-from jitgrad.compiler.dependences import kernel_refusal
+from jitgrad.compiler.clustering.clusters import Cluster, Clustering, find_clusters
+from jitgrad.compiler.clustering.dependences import kernel_refusal
 from jitgrad.opdef import Fill, Library, OpDef, Shaped
 from jitgrad.program import Program
 from jitgrad.sources import param_text
@@ -255,7 +255,7 @@ def test_a_search_that_is_too_long_is_given_up_with_a_reason(monkeypatch: pytest
         return b.program(b.op(compiled, first, x, scope="a"), first)
 
     assert len([c for c in check(program()).clusters if c.scope == "a"]) == 1
-    monkeypatch.setattr("jitgrad.compiler.turns.SEARCH_LIMIT", 3)
+    monkeypatch.setattr("jitgrad.compiler.clustering.turns.SEARCH_LIMIT", 3)
     clustering = check(program())
     assert len([c for c in clustering.clusters if c.scope == "a"]) == 2
     assert any("too many steps lie between" in reason.text for reason in clustering.reasons)

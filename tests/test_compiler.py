@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
-from jitgrad.compiler.kernels import statistics
+from jitgrad.compiler.machine.kernels import statistics
 from jitgrad.executable import make_executable
 from jitgrad.gradients import gradients
 from jitgrad.graph import Graph
@@ -113,12 +113,12 @@ def test_forward_and_gradient_fuse_in_few_kernels(name: str) -> None:
 
 @pytest.mark.quick
 def test_a_kernel_prints_as_a_python_loop_nest() -> None:
-    from jitgrad.compiler.clusters import find_clusters
-    from jitgrad.compiler.extents import ExtentClasses
-    from jitgrad.compiler.fusion import plan_fusion
-    from jitgrad.compiler.groups import Group
-    from jitgrad.compiler.lower import lower_group
-    from jitgrad.compiler.nodes import build_nodes
+    from jitgrad.compiler.clustering.clusters import find_clusters
+    from jitgrad.compiler.fusing.extents import ExtentClasses
+    from jitgrad.compiler.fusing.fusion import plan_fusion
+    from jitgrad.compiler.fusing.groups import Group
+    from jitgrad.compiler.fusing.nodes import build_nodes
+    from jitgrad.compiler.lowering.lower import lower_group
     from jitgrad.compiler.simplify import simplify
 
     program = simplify(_program(lambda x, b: np.sum(np.tanh(x + b) ** 2), (6, 4), (4,)))

@@ -314,7 +314,7 @@ def test_nothing_is_kept() -> None:
 def test_a_process_without_a_cache_does_not_wait(tmp_path: Any) -> None:
     text = """
 import sys, numpy as np, jitgrad as jg
-from jitgrad.compiler.tiers import improver
+from jitgrad.compiler.machine.tiers import improver
 x = jg.asarray(np.ones(3))
 with jg.GradientTape() as tape:
     tape.watch(x)

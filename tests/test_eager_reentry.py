@@ -15,7 +15,7 @@ import pytest
 
 import jitgrad as jg
 from jitgrad import conditions
-from jitgrad.compiler.eager_layout import ENTRY_HEAD
+from jitgrad.compiler.eager_code.layout import ENTRY_HEAD
 from jitgrad.eager import native
 from jitgrad.graph import in_graph
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from step_kernels import unique
 
-from jitgrad.compiler import elf, native
+from jitgrad.compiler.machine import elf, native
 
 pytestmark = pytest.mark.skipif(not elf.is_supported(), reason="the loader is for Linux on x86-64")
 

@@ -13,8 +13,10 @@ _SCRIPT = """
 import types
 import numpy as np
 import jitgrad as jg
-from jitgrad.compiler import ahead, entrance, native
-from jitgrad.compiler.tiers import improver
+from jitgrad.compiler.machine import ahead
+from jitgrad.compiler.calling import entrance
+from jitgrad.compiler.machine import native
+from jitgrad.compiler.machine.tiers import improver
 
 compiled = []
 compile_to_object = native.compile_to_object

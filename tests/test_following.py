@@ -12,7 +12,7 @@ import pytest
 
 import jitgrad as jg
 from jitgrad import following
-from jitgrad.compiler import keeping
+from jitgrad.compiler.freezing import keeping
 from jitgrad.errors import CompileError
 from tests.test_alike import WHOLE
 from tests.test_other_extents import functions

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from step_kernels import Call
 
 import jitgrad as jg
-from jitgrad.compiler import gemm
-from jitgrad.compiler.bind import BoundCluster
-from jitgrad.compiler.blas import Operand
-from jitgrad.compiler.gemm_steps import product_steps
-from jitgrad.compiler.machine import vector_bytes
-from jitgrad.compiler.runtime import runtime
+from jitgrad.compiler.driver.runtime import runtime
+from jitgrad.compiler.freezing.bind import BoundCluster
+from jitgrad.compiler.machine.compilation import vector_bytes
+from jitgrad.compiler.products import gemm
+from jitgrad.compiler.products.blas import Operand
+from jitgrad.compiler.products.gemm_steps import product_steps
 
 needs_registers = pytest.mark.skipif(vector_bytes() < 64, reason="these products need registers of 64 bytes")
 SIZES = ((130, 100, 80), (33, 610, 70), (16, 50, 4000), (1025, 31, 33), (5, 300, 700), (102, 260, 523), (12, 33, 2600))

@@ -10,11 +10,11 @@ import pytest
 from numpy.typing import NDArray
 from step_kernels import Call
 
-from jitgrad.compiler import gemv
-from jitgrad.compiler.blas import Operand
-from jitgrad.compiler.gemv_steps import vector_steps
-from jitgrad.compiler.machine import vector_bytes
-from jitgrad.compiler.runtime import runtime
+from jitgrad.compiler.driver.runtime import runtime
+from jitgrad.compiler.machine.compilation import vector_bytes
+from jitgrad.compiler.products import gemv
+from jitgrad.compiler.products.blas import Operand
+from jitgrad.compiler.products.gemv_steps import vector_steps
 
 
 @pytest.fixture(autouse=True)

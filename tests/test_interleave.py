@@ -5,8 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jitgrad.compiler.emit_interleave import most_alive, registers_at_once
-from jitgrad.compiler.loopir import PARALLEL_VECTOR, VECTOR, Index, Let, Load, Loop, Statement, Store, Term, Update
+from jitgrad.compiler.emission.interleave import most_alive, registers_at_once
+from jitgrad.compiler.loopir.nests import (
+    PARALLEL_VECTOR,
+    VECTOR,
+    Index,
+    Let,
+    Load,
+    Loop,
+    Statement,
+    Store,
+    Term,
+    Update,
+)
 
 pytestmark = pytest.mark.quick
 

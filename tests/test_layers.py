@@ -65,8 +65,14 @@ LAYERS = (
     ),
 )
 
+# The parts of the compiler, in the same order.
+COMPILER = (
+    "llvmir", "vecmath", "loopir", "emission", "machine", "fusing", "products", "driver", "calling", "eager_code",
+    "bodies", "rules", "clustering", "lowering", "freezing",
+)
+
 # The loop IR with the meaning of all that it calls.
-LOOP_IR = ("compiler.loopir", "compiler.routines", "compiler.scalar_ops")
+LOOP_IR = ("compiler.loopir.nests", "compiler.loopir.routines", "compiler.loopir.scalar_ops")
 
 # Imports inside a function that go up, so that what is above is loaded when it is first needed.
 LAZY = {
@@ -168,6 +174,17 @@ def test_loading_needs_no_cycle() -> None:
         assert free, f"a cycle among {sorted(waits)}"
         for name in free:
             del waits[name]
+
+
+def test_parts_of_the_compiler_import_down() -> None:
+    """A package of the compiler imports from itself and from those before it in COMPILER."""
+    packages = {name.split(".")[1] for name in MODULES if name.startswith("compiler.") and name.count(".") == 2}
+    assert packages == set(COMPILER)
+    ranks = {f"compiler.{package}": rank for rank, package in enumerate(COMPILER)}
+    for name in MODULES:
+        rank = ranks.get(".".join(name.split(".")[:2]), len(COMPILER))
+        up = [other for other, _ in imports(name) if ranks.get(".".join(other.split(".")[:2]), 0) > rank]
+        assert not up, f"{name} imports {up}, which stand above it"
 
 
 def test_op_families_are_apart() -> None:

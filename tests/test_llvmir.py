@@ -8,7 +8,7 @@ import pytest
 from step_kernels import unique
 
 from jitgrad.compiler import llvmir as ir
-from jitgrad.compiler import native
+from jitgrad.compiler.machine import native
 
 INT64, FLOAT, BOOL = ir.IntType(64), ir.FloatType(), ir.IntType(1)
 

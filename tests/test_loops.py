@@ -43,8 +43,8 @@ def test_division_of_a_row_by_a_number_is_a_division(dtype: Any) -> None:
 
 @pytest.mark.quick
 def test_what_does_not_change_in_a_loop_stands_in_front_of_it() -> None:
-    from jitgrad.compiler.loopir import VECTOR, Buffer, Index, Kernel, Let, Load, Loop, Store, Term
-    from jitgrad.compiler.loops import hoist_invariants
+    from jitgrad.compiler.loopir.nests import VECTOR, Buffer, Index, Kernel, Let, Load, Loop, Store, Term
+    from jitgrad.compiler.lowering.passes import hoist_invariants
 
     f32 = np.dtype(np.float32)
     place = Index((Term("i0"),))
@@ -78,7 +78,7 @@ def test_rows_stored_past_the_caches_are_the_same(
     step = jg.grad(normalised, argnums=(0, 1))
     expected = jg.compile(step)(x, gain)
     module = jg.compile(step).explain(x, gain).llvm
-    monkeypatch.setattr("jitgrad.compiler.freeze.last_level_bytes", lambda: 1)
+    monkeypatch.setattr("jitgrad.compiler.freezing.freeze.last_level_bytes", lambda: 1)
     streamed = jg.compile(lambda x, gain: step(x, gain))
     with jg.config(cache=False):  # a plan on disk is for the cache that the machine has
         for _ in range(3):
@@ -125,8 +125,20 @@ def test_a_cheap_row_is_made_again_where_it_is_read(n: int, dtype: Any) -> None:
 
 @pytest.mark.quick
 def test_rows_of_scratch_that_are_not_cheap_stay() -> None:
-    from jitgrad.compiler.loopir import SERIAL, VECTOR, Buffer, Index, Kernel, Let, Load, Loop, Store, Term, Update
-    from jitgrad.compiler.remake import remake_cheap_values
+    from jitgrad.compiler.loopir.nests import (
+        SERIAL,
+        VECTOR,
+        Buffer,
+        Index,
+        Kernel,
+        Let,
+        Load,
+        Loop,
+        Store,
+        Term,
+        Update,
+    )
+    from jitgrad.compiler.lowering.remake import remake_cheap_values
 
     f32 = np.dtype(np.float32)
     place, row = Index((Term("i1"),)), Index((Term("i0", "n0"), Term("i1")))

@@ -16,9 +16,9 @@ import pytest
 
 import jitgrad as jg
 from jitgrad.compiler import stages
-from jitgrad.compiler.bind import BoundCluster, bind_cluster
-from jitgrad.compiler.buffers import ArenaPlan, Lifetime, aligned, lend_outputs, plan_arena, plan_memory
-from jitgrad.compiler.pools import HUGE_BYTES, Arena, arena_for
+from jitgrad.compiler.driver.pools import HUGE_BYTES, Arena, arena_for
+from jitgrad.compiler.freezing.bind import BoundCluster, bind_cluster
+from jitgrad.compiler.fusing.buffers import ArenaPlan, Lifetime, aligned, lend_outputs, plan_arena, plan_memory
 from jitgrad.program import Program
 from tests.random_programs import LARGE, random_program
 from tests.tolerances import assert_same_up_to_rounding

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from step_kernels import unique
 
-from jitgrad.compiler import native
+from jitgrad.compiler.machine import native
 
 _MULTIPLY_ADD = """
 define void @NAME(ptr %x, ptr %y, ptr %z, ptr %out) nounwind {
@@ -80,7 +80,7 @@ def test_object_code_needs_no_numba(tmp_path: Path) -> None:
     file.write_bytes(native.compile_to_object(text))
     script = f"""
 import ctypes, pathlib, sys
-from jitgrad.compiler import native
+from jitgrad.compiler.machine import native
 code = native.load_object(pathlib.Path({str(file)!r}).read_bytes(), [{name!r}])
 assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(code[{name!r}])(7) == 7
 assert "numba" not in sys.modules

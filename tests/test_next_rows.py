@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jitgrad.compiler.emit import emit_kernel
-from jitgrad.compiler.emit_ahead import find_asking
+from jitgrad.compiler.emission.ahead import find_asking
+from jitgrad.compiler.emission.kernel import emit_kernel
 from jitgrad.compiler.llvmir import Module
-from jitgrad.compiler.loopir import (
+from jitgrad.compiler.loopir.nests import (
     PARALLEL,
     VECTOR,
     Accumulator,

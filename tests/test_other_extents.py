@@ -12,7 +12,7 @@ import pytest
 
 import jitgrad as jg
 from jitgrad import nn
-from jitgrad.compiler.kernels import statistics
+from jitgrad.compiler.machine.kernels import statistics
 from tests.cases import Array
 
 FIRST, FURTHER, SPECIAL = 100, (200, 50, 8, 1000, 1025), (1, 0)

@@ -12,12 +12,12 @@ from step_kernels import Call
 
 import jitgrad as jg
 from jitgrad import nn
-from jitgrad.compiler import conv
-from jitgrad.compiler.bind import BoundCluster
-from jitgrad.compiler.conv import ConvPlan, Geometry
-from jitgrad.compiler.conv_steps import convolution_steps
-from jitgrad.compiler.machine import vector_bytes
-from jitgrad.compiler.runtime import runtime
+from jitgrad.compiler.driver.runtime import runtime
+from jitgrad.compiler.freezing.bind import BoundCluster
+from jitgrad.compiler.machine.compilation import vector_bytes
+from jitgrad.compiler.products import conv
+from jitgrad.compiler.products.conv import ConvPlan, Geometry
+from jitgrad.compiler.products.conv_steps import convolution_steps
 from jitgrad.compiler.simplify import simplify
 from jitgrad.interpreter import interpret
 

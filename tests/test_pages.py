@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
-from jitgrad.compiler import pages
-from jitgrad.compiler.pools import OutputPool, outputs
+from jitgrad.compiler.driver import pages
+from jitgrad.compiler.driver.pools import OutputPool, outputs
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux has the call")
 

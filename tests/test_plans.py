@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
-from jitgrad.compiler.alike import forget_templates
-from jitgrad.compiler.cache import default_directory, kernel_cache
-from jitgrad.compiler.kernels import statistics
-from jitgrad.compiler.plankey import plan_key
-from jitgrad.compiler.stored import MOST_BYTES, UnkeptError, decode, dump, encode, load
+from jitgrad.compiler.freezing.alike import forget_templates
+from jitgrad.compiler.freezing.plankey import plan_key
+from jitgrad.compiler.freezing.stored import MOST_BYTES, UnkeptError, decode, dump, encode, load
+from jitgrad.compiler.machine.cache import default_directory, kernel_cache
+from jitgrad.compiler.machine.kernels import statistics
 from jitgrad.errors import CompileError
 from jitgrad.executable import make_executable
 from jitgrad.program import Program
@@ -257,7 +257,7 @@ sys.path[:0] = [{str(Path(__file__).parent)!r}]
 loaded = set(sys.modules)
 from plan_functions import {name} as f
 value, gradient = jg.compile(jg.value_and_grad(f))(np.linspace(0.1, 2.0, 12).reshape(4, 3))
-from jitgrad.compiler.kernels import statistics
+from jitgrad.compiler.machine.kernels import statistics
 new = sorted(m for m in set(sys.modules) - loaded)
 print(json.dumps([value.tobytes().hex(), gradient.tobytes().hex(), statistics.compiles, new]))
 """

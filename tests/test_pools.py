@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from jitgrad.compiler.pools import ALIGNMENT, SMALL_BYTES, OutputPool, block_bytes
+from jitgrad.compiler.driver.pools import ALIGNMENT, SMALL_BYTES, OutputPool, block_bytes
 
 LARGE = (SMALL_BYTES // 4 + 5, 2)
 FLOAT = np.dtype(np.float32)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
-from jitgrad.compiler.clusters import Clustering
+from jitgrad.compiler.clustering.clusters import Clustering
 
 X = np.linspace(-1, 2, 5)
 

@@ -15,10 +15,11 @@ import pytest
 from numpy.typing import NDArray
 
 import jitgrad as jg
-from jitgrad.compiler import gemv, regions
-from jitgrad.compiler.bind import BoundCluster
-from jitgrad.compiler.gemv_steps import BLOCK
-from jitgrad.compiler.machine import vector_bytes
+from jitgrad.compiler.freezing import regions
+from jitgrad.compiler.freezing.bind import BoundCluster
+from jitgrad.compiler.machine.compilation import vector_bytes
+from jitgrad.compiler.products import gemv
+from jitgrad.compiler.products.gemv_steps import BLOCK
 from jitgrad.profiler.operations import operations
 
 pytestmark = pytest.mark.skipif(vector_bytes() < 64, reason="products with vectors are our own only there")
@@ -136,7 +137,7 @@ REGRESSION = """
 import sys
 import numpy as np
 import jitgrad as jg
-from jitgrad.compiler.bind import BoundCluster
+from jitgrad.compiler.freezing.bind import BoundCluster
 rng = np.random.default_rng(0)
 x, w, y = rng.standard_normal((20000, 20)), rng.standard_normal(20), rng.standard_normal(20000)
 compiled = jg.compile(jg.value_and_grad(lambda w, x, y: np.mean(np.log1p((x @ w - y) ** 2))))

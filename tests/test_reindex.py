@@ -12,7 +12,7 @@ from cases import OpCase
 from cases_shape import cases
 
 import jitgrad as jg
-from jitgrad.compiler.accesses import MOST_LEAVES
+from jitgrad.compiler.fusing.accesses import MOST_LEAVES
 from jitgrad.opdef import IndexMap, Reindex, find
 from jitgrad.spec import spec_of
 from jitgrad.testing import assert_same_results

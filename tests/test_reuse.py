@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
-from jitgrad.compiler import alike, reuse, stages
+from jitgrad.compiler import reuse, stages
+from jitgrad.compiler.freezing import alike
 from jitgrad.compiler.reuse import EXACT, pattern_of
 from jitgrad.compiler.simplify import simplify
 from tests.test_other_extents import functions

@@ -66,7 +66,7 @@ def _flat(result: Any) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_stencils_with_their_gradients(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jitgrad.compiler.rolling.MOST_AXES", 3)
+    monkeypatch.setattr("jitgrad.compiler.fusing.rolling.MOST_AXES", 3)
     rng = np.random.default_rng(seed)
     rank = 2 if seed % 3 else 3
     offsets, factors = _random_offsets(rng, rank)

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
-from jitgrad.compiler import row_loops
-from jitgrad.compiler.bind import BoundCluster
+from jitgrad.compiler.freezing import row_loops
+from jitgrad.compiler.freezing.bind import BoundCluster
 
 Fn = Callable[..., Any]
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
-from jitgrad.compiler.emit_rows import pair_rows, pairs_rows
-from jitgrad.compiler.loopir import (
+from jitgrad.compiler.emission.rows import pair_rows, pairs_rows
+from jitgrad.compiler.loopir.nests import (
     PARALLEL,
     VECTOR,
     Accumulator,
@@ -31,8 +31,8 @@ from jitgrad.compiler.loopir import (
     Term,
     Update,
 )
-from jitgrad.compiler.lower import kernels_of
-from jitgrad.compiler.tiers import improver
+from jitgrad.compiler.lowering.lower import kernels_of
+from jitgrad.compiler.machine.tiers import improver
 
 F32 = np.dtype(np.float32)
 ROW, LANE = Index((Term("i0", "n0"), Term("i1"))), Index((Term("i1"),))

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from step_kernels import COUNT, NEST, SPIN, Call, compiled
 
-from jitgrad.compiler.cache import cache_key
-from jitgrad.compiler.driver import driver_ir
-from jitgrad.compiler.driver_os import host_platform
-from jitgrad.compiler.runtime import Runtime, load_runtime, runtime
+from jitgrad.compiler.driver.runtime import Runtime, load_runtime, runtime
+from jitgrad.compiler.driver.steps import driver_ir
+from jitgrad.compiler.driver.system import host_platform
+from jitgrad.compiler.machine.cache import cache_key
 
 EXTENT = 1000
 
@@ -80,7 +80,7 @@ def test_no_thread_for_one() -> None:
     script = """
 import threading
 from step_kernels import *
-from jitgrad.compiler.runtime import runtime
+from jitgrad.compiler.driver.runtime import runtime
 call = Call([np.zeros(10, np.int64)] * 4, [(compiled(COUNT), (), 10, 4)])
 runtime().run_steps(*call.arguments, 0, 1, 0)
 assert runtime().pool.running == 0 and threading.active_count() == 1
@@ -176,7 +176,7 @@ def test_exit_while_workers_wait_and_run() -> None:
     script = """
 import threading
 from step_kernels import *
-from jitgrad.compiler.runtime import runtime
+from jitgrad.compiler.driver.runtime import runtime
 call = Call([np.zeros(64)], [(compiled(SPIN), (), 64 * 100_000, 64)] * 1000)
 runtime().run_steps(*Call([np.zeros(8)], [(compiled(SPIN), (), 80, 8)]).arguments, 0, 3, 0)
 threading.Thread(target=runtime().run_steps, args=(*call.arguments, 0, 3, 1), daemon=True).start()

@@ -9,11 +9,11 @@ import pytest
 from numpy.typing import NDArray
 from step_kernels import Call
 
-from jitgrad.compiler import gemm
-from jitgrad.compiler.blas import Operand
-from jitgrad.compiler.gemm_steps import product_steps
-from jitgrad.compiler.machine import vector_bytes
-from jitgrad.compiler.runtime import runtime
+from jitgrad.compiler.driver.runtime import runtime
+from jitgrad.compiler.machine.compilation import vector_bytes
+from jitgrad.compiler.products import gemm
+from jitgrad.compiler.products.blas import Operand
+from jitgrad.compiler.products.gemm_steps import product_steps
 
 needs_registers = pytest.mark.skipif(vector_bytes() < 64, reason="these products need registers of 64 bytes")
 FORMS = {True: "across", False: "down"}

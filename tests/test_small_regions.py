@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
-from jitgrad.compiler import regions
-from jitgrad.compiler.bind import BoundCluster
+from jitgrad.compiler.freezing import regions
+from jitgrad.compiler.freezing.bind import BoundCluster
 
 Loss = Callable[..., Any]
 

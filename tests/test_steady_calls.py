@@ -24,8 +24,8 @@ import jitgrad as jg
 from jitgrad import pytree
 from jitgrad.calls import max_traces
 from jitgrad.compiled import Compiled
-from jitgrad.compiler.keeping import keep_now
-from jitgrad.compiler.tiers import improver
+from jitgrad.compiler.freezing.keeping import keep_now
+from jitgrad.compiler.machine.tiers import improver
 
 X = np.arange(1.0, 5.0)
 

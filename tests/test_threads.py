@@ -11,7 +11,7 @@ import pytest
 
 import jitgrad as jg
 from benchmarks.workloads import WORKLOADS
-from jitgrad.compiler.bind import BoundCluster
+from jitgrad.compiler.freezing.bind import BoundCluster
 from jitgrad.executable import Executable, make_executable
 from tests.random_programs import LARGE, random_program
 

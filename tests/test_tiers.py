@@ -16,19 +16,19 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
-from jitgrad.compiler import firsts, tiers
-from jitgrad.compiler.firsts import FirstCalls, first_calls
-from jitgrad.compiler.lower import kernels_of
-from jitgrad.compiler.machine import kernel_module
-from jitgrad.compiler.tiers import Improver, Task, may_be_compiled_twice
+from jitgrad.compiler.lowering.lower import kernels_of
+from jitgrad.compiler.machine import firsts, tiers
+from jitgrad.compiler.machine.compilation import kernel_module
+from jitgrad.compiler.machine.firsts import FirstCalls, first_calls
+from jitgrad.compiler.machine.tiers import Improver, Task, may_be_compiled_twice
 from jitgrad.executable import Executable
 
 _SCRIPT = """
 import os, sys, warnings
 import numpy as np
 import jitgrad as jg
-from jitgrad.compiler.machine import statistics
-from jitgrad.compiler.tiers import improver
+from jitgrad.compiler.machine.compilation import statistics
+from jitgrad.compiler.machine.tiers import improver
 from scipy import special
 
 rng = np.random.default_rng(0)
@@ -224,7 +224,7 @@ def test_what_is_long_is_written_once_where_code_is_wanted_quickly() -> None:
 
 
 _ONCE = """
-from jitgrad.compiler import ahead
+from jitgrad.compiler.machine import ahead
 taken = []
 result = ahead._result
 ahead._result = lambda name, *module: taken.append(name) or result(name, *module)

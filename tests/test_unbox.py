@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from jitgrad.compiler.patterns import Array, Number
-from jitgrad.compiler.unbox import pack_arguments, unboxer
+from jitgrad.compiler.calling.patterns import Array, Number
+from jitgrad.compiler.calling.unbox import pack_arguments, unboxer
 
 Argument = Array | Number
 

@@ -13,7 +13,7 @@ import scipy.special
 from vecmath_oracle import FUNCTIONS, Function, compiled, errors_against_float64, errors_against_mpmath, samples
 
 from jitgrad.compiler import vecmath
-from jitgrad.compiler.machine import has_avx512
+from jitgrad.compiler.machine.compilation import has_avx512
 
 _POINTS = {"digamma": 1500, "polygamma1": 1500, "gammaln": 2000, "erfinv": 1500}
 _DTYPES = [np.float32, np.float64]

@@ -12,8 +12,9 @@ import numpy as np
 import scipy.special
 
 from jitgrad.compiler import llvmir as ir
-from jitgrad.compiler import native, vecmath
-from jitgrad.compiler.machine import has_avx512
+from jitgrad.compiler import vecmath
+from jitgrad.compiler.machine import native
+from jitgrad.compiler.machine.compilation import has_avx512
 
 _ELEMENT = {np.float32: ir.FloatType(), np.float64: ir.DoubleType()}
 _I64 = ir.IntType(64)

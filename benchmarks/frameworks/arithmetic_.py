@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.native import CHUNKS, KERNEL, NativeCall, compiled
 from benchmarks.workload import Array, Loss, Workload
-from jitgrad.compiler.machine import vector_bytes
+from jitgrad.compiler.machine.compilation import vector_bytes
 
 _REPEATS = 500  # of the loop, in each chunk
 _CHAINS = 10  # that do not depend on one another

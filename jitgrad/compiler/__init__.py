@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from jitgrad import recording
-from jitgrad.compiler.alike import Likeness, Taken, frozen_like
-from jitgrad.compiler.beside import frozen_beside
+from jitgrad.compiler.calling.entrance import begin_entrance
+from jitgrad.compiler.calling.unbox import unbox_modules
 from jitgrad.compiler.constants import Array
-from jitgrad.compiler.entrance import begin_entrance
-from jitgrad.compiler.keeping import keep_later
-from jitgrad.compiler.kernels import find_kernels
+from jitgrad.compiler.driver.runtime import runtime_modules
+from jitgrad.compiler.freezing.alike import Likeness, Taken, frozen_like
+from jitgrad.compiler.freezing.beside import frozen_beside
+from jitgrad.compiler.freezing.keeping import keep_later
+from jitgrad.compiler.freezing.plankey import plan_key
+from jitgrad.compiler.freezing.plans import BoundProgram, Frozen, bind_frozen, find_plan, keep_plan, kernel_keys
+from jitgrad.compiler.freezing.stored import dump
 from jitgrad.compiler.likeness import Extents, UnlikeError
-from jitgrad.compiler.plankey import plan_key
-from jitgrad.compiler.plans import BoundProgram, Frozen, bind_frozen, find_plan, keep_plan, kernel_keys
-from jitgrad.compiler.product_code import begin_modules
-from jitgrad.compiler.runtime import runtime_modules
-from jitgrad.compiler.stored import dump
-from jitgrad.compiler.unbox import unbox_modules
+from jitgrad.compiler.machine.kernels import find_kernels
+from jitgrad.compiler.products.product_code import begin_modules
 from jitgrad.config import config
 from jitgrad.errors import CompileError
 from jitgrad.program import Program
@@ -51,7 +51,7 @@ def bind_program(program: Program) -> BoundProgram:
 def bind_beside(
     before: Likeness, extents: Extents, numbers: Mapping[int, Array], source: Callable[[], Program]
 ) -> BoundProgram | None:
-    """The same for a program like one that is bound, see beside.py; None where its plan does not follow from that.
+    """The same for a program like one that is bound, see freezing/beside.py; None where its plan does not follow.
 
     ``source`` gives the program itself, for which there is no need yet.
     """

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from jitgrad.compiler.bind import BoundCluster
-from jitgrad.compiler.buffers import ArenaPlan
-from jitgrad.compiler.groups import Group, Placed, Rolled
-from jitgrad.compiler.lower import CompiledCluster, LoweredBodies, kernels_of
-from jitgrad.compiler.machine import kernel_module
-from jitgrad.compiler.nodes import Convolution, Nested
-from jitgrad.compiler.plans import BoundProgram
+from jitgrad.compiler.freezing.bind import BoundCluster
+from jitgrad.compiler.freezing.plans import BoundProgram
+from jitgrad.compiler.fusing.buffers import ArenaPlan
+from jitgrad.compiler.fusing.groups import Group, Placed, Rolled
+from jitgrad.compiler.fusing.nodes import Convolution, Nested
+from jitgrad.compiler.lowering.lower import CompiledCluster, LoweredBodies, kernels_of
+from jitgrad.compiler.machine.compilation import kernel_module
 from jitgrad.compiler.subprograms import regions_of
 from jitgrad.program import Program
 from jitgrad.sources import source_text

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jitgrad.compiler.accesses import move_maps
 from jitgrad.compiler.constants import constant_value, is_splat, splat_number
-from jitgrad.compiler.groups import Group
+from jitgrad.compiler.freezing.stored import UnkeptError, dump, encode, op_name
+from jitgrad.compiler.fusing.accesses import move_maps
+from jitgrad.compiler.fusing.groups import Group
 from jitgrad.compiler.likeness import EXACT, SHAPES
-from jitgrad.compiler.lower import CompiledCluster, Lowered, LoweredBodies
-from jitgrad.compiler.quantities import Quantity
-from jitgrad.compiler.signature import BAKED
-from jitgrad.compiler.stored import UnkeptError, dump, encode, op_name
+from jitgrad.compiler.loopir.quantities import Quantity
+from jitgrad.compiler.lowering.lower import CompiledCluster, Lowered, LoweredBodies
+from jitgrad.compiler.lowering.signature import BAKED
 from jitgrad.compiler.subprograms import regions_of
 from jitgrad.forking import wait_for_when_forking
 from jitgrad.opdef import IndexMap, Reindex

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler.cache import compile_cached
+from jitgrad.compiler.machine.cache import compile_cached
 
 Array = np.ndarray[Any, Any]
 _LANES = 8

@@ -10,24 +10,31 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from jitgrad import recording
-from jitgrad.compiler.alike import Likeness, enter_template, frozen_like, likeness_of, make_template
-from jitgrad.compiler.clusters import Cluster, Clustering, body_cluster, find_clusters
-from jitgrad.compiler.extents import ExtentClasses
-from jitgrad.compiler.firsts import first_calls
-from jitgrad.compiler.freeze import Frozen, freeze_cluster, freeze_op
-from jitgrad.compiler.fusion import plan_fusion
-from jitgrad.compiler.groups import Group, Plan, Step
+from jitgrad.compiler.clustering.clusters import Cluster, Clustering, body_cluster, find_clusters
+from jitgrad.compiler.driver.pages import begin_outputs
+from jitgrad.compiler.freezing.alike import Likeness, enter_template, frozen_like, likeness_of, make_template
+from jitgrad.compiler.freezing.freeze import Frozen, freeze_cluster, freeze_op
+from jitgrad.compiler.freezing.plankey import has_large_constants
+from jitgrad.compiler.fusing.extents import ExtentClasses
+from jitgrad.compiler.fusing.fusion import plan_fusion
+from jitgrad.compiler.fusing.groups import Group, Plan, Step
+from jitgrad.compiler.fusing.nodes import Convolution, Product, build_nodes
 from jitgrad.compiler.lifting import lift_constants
-from jitgrad.compiler.lower import CompiledCluster, Lowered, LoweredBodies, LoweredStep, kernels_of, lower_group
-from jitgrad.compiler.machine import load_kernels
-from jitgrad.compiler.nodes import Convolution, Product, build_nodes
-from jitgrad.compiler.own_products import begin_products
-from jitgrad.compiler.pages import begin_outputs
-from jitgrad.compiler.plankey import has_large_constants
+from jitgrad.compiler.lowering.lower import (
+    CompiledCluster,
+    Lowered,
+    LoweredBodies,
+    LoweredStep,
+    kernels_of,
+    lower_group,
+)
+from jitgrad.compiler.lowering.time_loops import fuse_scan
+from jitgrad.compiler.machine.compilation import load_kernels
+from jitgrad.compiler.machine.firsts import first_calls
+from jitgrad.compiler.products.own_products import begin_products
 from jitgrad.compiler.reuse import can_reuse, enter_known, find_known, pattern_of
 from jitgrad.compiler.simplify import simplify_and_watch
 from jitgrad.compiler.subprograms import regions_of
-from jitgrad.compiler.time_loops import fuse_scan
 from jitgrad.compiler.verifying import verify_plan
 from jitgrad.config import config
 from jitgrad.errors import CompileError
@@ -169,7 +176,7 @@ def _with_keys(planned: CompiledCluster, keys: Iterator[str]) -> CompiledCluster
 
 
 def freeze_program(source: Program, compiled: Compiled) -> Frozen:
-    """All of a compiled program that running it takes, see freeze.py; ``source`` is the program before the stages."""
+    """All of a compiled program that running it takes, see freezing/freeze.py; ``source`` came before the stages."""
     program = compiled.program
     steps = [
         freeze_op(source, program, step) if isinstance(step, int)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jitgrad.compiler.groups import Group, Plan, Step
+from jitgrad.compiler.fusing.groups import Group, Plan, Step
 from jitgrad.errors import CompileError, layout
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from jitgrad import pytree, recording
 from jitgrad.again import make_again
-from jitgrad.compiler.eager_layout import MOST_RULES
+from jitgrad.compiler.eager_code.layout import MOST_RULES
 from jitgrad.dispatch import full_name
 from jitgrad.eager.keys import BY_TYPE, ArrayKey, leaf_key, type_key, value_key
 from jitgrad.eager.recorder import OwnRules, by_value

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler.eager_layout import BASIC_TYPES
+from jitgrad.compiler.eager_code.layout import BASIC_TYPES
 from jitgrad.eager.recorder import Entry
 from jitgrad.eager.refusals import REFUSALS, named, refuse
 from jitgrad.eager.tensor import EagerTensor, is_told, own_ways, plain, run, wrap

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler.eager_layout import KEY_RANK, KEY_WORDS, KEYS, PLAIN_TYPES, key_place
+from jitgrad.compiler.eager_code.layout import KEY_RANK, KEY_WORDS, KEYS, PLAIN_TYPES, key_place
 from jitgrad.eagerness import Valued
 from jitgrad.keys import frozen
 from jitgrad.trace import Static

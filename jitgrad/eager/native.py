@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from jitgrad import eagerness
-from jitgrad.compiler import capi, native, tiers
-from jitgrad.compiler.cache import cache_key, kernel_cache
-from jitgrad.compiler.eager_layout import NAMED_TYPES, THREAD_WORD, VIEWERS, Op, Slots
+from jitgrad.compiler.eager_code.layout import NAMED_TYPES, THREAD_WORD, VIEWERS, Op, Slots
+from jitgrad.compiler.machine import capi, native, tiers
+from jitgrad.compiler.machine.cache import cache_key, kernel_cache
 from jitgrad.config import config
 from jitgrad.eager import keys, methods, recorder, refusals, tensor
 from jitgrad.eager.calls import CallRule
@@ -56,7 +56,7 @@ def place() -> None:
     kinds = {name: kind for name, (kind, _) in operations.items()}
 
     def text() -> str:
-        from jitgrad.compiler.eager_ir import eager_ir
+        from jitgrad.compiler.eager_code.operation import eager_ir
 
         return eager_ir(slots, [(symbols[name], kind) for name, kind in kinds.items()])
 
@@ -76,7 +76,7 @@ def place() -> None:
     if code is not None:
         enter(code)
     elif config.quick_start:
-        importlib.import_module("jitgrad.compiler._codegen")  # here: a thread beside a busy one takes seconds for it
+        importlib.import_module("jitgrad.compiler.machine.codegen")  # here: beside a busy thread it takes seconds
         tiers.improver.add([tiers.Task(partial(str, text()), enter_compiled)])
     else:
         enter_compiled(native.compile_to_object(text()))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from jitgrad.compiler.eager_layout import ENTRY_HEAD, INPUTS_OF, MOST_RULES, OUT, OUTPUTS_OF, RULE, X, Y
+from jitgrad.compiler.eager_code.layout import ENTRY_HEAD, INPUTS_OF, MOST_RULES, OUT, OUTPUTS_OF, RULE, X, Y
 from jitgrad.eager.keys import leaf_key, options_key, quick_key
 from jitgrad.eager.linear import linear
 from jitgrad.eagerness import Watcher, local, number_of

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jitgrad.compiler.eager_layout import MOST_OPERANDS, MOST_VALUES
+from jitgrad.compiler.eager_code.layout import MOST_OPERANDS, MOST_VALUES
 from jitgrad.interpreter import interpret
 from jitgrad.opdef import Elementwise
 from jitgrad.program import Instruction, Program

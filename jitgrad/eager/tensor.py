@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler.eager_layout import MOST_RULES
+from jitgrad.compiler.eager_code.layout import MOST_RULES
 from jitgrad.eager import recorder
 from jitgrad.eager.keys import array_key, options_key
 from jitgrad.eager.linear import linear

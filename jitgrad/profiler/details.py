@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from jitgrad.compiler.drafts import weight_of
-from jitgrad.compiler.groups import Group
-from jitgrad.compiler.lower import CompiledCluster
-from jitgrad.compiler.nodes import Convolution, Nested, Product
+from jitgrad.compiler.fusing.drafts import weight_of
+from jitgrad.compiler.fusing.groups import Group
+from jitgrad.compiler.fusing.nodes import Convolution, Nested, Product
+from jitgrad.compiler.lowering.lower import CompiledCluster
 from jitgrad.eager.timing import EagerRun
 from jitgrad.graph import Operation
 from jitgrad.profiler.events import Share, phase_of

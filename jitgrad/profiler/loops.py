@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jitgrad.compiler.bind import BoundCluster
-from jitgrad.compiler.loop_layout import BLOCK
-from jitgrad.compiler.lower import CompiledCluster, LoweredBodies
+from jitgrad.compiler.driver.loop_layout import BLOCK
+from jitgrad.compiler.freezing.bind import BoundCluster
+from jitgrad.compiler.lowering.lower import CompiledCluster, LoweredBodies
 from jitgrad.compiler.subprograms import regions_of
 from jitgrad.opdef import Control
 from jitgrad.program import Instruction, Program

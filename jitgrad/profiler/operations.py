@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from jitgrad.compiler import llvmir as ir
-from jitgrad.compiler.bind import BoundCluster
-from jitgrad.compiler.loopir import Accumulator, Kernel, Let, Literal, Load, Loop, Statement, Update
-from jitgrad.compiler.lower import CompiledCluster, Lowered
-from jitgrad.compiler.machine import has_avx512
-from jitgrad.compiler.scalar_emit import emit_op
-from jitgrad.compiler.scalar_values import element_type
+from jitgrad.compiler.emission.scalar_emit import emit_op
+from jitgrad.compiler.emission.scalar_values import element_type
+from jitgrad.compiler.freezing.bind import BoundCluster
+from jitgrad.compiler.loopir.nests import Accumulator, Kernel, Let, Literal, Load, Loop, Statement, Update
+from jitgrad.compiler.lowering.lower import CompiledCluster, Lowered
+from jitgrad.compiler.machine.compilation import has_avx512
 from jitgrad.executable import Executable
 from jitgrad.spec import DType
 

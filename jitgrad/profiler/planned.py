@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from jitgrad.compiler.bind import BoundCluster
-from jitgrad.compiler.lower import CompiledCluster, Lowered, LoweredStep
-from jitgrad.compiler.nodes import Product
-from jitgrad.compiler.plans import BoundOp
+from jitgrad.compiler.freezing.bind import BoundCluster
+from jitgrad.compiler.freezing.plans import BoundOp
+from jitgrad.compiler.fusing.nodes import Product
+from jitgrad.compiler.lowering.lower import CompiledCluster, Lowered, LoweredStep
 from jitgrad.compiler.stages import Compiled
 from jitgrad.executable import Executable
 from jitgrad.profiler.planned_picture import step_instructions, step_values

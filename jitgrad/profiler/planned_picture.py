@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
-from jitgrad.compiler.clusters import Reason
-from jitgrad.compiler.groups import Group, Step
-from jitgrad.compiler.lower import CompiledCluster
-from jitgrad.compiler.nodes import Convolution, Nested, Product
+from jitgrad.compiler.clustering.clusters import Reason
+from jitgrad.compiler.fusing.groups import Group, Step
+from jitgrad.compiler.fusing.nodes import Convolution, Nested, Product
+from jitgrad.compiler.lowering.lower import CompiledCluster
 from jitgrad.compiler.stages import Compiled
 from jitgrad.profiler.loops import LoopBody, compiled_bodies, interpreted_bodies, loop_title
 from jitgrad.profiler.picture import Arrow, Body, Box, OpText, Picture

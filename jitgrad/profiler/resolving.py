@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jitgrad.compiler.bind import BoundCluster
+from jitgrad.compiler.freezing.bind import BoundCluster
 from jitgrad.eager.timing import EagerRun
 from jitgrad.interpreter import InterpretedRun
 from jitgrad.journal import Journal, Written

@@ -14,7 +14,7 @@ from jitgrad.compiler.bodies.at_once import AtOnce
 from jitgrad.compiler.bodies.forms import Loop, can_edit, loop_of
 from jitgrad.compiler.bodies.products import is_worth, made_before, needed
 from jitgrad.compiler.bodies.programs import Values, edited
-from jitgrad.compiler.drafts import ANALYTIC_WEIGHT, CHEAP
+from jitgrad.compiler.fusing.drafts import ANALYTIC_WEIGHT, CHEAP
 from jitgrad.compiler.rewriter import Rewriter
 from jitgrad.opdef import Elementwise
 from jitgrad.program import Instruction, Program

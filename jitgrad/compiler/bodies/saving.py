@@ -14,7 +14,7 @@ from typing import Any
 
 from jitgrad.compiler.bodies.forms import Loop, can_edit, form_of, loop_of
 from jitgrad.compiler.bodies.programs import Values, edited, joined, rebound
-from jitgrad.compiler.drafts import CHEAP
+from jitgrad.compiler.fusing.drafts import CHEAP
 from jitgrad.opdef import Elementwise, Fill, View
 from jitgrad.program import Instruction, Program
 from jitgrad.spec import TensorSpec

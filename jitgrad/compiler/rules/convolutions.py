@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
-from jitgrad.compiler.conv import Geometry, is_own
+from jitgrad.compiler.products.conv import Geometry, is_own
 from jitgrad.compiler.rewriter import Rewriter
 from jitgrad.program import Instruction
 

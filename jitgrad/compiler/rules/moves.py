@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jitgrad.compiler.accesses import MOST_LEAVES
 from jitgrad.compiler.constants import splat
+from jitgrad.compiler.fusing.accesses import MOST_LEAVES
 from jitgrad.compiler.rewriter import Rewriter
 from jitgrad.opdef import Reduce, Shaped, View
 from jitgrad.program import Instruction

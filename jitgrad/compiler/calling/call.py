@@ -1,0 +1,470 @@
+"""A call of a compiled function as LLVM IR text: a builtin that finds the description that fits the arguments, and runs
+it; whatever fits none is left to Python.
+
+    jitgrad_call(self, args, nargs, names)    self is (the Python function of all other calls, the table)
+
+While a function is being traced anywhere, all calls are Python's. While a journal is open, calls are written into it,
+but for the first, second, fourth, eighth, ... of a description, which are Python's, since it looks at them more
+closely; so are those whose work is Python's. A description has one frame: a call that comes while
+another runs on it (another thread, or a finaliser) goes to Python, which has frames of its own. Descriptions of one
+program share its frame. The words are those of entry_layout.py.
+"""
+
+from __future__ import annotations
+
+from jitgrad.compiler.calling.entry_layout import CLOCK, COUNT, FIRST_ENTRY, Word
+from jitgrad.compiler.calling.match import match_ir
+from jitgrad.compiler.calling.result import result_ir
+from jitgrad.compiler.driver.system import Platform, clock_ir
+from jitgrad.compiler.machine.ir_text import DATA, HEAD, TUPLE_ITEMS, load, load_item, load_word
+from jitgrad.conditions import BLOCKS, JOURNAL, OBSERVERS, THREADS, words
+from jitgrad.journal import CAPACITY, END, NUMBER, SERIAL, STAMPS, START, STEPS, THREAD, USED
+
+
+def call_ir(host: Platform) -> str:
+    """The module."""
+    parts = (
+        match_ir(), _DECLARATIONS, clock_ir(host), _release(), _attempt(), _threads(), _run(), result_ir(), _perform(),
+        _recorded(), _is_left(), _call(),
+    )  # fmt: skip
+    return "\n".join(parts) + "\nattributes #0 = { nounwind }\n"
+
+
+def word(name: str, number: Word, kind: str = "i64") -> str:
+    """Lines that read a word of the description `%entry`."""
+    return load_word(name, "%entry", number, kind)
+
+
+_DECLARATIONS = f"""
+@jitgrad_conditions = external global [{len(words)} x i64]
+@jitgrad_threads_here = external global i8
+@jitgrad_admit = external global i8
+declare i64 @pthread_self() #0
+
+define internal i64 @time_now() #0 {{
+  %at = alloca i64
+  call void @read_clock(ptr %at)
+  %now = load i64, ptr %at
+  ret i64 %now
+}}
+declare ptr @PyLong_FromLongLong(i64) #0
+declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr) #0
+declare ptr @PyObject_CallFunctionObjArgs(ptr, ...) #0
+declare void @Py_DecRef(ptr) #0
+"""
+
+
+def _release() -> str:
+    """The end of a call, or of an attempt: what it held, its frame and its description are given back."""
+    return f"""
+define internal void @release(ptr %entry) #0 {{
+entry_block:
+{word("holds", Word.HOLDS, "ptr")}
+{word("owner", Word.OWNER, "ptr")}
+{word("busy", Word.BUSY, "ptr")}
+{load_word("n", "%holds", 0)}
+  br label %head
+head:
+  %k = phi i64 [ %n, %entry_block ], [ %less, %one ]
+  %more = icmp sgt i64 %k, 0
+  br i1 %more, label %one, label %done
+one:
+  %less = sub i64 %k, 1
+  store i64 %less, ptr %holds
+{load_item("object", "%holds", "%k")}
+  call void @Py_DecRef(ptr %object)
+  br label %head
+done:
+  store atomic i64 0, ptr %busy release, align 8
+  call void @Py_DecRef(ptr %owner)
+  ret void
+}}
+"""
+
+
+def _attempt() -> str:
+    """Whether the arguments fit a description whose frame is free; then the frame is taken, and its table filled."""
+    return f"{_take_frame()}{_match_arguments()}{_match_keywords()}"
+
+
+def _take_frame() -> str:
+    return f"""
+define internal i1 @attempt(ptr %entry, ptr %args, i64 %nargs, ptr %names, i64 %nnames) #0 {{
+entry_block:
+{word("positional", Word.POSITIONAL)}
+{word("named", Word.NAMED)}
+  %args_ok = icmp eq i64 %positional, %nargs
+  %names_ok = icmp eq i64 %named, %nnames
+  %counts_ok = and i1 %args_ok, %names_ok
+  br i1 %counts_ok, label %take, label %no
+take:
+{word("busy", Word.BUSY, "ptr")}
+  %pair = cmpxchg ptr %busy, i64 0, i64 1 acquire monotonic
+  %free = extractvalue {{ i64, i1 }} %pair, 1
+  br i1 %free, label %start, label %no
+start:
+{word("owner", Word.OWNER, "ptr")}
+  call void @Py_IncRef(ptr %owner)
+{word("holds", Word.HOLDS, "ptr")}
+{word("table", Word.TABLE, "ptr")}
+{word("first", Word.PATTERNS, "ptr")}
+  %name_items = getelementptr i8, ptr %names, i64 {TUPLE_ITEMS}
+  br label %argument
+"""
+
+
+def _match_arguments() -> str:
+    """Positions: the patterns stand in their order."""
+    return f"""\
+argument:
+  %k = phi i64 [ 0, %start ], [ %k1, %match ]
+  %node = phi ptr [ %first, %start ], [ %after, %match ]
+  %more = icmp slt i64 %k, %nargs
+  br i1 %more, label %match, label %keyword
+match:
+{load_item("object", "%args", "%k")}
+  %after = call ptr @match(ptr %node, ptr %object, ptr %table, ptr %holds)
+  %fits = icmp ne ptr %after, null
+  %k1 = add i64 %k, 1
+  br i1 %fits, label %argument, label %refuse
+"""
+
+
+def _match_keywords() -> str:
+    """Names: each pattern, behind its name, looks for the argument of that name."""
+    return f"""\
+keyword:
+  %j = phi i64 [ 0, %argument ], [ %j1, %match_named ]
+  %name_node = phi ptr [ %node, %argument ], [ %after_named, %match_named ]
+  %names_left = icmp slt i64 %j, %nnames
+  br i1 %names_left, label %search, label %yes
+search:
+  %wanted = load ptr, ptr %name_node
+  br label %look
+look:
+  %i = phi i64 [ 0, %search ], [ %i1, %other ]
+  %seen_all = icmp sge i64 %i, %nnames
+  br i1 %seen_all, label %refuse, label %name
+name:
+{load_item("given", "%name_items", "%i")}
+  %found = icmp eq ptr %given, %wanted
+  br i1 %found, label %match_named, label %other
+other:
+  %i1 = add i64 %i, 1
+  br label %look
+match_named:
+  %place = add i64 %nargs, %i
+{load_item("named_object", "%args", "%place")}
+  %named_node = getelementptr i64, ptr %name_node, i64 1
+  %after_named = call ptr @match(ptr %named_node, ptr %named_object, ptr %table, ptr %holds)
+  %named_fits = icmp ne ptr %after_named, null
+  %j1 = add i64 %j, 1
+  br i1 %named_fits, label %keyword, label %refuse
+refuse:
+  call void @release(ptr %entry)
+  br label %no
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}}
+"""
+
+
+def _threads() -> str:
+    """How many threads a call made here may use: the process's number, or Python's answer where a block has its own.
+    -1 with an exception set.
+    """
+    return f"""
+define internal i64 @threads_here() #0 {{
+entry:
+{load_word("blocks", "@jitgrad_conditions", BLOCKS)}
+{load_word("threads", "@jitgrad_conditions", THREADS)}
+  %plain = icmp eq i64 %blocks, 0
+  %known = icmp ne i64 %threads, 0
+  %ready = and i1 %plain, %known
+  br i1 %ready, label %answer, label %ask
+answer:
+  ret i64 %threads
+ask:
+  %object = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr @jitgrad_threads_here, ptr null)
+  %lost = icmp eq ptr %object, null
+  br i1 %lost, label %fail, label %read
+read:
+  %number = call i64 @PyLong_AsLongLong(ptr %object)
+  call void @Py_DecRef(ptr %object)
+  ret i64 %number
+fail:
+  ret i64 -1
+}}
+"""
+
+
+def _run() -> str:
+    """Runs the steps, with stamps where `times` is not null, and reports what the status says. False with an exception
+    set.
+    """
+    return f"""
+define internal i1 @run(ptr %entry, ptr %table, ptr %times) #0 {{
+entry_block:
+  %threads = call i64 @threads_here()
+  %unknown = icmp slt i64 %threads, 1
+  br i1 %unknown, label %fail, label %enter
+enter:
+{word("workers", Word.WORKERS)}
+  %few = icmp slt i64 %threads, %workers
+  %limit = select i1 %few, i64 %threads, i64 %workers
+{word("steps", Word.STEPS, "ptr")}
+{word("nsteps", Word.NSTEPS)}
+{word("release", Word.RELEASE)}
+{word("function", Word.ENTER, "ptr")}
+  %state = call i32 %function(ptr %table, ptr %steps, i64 %nsteps, ptr %times, i64 %limit, i64 %release)
+{word("status_at", Word.STATUS, "ptr")}
+  %ran = icmp eq i32 %state, 0
+  br i1 %ran, label %check, label %stopped
+stopped:
+  store i64 0, ptr %status_at
+  br label %fail
+check:
+{word("reporter", Word.REPORT, "ptr")}
+  %silent = icmp eq ptr %reporter, null
+  br i1 %silent, label %good, label %look
+look:
+  %status = load i64, ptr %status_at
+  %fine = icmp eq i64 %status, 0
+  br i1 %fine, label %good, label %report
+report:
+  store i64 0, ptr %status_at
+  %number = call ptr @PyLong_FromLongLong(i64 %status)
+  %lost = icmp eq ptr %number, null
+  br i1 %lost, label %fail, label %raise
+raise:
+  %answer = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %reporter, ptr %number, ptr null)
+  call void @Py_DecRef(ptr %number)
+  br label %fail
+good:
+  ret i1 true
+fail:
+  ret i1 false
+}}
+"""
+
+
+def _perform() -> str:
+    """A call whose arguments have been taken: outputs, run, result; null with an exception set."""
+    return f"""
+define internal ptr @perform(ptr %entry, ptr %times) #0 {{
+entry_block:
+{word("table", Word.TABLE, "ptr")}
+{word("finish", Word.FINISH, "ptr")}
+  %direct = icmp eq ptr %finish, null
+  br i1 %direct, label %prepare, label %hand_over
+hand_over:
+{word("nleaves", Word.NLEAVES)}
+  %finished = call ptr @finish(ptr %finish, ptr %table, i64 %nleaves)
+  ret ptr %finished
+prepare:
+  %prepared = call i1 @prepare(ptr %entry, ptr %table)
+  br i1 %prepared, label %go, label %fail
+go:
+  %ran = call i1 @run(ptr %entry, ptr %table, ptr %times)
+  br i1 %ran, label %collect, label %fail
+collect:
+  %collected = call i1 @collect(ptr %entry, ptr %table)
+  br i1 %collected, label %assemble, label %fail
+assemble:
+{word("program", Word.BUILD, "ptr")}
+{word("results", Word.RESULTS, "ptr")}
+{word("stack", Word.STACK, "ptr")}
+  %built = call ptr @build(ptr %program, ptr %results, ptr %stack)
+  %broken = icmp eq ptr %built, null
+  br i1 %broken, label %fail, label %done
+done:
+  ret ptr %built
+fail:
+{word("noutputs", Word.NOUTPUTS)}
+{word("outputs", Word.RESULTS, "ptr")}
+  call void @drop(ptr %outputs, i64 %noutputs)
+  ret ptr null
+}}
+"""
+
+
+def _recorded() -> str:
+    """`perform`, written into the journal, if it is still open; null with an exception set."""
+    return f"""
+define internal ptr @recorded(ptr %entry, i64 %start) #0 {{
+entry_block:
+{word("steps", Word.NSTEPS)}
+{word("number", Word.NUMBER)}
+  %nwords = add i64 %steps, {STAMPS + 1}
+  br label %look
+look:
+{load_word("journal", "@jitgrad_conditions", JOURNAL, "ptr")}
+  %closed = icmp eq ptr %journal, null
+  br i1 %closed, label %unheard, label %open
+open:
+{load_word("used", "%journal", USED)}
+{load_word("capacity", "%journal", CAPACITY)}
+{load_word("serial", "%journal", SERIAL)}
+{word("known", Word.JOURNAL)}
+  %after = add i64 %used, %nwords
+  %fits = icmp ule i64 %after, %capacity
+  %admitted = icmp eq i64 %known, %serial
+  %ready = and i1 %fits, %admitted
+  br i1 %ready, label %write, label %ask
+ask:
+{word("owner", Word.OWNER, "ptr")}
+  %wanted = call ptr @PyLong_FromLongLong(i64 %nwords)
+  %lost = icmp eq ptr %wanted, null
+  br i1 %lost, label %fail, label %admit
+admit:
+  %answer = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr @jitgrad_admit, ptr %owner, ptr %wanted, ptr null)
+  call void @Py_DecRef(ptr %wanted)
+  %broken = icmp eq ptr %answer, null
+  br i1 %broken, label %fail, label %again
+again:
+  call void @Py_DecRef(ptr %answer)
+  br label %look
+write:
+  store i64 %after, ptr %used_at
+  %record = getelementptr i64, ptr %journal, i64 %used
+{_store("%record", NUMBER, "%number")}
+{_store("%record", STEPS, "%steps")}
+  %thread = call i64 @pthread_self()
+{_store("%record", THREAD, "%thread")}
+{_store("%record", START, "%start")}
+  %times = getelementptr i64, ptr %record, i64 {STAMPS}
+  %result = call ptr @perform(ptr %entry, ptr %times)
+  %end_at = getelementptr i64, ptr %record, i64 {END}
+  call void @read_clock(ptr %end_at)
+  ret ptr %result
+unheard:
+  %plain = call ptr @perform(ptr %entry, ptr null)
+  ret ptr %plain
+fail:
+  ret ptr null
+}}
+"""
+
+
+def _store(base: str, number: int, value: str) -> str:
+    """Lines that write a word."""
+    return f"  {value}_to = getelementptr i64, ptr {base}, i64 {number}\n  store i64 {value}, ptr {value}_to"
+
+
+def _is_left() -> str:
+    """Whether a call that would be written down is left to Python."""
+    return f"""
+define internal i1 @is_left(ptr %entry) #0 {{
+entry_block:
+{word("finish", Word.FINISH)}
+{word("before", Word.RECORDED)}
+  %count = add i64 %before, 1
+  store i64 %count, ptr %before_at
+  %others = and i64 %count, %before
+  %looked_at = icmp eq i64 %others, 0
+  %handed = icmp ne i64 %finish, 0
+  %left = or i1 %handed, %looked_at
+  ret i1 %left
+}}
+"""
+
+
+def _call() -> str:
+    """The builtin: the first description that fits is moved to the front."""
+    return f"{_begin()}{_find()}{_answer()}"
+
+
+def _begin() -> str:
+    """Whether calls are Python's just now, and the time where they are written down."""
+    return f"""
+define ptr @jitgrad_call(ptr %self, ptr %args, i64 %nargs, ptr %names) #0 {{
+entry:
+{load("python", "%self", TUPLE_ITEMS)}
+  %traces_at = getelementptr i64, ptr @jitgrad_conditions, i64 {OBSERVERS}
+  %traces = load volatile i64, ptr %traces_at
+  %calm = icmp eq i64 %traces, 0
+  br i1 %calm, label %listen, label %leave
+listen:
+  %journal_at = getelementptr i64, ptr @jitgrad_conditions, i64 {JOURNAL}
+  %journal = load volatile ptr, ptr %journal_at
+  %unheard = icmp eq ptr %journal, null
+  br i1 %unheard, label %open, label %begin
+begin:
+  %now = call i64 @time_now()
+  br label %open
+"""
+
+
+def _find() -> str:
+    """The descriptions are tried in their order; what has just been used stands in front."""
+    return f"""\
+open:
+  %start = phi i64 [ 0, %listen ], [ %now, %begin ]
+{load("table_array", "%self", TUPLE_ITEMS + 8)}
+{load("table", "%table_array", DATA)}
+  %entries = getelementptr i64, ptr %table, i64 {FIRST_ENTRY}
+  %unnamed = icmp eq ptr %names, null
+  br i1 %unnamed, label %search, label %count
+count:
+{load("length", "%names", HEAD, "i64")}
+  br label %search
+search:
+  %nnames = phi i64 [ 0, %open ], [ %length, %count ]
+  br label %head
+head:
+  %k = phi i64 [ 0, %search ], [ %k1, %next ]
+{load_word("n", "%table", COUNT)}
+  %more = icmp slt i64 %k, %n
+  br i1 %more, label %try, label %leave
+try:
+{load_item("found", "%entries", "%k")}
+  %fits = call i1 @attempt(ptr %found, ptr %args, i64 %nargs, ptr %names, i64 %nnames)
+  br i1 %fits, label %take, label %next
+next:
+  %k1 = add i64 %k, 1
+  br label %head
+take:
+{load_word("clock", "%table", CLOCK)}
+  %later = add i64 %clock, 1
+  %clock_at2 = getelementptr i64, ptr %table, i64 {CLOCK}
+  store i64 %later, ptr %clock_at2
+  %stamp_at = getelementptr i64, ptr %found, i64 {Word.STAMP}
+  store i64 %later, ptr %stamp_at
+  %first = load ptr, ptr %entries
+  %same_place = load ptr, ptr %found_at
+  %unmoved = icmp eq ptr %same_place, %found
+  br i1 %unmoved, label %swap, label %perform
+swap:
+  store ptr %found, ptr %entries
+  store ptr %first, ptr %found_at
+  br label %perform
+"""
+
+
+def _answer() -> str:
+    """The call, written down or not; or Python's."""
+    return """\
+perform:
+  %silent = icmp eq ptr %journal, null
+  br i1 %silent, label %plain, label %written
+plain:
+  %result = call ptr @perform(ptr %found, ptr null)
+  call void @release(ptr %found)
+  ret ptr %result
+written:
+  %left = call i1 @is_left(ptr %found)
+  br i1 %left, label %give_back, label %record
+record:
+  %recorded = call ptr @recorded(ptr %found, i64 %start)
+  call void @release(ptr %found)
+  ret ptr %recorded
+give_back:
+  call void @release(ptr %found)
+  br label %leave
+leave:
+  %other = call ptr @PyObject_Vectorcall(ptr %python, ptr %args, i64 %nargs, ptr %names)
+  ret ptr %other
+}
+"""

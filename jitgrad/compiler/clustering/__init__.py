@@ -1,0 +1,1 @@
+"""Clustering: which instructions of a program run together as one native call."""

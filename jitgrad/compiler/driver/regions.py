@@ -1,0 +1,266 @@
+"""What the driver's loops and branches are made of, as LLVM IR text: the table of a loop, the lists that are walked
+after a step, a body run once, the question whether a signal has come. The loops themselves are in loops.py.
+"""
+
+from __future__ import annotations
+
+from jitgrad.compiler.driver.loop_layout import BLOCK, REGION
+from jitgrad.compiler.driver.pool_layout import STEP_WORDS
+
+
+def regions_ir() -> str:
+    """All of it."""
+    return "\n".join((_tables(), _regions(), _signals()))
+
+
+def word(name: str, of: str = "block", words: tuple[str, ...] = BLOCK, kind: str = "i64") -> str:
+    """Load a word of a description into a register of its name."""
+    return f"""  %at_{name} = getelementptr i64, ptr %{of}, i64 {words.index(name)}
+  %{name} = load {kind}, ptr %at_{name}"""
+
+
+def word_list(name: str) -> str:
+    """Load the number of entries of a list, and its address."""
+    return f"{word(name)}\n{word(name + '_list', kind='ptr')}"
+
+
+RUN_RECORD = f"""\
+  %record = getelementptr [{STEP_WORDS} x i64], ptr %steps, i64 %k
+  %function = load ptr, ptr %record
+  %p1 = getelementptr i64, ptr %record, i64 1
+  %block = load ptr, ptr %p1
+  %p2 = getelementptr i64, ptr %record, i64 2
+  %extent = load i64, ptr %p2
+  %p3 = getelementptr i64, ptr %record, i64 3
+  %n = load i64, ptr %p3
+  %one = icmp slt i64 %n, 2
+  br i1 %one, label %direct, label %chunks
+direct:
+  call void %function(ptr %table, ptr %block, i64 0, i64 %extent, i64 0, i64 0)
+  br label %next
+chunks:
+  call void @run_parallel(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i32 %limit)
+  br label %next"""
+"""Runs the k-th of some step records: at once, or its chunks in parallel."""
+
+_PAIR = """
+  %pair = getelementptr [2 x i64], ptr %list, i64 %k
+  %{} = load i64, ptr %pair
+  %second = getelementptr i64, ptr %pair, i64 1
+  %{} = load i64, ptr %second"""
+
+_COPY = """
+  %triple = getelementptr [3 x i64], ptr %list, i64 %k
+  %to_slot = load i64, ptr %triple
+  %second = getelementptr i64, ptr %triple, i64 1
+  %from_slot = load i64, ptr %second
+  %third = getelementptr i64, ptr %triple, i64 2
+  %bytes = load i64, ptr %third
+  %to_at = getelementptr ptr, ptr %inside, i64 %to_slot
+  %to = load ptr, ptr %to_at
+  %from_at = getelementptr ptr, ptr %inside, i64 %from_slot
+  %from = load ptr, ptr %from_at
+  %is_word = icmp eq i64 %bytes, 8
+  br i1 %is_word, label %word, label %many
+word:
+  %value = load i64, ptr %from, align 1
+  store i64 %value, ptr %to, align 1
+  br label %next
+many:
+  %r = call ptr @memcpy(ptr %to, ptr %from, i64 %bytes)
+  br label %next
+next:"""
+
+_SWAP = (
+    _PAIR.format("one", "two")
+    + """
+  %one_at = getelementptr ptr, ptr %inside, i64 %one
+  %two_at = getelementptr ptr, ptr %inside, i64 %two
+  %a = load ptr, ptr %one_at
+  %b = load ptr, ptr %two_at
+  store ptr %b, ptr %one_at
+  store ptr %a, ptr %two_at"""
+)
+
+_MOVE = (
+    _PAIR.format("slot", "bytes")
+    + """
+  %at = getelementptr ptr, ptr %inside, i64 %slot
+  %here = load ptr, ptr %at
+  %there = getelementptr i8, ptr %here, i64 %bytes
+  store ptr %there, ptr %at"""
+)
+
+_PLACE = (
+    _PAIR.format("slot", "offset")
+    + """
+  %address = getelementptr i8, ptr %record, i64 %offset
+  %at = getelementptr ptr, ptr %inside, i64 %slot
+  store ptr %address, ptr %at"""
+)
+
+
+def _walk(name: str, label: str, body: str, end: str | None = None, extra: str = "") -> str:
+    """A function that runs ``body`` for each entry k of a list; ``end`` is the block in which the body ends."""
+    return f"""
+define internal void @{name}(ptr %inside, {extra}i64 %n, ptr %list) #0 {{
+entry:
+  %some = icmp sgt i64 %n, 0
+  br i1 %some, label %{label}, label %done
+{label}:
+  %k = phi i64 [ 0, %entry ], [ %k1, %{end or label} ]{body}
+  %k1 = add i64 %k, 1
+  %more = icmp slt i64 %k1, %n
+  br i1 %more, label %{label}, label %done
+done:
+  ret void
+}}"""
+
+
+def _tables() -> str:
+    return f"""
+declare ptr @malloc(i64) #0
+declare ptr @realloc(ptr, i64) #0
+declare void @free(ptr) #0
+declare ptr @memcpy(ptr, ptr, i64) #0
+
+; The table of a loop, so far from the start of its room: its slots filled from the table around, its status cleared.
+define internal ptr @open_loop(ptr %table, ptr %block, i64 %far) #0 {{
+entry:
+{word("room")}
+{word_list("fills")}
+  %room_at = getelementptr ptr, ptr %table, i64 %room
+  %tables = load ptr, ptr %room_at
+  %inside = getelementptr i8, ptr %tables, i64 %far
+  br label %fill
+fill:
+  %k = phi i64 [ 0, %entry ], [ %k1, %fill ]
+  %pair = getelementptr [2 x i64], ptr %fills_list, i64 %k
+  %slot = load i64, ptr %pair
+  %second = getelementptr i64, ptr %pair, i64 1
+  %offset = load i64, ptr %second
+  %from = getelementptr ptr, ptr %table, i64 %slot
+  %base = load ptr, ptr %from
+  %address = getelementptr i8, ptr %base, i64 %offset
+  %to = getelementptr ptr, ptr %inside, i64 %k
+  store ptr %address, ptr %to
+  %k1 = add i64 %k, 1
+  %more = icmp slt i64 %k1, %fills
+  br i1 %more, label %fill, label %done
+done:
+  %status = getelementptr i64, ptr %inside, i64 %fills
+  store i64 0, ptr %status
+  ret ptr %inside
+}}
+
+{_walk("copy_all", "copy", _COPY, end="next")}
+{_walk("swap_all", "swap", _SWAP)}
+{_walk("move_all", "move", _MOVE)}
+; Slots of what a step saves: they point into the stack.
+{_walk("place_saved", "place", _PLACE, extra="ptr %record, ")}
+; Whether the run has failed before.
+define internal i1 @has_failed(ptr %table, ptr %block) #0 {{
+entry:
+{word("status")}
+  %at = getelementptr ptr, ptr %table, i64 %status
+  %word = load ptr, ptr %at
+  %value = load i64, ptr %word
+  %failed = icmp ne i64 %value, 0
+  ret i1 %failed
+}}
+
+define internal void @tell(ptr %table, ptr %block, i64 %value) #0 {{
+entry:
+{word("status")}
+  %at = getelementptr ptr, ptr %table, i64 %status
+  %word = load ptr, ptr %at
+  store i64 %value, ptr %word
+  ret void
+}}
+"""
+
+
+def _regions() -> str:
+    return f"""
+define internal void @run_inside(ptr %table, ptr %steps, i64 %nsteps, i32 %limit) #0 {{
+entry:
+  %some = icmp sgt i64 %nsteps, 0
+  br i1 %some, label %step, label %done
+step:
+  %k = phi i64 [ 0, %entry ], [ %k1, %next ]
+{RUN_RECORD}
+next:
+  %k1 = add i64 %k, 1
+  %more = icmp slt i64 %k1, %nsteps
+  br i1 %more, label %step, label %done
+done:
+  ret void
+}}
+
+; Runs a body once. Whether it failed, which is then told to the status around.
+define internal i1 @run_region(ptr %table, ptr %block, ptr %inside, ptr %region, i32 %limit) #0 {{
+entry:
+{word("steps", "region", REGION)}
+{word("step_list", "region", REGION, "ptr")}
+{word("copies", "region", REGION)}
+{word("copy_list", "region", REGION, "ptr")}
+  call void @run_inside(ptr %inside, ptr %step_list, i64 %steps, i32 %limit)
+  call void @copy_all(ptr %inside, i64 %copies, ptr %copy_list)
+{word("fills")}
+  %status_at = getelementptr i64, ptr %inside, i64 %fills
+  %status = load i64, ptr %status_at
+  %fine = icmp eq i64 %status, 0
+  br i1 %fine, label %done, label %failed
+done:
+  ret i1 false
+failed:
+{word("offset", "region", REGION)}
+  %is_value = icmp sgt i64 %status, 0
+  %moved = add i64 %status, %offset
+  %told = select i1 %is_value, i64 %moved, i64 %status
+  call void @tell(ptr %table, ptr %block, i64 %told)
+  ret i1 true
+}}
+"""
+
+
+PATIENCE = 100_000_000
+"""Nanoseconds between two questions whether a signal has come."""
+
+
+def _signals() -> str:
+    """Whether the handler of a signal has raised something, asked for step k; ``last`` holds the time of the latest
+    question, at first 0, which only starts the clock.
+    """
+    return f"""
+declare i32 @PyGILState_Ensure() #0
+declare void @PyGILState_Release(i32) #0
+declare i32 @PyErr_CheckSignals() #0
+
+define internal i1 @is_interrupted(i64 %k, ptr %last) #0 {{
+entry:
+  %now_at = alloca i64
+  %low = and i64 %k, 1023
+  %due = icmp eq i64 %low, 1023
+  br i1 %due, label %read, label %no
+read:
+  call void @read_clock(ptr %now_at)
+  %now = load i64, ptr %now_at
+  %before = load i64, ptr %last
+  %passed = sub i64 %now, %before
+  %late = icmp sgt i64 %passed, {PATIENCE}
+  br i1 %late, label %note, label %no
+note:
+  store i64 %now, ptr %last
+  %first = icmp eq i64 %before, 0
+  br i1 %first, label %no, label %ask
+ask:
+  %lock = call i32 @PyGILState_Ensure()
+  %raised = call i32 @PyErr_CheckSignals()
+  call void @PyGILState_Release(i32 %lock)
+  %found = icmp ne i32 %raised, 0
+  ret i1 %found
+no:
+  ret i1 false
+}}
+"""

@@ -1,0 +1,298 @@
+"""Emission of memory accesses: contiguous, reversed, gathered, masked; loops are not here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from jitgrad.compiler import llvmir as ir
+from jitgrad.compiler.emission.ahead import Stream
+from jitgrad.compiler.emission.places import Distance, PlaceEmitter, Shared
+from jitgrad.compiler.emission.registers import BOOL, DT_INT64, INT32, INT64, POINTER, Register
+from jitgrad.compiler.emission.scalar_values import cast, constant, memory_type
+from jitgrad.compiler.loopir.nests import Bound, Check, Load, Loop, Store, Update, statements
+from jitgrad.compiler.vecmath.lanes import declare
+from jitgrad.spec import DType
+
+CACHE_LINE = 64
+AHEAD, SHORT_ROW = 16 << 10, 64 << 10  # bytes
+LONG_ROW = 4 << 10  # bytes
+
+
+class MemoryEmitter(PlaceEmitter):
+    """Emits loads, stores and checks, for scalars and for vectors of lanes with any distance between them."""
+
+    def _load(self, load: Load) -> Register:
+        b, (place, distance) = self.builder, self._place(load.index)
+        inside = self._inside(load.bounds)
+        is_vector = distance != 0 or (inside is not None and inside.lanes)
+        if not is_vector:
+            return self._load_scalar(load, place, inside)
+        assert self.vector is not None
+        if inside is not None and not inside.lanes:
+            return self._load_where(load, inside)
+        mask = self._mask(inside)
+        fill = constant(load.fill.value if load.fill else 0, load.dtype, self.lanes)
+        if distance == 0 and not isinstance(place.type, ir.VectorType):
+            place = self._splat(place, self.lanes)
+        is_known = mask is None or (inside is None and self.vector.first is not None)
+        if isinstance(distance, Shared) and not is_known:
+            place, distance = b.add(self._splat(place, self.lanes), self._steps(distance)), None
+        raw = self._load_lanes(load, place, distance, mask, fill)
+        return Register(self._from_memory(raw, load.dtype, self.lanes), load.dtype, self.lanes)
+
+    def _load_where(self, load: Load, inside: Register) -> Register:
+        """Lanes that are all read, or all filled."""
+        assert load.fill is not None
+        b, fill = self.builder, constant(load.fill.value, load.dtype, self.lanes)
+        before = b.block
+        with b.if_then(inside.value):
+            found = self._load(replace(load, bounds=()))
+            within = b.block
+        merged = b.phi(found.value.type)
+        merged.add_incoming(fill, before)
+        merged.add_incoming(found.value, within)
+        return Register(merged, load.dtype, self.lanes)
+
+    def _load_scalar(self, load: Load, place: ir.Value, inside: Register | None) -> Register:
+        b = self.builder
+        type_ = memory_type(load.dtype)
+        if inside is None:
+            raw = b.load(self._address(load.buffer, place), typ=type_, align=load.dtype.itemsize)
+            return Register(self._from_memory(raw, load.dtype, 0), load.dtype)
+        assert load.fill is not None
+        before = b.block
+        with b.if_then(inside.value):
+            raw = b.load(self._address(load.buffer, place), typ=type_, align=load.dtype.itemsize)
+            value = self._from_memory(raw, load.dtype, 0)
+            within = b.block
+        merged = b.phi(value.type)
+        merged.add_incoming(constant(load.fill.value, load.dtype, 0), before)
+        merged.add_incoming(value, within)
+        return Register(merged, load.dtype)
+
+    def _load_lanes(
+        self, load: Load, place: ir.Value, distance: Distance, mask: ir.Value | None, fill: ir.Value
+    ) -> ir.Value:
+        b, lanes = self.builder, self.lanes
+        if isinstance(distance, Shared):
+            return self._load_shared(load, place, distance)
+        vector = ir.VectorType(memory_type(load.dtype), lanes)
+        align = load.dtype.itemsize
+        raw_fill = self._to_memory(fill, load.dtype, lanes)
+        if distance is not None and distance > 1:
+            raw = self._load_apart(load, place, distance, mask)
+            return raw if mask is None else b.select(mask, raw, raw_fill)
+        if distance == -1:
+            place = b.sub(place, ir.Constant(INT64, lanes - 1))
+            mask = None if mask is None else self._reversed(mask)
+            raw_fill = self._reversed(raw_fill)
+        address = self._address(load.buffer, place)
+        if isinstance(place.type, ir.VectorType):
+            return self._masked("gather", vector, [address, _int32(align), mask or self._all(), raw_fill])
+        if mask is None:
+            raw = b.load(address, typ=vector, align=align)
+        else:
+            raw = self._masked("load", vector, [address, _int32(align), mask, raw_fill])
+        return self._reversed(raw) if distance == -1 else raw
+
+    def _rows_ahead(self, streams: Sequence[Stream], rows: int) -> list[ir.Value]:
+        """How far ahead to ask for what each stream reads: so many rows, or 16 KB where rows have over 64 KB."""
+        b, found = self.builder, []
+        for buffer, place, stride, offsets in streams:
+            row, size = self.registers[stride].value, self.buffers[buffer][1].dtype.itemsize
+            is_short = b.icmp_signed("<", row, ir.Constant(INT64, SHORT_ROW // size))
+            ahead = b.select(is_short, b.mul(row, ir.Constant(INT64, rows)), ir.Constant(INT64, AHEAD // size))
+            found.append(b.add(ahead, self._furthest(place.offset, offsets)) if len(offsets) > 1 else ahead)
+        return found
+
+    def _furthest(self, first: str | None, offsets: Sequence[str | None]) -> ir.Value:
+        """How far behind the first of several offsets the largest is."""
+        b, zero = self.builder, ir.Constant(INT64, 0)
+        values = {offset: self.registers[offset].value if offset else zero for offset in (first, *offsets)}
+        most = values[first]
+        for value in values.values():
+            most = b.select(b.icmp_signed("<", most, value), value, most)
+        return b.sub(most, values[first])
+
+    def _ask_ahead(self, streams: Sequence[Stream], ahead: Sequence[ir.Value]) -> None:
+        """Bring what loops over the next row will read into the second cache."""
+        b = self.builder
+        call = declare(b.module, "llvm.prefetch.p0", ir.FunctionType(ir.VoidType(), [POINTER, INT32, INT32, INT32]))
+        for (buffer, index, _, _), distance in zip(streams, ahead, strict=True):
+            place, size = b.add(self._place(index)[0], distance), self.buffers[buffer][1].dtype.itemsize
+            for line in range(0, self.lanes * size, CACHE_LINE):
+                address = self._address(buffer, b.add(place, ir.Constant(INT64, line // size)))
+                b.call(call, [address, _int32(0), _int32(1), _int32(1)])  # to read, into the second cache, data
+
+    def _line_start(self, loop: Loop, start: ir.Value, stop: ir.Value) -> list[ir.Value]:
+        """Where a loop that reads rows of a ring, and stores past the caches, comes to the start of a cache line.
+
+        Rows of a grid with a border are no whole lines. The place is some lines behind the row's start, where a border
+        ends. Short rows would have more parts than whole vectors. Loops with sums have none: the order of these would
+        follow from addresses.
+        """
+        b, roles = self.builder, {name: buffer.role for name, (_, buffer) in self.buffers.items()}
+        stores = [s for s in loop.body if isinstance(s, Store) and roles[s.buffer] == "out"]
+        rings = [s for s in loop.body if isinstance(s, Load) and roles[s.buffer] == "ring"]
+        if len(stores) != 1 or not rings or any(isinstance(s, Update) for s in loop.body):
+            return []
+        self.registers[loop.var] = Register(start, DT_INT64)
+        place, _ = self._place(stores[0].index)
+        del self.registers[loop.var]
+        address, size = b.ptrtoint(self._address(stores[0].buffer, place), INT64), stores[0].dtype.itemsize
+        short = b.and_(b.sub(ir.Constant(INT64, 0), address), ir.Constant(INT64, CACHE_LINE - 1))
+        ahead = b.add(b.udiv(short, ir.Constant(INT64, size)), ir.Constant(INT64, CACHE_LINE // size))
+        is_past = b.icmp_signed("==", self.streaming, ir.Constant(INT64, 0))
+        is_long = b.icmp_signed(">=", b.sub(stop, start), ir.Constant(INT64, LONG_ROW // size))
+        is_past = b.and_(is_past, is_long)
+        return [b.select(is_past, b.add(start, ahead), start)]
+
+    def _reversed(self, value: ir.Value) -> ir.Value:
+        picks = ir.Constant(ir.VectorType(INT32, self.lanes), list(range(self.lanes))[::-1])
+        return self.builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), picks)
+
+    def _all(self) -> ir.Value:
+        return ir.Constant(ir.VectorType(BOOL, self.lanes), [1] * self.lanes)
+
+    def _inside(self, bounds: Sequence[Bound]) -> Register | None:
+        """Whether all bounds hold; None when there are none."""
+        found: Register | None = None
+        for bound in bounds:
+            for op, limit in (("greater_equal", bound.lo), ("less", bound.hi)):
+                if limit is None:
+                    continue
+                test = self._let(np.dtype(bool), op, (bound.var, limit))
+                if found is not None:
+                    lanes = max(found.lanes, test.lanes)
+                    values = [r.value if r.lanes == lanes else self._splat(r.value, lanes) for r in (found, test)]
+                    test = Register(self.builder.and_(*values), np.dtype(bool), lanes)
+                found = test
+        return found
+
+    def _mask(self, inside: Register | None) -> ir.Value | None:
+        """The lanes that may touch memory: those of the loop for which the bounds hold."""
+        assert self.vector is not None
+        if inside is None:
+            return self.vector.mask
+        value = inside.value if inside.lanes else self._splat(inside.value, self.lanes)
+        return value if self.vector.mask is None else self.builder.and_(value, self.vector.mask)
+
+    def _from_memory(self, raw: ir.Value, dtype: DType, lanes: int) -> ir.Value:
+        return cast(self.builder, raw, np.dtype(np.uint8), dtype, lanes) if dtype.kind == "b" else raw
+
+    def _to_memory(self, value: ir.Value, dtype: DType, lanes: int) -> ir.Value:
+        return cast(self.builder, value, dtype, np.dtype(np.uint8), lanes) if dtype.kind == "b" else value
+
+    def _check(self, check: Check) -> None:
+        b = self.builder
+        inside = self._inside(check.bounds)
+        assert inside is not None
+        outside = b.not_(inside.value)
+        if inside.lanes:
+            assert self.vector is not None
+            if self.vector.mask is not None:
+                outside = b.and_(outside, self.vector.mask)
+            bits = ir.IntType(self.lanes)
+            outside = b.icmp_unsigned("!=", b.bitcast(outside, bits), ir.Constant(bits, 0))
+        with b.if_then(outside, likely=False):  # the first to report is heard: others may follow from it
+            place = self.buffers[check.buffer][0]
+            is_first = b.icmp_signed("==", b.load(place, typ=INT64), ir.Constant(INT64, 0))
+            b.store(b.select(is_first, self.registers[check.code].value, b.load(place, typ=INT64)), place)
+
+    def _store(self, store: Store) -> None:
+        b = self.builder
+        place, distance = self._place(store.index)
+        align = store.dtype.itemsize
+        inside = self._inside(store.bounds)
+        if inside is not None and not inside.lanes:
+            with b.if_then(inside.value):
+                self._store(replace(store, bounds=()))
+            return
+        if distance == 0:
+            register = self._argument(store.value, 0)
+            value = cast(b, register.value, register.dtype, store.dtype, 0)
+            b.store(self._to_memory(value, store.dtype, 0), self._address(store.buffer, place), align=align)
+            return
+        assert self.vector is not None
+        register = self._argument(store.value, self.lanes)
+        value = cast(b, register.value, register.dtype, store.dtype, self.lanes)
+        raw = self._to_memory(value, store.dtype, self.lanes)
+        mask = self._mask(inside)
+        if distance == -1:
+            place = b.sub(place, ir.Constant(INT64, self.lanes - 1))
+            raw, mask = self._reversed(raw), None if mask is None else self._reversed(mask)
+        address = self._address(store.buffer, place)
+        if isinstance(place.type, ir.VectorType):
+            self._masked("scatter", raw.type, [raw, address, _int32(align), mask or self._all()])
+        elif mask is None:
+            self._store_lanes(raw, address, store)
+        elif inside is None and distance == 1 and self.vector.first is not None and self._is_reread(store):
+            self._store_first(raw, address, store, self.vector.first)
+        else:
+            self._masked("store", raw.type, [raw, address, _int32(align), mask])
+
+    def _is_reread(self, store: Store) -> bool:
+        """Whether a row of several is written that the kernel reads: sums over an outer axis."""
+        loaded = any(isinstance(s, Load) and s.buffer == store.buffer for s in statements(self.kernel.body))
+        return loaded and len(store.index.terms) > 1
+
+    def _store_first(self, raw: ir.Value, address: ir.Value, store: Store, count: ir.Value) -> None:
+        """Store the first ``count`` lanes, in pieces of half as many lanes each.
+
+        A load that overlaps with a masked store waits until that is done, also where its lanes are masked, and rows
+        that lie one behind the other overlap so: adding rows of ten numbers to such takes 8.4 ns each with masked
+        stores, 3 without.
+        """
+        b, align = self.builder, store.dtype.itemsize
+        is_whole = b.icmp_signed("==", count, _int32(raw.type.count))
+        with b.if_else(is_whole) as (whole, part):
+            with whole:
+                b.store(raw, address, align=align)
+            with part:
+                size = raw.type.count // 2
+                while size:
+                    low, high = (self._some_lanes(raw, first, size) for first in (0, size))
+                    is_stored = b.icmp_signed("!=", b.and_(count, _int32(size)), _int32(0))
+                    with b.if_then(is_stored):
+                        b.store(low, address, align=align)
+                    raw = b.select(is_stored, high, low)
+                    behind = b.select(is_stored, ir.Constant(INT64, size), ir.Constant(INT64, 0))
+                    address = b.gep(address, [behind], source_etype=raw.type.element)
+                    size //= 2
+
+    def _some_lanes(self, value: ir.Value, first: int, count: int) -> ir.Value:
+        picks = ir.Constant(ir.VectorType(INT32, count), list(range(first, first + count)))
+        return self.builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), picks)
+
+    def _store_lanes(self, raw: ir.Value, address: ir.Value, store: Store) -> None:
+        """Store contiguous lanes, in nests past the caches where the arrays are larger.
+
+        There a row is stored in one go, and would wait for its lines to be read: layer norm of 4096x768 floats takes
+        0.8 of the time so. Where loads and stores alternate it takes 12 % more.
+        """
+        b, width = self.builder, raw.type.count * store.dtype.itemsize
+        if not self.is_parallel or self.buffers[store.buffer][1].role != "out" or width % CACHE_LINE:
+            b.store(raw, address, align=store.dtype.itemsize)
+            return
+        self.may_stream = True
+        offset = b.and_(b.ptrtoint(address, INT64), ir.Constant(INT64, CACHE_LINE - 1))
+        with b.if_else(b.icmp_signed("==", offset, self.streaming), likely=False) as (past, through):
+            with past:
+                b.store(raw, address, align=CACHE_LINE).set_metadata(
+                    "nontemporal", b.module.add_metadata([ir.Constant(INT32, 1)])
+                )
+            with through:
+                b.store(raw, address, align=store.dtype.itemsize)
+
+    def _end_streams(self) -> None:
+        """Let other threads see what was stored past the caches before they see that this one is done."""
+        b = self.builder
+        with b.if_then(b.icmp_signed("==", self.streaming, ir.Constant(INT64, 0)), likely=False):
+            b.fence("seq_cst")
+
+
+def _int32(value: int) -> ir.Value:
+    return ir.Constant(INT32, value)

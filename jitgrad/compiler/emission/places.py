@@ -1,0 +1,145 @@
+"""Emission of places in memory, and of reads whose lanes lie apart or share an element; plain accesses are not here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jitgrad.compiler import llvmir as ir
+from jitgrad.compiler.emission.registers import BOOL, INT32, INT64, Register, RegisterEmitter
+from jitgrad.compiler.emission.scalar_values import memory_type, type_suffix
+from jitgrad.compiler.loopir.nests import Index, Load, Term
+from jitgrad.compiler.vecmath.lanes import declare
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Lanes that share elements: lane k reads the element ``(k + phase) // times`` behind the first one's."""
+
+    times: int
+    phase: ir.Value
+
+
+Distance = int | Shared | None
+"""Of neighbouring lanes: 0 where all read one element, None for any."""
+
+
+class PlaceEmitter(RegisterEmitter):
+    """Emits places; and loads of every second element, or of each twice, out of whole registers, not lane by lane."""
+
+    def _place(self, index: Index) -> tuple[ir.Value, Distance]:
+        """The place of lane 0 and the distance of lanes, or a vector of places."""
+        b = self.builder
+        scalar = self.registers[index.offset].value if index.offset else ir.Constant(INT64, 0)
+        vector: ir.Value | None = None
+        distance: Distance = 0
+        for term in index.terms:
+            if self.vector is not None and term.var == self.vector.var and isinstance(term.stride, int):
+                place, distance = self._along_lanes(term, self.vector.base)
+            else:
+                register = self._divided(term, self._register(term.var))
+                place = self._scaled(register, term)
+                if register.lanes:
+                    vector = place if vector is None else b.add(vector, place)
+                    continue
+            scalar = b.add(scalar, place)
+        if vector is None:
+            return scalar, distance
+        if distance:
+            vector = b.add(vector, self._steps(distance))
+        return b.add(vector, self._splat(scalar, self.lanes)), None
+
+    def _along_lanes(self, term: Term, base: ir.Value) -> tuple[ir.Value, Distance]:
+        """Where lane 0 of the loop is, by one term, and the distance of lanes."""
+        b = self.builder
+        assert isinstance(term.stride, int)
+        if term.divisor == 1:
+            return self._times(base, term.stride), term.stride
+        shifted = base if term.shift is None else b.add(base, self.registers[term.shift].value)
+        times = ir.Constant(INT64, term.divisor)
+        return b.udiv(shifted, times), Shared(term.divisor, b.urem(shifted, times))
+
+    def _steps(self, distance: int | Shared) -> ir.Value:
+        """How far each lane is from lane 0."""
+        if isinstance(distance, int):
+            return ir.Constant(ir.VectorType(INT64, self.lanes), [distance * k for k in range(self.lanes)])
+        b = self.builder
+        shifted = b.add(self._lane_numbers(), self._splat(distance.phase, self.lanes))
+        return b.udiv(shifted, self._splat(ir.Constant(INT64, distance.times), self.lanes))
+
+    def _divided(self, term: Term, register: Register) -> Register:
+        if term.divisor == 1:
+            return register
+        b, value, numbers = self.builder, register.value, []
+        for number in (ir.Constant(INT64, term.divisor), self.registers[term.shift].value if term.shift else None):
+            numbers.append(self._splat(number, register.lanes) if number is not None and register.lanes else number)
+        value = value if numbers[1] is None else b.add(value, numbers[1])
+        return Register(b.udiv(value, numbers[0]), register.dtype, register.lanes)
+
+    def _scaled(self, register: Register, term: Term) -> ir.Value:
+        if isinstance(term.stride, int):
+            return self._times(register.value, term.stride)
+        stride = self.registers[term.stride].value
+        if register.lanes:
+            stride = self._splat(stride, register.lanes)
+        return self.builder.mul(register.value, stride)
+
+    def _times(self, value: ir.Value, stride: int) -> ir.Value:
+        if stride in (1, -1):
+            return value if stride == 1 else self.builder.neg(value)
+        number = ir.Constant(INT64, stride)
+        lanes = isinstance(value.type, ir.VectorType)
+        return self.builder.mul(value, self._splat(number, value.type.count) if lanes else number)
+
+    def _address(self, buffer: str, place: ir.Value) -> ir.Value:
+        base, description = self.buffers[buffer]
+        type_ = memory_type(description.dtype)
+        return self.builder.gep(base, [place], source_etype=type_)
+
+    def _masked(self, name: str, vector: ir.Type, args: list[ir.Value]) -> ir.Value:
+        pointers = "p0" if name in ("load", "store") else f"v{self.lanes}p0"
+        full = f"llvm.masked.{name}.{type_suffix(vector)}.{pointers}"
+        is_store = name in ("store", "scatter")
+        result = ir.VoidType() if is_store else vector
+        return self.builder.call(
+            declare(self.builder.module, full, ir.FunctionType(result, [a.type for a in args])), args
+        )
+
+    # -- lanes that lie apart, or share elements ----------------------------------------------------------------------
+
+    def _load_apart(self, load: Load, place: ir.Value, distance: int, mask: ir.Value | None) -> ir.Value:
+        """Every second element, or third, or fourth: whole registers without what lies behind the last one."""
+        wide = self.lanes * distance
+        if mask is None:
+            inside: ir.Value = ir.Constant(ir.VectorType(BOOL, wide), [k <= wide - distance for k in range(wide)])
+        else:
+            spread = [k // distance if k % distance == 0 else self.lanes for k in range(wide)]
+            inside = self._picked(mask, ir.Constant(mask.type, None), spread)
+        raw = self._load_some(load, place, wide, inside)
+        return self._picked(raw, ir.Constant(raw.type, ir.Undefined), range(0, wide, distance))
+
+    def _load_shared(self, load: Load, place: ir.Value, shared: Shared) -> ir.Value:
+        """Elements that lie side by side, each for several lanes, whose places differ by the phase."""
+        b, lanes, times = self.builder, self.lanes, shared.times
+        assert self.vector is not None
+        first = self.vector.first if self.vector.mask is not None else None
+        count = ir.Constant(INT32, lanes) if first is None else first
+        reach = b.add(b.trunc(shared.phase, INT32), b.sub(count, ir.Constant(INT32, 1)))
+        needed = b.add(b.udiv(reach, ir.Constant(INT32, times)), ir.Constant(INT32, 1))
+        inside = b.icmp_unsigned("<", self._lane_numbers(INT32), self._splat(needed, lanes))
+        raw = self._load_some(load, place, lanes, inside)
+        anything = ir.Constant(raw.type, ir.Undefined)
+        found = self._picked(raw, anything, [k // times for k in range(lanes)])
+        for phase in range(1, times):
+            moved = self._picked(raw, anything, [(k + phase) // times for k in range(lanes)])
+            found = b.select(b.icmp_signed("==", shared.phase, ir.Constant(INT64, phase)), moved, found)
+        return found
+
+    def _load_some(self, load: Load, place: ir.Value, count: int, inside: ir.Value) -> ir.Value:
+        vector = ir.VectorType(memory_type(load.dtype), count)
+        align = ir.Constant(INT32, load.dtype.itemsize)
+        address, nothing = self._address(load.buffer, place), ir.Constant(vector, None)
+        return self._masked("load", vector, [address, align, inside, nothing])
+
+    def _picked(self, first: ir.Value, second: ir.Value, picks: range | list[int]) -> ir.Value:
+        numbers = ir.Constant(ir.VectorType(INT32, len(picks)), list(picks))
+        return self.builder.shuffle_vector(first, second, numbers)

@@ -1,0 +1,147 @@
+"""Emission of values: registers behind names, vectors of lanes, scalar ops; memory and loops are not here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from jitgrad.compiler import llvmir as ir
+from jitgrad.compiler.emission.ahead import Asking
+from jitgrad.compiler.emission.scalar_emit import emit_op
+from jitgrad.compiler.emission.scalar_values import constant, element_type
+from jitgrad.compiler.loopir.nests import Accumulator, Argument, Buffer, Kernel, Literal, Loop
+from jitgrad.spec import DType
+
+INT64 = ir.IntType(64)
+INT32 = ir.IntType(32)
+POINTER = ir.PointerType()
+BOOL = ir.IntType(1)
+DT_INT64 = np.dtype(np.int64)
+COMPARISONS = ("equal", "less", "greater_equal")
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """An LLVM value, its dtype and its number of lanes (0: a scalar, the same for all lanes)."""
+
+    value: ir.Value
+    dtype: DType
+    lanes: int = 0
+
+
+@dataclass(slots=True)
+class VectorLoop:
+    """The vector loop that is being emitted: its variable, the first lane's number, and which lanes are inside.
+
+    ``segment`` is where the part of the loop begins in which comparisons of its variable have one answer; None where
+    the lanes are compared. ``lane_sums`` are the accumulators of a loop of lanes, ``valid`` is how many lanes of it
+    are inside; ``first`` is how many lanes the mask of another loop has, which are the first ones.
+    """
+
+    var: str
+    lanes: int
+    base: ir.Value
+    mask: ir.Value | None
+    sums: dict[str, ir.Value] = field(default_factory=dict)
+    segment: ir.Value | None = None
+    lane_sums: dict[str, ir.Value] | None = None
+    valid: ir.Value | None = None
+    first: ir.Value | None = None
+
+
+class RegisterEmitter:
+    """What a kernel's function is made of: its builders, the values behind names, vectors of lanes, scalar ops."""
+
+    def __init__(self, function: ir.Function, kernel: Kernel, lanes: int) -> None:
+        self.kernel = kernel
+        self.function = function
+        self.lanes = lanes
+        self.entry = ir.IRBuilder(function.append_basic_block("entry"))
+        self.builder = ir.IRBuilder(function.append_basic_block("start"))
+        self.registers: dict[str, Register] = {}
+        self.buffers: dict[str, tuple[ir.Value, Buffer]] = {}
+        self.accumulators: dict[str, ir.Value] = {}
+        self.inits: dict[str, Accumulator] = {}
+        self.vector: VectorLoop | None = None
+        self.streaming: ir.Value = ir.Constant(INT64, -1)  # 0 where stores go past the caches
+        self.may_stream = False
+        self.inputs = frozenset(b.name for b in kernel.buffers if b.role == "in")
+        self.asking: Asking | None = None  # which loop asks for the next row of the loop around it
+        self.ahead: list[ir.Value] = []  # how far, for each stream that it asks for
+        self.at_once: dict[Loop, int] = {}  # on how many registers loops over two rows work
+        self.is_parallel = False  # inside a parallel loop, where most of the work is
+
+    def _lane_numbers(self, type_: ir.Type = INT64) -> ir.Value:
+        return ir.Constant(ir.VectorType(type_, self.lanes), list(range(self.lanes)))
+
+    def _splat(self, value: ir.Value, lanes: int) -> ir.Value:
+        type_ = ir.VectorType(value.type, lanes)
+        if isinstance(value, ir.Constant):
+            return ir.splat(value.type, value.text, lanes)
+        single = self.builder.insert_element(ir.Constant(type_, ir.Undefined), value, ir.Constant(INT32, 0))
+        zeros = ir.Constant(ir.VectorType(INT32, lanes), None)
+        return self.builder.shuffle_vector(single, ir.Constant(type_, ir.Undefined), zeros)
+
+    def _part(self, value: ir.Value, first: int, count: int) -> ir.Value:
+        """Some neighbouring lanes."""
+        picks = ir.Constant(ir.VectorType(INT32, count), list(range(first, first + count)))
+        return self.builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), picks)
+
+    # -- scalar ops ------------------------------------------------------------------------------------------------
+
+    def _argument(self, argument: Argument, lanes: int) -> Register:
+        if isinstance(argument, Literal):
+            return Register(constant(argument.value, argument.dtype, lanes), argument.dtype, lanes)
+        register = self._register(argument)
+        if lanes and not register.lanes:
+            return Register(self._splat(register.value, lanes), register.dtype, lanes)
+        return register
+
+    def _register(self, name: str) -> Register:
+        """What a name stands for; an accumulator is read at each use, a vector of loop numbers made at the
+        first one.
+        """
+        if self.vector is not None and name == self.vector.var and name not in self.registers:
+            numbers = self.builder.add(self._splat(self.vector.base, self.lanes), self._lane_numbers())
+            self.registers[name] = Register(numbers, DT_INT64, self.lanes)
+        cell = self.accumulators.get(name)
+        if cell is None:
+            return self.registers[name]
+        dtype = DT_INT64 if name.endswith("_at") else self.inits[name].dtype
+        return Register(self.builder.load(cell, typ=element_type(dtype)), dtype)
+
+    def _lanes_of(self, arguments: Sequence[Argument]) -> int:
+        return max((self._register(a).lanes for a in arguments if isinstance(a, str)), default=0)
+
+    def _let(self, dtype: DType, op: str, args: tuple[Argument, ...]) -> Register:
+        if op in COMPARISONS and self.vector is not None and args[0] == self.vector.var:
+            limit = self._argument(args[1], 0)
+            if not limit.lanes and self.vector.segment is not None:
+                return Register(emit_op(self.builder, op, [self.vector.segment, limit.value], [DT_INT64] * 2, dtype, 0),
+                                dtype)  # fmt: skip
+            if not limit.lanes:
+                return self._lanes_where(op, self.vector, limit.value)
+        lanes = self._lanes_of(args)
+        registers = [self._argument(a, lanes) for a in args]
+        value = emit_op(self.builder, op, [r.value for r in registers], [r.dtype for r in registers], dtype, lanes)
+        return Register(value, dtype, lanes)
+
+    def _lanes_where(self, op: str, vector: VectorLoop, limit: ir.Value) -> Register:
+        """Where the loop's number is ``limit``, below it, or not: by bits shifted in one register.
+
+        Comparing lanes of 64 bits takes two instructions for each eight.
+        """
+        b, zero, one = self.builder, ir.Constant(INT64, 0), ir.Constant(INT64, 1)
+        count = ir.Constant(INT64, vector.lanes)
+        lane = b.sub(limit, vector.base)
+        if op == "equal":
+            bits = b.select(b.icmp_unsigned("<", lane, count), b.shl(one, lane), zero)
+        else:
+            lane = b.select(b.icmp_signed("<", lane, zero), zero, lane)
+            below = b.select(b.icmp_signed("<", lane, count), b.sub(b.shl(one, lane), one), ir.Constant(INT64, -1))
+            bits = below if op == "less" else b.not_(below)
+        if vector.lanes < INT64.width:
+            bits = b.trunc(bits, ir.IntType(vector.lanes))
+        return Register(b.bitcast(bits, ir.VectorType(BOOL, vector.lanes)), np.dtype(bool), vector.lanes)

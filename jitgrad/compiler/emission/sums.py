@@ -1,0 +1,134 @@
+"""Emission of accumulators: sums and extremes, in one fixed order for any number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from jitgrad.compiler import llvmir as ir
+from jitgrad.compiler.emission.memory import MemoryEmitter
+from jitgrad.compiler.emission.registers import DT_INT64, INT32, INT64
+from jitgrad.compiler.emission.scalar_emit import emit_op
+from jitgrad.compiler.emission.scalar_values import constant, element_type
+from jitgrad.compiler.loopir.nests import Accumulator, Loop, Update
+from jitgrad.spec import DType
+
+
+class SumEmitter(MemoryEmitter):
+    """Emits accumulators: a cell per accumulator, and in vector loops one per lane, combined behind the loop."""
+
+    def _accumulator(self, statement: Accumulator) -> None:
+        name = statement.name
+        self.inits[name] = statement
+        self._new_sum(name, statement, 0, self.accumulators)
+
+    def _new_sum(self, name: str, statement: Accumulator, lanes: int, into: dict[str, ir.Value]) -> None:
+        init = constant(statement.init.value, statement.dtype, lanes)
+        into[name] = self._cell(init)
+        if statement.combine.startswith("arg"):
+            into[name + "_at"] = self._cell(constant(0, DT_INT64, lanes))
+
+    def _cell(self, init: ir.Value) -> ir.Value:
+        cell = self.entry.alloca(init.type)
+        self.builder.store(init, cell)
+        return cell
+
+    def _open_sums(self, loop: Loop) -> dict[str, ir.Value]:
+        """One accumulator per lane for each accumulator that the loop updates."""
+        sums: dict[str, ir.Value] = {}
+        for update in _updates(loop):
+            self._new_sum(update.acc, self.inits[update.acc], self.lanes, sums)
+        return sums
+
+    def _close_sums(self, loop: Loop, sums: Sequence[dict[str, ir.Value]]) -> None:
+        """Combine what the parts of a loop have summed, each halved to the fewest lanes, then these into the scalar."""
+        for update in _updates(loop):
+            dtype = self.inits[update.acc].dtype
+            total: list[ir.Value] = []
+            for cells in sums:
+                part = self._narrowed(update, dtype, self._sums_of_lanes(update, cells), self.lanes)
+                total = self._combine(update.combine, dtype, total, part, self.lanes) if total else part
+            single = [
+                self.builder.extract_element(p, ir.Constant(INT32, 0))
+                for p in self._narrowed(update, dtype, total, 1)
+            ]  # fmt: skip
+            self._combine_into_cell(update, dtype, single)
+
+    def _sums_of_lanes(self, update: Update, cells: dict[str, Any]) -> list[ir.Value]:
+        names = [update.acc] if update.at is None else [update.acc, update.acc + "_at"]
+        return [self.builder.load(cells[name], typ=cells[name].allocated_type) for name in names]
+
+    def _narrowed(
+        self, update: Update, dtype: DType, parts: list[ir.Value], lanes: int
+    ) -> list[ir.Value]:
+        """Lanes combined, halving the vector each time."""
+        width = parts[0].type.count
+        while width > lanes:
+            width //= 2
+            low = [self._part(p, 0, width) for p in parts]
+            high = [self._part(p, width, width) for p in parts]
+            parts = self._combine(update.combine, dtype, low, high, width)
+        return parts
+
+    def _combine(
+        self, combine: str, dtype: DType, old: Sequence[ir.Value], new: Sequence[ir.Value], lanes: int
+    ) -> list[ir.Value]:
+        if len(old) == 1:
+            return [emit_op(self.builder, combine, [old[0], new[0]], [dtype, dtype], dtype, lanes)]
+        wins = self._wins(combine, dtype, old, new)
+        return [self.builder.select(wins, n, o) for o, n in zip(old, new, strict=True)]
+
+    def _wins(self, combine: str, dtype: DType, old: Sequence[ir.Value], new: Sequence[ir.Value]) -> ir.Value:
+        """Whether a candidate (value, index) beats the best so far: a NaN first, then the extreme, then the
+        lower index.
+        """
+        b = self.builder
+        op = ">" if combine == "argmax" else "<"
+        if dtype.kind == "f":
+            better = b.fcmp_ordered(op, new[0], old[0])
+            old_nan, new_nan = (b.fcmp_unordered("uno", x[0], x[0]) for x in (old, new))
+            better = b.or_(better, b.and_(new_nan, b.not_(old_nan)))
+            same = b.or_(b.fcmp_ordered("==", new[0], old[0]), b.and_(new_nan, old_nan))
+        else:
+            compare = b.icmp_signed if dtype.kind == "i" else b.icmp_unsigned
+            better, same = compare(op, new[0], old[0]), compare("==", new[0], old[0])
+        earlier = b.icmp_signed("<", new[1], old[1])
+        return b.or_(better, b.and_(same, earlier))
+
+    def _update(self, update: Update) -> None:
+        dtype = self.inits[update.acc].dtype
+        if self.vector is not None and update.acc in self.vector.sums:
+            self._update_lanes(update, dtype)
+        else:
+            new = [self._argument(update.value, 0).value]
+            if update.at is not None:
+                new.append(self._register(update.at).value)
+            self._combine_into_cell(update, dtype, new)
+
+    def _combine_into_cell(self, update: Update, dtype: DType, new: Sequence[ir.Value]) -> None:
+        b = self.builder
+        inside = self._inside(update.bounds)
+        cells = [self.accumulators[update.acc]]
+        old = [b.load(cells[0], typ=element_type(dtype))]
+        if update.at is not None:
+            cells.append(self.accumulators[update.acc + "_at"])
+            old.append(b.load(cells[1], typ=INT64))
+        for cell, before, after in zip(cells, old, self._combine(update.combine, dtype, old, new, 0), strict=True):
+            b.store(after if inside is None else b.select(inside.value, after, before), cell)
+
+    def _update_lanes(self, update: Update, dtype: DType) -> None:
+        assert self.vector is not None
+        b, lanes = self.builder, self.lanes
+        cells = [self.vector.sums[update.acc]]
+        old = [b.load(cells[0], typ=ir.VectorType(element_type(dtype), lanes))]
+        new = [self._argument(update.value, lanes).value]
+        if update.at is not None:
+            cells.append(self.vector.sums[update.acc + "_at"])
+            old.append(b.load(cells[1], typ=ir.VectorType(INT64, lanes)))
+            new.append(self._argument(update.at, lanes).value)
+        for cell, before, after in zip(cells, old, self._combine(update.combine, dtype, old, new, lanes), strict=True):
+            b.store(after if self.vector.mask is None else b.select(self.vector.mask, after, before), cell)
+
+
+def _updates(loop: Loop) -> Iterator[Update]:
+    return (s for s in loop.body if isinstance(s, Update))

@@ -1,0 +1,204 @@
+"""Plans beside others: the plan of a program that is known to be like one that has a plan, before the program itself is
+made. Whoever asks for it has followed the other trace (following.py); here nothing is compared.
+
+What a plan takes of the simplified program are shapes and numbers, so nothing else of it is made here. The first plans
+are frozen from that. Then one is frozen for extents that are symbols (symbols.py), and gives a formula for all of its
+numbers: a further plan is computed by it, where what freezing asked of extents and sizes has the same answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from jitgrad.compiler.constants import Array, constant_value, splat, splat_number
+from jitgrad.compiler.freezing.alike import Formulas, Likeness, Taken, Template, changed_numbers
+from jitgrad.compiler.freezing.plankey import has_large_constants
+from jitgrad.compiler.freezing.symbols import Formula, Notes, Symbol
+from jitgrad.compiler.likeness import EXACT, Extents, Shape, UnlikeError, shapes_in
+from jitgrad.program import Instruction, Program
+from jitgrad.spec import TensorSpec
+
+
+def frozen_beside(before: Likeness, extents: Extents, numbers: Mapping[int, Array]) -> Taken:
+    """The plan of a program like another, ``before``; UnlikeError where that does not follow.
+
+    The extents are related to those of that program, ``numbers`` are the constants that differ from its own, by
+    instruction. Arrays of constants are the same objects in both.
+    """
+    template = before.template
+    extents = before.extents.then(extents)
+    values = {fold.number: fold.value for fold in template.folds if fold.form == "constant"}
+
+    def constant(number: int) -> Array:
+        return numbers[number] if number in numbers else before.numbers[values[number]]
+
+    if not numbers.keys() <= values.keys():
+        raise UnlikeError
+    counts = any(fold.form == "size" for fold in template.folds)
+    source = _renamed(template.source.specs, extents) if counts else template.source.specs
+    changed = changed_numbers(template, source, constant)
+    frozen = frozen_by_formula(template, extents, changed)
+    if frozen is None:
+        frozen = _frozen(template, extents, changed)
+        learn_formula(template, extents, changed, frozen)
+    holds = not (template.arrays_matter and has_large_constants(template.source))
+    likeness = Likeness(template, extents, {**template.numbers, **changed} if changed else template.numbers)
+    return Taken(frozen, holds, likeness)
+
+
+def _frozen(template: Template, extents: Extents, changed: Mapping[int, Array]) -> Any:
+    """The plan for other extents and numbers, frozen step by step."""
+    specs = [*_renamed(template.source.specs, extents), *_renamed_used(template, extents)]
+    simplified = _simplified(template, specs, changed, extents)
+    _check(template, simplified, extents)
+    return template.freeze(template.source, simplified)
+
+
+# -- by formulas -------------------------------------------------------------------------------------------------------
+
+_MOST_FORMULAS = 8
+
+
+class _Symbolic:
+    """Extents as symbols."""
+
+    def __init__(self, symbols: Mapping[int, Symbol]) -> None:
+        self._symbols = symbols
+
+    def shape(self, a: Shape) -> Any:
+        """The shape that stands for one of the template."""
+        return tuple([n if n <= EXACT else self._symbols[n] for n in a])
+
+
+def frozen_by_formula(template: Template, extents: Extents, changed: Mapping[int, Array]) -> Any:
+    """The plan for other extents and numbers; None where no formula that is known gives it."""
+    formulas = template.formulas
+    if formulas is not None and formulas.known:
+        given = _given(template, formulas, extents, changed)
+        for formula in formulas.known:
+            frozen = formula.value(given)
+            if frozen is not None:
+                if formula is not formulas.known[0]:
+                    formulas.known = (formula, *[other for other in formulas.known if other is not formula])
+                return frozen
+    return None
+
+
+def learn_formula(template: Template, extents: Extents, changed: Mapping[int, Array], frozen: Any) -> None:
+    """Find the formula of a plan that was frozen for these extents and numbers; not for the first: most functions see
+    two shapes, and no third.
+    """
+    formulas = template.formulas
+    if formulas is None or formulas.tries >= _MOST_FORMULAS:
+        return
+    if formulas.wait:
+        formulas.wait -= 1
+        return
+    formulas.tries += 1
+    given = _given(template, formulas, extents, changed)
+    try:
+        formula = _formula(template, formulas, given)
+        found = formula.value(given)
+    except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, UnlikeError):
+        return
+    if repr(found) == repr(frozen):
+        formulas.known = (formula, *formulas.known)
+
+
+def _given(template: Template, formulas: Formulas, extents: Extents, changed: Mapping[int, Array]) -> list[Any]:
+    """What plans follow from: extents, and numbers of constants; UnlikeError where an extent is not known."""
+    there, numbers = extents.large, template.numbers
+    try:
+        given: list[Any] = [there[n] for n in formulas.extents]
+    except KeyError:
+        raise UnlikeError from None
+    return given + [changed[v] if v in changed else numbers[v] for _, v in formulas.variables]
+
+
+def _formula(template: Template, formulas: Formulas, given: Sequence[Any]) -> Formula:
+    """How a plan follows from what is given, noted while one is frozen."""
+    notes = Notes(given)
+    symbols = notes.symbols()
+    renamed = _Symbolic(dict(zip(formulas.extents, symbols, strict=False)))
+    instructions = list(template.simplified.instructions)
+    for (number, _), symbol in zip(formulas.variables, symbols[len(formulas.extents) :], strict=True):
+        ins = instructions[number]
+        instructions[number] = Instruction(ins.op, ins.inputs, ins.outputs, {"value": symbol}, ins.origin, ins.after)
+    specs = [*_renamed(template.source.specs, renamed), *_renamed_used(template, renamed)]
+    old = template.simplified
+    cache = {"producers": old.producers()}
+    simplified = replace(old, instructions=tuple(instructions), specs=tuple(specs), _cache=cache)
+    _check(template, simplified, renamed)
+    return notes.formula(template.freeze(template.source, simplified))
+
+
+# -- step by step ------------------------------------------------------------------------------------------------------
+
+
+def _renamed(specs: Any, extents: Extents | _Symbolic) -> list[TensorSpec]:
+    """Specs with the other extents, one object for those that are equal objects here."""
+    made: dict[int, TensorSpec] = {}
+    found = []
+    for spec in specs:
+        other = made.get(id(spec))
+        if other is None:
+            other = made[id(spec)] = TensorSpec(extents.shape(spec.shape), spec.dtype)
+        found.append(other)
+    return found
+
+
+def _renamed_used(template: Template, extents: Extents | _Symbolic) -> list[TensorSpec]:
+    """Specs of the values that simplification has added; any for those that nothing uses."""
+    some = template.simplified.specs[0]
+    return [some if spec is None else TensorSpec(extents.shape(spec.known_shape), spec.dtype)
+            for spec in template.new_specs]  # fmt: skip
+
+
+def _simplified(
+    template: Template, specs: list[TensorSpec], changed: Mapping[int, Array], extents: Extents
+) -> Program:
+    """The simplified program as freezing sees it: specs, numbers of constants, and what is interpreted with params that
+    simplification has made.
+    """
+    old, taken = template.simplified, template.interpreted
+    instructions = list(old.instructions)
+    for change in template.changes if changed or taken else ():
+        ins = instructions[change.number]
+        array = constant_value(ins)
+        value, number = change.value, None
+        if array is not None:
+            if change.source is not None:
+                value = template.source.instructions[change.source].outputs[0]
+            elif value is None and changed and not change.is_fixed:
+                raise UnlikeError
+            number = changed.get(value) if value is not None else None
+        is_made = change.number in taken and change.source is None
+        if number is not None and change.number in taken and not is_made:
+            raise UnlikeError  # it stays an instruction of the source, which has the number
+        if number is not None or is_made:
+            params = _params(ins, number, extents)
+            instructions[change.number] = Instruction(ins.op, ins.inputs, ins.outputs, params, ins.origin, ins.after)
+    return replace(old, instructions=tuple(instructions), specs=tuple(specs), _cache={"producers": old.producers()})
+
+
+def _params(ins: Instruction, number: Array | None, extents: Extents | _Symbolic) -> Mapping[str, Any]:
+    """The params of an instruction for other extents, and another number."""
+    array = constant_value(ins)
+    if array is not None:
+        number = splat_number(array) if number is None else number
+        return {"value": splat(number, extents.shape(array.shape), array.dtype)}
+    return {**ins.params, **{name: extents.shape(old) for name, old in shapes_in(ins.params)}}
+
+
+def _check(template: Template, simplified: Program, extents: Extents | _Symbolic) -> None:
+    """UnlikeError where an instruction that computes with extents gives other shapes than those that correspond."""
+    specs = simplified.specs
+    for number in template.checked:
+        ins = template.simplified.instructions[number]
+        if constant_value(ins) is not None:
+            continue
+        params = _params(ins, None, extents)
+        if ins.op.infer(tuple([specs[v] for v in ins.inputs]), params) != tuple([specs[v] for v in ins.outputs]):
+            raise UnlikeError

@@ -1,0 +1,488 @@
+"""Freezing: what the stages made of a program becomes nested tuples of numbers and names, which the cache can keep.
+
+A frozen program says all that running it takes but where things lie in this process; bind.py adds that. What the stages
+needed to get there (programs, nodes, groups, kernels) is left behind. Its shape:
+
+    program  ::= (number of values, outputs, step*)
+    step     ::= ("cluster", inputs, outputs, copies, checks, lifetimes, task*)
+               | ("interpreted", instruction, None, None, inputs, outputs)
+               | ("interpreted", None, op, params, inputs, outputs)
+    inputs   ::= (value, dtype, shape)*                                  outputs: likewise
+    copies   ::= (value, place, shape)*         place: number of an output, or ~number of an input
+    lifetime ::= (bytes, is_scratch, first task, last task)              of inputs, outputs, then temporaries
+    task     ::= ("kernel", number, key, places, ints, words, extent, chunks)
+               | ("product", number, dtype, (m, n, k), operand a, b, c, batch)
+               | ("row product", number, dtype, (m, n, k), operand a, b, c, chunks)      in a loop over independent rows
+               | ("vector product", number, dtype, n, how it is cut, place of parts, operand a, b, c)
+               | ("own product", number, dtype, (m, n, k), how it is cut, places of scratch and parts, operand a, b, c)
+               | ("convolution", number, dtype, form, how it is cut, places of operands, result, scratch, parts)
+               | ("region", dtype, rows, chunks, task*)                  tasks whose chunks run one after another
+               | ("loop kernel", ...)                                    a scan that is a kernel, as "kernel"
+               | ("loop", ...)                                           a control op, see freeze_loops.py
+    words    ::= constants, then 0 if the kernel streams, else -1
+    operand  ::= (place, row stride, batch stride, is_transposed)
+
+A place is the number of a lifetime, -1 is the status of a run. The number of a task is that of its step in the plan. An
+interpreted step has op and params of an instruction of the program as it was before the stages, else those that are
+written down, with the programs of bodies; a step that cannot be written down holds the instruction itself, and such a
+program runs, but is not kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jitgrad.compiler.constants import splat_number
+from jitgrad.compiler.emission.kernel import lanes_for, part_bytes
+from jitgrad.compiler.emission.memory import CACHE_LINE
+from jitgrad.compiler.freezing.freeze_loops import freeze_loop
+from jitgrad.compiler.freezing.regions import SMALL_CHUNKS, Sizes, Unit, find_units
+from jitgrad.compiler.freezing.row_loops import RowCut, find_row_cut
+from jitgrad.compiler.freezing.stored import UnkeptError, encode_params, op_name
+from jitgrad.compiler.freezing.stored_programs import encode_program, origins_of
+from jitgrad.compiler.freezing.symbols import Symbol, least, most
+from jitgrad.compiler.fusing.buffers import aligned
+from jitgrad.compiler.fusing.extents import ONE
+from jitgrad.compiler.fusing.groups import Group
+from jitgrad.compiler.fusing.nodes import Convolution, Product
+from jitgrad.compiler.fusing.order import order_steps
+from jitgrad.compiler.loopir.nests import Buffer, Literal
+from jitgrad.compiler.lowering.lower import CompiledCluster, FusedScan, Lowered, LoweredBodies, LoweredStep
+from jitgrad.compiler.machine.caches import last_level_bytes
+from jitgrad.compiler.machine.compilation import vector_bytes
+from jitgrad.compiler.products.conv import ConvPlan, Geometry, plan_filters, plan_windows
+from jitgrad.compiler.products.gemm import GemmPlan, plan_product
+from jitgrad.compiler.products.gemv import GemvPlan, plan_vector_product
+from jitgrad.compiler.products.own_products import product_sizes
+from jitgrad.compiler.subprograms import regions_of, status_offsets
+from jitgrad.program import Program
+
+# A chunk should take some microseconds, so that sharing it out costs little; the count depends on the work alone,
+# never on the number of threads, because the order of partial sums follows it.
+CHUNK_NANOSECONDS = 8_000
+MOST_CHUNKS = 64
+# Of a kernel with rolled groups, rows of a chunk for each that it makes before its first: as many where there are many
+# rows, as few where threads would be idle. Few chunks are a power of two, so that threads have as many each.
+_MOST_ROWS, _LEAST_ROWS, _FEW_CHUNKS = 16, 2, 4
+NANOSECONDS_PER_NODE = 0.08  # one element of one node, vectorised, in cache
+STATUS = -1
+_PARTS, _SCRATCH, _ROOM = "parts", "scratch", "room"
+
+Frozen = tuple[Any, ...]
+
+
+def freeze_cluster(program: Program, compiled: CompiledCluster) -> Frozen:
+    """A cluster's step."""
+    return _Freezer(program, compiled).freeze()
+
+
+@dataclass(slots=True)
+class _Span:
+    """Bytes of a value, whether each worker has a part of its own, and the tasks that touch it first and last."""
+
+    nbytes: int
+    is_scratch: bool
+    first: int
+    last: int
+
+
+def freeze_op(source: Program, program: Program, number: int) -> Frozen:
+    """The step of an instruction of ``program`` that is interpreted; ``source`` is the program before the stages."""
+    ins = program.instructions[number]
+    for n, before in enumerate(source.instructions):
+        if before.params is ins.params and before.op is ins.op:
+            return "interpreted", n, None, None, ins.inputs, ins.outputs
+    name = op_name(ins.op)
+    try:
+        params = encode_params(ins.params, None, lambda value: encode_program(value, origins_of(source)))
+    except UnkeptError:
+        name = None
+    if name is None:
+        return "interpreted", None, ins, None, ins.inputs, ins.outputs
+    return "interpreted", None, name, params, ins.inputs, ins.outputs
+
+
+class _Freezer:
+    """Freezes a cluster, or the body of a control op; of a scan with these params."""
+
+    def __init__(
+        self, program: Program, compiled: CompiledCluster, is_body: bool = False, scan: Mapping[str, Any] | None = None
+    ) -> None:
+        self.program = program
+        self.compiled, self.cluster, self.plan = compiled, compiled.cluster, compiled.plan
+        lowered = self.lowered = compiled.lowered
+        self.keys, self.dims, self.producers = compiled.keys, compiled.dims, program.producers()
+        self.counts: dict[int, int] = {}
+        self.cuts: dict[int, tuple[GemvPlan | None, GemmPlan | None]] = {}
+        self.is_body = is_body
+        self.row_cut: RowCut | None = None
+        freezers = {
+            number: self._body_freezers(item)
+            for number, item in enumerate(lowered) if isinstance(item, LoweredBodies) and item.fused is None
+        }  # fmt: skip
+        self.bodies = {number: tuple(f.freeze() for f in made) for number, made in freezers.items()}
+        self.body_cuts = {number: made[-1].row_cut for number, made in freezers.items()}
+        self.extents = self._class_extents()
+        self.order = self._order()
+        self.chunks = [chunk_count(item, self.extents) if isinstance(item, Lowered) else 1 for item in lowered]
+        self._note_chunks()
+        if scan is not None and lowered:
+            self.row_cut = find_row_cut(program, compiled, self._sizes(), scan)
+        self.units = self._units()
+        self.regions = {number: unit for unit in self.units if unit.chunks for number in unit.members}
+        self.chunks = [self.regions[k].chunks if k in self.regions else n for k, n in enumerate(self.chunks)]
+        if self.row_cut is not None:
+            self.chunks = [self.row_cut.chunks] * len(lowered)
+        self._note_chunks()
+        self.places: dict[object, int] = {}
+
+    def _regions(self, item: LoweredBodies) -> tuple[Program, ...]:
+        return regions_of(self.program.instructions[item.step.number])
+
+    def _order(self) -> Sequence[int]:
+        """The numbers of the steps in the order in which they run, before regions are found."""
+        needs = self.compiled.needs
+        return range(len(self.lowered)) if needs is None else order_steps(needs, self._nbytes)
+
+    def _units(self) -> list[Unit]:
+        """The steps in the order in which they run, some of them together; each by itself where there is nothing that
+        begins a region. Steps for independent rows all count as one, for any two may run at the same time.
+        """
+        if self.row_cut is not None:
+            return [Unit(tuple(self.order))]
+        is_cut = any(self._vector_plan(item) is not None for item in self.lowered if isinstance(item, Product))
+        if not is_cut and sum(1 < n <= SMALL_CHUNKS for n in self.chunks) < 2:
+            return [Unit((number,)) for number in self.order]
+        return find_units(self.compiled, self.order, self._sizes())
+
+    def _sizes(self) -> Sizes:
+        return Sizes(self._vector_plan, self._cut_extent, self._count, self.chunks.__getitem__, self.extents)
+
+    def _body_freezers(self, item: LoweredBodies) -> list[_Freezer]:
+        ins = self.program.instructions[item.step.number]
+        scan = ins.params if item.step.form == "scan" else None
+        return [_Freezer(sub, body, True, scan) for sub, body in zip(self._regions(item), item.regions, strict=True)]
+
+    def _note_chunks(self) -> None:
+        """Partial results have as many parts as their kernel has chunks."""
+        chunked = self.plan.chunked
+        self.extents |= {self.plan.classes[partial][0]: self.chunks[number] for partial, number in chunked.items()}
+        self.counts.clear()
+
+    def freeze(self) -> Frozen:
+        """The cluster as tuples."""
+        inputs = self.cluster.inputs
+        direct, copied = self._split_outputs()
+        spans = self._spans()
+        order: list[object] = [*dict.fromkeys([*inputs, *(root for _, root in direct), *spans])]
+        self.places = {key: place for place, key in enumerate(order)}
+        unused = _Span(0, False, 0, -1)
+        lifetimes = [spans.get(key, unused) for key in order]
+        outputs = [v for v, _ in direct]
+        return (
+            "cluster",
+            tuple(self._described(v) for v in inputs),
+            tuple(self._described(v) for v in outputs),
+            tuple((v, self._copied_from(root, outputs), self._shape(v)) for v, root in copied),
+            any(map(self._may_fail, range(len(self.lowered)))),
+            tuple((s.nbytes, s.is_scratch, s.first, s.last) for s in lifetimes),
+            *self._tasks(),
+        )
+
+    def _may_fail(self, number: int) -> bool:
+        """Whether a step may set the status: a position out of bounds, too many steps of a loop, no memory for it."""
+        item = self.lowered[number]
+        if isinstance(item, Lowered):
+            return any(b.role == "status" for b in item.kernel.buffers)
+        if isinstance(item, Product | Convolution):
+            return False
+        if item.fused is not None:
+            return any(b.role == "status" for b in item.fused.kernel.buffers)
+        params = self.program.instructions[item.step.number].params
+        is_limited = params.get("maximum_iterations") is not None or item.step.form == "while_gradient"
+        return is_limited or any(body[4] for body in self.bodies[number])
+
+    def _shape(self, v: int) -> tuple[int, ...]:
+        return self.program.specs[v].known_shape
+
+    def _described(self, v: int) -> tuple[int, str, tuple[int, ...]]:
+        return v, self.program.specs[v].dtype.str, self._shape(v)
+
+    def _copied_from(self, root: int, outputs: list[int]) -> int:
+        return outputs.index(root) if root in outputs else ~self.cluster.inputs.index(root)
+
+    def _root(self, v: int) -> int:
+        return self.plan.aliases.get(v, v)
+
+    def _split_outputs(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Outputs with memory of their own as (value, root), and those to be copied from another value."""
+        direct: list[tuple[int, int]] = []
+        copied: list[tuple[int, int]] = []
+        taken: dict[int, int] = {}
+        inside = set(self.cluster.inputs)
+        for v in sorted(self.cluster.outputs, key=lambda v: v in self.plan.aliases):
+            root = self._root(v)
+            if root in inside or root in taken:
+                copied.append((v, taken.get(root, root)))
+            else:
+                taken[root] = v
+                direct.append((v, root))
+        return direct, copied
+
+    def _class_extents(self) -> dict[int, int]:
+        """Extents by class: those of the program's values, else those of groups' axes."""
+        specs = self.program.specs
+        extents = {c: specs[v].known_shape[d] for c, v, d in self.dims if v < len(specs)}
+        for step in self.plan.steps:
+            for group in step.parts if isinstance(step, Group) else ():
+                extents |= {c: n for c, n in zip(group.axes, group.extents, strict=True) if c not in extents}
+        return extents
+
+    # -- lifetimes -----------------------------------------------------------------------------------------------------
+
+    def _spans(self) -> dict[object, _Span]:
+        """Of all that the tasks read and write."""
+        spans: dict[object, _Span] = {}
+        for task, unit in enumerate(self.units):
+            for key, nbytes, is_scratch in (touched for k in unit.members for touched in self._touched(k)):
+                span = spans.get(key)
+                if span is None:
+                    spans[key] = _Span(nbytes, is_scratch, task, task)
+                else:
+                    span.nbytes, span.last = nbytes, task
+        return spans
+
+    def _touched(self, number: int) -> list[tuple[object, int, bool]]:
+        item = self.lowered[number]
+        touched: list[tuple[object, int, bool]] = []
+        if isinstance(item, Product):
+            touched += [(v, self._nbytes(v), False) for v in map(self._root, (item.a, item.b, item.value))]
+            return touched + self._memory_of(number, item)
+        if isinstance(item, Convolution):
+            touched += [(v, self._nbytes(v), False) for v in map(self._root, (*item.reads, *item.values))]
+            plan = self._conv_plan(item)
+            touched.append(((number, _SCRATCH), aligned(plan.worker_bytes), True))
+            return [*touched, ((number, _PARTS), plan.parts_bytes, False)] if plan.parts_bytes else touched
+        if isinstance(item, LoweredBodies):
+            touched += [(v, self._nbytes(v), False) for v in map(self._root, (*item.reads, *item.values))]
+            # As much as binding finds that its bodies need.
+            return touched if item.fused is not None else [*touched, ((number, _ROOM), 0, False)]
+        lanes = lanes_for(item.kernel, vector_bytes())
+        for key, value, scratch in self.compiled.touches[number]:
+            if value is not None:
+                touched.append((key, self._nbytes(value), False))
+            elif scratch is not None:
+                nbytes = part_bytes(item.kernel, scratch.buffer, scratch.extent.value(self.extents), lanes)
+                touched.append((key, nbytes, True))
+        return touched
+
+    def _count(self, v: int) -> int:
+        found = self.counts.get(v)
+        if found is None:
+            extents = self.extents
+            found = self.counts[v] = math.prod([extents[c] for c in self.plan.classes[v] if c != ONE])
+        return found
+
+    def _nbytes(self, v: int) -> int:
+        return self._count(v) * self.plan.specs[v].dtype.itemsize
+
+    def _ints(self, item: Lowered) -> list[int]:
+        return [quantity.value(self.extents) for quantity in item.ints]
+
+    # -- tasks ---------------------------------------------------------------------------------------------------------
+
+    def _tasks(self) -> Iterable[Frozen]:
+        numbers = [k for k, item in enumerate(self.lowered) if isinstance(item, Lowered) or _fused(item) is not None]
+        kernels = dict(zip(numbers, self.keys, strict=True))
+        for unit in self.units:
+            tasks = tuple(self._task(number, kernels.get(number, "")) for number in unit.members)
+            if not unit.chunks:
+                yield from tasks
+            else:
+                first = self.lowered[unit.members[0]]
+                dtype = self.program.specs[first.value].dtype.str if isinstance(first, Product) else "<f8"
+                yield "region", dtype, unit.rows, unit.chunks, *tasks
+
+    def _task(self, number: int, key: str) -> Frozen:
+        item = self.lowered[number]
+        if isinstance(item, Product):
+            return self._product(number, item)
+        if isinstance(item, Convolution):
+            return self._convolution(number, item)
+        if isinstance(item, LoweredBodies) and item.fused is not None:
+            return self._fused_scan(number, item, item.fused, key)
+        if isinstance(item, LoweredBodies):
+            room, bodies = self.places[number, _ROOM], self.bodies[number]
+            cut = self.body_cuts[number]
+            return freeze_loop(self.program, item.step.number, number, bodies, self._place_of, room, cut)
+        places = tuple(self._place(number, b, v) for b, v in zip(item.kernel.buffers, item.values, strict=True))
+        is_past_caches = not self.is_body and number not in self.regions and self._streams(item)
+        words = (*map(self._constant_word, item.constants), 0 if is_past_caches else -1)
+        ints, extent = tuple(self._ints(item)), self._cut_extent(item)
+        return "kernel", number, key, places, ints, words, extent, self.chunks[number]
+
+    def _fused_scan(self, number: int, item: LoweredBodies, fused: FusedScan, key: str) -> Frozen:
+        """A scan as the task of one kernel."""
+        ins = self.program.instructions[item.step.number]
+        body = _Freezer(self._regions(item)[0], item.regions[0], True)
+        steps, codes = ins.params["length"], status_offsets(self.program)[item.step.number][0]
+        ints = [
+            value + (codes if name in fused.codes else 0)
+            for name, value in zip(fused.body.kernel.ints, body._ints(fused.body), strict=True)
+        ]
+        ints += [steps, steps - 1, *[body.program.specs[v].size for v in fused.widths]]
+        values = {"input": ins.inputs, "output": ins.outputs}
+        places = tuple(STATUS if role == "status" else self._place_of(values[role][n]) for role, n in fused.sources)
+        words = (*map(body._constant_word, fused.body.constants), -1)
+        chunks = chunk_count(fused.body, body.extents, steps)
+        return "loop kernel", number, key, places, tuple(ints), words, body._cut_extent(fused.body), chunks
+
+    def _constant_word(self, literal: Literal) -> Any:
+        """A number as the eight bytes of a block word, padded with zeros: this program's, where a value holds it."""
+        maker = None if literal.maker is None else self.program.instructions[self.producers[literal.maker]]
+        known = self.compiled.words.get(id(literal))
+        if known is not None and known[0] is maker:
+            return known[1]
+        if maker is not None and type(maker.params["value"]) is Symbol:
+            return maker.params["value"].computed(word_in(literal.dtype))
+        word = word_in(literal.dtype)(literal.value if maker is None else splat_number(maker.params["value"]))
+        self.compiled.words[id(literal)] = maker, word
+        return word
+
+    def _cut_extent(self, item: Lowered) -> int:
+        """What a kernel's chunks divide: the extent of its parallel loop, in vectors where it has a matrix per lane."""
+        extent = item.extent.value(self.extents)
+        return -(-extent // lanes_for(item.kernel, vector_bytes())) if item.group.lead is not None else extent
+
+    def _streams(self, item: Lowered) -> bool:
+        """Whether a kernel's stores go past the caches: it touches more than stays there, and rows are whole lines.
+
+        Arrays of 12 MB in all are added 7 % slower so, of 37 MB in half the time (a cache of 32 MB). Rows that share
+        lines take up to a quarter more. The kernel is the same for all sizes, and so is the plan; this is one of the
+        numbers that the kernel is given.
+        """
+        values = {v for v in item.values if v is not None and v not in self.plan.chunked}
+        if sum(map(self._nbytes, {self._root(v) for v in values})) <= last_level_bytes() * 3 // 4:
+            return False
+        if item.group.rolled:  # its loops go from line to line
+            return True
+        for buffer, v in zip(item.kernel.buffers, item.values, strict=True):
+            classes = self.plan.classes[v] if v in values and v is not None else ()
+            if buffer.role == "out" and len(classes) > 1:
+                row = 1 if classes[-1] == ONE else self.extents[classes[-1]]
+                if row * buffer.dtype.itemsize % CACHE_LINE:
+                    return False
+        return True
+
+    def _place_of(self, v: int) -> int:
+        return self.places[self._root(v)]
+
+    def _place(self, number: int, buffer: Buffer, value: int | None) -> int:
+        """Where the buffer of a kernel is found."""
+        if buffer.role == "status":
+            return STATUS
+        return self.places[(number, buffer.name) if value is None else self._root(value)]
+
+    # -- products ------------------------------------------------------------------------------------------------------
+
+    def _vector_plan(self, item: Product) -> GemvPlan | None:
+        """How a product with a vector is cut; None when it is left to BLAS."""
+        return self._own_plans(item)[0]
+
+    def _own_plans(self, item: Product) -> tuple[GemvPlan | None, GemmPlan | None]:
+        """How a product is cut as one with a vector, and as one of two matrices; None when it is left to BLAS."""
+        found = (None, None) if self.row_cut is not None else self.cuts.get(item.value)
+        if found is None:
+            (sizes, batch), transposed = product_sizes(self.program, item), (item.transpose_a, item.transpose_b)
+            dtype = self.program.specs[item.value].dtype
+            vector = plan_vector_product(dtype, sizes, batch, transposed)
+            found = self.cuts[item.value] = vector, plan_product(dtype, sizes, batch, transposed)
+        return found
+
+    def _cut(self, number: int, item: Product) -> GemvPlan | None:
+        """The same, in the chunks of its region."""
+        cut = self._vector_plan(item)
+        return None if cut is None else cut._replace(chunks=self.regions.get(number, cut).chunks)
+
+    def _gemm_plan(self, item: Product) -> GemmPlan | None:
+        """How a product of two matrices is cut; None when it is left to BLAS."""
+        return self._own_plans(item)[1]
+
+    def _memory_of(self, number: int, item: Product) -> list[tuple[object, int, bool]]:
+        """What our own products need beside their operands."""
+        vector, matrix = self._cut(number, item), self._gemm_plan(item)
+        itemsize = self.program.specs[item.value].dtype.itemsize
+        if matrix is not None:
+            scratch = ((number, _SCRATCH), aligned(matrix.worker_bytes), True)
+            parts = ((number, _PARTS), matrix.parts * self._nbytes(item.value), False)
+            return [scratch, parts] if matrix.parts > 1 else [scratch]
+        return [((number, _PARTS), vector.parts * itemsize, False)] if vector is not None and vector.parts else []
+
+    def _product(self, number: int, item: Product) -> Frozen:
+        operands = []
+        for v, is_transposed in ((item.a, item.transpose_a), (item.b, item.transpose_b), (item.value, False)):
+            *_, rows, columns = self._shape(v)
+            operands.append((self.places[self._root(v)], columns, rows * columns, is_transposed))
+        sizes, batch = product_sizes(self.program, item)
+        dtype, cut = self.program.specs[item.value].dtype.str, self._cut(number, item)
+        part, matrix = self.places.get((number, _PARTS), operands[2][0]), self._gemm_plan(item)
+        if matrix is not None:
+            scratch = self.places[number, _SCRATCH]
+            return "own product", number, dtype, sizes, tuple(matrix), scratch, part, *operands
+        if self.row_cut is not None:
+            return "row product", number, dtype, sizes, *operands, self.row_cut.chunks
+        if cut is None:
+            return "product", number, dtype, sizes, *operands, batch
+        return "vector product", number, dtype, sizes[1], tuple(cut), part, *operands
+
+    # -- convolutions --------------------------------------------------------------------------------------------------
+
+    def _conv_plan(self, item: Convolution) -> ConvPlan:
+        """How a convolution is cut."""
+        is_windows = item.form == "windows"
+        x, weights = self._shape(item.a), self._shape(item.b if is_windows else item.value)
+        out = self._shape(item.value if is_windows else item.b)
+        geometry = Geometry(x[0], x[1], out[1], x[2:], out[2:], weights[2:], item.gaps, item.before)  # type: ignore[arg-type]
+        plan = plan_windows if is_windows else plan_filters
+        return plan(self.program.specs[item.value].dtype, geometry)
+
+    def _convolution(self, number: int, item: Convolution) -> Frozen:
+        plan, dtype = self._conv_plan(item), self.program.specs[item.value].dtype.str
+        keys = [(number, _SCRATCH), *([(number, _PARTS)] if plan.parts_bytes else [])]
+        places = (*map(self._place_of, (*item.reads, *item.values)), *(self.places[key] for key in keys))
+        return "convolution", number, dtype, item.form, (plan.words, plan.cells, plan.chunks), places
+
+
+@functools.lru_cache
+def word_in(dtype: np.dtype[Any]) -> Callable[[Any], int]:
+    """The function that gives a number as a word of a block."""
+
+    def word(value: Any) -> int:
+        raw = np.asarray(value, dtype).tobytes()
+        return int.from_bytes(raw.ljust(8, b"\0"), "little", signed=True)
+
+    return word
+
+
+def _fused(item: LoweredStep) -> FusedScan | None:
+    return item.fused if isinstance(item, LoweredBodies) else None
+
+
+def chunk_count(item: Lowered, extents: Mapping[int, int], times: int = 1) -> int:
+    """In how many chunks the parallel loop of a kernel is cut, for these extents of classes; all is done ``times``."""
+    if item.group.is_serial or not item.group.axes:
+        return 1
+    work = times * sum([weight * math.prod([extents[c] for c in classes]) for classes, weight in item.work])
+    wanted = math.floor(work * NANOSECONDS_PER_NODE / CHUNK_NANOSECONDS)
+    rows = item.extent.value(extents)
+    if halo := item.group.halo:  # a chunk makes so many rows of the one before it again
+        rows = max(rows // (_MOST_ROWS * halo), min(_FEW_CHUNKS, rows // (_LEAST_ROWS * halo)))
+        rows = 1 << (rows - 1).bit_length() if rows else 1
+    chunks: int = least(most(1, wanted), MOST_CHUNKS, most(1, rows))
+    return chunks

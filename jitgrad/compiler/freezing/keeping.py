@@ -1,0 +1,75 @@
+"""Keeping plans that were made from plans for other extents: on disk, but not while the caller waits.
+
+Such a plan costs a new process all stages, and this one nothing, so it is written when no further one has come for a
+moment, or when the process ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from jitgrad.compiler.freezing.plankey import plan_key
+from jitgrad.compiler.freezing.plans import keep_plan
+from jitgrad.compiler.machine.cache import KernelCache, kernel_cache
+from jitgrad.config import config
+from jitgrad.program import Program
+
+_MOMENT = 0.5  # seconds
+_MOST_PENDING = 256
+
+_lock = threading.Lock()
+_pending: list[tuple[Callable[[], Program], Any, KernelCache]] = []
+_is_waiting = False
+
+
+def keep_later(source: Callable[[], Program], frozen: Any) -> None:
+    """Keep the plan of a program, which ``source`` gives, on disk before long, if plans are kept at all."""
+    global _is_waiting
+    if not config.cache:
+        return
+    with _lock:
+        _pending.append((source, frozen, kernel_cache()))
+        del _pending[:-_MOST_PENDING]
+        starts, _is_waiting = not _is_waiting, True
+    if starts:
+        threading.Thread(target=_wait_and_keep, name="jitgrad-plans", daemon=True).start()
+
+
+def keep_now() -> None:
+    """Write all plans that wait."""
+    with _lock:
+        plans = _pending.copy()
+        _pending.clear()
+    for source, frozen, cache in plans:
+        key = plan_key(source())
+        if key is not None:
+            keep_plan(key, frozen, cache)
+
+
+def _wait_and_keep() -> None:
+    global _is_waiting
+    count = -1
+    while count != len(_pending):
+        count = len(_pending)
+        time.sleep(_MOMENT)
+    with _lock:
+        _is_waiting = False
+    keep_now()
+
+
+def _forget() -> None:
+    """In a forked child: the plans are the parent's to keep."""
+    global _is_waiting, _lock
+    _lock = threading.Lock()
+    _is_waiting = False
+    _pending.clear()
+
+
+atexit.register(keep_now)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,71 @@
+"""The key of a program's plan: all that the stages of the compiler may look at, as bytes; it makes no plan.
+
+Names and source lines are not part of it. An array that is a constant is, unless it is large and holds more than one
+number: such a one counts by its dtype, its shape, and where else in the program it is. A plan is kept only if no stage
+looked into a large one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jitgrad.compiler.constants import is_splat, splat_number
+from jitgrad.compiler.freezing.stored import MOST_BYTES, UnkeptError, dump, encode, encode_params, op_name
+from jitgrad.compiler.machine.stamp import digest, stamp
+from jitgrad.program import Program, sub_programs
+
+
+def plan_key(program: Program) -> str | None:
+    """The key under which a program's plan is kept; None when a part of it cannot be told from another process."""
+    writer = _Writer()
+    try:
+        content = writer.program(program)
+    except UnkeptError:
+        return None
+    return digest(stamp().encode() + dump(content)).hex()
+
+
+def has_large_constants(program: Program) -> bool:
+    """Whether the key does not tell all elements of the program's constants."""
+    for ins in program.instructions:
+        if any(type(value) is np.ndarray and _is_large(value) for value in ins.params.values()):
+            return True
+        if any(map(has_large_constants, sub_programs(ins))):
+            return True
+    return False
+
+
+def _is_large(array: np.ndarray[Any, Any]) -> bool:
+    return array.nbytes > MOST_BYTES and not is_splat(array)
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self._large: dict[int, int] = {}  # arrays by their identity, in the order in which they are met
+
+    def program(self, program: Program) -> Any:
+        """A program as plain tuples."""
+        specs = tuple([(spec.known_shape, spec.dtype.str) for spec in program.specs])
+        instructions = tuple([self._instruction(ins) for ins in program.instructions])
+        return program.inputs, program.outputs, specs, instructions
+
+    def _instruction(self, ins: Any) -> Any:
+        name = op_name(ins.op)
+        if name is None:
+            raise UnkeptError(f"op {ins.op.name}")
+        params = encode_params(ins.params, self._array, self._body) if ins.params else ()
+        return name, ins.inputs, ins.outputs, params, ins.origin.scope, ins.after
+
+    def _body(self, value: Any) -> Any:
+        if not isinstance(value, Program):
+            raise UnkeptError(f"a {type(value).__name__}")
+        return ("program", *self.program(value))
+
+    def _array(self, array: np.ndarray[Any, Any]) -> Any:
+        if not _is_large(array):
+            is_small = array.nbytes <= MOST_BYTES
+            return encode(array) if is_small else ("splat", array.shape, encode(splat_number(array)))
+        number = self._large.setdefault(id(array), len(self._large))
+        return "large", array.dtype.str, array.shape, number

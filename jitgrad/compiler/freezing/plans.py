@@ -1,0 +1,99 @@
+"""Plans: frozen programs found by key on disk, bound for this process; it makes none (stages.py does)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from jitgrad.compiler.freezing.alike import Likeness
+from jitgrad.compiler.freezing.bind import Addresses, BoundCluster, bind_cluster
+from jitgrad.compiler.freezing.stored import decode_params, dump, load
+from jitgrad.compiler.machine.cache import KernelCache, kernel_cache
+from jitgrad.compiler.machine.kernels import find_kernels
+from jitgrad.opdef import Control, OpDef, find
+from jitgrad.program import Program
+
+Frozen = tuple[Any, ...]
+
+
+class BoundOp(NamedTuple):
+    """An instruction that the interpreter runs."""
+
+    op: OpDef
+    params: Mapping[str, Any]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+class BoundProgram(NamedTuple):
+    """What a run of a program takes: steps in order over ``nvalues`` values, and the keys of the kernels in them; and
+    what plans for other shapes may follow from.
+    """
+
+    nvalues: int
+    outputs: tuple[int, ...]
+    steps: tuple[BoundCluster | BoundOp, ...]
+    kernels: frozenset[str]
+    likeness: Likeness | None = None
+
+
+def find_plan(key: str) -> tuple[Frozen, Addresses] | None:
+    """The frozen program kept under a key, with the addresses of its kernels; None when any of it is missing."""
+    cache = kernel_cache()
+    data = cache.get_plan(key)
+    if data is None:
+        return None
+    frozen: Frozen = load(data)
+    keys = kernel_keys(frozen)
+    addresses = find_kernels(keys)
+    if addresses is None:
+        cache.drop_plan(key)
+        return None
+    return frozen, dict(zip(keys, addresses, strict=True))
+
+
+def keep_plan(key: str, frozen: Frozen, cache: KernelCache | None = None) -> None:
+    """Keep a frozen program on disk, if all of it can be written."""
+    with suppress(ValueError):
+        (cache or kernel_cache()).put_plan(key, dump(frozen))
+
+
+def kernel_keys(frozen: Frozen) -> list[str]:
+    """The keys of the kernels of a frozen program, each once."""
+    clusters = (step for step in frozen[2:] if step[0] == "cluster")
+    return list(dict.fromkeys(key for step in clusters for key in _keys_of(step[6:])))
+
+
+def _keys_of(tasks: Sequence[Any]) -> Iterator[str]:
+    for task in tasks:
+        if task[0] in ("kernel", "loop kernel"):
+            yield task[2]
+        elif task[0] == "region":
+            yield from _keys_of(task[4:])
+        elif task[0] == "loop":
+            for cluster, *_ in task[5]:
+                yield from _keys_of(cluster[6:])
+
+
+def bind_frozen(source: Callable[[], Program], frozen: Frozen, addresses: Addresses) -> BoundProgram:
+    """A frozen program in this process; ``source`` gives the program whose plan it is, if it is asked."""
+    nvalues, outputs, *steps = frozen
+    bound = tuple([_bind_step(source, step, addresses) for step in steps])
+    return BoundProgram(nvalues, outputs, bound, frozenset(addresses))
+
+
+def _bind_step(source: Callable[[], Program], step: Sequence[Any], addresses: Addresses) -> BoundCluster | BoundOp:
+    if step[0] == "cluster":
+        return bind_cluster(tuple(step), addresses)
+    program = source()
+    _, number, name, params, inputs, outputs = step
+    if not isinstance(name, str):
+        ins = program.instructions[number] if name is None else name
+        return BoundOp(ins.op, ins.params, inputs, outputs)
+    op = find(name)
+    if isinstance(op.kind, Control):
+        from jitgrad.compiler.freezing import stored_programs
+
+        return BoundOp(op, stored_programs.decode_params(params, stored_programs.origins_of(program)), inputs, outputs)
+    return BoundOp(op, decode_params(params), inputs, outputs)

@@ -1,0 +1,186 @@
+"""Regions: the product of a long matrix with a vector, the kernels over its rows, and the product with the transposed
+matrix, run chunk by chunk one after another, so that the matrix is read from memory once. So do small kernels in a row
+over the same rows, so that nobody waits between them: a chain of 1000 operations on 1000 numbers is two regions in
+place of a hundred. It decides which, and in what order all runs; it makes no steps.
+
+Between two steps of a region nobody waits for the other chunks, so each may read of what the others make only its own
+rows. Steps between them that a region does not need come after it, those that do not need the region before it. All
+of it is decided when a program is frozen, from extents; the number of chunks follows from the sizes alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from jitgrad.compiler.fusing.extents import ONE
+from jitgrad.compiler.fusing.groups import Placed
+from jitgrad.compiler.fusing.nodes import Convolution, Product
+from jitgrad.compiler.lowering.lower import CompiledCluster, Lowered, LoweredBodies
+from jitgrad.compiler.products.gemv import GemvPlan
+
+LEAST_BYTES = 2_000_000  # of the matrix: less stays in cache anyway
+CHUNK_BYTES = 125_000  # two of which fit in the second cache: the next one is asked for meanwhile
+MOST_CHUNKS = 256
+SMALL_CHUNKS = 16  # that a small kernel has at most: longer ones are not held up by waiting
+MOST_LOST = 1_000_000  # bytes of values that end in a region: their memory is not used again inside
+_REACH = 8  # how many steps behind its first a region may end
+
+
+class Unit(NamedTuple):
+    """Steps, by their numbers, that run together; more than one is a region of ``chunks`` over ``rows``."""
+
+    members: tuple[int, ...]
+    rows: int = 0
+    chunks: int = 0
+
+
+class Sizes(NamedTuple):
+    """What regions are decided from: how a product is our own with a vector, what a kernel's chunks divide, and the
+    number of elements of a value, in how many chunks a kernel by itself would run, and the extents of classes.
+    """
+
+    vector_plan: Callable[[Product], GemvPlan | None]
+    extent: Callable[[Lowered], int]
+    count: Callable[[int], int]
+    chunks: Callable[[int], int]
+    extents: Mapping[int, int]
+
+
+def find_units(compiled: CompiledCluster, order: Sequence[int], sizes: Sizes) -> list[Unit]:
+    """All steps of a cluster in the order in which they run: ``order``, but for what regions change of it."""
+    units: list[Unit] = []
+    pending = list(order)
+    search = Search(compiled, order, sizes)
+    while pending:
+        found = search.region(pending) or search.small_kernels(pending)
+        if found is None:
+            units.append(Unit((pending.pop(0),)))
+            continue
+        before, region, pending = found
+        units += [Unit((number,)) for number in before]
+        units.append(region)
+    return units
+
+
+class Search:
+    """Finds regions by their first step: the product of a long matrix with a vector, or a small kernel."""
+
+    def __init__(self, compiled: CompiledCluster, order: Sequence[int], sizes: Sizes) -> None:
+        self.plan, self.lowered = compiled.plan, compiled.lowered
+        self.reads, self.writes = compiled.reads, compiled.writes
+        self.sizes = sizes
+        self.last_read = {v: number for number in order for v in self.reads[number]}
+
+    def small_kernels(self, pending: list[int]) -> tuple[list[int], Unit, list[int]] | None:
+        """The same for small kernels over the same rows, in as many chunks, one after the other."""
+        rows = self._rows_of_small(pending[0])
+        chunks = self.sizes.chunks(pending[0])
+        if rows is None or chunks < 2:
+            return None
+        count, made, lost = 1, set(self.writes[pending[0]]), 0
+        for number in pending[1:]:
+            lost += sum(self._nbytes(v) for v in made if self.last_read.get(v) == number)
+            fits = self._rows_of_small(number) == rows and self.sizes.chunks(number) == chunks and lost <= MOST_LOST
+            if not (fits and self._joins(number, rows, made)) or self._overwrites(pending[: count + 1]):
+                break
+            count += 1
+            made |= self.writes[number]
+        return ([], Unit(tuple(pending[:count]), rows, chunks), pending[count:]) if count > 1 else None
+
+    def _rows_of_small(self, number: int) -> int | None:
+        """What a small kernel's chunks divide, if each writes at its own rows."""
+        item = self.lowered[number]
+        if not isinstance(item, Lowered) or item.group.is_serial or item.group.rolled:
+            return None
+        is_small = self.sizes.chunks(number) <= SMALL_CHUNKS
+        return self.sizes.extent(item) if is_small and item.writes_rows else None
+
+    def _nbytes(self, v: int) -> int:
+        return self.sizes.count(v) * self.plan.specs[v].dtype.itemsize
+
+    def region(self, pending: list[int]) -> tuple[list[int], Unit, list[int]] | None:
+        """The steps before it, the region that begins with the first of ``pending``, and the steps that are left."""
+        first = self.lowered[pending[0]]
+        cut = self.sizes.vector_plan(first) if isinstance(first, Product) else None
+        if not isinstance(first, Product) or cut is None or cut.combines:
+            return None
+        nbytes = cut.rows * cut.columns * self.plan.specs[first.value].dtype.itemsize
+        if nbytes < LEAST_BYTES or self._overwrites(pending[:_REACH]):
+            return None
+        members, before, after = [pending[0]], [], []
+        made, late = set(self.writes[pending[0]]), set[int]()
+        ends = False
+        for number in pending[1:_REACH]:
+            reads = self.reads[number]
+            if not reads & late and self._joins(number, cut.rows, made):
+                members.append(number)
+                made |= self.writes[number]
+                ends = ends or isinstance(self.lowered[number], Product)
+            elif reads & (made | late):
+                after.append(number)
+                late |= self.writes[number]
+            else:
+                before.append(number)
+        if not ends:
+            return None
+        chunks = min(MOST_CHUNKS, math.ceil(nbytes / CHUNK_BYTES))
+        return before, Unit(tuple(members), cut.rows, chunks), after + pending[_REACH:]
+
+    def root(self, v: int) -> int:
+        """The value in whose memory a value lies."""
+        return self.plan.aliases.get(v, v)
+
+    def _overwrites(self, numbers: Sequence[int]) -> bool:
+        """Whether a step writes what one before it has read or written: then their order must stay as it is."""
+        touched: set[int] = set()
+        for number in numbers:
+            if self.writes[number] & touched:
+                return True
+            touched |= self.reads[number] | self.writes[number]
+        return False
+
+    def _joins(self, number: int, rows: int, made: set[int]) -> bool:
+        """Whether a step runs over the rows, and reads of what the region makes its own rows only."""
+        item = self.lowered[number]
+        if isinstance(item, LoweredBodies | Convolution):
+            return False
+        if isinstance(item, Product):
+            cut = self.sizes.vector_plan(item)
+            if cut is None or not cut.combines or cut.rows != rows:
+                return False
+            matrix, vector = (item.a, item.b) if item.transpose_a else (item.b, item.a)
+            return self.root(vector) in made and self.root(matrix) not in made
+        group = item.group
+        if group.is_serial or group.lead is not None or group.is_scatter or group.rolled:
+            return False
+        if self.sizes.extent(item) != rows:
+            return False
+        is_kept = all(self.sizes.count(v) % rows == 0 for v in group.stored)
+        return is_kept and all(self.reads_own_row(p, rows, made) for p in group.nodes)
+
+    def reads_own_row(self, placed: Placed, rows: int, made: set[int]) -> bool:
+        """Whether a node reads of what is ``made`` its own rows only."""
+        node = placed.node
+        if node.table is not None:
+            return False
+        return all(
+            self.root(v) not in made or list(self._rows_read(placed, v, rows)) == [True]
+            for v in dict.fromkeys(node.reads)
+        )
+
+    def _rows_read(self, placed: Placed, v: int, rows: int) -> Iterator[bool]:
+        """For each way in which a node reads a value over the rows: whether it is at its own row.
+
+        Rows are elements where all axes have become one loop.
+        """
+        sized = [d for d, c in enumerate(self.plan.classes[v]) if c != ONE]
+        is_over_rows = [self.sizes.extents[self.plan.classes[v][d]] for d in sized[:1]] == [rows]
+        for leaf in (leaf for o in placed.node.operands for leaf in o.leaves if leaf.source == v):
+            dims = [leaf.dims[d] for d in sized]
+            axes = [None if i.axis is None else placed.axes[i.axis] for i in dims]
+            is_plain = [i.axis is not None and (i.scale, i.offset, i.divisor) == (1, 0, 1) for i in dims]
+            is_own = is_plain[:1] == [True] and axes[0] == 0 and 0 not in axes[1:]
+            is_one_loop = self.sizes.count(v) == rows and all(is_plain) and [a for a in axes if a is not None] == [0]
+            yield (is_over_rows and is_own) or is_one_loop

@@ -1,0 +1,145 @@
+"""Drafts: a fusion group while it grows, and whether a node fits into it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from jitgrad.compiler.fusing.extents import ONE
+from jitgrad.compiler.fusing.groups import Axes, Placed
+from jitgrad.compiler.fusing.nodes import MAP, PLACE, SCAN, SCATTER, Node
+
+# What it costs to compute an op again, against storing its result and loading it back (about 4 on this scale).
+CHEAP = {
+    "add": 1, "subtract": 1, "multiply": 1, "negative": 1, "square": 1, "identity": 1, "cast": 1, "where": 1,
+    "relu": 1, "maximum": 1, "minimum": 1, "absolute": 1, "sign": 1, "clip": 1, "equal": 1, "not_equal": 1, "less": 1,
+    "less_equal": 1, "greater": 1, "greater_equal": 1, "logical_and": 1, "logical_or": 1, "logical_not": 1, "divide": 3,
+    "sqrt": 3, "reciprocal": 3,
+}  # fmt: skip
+
+# A kernel's ops weigh as in CHEAP, analytic functions 8. Beyond this weight registers spill, compile time grows
+# faster than the code, and long repetitive programs have fewer kernels that are equal.
+ANALYTIC_WEIGHT = 8
+MOST_WEIGHT = 200
+
+
+@dataclass(eq=False)
+class Draft:
+    """A growing group.
+
+    ``incomplete`` are values reduced over the parallel axis, not usable inside; ``copies`` are cheap values made here
+    once more, by the original and the axes. ``lead`` are the extent classes that count matrices, in a group with a
+    matrix per lane, and () for a single one; None in others.
+    """
+
+    is_serial: bool
+    axes: list[int] = field(default_factory=list)
+    extents: list[int] = field(default_factory=list)
+    nodes: list[Placed] = field(default_factory=list)
+    incomplete: set[int] = field(default_factory=set)
+    partials: dict[int, int] = field(default_factory=dict)
+    out_axes: dict[int, Axes] = field(default_factory=dict)
+    copies: dict[tuple[int, Axes], int] = field(default_factory=dict)
+    weight: int = 0
+    lead: tuple[int, ...] | None = None
+
+    def append(self, placed: Placed) -> None:
+        """Add a node, and the axes that only it has."""
+        for d, axis in enumerate(placed.axes):
+            if axis is not None and axis >= len(self.axes):
+                self.axes.append(placed.node.classes[d])
+                self.extents.append(placed.node.shape[d])
+        self.nodes.append(placed)
+        self.weight += weight_of(placed.node)
+        self.out_axes[placed.node.value] = placed.out_axes
+
+    def replace_nodes(self, nodes: list[Placed]) -> None:
+        """Other nodes over the same axes."""
+        self.nodes = nodes
+        self.out_axes = {p.node.value: p.out_axes for p in nodes}
+
+    @property
+    def is_scatter(self) -> bool:
+        """Whether this is the kernel of a scatter, which no other node joins."""
+        return bool(self.nodes) and self.nodes[0].node.form == SCATTER
+
+
+def weight_of(node: Node) -> int:
+    """What an op adds to the size of a kernel."""
+    if node.form != MAP or node.op.startswith(PLACE):
+        return 1
+    return len(node.operands) if node.op == "add_n" else CHEAP.get(node.op, ANALYTIC_WEIGHT)
+
+
+def is_sequential(node: Node) -> bool:
+    """Whether a node runs along its axes in order, so that these cannot be cut in chunks."""
+    return node.form == SCAN or node.combine.startswith("arg")
+
+
+def runs_serially(node: Node) -> bool:
+    """Whether a group that begins with this node cannot be cut in chunks along its first axis."""
+    sized = [d for d, c in enumerate(node.classes) if c != ONE]
+    return node.is_serial or not sized or (is_sequential(node) and sized[0] in node.along)
+
+
+def fit(draft: Draft, node: Node) -> Axes | str:
+    """The group axis of each domain dimension, new inner axes included; or the reason why the node cannot join."""
+    if draft.weight + weight_of(node) > MOST_WEIGHT:
+        return f"the kernel is full: its ops weigh {draft.weight} of {MOST_WEIGHT}"
+    if draft.is_scatter:
+        return "a scatter has a kernel of its own"
+    if node.batch is not None:
+        return "small matrices have kernels of their own"
+    fixed: dict[int, int] = {}
+    for d, axis in _axes_of_inputs(draft, node):
+        if node.classes[d] == ONE:
+            return "it reads one place of an axis of the nest"
+        if fixed.setdefault(d, axis) != axis:
+            return "its inputs run along different axes of the nest"
+    axes = assign_axes(draft, node, fixed)
+    if axes is None:
+        return "it runs over other axes"
+    return _objection(draft, node, axes) or axes
+
+
+def _axes_of_inputs(draft: Draft, node: Node) -> Iterator[tuple[int, int]]:
+    """Domain dimensions whose axis is given by an input that the group makes."""
+    for operand in node.operands:
+        for leaf in operand.leaves:
+            if isinstance(leaf.source, int) and leaf.source in draft.out_axes:
+                for index, axis in zip(leaf.dims, draft.out_axes[leaf.source], strict=True):
+                    if index.axis is not None and axis is not None:
+                        yield index.axis, axis
+
+
+def assign_axes(draft: Draft, node: Node, fixed: dict[int, int]) -> Axes | None:
+    """Axes in increasing order for the domain dimensions: the fixed ones, others of the same extent class, new
+    inner ones.
+    """
+    axes: list[int | None] = []
+    last, extra = -1, len(draft.axes)
+    taken = set(fixed.values())
+    for d, c in enumerate(node.classes):
+        if c == ONE:
+            axes.append(None)
+            continue
+        free = (a for a in range(last + 1, len(draft.axes)) if draft.axes[a] == c and a not in taken)
+        axis = fixed[d] if d in fixed else next(free, extra)
+        if axis <= last or (axis < len(draft.axes) and draft.axes[axis] != c):
+            return None
+        extra = max(extra, axis + 1)
+        axes.append(axis)
+        last = axis
+    return tuple(axes)
+
+
+def _objection(draft: Draft, node: Node, axes: Axes) -> str | None:
+    used = [a for a in axes if a is not None]
+    if draft.is_serial:
+        is_longer = not node.is_serial and any(a >= len(draft.axes) for a in used)
+        return "the kernel before it is a serial one of fewer axes" if is_longer else None
+    if 0 not in used and (draft.axes or used):
+        return "it does not run along the parallel axis"
+    if is_sequential(node) and any(axes[d] == 0 for d in node.along):
+        return "a running sum or the index of an extreme cannot be cut in chunks"
+    return None

@@ -1,0 +1,348 @@
+"""The loop IR: kernels as nests of counted loops over flat buffers; it knows neither ops nor tensors.
+
+    kernel    ::= "def" NAME "(" buffer* int* constant* ")" ":" statement*
+    statement ::= "for" VAR "in" KIND "(" [start ","] extent ")" ":" statement*
+                                                                         KIND: parallel, parallel_vector, serial,
+                                                                         vector, lanes, columns; with a start: serial
+                | NAME "=" BUFFER "[" index "]" ["if" guard* "else" literal]
+                | NAME "=" OP "(" argument* ")"                          a scalar op, see scalar_ops
+                | ACC "=" literal                                        an accumulator comes to life
+                | ["if" bound*] ACC "=" COMBINE "(" ACC "," argument ")"
+                | ["if" bound*] BUFFER "[" index "]" "=" argument
+                | "if not" bound* BUFFER "[0] =" INT                     a position out of bounds is reported
+                | ROUTINE "(" BUFFER* argument* ")"                      a piece of work on whole tiles, see routines
+    index     ::= place ["*" stride] ("+" ...)* ["+" OFFSET]
+    place     ::= VAR | NAME | VAR "//" NUMBER | "(" VAR "+" OFFSET ")" "//" NUMBER
+    argument  ::= NAME | VAR | INT | CONSTANT | literal
+
+The printed text is Python: ``run_in_python`` executes it, one element at a time, as the oracle of the machine code.
+Two kernels with the same text are the same kernel; extents, strides and offsets are run-time integers, and so are
+numbers other than the smallest run-time constants: 1/n of a mean changes with the extent.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jitgrad.compiler.loopir.routines import python_routines
+from jitgrad.compiler.loopir.scalar_ops import python_namespace
+from jitgrad.spec import DType, dtype_text
+
+PARALLEL, PARALLEL_VECTOR, SERIAL, VECTOR = "parallel", "parallel_vector", "serial", "vector"
+LANES, COLUMNS = "lanes", "columns"
+LITERAL_STRIDES = (1, -1, 2, 3, 4)
+"""Strides that stand in the code: what lanes read so comes out of whole registers."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Literal:
+    """A constant of a dtype; two are equal when their bits are: 0.0 is not -0.0, and NaN is NaN.
+
+    ``maker`` is the program's value that is this constant everywhere; None for a number that no value holds.
+    """
+
+    value: Any
+    dtype: DType
+    maker: int | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Literal) and self._bits == other._bits
+
+    def __hash__(self) -> int:
+        return hash(self._bits)
+
+    @property
+    def _bits(self) -> tuple[DType, bytes]:
+        return self.dtype, np.asarray(self.value, self.dtype).tobytes()
+
+    def __str__(self) -> str:
+        return f"{dtype_text(self.dtype)}({literal_text(self.value)})"
+
+
+def literal_text(value: Any) -> str:
+    """A Python literal that reads back as the same number; nan and inf by name."""
+    return repr(value.item() if hasattr(value, "item") else value)
+
+
+Argument = str | Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """``(var + shift) // divisor * stride``; what is divided is not negative. The stride is one of `LITERAL_STRIDES` or
+    the name of an int, as the shift is.
+    """
+
+    var: str
+    stride: str | int = 1
+    shift: str | None = None
+    divisor: int = 1
+
+    def __str__(self) -> str:
+        place = self.var if self.shift is None else f"({self.var} + {self.shift})"
+        place = place if self.divisor == 1 else f"{place}//{self.divisor}"
+        return place if self.stride == 1 else f"{place}*{self.stride}"
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The sum of terms and an offset (the name of an int): a place in a flat buffer."""
+
+    terms: tuple[Term, ...]
+    offset: str | None = None
+
+    def __str__(self) -> str:
+        parts = [str(term) for term in self.terms] + ([self.offset] if self.offset else [])
+        return " + ".join(parts) or "0"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """``lo <= var < hi``, where lo and hi are names of ints (None: no bound on that side)."""
+
+    var: str
+    lo: str | None
+    hi: str | None
+
+    def __str__(self) -> str:
+        return f"{self.lo + ' <= ' if self.lo else ''}{self.var}{' < ' + self.hi if self.hi else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Read a buffer; where a bound fails the value is ``fill`` and memory is not touched."""
+
+    name: str
+    dtype: DType
+    buffer: str
+    index: Index
+    bounds: tuple[Bound, ...] = ()
+    fill: Literal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """A scalar op on arguments."""
+
+    name: str
+    dtype: DType
+    op: str
+    args: tuple[Argument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulator:
+    """An accumulator with its initial value; argmax and argmin carry the index too, as ``name_at``."""
+
+    name: str
+    dtype: DType
+    combine: str
+    init: Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Combine a value into an accumulator; ``at`` is the loop variable that argmax and argmin remember.
+
+    Where a bound, on what is the same for all of a vector, fails nothing is combined.
+    """
+
+    acc: str
+    dtype: DType
+    combine: str
+    value: Argument
+    at: str | None = None
+    bounds: tuple[Bound, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Write a buffer; where a bound fails nothing is written."""
+
+    buffer: str
+    index: Index
+    value: Argument
+    dtype: DType
+    bounds: tuple[Bound, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Where a bound fails, ``code`` (the name of an int) is left in the status buffer."""
+
+    buffer: str
+    bounds: tuple[Bound, ...]
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A routine at work on buffers, with numbers; see routines."""
+
+    routine: str
+    buffers: tuple[str, ...]
+    args: tuple[Argument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """``var`` runs from 0, or from ``start``, to ``extent``; a parallel loop runs over its chunk's part of it.
+
+    The kinds "vector" and "parallel_vector" say that iterations do not depend on one another but through
+    accumulators, so that many run at once. "lanes" is a parallel loop with loops inside: one iteration per lane.
+    "columns" is another, whose chunks count elements, not vectors of them.
+    """
+
+    var: str
+    extent: str
+    kind: str
+    body: tuple[Statement, ...]
+    start: str | None = None
+
+
+Statement = Load | Let | Accumulator | Update | Store | Check | Call | Loop
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A flat array. role: "in", "out", "scratch" (one part of ``extent`` elements per worker), "partial" (one
+    per chunk), "ring" (scratch for the latest rows of a value), "tile" (scratch with an element per lane, for a loop of
+    lanes), "sums" (a tile that outlives the loop: only lanes inside it are written).
+    """
+
+    name: str
+    dtype: DType
+    role: str
+    extent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A number that is given at run time."""
+
+    name: str
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Buffers, ints, constants and a body."""
+
+    buffers: tuple[Buffer, ...]
+    ints: tuple[str, ...]
+    constants: tuple[Constant, ...]
+    body: tuple[Statement, ...]
+
+    @functools.cached_property
+    def text(self) -> str:
+        """The kernel as runnable Python."""
+        return "\n".join(_kernel_lines(self)) + "\n"
+
+    @functools.cached_property
+    def float_bytes(self) -> int:
+        """The bytes of the widest float that it works on; 8 where there is none."""
+        dtypes = [s.dtype for s in statements(self.body) if isinstance(s, Let | Load | Update)]
+        dtypes += [buffer.dtype for buffer in self.buffers if buffer.role in ("tile", "sums")]
+        return max((dtype.itemsize for dtype in dtypes if dtype.kind == "f"), default=8)
+
+    @functools.cached_property
+    def size(self) -> int:
+        """Number of statements, nested ones included."""
+        return sum(1 for _ in statements(self.body))
+
+
+def statements(body: Sequence[Statement]) -> Iterator[Statement]:
+    """All statements of a body, nested ones included, in order."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, Loop):
+            yield from statements(statement.body)
+
+
+def _kernel_lines(kernel: Kernel) -> Iterator[str]:
+    yield "def kernel("
+    yield from (f"    {b.name}: {_annotation(b)!r}," for b in kernel.buffers)
+    yield from (f"    {name}," for name in kernel.ints)
+    yield from (f"    {c.name}: {dtype_text(c.dtype)!r}," for c in kernel.constants)
+    yield "):"
+    yield from _body_lines(kernel.body, "    ")
+
+
+def _annotation(buffer: Buffer) -> str:
+    extent = f"[{buffer.extent}]" if buffer.extent else ""
+    return f"{buffer.role} {dtype_text(buffer.dtype)}{extent}"
+
+
+def _body_lines(body: Sequence[Statement], indent: str) -> Iterator[str]:
+    for statement in body:
+        if isinstance(statement, Loop):
+            span = ", ".join(filter(None, (statement.start, statement.extent)))
+            yield f"{indent}for {statement.var} in {statement.kind}({span}):"
+            yield from _body_lines(statement.body, indent + "    ")
+        else:
+            yield from (indent + line for line in _statement_lines(statement))
+    if not body:
+        yield indent + "pass"
+
+
+def _statement_lines(s: Statement) -> Iterator[str]:
+    match s:
+        case Load(name, _, buffer, index, (), _):
+            yield f"{name} = {buffer}[{index}]"
+        case Load(name, _, buffer, index, bounds, fill):
+            yield f"{name} = {buffer}[{index}] if {' and '.join(map(str, bounds))} else {fill}"
+        case Let(name, dtype, op, args):
+            yield f"{name} = {dtype_text(dtype)}({op}({', '.join(map(str, args))}))"
+        case Accumulator(name, _, combine, init):
+            yield f"{name} = {init}"
+            if combine.startswith("arg"):
+                yield f"{name}_at = i64(0)"
+        case Update(acc, _, combine, value, None, bounds):
+            yield f"{_guard(bounds)}{acc} = {combine}({acc}, {value})"
+        case Update(acc, _, combine, value, at, bounds):
+            yield f"{_guard(bounds)}{acc}, {acc}_at = {combine}({acc}, {acc}_at, {value}, {at})"
+        case Store(buffer, index, value, _, bounds):
+            yield f"{_guard(bounds)}{buffer}[{index}] = {value}"
+        case Check(buffer, bounds, code):
+            yield f"if not ({' and '.join(map(str, bounds))}): {buffer}[0] = {code}"
+        case Call(routine, buffers, args):
+            yield f"{routine}({', '.join(map(str, (*buffers, *args)))})"
+
+
+def _guard(bounds: Sequence[Bound]) -> str:
+    return f"if {' and '.join(map(str, bounds))}: " if bounds else ""
+
+
+def run_in_python(
+    kernel: Kernel, buffers: Mapping[str, np.ndarray[Any, Any]], numbers: Mapping[str, Any], nchunks: int = 1
+) -> None:
+    """Run a kernel in plain Python on flat arrays, chunk after chunk; outputs and partials are written in place.
+
+    ``numbers`` are the ints and the constants by name. A partial buffer holds ``nchunks`` parts; scratch buffers are
+    made here.
+    """
+    namespace = python_namespace() | python_routines()
+    exec(compile(kernel.text, "<kernel>", "exec"), namespace)
+    for chunk in range(nchunks):
+        chunked = functools.partial(_chunk_range, chunk, nchunks)
+        namespace |= dict.fromkeys((PARALLEL, PARALLEL_VECTOR, LANES, COLUMNS), chunked)
+        arguments = dict(buffers)
+        for b in kernel.buffers:
+            part = numbers[b.extent] if b.extent else 1
+            if b.role == "status":
+                arguments[b.name] = np.zeros(1, b.dtype)
+            elif b.role in ("scratch", "ring", "tile", "sums"):
+                arguments[b.name] = np.zeros(part, b.dtype)
+            elif b.role == "partial":
+                arguments[b.name] = buffers[b.name][chunk * part : (chunk + 1) * part]
+        with np.errstate(all="ignore"):
+            namespace["kernel"](**arguments, **numbers)
+
+
+def _chunk_range(chunk: int, nchunks: int, extent: int) -> range:
+    return range(extent * chunk // nchunks, extent * (chunk + 1) // nchunks)

@@ -1,0 +1,1 @@
+"""Lowering: fusion groups become kernels of the loop IR."""

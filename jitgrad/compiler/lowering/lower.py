@@ -1,0 +1,208 @@
+"""Lowering: a fusion group becomes a kernel of the loop IR, and the list of what its buffers and numbers stand for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from jitgrad.compiler.clustering.clusters import Cluster
+from jitgrad.compiler.fusing.collapse import collapse_axes
+from jitgrad.compiler.fusing.drafts import weight_of
+from jitgrad.compiler.fusing.extents import ONE
+from jitgrad.compiler.fusing.groups import Group, Plan
+from jitgrad.compiler.fusing.nodes import Convolution, Nested, Product
+from jitgrad.compiler.fusing.order import Needs, needs_of
+from jitgrad.compiler.loopir.nests import Buffer, Kernel, Literal
+from jitgrad.compiler.loopir.quantities import Quantity, product
+from jitgrad.compiler.lowering.body import Lowering
+from jitgrad.compiler.lowering.passes import optimise_loops
+from jitgrad.compiler.lowering.rings import RollingLowering
+from jitgrad.compiler.lowering.routine_calls import RoutineLowering
+from jitgrad.compiler.lowering.scatter import ScatterLowering
+from jitgrad.program import Instruction
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A kernel, the value behind each of its buffers (None for scratch), and the quantity behind each int.
+
+    ``constants`` are the numbers behind the kernel's constants; ``extent`` is what the parallel loop runs over.
+    ``moves``: an offset depends on extents that are part of no pattern.
+    """
+
+    kernel: Kernel
+    values: tuple[int | None, ...]
+    ints: tuple[Quantity, ...]
+    constants: tuple[Literal, ...]
+    extent: Quantity
+    is_serial: bool
+    group: Group
+    moves: bool
+
+    @functools.cached_property
+    def work(self) -> tuple[tuple[tuple[int, ...], int], ...]:
+        """What its nodes weigh over each of their domains, which are given by extent classes."""
+        weights: dict[tuple[int, ...], int] = {}
+        for placed in self.group.nodes:
+            classes = tuple([c for c in placed.node.classes if c != ONE])
+            weights[classes] = weights.get(classes, 0) + weight_of(placed.node)
+        return tuple(weights.items())
+
+    @functools.cached_property
+    def writes_rows(self) -> bool:
+        """Whether rows of all that it stores, one behind the other, are those of its parallel loop."""
+        stored = [p for p in self.group.nodes if p.node.value in self.group.stored]
+        return all(next((axis for axis in p.out_axes if axis is not None), None) == 0 for p in stored)
+
+
+class Scratch(NamedTuple):
+    """A buffer of a kernel's own, and the quantity that is its extent."""
+
+    buffer: Buffer
+    extent: Quantity
+
+
+@dataclass(frozen=True)
+class CompiledCluster:
+    """A cluster with what each stage made of it; ``keys`` are those of its own kernels, in order."""
+
+    cluster: Cluster
+    plan: Plan
+    lowered: tuple[LoweredStep, ...]
+    keys: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def dims(self) -> tuple[tuple[int, int, int], ...]:
+        """For each extent class, the first value that has it, and the dimension."""
+        found: dict[int, tuple[int, int, int]] = {}
+        for v in sorted(self.plan.classes):
+            for d, c in enumerate(self.plan.classes[v]):
+                if c != ONE:
+                    found.setdefault(c, (c, v, d))
+        return tuple(found.values())
+
+    @functools.cached_property
+    def needs(self) -> Needs | None:
+        """What the steps read and write of the cluster's own memory; None where they run as they stand."""
+        return needs_of(self.plan, (*self.cluster.inputs, *self.cluster.outputs))
+
+    @functools.cached_property
+    def words(self) -> dict[int, tuple[Instruction | None, int]]:
+        """Constants as words of blocks, by their identity, with the instruction whose number each is: freezing notes
+        them.
+        """
+        return {}
+
+    @functools.cached_property
+    def reads(self) -> tuple[frozenset[int], ...]:
+        """The memory that each step reads, by the values whose it is."""
+        return tuple([
+            self._roots([v for p in item.group.nodes for v in p.node.reads]) if isinstance(item, Lowered)
+            else self._roots(item.reads)
+            for item in self.lowered
+        ])  # fmt: skip
+
+    @functools.cached_property
+    def writes(self) -> tuple[frozenset[int], ...]:
+        """The memory that each step writes."""
+        return tuple([
+            self._roots(item.group.stored) | set(item.group.partials.values()) if isinstance(item, Lowered)
+            else self._roots(item.values)
+            for item in self.lowered
+        ])  # fmt: skip
+
+    @functools.cached_property
+    def touches(self) -> tuple[tuple[tuple[object, int | None, Scratch | None], ...], ...]:
+        """Per kernel, what it touches: the key of the memory, and the value whose it is, or what scratch it is; () for
+        other steps.
+        """
+        return tuple([tuple(self._touched(n, i)) if isinstance(i, Lowered) else () for n, i in enumerate(self.lowered)])
+
+    def _touched(self, number: int, item: Lowered) -> Iterator[tuple[object, int | None, Scratch | None]]:
+        for buffer, v in zip(item.kernel.buffers, item.values, strict=True):
+            if v is not None:
+                yield self.plan.aliases.get(v, v), v, None
+            elif buffer.role != "status":
+                assert buffer.extent is not None
+                extent = item.ints[item.kernel.ints.index(buffer.extent)]
+                yield (number, buffer.name), None, Scratch(buffer, extent)
+
+    def _roots(self, values: Iterable[int]) -> frozenset[int]:
+        aliases = self.plan.aliases
+        return frozenset([aliases.get(v, v) for v in values])
+
+
+@dataclass(frozen=True)
+class LoweredBodies:
+    """A control op, and what the stages made of each of its bodies."""
+
+    step: Nested
+    regions: tuple[CompiledCluster, ...]
+    fused: FusedScan | None = None
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Its inputs, each once."""
+        return self.step.reads
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """Its outputs."""
+        return self.step.values
+
+
+@dataclass(frozen=True)
+class FusedScan:
+    """A scan as one kernel, made of that of its body.
+
+    ``sources`` tell what its buffers are: ("input", n) or ("output", n) of the op, or ("status", 0). Its ints are those
+    of the ``body`` (``codes`` are numbers for the status), then the number of steps, that less one, and the sizes of
+    the items ``widths``, values of the body.
+    """
+
+    kernel: Kernel
+    sources: tuple[tuple[str, int], ...]
+    body: Lowered
+    codes: frozenset[str]
+    widths: tuple[int, ...]
+
+
+LoweredStep = Lowered | Product | Convolution | LoweredBodies
+
+
+def kernels_of(compiled: CompiledCluster) -> Iterator[Kernel]:
+    """All kernels of a cluster in order, those of bodies too."""
+    for item in compiled.lowered:
+        if isinstance(item, Lowered):
+            yield item.kernel
+        elif isinstance(item, LoweredBodies) and item.fused is not None:
+            yield item.fused.kernel
+        elif isinstance(item, LoweredBodies):
+            for region in item.regions:
+                yield from kernels_of(region)
+
+
+def lower_group(group: Group, plan: Plan) -> Lowered:
+    """The kernel of a group."""
+    kind: type[Lowering]
+    axis_classes: tuple[tuple[int, ...], ...]
+    if group.lead is not None:
+        kind, axis_classes = RoutineLowering, (group.axes[: group.lead],)
+    else:
+        collapsed, axis_classes = collapse_axes(replace(group, nodes=group.own), plan, by_row=bool(group.rolled))
+        group = group if group.rolled else collapsed
+        kind = ScatterLowering if group.is_scatter else RollingLowering if group.rolled else Lowering
+    lowering = kind(group if group.lead is not None else collapsed, plan, axis_classes)
+    body = lowering.body()
+    signature = lowering.signature
+    whole = signature.kernel(body)
+    kernel = optimise_loops(whole)
+    first = axis_classes[0] if axis_classes else ()
+    extent = Quantity() if group.is_serial else product(first)
+    behind = {b.name: v for b, v in zip(whole.buffers, signature.values, strict=True)}
+    values = tuple(behind[b.name] for b in kernel.buffers)
+    return Lowered(
+        kernel, values, signature.quantities, signature.constants, extent, group.is_serial, group, signature.moves
+    )

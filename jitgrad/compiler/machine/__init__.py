@@ -1,0 +1,1 @@
+"""Machine code: compiled, kept on disk, loaded; what it computes is decided elsewhere."""

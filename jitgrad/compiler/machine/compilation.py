@@ -1,0 +1,186 @@
+"""Machine code of kernels: their keys, which say what they hold, and their compilation when it is not found."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from jitgrad import recording
+from jitgrad.compiler import llvmir as ir
+from jitgrad.compiler.emission.kernel import emit_kernel
+from jitgrad.compiler.loopir.nests import Kernel
+from jitgrad.compiler.machine import ahead, native, tiers
+from jitgrad.compiler.machine.cache import KernelCache, kernel_cache
+from jitgrad.compiler.machine.kernels import (
+    enter_kernel,
+    find_kernel,
+    function_name,
+    lock,
+    replace_kernel,
+    statistics,
+    watchers,
+)
+from jitgrad.compiler.machine.tiers import improver
+from jitgrad.config import config, get_num_threads
+
+# The modules that decide what machine code a kernel has: their text is part of every key, so that a cache written by
+# another version of them is never read.
+_SOURCES = ("emission/*.py", "machine/codegen.py", "llvmir/*.py", "vecmath/*.py")
+
+
+_TURN = 1e-3  # seconds
+
+watchers.append(improver.watch)
+
+
+@functools.cache
+def vector_bytes() -> int:
+    """Width of the machine's vector registers in bytes."""
+    features = set(native.target_description().replace(",", " ").split())
+    if "+avx512f" in features:
+        return 64
+    return 32 if "+avx" in features else 16
+
+
+@functools.cache
+def has_fma() -> bool:
+    """Whether the processor adds a product with one rounding."""
+    features = native.target_description().replace(",", " ").split()
+    return "+fma" in features or any(feature.startswith(("aarch64", "arm64")) for feature in features)
+
+
+@functools.cache
+def has_avx512() -> bool:
+    """Whether the processor has the basic instructions of AVX-512."""
+    return "+avx512f" in native.target_description().replace(",", " ").split()
+
+
+@functools.cache
+def emitter_version() -> str:
+    """A hash of the emitter's own source."""
+    digest = hashlib.sha256()
+    folder = Path(__file__).parents[1]
+    for pattern in _SOURCES:
+        for file in sorted(folder.glob(pattern)):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def kernel_key(kernel: Kernel) -> str:
+    """What identifies the machine code of a kernel on this kind of machine."""
+    content = "\n".join((emitter_version(), native.target_description(), str(vector_bytes()), kernel.text))
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def load_kernels(kernels: Sequence[Kernel]) -> list[str]:
+    """The keys of kernels, all of them loaded; those found neither in memory nor on disk are compiled."""
+    keys = [kernel_key(kernel) for kernel in kernels]
+    with lock:
+        _compile({key: kernel for key, kernel in zip(keys, kernels, strict=True) if find_kernel(key) is None})
+    return keys
+
+
+def _compile(kernels: Mapping[str, Kernel]) -> None:
+    """Compile and load kernels, several at a time; with threads, quickly now and well in the background."""
+    is_quick = config.quick_start and get_num_threads() > 1
+    modules: list[_Module] = []
+    parts: dict[str, str] = {}
+    with recording.span("emit", f"{len(kernels)} kernels"):
+        for key, kernel in kernels.items():
+            ahead.begin({m.name: (m.text, m.quickly) for m in modules[-1:]})  # while the next is written
+            modules.append(_module_of(key, kernel, is_quick, parts))
+    with recording.span("codegen", f"{len(modules)} kernels"):
+        wanted = {name: (partial(str, text), True) for name, text in parts.items()}
+        codes = ahead.compile_all(wanted | {m.name: (m.text, m.quickly) for m in modules})
+    for name, code in zip(parts, codes, strict=False):
+        native.add_symbol(name, native.load_object(code, [name])[name])
+        _parts.add(name)
+    improved: list[tiers.Task] = []
+    for (key, kernel), (name, _, quickly), code in zip(kernels.items(), modules, codes[len(parts) :], strict=True):
+        loaded = native.load_object(code, [name])
+        enter_kernel(key, loaded[name])
+        if quickly:
+            improved.append(tiers.Task(partial(_text_beside, key, kernel), partial(_replace, key, kernel_cache())))
+        else:
+            kernel_cache().put(key, loaded)
+    statistics.compiles += len(kernels)
+    improve(improved)
+
+
+class _Module(NamedTuple):
+    """A kernel's function, what gives the text of its module, and whether that is compiled quickly."""
+
+    name: str
+    text: Callable[[], str]
+    quickly: bool
+
+
+_parts: set[str] = set()  # functions that quick code of kernels calls, compiled and known to the loader
+
+
+def _module_of(key: str, kernel: Kernel, is_quick: bool, parts: dict[str, str]) -> _Module:
+    """The module of a kernel; texts of functions that it calls, and that are not there yet, go to ``parts``, and are
+    begun.
+    """
+    name = _quick_name(key) if is_quick else function_name(key)
+    module = kernel_module(kernel, name, is_quick)
+    text = str(module)
+    if is_quick and not tiers.may_be_compiled_twice(text):
+        return _module_of(key, kernel, False, parts)
+    for part, write in (module.parts or {}).items():
+        if part not in _parts and part not in parts:
+            parts[part] = write()
+            ahead.begin({part: (partial(str, parts[part]), True)})
+    return _Module(name, partial(str, text), is_quick)
+
+
+def _quick_name(key: str) -> str:
+    return f"{function_name(key)}_quick"
+
+
+def _text_beside(key: str, kernel: Kernel) -> str:
+    """The text of good code. Whoever waits for the GIL gets it after a millisecond, not after 5."""
+    return str(kernel_module(kernel, function_name(key), pause=_giving_way(_TURN)))
+
+
+def _giving_way(turn: float) -> Callable[[], None]:
+    """What gives up the GIL, called at any time, once in so many seconds. More often the writer would starve: beside a
+    thread that is busy in Python it waits 5 ms for the GIL each time.
+    """
+    since = time.perf_counter()
+
+    def pause() -> None:
+        nonlocal since
+        if time.perf_counter() - since > turn:
+            time.sleep(0)
+            since = time.perf_counter()
+
+    return pause
+
+
+def improve(tasks: list[tiers.Task]) -> None:
+    """Have quick code replaced by good code in the background."""
+    improver.add(tasks)
+
+
+def _replace(key: str, cache: KernelCache, object_code: bytes) -> tuple[int, int]:
+    """Load and keep good code in place of quick code; both addresses."""
+    code = native.load_object(object_code, [function_name(key)])
+    cache.put(key, code)
+    return replace_kernel(key, code[function_name(key)]), code[function_name(key)]
+
+
+def kernel_module(
+    kernel: Kernel, name: str = "kernel", quickly: bool = False, pause: Callable[[], None] | None = None
+) -> ir.Module:
+    """The LLVM module of a kernel: fast code, or little of it, which is compiled ``quickly`` and calls the functions in
+    ``parts``; both give the same bits. ``pause`` is called again and again meanwhile.
+    """
+    module = ir.Module(name, has_fma(), vector_bytes() if quickly else 0, has_avx512(), has_parts=quickly)
+    emit_kernel(module, kernel, name, vector_bytes(), pause)
+    return module

@@ -1,0 +1,1 @@
+"""Products and convolutions: BLAS calls and steps of our own."""

@@ -1,0 +1,170 @@
+"""Our own products of two matrices: which products they are, and how they are cut; not the steps, nor the code.
+
+They are ours where the processor has registers of 64 bytes and BLAS is slower. A long sum for a small result, which
+BLAS can hardly share, is cut in parts, which are added at the end; and few rows meet a long, narrow matrix, transposed
+or not, in a form of their own (short_code.py). Two Zen 4 cores, microseconds:
+
+    float32   16 x 10000 x 50, transposed     97 (NumPy's OpenBLAS in our tiles 176)    float64    176 (244)
+              16 x 50 x 10000                 97 (240)                                             166 (503)
+              64 x 10000 x 50, transposed    373 (738)
+              64 x 50 x 10000                375 (520)
+    as fast or faster by BLAS: 64 x 256 x 4096; 2 x 3000 x 700 and 30 x 20000 x 300, transposed; in float64 rows or
+    columns that leave registers empty, as 12 x 5000 x 128, transposed
+
+In float32 also large products, those of few terms for many results, and with a transposed right operand all but small
+ones. GFLOP/s of two such cores, and of OpenBLAS in our tiles:
+
+    256 x 512 x 512             205 (174)      1024 x 1024 x 1024                 199 (192)
+    256 x 512 x 512, B T        204 (161)      1024 x 1024 x 1024, B T            203 (188)
+    512 x 512 x 256, A T        225 (209)      1024 x 1024 x 64                   209 (151)
+    one core: 256 x 256 x 64, B T    107 (80)  1024 x 1024 x 10, B T              108 (22)
+    as fast or faster by BLAS: 384 x 384 x 384, 256 x 64 x 256; float64 from 128 to 1024
+
+How all is cut follows from the sizes alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jitgrad.compiler.machine.compilation import vector_bytes
+from jitgrad.compiler.products.gemm_code import LOW, scratch_bytes
+from jitgrad.compiler.products.registers import KINDS
+from jitgrad.compiler.products.short_steps import FEW, MOST_SHORT, WIDE
+from jitgrad.spec import dtype_name
+
+_THIN = 12  # less is not worth the packing of the right operand
+_SHORT = 64
+_FEW_ROWS = {"float32": 64, "float64": 32}
+_LEAST_FILLED = {"float32": 0.75, "float64": 0.85}  # of the lanes for few rows; and in either of registers for columns
+_LONG_SIDE = 1024
+_LONG_SUM = 4096
+_LEAST = 4_000_000  # multiplications: less is not worth the compilation of a module
+_CELL = 250_000  # multiplications of float32 that a cell should have: 5 us
+_MOST_PARTS = 16
+_MOST_CELLS = 64
+_LEAST_DEPTH = 512
+_LEAST_PLACES = 128
+_LEAST_ROWS, _LEAST_COLUMNS = 48, 64
+_WIDE = 128
+_SHORT_SUM = 64
+_MANY_RESULTS = 500_000
+_LEAST_TURNED = 1_000_000
+_LEAST_LARGE = 32_000_000
+_LARGE_CELL = 1 << 27
+_FEWEST_CELLS = 8
+
+
+class GemmPlan(NamedTuple):
+    """Tiles of C, parts of the sum and the places in each, the number of tiles of parts of all products of the batch,
+    the bytes that each worker needs, and how many products there are. Or, in the form ``across`` or ``down``, a product
+    of few rows with a long matrix, in ``cells`` chunks of its rows.
+    """
+
+    rows: int
+    columns: int
+    parts: int
+    depth: int
+    cells: int
+    worker_bytes: int
+    batch: int = 1
+    form: str = "tiles"
+
+
+def plan_product(
+    dtype: np.dtype[Any], sizes: tuple[int, int, int], batch: int, transposed: tuple[bool, bool]
+) -> GemmPlan | None:
+    """How to do a product (m, n, k); None where it is for BLAS."""
+    m, n, k = sizes
+    if dtype_name(dtype) not in KINDS or vector_bytes() < 64 or batch < 1:
+        return None
+    kind = KINDS[dtype_name(dtype)]
+    if batch == 1 and (form := _short_form(dtype, sizes, transposed)) is not None:
+        return _short_plan(sizes, form, dtype.itemsize)
+    if _is_wide(dtype, sizes, batch, transposed[1]):
+        pieces = min(_MOST_CELLS, max(_FEWEST_CELLS, m * n * k // _LARGE_CELL))
+        rows, columns = _tile(m, n, -(-pieces // batch), transposed, kind.columns)
+        cells = batch * -(-m // rows) * -(-n // columns)
+        return GemmPlan(rows, columns, 1, k, cells, scratch_bytes(kind, columns), batch)
+    if batch > 1 or not _is_long_sum(sizes):
+        return None
+    most = max(1, m * n * k * dtype.itemsize // 4 // _CELL)
+    tiles = max(1, m // _LEAST_ROWS) * max(1, n // _LEAST_COLUMNS)
+    parts, depth = _parts(k, min(_MOST_PARTS, most) // tiles)
+    rows, columns = _tile(m, n, -(-min(_MOST_CELLS, most) // parts), transposed, kind.columns)
+    cells = -(-m // rows) * -(-n // columns) * parts
+    return GemmPlan(rows, columns, parts, depth, cells, scratch_bytes(kind, columns))
+
+
+def _short_form(dtype: np.dtype[Any], sizes: tuple[int, int, int], transposed: tuple[bool, bool]) -> str | None:
+    """How few rows meet a long matrix: across it, if that is transposed, or down its rows; None: neither."""
+    (m, n, k), name = sizes, dtype_name(dtype)
+    short, long = (k, n) if transposed[1] else (n, k)
+    if transposed[0] or m > _FEW_ROWS[name] or m * n * k < _LEAST:
+        return None
+    if long < (_LONG_SIDE if transposed[1] else _LONG_SUM) or not FEW <= short <= MOST_SHORT:
+        return None
+    lanes = KINDS[name].lanes
+    if m < _LEAST_FILLED[name] * lanes * -(-m // lanes):
+        return None
+    if transposed[1]:
+        return "across"
+    made = n - n % WIDE + FEW * -(-(n % WIDE) // FEW)
+    return "down" if n >= 0.75 * made else None
+
+
+def _short_plan(sizes: tuple[int, int, int], form: str, itemsize: int) -> GemmPlan:
+    m, n, k = sizes
+    long, most = (n, _MOST_CELLS) if form == "across" else (k, _MOST_PARTS)
+    least = _LEAST_PLACES if form == "across" else _LEAST_DEPTH
+    chunks = max(1, min(most, m * n * k * itemsize // 4 // _CELL, long // least))
+    parts = chunks if form == "down" else 1
+    return GemmPlan(m, n, parts, -(-k // parts), chunks, 0, form=form)
+
+
+def _is_wide(dtype: np.dtype[Any], sizes: tuple[int, int, int], batch: int, is_turned: bool) -> bool:
+    """Whether a product of float32, or each of a batch, has rows and columns enough for tiles: a large one, one of few
+    terms for many results, and with a transposed right operand nearly all.
+    """
+    m, n, k = sizes
+    if dtype_name(dtype) != "float32" or min(m, n) < _SHORT:
+        return False
+    if is_turned:
+        return batch * m * n * k >= _LEAST_TURNED
+    is_large = min(sizes) >= _WIDE and m * n * k >= _LEAST_LARGE
+    return batch == 1 and (is_large or (k <= _SHORT_SUM and m * n >= _MANY_RESULTS))
+
+
+def _is_long_sum(sizes: tuple[int, int, int]) -> bool:
+    """Whether a small result is a long sum, which BLAS can hardly share."""
+    m, n, k = sizes
+    if m * n * k < _LEAST or min(m, n) < _THIN:
+        return False
+    return max(m, n) <= _SHORT and k >= _LONG_SUM
+
+
+def _tile(m: int, n: int, pieces: int, transposed: tuple[bool, bool], panel: int) -> tuple[int, int]:
+    """Rows and columns of the tiles: at least so many pieces, where A and B are packed least often."""
+    cuts = []
+    for across in (1 << power for power in range(min(pieces, max(1, n // _LEAST_COLUMNS)).bit_length())):
+        columns = _side(n, across, panel)
+        rows = _side(m, min(-(-pieces // -(-n // columns)), max(1, m // _LEAST_ROWS)), 3 * LOW)
+        missing = max(0, pieces - (-(-n // columns) * -(-m // rows)))
+        packing = 1 / columns + (3 if transposed[1] else 1) / rows
+        cuts.append((missing, packing, rows, columns))
+    return min(cuts)[2:]
+
+
+def _side(extent: int, pieces: int, multiple: int) -> int:
+    return extent if pieces == 1 else min(extent, -(-extent // (pieces * multiple)) * multiple)
+
+
+def _parts(k: int, wanted: int) -> tuple[int, int]:
+    """The number of parts of a sum over k places, and the places of each."""
+    wanted = min(wanted, k // _LEAST_DEPTH)
+    if wanted < 2:
+        return 1, k
+    depth = -(-k // (wanted * 64)) * 64
+    return -(-k // depth), depth

@@ -1,0 +1,52 @@
+"""The kernel ABI around our own matrix product, as LLVM IR text: cells of a product."""
+
+from __future__ import annotations
+
+from jitgrad.compiler.products.blas_stubs import Scalar, cell_start_ir, cells_ir, words_ir
+from jitgrad.compiler.products.gemm_code import multiply_ir, tiles_ir
+from jitgrad.compiler.products.gemm_steps import STUBS
+from jitgrad.compiler.products.registers import KINDS, Numbers
+
+
+def gemm_tiles_ir(stub: str) -> str:
+    """The module of the tiles that one of `STUBS` calls."""
+    return f"{tiles_ir(_numbers(stub))}\nattributes #0 = {{ nounwind }}\n"
+
+
+def _numbers(stub: str) -> Numbers:
+    return KINDS[next(dtype for dtype, name in STUBS.items() if name == stub)]
+
+
+def gemm_step_ir(stub: str) -> str:
+    """The module of one of `STUBS`, over cells."""
+    numbers = _numbers(stub)
+    kind = Scalar(numbers.type, stub, numbers.size)
+    parts = ("declare i64 @llvm.smin.i64(i64, i64) #0", multiply_ir(numbers), _cell(kind), cells_ir(kind))
+    return "\n".join(parts) + "\nattributes #0 = { nounwind }\n"
+
+
+def _cell(kind: Scalar) -> str:
+    """A tile of C, or of one part of it: the sum over `depth` places from the part's first."""
+    return f"""{cell_start_ir(kind)}
+{words_ir("scratch_slot", "scratch_bytes", "depth")}
+  %fresh = icmp eq i64 %accumulate, 0
+  %first = mul i64 %part, %depth
+  %k_left = sub i64 %k, %first
+  %k_part = call i64 @llvm.smin.i64(i64 %k_left, i64 %depth)
+  %a_down = mul i64 %first, %a_stride
+  %a_shift = select i1 %a_t, i64 %a_down, i64 %first
+  %a_part = getelementptr {kind.type}, ptr %a_ptr, i64 %a_shift
+  %b_down = mul i64 %first, %b_stride
+  %b_shift = select i1 %b_t, i64 %first, i64 %b_down
+  %b_part = getelementptr {kind.type}, ptr %b_ptr, i64 %b_shift
+  %c_rows = mul i64 %part, %m
+  %c_shift = mul i64 %c_rows, %c_stride
+  %c_part = getelementptr {kind.type}, ptr %c_ptr, i64 %c_shift
+  %scratch_entry = getelementptr ptr, ptr %table, i64 %scratch_slot
+  %scratches = load ptr, ptr %scratch_entry
+  %scratch_offset = mul i64 %worker, %scratch_bytes
+  %scratch = getelementptr i8, ptr %scratches, i64 %scratch_offset
+  call void @multiply_{kind.type}(i1 %a_t, i1 %b_t, i64 %m_tile, i64 %n_tile, i64 %k_part, ptr %a_part,
+      i64 %a_stride, ptr %b_part, i64 %b_stride, i1 %fresh, ptr %c_part, i64 %c_stride, ptr %scratch)
+  ret void
+}}"""

@@ -1,0 +1,62 @@
+"""Our own products of two matrices as steps; how they are cut is decided elsewhere (gemm.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jitgrad.compiler.products.blas import BlasStep, Operand, product_block
+from jitgrad.compiler.products.gemv_steps import sum_modules, sum_step
+from jitgrad.compiler.products.product_code import Module, code_modules, product_address
+from jitgrad.compiler.products.registers import KINDS, tile_names
+from jitgrad.compiler.products.short_steps import short_steps
+from jitgrad.spec import dtype_name
+
+STUBS = {"float32": "jitgrad_multiply_f32", "float64": "jitgrad_multiply_f64"}
+
+
+def product_steps(
+    dtype: np.dtype[Any],
+    sizes: tuple[int, int, int],
+    cut: tuple[int, int, int, int, int, int, int, str],
+    operands: tuple[Operand, Operand, Operand],
+    scratch: int,
+    part: int,
+) -> list[BlasStep]:
+    """The steps of a product C = op(A) op(B) of sizes (m, n, k), or a batch of them, cut as a `GemmPlan`
+    says.
+
+    ``scratch`` is the slot of the workers' memory; ``part`` that of the parts of a sum, one after another, else of C.
+    """
+    m, n, k = sizes
+    rows, columns, parts, depth, cells, worker_bytes, batch, form = cut
+    if form != "tiles":
+        return short_steps(dtype, sizes, form, cells, operands, part)
+    a, b, c = operands
+    block = product_block(
+        (0, 0, m, n, k, rows, columns, 0), (a, b, Operand(part, n, (m * n,))), (batch,), (scratch, worker_bytes, depth)
+    )
+    stub = STUBS[dtype_name(dtype)]
+    address = product_address(stub, _text, tile_names(KINDS[dtype_name(dtype)]), _tiles_text)
+    steps = [BlasStep(stub, address, block, cells, min(cells, 64))]
+    if parts > 1:
+        steps.append(sum_step(dtype, part, c.slot, m * n, parts))
+    return steps
+
+
+def product_modules(dtype: np.dtype[Any], has_parts: bool) -> dict[str, Module]:
+    """The modules that `product_steps` refers to."""
+    return code_modules(STUBS[dtype_name(dtype)], _text, _tiles_text) | (sum_modules(dtype) if has_parts else {})
+
+
+def _text(stub: str) -> str:
+    from jitgrad.compiler.products.gemm_cells import gemm_step_ir
+
+    return gemm_step_ir(stub)
+
+
+def _tiles_text(stub: str) -> str:
+    from jitgrad.compiler.products.gemm_cells import gemm_tiles_ir
+
+    return gemm_tiles_ir(stub)

@@ -1,0 +1,84 @@
+"""Our own products of a matrix and a vector, and regions, as steps; how they are cut is decided elsewhere (gemv.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jitgrad.compiler.products.blas import BlasStep, Operand
+from jitgrad.compiler.products.product_code import Module, code_modules, product_address
+from jitgrad.spec import dtype_name
+
+DOTS_STUBS = {"float32": "jitgrad_dots_f32", "float64": "jitgrad_dots_f64"}
+COMBINE_STUBS = {"float32": "jitgrad_combine_f32", "float64": "jitgrad_combine_f64"}
+SUM_STUBS = {"float32": "jitgrad_sum_parts_f32", "float64": "jitgrad_sum_parts_f64"}
+SEQUENCE_STUBS = {"float32": "jitgrad_sequence_f32", "float64": "jitgrad_sequence_f64"}
+BLOCK = ("a_slot", "lda", "x_slot", "y_slot", "columns", "asks")
+"""The words of the block of a product; the distance of rows and columns in elements, and 1 where half of the next chunk
+is asked for, else 0.
+"""
+SUM_BLOCK = ("from_slot", "to_slot", "count", "parts")
+"""The words of the block of a sum of parts."""
+
+
+def vector_steps(
+    dtype: np.dtype[Any],
+    n: int,
+    cut: tuple[int, int, bool, int],
+    operands: tuple[Operand, Operand, Operand],
+    part: int,
+    asks: bool = False,
+) -> list[BlasStep]:
+    """The steps of a product with ``n`` columns, cut as a `GemvPlan` says; the matrix is stored without gaps.
+
+    ``part`` is the slot of the memory for one result per chunk, if the plan asks for any, else that of the result. A
+    product that ``asks`` brings half of the next chunk into the second cache while it works.
+    """
+    rows, columns, combines, chunks = cut
+    a, b, c = operands
+    matrix, vector = (a, b) if n == 1 else (b, a)
+    stub = (COMBINE_STUBS if combines else DOTS_STUBS)[dtype_name(dtype)]
+    block = (matrix.slot, columns, vector.slot, part, columns, int(asks))
+    steps = [BlasStep(stub, _address(stub), block, rows, chunks)]
+    if part != c.slot:
+        steps.append(sum_step(dtype, part, c.slot, columns, chunks))
+    return steps
+
+
+def vector_modules(dtype: np.dtype[Any], combines: bool, is_cut: bool) -> dict[str, Module]:
+    """The modules that `vector_steps` refers to."""
+    stub = (COMBINE_STUBS if combines else DOTS_STUBS)[dtype_name(dtype)]
+    return code_modules(stub, _text, quick_text=_quick_text) | (sum_modules(dtype) if is_cut else {})
+
+
+def sum_modules(dtype: np.dtype[Any]) -> dict[str, Module]:
+    """The modules that `sum_step` refers to."""
+    return code_modules(SUM_STUBS[dtype_name(dtype)], _text)
+
+
+def sum_step(dtype: np.dtype[Any], part: int, to: int, count: int, parts: int) -> BlasStep:
+    """The step that adds ``parts`` results of ``count`` elements, in slot ``part``, to one in slot ``to``."""
+    stub = SUM_STUBS[dtype_name(dtype)]
+    return BlasStep(stub, _address(stub), (part, to, count, parts), count, 1)
+
+
+def sequence_address(dtype: np.dtype[Any]) -> int:
+    """The address of the function that runs kernels one after another."""
+    return _address(SEQUENCE_STUBS[dtype_name(dtype)])
+
+
+def _address(stub: str) -> int:
+    return product_address(stub, _text, quick_text=_quick_text)
+
+
+def _text(stub: str) -> str:
+    from jitgrad.compiler.products.gemv_code import stub_ir
+
+    return stub_ir(stub)
+
+
+def _quick_text(stub: str) -> str:
+    from jitgrad.compiler.products.gemv_code import quick_stub_ir
+
+    return quick_stub_ir(stub)

@@ -1,0 +1,50 @@
+"""Products and convolutions among the steps of a program: their sizes, and the code they will need; how they are cut is
+decided elsewhere (blas.py, gemm.py, gemv.py, conv.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from jitgrad.compiler.fusing.nodes import Convolution, Product
+from jitgrad.compiler.products.blas import stub_modules
+from jitgrad.compiler.products.conv_steps import convolution_modules
+from jitgrad.compiler.products.gemm import plan_product
+from jitgrad.compiler.products.gemm_steps import product_modules
+from jitgrad.compiler.products.gemv import plan_vector_product
+from jitgrad.compiler.products.gemv_steps import vector_modules
+from jitgrad.compiler.products.product_code import Module, begin_modules
+from jitgrad.compiler.products.short_steps import short_modules
+from jitgrad.program import Program
+
+
+def product_sizes(program: Program, item: Product) -> tuple[tuple[int, int, int], int]:
+    """The sizes (m, n, k) of a product, and how many there are in its batch."""
+    a, c = program.specs[item.a].known_shape, program.specs[item.value].known_shape
+    return (c[-2], c[-1], a[-2] if item.transpose_a else a[-1]), math.prod(c[:-2])
+
+
+def begin_products(program: Program, steps: Iterable[object]) -> None:
+    """Begin to compile the code of the products and convolutions among ``steps``; it is wanted when they are bound."""
+    modules: dict[str, Module] = {}
+    for item in steps:
+        if isinstance(item, Convolution):
+            modules |= convolution_modules(program.specs[item.value].dtype, item.form)
+        elif isinstance(item, Product):
+            modules |= _modules_of(program, item)
+    begin_modules(modules)
+
+
+def _modules_of(program: Program, item: Product) -> dict[str, Module]:
+    dtype, (sizes, batch) = program.specs[item.value].dtype, product_sizes(program, item)
+    transposed = item.transpose_a, item.transpose_b
+    vector = plan_vector_product(dtype, sizes, batch, transposed)
+    if vector is not None:
+        return vector_modules(dtype, vector.combines, vector.parts > 0)
+    own = plan_product(dtype, sizes, batch, transposed)
+    if own is None:
+        return stub_modules(dtype)
+    if own.form != "tiles":
+        return short_modules(dtype, own.form, own.parts > 1)
+    return product_modules(dtype, own.parts > 1)
