@@ -267,6 +267,9 @@ class Calls:
                 return runner, traced.results
         traced = self._trace(call, call.leaves, None if model is None else model.follower)
         runner = _followed(model, traced) if model is not None and traced.follower.is_whole else None
+        is_plain = model is not None and pytree.is_plain(call.structure)
+        if model is not None and is_plain and config.verify:
+            model.foreseer.check(call.leaves, tuple(call.statics.values()), partial(self._trace, call), traced)
         if runner is None or model is None:
             name = as_name(self.options.name or self.name)
             runner = Runner(traced.outputs, traced.feeds, traced.effects, name, self.streams)
@@ -274,9 +277,8 @@ class Calls:
             return runner, traced.results
         if not model.runner.is_followed:
             self._models[kind] = model._replace(later=_Model(traced.follower, runner, Foreseer(self.fn, traced)))
-        if pytree.is_plain(call.structure):
-            note = model.foreseer.check if config.verify else model.foreseer.note_followed
-            note(call.leaves, tuple(call.statics.values()), partial(self._trace, call), traced)
+        if is_plain and not config.verify:
+            model.foreseer.note_followed(call.leaves, tuple(call.statics.values()), partial(self._trace, call))
         return runner, traced.results
 
     def _model_of(self, kind: Any) -> _Model | None:

@@ -36,7 +36,9 @@ _BUILTINS: frozenset[Any] = frozenset((
 _MAKERS: frozenset[Any] = frozenset((np.array, np.asarray, np.full, np.ones, np.zeros))
 _IMMUTABLE = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 _DISPATCHED = type(np.sum)
-_REFUSED = ("FORMAT", "CONVERT_VALUE", "BUILD_STRING", "IMPORT", "LOAD_BUILD_CLASS", "GET_A")  # text, classes, awaiting
+_REFUSED = ("FORMAT", "CONVERT_VALUE", "BUILD_STRING", "IMPORT", "LOAD_BUILD_CLASS", "GET_A", "PUSH_EXC")
+"""Beginnings of instructions: text, classes, awaiting; what is done about an error, which may come with an extent."""
+_TELLING = frozenset(("einsum_path",))
 _ABSENT = object()
 
 
@@ -50,6 +52,7 @@ class Constancy(NamedTuple):
     entries: tuple[tuple[Mapping[str, Any], str, Any], ...]
     cells: tuple[tuple[CellType, Any], ...]
     functions: tuple[tuple[FunctionType, CodeType, Any, Any], ...]
+    partials: tuple[tuple[functools.partial[Any], Any, Any, int], ...]
 
     def holds(self) -> bool:
         """Whether all is as it was."""
@@ -57,12 +60,15 @@ class Constancy(NamedTuple):
             if names.get(name, _ABSENT) is not value:
                 return False
         for cell, value in self.cells:
-            if cell.cell_contents is not value:
+            if _contents(cell) is not value:
                 return False
         for fn, code, defaults, named in self.functions:
             if fn.__code__ is not code or fn.__defaults__ is not defaults or fn.__kwdefaults__ is not named:
                 return False
-        return True
+        return all(
+            part.func is func and part.args is args and len(part.keywords) == count
+            for part, func, args, count in self.partials
+        )
 
 
 def constancy_of(*values: Any) -> Constancy:
@@ -70,7 +76,12 @@ def constancy_of(*values: Any) -> Constancy:
     reader = _Reader()
     for value in values:
         reader.read(value)
-    return Constancy(tuple(reader.entries.values()), tuple(reader.cells.values()), tuple(reader.functions.values()))
+    return Constancy(
+        tuple(reader.entries.values()),
+        tuple(reader.cells.values()),
+        tuple(reader.functions.values()),
+        tuple(reader.partials.values()),
+    )
 
 
 class _Reader:
@@ -80,20 +91,23 @@ class _Reader:
         self.entries: dict[tuple[int, str], tuple[Mapping[str, Any], str, Any]] = {}
         self.cells: dict[int, tuple[CellType, Any]] = {}
         self.functions: dict[int, tuple[FunctionType, CodeType, Any, Any]] = {}
+        self.partials: dict[int, tuple[functools.partial[Any], Any, Any, int]] = {}
 
     def read(self, value: Any) -> None:
         """InconstantError unless a value is constant, and tells no extent of a tensor."""
-        if isinstance(value, FunctionType):
+        kind = type(value)
+        if kind is FunctionType:
             self._read_function(value)
-        elif isinstance(value, tuple) and type(value) is tuple:
+        elif kind is tuple:
             for item in value:
                 self.read(item)
-        elif isinstance(value, functools.partial):
+        elif kind is functools.partial:
+            self.partials[id(value)] = value, value.func, value.args, len(value.keywords)
             self.read((value.func, *value.args, *value.keywords.values()))
             for name in value.keywords:
                 self._entry(value.keywords, name)
-        elif isinstance(value, Compiled | Transformed):
-            name = "fn" if isinstance(value, Compiled) else "_call"
+        elif kind is Compiled or kind is Transformed:
+            name = "fn" if kind is Compiled else "_call"
             self.read(self._entry(vars(value), name))
         elif not _is_constant(value):
             raise InconstantError
@@ -105,10 +119,7 @@ class _Reader:
         return value
 
     def _cell(self, cell: CellType) -> Any:
-        try:
-            value = cell.cell_contents
-        except ValueError:  # it is empty
-            raise InconstantError from None
+        value = _contents(cell)
         self.cells[id(cell)] = cell, value
         return value
 
@@ -162,12 +173,19 @@ class _Reader:
         value = self._entry(names, ins.argval)
         if value is _ABSENT:
             value = self._entry(vars(builtins), ins.argval)
-        while isinstance(value, ModuleType):
+        while type(value) is ModuleType:
             after = next(following)
             if after.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
                 raise InconstantError
             value = self._entry(vars(value), after.argval)
         self.read(value)
+
+
+def _contents(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is empty
+        return _ABSENT
 
 
 def _is_ours(fn: FunctionType) -> bool:
@@ -177,13 +195,15 @@ def _is_ours(fn: FunctionType) -> bool:
 def _is_constant(value: Any) -> bool:
     """Whether a value that is no function of Python cannot change, and if called does the same each time."""
     kind = type(value)
-    if kind in _IMMUTABLE or isinstance(value, np.generic | np.dtype):
+    if kind in _IMMUTABLE or isinstance(value, np.dtype):
         return True
+    if isinstance(value, np.generic):
+        return kind.__module__ == "numpy" and not isinstance(value, np.void)
     if isinstance(value, np.ufunc):
         return getattr(np, value.__name__, None) is value
     if kind is _DISPATCHED:
         name = table_name(value)
-        return value in _MAKERS or (name in functions and name not in questions)
+        return value in _MAKERS or (name in functions and name not in questions and name not in _TELLING)
     if isinstance(value, type):
         is_error = value.__module__ == "builtins" and issubclass(value, BaseException)
         return is_error or value in _BUILTINS or (issubclass(value, np.generic) and value.__module__ == "numpy")

@@ -3,20 +3,23 @@
 A function is called for each new shape, for what it does may depend on shapes. It cannot where its code is constant and
 is told no extent (constancy.py); then only code of this package sees extents, which compares them, and makes numbers of
 them by counting elements. What it does with them is tried: the function is traced for small extents that are primes,
-and for large ones that many numbers divide. It must make the same operations each time, with numbers of constants that
-are the same, or products of extents, less one or two, or one over that. From then on, as long as nothing that the code
-reaches has changed, a further trace is the model's with other extents and numbers, and its operations are made when
-somebody looks. With ``verify`` the function is called all the same, and must do what was foreseen.
+and for large ones, far apart, that many numbers divide. It must make the same operations each time, with numbers of
+constants that are the same, or products of extents, less one or two, or one over that. From then on, as long as nothing
+that the code reaches has changed, a further trace is the model's with other extents and numbers, and its operations are
+made when somebody looks. That holds for the order of extents, from the least to the largest, in which it was tried;
+code of this package that chooses by more than the order says so (`told_shape`). With ``verify`` the function is called
+all the same, and must do what was foreseen.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from jitgrad.compiler.likeness import EXACT, UnlikeError, large
+from jitgrad.compiler.likeness import EXACT, Extents, UnlikeError
 from jitgrad.config import Settings, config
 from jitgrad.eagerness import local
 from jitgrad.errors import CompileError
@@ -31,8 +34,12 @@ Probe = Callable[[Sequence[LeafKey], Follower], Traced]
 
 _AFTER = 2  # as many shapes are followed before the function is tried: most functions see two, and no third
 _PRIMES = (67, 71, 73, 79, 83, 89, 97, 101, 103, 107)
-_MULTIPLES = tuple([27720 * prime for prime in _PRIMES])  # of all numbers to 12
+_MULTIPLES = tuple([27720 * prime * 4**k for k, prime in enumerate(_PRIMES)])  # of all numbers to 12
 _MOST_LESS = 2  # degrees of freedom that are taken off a count
+
+
+Order = tuple[int, ...]
+"""Extents of the model in the order of those that stand for them in a call."""
 
 
 class Count(NamedTuple):
@@ -62,7 +69,7 @@ class _Trial(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What a function does for all shapes of a kind, under these settings, while its code is constant."""
+    """What a function does for all shapes of a kind and an order, under these settings, while its code is constant."""
 
     constancy: Constancy
     settings: Settings
@@ -75,37 +82,39 @@ class Foreseer:
     def __init__(self, fn: Callable[..., Any], model: Traced) -> None:
         self._fn = fn
         self._model = model
-        self._followed = 0
-        self._known: _Known | None = None
+        self._followed = Counter[Order]()
+        self._known: dict[Order, _Known] = {}
         self._numbers = tuple([op.id for op in model.inputs])
         self._places = tuple([(t.op.id, t.value_index) for t in model.outputs])
 
-    def note_followed(
-        self, leaves: Sequence[LeafKey], statics: Sequence[Any], probe: Probe, traced: Traced
-    ) -> None:
+    def note_followed(self, leaves: Sequence[LeafKey], statics: Sequence[Any], probe: Probe) -> None:
         """A further call was traced and did what the model did: try the function once there were some."""
-        self._followed += 1
-        if self._followed == _AFTER:
-            self._try(leaves, statics, probe)
+        order = self._order(leaves)
+        self._followed[order] += 1
+        if self._followed[order] == _AFTER:
+            self._try(order, leaves, statics, probe)
 
     def check(self, leaves: Sequence[LeafKey], statics: Sequence[Any], probe: Probe, traced: Traced) -> None:
         """CompileError if what is foreseen for a call that was traced is something else."""
-        if self._known is None:
-            self._try(leaves, statics, probe)
+        order = self._order(leaves)
+        if order not in self._known:
+            self._try(order, leaves, statics, probe)
         foreseen = self.trace(leaves)
         if foreseen is not None:
             foreseen.follower.check_foretold(traced.follower.graph)
 
     def trace(self, leaves: Sequence[LeafKey]) -> Traced | None:
         """The trace of a call; None where it cannot be foreseen."""
-        known = self._known
-        if known is None or local.tapes or known.settings is not config.settings or not known.constancy.holds():
+        if not self._known or local.tapes:
             return None
         model, graph = self._model, Trace()
         follower = graph.follower = Follower(graph, None)
         try:
             follower.relate(model.follower, dict(zip(self._numbers, _shapes(leaves), strict=True)))
             extents = follower.extents.large
+            known = self._known.get(_by_size(extents))
+            if known is None or known.settings is not config.settings or not known.constancy.holds():
+                return None
             numbers = {n: count.value(extents, dtype) for n, (count, dtype) in known.counts.items()}
             given = [*self._numbers, *[number for number, _ in self._places]]
             follower.foretell(model.follower, numbers, given)
@@ -118,28 +127,33 @@ class Foreseer:
 
     # -- trying the function -------------------------------------------------------------------------------------------
 
-    def _try(self, leaves: Sequence[LeafKey], statics: Sequence[Any], probe: Probe) -> None:
+    def _order(self, leaves: Sequence[LeafKey]) -> Order:
+        extents = Extents()
+        for op, shape in zip(self._model.inputs, _shapes(leaves), strict=True):
+            extents.enter(op.outputs[0].shape, shape)
+        return _by_size(extents.large)
+
+    def _try(self, order: Order, leaves: Sequence[LeafKey], statics: Sequence[Any], probe: Probe) -> None:
         from jitgrad.constancy import constancy_of
 
         try:
             values = [key.value for key in leaves if isinstance(key, Static)]
-            self._known = self._tried(constancy_of(self._fn, *values, *statics), leaves, probe)
+            self._known[order] = self._tried(constancy_of(self._fn, *values, *statics), order, leaves, probe)
         except CompileError:
             raise
         except Exception:  # of the function, too: extents that go with one another are primes that do not
-            self._known = None
+            self._known.pop(order, None)
 
-    def _tried(self, constancy: Constancy, leaves: Sequence[LeafKey], probe: Probe) -> _Known:
-        """What the function does for all shapes; UnlikeError where that is not known."""
+    def _tried(self, constancy: Constancy, order: Order, leaves: Sequence[LeafKey], probe: Probe) -> _Known:
+        """What the function does for all shapes of an order; UnlikeError where that is not known."""
         model, settings = self._model, config.settings
         graph = model.follower.graph
         if graph.tells_extents or graph.closed_over or model.effects or None in model.results.slots:
             raise UnlikeError
         rows = model.follower.whole.rows
         shapes = [shape for number in self._numbers for shape, _, _ in rows[number].outputs]
-        extents = sorted(set[int]().union(*map(large, shapes)))
-        trials = [self._trial(leaves, shapes, extents, others, probe) for others in (_PRIMES, _MULTIPLES)]
-        trials.append(_Trial({n: n for n in extents}, trials[0].follower))
+        trials = [self._trial(leaves, shapes, order, others, probe) for others in (_PRIMES, _MULTIPLES)]
+        trials.append(_Trial({n: n for n in order}, trials[0].follower))
         counts = {}
         for number, row in enumerate(rows):
             values = [trial.follower.number_of(number) for trial in trials[:2]] if row.number is not None else []
@@ -148,12 +162,12 @@ class Foreseer:
         return _Known(constancy, settings, counts)
 
     def _trial(
-        self, leaves: Sequence[LeafKey], shapes: Sequence[tuple[int, ...]], extents: Sequence[int],
-        others: Sequence[int], probe: Probe,
+        self, leaves: Sequence[LeafKey], shapes: Sequence[tuple[int, ...]], order: Order, others: Sequence[int],
+        probe: Probe,
     ) -> _Trial:  # fmt: skip
-        if len(extents) > len(others):
+        if len(order) > len(others):
             raise UnlikeError
-        there = dict(zip(extents, others, strict=False))
+        there = dict(zip(order, others, strict=False))
         renamed = iter([tuple([there.get(n, n) for n in shape]) for shape in shapes])
         keys = [key if isinstance(key, Static) else _reshaped(key, next(renamed)) for key in leaves]
         traced = probe(keys, self._model.follower)
@@ -163,6 +177,10 @@ class Foreseer:
         if not is_like or (results.slots, results.structure) != (before.slots, before.structure):
             raise UnlikeError
         return _Trial(there, traced.follower)
+
+
+def _by_size(extents: Mapping[int, int]) -> Order:
+    return tuple(sorted(extents, key=extents.__getitem__))
 
 
 def _shapes(leaves: Sequence[LeafKey]) -> list[tuple[int, ...]]:

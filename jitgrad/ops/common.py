@@ -278,3 +278,13 @@ def refuse_options(name: str, **options: Any) -> None:
     for key, value in options.items():
         if value is not None and not (key == "order" and value == "K"):
             raise unsupported(name, f" with {key}={value!r}")
+
+
+def told_shape(x: Any) -> tuple[int, ...]:
+    """The known shape of a tensor or an array, for code that chooses operations by its extents: the function that is
+    traced is then called for every shape.
+    """
+    if isinstance(x, Tensor):
+        x.op.graph.tells_extents = True
+        return x.spec.known_shape
+    return np.shape(x)

@@ -12,7 +12,7 @@ import numpy as np
 from jitgrad.errors import ShapeError
 from jitgrad.graph import Tensor
 from jitgrad.operators import function
-from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype, refuse_options
+from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype, refuse_options, told_shape
 from jitgrad.ops.contraction import contract
 
 Term = tuple[Tensor, str]
@@ -98,7 +98,7 @@ def _path(terms: Sequence[Term], output: str) -> list[tuple[int, ...]]:
     if len(terms) < 3:
         return [tuple(range(len(terms)))]
     subscripts = ",".join(labels for _, labels in terms) + "->" + output
-    arrays = [np.broadcast_to(np.empty(()), x.spec.known_shape) for x, _ in terms]
+    arrays = [np.broadcast_to(np.empty(()), told_shape(x)) for x, _ in terms]
     return list(np.einsum_path(subscripts, *arrays, optimize="greedy")[0][1:])
 
 

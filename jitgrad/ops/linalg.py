@@ -17,7 +17,7 @@ from jitgrad.errors import ShapeError
 from jitgrad.graph import Tensor, apply, apply_one
 from jitgrad.opdef import Library, Params, Specs, define
 from jitgrad.operators import function
-from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype, unsupported
+from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype, told_shape, unsupported
 from jitgrad.spec import TensorSpec, shape_text
 
 
@@ -275,7 +275,7 @@ def _svd_vjp(gs: Any, outs: Any, a: Tensor) -> Any:
     inner_u, inner_v = ut @ gu, vh @ _turned(gvh)
     middle = gaps * (inner_u - _turned(inner_u)) * row + column * (gaps * (inner_v - _turned(inner_v)))
     result = u @ (middle + _diagonal_matrix(gs_)) @ vh
-    m, n = a.spec.known_shape[-2:]
+    m, n = told_shape(a)[-2:]
     if m > n:
         result = result + ((gu - u @ inner_u) / row) @ vh
     if n > m:
@@ -321,7 +321,7 @@ def _infer_qr(specs: Specs, params: Params) -> Specs:
 def _qr_vjp(gs: Any, outs: Any, a: Tensor) -> Any:
     """``A = Q R``; of a matrix with more columns than rows ``A = [X Y] = Q [U V]``, where ``V = Q.T Y``."""
     (gq, gr), (q, r) = gs, outs
-    m, n = a.spec.known_shape[-2:]
+    m, n = told_shape(a)[-2:]
     if m >= n:
         return _tall_qr_gradient(gq, gr, q, r)
     gu, gv = gr[..., :m], gr[..., m:]
@@ -361,7 +361,7 @@ def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None
     if rcond is not None or rtol is not None or hermitian:
         raise unsupported("linalg.pinv", " with a cutoff of singular values")
     xt = _turned(x)
-    m, n = x.spec.known_shape[-2:]
+    m, n = told_shape(x)[-2:]
     return solve(xt @ x, xt) if m >= n else _turned(solve(x @ xt, x))
 
 

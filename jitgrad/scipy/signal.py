@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from jitgrad.control.functions import scan
 from jitgrad.dispatch import unsupported
 from jitgrad.errors import ShapeError
 from jitgrad.operators import call
-from jitgrad.ops.common import as_tensor
+from jitgrad.ops.common import as_tensor, told_shape
 from jitgrad.scipy.lifting import like_scipy, rest_of
 
 __all__ = ["convolve", "convolve2d", "correlate", "correlate2d", "fftconvolve", "lfilter"]
@@ -25,7 +26,7 @@ def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> An
     overlap in whole ("valid"). Of vectors and with ``method="direct"`` by sums, else by Fourier transforms.
     """
     x, y = _pair("convolve", in1, in2)
-    if mode == "valid" and any(n < m for n, m in zip(x.shape, y.shape, strict=True)):
+    if mode == "valid" and _is_within(x, y):
         x, y = y, x
     by_sums = x.ndim == 1 or method == "direct"
     return _cut((_summed if by_sums else _transformed)(x, y), x.shape, y.shape, mode)
@@ -37,7 +38,7 @@ def fftconvolve(in1: Any, in2: Any, mode: str = "full", axes: Any = None) -> Any
     x, y = _pair("fftconvolve", in1, in2)
     if axes is not None and sorted(np.atleast_1d(axes) % x.ndim) != list(range(x.ndim)):
         raise unsupported(f"scipy.signal.fftconvolve with axes={axes!r}")
-    if mode == "valid" and any(n < m for n, m in zip(x.shape, y.shape, strict=True)):
+    if mode == "valid" and _is_within(x, y):
         x, y = y, x
     return _cut(_transformed(x, y), x.shape, y.shape, mode)
 
@@ -46,7 +47,7 @@ def fftconvolve(in1: Any, in2: Any, mode: str = "full", axes: Any = None) -> Any
 def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> Any:
     """``out[k] = sum_l in1[l] conj(in2[l - k + n - 1])``: the convolution with ``in2`` turned round."""
     x, y = _pair("correlate", in1, in2)
-    is_inside = mode == "valid" and any(n < m for n, m in zip(x.shape, y.shape, strict=True))
+    is_inside = mode == "valid" and _is_within(x, y)
     turned = convolve(x, np.conjugate(np.flip(y)), mode, method)
     return np.conjugate(np.flip(convolve(y, np.conjugate(np.flip(x)), mode, method))) if is_inside else turned
 
@@ -76,11 +77,15 @@ def _pair(name: str, in1: Any, in2: Any) -> tuple[Any, Any]:
     return as_tensor(x, dtype), as_tensor(y, dtype)
 
 
+def _is_within(x: Any, y: Any) -> bool:
+    return any(n < m for n, m in zip(told_shape(x), told_shape(y), strict=True))
+
+
 def _summed(x: Any, y: Any) -> Any:
     """The full convolution, a shifted product for each element of the smaller array."""
     if x.ndim == 1:
         return np.convolve(x, y)
-    x, y = (x, y) if x.size >= y.size else (y, x)
+    x, y = (y, x) if math.prod(told_shape(x)) < math.prod(told_shape(y)) else (x, y)
     full = [n + m - 1 for n, m in zip(x.shape, y.shape, strict=True)]
     wide = np.pad(x, [(m - 1, m - 1) for m in y.shape])
     terms = []
@@ -114,7 +119,7 @@ def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None) -> Any:
     the first sample, also the state after the last one.
     """
     b, a = np.atleast_1d(b) / np.atleast_1d(a)[0], np.atleast_1d(a) / np.atleast_1d(a)[0]
-    order = max(b.shape[0], a.shape[0]) - 1
+    order = max(told_shape(b)[0], told_shape(a)[0]) - 1
     b, a = np.pad(b, (0, order + 1 - b.shape[0])), np.pad(a, (0, order + 1 - a.shape[0]))
     samples = np.moveaxis(x, axis, 0)
     if zi is None:

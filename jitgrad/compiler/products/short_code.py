@@ -260,25 +260,7 @@ def _down(kind: Numbers, stub: str) -> str:
   %line = mul i64 %q, {kind.lanes}
 {at_ir("to", kind, "%panel", "%line")}
   call void @{turn}(ptr %from, i64 %lda, i64 %s, i64 %last, i64 %square_left, ptr %to)"""
-    column = f"""
-  %columns_left = sub i64 %n, %j
-  %fits = icmp sle i64 %columns_left, {FEW}
-  %is_few = or i1 %is_thin, %fits
-  %columns = select i1 %is_few, i64 {FEW}, i64 {WIDE}
-  %final = sub i64 %n, %columns
-{min_ir("begin", "%j", "%final")}
-  %skipped = sub i64 %j, %begin
-{at_ir("b_at", kind, "%b_rows", "%begin")}
-  %sums_offset = mul i64 %begin, {kind.lanes}
-{at_ir("sums_at", kind, "%sums", "%sums_offset")}
-  br i1 %is_few, label %make_few, label %make_wide
-make_few:
-  call void @{few}(ptr %panel, ptr %b_at, i64 %ldb, i64 %places, ptr %sums_at, i64 %skipped)
-  br label %made
-make_wide:
-  call void @{wide}(ptr %panel, ptr %b_at, i64 %ldb, i64 %places, ptr %sums_at, i64 %skipped)
-  br label %made
-made:"""
+    column = _some_columns(kind, few, wide)
     block = f"""
   %places_left = sub i64 %hi, %p
 {min_ir("places", "%places_left", str(_PLACES))}
@@ -322,3 +304,26 @@ define void @{stub}({_KERNEL}) #0 {{
 {loop_ir("s", "%m", str(kind.lanes), slices)}
   ret void
 }}"""
+
+
+def _some_columns(kind: Numbers, few: str, wide: str) -> str:
+    """The sums of the columns from ``j`` on, by the narrow tile or the wide one, carried on over a block of places."""
+    return f"""
+  %columns_left = sub i64 %n, %j
+  %fits = icmp sle i64 %columns_left, {FEW}
+  %is_few = or i1 %is_thin, %fits
+  %columns = select i1 %is_few, i64 {FEW}, i64 {WIDE}
+  %final = sub i64 %n, %columns
+{min_ir("begin", "%j", "%final")}
+  %skipped = sub i64 %j, %begin
+{at_ir("b_at", kind, "%b_rows", "%begin")}
+  %sums_offset = mul i64 %begin, {kind.lanes}
+{at_ir("sums_at", kind, "%sums", "%sums_offset")}
+  br i1 %is_few, label %make_few, label %make_wide
+make_few:
+  call void @{few}(ptr %panel, ptr %b_at, i64 %ldb, i64 %places, ptr %sums_at, i64 %skipped)
+  br label %made
+make_wide:
+  call void @{wide}(ptr %panel, ptr %b_at, i64 %ldb, i64 %places, ptr %sums_at, i64 %skipped)
+  br label %made
+made:"""
