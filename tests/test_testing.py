@@ -42,6 +42,17 @@ def test_wrong_gradients_fail(fn: Any, order: int) -> None:
         check_gradients(fn, X)
 
 
+@jg.custom_gradient
+def constant_with_rounded_slope(x: Any) -> Any:
+    return 0 * x + 1, lambda g: 1e-17 * g
+
+
+@pytest.mark.quick
+def test_numerical_slopes_are_known_to_a_unit_in_the_last_place() -> None:
+    """The values at all points are the same here, so that the numerical slope is zero, and its estimated error."""
+    check_gradients(constant_with_rounded_slope, X, order=1)
+
+
 @pytest.mark.quick
 def test_kinks_are_too_rough() -> None:
     with pytest.raises(AssertionError, match=r"too rough|wrong at order"):
