@@ -154,7 +154,7 @@ def test_what_products_serve_for(monkeypatch: pytest.MonkeyPatch, lanes: int) ->
         x, w = rng.standard_normal((2, channels, 6, 7)), rng.standard_normal((8, channels, 3, 2))
         f = jg.compile(jg.grad(lambda x, w: np.sum(np.sin(nn.conv2d(x, w, padding=1))), (0, 1)))
         (stage, given), *_ = f.stages(x.astype("f4"), w.astype("f4"))
-        program = stage.executable(given).program
+        program = stage.executable(given).source
         with monkeypatch.context() as patch:
             patch.setattr(conv, "vector_bytes", lambda: lanes)
             simple = simplify(program)
