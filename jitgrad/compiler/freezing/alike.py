@@ -53,8 +53,8 @@ Numbers = dict[int, Array]
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
 
-def _bytes_of(number: Array) -> tuple[str, bytes]:
-    return number.dtype.str, number.tobytes()
+def _bytes_of(number: Array) -> tuple[np.dtype[Any], bytes]:
+    return number.dtype, number.tobytes()
 
 
 def _is_part(number: Array) -> bool:
@@ -63,16 +63,17 @@ def _is_part(number: Array) -> bool:
     return 0 < value < 1 and math.frexp(value)[0] == 0.5
 
 
-def _check_numbers(old: Numbers, new: Numbers, divisors: Set[int]) -> None:
-    """UnlikeError unless equal numbers are equal in both programs, and those that differ are plain ones of one sign."""
-    there: dict[Any, Any] = {}
-    back: dict[Any, Any] = {}
-    for v, a in old.items():
-        b = new.get(v, a)
-        key, other = _bytes_of(a), _bytes_of(b)
-        if there.setdefault(key, other) != other or back.setdefault(other, key) != key:
-            raise UnlikeError
-        if key != other and (is_named(a.item()) or is_named(b.item()) or (a < 0) != (b < 0)):
+def _check_numbers(old: Numbers, keys: Mapping[int, Any], new: Numbers, divisors: Set[int]) -> None:
+    """UnlikeError unless equal numbers are equal in both programs, and those that differ are plain ones of one sign;
+    ``new`` has only those that differ, ``keys`` say of all which are equal.
+    """
+    there = {keys[v]: _bytes_of(b) for v, b in new.items()}
+    kept = {key for v, key in keys.items() if v not in new}
+    if len(set(there.values())) != len(there) or not kept.isdisjoint((*there, *there.values())):
+        raise UnlikeError
+    for v, b in new.items():
+        a = old[v]
+        if there[keys[v]] != _bytes_of(b) or is_named(a.item()) or is_named(b.item()) or (a < 0) != (b < 0):
             raise UnlikeError
         if v in divisors and _is_part(a) != _is_part(b):
             raise UnlikeError
@@ -179,6 +180,7 @@ class Template(NamedTuple):
     params: tuple[Params | None, ...]
     folds: tuple[_Fold, ...]
     numbers: Numbers
+    number_keys: Mapping[int, Any]
     divisors: frozenset[int]
     changes: tuple[_Change, ...]
     new_specs: tuple[TensorSpec | None, ...]
@@ -242,7 +244,7 @@ def make_template(
     divisors = frozenset(ins.inputs[1] for ins in source.instructions if ins.op.name == "divide")
     params = tuple([params_of(ins.params) for ins in source.instructions])
     return Template(
-        source, simplified, freeze, params, folds, numbers, divisors,
+        source, simplified, freeze, params, folds, numbers, {v: _bytes_of(a) for v, a in numbers.items()}, divisors,
         tuple(c for c in changes if c.number in interpreted or not _is_settled(c, simplified.instructions[c.number])),
         tuple(spec if v in used else None for v, spec in new), tuple(checked), looked,
         frozenset(interpreted), None if interpreted else _formulas(source, simplified, changes, numbers),
@@ -382,7 +384,7 @@ def changed_numbers(template: Template, specs: Sequence[TensorSpec], constant: C
         if found.tobytes() != old[fold.value].tobytes():
             changed[fold.value] = known[fold.value] = found
     if changed:
-        _check_numbers(old, changed, template.divisors)
+        _check_numbers(old, template.number_keys, changed, template.divisors)
     return changed
 
 

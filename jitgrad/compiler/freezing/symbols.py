@@ -17,6 +17,10 @@ from typing import Any, NamedTuple
 
 Step = tuple[Callable[..., Any], int, int]
 """A function, and the places of what it is called with; the second is -1 for a function of one."""
+Take = Callable[[Any], tuple[Any, ...]]
+"""Gives the values at some places."""
+Conditions = tuple[Callable[..., Any], Take, Take, list[Any]]
+"""Questions of one kind: what gives their first operands, what gives the second ones, and the answers."""
 
 
 def _bit_length(n: int, _: Any = None) -> int:
@@ -30,7 +34,7 @@ class Notes:
         self.values: list[Any] = list(values)
         self.count = len(self.values)
         self.steps: list[tuple[int, Step]] = []
-        self.parts: list[tuple[int, Callable[[Any], Any]]] = []
+        self.parts: list[tuple[int, list[int]]] = []
         self.asked: dict[tuple[Callable[..., Any], int, int], Any] = {}
         self._places: dict[Any, int] = {}
 
@@ -72,11 +76,32 @@ class Notes:
     def formula(self, result: Any) -> Formula:
         """How a result, of nested tuples with symbols in them, follows from the numbers given."""
         end = self._tuple(result)
-        conditions = tuple([(fn, a, b, answer) for (fn, a, b), answer in self.asked.items()])
-        fixed = self.values.copy()
-        for place in (*range(self.count), *[place for place, _ in self.steps]):
-            fixed[place] = None
-        return Formula(self.count, tuple(fixed), tuple(self.steps), conditions, tuple(self.parts), end)
+        steps = self._needed(end)
+        made = {*range(self.count), *[place for place, _ in self.steps], *[place for place, _ in self.parts]}
+        fixed = [place for place in range(len(self.values)) if place not in made]
+        order = [*range(self.count), *fixed, *[place for place, _ in (*steps, *self.parts)]]
+        at = {place: number for number, place in enumerate(order)} | {-1: -1}
+        conditions: dict[Callable[..., Any], list[tuple[int, int, Any]]] = {}
+        for (fn, a, b), answer in self.asked.items():
+            conditions.setdefault(fn, []).append((at[a], at[b], answer))
+        return Formula(
+            tuple([self.values[place] for place in fixed]),
+            tuple([(fn, at[a], at[b]) for _, (fn, a, b) in steps]),
+            tuple([_conditions_of(fn, rows) for fn, rows in conditions.items()]),
+            tuple([_taken([at[place] for place in places]) for _, places in self.parts]),
+            at[end],
+        )
+
+    def _needed(self, end: int) -> list[tuple[int, Step]]:
+        """The steps that lead to the result or to what was asked."""
+        wanted = {end, *[place for _, *places in self.asked for place in places]}
+        wanted.update(*[places for _, places in self.parts])
+        needed = []
+        for place, step in reversed(self.steps):
+            if place in wanted:
+                wanted.update(step[1:])
+                needed.append((place, step))
+        return needed[::-1]
 
     def _tuple(self, value: Any) -> int:
         """The place of a nested tuple, which is put together anew where it holds symbols."""
@@ -88,8 +113,7 @@ class Notes:
             raise TypeError(f"a {type(value).__name__} with symbols in it")
         places = [self._tuple(item) for item in value]
         self.values.append(None)
-        make = operator.itemgetter(*places) if len(places) > 1 else _alone(*places)
-        self.parts.append((len(self.values) - 1, make))
+        self.parts.append((len(self.values) - 1, places))
         return len(self.values) - 1
 
     def _kept(self, value: Any) -> int:
@@ -97,8 +121,17 @@ class Notes:
         return len(self.values) - 1
 
 
-def _alone(place: int) -> Callable[[Any], tuple[Any]]:
-    return lambda values: (values[place],)
+def _taken(places: Sequence[int]) -> Take:
+    """Gives the values at some places as a tuple."""
+    if len(places) == 1:
+        [place] = places
+        return lambda values: (values[place],)
+    return operator.itemgetter(*places) if places else lambda _: ()
+
+
+def _conditions_of(fn: Callable[..., Any], rows: Sequence[tuple[int, int, Any]]) -> Conditions:
+    firsts, seconds, answers = zip(*rows, strict=True)
+    return fn, _taken(firsts), _taken(seconds), list(answers)
 
 
 def _holds_symbols(value: Any) -> bool:
@@ -106,31 +139,30 @@ def _holds_symbols(value: Any) -> bool:
 
 
 class Formula(NamedTuple):
-    """A computation of so many numbers ``given``: values that are fixed, by place; steps; conditions; tuples that are
-    put together of values; the place of the result.
+    """A computation of some numbers: values that are fixed, which lie behind them; steps, whose results come next;
+    conditions; tuples that are put together of values; the place of the result.
     """
 
-    given: int
     fixed: tuple[Any, ...]
-    steps: tuple[tuple[int, Step], ...]
-    conditions: tuple[tuple[Callable[..., Any], int, int, Any], ...]
-    parts: tuple[tuple[int, Callable[[Any], Any]], ...]
+    steps: tuple[Step, ...]
+    conditions: tuple[Conditions, ...]
+    parts: tuple[Take, ...]
     end: int
 
     def value(self, numbers: Sequence[Any]) -> Any:
         """The result for numbers; None where a condition has another answer."""
-        values: list[Any] = list(self.fixed)
-        values[: self.given] = numbers
+        values = [*numbers, *self.fixed]
+        add = values.append
         try:
-            for place, (fn, a, b) in self.steps:
-                values[place] = fn(values[a]) if b < 0 else fn(values[a], values[b])
+            for fn, a, b in self.steps:
+                add(fn(values[a]) if b < 0 else fn(values[a], values[b]))
         except (ArithmeticError, ValueError):  # a step that a condition keeps from being done
             return None
-        for fn, a, b, answer in self.conditions:
-            if fn(values[a], values[b]) != answer:
+        for fn, firsts, seconds, answers in self.conditions:
+            if list(map(fn, firsts(values), seconds(values))) != answers:
                 return None
-        for place, make in self.parts:
-            values[place] = make(values)
+        for make in self.parts:
+            add(make(values))
         return values[self.end]
 
 
