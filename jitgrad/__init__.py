@@ -1,8 +1,10 @@
 """jitgrad's public names, and nothing else: NumPy functions differentiated, their whole gradients fused."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from jitgrad import nn as nn
 from jitgrad import numpy as numpy
-from jitgrad import optimize as optimize
 from jitgrad import scipy as scipy
 from jitgrad.aggregation import AggregationMethod
 from jitgrad.building import colocate_with, control_dependencies, device, name_scope
@@ -53,7 +55,6 @@ from jitgrad.hessians import hessian_vector_product, hessians
 from jitgrad.ops.creation import constant, placeholder
 from jitgrad.ops.slices import IndexedSlices
 from jitgrad.ops.state import Variable, group
-from jitgrad.profiler import Profile, compare, profile
 from jitgrad.registering import not_differentiable, register_gradient
 from jitgrad.scopes import jit_scope
 from jitgrad.session import Session
@@ -70,6 +71,11 @@ from jitgrad.transforms import (
     value_and_grad,
     vjp,
 )
+
+if TYPE_CHECKING:
+    from jitgrad import optimize as optimize
+    from jitgrad.profiler.comparing import compare
+    from jitgrad.profiler.profile import Profile, profile
 
 __version__ = "0.1.0"
 
@@ -162,6 +168,17 @@ __all__ = [
     "vjp",
     "while_loop",
 ]
+
+_LATER = dict.fromkeys(("profiler", "Profile", "compare", "profile"), "profiler") | {"optimize": "optimize"}
+
+
+def __getattr__(name: str) -> Any:
+    """What few scripts ask for is loaded when they do: it took an eighth of the import."""
+    if name not in _LATER:
+        raise AttributeError(f"module 'jitgrad' has no attribute {name!r}")
+    module = import_module(f"jitgrad.{_LATER[name]}")
+    globals()[name] = found = getattr(module, name, module)
+    return found
 
 
 def __dir__() -> list[str]:

@@ -207,12 +207,15 @@ def test_compiler_knows_no_ops() -> None:
 
 
 def test_jitgrad_imports_no_code_generator(capsys: pytest.CaptureFixture[str]) -> None:
-    """`import jitgrad` loads neither numba, llvmlite nor scipy; how long it takes beside NumPy is printed."""
+    """`import jitgrad` loads neither numba, llvmlite nor scipy, nor the profiler; how long it takes beside NumPy is
+    printed.
+    """
     code = """
 import json, sys, time
 t0 = time.perf_counter(); import numpy; t1 = time.perf_counter(); import jitgrad; t2 = time.perf_counter()
 heavy = {"numba", "llvmlite", "scipy", "optree", "platformdirs", "threadpoolctl"}
 heavy = sorted(heavy & {m.split(".")[0] for m in sys.modules})
+heavy += sorted({"jitgrad.profiler", "jitgrad.optimize"} & set(sys.modules))
 print(json.dumps([heavy, t1 - t0, t2 - t1]))
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT.parent)
