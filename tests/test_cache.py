@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from step_kernels import unique
 
+import jitgrad as jg
 from jitgrad.compiler.machine import cache as cache_module
-from jitgrad.compiler.machine import native
+from jitgrad.compiler.machine import native, stamp
 from jitgrad.compiler.machine.cache import KernelCache, cache_key, compile_cached, kernel_cache, pack, unpack
 from jitgrad.config import config
 
@@ -225,3 +226,10 @@ def test_a_pipe_in_place_of_a_file_is_passed_over(tmp_path: Path) -> None:
 
     os.mkfifo(tmp_path / "kernel.o")
     assert _contents(tmp_path / "kernel.o") is None
+
+
+def test_all_that_makes_code_is_part_of_the_stamp() -> None:
+    """Else a plan or a step made by another version of the compiler would be found again."""
+    package = Path(jg.__file__).parent
+    folders = {file.parent for file in (package / "compiler").rglob("*.py")}
+    assert {str(folder.relative_to(package)) for folder in folders} <= set(stamp._FOLDERS)
