@@ -13,6 +13,7 @@ from step_kernels import Call
 import jitgrad as jg
 from jitgrad.compiler.driver.runtime import runtime
 from jitgrad.compiler.freezing.bind import BoundCluster
+from jitgrad.compiler.machine import compilation
 from jitgrad.compiler.machine.compilation import vector_bytes
 from jitgrad.compiler.products import gemm
 from jitgrad.compiler.products.blas import Operand
@@ -156,7 +157,7 @@ def test_values_and_gradients() -> None:
 
 def test_what_is_left_to_blas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    monkeypatch.setattr(gemm, "vector_bytes", lambda: 64)
+    monkeypatch.setattr(compilation, "vector_bytes", lambda: 64)
 
     def is_ours(sizes: tuple[int, int, int], turned: bool, batch: int = 1, dtype: str = "f4") -> bool:
         return gemm.plan_product(np.dtype(dtype), sizes, batch, (False, turned)) is not None
@@ -182,5 +183,5 @@ def test_what_is_left_to_blas(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_ours((1, 10000, 500), True)
     assert not is_ours((16, 10000, 5), True)
     assert not is_ours((20, 10000, 50), True)
-    monkeypatch.setattr(gemm, "vector_bytes", lambda: 32)
+    monkeypatch.setattr(compilation, "vector_bytes", lambda: 32)
     assert not is_ours((16, 10000, 50), True)

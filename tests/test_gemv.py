@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from step_kernels import Call
 
 from jitgrad.compiler.driver.runtime import runtime
+from jitgrad.compiler.machine import compilation
 from jitgrad.compiler.machine.compilation import vector_bytes
 from jitgrad.compiler.products import gemv
 from jitgrad.compiler.products.blas import Operand
@@ -105,7 +106,7 @@ def test_infinity_and_nan_stay_where_they_belong() -> None:
 
 
 def test_what_is_left_to_blas(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gemv, "vector_bytes", lambda: 64)
+    monkeypatch.setattr(compilation, "vector_bytes", lambda: 64)
     f8 = np.dtype("f8")
     assert gemv.plan_vector_product(f8, (1000, 1, 10), 1, (False, False)) is not None
     monkeypatch.setattr(gemv, "_LEAST_BYTES", 100_000)
@@ -119,5 +120,5 @@ def test_what_is_left_to_blas(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gemv.plan_vector_product(f8, (60, 1, 1000), 1, (False, False)) is None
     assert gemv.plan_vector_product(f8, (300, 1, 100000), 1, (False, False)) is None
     assert gemv.plan_vector_product(np.dtype("i8"), (1000, 1, 10), 1, (False, False)) is None
-    monkeypatch.setattr(gemv, "vector_bytes", lambda: 32)
+    monkeypatch.setattr(compilation, "vector_bytes", lambda: 32)
     assert gemv.plan_vector_product(f8, (1000, 1, 10), 1, (False, False)) is None

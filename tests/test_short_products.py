@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from step_kernels import Call
 
 from jitgrad.compiler.driver.runtime import runtime
+from jitgrad.compiler.machine import compilation
 from jitgrad.compiler.machine.compilation import vector_bytes
 from jitgrad.compiler.products import gemm
 from jitgrad.compiler.products.blas import Operand
@@ -83,8 +84,9 @@ def test_infinities_and_nan_stay_in_their_places() -> None:
             np.testing.assert_allclose(multiply(a, b, turned), a @ (b.T if turned else b), rtol=1e-5)
 
 
-def test_which_products_are_short() -> None:
+def test_which_products_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows that nearly fill the lanes, and columns that nearly fill registers."""
+    monkeypatch.setattr(compilation, "vector_bytes", lambda: 64)
 
     def form(dtype: str, m: int, short: int, turned: bool, ta: bool = False) -> str | None:
         sizes = (m, 10_000, short) if turned else (m, short, 10_000)

@@ -10,10 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jitgrad.compiler.machine.compilation import vector_bytes
-from jitgrad.compiler.products.registers import KINDS
+from jitgrad.compiler.products.registers import LINE, Numbers, kinds
 
-TALL = 8  # rows of a tile
 _IMAGE_BYTES = 1 << 18  # of the copy of a band: it stays in the second cache, with as much of the result
 _PANEL_BYTES = 1 << 14  # of the weights that a row of tiles reads again and again
 _PARTS_BYTES = 1 << 23
@@ -21,7 +19,6 @@ _FEWEST_CELLS = 8
 _MOST_CHUNKS = 64
 _MOST_PARTS = 16
 _CHUNK = 1_000_000  # multiplications of float32: 20 us
-_LINE = 64
 _LEAST_FILLED = 4  # one in so many places of a tile
 
 
@@ -67,33 +64,41 @@ class ConvPlan(NamedTuple):
     parts_bytes: int
 
 
+def tile_rows(kind: Numbers) -> int:
+    """Rows of a tile: with three registers each, three quarters of all hold sums."""
+    return kind.registers // 4
+
+
 def is_own(dtype: np.dtype[Any], form: str, g: Geometry) -> bool:
-    """Whether a convolution is done here: on registers of 64 bytes, of something; and filters where tiles are filled.
+    """Whether a convolution is done here: on registers of 32 bytes or more, of something; and filters where tiles are
+    filled.
 
     Without the last, the weights' gradient for 3 channels in 16 lanes takes 1.36 ms in place of 0.41 by products (32
-    images of 32 x 32, 16 results); for 16 channels and 2 results in 8 rows 0.57 in place of 1.43.
+    images of 32 x 32, 16 results), for one channel in 8 lanes 1.25 in place of 0.66 (windows of 5 x 5; Zen 3); for 16
+    channels and 2 results in 8 rows 0.57 in place of 1.43.
     """
     is_empty = 0 in (g.n, g.channels, g.outputs, g.taps, *g.out)
-    if dtype.name not in KINDS or vector_bytes() < _LINE or is_empty:
+    kind = kinds().get(dtype.name)
+    if kind is None or is_empty:
         return False
-    places = _up(g.channels, KINDS[dtype.name].lanes) * _up(g.outputs, TALL)
+    places = _up(g.channels, kind.lanes) * _up(g.outputs, tile_rows(kind))
     return form == "windows" or g.channels * g.outputs * _LEAST_FILLED >= places
 
 
 def plan_windows(dtype: np.dtype[Any], g: Geometry) -> ConvPlan:
     """How a convolution is cut: in bands of rows of an example, each done with some channels at a time."""
-    kind = KINDS[dtype.name]
-    most = max(1, _PANEL_BYTES // (TALL * g.taps * kind.size))
+    kind = kinds()[dtype.name]
+    most = max(1, _PANEL_BYTES // (tile_rows(kind) * g.taps * kind.size))
     for band in _bands(g):
         pitch = g.out[1] + g.halo[1]
-        plane = _odd_lines((band + g.halo[0]) * pitch, kind.lanes)
-        ldc = _odd_lines((band - 1) * pitch + g.out[1], kind.lanes)
+        plane = _odd_lines((band + g.halo[0]) * pitch, kind.line)
+        ldc = _odd_lines((band - 1) * pitch + g.out[1], kind.line)
         at_once = min(g.channels, most, max(1, _IMAGE_BYTES // (plane * kind.size)))
-        flat = _up(g.outputs, TALL) * ldc * kind.size
+        flat = _up(g.outputs, tile_rows(kind)) * ldc * kind.size
         if band == 1 or (flat <= _IMAGE_BYTES and at_once * plane * kind.size <= _IMAGE_BYTES):
             break
-    image_at = _up(at_once * g.taps * 8, _LINE)
-    flat_at = image_at + _up((at_once * plane + 4 * kind.lanes) * kind.size, _LINE)
+    image_at = _up(at_once * g.taps * 8, LINE)
+    flat_at = image_at + _up((at_once * plane + 4 * kind.lanes) * kind.size, LINE)
     words = _words(g, band, pitch, plane, at_once, ldc, image_at, flat_at + flat) | {"flat_at": flat_at}
     cells = g.n * words["bands"]
     chunks = max(1, min(cells, _MOST_CHUNKS, g.multiplications * kind.size // 4 // _CHUNK))
@@ -102,7 +107,7 @@ def plan_windows(dtype: np.dtype[Any], g: Geometry) -> ConvPlan:
 
 def plan_filters(dtype: np.dtype[Any], g: Geometry) -> ConvPlan:
     """How the sums for weights are cut: bands of rows of an example, in as many parts as there are chunks."""
-    kind = KINDS[dtype.name]
+    kind = kinds()[dtype.name]
     blocks = -(-g.channels // kind.lanes)
     for band in _bands(g):
         pitch = g.out[1] + g.halo[1]
@@ -112,9 +117,9 @@ def plan_filters(dtype: np.dtype[Any], g: Geometry) -> ConvPlan:
         if band == 1 or nbytes <= _IMAGE_BYTES:
             break
     ldc = blocks * g.taps * kind.lanes
-    part = _up(g.outputs, TALL) * ldc
-    image_at = _up(at_once * g.taps * 8, _LINE)
-    worker = image_at + _up(at_once * nbytes + 2 * kind.lanes**2 * kind.size, _LINE)
+    part = _up(g.outputs, tile_rows(kind)) * ldc
+    image_at = _up(at_once * g.taps * 8, LINE)
+    worker = image_at + _up(at_once * nbytes + 2 * kind.lanes**2 * kind.size, LINE)
     words = _words(g, band, pitch, plane, at_once, ldc, image_at, worker) | {"part_elements": part}
     cells = g.n * words["bands"]
     wanted = g.multiplications * kind.size // 4 // (4 * _CHUNK)
@@ -137,7 +142,7 @@ def _words(
     g: Geometry, band: int, pitch: int, plane: int, at_once: int, ldc: int, image_at: int, scratch: int
 ) -> dict[str, int]:
     return {
-        "scratch_bytes": _up(scratch, _LINE), "image_at": image_at, "channels": g.channels, "height": g.size[0],
+        "scratch_bytes": _up(scratch, LINE), "image_at": image_at, "channels": g.channels, "height": g.size[0],
         "width": g.size[1], "outputs": g.outputs, "out_height": g.out[0], "out_width": g.out[1],
         "kernel_y": g.kernel[0], "kernel_x": g.kernel[1], "gap_y": g.gaps[0], "gap_x": g.gaps[1], "top": g.before[0],
         "left": g.before[1], "pitch": pitch, "plane": plane, "halo": g.halo[0], "band": band,
@@ -149,6 +154,6 @@ def _up(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple
 
 
-def _odd_lines(count: int, lanes: int) -> int:
-    """At least so many elements in an odd number of registers: rows of that length do not share places in the cache."""
-    return (-(-count // lanes) | 1) * lanes
+def _odd_lines(count: int, line: int) -> int:
+    """At least so many elements in an odd number of lines: rows of that length do not share places in the cache."""
+    return (-(-count // line) | 1) * line

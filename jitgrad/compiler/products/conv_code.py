@@ -1,5 +1,5 @@
-"""Convolutions of our own for processors with 32 registers of 64 bytes, as LLVM IR text: the steps behind the kernel
-ABI. It plans nothing.
+"""Convolutions of our own for processors with 32 registers of 64 bytes or 16 of 32, as LLVM IR text: the steps behind
+the kernel ABI. It plans nothing.
 
     jitgrad_windows_<type>    out[n, o] = sum over c, tap of w[o, c, tap] * x[n, c, shifted by the tap]
     jitgrad_filters_<type>    parts of dw[o, c, tap] = sum over n and places of g[n, o] * x[n, c, shifted by the tap]
@@ -9,15 +9,24 @@ No matrix of patches is made. A band of an example is copied with its padding, r
 of elements by which the copy is read further on, for all places in a row and from row to row. What runs over the end of
 a row is computed for nothing (as many columns as padding), and is not stored. So windows are a matrix product whose
 right operand's rows are addresses, as in Dukhan's indirect convolution (arXiv:1907.02129); filters are one whose sum
-runs over places, with the channels of the copy in lanes. Tiles are 8 rows of three registers, or of one
-at the end: 24 sums, each of its products in order, by fused multiply-add.
+runs over places, with the channels of the copy in lanes. Tiles are rows of three registers, or of one at the end, 8 of
+them, or 4 where there are 16 registers: sums in three quarters of all, each of its products in order, by fused
+multiply-add.
+
+Milliseconds of two Zen 3 cores (AVX2), and by products, in turns; examples, channels, results, side, window:
+
+    windows   32 3 16 32 3    0.28 (0.62)    32 16 2 28 3    0.32 (2.44)    8 64 64 28 3     4.2 (6.4)
+    filters                   0.54 (0.76)                    0.63 (2.82)                     3.7 (7.1)
+    windows   1 3 8 200 5     0.49 (2.08)    16 32 64 8 3    0.38 (0.89)    4 128 128 14 3   2.3 (3.5)
+    filters                   1.15 (1.98)                    0.47 (1.22)                     2.6 (6.0)
+    as fast by products: 32 16 16 28 1
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jitgrad.compiler.products.conv import TALL
+from jitgrad.compiler.products.conv import tile_rows
 from jitgrad.compiler.products.conv_images import bring_rows_ir, copy_image_ir, turn_image_ir
 from jitgrad.compiler.products.conv_steps import (
     FILTERS_BLOCK,
@@ -29,10 +38,10 @@ from jitgrad.compiler.products.conv_steps import (
 )  # fmt: skip
 from jitgrad.compiler.products.conv_tiles import loop_over_tiles_ir, tile_declarations_ir, tiles_ir
 from jitgrad.compiler.products.registers import (
-    KINDS,
     Numbers,
     at_ir,
     declarations_ir,
+    kinds,
     loop_ir,
     mask_ir,
     min_ir,
@@ -49,7 +58,7 @@ def stub_ir(stub: str) -> str:
     for stubs, made in made_of:
         for dtype, name in stubs.items():
             if name == stub:
-                kind = KINDS[dtype]
+                kind = kinds()[dtype]
                 return "\n".join((declarations_ir(kind), *made(kind, stub))) + "\nattributes #0 = { nounwind }\n"
     raise ValueError(f"no stub {stub}")
 
@@ -59,7 +68,7 @@ def tiles_of_stub_ir(stub: str) -> str:
     for stubs, is_window in ((WINDOWS_STUBS, True), (FILTERS_STUBS, False)):
         for dtype, name in stubs.items():
             if name == stub:
-                return f"{tiles_ir(KINDS[dtype], is_window)}\nattributes #0 = {{ nounwind }}\n"
+                return f"{tiles_ir(kinds()[dtype], is_window)}\nattributes #0 = {{ nounwind }}\n"
     raise ValueError(f"no tiles for {stub}")
 
 
@@ -130,7 +139,7 @@ def _windows(kind: Numbers, stub: str) -> str:
     operands = "ptr %a_at, i64 %terms, i64 %last, ptr %b_at, ptr %offsets, i64 %count, ptr %c_at, i64 %ldc, i1 %fresh"
     panel = f"""
   %height_left = sub i64 %outputs, %o
-{min_ir("tall", "%height_left", str(TALL))}
+{min_ir("tall", "%height_left", str(tile_rows(kind)))}
   %last = sub i64 %tall, 1
   %a_down = mul i64 %o, %terms
   %a_across = mul i64 %c, %taps
@@ -149,7 +158,7 @@ def _windows(kind: Numbers, stub: str) -> str:
 {at_ir("x_at", kind, "%x", "%x_offset")}
   call void @copy_image_{kind.type}(ptr %x_at, i64 %some, i64 %height, i64 %width, i64 %first, i64 %image_rows,
       i64 %left, i64 %pitch, i64 %plane, ptr %image)
-{loop_ir("o", "%outputs", str(TALL), panel)}"""
+{loop_ir("o", "%outputs", str(tile_rows(kind)), panel)}"""
     cell = f"""
 {_band()}
   %rows_above = sub i64 %rows, 1
@@ -188,7 +197,7 @@ def _filters(kind: Numbers, stub: str) -> str:
       i64 %out_width, i64 %gap, ptr %c_at, i64 %ldc, i1 false"""
     panel = f"""
   %height_left = sub i64 %outputs, %o
-{min_ir("tall", "%height_left", str(TALL))}
+{min_ir("tall", "%height_left", str(tile_rows(kind)))}
   %last = sub i64 %tall, 1
   %a_channel = add i64 %g_channel, %o
   %a_down = mul i64 %a_channel, %out_area
@@ -210,14 +219,15 @@ def _filters(kind: Numbers, stub: str) -> str:
 {at_ir("x_at", kind, "%x", "%x_offset")}
   call void @turn_image_{kind.type}(ptr %x_at, i64 %some, i64 %height, i64 %width, i64 %first, i64 %image_rows,
       i64 %left, i64 %pitch, i64 %plane, ptr %image)
-{loop_ir("o", "%outputs", str(TALL), panel)}"""
+{loop_ir("o", "%outputs", str(tile_rows(kind)), panel)}"""
     cell = f"""
 {_band()}
   %places = mul i64 %rows, %out_width
   %g_channel = mul i64 %example, %outputs
   %g_places = mul i64 %y0, %out_width
 {loop_ir("c", "%channels", "%step", some)}"""
-    clear = f"{at_ir('clear_at', kind, '%part', '%e')}\n  store {kind.vector} zeroinitializer, ptr %clear_at, align 64"
+    clear = f"""{at_ir("clear_at", kind, "%part", "%e")}
+  store {kind.vector} zeroinitializer, ptr %clear_at, align {kind.bytes}"""
     return f"""
 define void @{stub}({_KERNEL}) #0 {{
 {_words(FILTERS_BLOCK)}
@@ -255,19 +265,19 @@ def _gather(kind: Numbers, stub: str) -> str:
   %part_offset = mul i64 %part, %part_elements
   %from_offset = add i64 %part_offset, %lane_offset
 {at_ir("from", kind, "%parts", "%from_offset")}
-  %x = load {v}, ptr %from, align 64
-  %old = load {v}, ptr %sum, align 64
+  %x = load {v}, ptr %from, align {kind.bytes}
+  %old = load {v}, ptr %sum, align {kind.bytes}
   %new = fadd {v} %old, %x
-  store {v} %new, ptr %sum, align 64"""
+  store {v} %new, ptr %sum, align {kind.bytes}"""
     tap = f"""
   %block_number = udiv i64 %channel, {n}
   %column_block = mul i64 %block_number, %taps
   %column = add i64 %column_block, %tap
   %lanes_before = mul i64 %column, {n}
   %lane_offset = add i64 %lanes_before, %down
-  store {v} zeroinitializer, ptr %sum, align 64
+  store {v} zeroinitializer, ptr %sum, align {kind.bytes}
 {loop_ir("part", "%count", "1", add)}
-  %total = load {v}, ptr %sum, align 64
+  %total = load {v}, ptr %sum, align {kind.bytes}
   %left = sub i64 %channels, %channel
 {mask_ir("mask", kind, "%left")}
   %own = mul i64 %channel, %taps
@@ -283,7 +293,7 @@ def _gather(kind: Numbers, stub: str) -> str:
 {loop_ir("channel", "%channels", str(n), loop_ir("tap", "%taps", "1", tap))}"""
     return f"""
 define void @{stub}({_KERNEL}) #0 {{
-  %sum = alloca {v}, align 64
+  %sum = alloca {v}, align {kind.bytes}
 {_words(GATHER_BLOCK)}
 {_array("parts")}
 {_array("out")}

@@ -4,7 +4,8 @@ between rows. It multiplies nothing.
 
 from __future__ import annotations
 
-from jitgrad.compiler.products.registers import Numbers, at_ir, load_ir, loop_ir, mask_ir, store_ir
+from jitgrad.compiler.products.registers import Numbers, at_ir, load_ir, loop_ir, mask_ir, min_ir, store_ir
+from jitgrad.compiler.products.transposes import turned_ir
 
 _IMAGE = """ptr %x, i64 %channels, i64 %height, i64 %width, i64 %first, i64 %rows, i64 %left, i64 %pitch,
       i64 %plane, ptr %image"""
@@ -51,11 +52,12 @@ def copy_image_ir(kind: Numbers) -> str:
 {load_ir("v", kind, "%from", "%mask")}
 {at_ir("to", kind, "%target", "%column")}
   store {kind.vector} %v, ptr %to, align {kind.size}"""
+    columns = loop_ir("column", "%pitch", str(kind.lanes), body)
     row = f"""
 {_row_start(kind)}
   %down = mul i64 %y, %pitch
 {at_ir("target", kind, "%base", "%down")}
-{loop_ir("column", "%pitch", str(kind.lanes), body)}"""
+{columns if kind.bytes == 64 else _plain_row(kind, columns)}"""
     channel = f"""
   %channel_offset = mul i64 %channel, %area
 {at_ir("source", kind, "%x", "%channel_offset")}
@@ -65,9 +67,46 @@ def copy_image_ir(kind: Numbers) -> str:
     return f"""
 define internal void @copy_image_{kind.type}({_IMAGE}) #0 {{
   %area = mul i64 %height, %width
-{loop_ir("channel", "%channels", "1", channel)}
+{"" if kind.bytes == 64 else _is_plain(kind)}{loop_ir("channel", "%channels", "1", channel)}
   ret void
 }}"""
+
+
+def _is_plain(kind: Numbers) -> str:
+    """Whether rows of x fill a register, and lie in those of the copy."""
+    return f"""  %fills = icmp sge i64 %width, {kind.lanes}
+  %begins = icmp sge i64 %left, 0
+  %row_end = add i64 %left, %width
+  %ends = icmp sle i64 %row_end, %pitch
+  %fills_begins = and i1 %fills, %begins
+  %is_plain = and i1 %fills_begins, %ends
+"""
+
+
+def _plain_row(kind: Numbers, columns: str) -> str:
+    """A row of zeros and on it, if it lies in x, whole registers, the last from where it ends with the row; ``columns``
+    for rows that are not plain. Two masks per register take longer than the sums over windows of one element.
+    """
+    clear = f"""{at_ir("zeros_at", kind, "%target", "%z")}
+  store {kind.vector} zeroinitializer, ptr %zeros_at, align {kind.size}"""
+    put = f"""{min_ir("early", "%e", "%last_early")}
+{at_ir("whole_at", kind, "%source_row", "%early")}
+  %whole = load {kind.vector}, ptr %whole_at, align {kind.size}
+{at_ir("whole_to", kind, "%target_row", "%early")}
+  store {kind.vector} %whole, ptr %whole_to, align {kind.size}"""
+    return f"""
+  br i1 %is_plain, label %plain, label %masked
+plain:
+  %last_early = sub i64 %width, {kind.lanes}
+{at_ir("source_row", kind, "%source", "%far")}
+{at_ir("target_row", kind, "%target", "%left")}
+{loop_ir("z", "%pitch", str(kind.lanes), clear)}
+{loop_ir("e", "%seen", str(kind.lanes), put)}
+  br label %row_made
+masked:
+{columns}
+  br label %row_made
+row_made:"""
 
 
 def turn_image_ir(kind: Numbers) -> str:
@@ -83,22 +122,23 @@ def turn_image_ir(kind: Numbers) -> str:
 {load_ir("seen_there", kind, "%from", "%own_mask")}
   %square_offset = mul i64 %r, {n}
 {at_ir("square_at", kind, "%square", "%square_offset")}
-  store {kind.vector} %seen_there, ptr %square_at, align 64"""
+  store {kind.vector} %seen_there, ptr %square_at, align {kind.bytes}"""
     put = f"""
   %put_offset = mul i64 %t, {n}
 {at_ir("turned_at", kind, "%square", "%put_offset")}
-  %v = load {kind.vector}, ptr %turned_at, align 64
+  %v = load {kind.vector}, ptr %turned_at, align {kind.bytes}
 {at_ir("put_at", kind, "%to", "%put_offset")}
-  store {kind.vector} %v, ptr %put_at, align 64"""
-    places = f"""
-{_column_start()}
-{_seen(kind)}
-  %from_offset = add i64 %shifted, %column
-{loop_ir("r", str(n), "1", fetch)}
+  store {kind.vector} %v, ptr %put_at, align {kind.bytes}"""
+    by_loops = f"""{loop_ir("r", str(n), "1", fetch)}
   call void @turn_{kind.type}(ptr %square)
   %along = mul i64 %column, {n}
 {at_ir("to", kind, "%target", "%along")}
 {loop_ir("t", str(n), "1", put)}"""
+    places = f"""
+{_column_start()}
+{_seen(kind)}
+  %from_offset = add i64 %shifted, %column
+{by_loops if kind.bytes == 64 else _turned_places(kind)}"""
     row = f"""
 {_row_start(kind)}
   %down_places = mul i64 %y, %pitch
@@ -111,22 +151,46 @@ def turn_image_ir(kind: Numbers) -> str:
 {loop_ir("y", "%rows", "1", row)}"""
     return f"""
 define internal void @turn_image_{kind.type}({_IMAGE}) #0 {{
-  %square = alloca [{n} x {kind.vector}], align 64
+  %square = alloca [{n} x {kind.vector}], align {kind.bytes}
   %area = mul i64 %height, %width
 {loop_ir("channel", "%channels", str(n), channel)}
   ret void
 }}"""
 
 
+def _turned_places(kind: Numbers) -> str:
+    """A square of channels and columns, turned in registers."""
+    lines = []
+    for r in range(kind.lanes):
+        lines += [
+            f"  %own{r} = add i64 %channel, {r}",
+            f"  %there{r} = icmp slt i64 %own{r}, %channels",
+            f"  %mask{r} = select i1 %there{r}, {kind.mask} %mask, {kind.mask} zeroinitializer",
+            f"  %channel_offset{r} = mul i64 %own{r}, %area",
+            f"  %from_place{r} = add i64 %channel_offset{r}, %from_offset",
+            at_ir(f"from{r}", kind, "%x", f"%from_place{r}"),
+            load_ir(f"row{r}", kind, f"%from{r}", f"%mask{r}"),
+        ]
+    shuffles, turned = turned_ir(kind, [f"%row{r}" for r in range(kind.lanes)])
+    stores = ["  %along = mul i64 %column, " + str(kind.lanes), at_ir("to", kind, "%target", "%along")]
+    for t, name in enumerate(turned):
+        stores += [
+            at_ir(f"put{t}", kind, "%to", str(t * kind.lanes)),
+            f"  store {kind.vector} {name}, ptr %put{t}, align {kind.bytes}",
+        ]
+    return "\n".join((*lines, *shuffles, *stores))
+
+
 def bring_rows_ir(kind: Numbers) -> str:
     """The places of a band, without what runs over the ends of rows, into the result."""
-    body = f"""
+    some = f"""
   %left = sub i64 %width, %column
 {mask_ir("mask", kind, "%left")}
 {at_ir("at", kind, "%source", "%column")}
 {load_ir("v", kind, "%at", "%mask")}
 {at_ir("to", kind, "%target", "%column")}
 {store_ir(kind, "%v", "%to", "%mask")}"""
+    body = some if kind.bytes == 64 else _early(kind, some)
     row = f"""
   %along = mul i64 %y, %pitch
 {at_ir("source", kind, "%line", "%along")}
@@ -145,3 +209,24 @@ define internal void @bring_{kind.type}(ptr %flat, i64 %ldc, i64 %pitch, i64 %ch
 {loop_ir("channel", "%channels", "1", channel)}
   ret void
 }}"""
+
+
+def _early(kind: Numbers, some: str) -> str:
+    """A whole register, the last of a row from where it ends with it; ``some`` only of rows that have less. (A masked
+    store takes 12 cycles where it is not one instruction with a mask of bits: Zen 3.)
+    """
+    return f"""
+  %last = sub i64 %width, {kind.lanes}
+  %is_short = icmp slt i64 %last, 0
+  br i1 %is_short, label %some_of_it, label %all_of_it
+all_of_it:
+{min_ir("early", "%column", "%last")}
+{at_ir("whole_at", kind, "%source", "%early")}
+  %whole = load {kind.vector}, ptr %whole_at, align {kind.size}
+{at_ir("whole_to", kind, "%target", "%early")}
+  store {kind.vector} %whole, ptr %whole_to, align {kind.size}
+  br label %brought
+some_of_it:
+{some}
+  br label %brought
+brought:"""

@@ -9,7 +9,7 @@ import numpy as np
 
 from jitgrad.compiler.products.blas import BlasStep
 from jitgrad.compiler.products.product_code import Module, code_modules, product_address
-from jitgrad.compiler.products.registers import KINDS, convolution_tile_names
+from jitgrad.compiler.products.registers import SUFFIXES, convolution_tile_names
 
 _GEOMETRY = (
     "scratches_slot", "scratch_bytes", "image_at", "channels", "height", "width", "outputs", "out_height", "out_width",
@@ -33,7 +33,7 @@ def convolution_steps(
 
     ``slots`` are those of the two operands, the result and the workers' memory; for "filters" also of the parts.
     """
-    tiles = convolution_tile_names(KINDS[dtype.name], form)
+    tiles = convolution_tile_names(SUFFIXES[dtype.name], form)
     if form == "windows":
         given = {**words, **dict(zip(("x_slot", "w_slot", "out_slot", "scratches_slot"), slots, strict=True))}
         return [_step(WINDOWS_STUBS[dtype.name], WINDOWS_BLOCK, given, cells, chunks, tiles)]

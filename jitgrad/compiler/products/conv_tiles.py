@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from jitgrad.compiler.products.conv import TALL
+from jitgrad.compiler.products.conv import tile_rows
 from jitgrad.compiler.products.registers import Numbers, at_ir, convolution_tile_names, declarations_ir, loop_ir, min_ir
 
 WIDE = 3
 
 
 def _tile_name(kind: Numbers, columns: int, is_window: bool) -> str:
-    return convolution_tile_names(kind, "windows" if is_window else "filters")[columns > 1]
+    return convolution_tile_names(kind.suffix, "windows" if is_window else "filters")[columns > 1]
 
 
 def tiles_ir(kind: Numbers, is_window: bool) -> str:
@@ -20,7 +20,7 @@ def tiles_ir(kind: Numbers, is_window: bool) -> str:
 def tile_declarations_ir(kind: Numbers, is_window: bool) -> str:
     """The tiles, for those who call them."""
     numbers = "i64" if is_window else "i64, i64, i64"
-    names = convolution_tile_names(kind, "windows" if is_window else "filters")
+    names = convolution_tile_names(kind.suffix, "windows" if is_window else "filters")
     return "\n".join(f"declare void @{name}(ptr, i64, i64, ptr, ptr, {numbers}, ptr, i64, i1) #0" for name in names)
 
 
@@ -31,7 +31,7 @@ def _tile(kind: Numbers, columns: int, is_window: bool) -> str:
     places, registers apart, each column from %offsets[column] on; rows of A have no gaps.
     """
     v = kind.vector
-    tile = [(r, c) for r in range(TALL) for c in range(columns)]
+    tile = [(r, c) for r in range(tile_rows(kind)) for c in range(columns)]
     rows = "\n".join(
         "\n".join((
             min_ir(f"r{r}", str(r), "%last"),
@@ -41,11 +41,11 @@ def _tile(kind: Numbers, columns: int, is_window: bool) -> str:
             at_ir(f"c{r}", kind, "%c", f"%down{r}"),
             *(at_ir(f"c{r}_{c}", kind, f"%c{r}", str(c * kind.lanes)) for c in range(columns)),
         ))
-        for r in range(TALL)
+        for r in range(tile_rows(kind))
     )  # fmt: skip
-    before = "\n".join(f"  %old{r}_{c} = load {v}, ptr %c{r}_{c}, align 64" for r, c in tile)
-    stores = "\n".join(f"  store {v} %t{r}_{c}, ptr %c{r}_{c}, align 64" for r, c in tile)
-    steps = "\n".join(_tile_row(kind, r, columns) for r in range(TALL))
+    before = "\n".join(f"  %old{r}_{c} = load {v}, ptr %c{r}_{c}, align {kind.bytes}" for r, c in tile)
+    stores = "\n".join(f"  store {v} %t{r}_{c}, ptr %c{r}_{c}, align {kind.bytes}" for r, c in tile)
+    steps = "\n".join(_tile_row(kind, r, columns) for r in range(tile_rows(kind)))
     loop = (_window_loop if is_window else _filter_loop)(kind, columns, steps)
     numbers = "i64 %count" if is_window else "i64 %count, i64 %width, i64 %gap"
     return f"""
@@ -84,7 +84,7 @@ def _tile_row(kind: Numbers, r: int, columns: int) -> str:
 def _sums(kind: Numbers, columns: int, name: str, *sources: tuple[str, str]) -> str:
     """The sums as phis: the prefix of their names per block from which they come."""
     lines = []
-    for r in range(TALL):
+    for r in range(tile_rows(kind)):
         for c in range(columns):
             pairs = ", ".join(f"[ %{prefix}{r}_{c}, %{label} ]" for prefix, label in sources)
             lines.append(f"  %{name}{r}_{c} = phi {kind.vector} {pairs}")
@@ -119,7 +119,8 @@ def _filter_loop(kind: Numbers, columns: int, steps: str) -> str:
         for c in range(columns)
     )
     loads = "\n".join(
-        f"{at_ir(f'b{c}_at', kind, f'%b_from{c}', '%q')}\n  %b{c} = load {kind.vector}, ptr %b{c}_at, align 64"
+        f"{at_ir(f'b{c}_at', kind, f'%b_from{c}', '%q')}\n"
+        f"  %b{c} = load {kind.vector}, ptr %b{c}_at, align {kind.bytes}"
         for c in range(columns)
     )
     return f"""{starts}

@@ -29,9 +29,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jitgrad.compiler.machine.compilation import vector_bytes
 from jitgrad.compiler.products.gemm_code import LOW, scratch_bytes
-from jitgrad.compiler.products.registers import KINDS
+from jitgrad.compiler.products.registers import kinds
 from jitgrad.compiler.products.short_steps import FEW, MOST_SHORT, WIDE
 from jitgrad.spec import dtype_name
 
@@ -78,9 +77,9 @@ def plan_product(
 ) -> GemmPlan | None:
     """How to do a product (m, n, k); None where it is for BLAS."""
     m, n, k = sizes
-    if dtype_name(dtype) not in KINDS or vector_bytes() < 64 or batch < 1:
+    kind = kinds().get(dtype_name(dtype))
+    if kind is None or kind.registers < 32 or batch < 1:
         return None
-    kind = KINDS[dtype_name(dtype)]
     if batch == 1 and (form := _short_form(dtype, sizes, transposed)) is not None:
         return _short_plan(sizes, form, dtype.itemsize)
     if _is_wide(dtype, sizes, batch, transposed[1]):
@@ -106,7 +105,7 @@ def _short_form(dtype: np.dtype[Any], sizes: tuple[int, int, int], transposed: t
         return None
     if long < (_LONG_SIDE if transposed[1] else _LONG_SUM) or not FEW <= short <= MOST_SHORT:
         return None
-    lanes = KINDS[name].lanes
+    lanes = kinds()[name].lanes
     if m < _LEAST_FILLED[name] * lanes * -(-m // lanes):
         return None
     if transposed[1]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jitgrad.compiler.products.blas_stubs import Scalar, cell_start_ir, cells_ir, words_ir
 from jitgrad.compiler.products.gemm_code import multiply_ir, tiles_ir
 from jitgrad.compiler.products.gemm_steps import STUBS
-from jitgrad.compiler.products.registers import KINDS, Numbers
+from jitgrad.compiler.products.registers import Numbers, kinds
 
 
 def gemm_tiles_ir(stub: str) -> str:
@@ -14,7 +14,7 @@ def gemm_tiles_ir(stub: str) -> str:
 
 
 def _numbers(stub: str) -> Numbers:
-    return KINDS[next(dtype for dtype, name in STUBS.items() if name == stub)]
+    return kinds()[next(dtype for dtype, name in STUBS.items() if name == stub)]
 
 
 def gemm_step_ir(stub: str) -> str:

@@ -57,7 +57,7 @@ def _panel_elements(kind: Numbers) -> int:
 
 def multiply_ir(kind: Numbers) -> str:
     """The function `multiply_<type>` and what it calls, but for the tiles."""
-    kernels = [f"declare void @{name}(ptr, i64, i64, ptr, i64, ptr, i64, i1) #0" for name in tile_names(kind)]
+    kernels = [f"declare void @{name}(ptr, i64, i64, ptr, i64, ptr, i64, i1) #0" for name in tile_names(kind.suffix)]
     packing = (_copy_tile(kind), _pack_a(kind), _pack_a_turned(kind), _pack_b(kind), _pack_b_turned(kind))
     prefetch = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32) #0"
     loops = (_row_of_tiles(kind), _multiply(kind))
@@ -69,7 +69,7 @@ def multiply_ir(kind: Numbers) -> str:
 
 def tiles_ir(kind: Numbers) -> str:
     """The module of the tiles, which `multiply_<type>` calls."""
-    names = zip(tile_names(kind), (TALL, LOW), strict=True)
+    names = zip(tile_names(kind.suffix), (TALL, LOW), strict=True)
     return "\n".join((declarations_ir(kind), *(_kernel(kind, name, rows) for name, rows in names)))
 
 
@@ -87,7 +87,8 @@ def _kernel(kind: Numbers, name: str, rows: int) -> str:
         for r, c in tile
     )
     loads = "\n".join(
-        f"{at_ir(f'b{c}_at', kind, '%b_at', str(c * kind.lanes))}\n  %b{c} = load {v}, ptr %b{c}_at, align 64"
+        f"{at_ir(f'b{c}_at', kind, '%b_at', str(c * kind.lanes))}\n"
+        f"  %b{c} = load {v}, ptr %b{c}_at, align {kind.bytes}"
         for c in range(2)
     )
     steps = "\n".join(_kernel_row(kind, r) for r in range(rows))
@@ -185,7 +186,7 @@ def _pack_a(kind: Numbers) -> str:
             at_ir("from", kind, "%row_at", "%p"),
             load_ir("x", kind, "%from", "%mask"),
             at_ir("to", kind, "%put_at", "%p"),
-            f"  store {kind.vector} %x, ptr %to, align 64",
+            f"  store {kind.vector} %x, ptr %to, align {kind.bytes}",
         )
     )
     body = f"""
@@ -211,7 +212,7 @@ def _pack_a_turned(kind: Numbers) -> str:
             at_ir(f"from{t}", kind, "%from", str(t * kind.lanes)),
             load_ir(f"x{t}", kind, f"%from{t}", f"%mask{t}"),
             at_ir(f"to{t}", kind, "%to", str(t * kind.lanes)),
-            f"  store {kind.vector} %x{t}, ptr %to{t}, align 64",
+            f"  store {kind.vector} %x{t}, ptr %to{t}, align {kind.bytes}",
         ]
     masks = "\n".join(
         "\n".join((f"  %left{t} = sub i64 %height, {t * kind.lanes}", mask_ir(f"mask{t}", kind, f"%left{t}")))
@@ -253,7 +254,7 @@ def _pack_b(kind: Numbers) -> str:
             at_ir(f"ahead{c}", kind, f"%from{c}", "%further"),
             f"  call void @llvm.prefetch.p0(ptr %ahead{c}, i32 0, i32 3, i32 1)",
             at_ir(f"to{c}", kind, "%to", str(c * kind.lanes)),
-            f"  store {kind.vector} %x{c}, ptr %to{c}, align 64",
+            f"  store {kind.vector} %x{c}, ptr %to{c}, align {kind.bytes}",
         ]
     body = f"""
   %row_offset = mul i64 %p, %ldb
@@ -281,14 +282,14 @@ def _pack_b_turned(kind: Numbers) -> str:
 {load_ir("x", kind, "%from", "%mask")}
   %square_offset = mul i64 %r, {n}
 {at_ir("square_at", kind, "%square", "%square_offset")}
-  store {kind.vector} %x, ptr %square_at, align 64"""
+  store {kind.vector} %x, ptr %square_at, align {kind.bytes}"""
     put = f"""
   %turned_offset = mul i64 %t, {n}
 {at_ir("turned_at", kind, "%square", "%turned_offset")}
-  %y = load {kind.vector}, ptr %turned_at, align 64
+  %y = load {kind.vector}, ptr %turned_at, align {kind.bytes}
   %down = mul i64 %t, {kind.columns}
 {at_ir("put_at", kind, "%to", "%down")}
-  store {kind.vector} %y, ptr %put_at, align 64"""
+  store {kind.vector} %y, ptr %put_at, align {kind.bytes}"""
     square = f"""
   %left = sub i64 %k, %p
 {mask_ir("mask", kind, "%left")}
@@ -304,7 +305,7 @@ def _pack_b_turned(kind: Numbers) -> str:
 {loop_ir("t", str(n), "1", put)}"""
     return f"""
 define internal void @pack_b_turned_{kind.type}(ptr %b, i64 %ldb, i64 %n, i64 %k, ptr %packed) noinline #0 {{
-  %square = alloca [{n} x {kind.vector}], align 64
+  %square = alloca [{n} x {kind.vector}], align {kind.bytes}
   %last = sub i64 %n, 1
 {loop_ir("j", "%n", str(n), loop_ir("p", "%k", str(n), square))}
   ret void
@@ -322,7 +323,7 @@ def _row_of_tiles(kind: Numbers) -> str:
     calls = "\n".join(
         f"make_{form}:\n  call void @{name}"
         "(ptr %a, i64 %a_row, i64 %a_step, ptr %b_at, i64 %k, ptr %out, i64 %ldo, i1 %fresh)\n  br label %made"
-        for form, name in zip(("tall", "low"), tile_names(kind), strict=True)
+        for form, name in zip(("tall", "low"), tile_names(kind.suffix), strict=True)
     )
     asked = "\n".join(
         (

@@ -9,7 +9,7 @@ import numpy as np
 from jitgrad.compiler.products.blas import BlasStep, Operand, product_block
 from jitgrad.compiler.products.gemv_steps import sum_modules, sum_step
 from jitgrad.compiler.products.product_code import Module, code_modules, product_address
-from jitgrad.compiler.products.registers import KINDS, tile_names
+from jitgrad.compiler.products.registers import SUFFIXES, tile_names
 from jitgrad.compiler.products.short_steps import short_steps
 from jitgrad.spec import dtype_name
 
@@ -38,7 +38,7 @@ def product_steps(
         (0, 0, m, n, k, rows, columns, 0), (a, b, Operand(part, n, (m * n,))), (batch,), (scratch, worker_bytes, depth)
     )
     stub = STUBS[dtype_name(dtype)]
-    address = product_address(stub, _text, tile_names(KINDS[dtype_name(dtype)]), _tiles_text)
+    address = product_address(stub, _text, tile_names(SUFFIXES[dtype_name(dtype)]), _tiles_text)
     steps = [BlasStep(stub, address, block, cells, min(cells, 64))]
     if parts > 1:
         steps.append(sum_step(dtype, part, c.slot, m * n, parts))

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jitgrad.compiler.machine.compilation import vector_bytes
-from jitgrad.compiler.products.registers import KINDS
+from jitgrad.compiler.products.registers import kinds
 from jitgrad.spec import dtype_name
 
 _LEAST_BYTES = 100_000  # of the matrix: less is not worth the compilation of a module
@@ -50,7 +49,8 @@ def plan_vector_product(
     m, n, k = sizes
     if batch != 1 or k == 0 or (m == 1) == (n == 1) or m * n == 0:
         return None
-    if dtype_name(dtype) not in KINDS or vector_bytes() < 64:
+    kind = kinds().get(dtype_name(dtype))
+    if kind is None or kind.registers < 32:
         return None
     combines = transposed[0] if n == 1 else not transposed[1]
     rows, columns = (k, m * n) if combines else (m * n, k)

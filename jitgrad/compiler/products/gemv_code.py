@@ -21,10 +21,10 @@ from collections.abc import Callable, Sequence
 
 from jitgrad.compiler.products.gemv_steps import BLOCK, COMBINE_STUBS, DOTS_STUBS, SEQUENCE_STUBS, SUM_BLOCK, SUM_STUBS
 from jitgrad.compiler.products.registers import (
-    KINDS,
     Numbers,
     at_ir,
     declarations_ir,
+    kinds,
     load_ir,
     loop_ir,
     mask_ir,
@@ -49,7 +49,7 @@ def quick_stub_ir(stub: str) -> str:
 
 def _module(stub: str, combine: Callable[[Numbers, str], str]) -> str:
     writers = ((DOTS_STUBS, _dots), (COMBINE_STUBS, combine), (SUM_STUBS, _sum), (SEQUENCE_STUBS, _sequence))
-    kind, write = next((KINDS[d], write) for stubs, write in writers for d, name in stubs.items() if name == stub)
+    kind, write = next((kinds()[d], write) for stubs, write in writers for d, name in stubs.items() if name == stub)
     prefetch = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32) #0"
     return f"{declarations_ir(kind)}{prefetch}\n{write(kind, stub)}\nattributes #0 = {{ nounwind }}\n"
 

@@ -4,13 +4,13 @@ stores. They multiply nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 
 class Numbers(NamedTuple):
-    """A number type of LLVM: its name, its suffix in intrinsics, its bytes, how many fill a register, and how much of
-    a sum is done at a time.
+    """A number type of LLVM on a kind of machine: its name, its suffix in intrinsics, its bytes, how many fill a
+    register, how much of a sum is done at a time, and how many registers there are.
     """
 
     type: str
@@ -18,6 +18,17 @@ class Numbers(NamedTuple):
     size: int
     lanes: int
     depth: int
+    registers: int
+
+    @property
+    def bytes(self) -> int:
+        """Of a register."""
+        return self.size * self.lanes
+
+    @property
+    def line(self) -> int:
+        """How many fill a line of the caches."""
+        return LINE // self.size
 
     @property
     def vector(self) -> str:
@@ -40,17 +51,33 @@ class Numbers(NamedTuple):
         return self.depth + self.lanes
 
 
-KINDS = {"float32": Numbers("float", "f32", 4, 16, 256), "float64": Numbers("double", "f64", 8, 8, 192)}
+LINE = 64
+"""Bytes in a line of the caches."""
+SUFFIXES = {"float32": "f32", "float64": "f64"}
+
+_KINDS = {
+    64: {"float32": Numbers("float", "f32", 4, 16, 256, 32), "float64": Numbers("double", "f64", 8, 8, 192, 32)},
+    32: {"float32": Numbers("float", "f32", 4, 8, 256, 16), "float64": Numbers("double", "f64", 8, 4, 192, 16)},
+}
 
 
-def tile_names(kind: Numbers) -> tuple[str, ...]:
+def kinds() -> Mapping[str, Numbers]:
+    """The number types by the names of their dtypes; none where registers are shorter, or a product is not added with
+    one rounding.
+    """
+    from jitgrad.compiler.machine.compilation import has_fma, vector_bytes
+
+    return _KINDS.get(vector_bytes(), {}) if has_fma() else {}
+
+
+def tile_names(suffix: str) -> tuple[str, ...]:
     """The functions that make tiles of a product: tall and low ones."""
-    return tuple(f"jitgrad_tile_{kind.suffix}_{form}" for form in ("tall", "low"))
+    return tuple(f"jitgrad_tile_{suffix}_{form}" for form in ("tall", "low"))
 
 
-def convolution_tile_names(kind: Numbers, form: str) -> tuple[str, ...]:
+def convolution_tile_names(suffix: str, form: str) -> tuple[str, ...]:
     """The functions that make tiles of a convolution, one register wide and several."""
-    return tuple(f"jitgrad_{form}_tile_{kind.suffix}_{width}" for width in ("one", "wide"))
+    return tuple(f"jitgrad_{form}_tile_{suffix}_{width}" for width in ("one", "wide"))
 
 
 def declarations_ir(kind: Numbers) -> str:
@@ -70,11 +97,22 @@ def word_ir(name: str, names: Sequence[str]) -> str:
 
 
 def mask_ir(name: str, kind: Numbers, count: str) -> str:
-    """The lanes below `count`."""
-    many, numbers = f"<{kind.lanes} x i64>", ", ".join(f"i64 {k}" for k in range(kind.lanes))
-    return f"""  %{name}_one = insertelement {many} poison, i64 {count}, i64 0
+    """The lanes below `count`; where a mask is a register, they are compared as numbers of an element's size."""
+    word = "i64" if kind.bytes == 64 else f"i{8 * kind.size}"
+    many, numbers = f"<{kind.lanes} x {word}>", ", ".join(f"{word} {k}" for k in range(kind.lanes))
+    few, lines = (count, "") if word == "i64" else (f"%{name}_word", _few_ir(name, kind, count))
+    return f"""{lines}  %{name}_one = insertelement {many} poison, {word} {few}, i64 0
   %{name}_all = shufflevector {many} %{name}_one, {many} poison, <{kind.lanes} x i32> zeroinitializer
   %{name} = icmp slt {many} <{numbers}>, %{name}_all"""
+
+
+def _few_ir(name: str, kind: Numbers, count: str) -> str:
+    """The count as a short word: none in place of fewer, all lanes in place of more."""
+    return f"""  %{name}_some = icmp sgt i64 {count}, 0
+  %{name}_least = select i1 %{name}_some, i64 {count}, i64 0
+{min_ir(f"{name}_few", f"%{name}_least", str(kind.lanes))}
+  %{name}_word = trunc i64 %{name}_few to i{8 * kind.size}
+"""
 
 
 def loop_ir(i: str, limit: str, step: str, body: str, first: str = "0") -> str:

@@ -21,13 +21,11 @@ Microseconds of a Zen 4 core with a peak of 115 GFLOP/s, ours and with B packed 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from jitgrad.compiler.products.registers import (
-    KINDS,
     Numbers,
     at_ir,
     declarations_ir,
+    kinds,
     load_ir,
     loop_ir,
     mask_ir,
@@ -35,6 +33,7 @@ from jitgrad.compiler.products.registers import (
     word_ir,
 )
 from jitgrad.compiler.products.short_steps import ACROSS_STUBS, BLOCK, DOWN_STUBS, FEW, MOST_SHORT, WIDE, tile_names_of
+from jitgrad.compiler.products.transposes import turned_ir
 
 _KERNEL = "ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker"
 _PLACES = 64  # of A that are turned at a time: with as many rows of B they stay in the first cache
@@ -61,7 +60,7 @@ def _kind_of(stub: str) -> tuple[bool, Numbers]:
     for is_across, stubs in ((True, ACROSS_STUBS), (False, DOWN_STUBS)):
         for dtype, name in stubs.items():
             if name == stub:
-                return is_across, KINDS[dtype]
+                return is_across, kinds()[dtype]
     raise KeyError(stub)
 
 
@@ -73,26 +72,6 @@ def _start(kind: Numbers) -> str:
             f"  %{name} = load ptr, ptr %{name}_entry",
         ]
     return "\n".join((*lines, "  %last = sub i64 %m, 1"))
-
-
-def _turned(kind: Numbers, names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The transpose of a square of registers: blocks of 1, 2, 4, ... lanes of pairs of them change places."""
-    n, half, lines, names = kind.lanes, 1, [], list(names)
-    while half < n:
-        upper = [t if not t & half else n + (t ^ half) for t in range(n)]
-        lower = [t | half if not t & half else n + t for t in range(n)]
-        made = list(names)
-        for first in (r for r in range(n) if not r & half):
-            second = first | half
-            for r, lanes in ((first, upper), (second, lower)):
-                shown = ", ".join(f"i32 {t}" for t in lanes)
-                made[r] = f"%turned{half}_{r}"
-                lines.append(
-                    f"  {made[r]} = shufflevector {kind.vector} {names[first]}, {kind.vector} {names[second]}, "
-                    f"<{n} x i32> <{shown}>"
-                )
-        names, half = made, 2 * half
-    return lines, names
 
 
 def _multiplied(kind: Numbers, r: int, at: str, by: str) -> str:
@@ -113,7 +92,7 @@ def _across_tile(kind: Numbers, name: str) -> str:
     sums = "\n".join(f"  %s{r} = phi {v} [ zeroinitializer, %entry ], [ %t{r}, %loop ]" for r in range(n))
     rows = ["", *(at_ir(f"row{r}", kind, f"%row{r - 1}", "%ldb") for r in range(1, n))]
     steps = "\n".join(f"{row}\n{_multiplied(kind, r, f'%row{r}', '%lanes')}" for r, row in enumerate(rows))
-    lines, turned = _turned(kind, [f"%t{r}" for r in range(n)])
+    lines, turned = turned_ir(kind, [f"%t{r}" for r in range(n)])
     for r in range(n):
         lines += [
             f"  %place{r} = add i64 %s, {r}",
@@ -132,7 +111,7 @@ loop:
 {sums}
   %at_offset = mul i64 %p, {n}
 {at_ir("lanes_at", kind, "%panel", "%at_offset")}
-  %lanes = load {v}, ptr %lanes_at, align 64
+  %lanes = load {v}, ptr %lanes_at, align {kind.bytes}
 {steps}
 {at_ir("next", kind, "%row0", "1")}
   %p1 = add i64 %p, 1
@@ -170,7 +149,7 @@ def _across(kind: Numbers, stub: str) -> str:
 declare void @{name}(ptr, ptr, i64, i64, ptr, i64, i64, i64) #0
 
 define void @{stub}({_KERNEL}) #0 {{
-  %panel = alloca [{MOST_SHORT} x {kind.vector}], align 64
+  %panel = alloca [{MOST_SHORT} x {kind.vector}], align {kind.bytes}
 {_start(kind)}
   %latest = sub i64 %hi, {kind.lanes}
 {loop_ir("s", "%m", str(kind.lanes), slices)}
@@ -193,11 +172,11 @@ def _turn(kind: Numbers, name: str) -> str:
             at_ir(f"from{r}", kind, "%a", f"%down{r}"),
             load_ir(f"e{r}", kind, f"%from{r}", "%mask"),
         ]
-    shuffles, turned = _turned(kind, [f"%e{r}" for r in range(n)])
+    shuffles, turned = turned_ir(kind, [f"%e{r}" for r in range(n)])
     for r in range(n):
         shuffles += [
             at_ir(f"to{r}", kind, "%to", str(r * n)),
-            f"  store {kind.vector} {turned[r]}, ptr %to{r}, align 64",
+            f"  store {kind.vector} {turned[r]}, ptr %to{r}, align {kind.bytes}",
         ]
     return f"""
 define void @{name}(ptr %a, i64 %lda, i64 %s, i64 %last, i64 %left, ptr %to) noinline #0 {{
@@ -214,20 +193,20 @@ def _down_tile(kind: Numbers, name: str, columns: int) -> str:
     for c in range(columns):
         old += [
             at_ir(f"sum_at{c}", kind, "%sums", str(c * kind.lanes)),
-            f"  %old{c} = load {v}, ptr %sum_at{c}, align 64",
+            f"  %old{c} = load {v}, ptr %sum_at{c}, align {kind.bytes}",
         ]
         sums.append(f"  %s{c} = phi {v} [ %old{c}, %entry ], [ %t{c}, %loop ]")
         steps += [at_ir(f"b{c}", kind, "%b_at", str(c)), _multiplied(kind, c, f"%b{c}", "%lanes")]
         kept += [
             f"  %is_kept{c} = icmp sge i64 {c}, %skipped",
             f"  %to{c} = select i1 %is_kept{c}, ptr %sum_at{c}, ptr %nowhere",
-            f"  store {v} %t{c}, ptr %to{c}, align 64",
+            f"  store {v} %t{c}, ptr %to{c}, align {kind.bytes}",
         ]
     newline = "\n"
     return f"""
 define void @{name}(ptr %panel, ptr %b, i64 %ldb, i64 %k, ptr %sums, i64 %skipped) noinline #0 {{
 entry:
-  %nowhere = alloca {v}, align 64
+  %nowhere = alloca {v}, align {kind.bytes}
 {newline.join(old)}
   br label %loop
 loop:
@@ -236,7 +215,7 @@ loop:
 {newline.join(sums)}
   %at_offset = mul i64 %p, {kind.lanes}
 {at_ir("lanes_at", kind, "%panel", "%at_offset")}
-  %lanes = load {v}, ptr %lanes_at, align 64
+  %lanes = load {v}, ptr %lanes_at, align {kind.bytes}
 {newline.join(steps)}
 {at_ir("next", kind, "%b_at", "%ldb")}
   %p1 = add i64 %p, 1
@@ -271,7 +250,7 @@ def _down(kind: Numbers, stub: str) -> str:
     clear = f"""
   %clear_offset = mul i64 %z, {kind.lanes}
 {at_ir("clear_at", kind, "%sums", "%clear_offset")}
-  store {kind.vector} zeroinitializer, ptr %clear_at, align 64"""
+  store {kind.vector} zeroinitializer, ptr %clear_at, align {kind.bytes}"""
     put = f"""
   %sum_line = mul i64 %v, {kind.lanes}
   %sum_offset = add i64 %sum_line, %u
@@ -294,8 +273,8 @@ declare void @{wide}(ptr, ptr, i64, i64, ptr, i64) #0
 declare void @{few}(ptr, ptr, i64, i64, ptr, i64) #0
 
 define void @{stub}({_KERNEL}) #0 {{
-  %panel = alloca [{_PLACES} x {kind.vector}], align 64
-  %sums = alloca [{MOST_SHORT} x {kind.vector}], align 64
+  %panel = alloca [{_PLACES} x {kind.vector}], align {kind.bytes}
+  %sums = alloca [{MOST_SHORT} x {kind.vector}], align {kind.bytes}
 {_start(kind)}
   %is_thin = icmp slt i64 %n, {WIDE}
   %chunk_rows = mul i64 %chunk, %m

@@ -1,14 +1,22 @@
-"""The transpose of a square of registers in the first cache, as LLVM IR text for AVX-512: loops over pairs of rows,
-whose blocks of 1, 2, 4, ... lanes change places. Written out, it is a third of the code of a product.
+"""The transpose of a square of registers, as LLVM IR text: blocks of 1, 2, 4, ... lanes of pairs of them change places.
+
+Where 16 lanes make it a third of the code of a product, and an instruction of AVX-512 picks lanes of two registers by a
+third one, it is loops over pairs of rows in the first cache; else it is written out.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from jitgrad.compiler.products.registers import Numbers, at_ir, loop_ir
 
 
 def turn_ir(kind: Numbers) -> str:
     """The function `turn_<type>(ptr %square)`: rows of one register, one after another, transposed in place."""
+    return _turn_in_loops(kind) if kind.bytes == 64 else _turn_written_out(kind)
+
+
+def _turn_in_loops(kind: Numbers) -> str:
     n, v = kind.lanes, kind.vector
     word = 8 * kind.size
     places = f"<{n} x i{word}>"
@@ -49,6 +57,35 @@ define internal void @turn_{kind.type}(ptr %square) noinline #0 {{
 {loop_ir("round", str(rounds), "1", turn)}
   ret void
 }}"""
+
+
+def _turn_written_out(kind: Numbers) -> str:
+    places = [at_ir(f"at{r}", kind, "%square", str(r * kind.lanes)) for r in range(kind.lanes)]
+    loads = [f"  %x{r} = load {kind.vector}, ptr %at{r}, align {kind.bytes}" for r in range(kind.lanes)]
+    lines, turned = turned_ir(kind, [f"%x{r}" for r in range(kind.lanes)])
+    stores = [f"  store {kind.vector} {name}, ptr %at{r}, align {kind.bytes}" for r, name in enumerate(turned)]
+    return f"""
+define internal void @turn_{kind.type}(ptr %square) noinline #0 {{
+{chr(10).join((*places, *loads, *lines, *stores))}
+  ret void
+}}"""
+
+
+def turned_ir(kind: Numbers, names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The transpose of a square of registers, by names: its code, and the names of the new ones."""
+    n, half, lines, names = kind.lanes, 1, [], list(names)
+    while half < n:
+        made = list(names)
+        for first in (r for r in range(n) if not r & half):
+            second = first | half
+            for side, r in enumerate((first, second)):
+                made[r] = f"%turned{half}_{r}"
+                lines.append(
+                    f"  {made[r]} = shufflevector {kind.vector} {names[first]}, {kind.vector} {names[second]}, "
+                    f"<{n} x i32> <{_mask(n, half, side, 32)}>"
+                )
+        names, half = made, 2 * half
+    return lines, names
 
 
 def _mask(n: int, half: int, side: int, word: int) -> str:
