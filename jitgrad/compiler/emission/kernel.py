@@ -183,10 +183,11 @@ class _KernelEmitter(SegmentEmitter):
         start, stop = self._range(loop)
         outside = self.is_parallel
         self.is_parallel |= loop.kind == PARALLEL
+        outer, self.is_nested = self.is_nested, True
         if not self.is_quick and takes_pairs(loop, self.kernel):
             start = self._row_pairs(loop, start, stop)
         self._counted(start, stop, 1, lambda i: self._turn(loop, i))
-        self.is_parallel = outside
+        self.is_parallel, self.is_nested = outside, outer
 
     def _row_pairs(self, loop: Loop, start: ir.Value, stop: ir.Value) -> ir.Value:
         """Two rows at a time where rows are short; the first row that is left."""
@@ -221,7 +222,7 @@ class _KernelEmitter(SegmentEmitter):
         """
         start, stop = self._range(loop)
         lanes = self.lanes
-        if self._is_little(loop) or not (self.is_parallel or loop.kind == PARALLEL_VECTOR):
+        if self._is_little(loop):
             sums = [self._open_sums(loop)]
             self._masked_vectors(loop, start, stop, sums[0])
             self._close_sums(loop, sums)
@@ -252,10 +253,12 @@ class _KernelEmitter(SegmentEmitter):
         self._close_sums(loop, [whole, rest])
 
     def _is_little(self, loop: Loop) -> bool:
-        """Whether a loop is written once, for masked registers: where code is wanted quickly, and no sum depends on how
-        many are worked on at once.
+        """Whether a loop is written once, for masked registers: outside of where most of the work is; and where code is
+        wanted quickly, and no sum depends on how many are worked on at once.
         """
-        return self.is_quick and not any(isinstance(s, Update) for s in loop.body)
+        has_sums = any(isinstance(s, Update) for s in loop.body)
+        is_worked = self.is_parallel or loop.kind == PARALLEL_VECTOR or (self.is_nested and not has_sums)
+        return not is_worked or (self.is_quick and not has_sums)
 
     def _masked_vectors(
         self, loop: Loop, start: ir.Value, stop: ir.Value, sums: dict[str, ir.Value], segment: ir.Value | None = None

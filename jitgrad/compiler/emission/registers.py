@@ -72,6 +72,7 @@ class RegisterEmitter:
         self.ahead: list[ir.Value] = []  # how far, for each stream that it asks for
         self.at_once: dict[Loop, int] = {}  # on how many registers loops over two rows work
         self.is_parallel = False  # inside a parallel loop, where most of the work is
+        self.is_nested = False  # inside any loop
 
     def _lane_numbers(self, type_: ir.Type = INT64) -> ir.Value:
         return ir.Constant(ir.VectorType(type_, self.lanes), list(range(self.lanes)))

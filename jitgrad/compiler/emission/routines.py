@@ -107,8 +107,15 @@ def _unpack(r: Routine) -> None:
     def square(start: ir.Value) -> None:
         mask = _columns(r, start, n)
         columns = [r.load(tile, r.builder.add(start, r.number(k))) for k in range(r.lanes)]
-        for row, target in zip(transposed(r, columns), starts, strict=True):
-            _masked(r, "store", [row, r.element(target, start), align, mask])
+        rows, places = transposed(r, columns), [r.element(target, start) for target in starts]
+        is_whole = r.builder.icmp_signed("<=", r.builder.add(start, r.number(r.lanes)), n)
+        with r.builder.if_else(is_whole) as (whole, part):
+            with whole:
+                for row, place in zip(rows, places, strict=True):
+                    r.builder.store(row, place, align=r.dtype.itemsize)
+            with part:
+                for row, place in zip(rows, places, strict=True):
+                    _masked(r, "store", [row, place, align, mask])
 
     r.loop(r.number(0), n, r.lanes, square)
 
