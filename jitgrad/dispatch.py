@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.errors import DTypeError, ShapeError, TracedValueError, UnsupportedOpError, layout
+from jitgrad.advice import advise
+from jitgrad.errors import DTypeError, TracedValueError, UnsupportedOpError, layout
 from jitgrad.operators import call_open, functions, is_open
 from jitgrad.sources import source_text, user_source
 
@@ -87,7 +88,11 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: di
     """A ufunc, or one of its methods, on traced values. UnsupportedOpError where there is no op for it."""
     if (method != "__call__" or kwargs or ufunc.signature is not None) and is_open(inputs):
         return call_open(full_name(ufunc), functools.partial(_ufunc_called, ufunc, method), inputs, kwargs)
-    return _ufunc_called(ufunc, method, *inputs, **kwargs)
+    try:
+        return _ufunc_called(ufunc, method, *inputs, **kwargs)
+    except Exception as error:
+        advise(error, ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}", inputs, kwargs)
+        raise
 
 
 def _ufunc_called(ufunc: np.ufunc, method: str, /, *inputs: Any, **kwargs: Any) -> Any:
@@ -256,8 +261,9 @@ def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
         if name in questions:
             return known(*args, **kwargs)
         return _called(name, *args, **kwargs)
-    except ShapeError as error:
-        raise error if "\n" in str(error) else _located(error, func) from None
+    except Exception as error:
+        advise(error, name, args, kwargs)
+        raise
 
 
 def _called(name: str, /, *args: Any, **kwargs: Any) -> Any:
@@ -266,13 +272,6 @@ def _called(name: str, /, *args: Any, **kwargs: Any) -> Any:
     if kwargs.get("copy"):
         return result
     return _strong(functions["as_users_see"](name, result, (*args, *kwargs.values())))
-
-
-def _located(error: ShapeError, func: Callable[..., Any]) -> ShapeError:
-    """The error with the function and the user's line."""
-    hint = "give the placeholder a shape" if "not fully known" in str(error) else None
-    where = f"at {source_text(user_source())}"
-    return ShapeError(layout(f"{full_name(func)}: {error}", needed=where, hint=hint))
 
 
 def _shape(a: Any) -> Any:

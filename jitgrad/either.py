@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad import building, preventing, python_calls, pytree
+from jitgrad.eager.refusals import named
 from jitgrad.eager.tensor import EagerTensor, plain, run, wrap
 from jitgrad.eagerness import is_eager, settled
 from jitgrad.graph import Tensor, in_graph
@@ -57,6 +58,7 @@ def _called(fn: Callable[..., Any], inputs: Any, dtypes: Any) -> Any:
     return python_calls.py_func(fn, inputs, dtypes) if is_traced else python_calls.call_python(fn, inputs, dtypes)
 
 
+named.update({_rows: "gather", _segments: "unsorted_segment_sum", _sum: "add_n"})
 gather = _either(gathering.gather, _rows)
 unsorted_segment_sum = _either(gathering.unsorted_segment_sum, _segments)
 add_n = _either(selection.add_n, _sum)

@@ -11,6 +11,10 @@ class ShapeError(JitgradError, ValueError):
     """Shapes do not fit together."""
 
 
+class OpenExtentError(ShapeError):
+    """A number was given that is an extent known only when the graph runs."""
+
+
 class DTypeError(JitgradError, TypeError):
     """A dtype is not accepted where it stands."""
 
@@ -60,6 +64,21 @@ def layout(what: str, **fields: object) -> str:
     width = max((len(name) for name in shown), default=0) + 1
     lines = [f"  {name + ':':<{width}} {value}" for name, value in shown.items()]
     return "\n".join([what, *lines])
+
+
+def extended(text: str, **fields: object) -> str:
+    """The text of a ``layout`` with further fields, all aligned."""
+    what, *lines = text.split("\n")
+    if not all(line.startswith("  ") and ":" in line for line in lines):
+        return layout(text, **fields)
+    given = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return layout(what, **{**given, **fields})
+
+
+def hint_in(text: str) -> str | None:
+    """What a ``layout`` gives as a hint, if it does."""
+    _, found, hint = text.partition("\n  hint:")
+    return hint.partition("\n")[0].strip() if found else None
 
 
 def unwritten_error(number: int | None, place: str | None = None) -> UnwrittenError:

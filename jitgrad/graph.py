@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from jitgrad.advice import advised
 from jitgrad.errors import LeakedTracerError, ShapeError, layout
 from jitgrad.forking import wait_for_when_forking
 from jitgrad.inference import infer_specs
@@ -481,8 +482,10 @@ def apply_one(opdef: OpDef, *inputs: Tensor, **params: Any) -> Tensor:
 
 def _refusal(opdef: OpDef, inputs: Sequence[Tensor], params: Mapping[str, Any], reason: str) -> str:
     args = [f"{x.op.name}: {x.spec}" for x in inputs] + [f"{key}={param_text(v)}" for key, v in params.items()]
-    return layout(
-        f"op {opdef.name!r}: {reason}",
-        op=f"{opdef.name}({', '.join(args)})    made at {source_text(user_source())}",
-        inputs="; ".join(dict.fromkeys(operation_text(x.op) for x in inputs)) or None,
+    return advised(
+        layout(
+            f"op {opdef.name!r}: {reason}",
+            op=f"{opdef.name}({', '.join(args)})    made at {source_text(user_source())}",
+            inputs="; ".join(dict.fromkeys(operation_text(x.op) for x in inputs)) or None,
+        )
     )

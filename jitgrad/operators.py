@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from jitgrad.advice import advise
 from jitgrad.errors import JitgradError, LeakedTracerError, ShapeError, TracedValueError, UnsupportedOpError, layout
 from jitgrad.sources import closed_message, operation_text, source_text, user_source
 from jitgrad.spec import TensorSpec, shape_text
@@ -71,17 +72,36 @@ def call_open(name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: 
     """``fn(*args, **kwargs)``, for tensors whose shapes are not fully known: built now, or when the graph runs."""
     from jitgrad.control import deferred
 
-    return deferred.call_open(name, fn, args, kwargs)
+    try:
+        return deferred.call_open(name, fn, args, kwargs)
+    except Exception as error:
+        advise(error, name, args, kwargs)
+        raise
 
 
 def takes_open(name: str, fn: F) -> F:
     """``fn``, which may want to know extents, for tensors of unknown extents too."""
+    of_known = advising(name, fn)
 
     @functools.wraps(fn)
     def run(*args: Any, **kwargs: Any) -> Any:
         if is_open(args) or (kwargs and is_open(kwargs.values())):
             return call_open(name, fn, args, kwargs)
-        return fn(*args, **kwargs)
+        return of_known(*args, **kwargs)
+
+    return cast(F, run)
+
+
+def advising(name: str, fn: F) -> F:
+    """``fn``, whose errors tell of the call and of what to do."""
+
+    @functools.wraps(fn)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return fn(*args, **kwargs)
+        except Exception as error:
+            advise(error, name, args, kwargs)
+            raise
 
     return cast(F, run)
 
@@ -161,6 +181,13 @@ _scalar_hint = "keep the value as an array, return it from the function, or make
 
 _reshape, _transpose, _matrix_transpose = _method("reshape"), _method("transpose"), _method("matrix_transpose")
 _real, _imag = _method("real"), _method("imag")
+
+
+def _converted(x: Any, dtype: Any) -> Any:
+    return functions["astype"](x, dtype)
+
+
+_astype = takes_open("astype", _converted)
 
 
 def _known_shape(x: Any, what: str) -> tuple[int, ...]:
@@ -261,7 +288,11 @@ class Operators:
         shape = self.spec.shape
         if shape is None or None in shape:
             return call_open("getitem", _item, (self, index), {})
-        return functions["item_as_users_see"](functions["getitem"](self, index), self, index)
+        try:
+            return functions["item_as_users_see"](functions["getitem"](self, index), self, index)
+        except Exception as error:
+            advise(error, "getitem", (self, index), {})
+            raise
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if type(index) is int and isinstance(value, Operators) and not _is_assignment(sys._getframe(1)):
@@ -269,7 +300,11 @@ class Operators:
         if is_open((self, value)):
             call_open("setitem", functions["setitem"], (self, index, value), {})
         else:
-            functions["setitem"](self, index, value)
+            try:
+                functions["setitem"](self, index, value)
+            except Exception as error:
+                advise(error, "setitem", (self, index, value), {})
+                raise
 
     def sort(self, axis: int = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> None:
         """Sorted in place, as numpy.ndarray.sort; np.sort gives a sorted copy."""
@@ -308,7 +343,7 @@ class Operators:
 
     def astype(self, dtype: Any, copy: bool = True) -> Any:
         """Converted to ``dtype``; float to integer truncates as NumPy does."""
-        out = functions["astype"](self, dtype)
+        out = _astype(self, dtype)
         return functions["as_users_see"]("astype", out, (self,)) if copy else out
 
     @property

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from jitgrad.advice import advised
 from jitgrad.errors import CompileError, ShapeError, layout
 from jitgrad.graph import Operation, Tensor
 from jitgrad.opdef import Control, Fill, Interpreted, OpDef, find
@@ -304,7 +305,7 @@ def _known_specs(op: Operation, made: Sequence[TensorSpec], inputs: tuple[int, .
     except ShapeError as error:
         if "\n" in str(error):  # of a body, with the operation there
             raise
-        raise ShapeError(layout(f"op {op.type!r}: {error}", op=operation_text(op))) from None
+        raise ShapeError(advised(layout(f"op {op.type!r}: {error}", op=operation_text(op)))) from None
     unknown = [spec for spec in specs if not spec.is_known]
     if unknown:
         raise ShapeError(layout(f"the shape of {op.name!r} is not known when it runs", op=operation_text(op)))

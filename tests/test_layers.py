@@ -26,8 +26,8 @@ LAYERS = (
     ),
     ("opdef",),
     (
-        "sources", "operators", "dispatch", "inference", "operations", "graph", "scopes", "program", "again", "views",
-        "inlining",
+        "sources", "advice", "operators", "dispatch", "inference", "operations", "graph", "scopes", "program", "again",
+        "views", "inlining",
     ),
     ("ops", "listing", "interpreter", "nonfinite", "restoring"),
     (

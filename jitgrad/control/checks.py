@@ -35,16 +35,18 @@ def check_items(xs: Any, length: int | None) -> int | None:
     for leaf, path in zip(leaves, paths, strict=True):
         shape = leaf.shape if hasattr(leaf, "shape") else np.shape(leaf)
         if shape is not None and not shape:
-            raise ShapeError(layout(f"scan takes xs{path} apart along its first axis, and it has none", needed=place()))
+            raise ShapeError(layout(f"scan takes xs{path} apart along its first axis, and it has none", needed=place(),
+                                    hint="what is the same at each step is read from outside"))  # fmt: skip
         if shape is not None and shape[0] is not None:
             found.setdefault(shape[0], f"xs{path}")
     if length is not None:
         found.setdefault(length, "length")
     if len(found) > 1:
         texts = ", ".join(f"{name} has {n}" for n, name in found.items())
-        raise ShapeError(layout(f"scan: the numbers of steps differ: {texts}", needed=place()))
+        raise ShapeError(layout(f"scan: the numbers of steps differ: {texts}", needed=place(),
+                                hint="slice xs to one number of steps: xs[:length]"))  # fmt: skip
     if not found and not leaves:
-        raise ValueError(layout("scan needs xs or a length", needed=place()))
+        raise ValueError(layout("scan needs xs or a length", needed=place(), hint="give length=, the number of steps"))
     return next(iter(found), None)
 
 

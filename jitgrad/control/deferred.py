@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 
 from jitgrad import pytree
+from jitgrad.advice import advised
 from jitgrad.control import states
 from jitgrad.control.derivatives import zeros_or
 from jitgrad.control.examples import Found, explored
 from jitgrad.control.subgraph import Body, Subgraph
 from jitgrad.control.tracing import as_operand, as_output, numbered
-from jitgrad.errors import JitgradError, LeakedTracerError, layout
+from jitgrad.errors import JitgradError, LeakedTracerError, OpenExtentError, hint_in, layout
 from jitgrad.gradients import gradients, operations_between
 from jitgrad.graph import Graph, Here, Operation, Tensor, apply, graph_of
 from jitgrad.interpreter import interpret
@@ -190,8 +191,8 @@ def _program(body: Deferred, specs: Specs) -> Program:
     except JitgradError as error:
         reason = str(error).partition("\n")[0]
         text = layout(f"{body.name}: {reason}", inputs=", ".join(map(str, specs)),
-                      needed=f"at {source_text(body.here.source)}")  # fmt: skip
-        raise type(error)(text) from error
+                      needed=f"at {source_text(body.here.source)}", hint=hint_in(str(error)))  # fmt: skip
+        raise type(error)(advised(text)) from error
 
 
 def _run(*arrays: Any, body: Any, noinline: bool) -> Any:
@@ -244,7 +245,7 @@ def call_open(name: str, fn: Callable[..., Any], args: Sequence[Any], kwargs: di
     before = len(graph)
     try:
         return fn(*args, **kwargs)
-    except LeakedTracerError:
+    except (LeakedTracerError, OpenExtentError):
         raise
     except Exception:
         graph.forget(before)

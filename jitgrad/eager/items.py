@@ -27,9 +27,9 @@ def item(x: EagerTensor, index: Any) -> Any:
     """``x[index]``."""
     kind = type(index)
     is_basic = kind in _BASIC or (kind is tuple and _BASIC.issuperset(map(type, index)))
-    if not is_basic or local.collector is not None:
-        return _other_item(x, index)
     try:
+        if not is_basic or local.collector is not None:
+            return _other_item(x, index)
         out = wrap(x._plain[index])
     except REFUSALS as error:
         refuse(error, item, x, index)

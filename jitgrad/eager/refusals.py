@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad.advice import advise, advised, call_text, hint_for
 from jitgrad.dispatch import full_name
-from jitgrad.eagerness import Valued
 from jitgrad.errors import IndexingError, JitgradError, ShapeError, layout
-from jitgrad.sources import source_text, user_source
-from jitgrad.spec import TensorSpec, shape_text
+from jitgrad.sources import raised_at
+from jitgrad.spec import shape_text
 
 REFUSALS = (ValueError, IndexError, TypeError)
 """What is looked at."""
@@ -54,23 +54,31 @@ def refuse(error: BaseException, fn: Any, *args: Any, **kwargs: Any) -> None:
     """Raise what is to stand in place of an error of a call, if that is another; else give it a note."""
     if isinstance(fn, Bound):
         return refuse(error, fn.fn, *args, *fn.args, **fn.kwargs)
-    if not isinstance(error, REFUSALS) or isinstance(error, JitgradError) or not _is_of_numpy(fn):
+    if isinstance(error, JitgradError):
+        return advise(error, str(named.get(fn) or getattr(fn, "__name__", "a function")), args, kwargs)
+    if not isinstance(error, REFUSALS) or not _is_of_numpy(fn) or raised_at(error) is not None:
         return None
-    call = f"{_name(fn)}({_arguments(args, kwargs)})    at {source_text(user_source())}"
+    call = call_text(_name(fn), args, kwargs)
     if type(error) is IndexError and "out of bounds" in str(error):
-        raise IndexingError(layout(str(error), op=call, **_range(str(error)))) from None
+        raise IndexingError(advised(layout(str(error), op=call, **_range(str(error))))) from None
     if type(error) is ValueError and any(word in str(error) for word in _OF_SHAPES):
         headline, fields = _fitting(fn, args)
-        raise ShapeError(layout(headline or str(error).strip(), op=call, **fields)) from None
+        raise ShapeError(advised(layout(headline or str(error).strip(), op=call, **fields))) from None
     if not getattr(error, "__notes__", None):
         error.add_note(f"  op: {call}")
+        if (hint := hint_for(str(error))) is not None:
+            error.add_note(f"  hint: {hint}")
     return None
 
 
 def _is_of_numpy(fn: Any) -> bool:
     """Whether an error of the function is NumPy's, rather than one of a function of the user's."""
     owner = getattr(fn, "__self__", None)
-    return isinstance(fn, np.ufunc | _DISPATCHED) or isinstance(owner, np.ufunc) or fn in named
+    module = getattr(fn, "__module__", None) or ""
+    return (
+        isinstance(fn, np.ufunc | _DISPATCHED) or isinstance(owner, np.ufunc) or fn in named
+        or module.startswith(("scipy.", "jitgrad.scipy."))
+    )  # fmt: skip
 
 
 def _name(fn: Any) -> str:
@@ -78,27 +86,6 @@ def _name(fn: Any) -> str:
     if isinstance(owner, np.ufunc):
         return f"{owner.__name__}.{fn.__name__}"
     return named[fn] if fn in named else full_name(fn).removeprefix("numpy.")
-
-
-def _arguments(args: tuple[Any, ...] | list[Any], kwargs: dict[str, Any]) -> str:
-    named_ones = [f"{name}={_argument(x)}" for name, x in kwargs.items()]
-    return ", ".join([*map(_argument, args[:_MOST]), *["..."] * (len(args) > _MOST), *named_ones])
-
-
-def _argument(x: Any) -> str:
-    if isinstance(x, Valued):
-        x = np.asarray(x)
-    if isinstance(x, np.ndarray | np.generic):
-        return str(TensorSpec(x.shape, x.dtype))
-    if isinstance(x, list | tuple) and any(isinstance(item, np.ndarray | Valued) for item in x[:_MOST]):
-        return f"[{_arguments(x, {})}]"
-    if isinstance(x, list | tuple):
-        return f"({_arguments(x, {})})"
-    if isinstance(x, float | slice) or (isinstance(x, int) and x.bit_length() <= 64):
-        return repr(x)
-    if isinstance(x, str):
-        return repr(x[:40])
-    return "None" if x is None else x.__name__ if isinstance(x, type) else type(x).__name__
 
 
 # -- what would fit ------------------------------------------------------------------------------------------

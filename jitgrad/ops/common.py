@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from jitgrad import operators
-from jitgrad.errors import DTypeError, ShapeError, UnsupportedOpError, layout
+from jitgrad.advice import advised
+from jitgrad.errors import DTypeError, OpenExtentError, ShapeError, UnsupportedOpError, layout
 from jitgrad.graph import Graph, Tensor, apply, graph_of
 from jitgrad.keys import frozen
 from jitgrad.opdef import OpDef, Params, Specs, find
@@ -100,17 +101,17 @@ def dtype_refusal(reason: str, values: Sequence[Any]) -> DTypeError:
 # -- shapes --------------------------------------------------------------------------------------------------
 
 
-def known_extents(shape: Any, name: str) -> tuple[int, ...]:
+def known_extents(shape: Any, name: str, what: str = "the shape") -> tuple[int, ...]:
     """What the function ``name`` was given for a shape, as Python ints; ShapeError where one is known only when fed."""
-    refuse_open(shape, name)
+    refuse_open(shape, name, what)
     return tuple(map(operator.index, shape if isinstance(shape, list | tuple | np.ndarray) else (shape,)))
 
 
-def refuse_open(shape: Any, name: str) -> None:
+def refuse_open(shape: Any, name: str, what: str = "the shape") -> None:
     """ShapeError where an extent is None, as in the shape of a placeholder."""
     if shape is None or (isinstance(shape, list | tuple) and any(n is None for n in shape)):
-        raise ShapeError(
-            layout(f"{name}: the shape {shape} is not fully known before the graph runs", needed=place(),
+        raise OpenExtentError(
+            layout(f"{name}: {what} {shape} is not fully known before the graph runs", needed=place(),
                    hint="zeros_like(x), full_like(x, value) and broadcast_arrays(x, y) take extents from a tensor")
         )  # fmt: skip
 
@@ -141,13 +142,8 @@ def broadcast(*tensors: Tensor) -> tuple[Tensor, ...]:
     try:
         out = broadcast_shapes(*shapes)
     except ShapeError as error:
-        raise ShapeError(
-            layout(
-                str(error),
-                inputs="; ".join(operation_text(x.op) for x in tensors),
-                needed=f"at {source_text(user_source())}",
-            )
-        ) from None
+        inputs = "; ".join(operation_text(x.op) for x in tensors)
+        raise ShapeError(advised(layout(str(error), inputs=inputs, needed=place()))) from None
     grown = tuple(_broadcast_one(x, out, tensors) for x in tensors)
     return tuple(shaped_like(x, grown[0]) for x in grown)
 

@@ -126,6 +126,8 @@ def _triangle(name: str, how: str) -> None:
         x = as_tensor(m)
         if x.ndim == 1:
             x = build("broadcast_to", x, (*x.spec.known_shape, *x.spec.known_shape))
+        if x.ndim == 0:
+            raise ShapeError(f"{name} needs a vector or matrices, got {x.spec}")
         rows, columns = x.spec.known_shape[-2:]
         return _where(_compare(how, rows, columns, k), x)
 
@@ -187,6 +189,8 @@ def delete(arr: Any, obj: Any, axis: Any = None) -> Tensor:
 def vander(x: Any, N: Any = None, increasing: bool = False) -> Tensor:
     """Columns ``x**0, x**1, ...``, the highest power first unless ``increasing``."""
     (column,) = as_tensors(x)
+    if column.ndim != 1:
+        raise ShapeError(f"vander needs a vector, got {column.spec}")
     column = as_tensor(column, np.promote_types(column.dtype, np.int64))
     count = column.spec.known_shape[0] if N is None else int(N)
     powers = [build("ones_like", column)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from collections import Counter
 from collections.abc import Sequence
@@ -64,6 +65,8 @@ def _letters(sublist: Sequence[Any]) -> str:
 def _parsed(subscripts: str, tensors: Sequence[Tensor]) -> tuple[list[str], str]:
     """Labels of each operand and of the output, ellipses replaced by labels that are not in use."""
     left, arrow, output = subscripts.partition("->")
+    if not re.fullmatch(r"(?:[A-Za-z,]|\.{3})*", left + output):
+        raise ValueError(f"einsum subscripts {subscripts!r} are not made of letters")
     inputs = left.split(",")
     if len(inputs) != len(tensors):
         raise ValueError(f"einsum subscripts {subscripts!r} name {len(inputs)} operands, got {len(tensors)}")

@@ -113,6 +113,8 @@ def linspace(
 ) -> Any:
     """As numpy.linspace; the ends may be traced, the number of points not."""
     count = operator.index(num)
+    if count < 0:
+        raise ValueError(f"the number of points must not be negative, got {count}")
     if not _is_traced(start, stop):
         make: Any = np.linspace
         grid = make(start, stop, count, endpoint, True, dtype, axis)

@@ -212,8 +212,8 @@ def _mask_entries(x: Tensor, mask: Any, axis: int) -> list[Entry]:
     if mask.ndim == 0:
         raise ShapeError("an index True or False is not supported: use x[None] or an empty slice")
     for k, n in enumerate(mask.shape):
-        extent = x.shape[axis + k]
-        if extent is not None and extent != n:
+        extent = x.spec.known_shape[axis + k]
+        if extent != n:
             raise IndexingError(
                 f"boolean index did not match indexed array along axis {axis + k}; size of axis is {extent} "
                 f"but size of corresponding boolean axis is {n}"

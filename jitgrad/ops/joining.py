@@ -13,7 +13,7 @@ from jitgrad.errors import ShapeError
 from jitgrad.graph import Tensor, apply, apply_one
 from jitgrad.opdef import AxisIndex, Guard, IndexMap, Params, Reindex, Specs, define
 from jitgrad.operators import function
-from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype, unsupported
+from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype, known_extents, unsupported
 from jitgrad.ops.slicing import getslice, select_runs, slice_axis, unslice
 from jitgrad.spec import TensorSpec, is_compatible, normalize_axis
 
@@ -362,8 +362,8 @@ def unstack(x: Any, /, *, axis: int = 0) -> tuple[Tensor, ...]:
 def tile(A: Any, reps: Any) -> Tensor:
     """``A`` laid side by side ``reps`` times along each axis, missing axes counted as new leading ones."""
     x = as_tensor(A)
-    counts = [operator.index(n) for n in (reps if isinstance(reps, list | tuple | np.ndarray) else (reps,))]
-    counts = [1] * (x.ndim - len(counts)) + counts
+    given = _counts("tile", reps if isinstance(reps, list | tuple | np.ndarray) else (reps,))
+    counts = (1,) * (x.ndim - len(given)) + given
     shape = (1,) * (len(counts) - x.ndim) + x.spec.known_shape
     apart = build("reshape", x, tuple(itertools.chain.from_iterable((1, n) for n in shape)))
     wide = build("broadcast_to", apart, tuple(itertools.chain.from_iterable(zip(counts, shape, strict=True))))
@@ -373,17 +373,27 @@ def tile(A: Any, reps: Any) -> Tensor:
 @function("repeat")
 def repeat(a: Any, repeats: Any, axis: Any = None) -> Tensor:
     """Each element ``repeats`` times along ``axis`` (None: flattened); one number, or one per element."""
+    if isinstance(repeats, Tensor):
+        raise unsupported("repeat", " with traced repeats, on which the shape of the result depends,")
+    counts = _counts("repeat", np.ravel(repeats).tolist() if np.ndim(repeats) else (repeats,))
     x = as_tensor(a)
     if axis is None:
         x, axis = build("ravel", x), 0
     axis = normalize_axis(axis, x.ndim)
-    if isinstance(repeats, Tensor):
-        raise unsupported("repeat", " with traced repeats, on which the shape of the result depends,")
-    counts = np.asarray(repeats)
-    if counts.size == 1:
-        return _repeat_each(x, int(counts.reshape(())), axis)
-    positions = np.repeat(np.arange(x.spec.known_shape[axis]), counts)
-    return build("take", x, positions, axis)
+    if len(counts) == 1:
+        return _repeat_each(x, counts[0], axis)
+    extent = x.spec.known_shape[axis]
+    if len(counts) != extent:
+        raise ShapeError(f"{len(counts)} counts for {extent} elements along axis {axis}")
+    return build("take", x, np.repeat(np.arange(extent), counts), axis)
+
+
+def _counts(name: str, values: Any) -> tuple[int, ...]:
+    """How often something is repeated; ShapeError where a number is known only when the graph runs, or negative."""
+    counts = known_extents(tuple(values), name, "the number of copies")
+    if min(counts, default=0) < 0:
+        raise ShapeError(f"{name}: counts must not be negative, got {min(counts)}")
+    return counts
 
 
 def _repeat_each(x: Tensor, count: int, axis: int) -> Tensor:

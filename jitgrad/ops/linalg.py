@@ -296,6 +296,8 @@ svd_op = define(
 def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
     """Singular values and vectors, not full unless square; gradients need distinct values."""
     x = _real("linalg.svd", a)
+    if x.ndim < 2:
+        raise ShapeError(f"matrices of two dimensions are needed, got {x.spec}")
     m, n = x.spec.known_shape[-2:]
     if hermitian or (compute_uv and full_matrices and m != n):
         raise unsupported(

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 from jitgrad import pytree
 from jitgrad.eager.tensor import run as eager
 from jitgrad.eagerness import is_eager, settled
+from jitgrad.operators import advising
 from jitgrad.trace import graph_in
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -21,12 +22,14 @@ def like_scipy(path: str, name: str | None = None) -> Callable[[F], F]:
     """
 
     def wrap(fn: F) -> F:
+        of_tensors = advising(fn.__name__, fn)
+
         @functools.wraps(fn)
         def call(*args: Any, **kwargs: Any) -> Any:
             graph = graph_in((args, kwargs))
             if graph is not None:
                 with graph.as_default():
-                    return fn(*args, **kwargs)
+                    return of_tensors(*args, **kwargs)
             if is_eager((args, kwargs)):
                 args, kwargs = pytree.tree_map(settled, (args, kwargs))
                 return eager(call, args, kwargs)
