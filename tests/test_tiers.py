@@ -47,6 +47,12 @@ def log_softmax(x):
     return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
 
 
+def long(x):
+    for k in range(10):
+        x = ((np.sin(x * 1.01) + 0.1 * k) * x - 0.3) * 0.1 + 0.9 * x
+    return x
+
+
 CASES = [
     (jg.value_and_grad(lambda x, y: np.sum(np.tanh(x) * y), (0, 1)), (x, y)),
     (jg.value_and_grad(lambda x: np.sum(layer_norm(x) ** 3)), (x,)),
@@ -55,6 +61,13 @@ CASES = [
     (lambda n, x: (n // 3 + n % 5, np.argmax(x, axis=1), np.where(n > 0, x, -x).min(axis=0)), (n, x)),
     (lambda v: (np.exp(v), np.log(v), np.sin(v), v / v[::-1], np.minimum(v, 0.0)), (special_values,)),
     (lambda v: (np.sum(v[5:]), np.prod(v[7:]), np.power(v, 3.5), v.astype(np.float32)), (special_values,)),
+    (lambda x, w: (np.sum(x), np.prod(x), np.min(w), np.argmax(w), np.any(x > 3), np.sum(w * w)), (x, w)),
+    (lambda x: (np.argmin(x, axis=1), np.sum(np.exp(x)), np.sum(x + 1, axis=1), np.all(x < 3, axis=1)), (x,)),
+    (lambda x, w: (np.sum(long(x)), np.prod(1 + 1e-3 * long(x), axis=1), np.max(long(w)), long(w)), (x, w)),
+    (lambda x, w: (np.argmax(long(x)), np.argmin(long(w), axis=1), np.any(long(x) > 0.9, axis=1)), (x, w)),
+    (lambda x: np.sum(long(np.pad(x[1:], ((0, 1), (2, 0))) * np.roll(x[:, :51], 1, 1).mean())), (x,)),
+    (jg.value_and_grad(lambda x: np.sum(np.diff(long(x), axis=1) ** 2)), (x,)),
+    (jg.value_and_grad(lambda x: np.sum((np.roll(x, 1, 0) + np.roll(x, -1, 1) - 2 * x) ** 2)), (x,)),
 ]
 
 
@@ -221,6 +234,24 @@ def test_what_is_long_is_written_once_where_code_is_wanted_quickly() -> None:
     assert len(re.findall(written, part())) == 1
     assert f'@"{name}"' in quick
     assert len(quick) < 0.3 * len(good)
+
+
+def _long(x: Any) -> Any:
+    for k in range(10):
+        x = ((np.sin(x * 1.01) + 0.1 * k) * x - 0.3) * 0.1 + 0.9 * x
+    return x
+
+
+@pytest.mark.parametrize("axis", [None, 1])
+def test_a_long_loop_with_a_sum_is_written_once_where_code_is_wanted_quickly(axis: int | None) -> None:
+    explanation = jg.compile(lambda x: np.sum(_long(x), axis=axis)).explain(np.ones((10, 100)))
+    [cluster] = explanation.compiled[0].steps
+    kernel = next(iter(kernels_of(cluster)))
+    quick, good = (str(kernel_module(kernel, "k", quickly)) for quickly in (True, False))
+    assert quick.count('@"jitgrad.sin.v') == 10 + 1  # and its declaration
+    summed = re.compile(r"load <(\d+) x double>.*\n  %v\d+ = fadd")
+    assert len(set(summed.findall(quick))) == 1  # of the registers in turn, and of what is left
+    assert len(set(summed.findall(good))) == 2
 
 
 _ONCE = """

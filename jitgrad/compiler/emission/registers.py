@@ -37,7 +37,8 @@ class VectorLoop:
 
     ``segment`` is where the part of the loop begins in which comparisons of its variable have one answer; None where
     the lanes are compared. ``lane_sums`` are the accumulators of a loop of lanes, ``valid`` is how many lanes of it
-    are inside; ``first`` is how many lanes the mask of another loop has, which are the first ones.
+    are inside; ``first`` is how many lanes the mask of another loop has, which are the first ones, and
+    ``may_be_whole`` says that these may be all.
     """
 
     var: str
@@ -49,6 +50,7 @@ class VectorLoop:
     lane_sums: dict[str, ir.Value] | None = None
     valid: ir.Value | None = None
     first: ir.Value | None = None
+    may_be_whole: bool = False
 
 
 class RegisterEmitter:

@@ -22,37 +22,59 @@ class SumEmitter(MemoryEmitter):
         self.inits[name] = statement
         self._new_sum(name, statement, 0, self.accumulators)
 
-    def _new_sum(self, name: str, statement: Accumulator, lanes: int, into: dict[str, ir.Value]) -> None:
+    def _new_sum(
+        self, name: str, statement: Accumulator, lanes: int, into: dict[str, ir.Value], registers: int = 1
+    ) -> None:
         init = constant(statement.init.value, statement.dtype, lanes)
-        into[name] = self._cell(init)
+        into[name] = self._cell(init, registers)
         if statement.combine.startswith("arg"):
-            into[name + "_at"] = self._cell(constant(0, DT_INT64, lanes))
+            into[name + "_at"] = self._cell(constant(0, DT_INT64, lanes), registers)
 
-    def _cell(self, init: ir.Value) -> ir.Value:
-        cell = self.entry.alloca(init.type)
-        self.builder.store(init, cell)
+    def _cell(self, init: ir.Value, registers: int) -> ir.Cell:
+        cell = self.entry.alloca(init.type if registers == 1 else ir.ArrayType(init.type, registers))
+        for k in range(registers):
+            self.builder.store(init, cell if registers == 1 else self._one_of(cell, ir.Constant(INT64, k)))
         return cell
 
-    def _open_sums(self, loop: Loop) -> dict[str, ir.Value]:
-        """One accumulator per lane for each accumulator that the loop updates."""
+    def _one_of(self, cell: ir.Cell, number: ir.Value) -> ir.Cell:
+        type_: ir.Type = cell.allocated_type.element
+        return ir.Cell(type_, self.builder.gep(cell, [number], source_etype=type_).text)
+
+    def _open_sums(self, loop: Loop, registers: int = 1) -> dict[str, ir.Value]:
+        """One accumulator per lane, of so many registers, for each accumulator that the loop updates."""
         sums: dict[str, ir.Value] = {}
         for update in _updates(loop):
-            self._new_sum(update.acc, self.inits[update.acc], self.lanes, sums)
+            self._new_sum(update.acc, self.inits[update.acc], self.lanes, sums, registers)
         return sums
 
-    def _close_sums(self, loop: Loop, sums: Sequence[dict[str, ir.Value]]) -> None:
+    def _sums_of_one(self, sums: dict[str, Any], number: ir.Value) -> dict[str, ir.Value]:
+        """The accumulators of one of several registers."""
+        return {name: self._one_of(cell, number) for name, cell in sums.items()}
+
+    def _close_sums(self, loop: Loop, parts: Sequence[Sequence[dict[str, ir.Value]]]) -> None:
         """Combine what the parts of a loop have summed, each halved to the fewest lanes, then these into the scalar."""
         for update in _updates(loop):
             dtype = self.inits[update.acc].dtype
             total: list[ir.Value] = []
-            for cells in sums:
-                part = self._narrowed(update, dtype, self._sums_of_lanes(update, cells), self.lanes)
+            for registers in parts:
+                part = self._sum_of_registers(update, dtype, registers)
                 total = self._combine(update.combine, dtype, total, part, self.lanes) if total else part
             single = [
                 self.builder.extract_element(p, ir.Constant(INT32, 0))
                 for p in self._narrowed(update, dtype, total, 1)
             ]  # fmt: skip
             self._combine_into_cell(update, dtype, single)
+
+    def _sum_of_registers(
+        self, update: Update, dtype: DType, registers: Sequence[dict[str, ir.Value]]
+    ) -> list[ir.Value]:
+        """Registers combined, halving their number each time, then lanes."""
+        parts = [self._sums_of_lanes(update, cells) for cells in registers]
+        while len(parts) > 1:
+            half = len(parts) // 2
+            pairs = zip(parts[:half], parts[half:], strict=True)
+            parts = [self._combine(update.combine, dtype, low, high, self.lanes) for low, high in pairs]
+        return self._narrowed(update, dtype, parts[0], self.lanes)
 
     def _sums_of_lanes(self, update: Update, cells: dict[str, Any]) -> list[ir.Value]:
         names = [update.acc] if update.at is None else [update.acc, update.acc + "_at"]

@@ -109,4 +109,4 @@ class Cell(Value):
 
     def __init__(self, type_: Type, text: str) -> None:
         super().__init__(PointerType(), text)
-        self.allocated_type = type_
+        self.allocated_type: Any = type_
