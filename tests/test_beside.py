@@ -15,6 +15,8 @@ from jitgrad import compiler, following, running
 from jitgrad.compiler import reuse, stages
 from jitgrad.compiler.freezing import alike, keeping
 from jitgrad.compiler.freezing import beside as beside_module
+from jitgrad.compiler.freezing import plans as plans_module
+from jitgrad.compiler.freezing.blueprints import is_bound_alike
 from tests.test_alike import WHOLE, _leaves
 
 Fn = Callable[..., Any]
@@ -53,15 +55,22 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The frozen programs that were bound."""
+    """The frozen programs that were bound, and those of which a formula gave what is bound."""
     found: list[Any] = []
-    bind_frozen = compiler.bind_frozen
+    bind_frozen, frozen_beside = compiler.bind_frozen, compiler.frozen_beside
+
+    def noted_beside(*args: Any) -> Any:
+        taken = frozen_beside(*args)
+        if taken.bound is not None:
+            found.append(taken.frozen())
+        return taken
 
     def noted(source: Any, frozen: Any, addresses: Any) -> Any:
         found.append(frozen)
         return bind_frozen(source, frozen, addresses)
 
     monkeypatch.setattr(compiler, "bind_frozen", noted)
+    monkeypatch.setattr(compiler, "frozen_beside", noted_beside)
     return found
 
 
@@ -250,19 +259,31 @@ def test_a_plan_on_disk_gives_way_to_one_that_can_be_followed(tmp_path: Any, bes
 FORMULAS = [name for name in WHOLE if name not in (*NOT_FOLLOWED, "columns", "convolution", "flattened")]
 
 
-@pytest.mark.parametrize("name", FORMULAS)
-def test_plans_by_formulas_are_those_that_are_frozen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where sizes change in what order steps run, and how they are cut; with numbers that follow from extents."""
-    by_formula, found = beside_module.frozen_by_formula, []
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The numbers of what was bound by a formula, each compared with what binds the plan that is frozen."""
+    found: list[Any] = []
+    by_formula = beside_module.bound_by_formula
 
     def compared(template: Any, extents: Any, changed: Any) -> Any:
-        frozen = by_formula(template, extents, changed)
-        if frozen is not None:
-            assert repr(frozen) == repr(beside_module._frozen(template, extents, changed))
-            found.append(frozen)
-        return frozen
+        bound = by_formula(template, extents, changed)
+        if bound is not None:
+            family, numbers = bound
+            frozen, addresses = beside_module._frozen(template, extents, changed), dict.fromkeys(family.kernels, 0)
+            made = plans_module.bind_numbers(family, numbers, addresses)
+            assert (made.nvalues, made.outputs) == frozen[:2] and len(made.steps) == len(frozen[2:])
+            for step, like in zip(made.steps, frozen[2:], strict=True):
+                assert is_bound_alike(step, like, addresses)
+            found.append(numbers)
+        return bound
 
-    monkeypatch.setattr(beside_module, "frozen_by_formula", compared)
+    monkeypatch.setattr(beside_module, "bound_by_formula", compared)
+    return found
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_steps_by_formulas_are_those_that_are_bound(name: str, compared: list[Any]) -> None:
+    """Also where sizes change in what order steps run, and how they are cut; with numbers that follow from extents."""
     fn, make, sizes = WHOLE[name]
     f = jg.compile(fn)
     for k in (1, 1.5, 2, 2.5, 3, 3.25, 1.25, 9, 1.75):
@@ -271,4 +292,52 @@ def test_plans_by_formulas_are_those_that_are_frozen(name: str, monkeypatch: pyt
             results = _leaves(f(*args))
             for a, b in zip(results, _leaves(f.interpret(*args)), strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-9)
-    assert len(found) >= 4 and len({repr(frozen) for frozen in found}) >= 4
+    assert len(compared) >= 4 and len({repr(numbers) for numbers in compared}) >= 4
+
+
+def test_steps_by_formulas_where_sizes_cross_what_they_are_compared_with(compared: list[Any]) -> None:
+    """Tiles and chunks of products, temporaries in outputs, and what lies on what in the arena: there and back."""
+
+    def loss(w: Any, v: Any, x: Any, y: Any) -> Any:
+        hidden = np.tanh(x @ w)
+        return np.sum((hidden @ w.T @ v - y) ** 2) + np.sum((x.T @ hidden) ** 2) * 1e-3
+
+    rng = np.random.default_rng(0)
+    w, v = 0.1 * rng.standard_normal((300, 96)), rng.standard_normal(300)
+    f = jg.compile(jg.value_and_grad(loss, (0, 1)))
+    rows = [65, 70, 90, 130, 260, 514, 1030, 2100, 1029, 511, 255, 129, 91, 71, 66, 128, 256, 512, 1024, 513, 95, 97]
+    for n in rows:
+        x, y = rng.standard_normal((n, 300)), rng.standard_normal(n)
+        value, gradients = f(w, v, x, y)
+        expected, wanted = f.interpret(w, v, x, y)
+        np.testing.assert_allclose(value, expected, rtol=1e-9)
+        for a, b in zip(gradients, wanted, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-7)
+    assert len(compared) >= 8
+
+
+def test_extents_of_one_none_and_few_between_others(compared: list[Any]) -> None:
+    f = jg.compile(jg.value_and_grad(_loss, (0, 1)))
+    for n in (100, 200, 300, 1, 0, 2, 64, 65, 400, 80, 90, 63, 70, 310, 0, 1, 333, 72):
+        x, w = np.random.default_rng(n).standard_normal((n, 80)), np.full((80, 90), 0.01)
+        with np.errstate(all="ignore"):
+            results, wanted = f(x, w), f.interpret(x, w)
+        for a, b in zip(_leaves(results), _leaves(wanted), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+    assert len(compared) >= 4
+
+
+def test_scratch_is_for_the_threads_that_there_are(compared: list[Any]) -> None:
+    """A formula is left alone where memory has to be planned for more threads than it was noted for."""
+    f = jg.compile(jg.value_and_grad(_loss, (0, 1)))
+    threads = jg.get_num_threads()
+    try:
+        for n in (100, 200, 300, 400, 500, 600):
+            jg.set_num_threads(2 if n < 500 else 16)
+            x, w = np.ones((n, 80)), np.full((80, 90), 0.01)
+            np.testing.assert_allclose(f(x, w)[0], _loss(x, w))
+            [(stage, arrays)] = f.stages(x, w)
+            assert stage.executable(arrays).bound.steps[0].workers >= jg.get_num_threads()
+    finally:
+        jg.set_num_threads(threads)
+    assert compared

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jitgrad.compiler.freezing.symbols import Notes, Symbol, least, most
+from jitgrad.compiler.symbols import Notes, Symbol, least, most
 
 pytestmark = pytest.mark.quick
 

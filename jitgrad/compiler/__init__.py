@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from jitgrad import recording
 from jitgrad.compiler.calling.entrance import begin_entrance
@@ -13,7 +13,16 @@ from jitgrad.compiler.freezing.alike import Likeness, Taken, frozen_like
 from jitgrad.compiler.freezing.beside import frozen_beside
 from jitgrad.compiler.freezing.keeping import keep_later
 from jitgrad.compiler.freezing.plankey import plan_key
-from jitgrad.compiler.freezing.plans import BoundProgram, Frozen, bind_frozen, find_plan, keep_plan, kernel_keys
+from jitgrad.compiler.freezing.plans import (
+    BoundProgram,
+    Frozen,
+    bind_frozen,
+    bind_numbers,
+    find_plan,
+    keep_plan,
+    kernel_keys,
+)
+from jitgrad.compiler.freezing.records import Addresses
 from jitgrad.compiler.freezing.stored import dump
 from jitgrad.compiler.likeness import Extents, UnlikeError
 from jitgrad.compiler.machine.kernels import find_kernels
@@ -59,23 +68,32 @@ def bind_beside(
         taken = frozen_beside(before, extents, numbers)
     except UnlikeError:
         return None
+    bound = _bind_taken(source, taken)
     if config.verify:
         from jitgrad.compiler import stages
 
-        stages.compare_plans(stages.make_plan(source())[0], taken.frozen, source())
-    return _bind_taken(source, taken)
+        stages.compare_plans(stages.make_plan(source())[0], taken.frozen(), source())
+        stages.compare_bound(bound.steps, taken, _addresses(kernel_keys(taken.frozen())), source())
+    return bound
 
 
 def _bind_taken(source: Callable[[], Program], taken: Taken) -> BoundProgram:
     """A plan that was taken over, which will be on disk before long."""
     if taken.holds:
         keep_later(source, taken.frozen)
-    return _bind(source, taken.frozen)._replace(likeness=taken.likeness)
+    if taken.bound is None:
+        return _bind(source, taken.frozen())._replace(likeness=taken.likeness)
+    family, numbers = taken.bound
+    return bind_numbers(family, numbers, _addresses(family.kernels))._replace(likeness=taken.likeness)
 
 
 def _bind(source: Callable[[], Program], frozen: Frozen) -> BoundProgram:
     """The plan of a program whose kernels are in memory."""
-    keys = kernel_keys(frozen)
+    return bind_frozen(source, frozen, _addresses(kernel_keys(frozen)))
+
+
+def _addresses(keys: Sequence[str]) -> Addresses:
+    """Those of kernels that are in memory."""
     addresses = find_kernels(keys)
     assert addresses is not None
-    return bind_frozen(source, frozen, dict(zip(keys, addresses, strict=True)))
+    return dict(zip(keys, addresses, strict=True))

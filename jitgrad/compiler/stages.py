@@ -6,13 +6,15 @@ Loaded only where a program's plan is neither in memory nor on disk, or has to b
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from jitgrad import recording
 from jitgrad.compiler.clustering.clusters import Cluster, Clustering, body_cluster, find_clusters
 from jitgrad.compiler.driver.pages import begin_outputs
-from jitgrad.compiler.freezing.alike import Likeness, enter_template, frozen_like, likeness_of, make_template
+from jitgrad.compiler.freezing.alike import Likeness, Taken, enter_template, frozen_like, likeness_of, make_template
+from jitgrad.compiler.freezing.blueprints import is_bound_alike
 from jitgrad.compiler.freezing.freeze import Frozen, freeze_cluster, freeze_op
 from jitgrad.compiler.freezing.plankey import has_large_constants
 from jitgrad.compiler.fusing.extents import ExtentClasses
@@ -69,7 +71,7 @@ def make_plan(source: Program) -> tuple[Frozen, bool, Likeness | None]:
     if config.verify and known is not None:
         compare_plans(frozen, freeze_program(source, replace(known, program=program)), source)
     if like is not None:
-        compare_plans(frozen, like.frozen, source)
+        compare_plans(frozen, like.frozen(), source)
         likeness: Likeness | None = like.likeness
     else:
         likeness = _enter_template(source, compiled, looked, counted) if pattern is not None else None
@@ -96,6 +98,13 @@ def compare_plans(made: Frozen, reused: Frozen, source: Program) -> None:
     """CompileError unless a plan that was taken over is the one that the stages make."""
     if repr(made) != repr(reused):
         raise CompileError(f"the plan made for other extents is not the one that the stages make for\n{source.text}")
+
+
+def compare_bound(bound: Sequence[Any], taken: Taken, addresses: dict[str, int], source: Program) -> None:
+    """CompileError unless clusters that were bound by a formula are what binds their plan."""
+    steps = taken.frozen()[2:] if taken.bound is not None else ()
+    if not all(is_bound_alike(made, step, addresses) for made, step in zip(bound, steps, strict=False)):
+        raise CompileError(f"the steps made for other extents are not those that are bound for\n{source.text}")
 
 
 def compile_program(source: Program) -> Compiled:

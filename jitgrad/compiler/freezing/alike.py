@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jitgrad.compiler.constants import Array, constant_value, is_splat, splat, splat_number
+from jitgrad.compiler.freezing.blueprints import Family
 from jitgrad.compiler.freezing.plankey import has_large_constants
-from jitgrad.compiler.freezing.symbols import Formula
 from jitgrad.compiler.likeness import (
     MOVES,
     Extents,
@@ -158,15 +158,15 @@ class _Change(NamedTuple):
 
 
 class Formulas:
-    """How plans follow from ``extents`` and from the numbers of ``variables`` (an instruction, and the value whose
-    number it is), for several answers to what was asked of them, those that held last first; and how many plans are
-    frozen before there is one.
+    """How bound programs follow from ``extents`` and from the numbers of ``variables`` (an instruction, and the value
+    whose number it is), for several answers to what was asked of them, those that held last first; and how many plans
+    are frozen before there is one.
     """
 
     def __init__(self, extents: tuple[int, ...], variables: tuple[tuple[int, int], ...]) -> None:
         self.extents = extents
         self.variables = variables
-        self.known: tuple[Formula, ...] = ()
+        self.known: tuple[Family, ...] = ()
         self.wait = 1
         self.tries = 0
 
@@ -199,11 +199,14 @@ class Likeness(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A plan that was taken over, whether it holds for every program with the same key, and what it follows from."""
+    """A plan that was taken over, frozen when somebody asks; whether it holds for every program with the same key; what
+    it follows from; and what binds it with which numbers, where that is known.
+    """
 
-    frozen: Any
+    frozen: Callable[[], Any]
     holds: bool
     likeness: Likeness
+    bound: tuple[Family, Any] | None = None
 
 
 def make_template(
@@ -444,5 +447,6 @@ def frozen_like(source: Program) -> Taken | None:
         except UnlikeError:
             continue
         holds = not (template.arrays_matter and has_large_constants(source))
-        return Taken(template.freeze(source, simplified), holds, likeness)
+        frozen = template.freeze(source, simplified)
+        return Taken(lambda: frozen, holds, likeness)  # noqa: B023
     return None

@@ -8,15 +8,19 @@ numbers: a further plan is computed by it, where what freezing asked of extents 
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from jitgrad.compiler.constants import Array, constant_value, splat, splat_number
 from jitgrad.compiler.freezing.alike import Formulas, Likeness, Taken, Template, changed_numbers
+from jitgrad.compiler.freezing.blueprints import Family, blueprint_of, is_bound_alike
 from jitgrad.compiler.freezing.plankey import has_large_constants
-from jitgrad.compiler.freezing.symbols import Formula, Notes, Symbol
+from jitgrad.compiler.freezing.plans import bind_numbers, kernel_keys
 from jitgrad.compiler.likeness import EXACT, Extents, Shape, UnlikeError, shapes_in
+from jitgrad.compiler.symbols import Notes, Symbol
 from jitgrad.program import Instruction, Program
 from jitgrad.spec import TensorSpec
 
@@ -39,13 +43,19 @@ def frozen_beside(before: Likeness, extents: Extents, numbers: Mapping[int, Arra
     counts = any(fold.form == "size" for fold in template.folds)
     source = _renamed(template.source.specs, extents) if counts else template.source.specs
     changed = changed_numbers(template, source, constant)
-    frozen = frozen_by_formula(template, extents, changed)
-    if frozen is None:
-        frozen = _frozen(template, extents, changed)
-        learn_formula(template, extents, changed, frozen)
+    bound = bound_by_formula(template, extents, changed)
+    frozen = functools.partial(_frozen, template, extents, changed)
+    if bound is None:
+        made = frozen()
+        learn_formula(template, extents, changed, made)
+        frozen = functools.partial(_same, made)
     holds = not (template.arrays_matter and has_large_constants(template.source))
     likeness = Likeness(template, extents, {**template.numbers, **changed} if changed else template.numbers)
-    return Taken(frozen, holds, likeness)
+    return Taken(frozen, holds, likeness, bound)
+
+
+def _same(frozen: Any) -> Any:
+    return frozen
 
 
 def _frozen(template: Template, extents: Extents, changed: Mapping[int, Array]) -> Any:
@@ -72,23 +82,25 @@ class _Symbolic:
         return tuple([n if n <= EXACT else self._symbols[n] for n in a])
 
 
-def frozen_by_formula(template: Template, extents: Extents, changed: Mapping[int, Array]) -> Any:
-    """The plan for other extents and numbers; None where no formula that is known gives it."""
+def bound_by_formula(
+    template: Template, extents: Extents, changed: Mapping[int, Array]
+) -> tuple[Family, Any] | None:  # fmt: skip
+    """What binds the program for other extents and numbers, with its numbers; None where no formula gives them."""
     formulas = template.formulas
     if formulas is not None and formulas.known:
         given = _given(template, formulas, extents, changed)
-        for formula in formulas.known:
-            frozen = formula.value(given)
-            if frozen is not None:
-                if formula is not formulas.known[0]:
-                    formulas.known = (formula, *[other for other in formulas.known if other is not formula])
-                return frozen
+        for family in formulas.known:
+            numbers = family.formula.value(given) if family.serves else None
+            if numbers is not None:
+                if family is not formulas.known[0]:
+                    formulas.known = (family, *[other for other in formulas.known if other is not family])
+                return family, numbers
     return None
 
 
 def learn_formula(template: Template, extents: Extents, changed: Mapping[int, Array], frozen: Any) -> None:
-    """Find the formula of a plan that was frozen for these extents and numbers; not for the first: most functions see
-    two shapes, and no third.
+    """Find how the program is bound for these extents and numbers, whose plan was frozen; not for the first: most
+    functions see two shapes, and no third.
     """
     formulas = template.formulas
     if formulas is None or formulas.tries >= _MOST_FORMULAS:
@@ -99,12 +111,14 @@ def learn_formula(template: Template, extents: Extents, changed: Mapping[int, Ar
     formulas.tries += 1
     given = _given(template, formulas, extents, changed)
     try:
-        formula = _formula(template, formulas, given)
-        found = formula.value(given)
+        family = _family(template, formulas, given)
+        numbers = family.formula.value(given)
     except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, UnlikeError):
         return
-    if repr(found) == repr(frozen):
-        formulas.known = (formula, *formulas.known)
+    addresses = dict.fromkeys(family.kernels, 0)
+    found = () if numbers is None else bind_numbers(family, numbers, addresses).steps
+    if len(found) == len(frozen) - 2 and all(map(is_bound_alike, found, frozen[2:], itertools.repeat(addresses))):
+        formulas.known = (family, *formulas.known)
 
 
 def _given(template: Template, formulas: Formulas, extents: Extents, changed: Mapping[int, Array]) -> list[Any]:
@@ -117,8 +131,8 @@ def _given(template: Template, formulas: Formulas, extents: Extents, changed: Ma
     return given + [changed[v] if v in changed else numbers[v] for _, v in formulas.variables]
 
 
-def _formula(template: Template, formulas: Formulas, given: Sequence[Any]) -> Formula:
-    """How a plan follows from what is given, noted while one is frozen."""
+def _family(template: Template, formulas: Formulas, given: Sequence[Any]) -> Family:
+    """How bound programs follow from what is given, noted while one is frozen and bound."""
     notes = Notes(given)
     symbols = notes.symbols()
     renamed = _Symbolic(dict(zip(formulas.extents, symbols, strict=False)))
@@ -131,7 +145,10 @@ def _formula(template: Template, formulas: Formulas, given: Sequence[Any]) -> Fo
     cache = {"producers": old.producers()}
     simplified = replace(old, instructions=tuple(instructions), specs=tuple(specs), _cache=cache)
     _check(template, simplified, renamed)
-    return notes.formula(template.freeze(template.source, simplified))
+    nvalues, outputs, *steps = frozen = template.freeze(template.source, simplified)
+    made = [blueprint_of(step) for step in steps]
+    formula = notes.formula(tuple([tuple(numbers) for _, numbers in made]))
+    return Family(formula, tuple([blueprint for blueprint, _ in made]), nvalues, outputs, tuple(kernel_keys(frozen)))
 
 
 # -- step by step ------------------------------------------------------------------------------------------------------

@@ -46,7 +46,6 @@ from jitgrad.compiler.freezing.regions import SMALL_CHUNKS, Sizes, Unit, find_un
 from jitgrad.compiler.freezing.row_loops import RowCut, find_row_cut
 from jitgrad.compiler.freezing.stored import UnkeptError, encode_params, op_name
 from jitgrad.compiler.freezing.stored_programs import encode_program, origins_of
-from jitgrad.compiler.freezing.symbols import Symbol, least, most
 from jitgrad.compiler.fusing.buffers import aligned
 from jitgrad.compiler.fusing.extents import ONE
 from jitgrad.compiler.fusing.groups import Group
@@ -61,6 +60,7 @@ from jitgrad.compiler.products.gemm import GemmPlan, plan_product
 from jitgrad.compiler.products.gemv import GemvPlan, plan_vector_product
 from jitgrad.compiler.products.own_products import product_sizes
 from jitgrad.compiler.subprograms import regions_of, status_offsets
+from jitgrad.compiler.symbols import Symbol, least, most
 from jitgrad.program import Program
 
 # A chunk should take some microseconds, so that sharing it out costs little; the count depends on the work alone,

@@ -23,12 +23,14 @@ _MOMENT = 0.5  # seconds
 _MOST_PENDING = 256
 
 _lock = threading.Lock()
-_pending: list[tuple[Callable[[], Program], Any, KernelCache]] = []
+_pending: list[tuple[Callable[[], Program], Callable[[], Any], KernelCache]] = []
 _is_waiting = False
 
 
-def keep_later(source: Callable[[], Program], frozen: Any) -> None:
-    """Keep the plan of a program, which ``source`` gives, on disk before long, if plans are kept at all."""
+def keep_later(source: Callable[[], Program], frozen: Callable[[], Any]) -> None:
+    """Keep on disk before long the plan that ``frozen`` gives, of the program that ``source`` gives, if plans are kept
+    at all.
+    """
     global _is_waiting
     if not config.cache:
         return
@@ -48,7 +50,7 @@ def keep_now() -> None:
     for source, frozen, cache in plans:
         key = plan_key(source())
         if key is not None:
-            keep_plan(key, frozen, cache)
+            keep_plan(key, frozen(), cache)
 
 
 def _wait_and_keep() -> None:

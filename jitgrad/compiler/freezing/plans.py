@@ -7,7 +7,9 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from jitgrad.compiler.freezing.alike import Likeness
-from jitgrad.compiler.freezing.bind import Addresses, BoundCluster, bind_cluster
+from jitgrad.compiler.freezing.bind import BoundCluster, bind_cluster
+from jitgrad.compiler.freezing.blueprints import Family, bind_blueprint
+from jitgrad.compiler.freezing.records import Addresses
 from jitgrad.compiler.freezing.stored import decode_params, dump, load
 from jitgrad.compiler.machine.cache import KernelCache, kernel_cache
 from jitgrad.compiler.machine.kernels import find_kernels
@@ -81,6 +83,12 @@ def bind_frozen(source: Callable[[], Program], frozen: Frozen, addresses: Addres
     nvalues, outputs, *steps = frozen
     bound = tuple([_bind_step(source, step, addresses) for step in steps])
     return BoundProgram(nvalues, outputs, bound, frozenset(addresses))
+
+
+def bind_numbers(family: Family, numbers: Sequence[Any], addresses: Addresses) -> BoundProgram:
+    """The program of a family in this process for the numbers that its formula gives."""
+    bound = tuple([bind_blueprint(b, given, addresses) for b, given in zip(family.blueprints, numbers, strict=True)])
+    return BoundProgram(family.nvalues, family.outputs, bound, frozenset(addresses))
 
 
 def _bind_step(source: Callable[[], Program], step: Sequence[Any], addresses: Addresses) -> BoundCluster | BoundOp:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 ALIGNMENT = 64
 
 # A plan within this of its bound is good enough; a better one is sought for at most so many looks at a placed value.
-_NEAR = 1.02
+NEAR = 1.02
 _MOST_LOOKS = 60_000
 
 
@@ -88,11 +88,11 @@ def _largest_first(item: Lifetime) -> int:
 def plan_arena(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
     """Place temporaries so that those alive together do not overlap, in little more than the bound."""
     best = _place_by_step(lifetimes)
-    if best.ratio <= _NEAR:
+    if best.ratio <= NEAR:
         return best
     for order in _ORDERS:
         best = _improved(sorted(lifetimes, key=order), best)
-        if best.ratio <= _NEAR:
+        if best.ratio <= NEAR:
             break
     return best
 
@@ -152,7 +152,7 @@ def _improved(order: list[Lifetime], best: ArenaPlan) -> ArenaPlan:
         plan = place_in_order(order, best.bound)
         if plan.nbytes < best.nbytes:
             best = plan
-        if best.ratio <= _NEAR:
+        if best.ratio <= NEAR:
             break
         order = sorted(order, key=lambda item: plan.offsets[item.key] + aligned(item.nbytes) != plan.nbytes)
     return best

@@ -1,5 +1,5 @@
 """Matrix products as steps: BLAS calls behind the kernel ABI. It plans one product; when a product is BLAS is
-decided elsewhere.
+decided elsewhere. Sizes may be symbols (compiler/symbols.py): it asks no more of them than it needs to know.
 
 `matmul_step` describes  C[b] = op(A[b]) op(B[b])  (or C[b] += ...) over row-major matrices as a `BlasStep`:
 the name of a stub, the words of its block, the extent and the number of chunks. The parallel extent of a step
@@ -47,6 +47,7 @@ from jitgrad.compiler.machine.cache import compile_cached
 from jitgrad.compiler.products.blas_library import blas_address, get_threads_address, set_threads_address
 from jitgrad.compiler.products.blas_stubs import GUARD_STUBS, MATMUL_STUBS, RESET_STUB, guard_ir, matmul_ir
 from jitgrad.compiler.products.product_code import Module
+from jitgrad.compiler.symbols import least, most
 from jitgrad.spec import dtype_name
 
 INT32_MAX = 2**31 - 1
@@ -102,7 +103,7 @@ def matmul_step(
     dtype other than float32 and float64, and for sizes or strides beyond 32 bits.
     """
     m, n, k = sizes
-    if min((m, n, *batch)) == 0 or (k == 0 and accumulate):
+    if 0 in (m, n, *batch) or (k == 0 and accumulate):
         return None
     _check(dtype, (*sizes, a.row_stride, b.row_stride, c.row_stride), c)
     each = rows
@@ -129,7 +130,7 @@ def product_block(
     """The words of a product's block, in the order of `BLOCK`: those before ``nbatch`` and the last three as given."""
     block = [*head, len(batch)]
     for slot, row_stride, _, is_transposed, offset in operands:
-        block += slot, offset, max(1, row_stride), int(is_transposed)
+        block += slot, offset, most(1, row_stride), int(is_transposed)
     block += scratch
     for axis, extent in enumerate(batch):
         block.append(extent)
@@ -140,7 +141,7 @@ def product_block(
 def _check(dtype: np.dtype[Any], numbers: Sequence[int], c: Operand) -> None:
     if dtype_name(dtype) not in _LETTERS:
         raise ValueError(f"BLAS products are float32 or float64, not {dtype}")
-    if max(numbers) > INT32_MAX:
+    if any(number > INT32_MAX for number in numbers):
         raise ValueError(f"BLAS takes sizes below 2**31, got {max(numbers)}")
     if c.transposed:
         raise ValueError("the result of a product is stored untransposed")
@@ -155,13 +156,13 @@ def _tile(m: int, n: int, k: int, batch: int, transposed: tuple[bool, bool]) -> 
     """
     if not set_threads_address() or (batch >= _MAX_CHUNKS and m * n * k <= _UNPACKED):
         return m, n
-    if min(m, n) == 1:
+    if 1 in (m, n):
         return _vector_tile(m, n, k, transposed)
     if m * n * k <= _UNPACKED:
         return m, n
     if k <= _SHORT_SUM:
-        rows, columns = min(m, 32), min(n, 32 if transposed[1] else 64)
-        return rows, min(n, columns * (32 // rows))
+        rows, columns = least(m, 32), least(n, 32 if transposed[1] else 64)
+        return rows, least(n, columns * (32 // rows))
     return _large_tile(m, n, 2 * m * n * k // _CHUNK_FLOPS)
 
 
@@ -169,8 +170,8 @@ def _columns_beside(rows: int, n: int, k: int) -> int:
     """Columns of tiles of so many rows, as equal as may be: as many as are surely multiplied without packing, but not
     few. 16 x 64 x 512, B transposed, runs at 105 GFLOP/s on one core, 16 x 112 x 512 at 34.
     """
-    most = max(2, _UNPACKED // 2 // max(1, rows * k) // _TILE_MULTIPLE) * _TILE_MULTIPLE
-    return _side(n, -(-n // most))
+    wide = max(2, _UNPACKED // 2 // max(1, rows * k) // _TILE_MULTIPLE) * _TILE_MULTIPLE
+    return _side(n, -(-n // wide))
 
 
 def _vector_tile(m: int, n: int, k: int, transposed: tuple[bool, bool]) -> tuple[int, int]:
@@ -178,30 +179,31 @@ def _vector_tile(m: int, n: int, k: int, transposed: tuple[bool, bool]) -> tuple
     pages.
     """
     across = transposed[0] if n == 1 else not transposed[1]
-    most = max(m, n) // _PAGE_ELEMENTS if across else _MAX_CHUNKS
-    pieces = min(_MAX_CHUNKS, most, m * n * k // _CHUNK_ELEMENTS) or 1
+    pages = m * n // _PAGE_ELEMENTS if across else _MAX_CHUNKS
+    pieces = most(1, least(_MAX_CHUNKS, pages, m * n * k // _CHUNK_ELEMENTS))
     return (m, _side(n, pieces)) if m == 1 else (_side(m, pieces), n)
 
 
 def _large_tile(m: int, n: int, pieces: int) -> tuple[int, int]:
     """Tiles of 256, of 512 for large results; smaller ones only until there are four."""
     side = 512 if m * n > 512 * 512 else 256
-    rows, columns = min(m, side), min(n, side)
-    while -(-m // rows) * -(-n // columns) < min(4, pieces) and max(rows, columns) >= 64:
+    rows, columns = least(m, side), least(n, side)
+    while -(-m // rows) * -(-n // columns) < least(4, pieces) and most(rows, columns) >= 64:
         rows, columns = (_side(rows, 2), columns) if rows >= 2 * columns else (rows, _side(columns, 2))
     return rows, columns
 
 
 def _side(extent: int, pieces: int) -> int:
     """The extent cut in pieces, rounded up to whole vectors."""
-    return extent if pieces == 1 else min(extent, -(-extent // (pieces * _TILE_MULTIPLE)) * _TILE_MULTIPLE)
+    return extent if pieces == 1 else least(extent, -(-extent // (pieces * _TILE_MULTIPLE)) * _TILE_MULTIPLE)
 
 
 def _chunks(cells: int, m: int, n: int, products: int) -> int:
     if not set_threads_address():
         return 1
-    wanted = products // _CHUNK_ELEMENTS if min(m, n) == 1 else 2 * products // _CHUNK_FLOPS
-    return max(1, min(cells, _MAX_CHUNKS, wanted))
+    wanted = products // _CHUNK_ELEMENTS if 1 in (m, n) else 2 * products // _CHUNK_FLOPS
+    chunks: int = most(1, least(cells, _MAX_CHUNKS, wanted))
+    return chunks
 
 
 def guard_steps() -> tuple[BlasStep, BlasStep] | None:

@@ -166,6 +166,11 @@ class Formula(NamedTuple):
         return values[self.end]
 
 
+def number(x: Any) -> Any:
+    """The number at hand of a symbol, or a number itself. Nothing is noted: what is chosen by it must be asked for."""
+    return x.notes.values[x.place] if type(x) is Symbol else x
+
+
 def least(*numbers: Any) -> Any:
     """The least of numbers, which asks nothing of symbols."""
     return functools.reduce(functools.partial(_extreme, min), numbers)

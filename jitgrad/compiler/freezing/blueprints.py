@@ -1,0 +1,118 @@
+"""Blueprints: bound clusters for extents that are symbols; the numbers that follow from extents are put into words that
+are there already. How these follow is a formula (symbols.py); nothing is frozen here, and nothing planned.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from jitgrad.compiler.freezing.arranging import arrange
+from jitgrad.compiler.freezing.bind import BoundCluster, bind_cluster, lenders_of, slots_of, specs_of, workers_now
+from jitgrad.compiler.freezing.bind_loops import spans_of
+from jitgrad.compiler.freezing.records import Addresses, Records, Words, settle, write_records
+from jitgrad.compiler.fusing.buffers import ArenaPlan
+from jitgrad.compiler.symbols import Formula, Symbol
+
+
+class Numbers(NamedTuple):
+    """What a bound cluster has of extents: some of its words, offsets, size and bound of the arena, specs."""
+
+    words: tuple[Any, ...]
+    offsets: tuple[Any, ...]
+    arena: tuple[Any, Any]
+    in_specs: Any
+    out_specs: Any
+    copied: Any
+
+
+class Blueprint(NamedTuple):
+    """A bound cluster without its `Numbers`: the words that are always the same, and ``places`` of the others."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    checks: bool
+    fixed: Words
+    places: npt.NDArray[np.intp]
+    records: Records
+    temporaries: tuple[object, ...]
+    lent: dict[object, object]
+    nslots: int
+    workers: int
+
+
+class Family(NamedTuple):
+    """Bound programs for all extents for which a formula gives the `Numbers` of each cluster."""
+
+    formula: Formula
+    blueprints: tuple[Blueprint, ...]
+    nvalues: int
+    outputs: tuple[int, ...]
+    kernels: tuple[str, ...]
+
+    @property
+    def serves(self) -> bool:
+        """Whether scratch memory is still planned for as many threads."""
+        workers = workers_now()
+        return all(blueprint.workers == workers for blueprint in self.blueprints)
+
+
+def blueprint_of(frozen: tuple[Any, ...]) -> tuple[Blueprint, Numbers]:
+    """That of a cluster without loops, frozen for symbols, and its numbers, which are symbols."""
+    _, inputs, outputs, copied, checks, lifetimes, *tasks = frozen
+    workers, fixed = workers_now(), len(inputs) + len(outputs)
+    spans = spans_of(lifetimes, {}, workers)
+    arena = arrange(spans[fixed:], lenders_of(spans[len(inputs) : fixed]))
+    slots = slots_of(fixed, len(lifetimes), arena)
+    records = write_records(tasks, slots, {}, {})
+    places = [place for place, word in enumerate(records.words) if type(word) is Symbol]
+    words = np.array([0 if type(word) is Symbol else word for word in records.words], np.int64)
+    numbers = Numbers(
+        tuple([records.words[place] for place in places]), tuple(arena.offsets.values()), (arena.nbytes, arena.bound),
+        specs_of(inputs), specs_of(outputs), copied,
+    )  # fmt: skip
+    blueprint = Blueprint(
+        tuple([v for v, _, _ in inputs]), tuple([v for v, _, _ in outputs]), checks, words, np.array(places, np.intp),
+        records._replace(words=[], links=np.array(records.links, np.intp)),
+        tuple(arena.offsets), dict(arena.lent), slots[-1] + 1, workers,
+    )  # fmt: skip
+    return blueprint, numbers
+
+
+def bind_blueprint(blueprint: Blueprint, numbers: tuple[Any, ...], addresses: Addresses) -> BoundCluster:
+    """The bound cluster of such numbers."""
+    words, offsets, (nbytes, bound), in_specs, out_specs, copied = numbers
+    memory = blueprint.fixed.copy()
+    memory[blueprint.places] = words
+    steps, blocks = settle(blueprint.records, memory, addresses)
+    arena = ArenaPlan(dict(zip(blueprint.temporaries, offsets, strict=True)), nbytes, bound, blueprint.lent)
+    first = len(blueprint.inputs) + len(blueprint.outputs)
+    return BoundCluster(
+        steps, tuple(blocks), blueprint.records.names, blueprint.inputs, in_specs, blueprint.outputs, out_specs, copied,
+        blueprint.checks, tuple(enumerate(offsets, first)), arena, blueprint.nslots, blueprint.workers,
+    )  # fmt: skip
+
+
+def is_bound_alike(bound: Any, frozen: tuple[Any, ...], addresses: Addresses) -> bool:
+    """Whether a cluster is bound as the frozen one is, in an arena in which no two overlap that live together."""
+    _, inputs, outputs, _, _, lifetimes, *_ = frozen
+    spans = spans_of(lifetimes, {}, bound.workers)[len(inputs) + len(outputs) :]
+    placed = [(span, offset, offset + span.nbytes) for span in spans
+              if (offset := bound.arena.offsets.get(span.key)) is not None]  # fmt: skip
+    for number, (a, start, end) in enumerate(placed):
+        for b, other_start, other_end in placed[:number]:
+            if a.first <= b.last and b.first <= a.last and start < other_end and other_start < end:
+                return False
+    other = bind_cluster(frozen, addresses, bound.arena)
+    return (
+        _distances(bound) == _distances(other) and bound.names == other.names and bound[3:10] == other[3:10]
+        and bound[11:] == other[11:] and max((end for *_, end in placed), default=0) <= bound.arena.nbytes
+    )  # fmt: skip
+
+
+def _distances(bound: BoundCluster) -> list[int]:
+    """The words of a cluster, those that are addresses among them as distances from the first one."""
+    memory, place = bound.blocks[0], bound.blocks[0].ctypes.data
+    return [word - place if place <= word < place + memory.nbytes else word for word in memory.tolist()]
