@@ -11,6 +11,7 @@ import pytest
 
 import jitgrad as jg
 from benchmarks.workloads import stencil
+from jitgrad.profiler.planned_picture import picture_of
 from tests.oracles import python_results
 from tests.traced import traced
 
@@ -159,6 +160,14 @@ def test_explain_says_what_is_made_row_by_row() -> None:
     ops = r"add add add \(stencil\.py:\d+\), multiply subtract subtract square add \(stencil\.py:\d+\)"
     assert re.fullmatch(rf"  made row by row in kernel 0: {ops} -> %\d+, kept in cache as a ring of 3 rows", line), line
     assert not _rows_made(jg.compile(jg.value_and_grad(lambda u: np.sum(np.tanh(np.sin(u) * 2)))), u)
+
+
+def test_the_picture_says_what_is_made_row_by_row() -> None:
+    args = np.ones((90, 40), np.float32), np.ones((88, 38), np.float32)
+    f = jg.compile(jg.value_and_grad(stencil.loss))
+    (box,) = (box for box in picture_of(*f.explain(*args).compiled).boxes if box.kind == "kernel" and box.notes)
+    assert [note.partition(": ")[2] for note in box.notes] == [line.partition(": ")[2] for line in _rows_made(f, *args)]
+    assert "kept in cache as a ring of 3 rows" in f.explain(*args).svg
 
 
 def test_explain_says_so_of_rings_inside_rings_and_in_loops() -> None:

@@ -81,7 +81,7 @@ def _fusion_lines(compiled: CompiledCluster, program: Program) -> Iterator[str]:
             stored = ", ".join(f"%{v}" for v in sorted(step.stored | set(step.partials)))
             nest = f"{len(step.axes)} axes" if step.lead is None else "a matrix per lane"
             yield f"  kernel {number} ({kind}, {nest}): {ops} -> {stored}"
-            yield from (f"  made row by row in kernel {number}: {_made_rows(r, program)}" for r in _all_rolled(step))
+            yield from (f"  made row by row in kernel {number}: {rows}" for rows in rolled_rows(step, program))
         elif isinstance(step, Nested):
             made = ", ".join(f"%{v}" for v in step.values)
             bodies = compiled.lowered[number]
@@ -104,6 +104,11 @@ def _op_name(placed: Placed) -> str:
     return node.op if node.form in ("map", "routine") else node.combine or node.form
 
 
+def rolled_rows(group: Group, program: Program) -> Iterator[str]:
+    """What a kernel makes of other groups whenever it needs a further row, with the user's lines, and what stays."""
+    return (_made_rows(rolled, program) for rolled in _all_rolled(group))
+
+
 def _all_rolled(group: Group) -> Iterator[Rolled]:
     """The groups that run inside one, those inside them first, as their rows are made."""
     for rolled in group.rolled:
@@ -112,7 +117,6 @@ def _all_rolled(group: Group) -> Iterator[Rolled]:
 
 
 def _made_rows(rolled: Rolled, program: Program) -> str:
-    """What a kernel makes of a group whenever it needs a further row, with the user's lines, and what stays of it."""
     producers = program.producers()
     lines: dict[str, list[str]] = {}
     for placed in rolled.group.own:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import combinations
 
 from jitgrad.compiler.clustering.clusters import Reason
+from jitgrad.compiler.explain import rolled_rows
 from jitgrad.compiler.fusing.groups import Group, Step
 from jitgrad.compiler.fusing.nodes import Convolution, Nested, Product
 from jitgrad.compiler.lowering.lower import CompiledCluster
@@ -133,7 +134,8 @@ class _Pictured:
             else:
                 kind = "serial" if item.is_serial else "parallel"
                 title = f"kernel ({kind}, {len(item.axes)} {'axis' if len(item.axes) == 1 else 'axes'})"
-                key = self._box("kernel", title, scope, ops, reads, makes, group=group)
+                notes = tuple(f"made row by row: {rows}" for rows in rolled_rows(item, self.program))
+                key = self._box("kernel", title, scope, ops, reads, makes, notes, group)
                 self.home |= dict.fromkeys((placed.node.value for placed in item.nodes), key)
         for refusal in step.plan.refusals:
             producer = aliases.get(refusal.producer, refusal.producer)
