@@ -167,7 +167,11 @@ def test_the_picture_says_what_is_made_row_by_row() -> None:
     f = jg.compile(jg.value_and_grad(stencil.loss))
     (box,) = (box for box in picture_of(*f.explain(*args).compiled).boxes if box.kind == "kernel" and box.notes)
     assert [note.partition(": ")[2] for note in box.notes] == [line.partition(": ")[2] for line in _rows_made(f, *args)]
-    assert "kept in cache as a ring of 3 rows" in f.explain(*args).svg
+    svg = f.explain(*args).svg
+    assert "kept in cache as a ring of 3 rows" in svg
+    drawn = re.findall(r'class="soft"[^>]*>([^<]*)<', svg)
+    assert any(line.startswith("made row by row") for line in drawn), svg
+    assert max(map(len, drawn)) <= 70
 
 
 def test_explain_says_so_of_rings_inside_rings_and_in_loops() -> None:

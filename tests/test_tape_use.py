@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import numpy as np
@@ -102,3 +103,25 @@ def test_jacobians_of_what_is_not_watched_are_none_as_gradients_are() -> None:
         tape.watch(x)
         y = x * u
     assert tape.gradient(y, u) is None and tape.jacobian(y, u) is None and tape.batch_jacobian(y, u) is None
+
+
+def test_tapes_of_tasks_that_interleave() -> None:
+    v = jg.Variable(np.array([3.0, 4.0]))
+
+    async def task(k: float, pauses: tuple[int, int]) -> Any:
+        x = jg.asarray([1.0, 2.0])
+        with jg.GradientTape() as tape:
+            tape.watch(x)
+            for _ in range(pauses[0]):
+                await asyncio.sleep(0)
+            y = np.sum(x * x * v * k)
+            for _ in range(pauses[1]):
+                await asyncio.sleep(0)
+        return tape.gradient(y, [x, v])
+
+    async def both() -> Any:
+        return await asyncio.gather(task(1.0, (1, 3)), task(2.0, (2, 1)), task(5.0, (0, 5)))
+
+    for k, (gx, gv) in zip((1.0, 2.0, 5.0), asyncio.run(both()), strict=True):
+        assert np.array_equal(gx, np.array([6.0, 16.0]) * k)
+        assert np.array_equal(gv, np.array([1.0, 4.0]) * k)

@@ -7,6 +7,7 @@ appears when the pointer rests on it.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -22,6 +23,7 @@ _LINES, _LINES_OF_PARTS = 14, 6
 _COLOURS, _STRIPES = 8, 6
 _MOST_KEYS = 12
 _STRIPE = 4.0
+_NOTE = 60  # characters of a line of a note
 
 STYLE = """
 .jg { font: 11px ui-monospace, Menlo, Consolas, monospace; --ink: #1c2430; --soft: #667085; --paper: #ffffff;
@@ -193,17 +195,22 @@ def _column_width(lines: Sequence[tuple[str, str]]) -> float:
 def _size(box: Box, columns: _Columns, bodies: _Drawn) -> Size:
     both = bool(columns.forward and columns.gradient)
     inside = columns.width_of_forward + columns.width_of_gradient + 2 * PADDING * both
-    head = max([CHARACTER * 1.08 * len(box.title), *(CHARACTER * len(note) for note in box.notes)])
-    lines = max(len(columns.forward), len(columns.gradient)) + len(box.notes)
+    notes = _note_lines(box)
+    head = max([CHARACTER * 1.08 * len(box.title), *(CHARACTER * len(note) for note in notes)])
+    lines = max(len(columns.forward), len(columns.gradient)) + len(notes)
     height = HEADER + LINE * lines + (6.0 if lines else 2.0) + bodies.size.height
     return Size(max(inside, head, bodies.size.width) + 2 * PADDING, height)
+
+
+def _note_lines(box: Box) -> list[str]:
+    return [line for note in box.notes for line in textwrap.wrap(note, _NOTE)]
 
 
 def _box(box: Box, columns: _Columns, bodies: _Drawn, layout: Layout, size: Size, key: _Key) -> str:
     x, y = layout.corners[box.key]
     frame = f'width="{size.width:.1f}" height="{size.height:.1f}" rx="5"'
     baseline = HEADER + 10.0
-    notes = [_text(PADDING, baseline + k * LINE, note, "soft") for k, note in enumerate(box.notes)]
+    notes = [_text(PADDING, baseline + k * LINE, note, "soft") for k, note in enumerate(_note_lines(box))]
     parts = [
         f'<g class="kind-{box.kind}" transform="translate({x:.1f} {y:.1f})"><title>{escape(_hover(box))}</title>',
         f'<rect class="box" {frame} style="fill:var({key.box(box.scope)})"/>',
