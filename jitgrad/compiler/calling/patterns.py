@@ -126,9 +126,13 @@ def leaves(patterns: Iterable[Pattern]) -> Iterator[Array | Number]:
 
 def plain_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype object that arrays of this type usually have. ValueError for one that machine code does not take."""
-    if not dtype.isnative or dtype.char not in np.typecodes["All"] or dtype.kind in "OSUVMm":
+    found = _plain_dtypes.get(dtype.char) if dtype.isnative else None
+    if found is None:
         raise ValueError(f"arrays of dtype {dtype!r} cannot be passed to machine code")
-    return np.dtype(dtype.char)
+    return found
+
+
+_plain_dtypes = {char: np.dtype(char) for char in np.typecodes["All"] if char not in "OSUVMm"}
 
 
 def _head(words: Words, kind: int, cls: type) -> None:
@@ -138,13 +142,14 @@ def _head(words: Words, kind: int, cls: type) -> None:
 
 def _pack_array(words: Words, pattern: Array, as_objects: bool) -> None:
     """Slot, objects or data, flags, the dtype object, its number, the scalar type if one will do, rank, shape."""
-    dtype = plain_dtype(pattern.dtype)
-    _head(words, ARRAY, np.ndarray)
-    words.add(pattern.slot, as_objects, C_CONTIGUOUS | ALIGNED | (WRITEABLE if pattern.writeable else 0))
-    words.point(dtype)
-    words.add(dtype.num)
-    words.point(dtype.type if not pattern.shape and not pattern.writeable else None)
-    words.add(len(pattern.shape), *pattern.shape)
+    slot, given, shape, writeable = pattern
+    dtype = plain_dtype(given)
+    scalar = dtype.type if not shape and not writeable else None
+    words.objects += (np.ndarray, dtype, scalar)
+    words.add(
+        ARRAY, id(np.ndarray), slot, as_objects, C_CONTIGUOUS | ALIGNED | (WRITEABLE if writeable else 0), id(dtype),
+        dtype.num, id(scalar), len(shape), *shape,
+    )  # fmt: skip
 
 
 def _pack_number(words: Words, pattern: Number, as_objects: bool) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -63,19 +63,23 @@ def _is_part(number: Array) -> bool:
     return 0 < value < 1 and math.frexp(value)[0] == 0.5
 
 
-def _check_numbers(old: Numbers, keys: Mapping[int, Any], new: Numbers, divisors: Set[int]) -> None:
+def _check_numbers(template: Template, new: Numbers) -> None:
     """UnlikeError unless equal numbers are equal in both programs, and those that differ are plain ones of one sign;
-    ``new`` has only those that differ, ``keys`` say of all which are equal.
+    ``new`` has only those that differ.
     """
-    there = {keys[v]: _bytes_of(b) for v, b in new.items()}
+    old, keys = template.numbers, template.number_keys
+    read = {id(b): _bytes_of(b) for b in new.values()}
+    pairs = {(keys[v], read[id(b)]): v for v, b in new.items()}
+    there = dict(pairs.keys())
     kept = {key for v, key in keys.items() if v not in new}
-    if len(set(there.values())) != len(there) or not kept.isdisjoint((*there, *there.values())):
+    if not len(pairs) == len(there) == len(set(there.values())) or not kept.isdisjoint((*there, *there.values())):
         raise UnlikeError
-    for v, b in new.items():
-        a = old[v]
-        if there[keys[v]] != _bytes_of(b) or is_named(a.item()) or is_named(b.item()) or (a < 0) != (b < 0):
+    for v in pairs.values():
+        a, b = old[v].item(), new[v].item()
+        if is_named(a) or is_named(b) or (a < 0) != (b < 0):
             raise UnlikeError
-        if v in divisors and _is_part(a) != _is_part(b):
+    for v in template.divisors & new.keys():
+        if _is_part(old[v]) != _is_part(new[v]):
             raise UnlikeError
 
 
@@ -384,10 +388,11 @@ def changed_numbers(template: Template, specs: Sequence[TensorSpec], constant: C
         found = constant(fold.number) if fold.form == "constant" else _folded(fold, template.source, specs, known)
         if found is None:
             raise UnlikeError
-        if found.tobytes() != old[fold.value].tobytes():
+        before = old[fold.value]
+        if found is not before and found.tobytes() != before.tobytes():
             changed[fold.value] = known[fold.value] = found
     if changed:
-        _check_numbers(old, template.number_keys, changed, template.divisors)
+        _check_numbers(template, changed)
     return changed
 
 
