@@ -70,3 +70,18 @@ def test_random_programs_have_the_same_bits(block: int) -> None:
             tested += 1
             _assert_same_bits(functools.partial(executable, arrays), f"seed {seed}")
     assert tested
+
+
+def test_two_threads_have_as_many_chunks_each() -> None:
+    """Of five chunks of 25 rows one thread would work on 15 rows."""
+    counts = []
+    for rows in range(20, 90, 7):
+        x = np.ones((25, 10 * rows, 10))
+        f = jg.compile(lambda x: np.exp(x) @ np.ones((25, 10, 10)))
+        f(x)
+        (stage, given), = f.stages(x)
+        *_, cluster = stage.executable(given).bound.steps
+        assert isinstance(cluster, BoundCluster)
+        counts += [int(count) for count in cluster.steps[:, 3] if 1 < count < 25]
+    assert counts
+    assert all(count % 2 == 0 for count in counts)

@@ -231,13 +231,18 @@ class MemoryEmitter(PlaceEmitter):
             self._masked("scatter", raw.type, [raw, address, _int32(align), mask or self._all()])
         elif mask is None:
             self._store_lanes(raw, address, store)
-        elif inside is None and distance == 1 and self.vector.first is not None and self._is_reread(store):
-            self._store_first(raw, address, store, self.vector.first)
-        elif inside is None and distance == 1 and self.vector.may_be_whole and self._masks_are_slow:
+        elif inside is None and distance == 1 and self._avoids_masks(store):
             assert mask is not None and self.vector.first is not None
-            self._store_whole(raw, address, mask, store, self.vector.first)
+            self._store_first(raw, address, store, self.vector.first, mask)
         else:
             self._masked("store", raw.type, [raw, address, _int32(align), mask])
+
+    def _avoids_masks(self, store: Store) -> bool:
+        """Whether the first lanes of a register are stored without a mask."""
+        vector, is_quick = self.vector, self.builder.module.shared_bytes > 0
+        if vector is None or vector.first is None:
+            return False
+        return self._is_reread(store) or (self._masks_are_slow and (vector.may_be_whole or not is_quick))
 
     @functools.cached_property
     def _masks_are_slow(self) -> bool:
@@ -252,42 +257,35 @@ class MemoryEmitter(PlaceEmitter):
         loaded = any(isinstance(s, Load) and s.buffer == store.buffer for s in statements(self.kernel.body))
         return loaded and len(store.index.terms) > 1
 
-    def _store_whole(
-        self, raw: ir.Value, address: ir.Value, mask: ir.Value, store: Store, count: ir.Value
-    ) -> None:
-        """Store the first ``count`` lanes, without a mask where these are all: before AVX-512 a masked store takes as
-        long as a dozen others.
+    def _store_first(self, raw: ir.Value, address: ir.Value, store: Store, count: ir.Value, mask: ir.Value) -> None:
+        """Store the first ``count`` lanes: all at once, or in pieces of half as many lanes each.
+
+        A load that overlaps with a masked store waits until that is done, also where its lanes are masked, and rows
+        that lie one behind the other overlap so: adding rows of ten numbers to such takes 8.4 ns each with masked
+        stores, 3 without. Before AVX-512 a masked store takes as long as a dozen others: there only quick code has
+        them, where pieces take longer to compile than they save.
         """
         b, align = self.builder, store.dtype.itemsize
         with b.if_else(b.icmp_signed("==", count, _int32(raw.type.count))) as (whole, part):
             with whole:
                 b.store(raw, address, align=align)
             with part:
-                self._masked("store", raw.type, [raw, address, _int32(align), mask])
+                if b.module.shared_bytes and not self._is_reread(store):
+                    self._masked("store", raw.type, [raw, address, _int32(align), mask])
+                else:
+                    self._store_pieces(raw, address, count, align)
 
-    def _store_first(self, raw: ir.Value, address: ir.Value, store: Store, count: ir.Value) -> None:
-        """Store the first ``count`` lanes, in pieces of half as many lanes each.
-
-        A load that overlaps with a masked store waits until that is done, also where its lanes are masked, and rows
-        that lie one behind the other overlap so: adding rows of ten numbers to such takes 8.4 ns each with masked
-        stores, 3 without.
-        """
-        b, align = self.builder, store.dtype.itemsize
-        is_whole = b.icmp_signed("==", count, _int32(raw.type.count))
-        with b.if_else(is_whole) as (whole, part):
-            with whole:
-                b.store(raw, address, align=align)
-            with part:
-                size = raw.type.count // 2
-                while size:
-                    low, high = (self._some_lanes(raw, first, size) for first in (0, size))
-                    is_stored = b.icmp_signed("!=", b.and_(count, _int32(size)), _int32(0))
-                    with b.if_then(is_stored):
-                        b.store(low, address, align=align)
-                    raw = b.select(is_stored, high, low)
-                    behind = b.select(is_stored, ir.Constant(INT64, size), ir.Constant(INT64, 0))
-                    address = b.gep(address, [behind], source_etype=raw.type.element)
-                    size //= 2
+    def _store_pieces(self, raw: ir.Value, address: ir.Value, count: ir.Value, align: int) -> None:
+        b, size = self.builder, raw.type.count // 2
+        while size:
+            low, high = (self._some_lanes(raw, first, size) for first in (0, size))
+            is_stored = b.icmp_signed("!=", b.and_(count, _int32(size)), _int32(0))
+            with b.if_then(is_stored):
+                b.store(low, address, align=align)
+            raw = b.select(is_stored, high, low)
+            behind = b.select(is_stored, ir.Constant(INT64, size), ir.Constant(INT64, 0))
+            address = b.gep(address, [behind], source_etype=raw.type.element)
+            size //= 2
 
     def _some_lanes(self, value: ir.Value, first: int, count: int) -> ir.Value:
         picks = ir.Constant(ir.VectorType(INT32, count), list(range(first, first + count)))

@@ -480,6 +480,7 @@ def chunk_count(item: Lowered, extents: Mapping[int, int], times: int = 1) -> in
         return 1
     work = times * sum([weight * math.prod([extents[c] for c in classes]) for classes, weight in item.work])
     wanted = math.floor(work * NANOSECONDS_PER_NODE / CHUNK_NANOSECONDS)
+    wanted -= wanted % 2  # two threads have as many each: five of 25 rows would take as long as 15 rows
     rows = item.extent.value(extents)
     if halo := item.group.halo:  # a chunk makes so many rows of the one before it again
         rows = max(rows // (_MOST_ROWS * halo), min(_FEW_CHUNKS, rows // (_LEAST_ROWS * halo)))

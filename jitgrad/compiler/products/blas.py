@@ -202,7 +202,7 @@ def _chunks(cells: int, m: int, n: int, products: int) -> int:
     if not set_threads_address():
         return 1
     wanted = products // _CHUNK_ELEMENTS if 1 in (m, n) else 2 * products // _CHUNK_FLOPS
-    chunks: int = most(1, least(cells, _MAX_CHUNKS, wanted))
+    chunks: int = most(1, least(cells, _MAX_CHUNKS, wanted - wanted % 2))  # two threads have as many each
     return chunks
 
 
