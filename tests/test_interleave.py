@@ -5,11 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jitgrad.compiler.emission.interleave import most_alive, registers_at_once
+from jitgrad.compiler import llvmir as ir
+from jitgrad.compiler.emission.interleave import keeps_order, most_alive, registers_at_once
+from jitgrad.compiler.emission.kernel import emit_kernel
 from jitgrad.compiler.loopir.nests import (
     PARALLEL_VECTOR,
     VECTOR,
+    Buffer,
     Index,
+    Kernel,
     Let,
     Load,
     Loop,
@@ -18,6 +22,8 @@ from jitgrad.compiler.loopir.nests import (
     Term,
     Update,
 )
+from jitgrad.compiler.machine.compilation import has_fma
+from jitgrad.compiler.machine.native import compile_to_object
 
 pytestmark = pytest.mark.quick
 
@@ -59,3 +65,32 @@ def test_what_is_alive_is_counted() -> None:
 )
 def test_more_registers_where_a_body_waits(kind: str, body: tuple[Statement, ...], count: int) -> None:
     assert registers_at_once(Loop("i0", "n0", kind, body)) == count
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "count", "in_order"),
+    [
+        (PARALLEL_VECTOR, _chain(20), 4, False),
+        (VECTOR, _chain(20), 4, False),  # leaves over as much as two of 64 bytes
+        (PARALLEL_VECTOR, _wide(12), 4, True),  # more than registers hold
+        (PARALLEL_VECTOR, _wide(20), 1, True),
+        (PARALLEL_VECTOR, _chain(20, "multiply"), 2, False),
+    ],
+)
+def test_more_registers_where_they_are_short(
+    kind: str, body: tuple[Statement, ...], count: int, in_order: bool
+) -> None:
+    loop = Loop("i0", "n0", kind, body)
+    assert registers_at_once(loop, is_short=True) == count
+    assert keeps_order(loop, is_short=True) == in_order
+    assert not keeps_order(loop, is_short=False)
+
+
+@pytest.mark.parametrize(("register_bytes", "in_order"), [(64, False), (32, True)])
+def test_the_order_of_a_long_body_is_kept_where_registers_are_short(register_bytes: int, in_order: bool) -> None:
+    buffers = (Buffer("in0", F32, "in"), Buffer("out0", F32, "out"))
+    kernel = Kernel(buffers, ("n0",), (), (Loop("i0", "n0", PARALLEL_VECTOR, _wide(12)),))
+    module = ir.Module("kernel", has_fma())
+    emit_kernel(module, kernel, "kernel", register_bytes)
+    assert ("codeview.annotation(metadata !" in str(module)) == in_order
+    assert compile_to_object(str(module))

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.ahead import find_asking
-from jitgrad.compiler.emission.interleave import SOME, columns_at_once, registers_at_once
+from jitgrad.compiler.emission.interleave import SOME, columns_at_once, keep_order, keeps_order, registers_at_once
 from jitgrad.compiler.emission.lanes import TILES
 from jitgrad.compiler.emission.memory import CACHE_LINE
 from jitgrad.compiler.emission.registers import DT_INT64, INT32, INT64, POINTER, Register, VectorLoop
@@ -38,7 +38,7 @@ from jitgrad.compiler.loopir.nests import (
 )
 
 KERNEL_TYPE = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, INT64, INT64, INT64, INT64])
-PAIRED_ROW = 16 << 10  # bytes
+PAIRED_ROW, SHORT_REGISTER = 16 << 10, 32  # bytes
 Part = Callable[[ir.Value, ir.Value, "ir.Value | None"], None]  # emits a loop from here to there, in this segment
 
 
@@ -52,6 +52,7 @@ def emit_kernel(
     function.attributes.add("nounwind")
     emitter = _KernelEmitter(function, kernel, lanes_for(kernel, vector_bytes))
     emitter.pause = pause
+    emitter.is_short = vector_bytes <= SHORT_REGISTER
     emitter.emit()
     return function
 
@@ -75,6 +76,7 @@ class _KernelEmitter(SegmentEmitter):
     """Emits a kernel: its arguments, then its statements, loop by loop."""
 
     pause: Callable[[], None] | None = None
+    is_short = False
 
     @property
     def is_quick(self) -> bool:
@@ -243,7 +245,7 @@ class _KernelEmitter(SegmentEmitter):
     def _wide_vectors(self, loop: Loop, emit_parts: Callable[[Part], None]) -> None:
         """The parts of a loop, each whole vectors first, some at once, then masked ones for what is left."""
         lanes = self.lanes
-        wide = self.lanes = lanes * (self.at_once.get(loop) or registers_at_once(loop))
+        wide = self.lanes = lanes * (self.at_once.get(loop) or registers_at_once(loop, self.is_short))
         whole = self._open_sums(loop)
         self.lanes = lanes
         rest = self._open_sums(loop)
@@ -251,7 +253,7 @@ class _KernelEmitter(SegmentEmitter):
         def part(first: ir.Value, end: ir.Value, segment: ir.Value | None) -> None:
             split, inner = self._split(loop, first, end, segment, wide)
             self.lanes = wide
-            self._counted(first, split, wide, lambda i: self._vector_body(inner, i, None, whole, segment))
+            self._counted(first, split, wide, lambda i: self._whole_vectors(inner, i, whole, segment))
             self.lanes = lanes
             self._masked_vectors(loop, split, end, lambda _: rest, segment, may_be_whole=wide > lanes)
 
@@ -265,7 +267,7 @@ class _KernelEmitter(SegmentEmitter):
         Black-Scholes takes 11 ms to compile in place of 65, and its first run 47 in place of 19. Short loops are
         written for whole vectors too: gelu's would run for 35 ms in place of 16, and be there 3 ms earlier.
         """
-        b, lanes, count = self.builder, self.lanes, registers_at_once(loop)
+        b, lanes, count = self.builder, self.lanes, registers_at_once(loop, self.is_short)
         sums = self._open_sums(loop, count + 1)
 
         def part(first: ir.Value, end: ir.Value, segment: ir.Value | None) -> None:
@@ -292,6 +294,15 @@ class _KernelEmitter(SegmentEmitter):
             return split, loop
         holds, inner = self._where_all_hold(loop, segment)
         return b.select(holds, split, first), inner
+
+    def _whole_vectors(self, loop: Loop, i: ir.Value, sums: dict[str, ir.Value], segment: ir.Value | None) -> None:
+        block, blocks = self.builder.block, self.function.blocks
+        first, known = len(block.lines), len(blocks)
+        self._vector_body(loop, i, None, sums, segment)
+        if not self.is_quick and keeps_order(loop, self.is_short):
+            keep_order(block, first)
+            for further in blocks[known:]:
+                keep_order(further)
 
     def _masked_vectors(
         self, loop: Loop, start: ir.Value, stop: ir.Value, sums: Callable[[ir.Value], dict[str, ir.Value]],
