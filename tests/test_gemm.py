@@ -14,12 +14,12 @@ import jitgrad as jg
 from jitgrad.compiler.driver.runtime import runtime
 from jitgrad.compiler.freezing.bind import BoundCluster
 from jitgrad.compiler.machine import compilation
-from jitgrad.compiler.machine.compilation import vector_bytes
 from jitgrad.compiler.products import gemm
 from jitgrad.compiler.products.blas import Operand
 from jitgrad.compiler.products.gemm_steps import product_steps
+from jitgrad.compiler.products.registers import kinds
 
-needs_registers = pytest.mark.skipif(vector_bytes() < 64, reason="these products need registers of 64 bytes")
+needs_registers = pytest.mark.skipif(not kinds(), reason="these products need registers of 32 bytes")
 SIZES = ((130, 100, 80), (33, 610, 70), (16, 50, 4000), (1025, 31, 33), (5, 300, 700), (102, 260, 523), (12, 33, 2600))
 TOLERANCE = {"float32": 2e-5, "float64": 1e-13}
 
@@ -99,7 +99,7 @@ def test_bits_do_not_depend_on_threads(sizes: tuple[int, int, int]) -> None:
 
 @needs_registers
 def test_parts_of_a_long_sum() -> None:
-    plan = gemm.plan_product(np.dtype("f4"), (20, 50, 10000), 1, (False, False))
+    plan = gemm.plan_product(np.dtype("f4"), (17, 50, 10000), 1, (False, False))
     assert plan is not None and plan.form == "tiles"
     assert plan.parts > 8
     assert plan.parts * plan.depth >= 10000 > (plan.parts - 1) * plan.depth
@@ -184,4 +184,15 @@ def test_what_is_left_to_blas(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_ours((16, 10000, 5), True)
     assert not is_ours((20, 10000, 50), True)
     monkeypatch.setattr(compilation, "vector_bytes", lambda: 32)
-    assert not is_ours((16, 10000, 50), True)
+    assert is_ours((16, 10000, 50), True)
+    assert not is_ours((16, 10000, 50), True, 1, "f8")
+    assert is_ours((16, 50, 10000), False, 1, "f8")
+    assert is_ours((64, 50, 10000), False)
+    assert not is_ours((256, 512, 784), False)
+    assert is_ours((256, 256, 256), False)
+    assert is_ours((256, 256, 64), True, 32)
+    assert is_ours((256, 64, 256), False, 32, "f8")
+    assert not is_ours((128, 128, 60), True)
+    assert not is_ours((1024, 1024, 1024), True)
+    monkeypatch.setattr(compilation, "vector_bytes", lambda: 16)
+    assert not is_ours((256, 256, 64), True, 32)

@@ -1,8 +1,8 @@
 """Our own products of two matrices: which products they are, and how they are cut; not the steps, nor the code.
 
-They are ours where the processor has registers of 64 bytes and BLAS is slower. A long sum for a small result, which
-BLAS can hardly share, is cut in parts, which are added at the end; and few rows meet a long, narrow matrix, transposed
-or not, in a form of their own (short_code.py). Two Zen 4 cores, microseconds:
+They are ours where the processor has registers of 32 bytes or more and BLAS is slower. A long sum for a small result,
+which BLAS can hardly share, is cut in parts, which are added at the end; and few rows meet a long, narrow matrix,
+transposed or not, in a form of their own (short_code.py). Two Zen 4 cores, microseconds:
 
     float32   16 x 10000 x 50, transposed     97 (NumPy's OpenBLAS in our tiles 176)    float64    176 (244)
               16 x 50 x 10000                 97 (240)                                             166 (503)
@@ -20,6 +20,18 @@ ones. GFLOP/s of two such cores, and of OpenBLAS in our tiles:
     one core: 256 x 256 x 64, B T    107 (80)  1024 x 1024 x 10, B T              108 (22)
     as fast or faster by BLAS: 384 x 384 x 384, 256 x 64 x 256; float64 from 128 to 1024
 
+On 16 registers of 32 bytes, in float32 and float64, also products of up to 384 terms in any layout, and batches. Two
+Zen 3 cores, GFLOP/s beside OpenBLAS in our tiles, in turns, float32 and float64:
+
+    256 x 256 x 64, B T, 32 of them    113 (67)     50 (32)      256 x 256 x 256      132 (116)    52 (50)
+    256 x 64 x 256, 32 of them         144 (103)    60 (48)      384 x 384 x 384      112 (105)    55 (50)
+    256 x 64 x 256, A T, 32 of them    124 (110)    45 (40)      784 x 512 x 256, A T 130 (122)    53 (47)
+    1024 x 1024 x 64                   108 (81)     54 (41)      32 x 512 x 128       107 (76)     54 (47)
+    1024 x 1024 x 10, B T               64 (23)     32 (13)      3200 x 512 x 128     123 (96)     63 (46)
+    16 x 10000 x 50, B T                97 (61)     by BLAS      64 x 64 x 6400, A T  102 (88)     39 (28)
+    16 x 50 x 10000                     76 (57)     40 (28)      20 x 50 x 10000, A T  56 (46)     33 (22)
+    as fast or faster by BLAS: 512 x 512 x 512 (142, ours 129), 1024 x 1024 x 1024 (170 and 149), 128 x 512 x 1600
+
 How all is cut follows from the sizes alone.
 """
 
@@ -29,15 +41,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jitgrad.compiler.products.gemm_code import LOW, scratch_bytes
-from jitgrad.compiler.products.registers import kinds
-from jitgrad.compiler.products.short_steps import FEW, MOST_SHORT, WIDE
+from jitgrad.compiler.products.gemm_code import scratch_bytes, tall
+from jitgrad.compiler.products.registers import Numbers, kinds
+from jitgrad.compiler.products.short_steps import MOST_SHORT, SUMS
 from jitgrad.spec import dtype_name
 
 _THIN = 12  # less is not worth the packing of the right operand
 _SHORT = 64
-_FEW_ROWS = {"float32": 64, "float64": 32}
+_FEW_ROWS = {32: {"float32": 64, "float64": 32}, 16: {"float32": 32, "float64": 32}}  # by the number of registers
 _LEAST_FILLED = {"float32": 0.75, "float64": 0.85}  # of the lanes for few rows; and in either of registers for columns
+_LEAST_SUMS = 8  # in registers, one for each lane: fewer wait for themselves
 _LONG_SIDE = 1024
 _LONG_SUM = 4096
 _LEAST = 4_000_000  # multiplications: less is not worth the compilation of a module
@@ -54,6 +67,19 @@ _LEAST_TURNED = 1_000_000
 _LEAST_LARGE = 32_000_000
 _LARGE_CELL = 1 << 27
 _FEWEST_CELLS = 8
+
+
+class Tiled(NamedTuple):
+    """What products must have at least to be worth tiles: rows, columns, multiplications; and of a sum at most."""
+
+    rows: int
+    columns: int
+    multiplications: int
+    depth: int
+
+
+_NARROW = Tiled(32, 64, 1_000_000, 384)
+"""On 16 registers of 32 bytes."""
 
 
 class GemmPlan(NamedTuple):
@@ -78,13 +104,13 @@ def plan_product(
     """How to do a product (m, n, k); None where it is for BLAS."""
     m, n, k = sizes
     kind = kinds().get(dtype_name(dtype))
-    if kind is None or kind.registers < 32 or batch < 1:
+    if kind is None or batch < 1:
         return None
     if batch == 1 and (form := _short_form(dtype, sizes, transposed)) is not None:
         return _short_plan(sizes, form, dtype.itemsize)
     if _is_wide(dtype, sizes, batch, transposed[1]):
         pieces = min(_MOST_CELLS, max(_FEWEST_CELLS, m * n * k // _LARGE_CELL))
-        rows, columns = _tile(m, n, -(-pieces // batch), transposed, kind.columns)
+        rows, columns = _tile(m, n, -(-pieces // batch), transposed, kind)
         cells = batch * -(-m // rows) * -(-n // columns)
         return GemmPlan(rows, columns, 1, k, cells, scratch_bytes(kind, columns), batch)
     if batch > 1 or not _is_long_sum(sizes):
@@ -92,7 +118,7 @@ def plan_product(
     most = max(1, m * n * k * dtype.itemsize // 4 // _CELL)
     tiles = max(1, m // _LEAST_ROWS) * max(1, n // _LEAST_COLUMNS)
     parts, depth = _parts(k, min(_MOST_PARTS, most) // tiles)
-    rows, columns = _tile(m, n, -(-min(_MOST_CELLS, most) // parts), transposed, kind.columns)
+    rows, columns = _tile(m, n, -(-min(_MOST_CELLS, most) // parts), transposed, kind)
     cells = -(-m // rows) * -(-n // columns) * parts
     return GemmPlan(rows, columns, parts, depth, cells, scratch_bytes(kind, columns))
 
@@ -100,17 +126,18 @@ def plan_product(
 def _short_form(dtype: np.dtype[Any], sizes: tuple[int, int, int], transposed: tuple[bool, bool]) -> str | None:
     """How few rows meet a long matrix: across it, if that is transposed, or down its rows; None: neither."""
     (m, n, k), name = sizes, dtype_name(dtype)
+    kind = kinds()[name]
+    wide, few = SUMS[kind.registers]
     short, long = (k, n) if transposed[1] else (n, k)
-    if transposed[0] or m > _FEW_ROWS[name] or m * n * k < _LEAST:
+    if transposed[0] or m > _FEW_ROWS[kind.registers][name] or m * n * k < _LEAST:
         return None
-    if long < (_LONG_SIDE if transposed[1] else _LONG_SUM) or not FEW <= short <= MOST_SHORT:
+    if long < (_LONG_SIDE if transposed[1] else _LONG_SUM) or not few <= short <= MOST_SHORT:
         return None
-    lanes = kinds()[name].lanes
-    if m < _LEAST_FILLED[name] * lanes * -(-m // lanes):
+    if m < _LEAST_FILLED[name] * kind.lanes * -(-m // kind.lanes):
         return None
     if transposed[1]:
-        return "across"
-    made = n - n % WIDE + FEW * -(-(n % WIDE) // FEW)
+        return "across" if kind.lanes >= _LEAST_SUMS else None
+    made = n - n % wide + few * -(-(n % wide) // few)
     return "down" if n >= 0.75 * made else None
 
 
@@ -125,9 +152,14 @@ def _short_plan(sizes: tuple[int, int, int], form: str, itemsize: int) -> GemmPl
 
 def _is_wide(dtype: np.dtype[Any], sizes: tuple[int, int, int], batch: int, is_turned: bool) -> bool:
     """Whether a product of float32, or each of a batch, has rows and columns enough for tiles: a large one, one of few
-    terms for many results, and with a transposed right operand nearly all.
+    terms for many results, and with a transposed right operand nearly all. On 16 registers of 32 bytes, in float64 too,
+    all but the small ones and those of many terms.
     """
     m, n, k = sizes
+    if kinds()[dtype_name(dtype)].registers < 32:
+        least = _NARROW
+        is_large = batch * m * n * k >= least.multiplications
+        return m >= least.rows and n >= least.columns and k <= least.depth and is_large
     if dtype_name(dtype) != "float32" or min(m, n) < _SHORT:
         return False
     if is_turned:
@@ -144,12 +176,12 @@ def _is_long_sum(sizes: tuple[int, int, int]) -> bool:
     return max(m, n) <= _SHORT and k >= _LONG_SUM
 
 
-def _tile(m: int, n: int, pieces: int, transposed: tuple[bool, bool], panel: int) -> tuple[int, int]:
+def _tile(m: int, n: int, pieces: int, transposed: tuple[bool, bool], kind: Numbers) -> tuple[int, int]:
     """Rows and columns of the tiles: at least so many pieces, where A and B are packed least often."""
     cuts = []
     for across in (1 << power for power in range(min(pieces, max(1, n // _LEAST_COLUMNS)).bit_length())):
-        columns = _side(n, across, panel)
-        rows = _side(m, min(-(-pieces // -(-n // columns)), max(1, m // _LEAST_ROWS)), 3 * LOW)
+        columns = _side(n, across, kind.columns)
+        rows = _side(m, min(-(-pieces // -(-n // columns)), max(1, m // _LEAST_ROWS)), tall(kind))
         missing = max(0, pieces - (-(-n // columns) * -(-m // rows)))
         packing = 1 / columns + (3 if transposed[1] else 1) / rows
         cuts.append((missing, packing, rows, columns))

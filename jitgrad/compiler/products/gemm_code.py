@@ -1,14 +1,15 @@
-"""A matrix product of our own for processors with 32 registers of 64 bytes, as LLVM IR text: packing, a tile of C
-in registers, the loops around it. It knows neither steps nor threads.
+"""A matrix product of our own for processors with 32 registers of 64 bytes or 16 of 32, as LLVM IR text: a tile of C in
+registers, the loops around it. It knows neither steps nor threads, and packing is beside it (gemm_packing.py).
 
     void multiply(i1 ta, i1 tb, i64 m, i64 n, i64 k, ptr a, i64 lda, ptr b, i64 ldb, i1 fresh, ptr c, i64 ldc,
                   ptr scratch)                  C = op(A) op(B), or C += when not `fresh`; all row-major
 
-The scheme is that of Goto and van de Geijn (Anatomy of high-performance matrix multiplication, 2008): parts of
-`DEPTH` of the sum; of B, `WIDTH` columns packed in panels of two registers' width, which stay in the second cache;
-of A, one panel of 12 rows at a time, which stays in the first. A tile of C is 12 x 2 registers; what is left of the
-rows is done by fours; a tile that C does not have all of is made beside it. Each element of C is the sum of its
-products in order, by fused multiply-add, in parts of `DEPTH`: its bits do not depend on how C is cut in tiles.
+The scheme is that of Goto and van de Geijn (Anatomy of high-performance matrix multiplication, 2008): parts of `DEPTH`
+of the sum; of B, `WIDTH` columns packed in panels of two registers' width, which stay in the second cache; of A, one
+panel of 12 rows at a time, which stays in the first. A tile of C is 12 x 2 registers; what is left of the rows is done
+by fours (6 x 2 of 16 registers, and twos); a tile that C does not have all of is made beside it. Each element of C is
+the sum of its products in order, by fused multiply-add, in parts of `DEPTH`: its bits do not depend on how C is cut in
+tiles.
 
 The kernel reads A one element at a time, so A is read where it is. Only where its stored rows lie whole pages
 apart, and so share one place in the first cache, is a panel copied, row by row. A transposed B is turned by shuffles
@@ -26,42 +27,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jitgrad.compiler.products.gemm_packing import packing_ir, pitch
 from jitgrad.compiler.products.registers import (
     Numbers,
     at_ir,
     declarations_ir,
-    load_ir,
     loop_ir,
-    mask_ir,
     min_ir,
-    store_ir,
     tile_names,
 )  # fmt: skip
 from jitgrad.compiler.products.transposes import turn_ir
 
-TALL, LOW = 12, 4
-_PITCH = 16  # of a packed panel of a transposed A
-_PANEL_BYTES = 64
 WIDTH = 256
+
+
+def tall(kind: Numbers) -> int:
+    """Rows of a tile: with two registers each, they hold sums in three quarters of all."""
+    return kind.registers * 3 // 8
+
+
+def low(kind: Numbers) -> int:
+    """Rows of a tile of what is left of the rows."""
+    return kind.registers // 8
 
 
 def scratch_bytes(kind: Numbers, columns: int) -> int:
     """What a thread needs for tiles of so many columns: a panel of A, a tile of C, and the packed part of B."""
     packed = min(WIDTH, -(-columns // kind.columns) * kind.columns) * kind.depth
-    return kind.size * (_panel_elements(kind) + TALL * kind.columns + packed)
+    return kind.size * (_panel_elements(kind) + tall(kind) * kind.columns + packed)
 
 
 def _panel_elements(kind: Numbers) -> int:
-    return max(TALL * kind.row, _PITCH * kind.depth)
+    return max(tall(kind) * kind.row, pitch(kind) * kind.depth)
 
 
 def multiply_ir(kind: Numbers) -> str:
     """The function `multiply_<type>` and what it calls, but for the tiles."""
     kernels = [f"declare void @{name}(ptr, i64, i64, ptr, i64, ptr, i64, i1) #0" for name in tile_names(kind.suffix)]
-    packing = (_copy_tile(kind), _pack_a(kind), _pack_a_turned(kind), _pack_b(kind), _pack_b_turned(kind))
     prefetch = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32) #0"
     loops = (_row_of_tiles(kind), _multiply(kind))
-    return "\n".join((declarations_ir(kind), prefetch, turn_ir(kind), *kernels, *packing, *loops))
+    return "\n".join((declarations_ir(kind), prefetch, turn_ir(kind), *kernels, packing_ir(kind), *loops))
 
 
 # -- the tile in registers ---------------------------------------------------------------------------------------------
@@ -69,15 +74,16 @@ def multiply_ir(kind: Numbers) -> str:
 
 def tiles_ir(kind: Numbers) -> str:
     """The module of the tiles, which `multiply_<type>` calls."""
-    names = zip(tile_names(kind.suffix), (TALL, LOW), strict=True)
+    names = zip(tile_names(kind.suffix), (tall(kind), low(kind)), strict=True)
     return "\n".join((declarations_ir(kind), *(_kernel(kind, name, rows) for name, rows in names)))
 
 
 def _kernel(kind: Numbers, name: str, rows: int) -> str:
     """A whole tile: C = or += A times packed B over k >= 1; of A, rows lie `row` apart and places of the sum `step`.
 
-    Each address is made from the one before, as the processor's registers hold few; so half as many instructions are
-    compiled as for products of each row with the distance, and none waits for another within a turn.
+    Each address of 12 is made from the one before, as the processor's registers hold few; so half as many instructions
+    are compiled as for products of each row with the distance, and none waits for another within a turn. Of 6 rows the
+    starts are kept: a turn takes 6 cycles then, and would wait 8 for the addresses (Zen 3, 102 GFLOP/s of 103, and 72).
     """
     v = kind.vector
     tile = [(r, c) for r in range(rows) for c in range(2)]
@@ -96,18 +102,18 @@ def _kernel(kind: Numbers, name: str, rows: int) -> str:
     return f"""
 define void @{name}(ptr %a, i64 %row, i64 %step, ptr %b, i64 %k, ptr %c, i64 %ldc, i1 %fresh) noinline #0 {{
 entry:
-  br i1 %fresh, label %loop, label %more
+{_row_starts(kind, rows)}  br i1 %fresh, label %loop, label %more
 more:
 {_tile_places(kind, "old", rows, old)}
   br label %loop
 loop:
   %p = phi i64 [ 0, %entry ], [ 0, %more ], [ %p1, %loop ]
-  %a0_at = phi ptr [ %a, %entry ], [ %a, %more ], [ %a_next, %loop ]
+{_first_place(kind)}
   %b_at = phi ptr [ %b, %entry ], [ %b, %more ], [ %b_next, %loop ]
 {phis}
 {loads}
 {steps}
-{at_ir("a_next", kind, "%a0_at", "%step")}
+{_next_place(kind)}
 {at_ir("b_next", kind, "%b_at", str(kind.columns))}
   %p1 = add i64 %p, 1
   %again = icmp slt i64 %p1, %k
@@ -116,6 +122,25 @@ end:
 {_tile_places(kind, "new", rows, stores)}
   ret void
 }}"""
+
+
+def _row_starts(kind: Numbers, rows: int) -> str:
+    """Where rows of A begin, if they are kept."""
+    if kind.registers == 32:
+        return ""
+    starts = [at_ir(f"start{r}", kind, f"%start{r - 1}" if r else "%a", "%row" if r else "0") for r in range(rows)]
+    return "\n".join((*starts, ""))
+
+
+def _first_place(kind: Numbers) -> str:
+    """The place of the sum: the address in the first row, or how far on it is in all."""
+    if kind.registers == 32:
+        return "  %a0_at = phi ptr [ %a, %entry ], [ %a, %more ], [ %a_next, %loop ]"
+    return "  %q = phi i64 [ 0, %entry ], [ 0, %more ], [ %q1, %loop ]"
+
+
+def _next_place(kind: Numbers) -> str:
+    return at_ir("a_next", kind, "%a0_at", "%step") if kind.registers == 32 else "  %q1 = add i64 %q, %step"
 
 
 def _tile_places(kind: Numbers, name: str, rows: int, accesses: Sequence[str]) -> str:
@@ -130,7 +155,10 @@ def _tile_places(kind: Numbers, name: str, rows: int, accesses: Sequence[str]) -
 
 def _kernel_row(kind: Numbers, r: int) -> str:
     v = kind.vector
-    lines = [at_ir(f"a{r}_at", kind, f"%a{r - 1}_at", "%row")] if r else []
+    if kind.registers < 32:
+        lines = [at_ir(f"a{r}_at", kind, f"%start{r}", "%q")]
+    else:
+        lines = [at_ir(f"a{r}_at", kind, f"%a{r - 1}_at", "%row")] if r else []
     lines += [
         f"  %x{r} = load {kind.type}, ptr %a{r}_at",
         f"  %y{r} = insertelement {v} poison, {kind.type} %x{r}, i64 0",
@@ -141,175 +169,6 @@ def _kernel_row(kind: Numbers, r: int) -> str:
         for c in range(2)
     ]
     return "\n".join(lines)
-
-
-def _copy_tile(kind: Numbers) -> str:
-    """Rows of up to two registers from one place to another."""
-    body = "\n".join(
-        (
-            "  %from_offset = mul i64 %r, %ldf",
-            at_ir("from_row", kind, "%from", "%from_offset"),
-            "  %to_offset = mul i64 %r, %ldt",
-            at_ir("to_row", kind, "%to", "%to_offset"),
-            *(
-                "\n".join(
-                    (
-                        at_ir(f"from{c}", kind, "%from_row", str(c * kind.lanes)),
-                        load_ir(f"x{c}", kind, f"%from{c}", f"%mask{c}"),
-                        at_ir(f"to{c}", kind, "%to_row", str(c * kind.lanes)),
-                        store_ir(kind, f"%x{c}", f"%to{c}", f"%mask{c}"),
-                    )
-                )
-                for c in range(2)
-            ),
-        )
-    )
-    return f"""
-define internal void @copy_{kind.type}(ptr %from, i64 %ldf, ptr %to, i64 %ldt, i64 %height, i64 %width) noinline #0 {{
-  %left = sub i64 %width, {kind.lanes}
-{mask_ir("mask0", kind, "%width")}
-{mask_ir("mask1", kind, "%left")}
-{loop_ir("r", "%height", "1", body)}
-  ret void
-}}"""
-
-
-# -- packing -----------------------------------------------------------------------------------------------------------
-
-
-def _pack_a(kind: Numbers) -> str:
-    """Rows of A, each as it is; in the place of missing rows the last one again."""
-    copy = "\n".join(
-        (
-            "  %left = sub i64 %k, %p",
-            mask_ir("mask", kind, "%left"),
-            at_ir("from", kind, "%row_at", "%p"),
-            load_ir("x", kind, "%from", "%mask"),
-            at_ir("to", kind, "%put_at", "%p"),
-            f"  store {kind.vector} %x, ptr %to, align {kind.bytes}",
-        )
-    )
-    body = f"""
-{min_ir("row", "%r", "%last")}
-  %row_offset = mul i64 %row, %lda
-{at_ir("row_at", kind, "%a", "%row_offset")}
-  %put_offset = mul i64 %r, {kind.row}
-{at_ir("put_at", kind, "%panel", "%put_offset")}
-{loop_ir("p", "%k", str(kind.lanes), copy)}"""
-    return f"""
-define internal void @pack_a_{kind.type}(ptr %a, i64 %lda, i64 %height, i64 %rows, i64 %k, ptr %panel) noinline #0 {{
-  %last = sub i64 %height, 1
-{loop_ir("r", "%rows", "1", body)}
-  ret void
-}}"""
-
-
-def _pack_a_turned(kind: Numbers) -> str:
-    """Columns of a panel of a transposed A, zeros in the place of missing rows."""
-    copies = []
-    for t in range(_PITCH // kind.lanes):
-        copies += [
-            at_ir(f"from{t}", kind, "%from", str(t * kind.lanes)),
-            load_ir(f"x{t}", kind, f"%from{t}", f"%mask{t}"),
-            at_ir(f"to{t}", kind, "%to", str(t * kind.lanes)),
-            f"  store {kind.vector} %x{t}, ptr %to{t}, align {kind.bytes}",
-        ]
-    masks = "\n".join(
-        "\n".join((f"  %left{t} = sub i64 %height, {t * kind.lanes}", mask_ir(f"mask{t}", kind, f"%left{t}")))
-        for t in range(_PITCH // kind.lanes)
-    )
-    body = "\n".join(
-        (
-            "  %from_offset = mul i64 %p, %lda",
-            at_ir("from", kind, "%a", "%from_offset"),
-            f"  %to_offset = mul i64 %p, {_PITCH}",
-            at_ir("to", kind, "%panel", "%to_offset"),
-            *copies,
-        )
-    )
-    return f"""
-define internal void @pack_a_turned_{kind.type}(ptr %a, i64 %lda, i64 %height, i64 %k, ptr %panel) noinline #0 {{
-{masks}
-{loop_ir("p", "%k", "1", body)}
-  ret void
-}}"""
-
-
-def _pack_b(kind: Numbers) -> str:
-    """Panels of B: the rows of each, zeros in the place of missing columns. Row by row, because where rows lie whole
-    pages apart, a few columns of many rows come slowly from memory; one row ahead is asked for.
-    """
-    lines = [
-        f"  %left0 = sub i64 %n, %j\n  %left1 = sub i64 %left0, {kind.lanes}",
-        mask_ir("mask0", kind, "%left0"),
-        mask_ir("mask1", kind, "%left1"),
-        at_ir("from", kind, "%row", "%j"),
-        f"  %panel_offset = mul i64 %j, {kind.depth}",
-        at_ir("to", kind, "%line", "%panel_offset"),
-    ]
-    for c in range(2):
-        lines += [
-            at_ir(f"from{c}", kind, "%from", str(c * kind.lanes)),
-            load_ir(f"x{c}", kind, f"%from{c}", f"%mask{c}"),
-            at_ir(f"ahead{c}", kind, f"%from{c}", "%further"),
-            f"  call void @llvm.prefetch.p0(ptr %ahead{c}, i32 0, i32 3, i32 1)",
-            at_ir(f"to{c}", kind, "%to", str(c * kind.lanes)),
-            f"  store {kind.vector} %x{c}, ptr %to{c}, align {kind.bytes}",
-        ]
-    body = f"""
-  %row_offset = mul i64 %p, %ldb
-{at_ir("row", kind, "%b", "%row_offset")}
-  %line_offset = mul i64 %p, {kind.columns}
-{at_ir("line", kind, "%packed", "%line_offset")}
-{loop_ir("j", "%n", str(kind.columns), chr(10).join(lines))}"""
-    return f"""
-define internal void @pack_b_{kind.type}(ptr %b, i64 %ldb, i64 %n, i64 %k, ptr %packed) noinline #0 {{
-  %further = mul i64 %ldb, 2
-{loop_ir("p", "%k", "1", body)}
-  ret void
-}}"""
-
-
-def _pack_b_turned(kind: Numbers) -> str:
-    """Panels of a transposed B, by squares of registers."""
-    n = kind.lanes
-    fetch = f"""
-  %column = add i64 %j, %r
-{min_ir("row", "%column", "%last")}
-  %row_offset = mul i64 %row, %ldb
-  %from_offset = add i64 %row_offset, %p
-{at_ir("from", kind, "%b", "%from_offset")}
-{load_ir("x", kind, "%from", "%mask")}
-  %square_offset = mul i64 %r, {n}
-{at_ir("square_at", kind, "%square", "%square_offset")}
-  store {kind.vector} %x, ptr %square_at, align {kind.bytes}"""
-    put = f"""
-  %turned_offset = mul i64 %t, {n}
-{at_ir("turned_at", kind, "%square", "%turned_offset")}
-  %y = load {kind.vector}, ptr %turned_at, align {kind.bytes}
-  %down = mul i64 %t, {kind.columns}
-{at_ir("put_at", kind, "%to", "%down")}
-  store {kind.vector} %y, ptr %put_at, align {kind.bytes}"""
-    square = f"""
-  %left = sub i64 %k, %p
-{mask_ir("mask", kind, "%left")}
-{loop_ir("r", str(n), "1", fetch)}
-  call void @turn_{kind.type}(ptr %square)
-  %half = urem i64 %j, {kind.columns}
-  %first = sub i64 %j, %half
-  %panel_offset = mul i64 %first, {kind.depth}
-  %deep = mul i64 %p, {kind.columns}
-  %inside = add i64 %deep, %half
-  %to_offset = add i64 %panel_offset, %inside
-{at_ir("to", kind, "%packed", "%to_offset")}
-{loop_ir("t", str(n), "1", put)}"""
-    return f"""
-define internal void @pack_b_turned_{kind.type}(ptr %b, i64 %ldb, i64 %n, i64 %k, ptr %packed) noinline #0 {{
-  %square = alloca [{n} x {kind.vector}], align {kind.bytes}
-  %last = sub i64 %n, 1
-{loop_ir("j", "%n", str(n), loop_ir("p", "%k", str(n), square))}
-  ret void
-}}"""
 
 
 # -- the loops ---------------------------------------------------------------------------------------------------------
@@ -325,13 +184,18 @@ def _row_of_tiles(kind: Numbers) -> str:
         "(ptr %a, i64 %a_row, i64 %a_step, ptr %b_at, i64 %k, ptr %out, i64 %ldo, i1 %fresh)\n  br label %made"
         for form, name in zip(("tall", "low"), tile_names(kind.suffix), strict=True)
     )
+    more = [
+        at_ir("ahead_more", kind, "%ahead_row", str(kind.line)),
+        "  call void @llvm.prefetch.p0(ptr %ahead_more, i32 0, i32 3, i32 1)",
+    ]
+    more = more if kind.columns > kind.line else []
     asked = "\n".join(
         (
             "  %ahead_down = mul i64 %row, %step",
             at_ir("ahead_row", kind, "%ahead_at", "%ahead_down"),
-            at_ir("ahead_more", kind, "%ahead_row", str(kind.lanes)),
+            *more[:1],
             "  call void @llvm.prefetch.p0(ptr %ahead_row, i32 0, i32 3, i32 1)",
-            "  call void @llvm.prefetch.p0(ptr %ahead_more, i32 0, i32 3, i32 1)",
+            *more[1:],
         )
     )
     ask = loop_ir("row", "%asked", "1", asked)
@@ -363,7 +227,7 @@ define internal void @tiles_{kind.type}(ptr %a, i64 %lda, ptr %packed, ptr %tile
       i64 %k, i1 %fresh, i64 %height, ptr %c, i64 %ldc, ptr %ahead, i64 %step) noinline #0 {{
   %a_row = select i1 %turned, i64 1, i64 %lda
   %a_step = select i1 %turned, i64 %lda, i64 1
-  %rows = select i1 %low, i64 {LOW}, i64 {TALL}
+  %rows = select i1 %low, i64 {low(kind)}, i64 {tall(kind)}
   %high = icmp eq i64 %height, %rows
   %asked = select i1 %turned, i64 0, i64 %rows
 {loop_ir("j", "%n", str(kind.columns), body)}
@@ -374,8 +238,8 @@ define internal void @tiles_{kind.type}(ptr %a, i64 %lda, ptr %packed, ptr %tile
 def _multiply(kind: Numbers) -> str:
     panel = f"""
   %height = sub i64 %m, %i
-  %low = icmp sle i64 %height, {2 * LOW}
-  %rows = select i1 %low, i64 {LOW}, i64 {TALL}
+  %low = icmp sle i64 %height, {2 * low(kind)}
+  %rows = select i1 %low, i64 {low(kind)}, i64 {tall(kind)}
 {min_ir("filled", "%height", "%rows")}
   %partly = icmp slt i64 %height, %rows
   %packs = or i1 %partly, %collide
@@ -396,7 +260,7 @@ a_straight:
 packed_a:
   %used = select i1 %packs, ptr %panel, ptr %a_at
   %ldu = select i1 %packs, i64 %packed_lda, i64 %lda
-  %panel_step = mul i64 %lda, {TALL}
+  %panel_step = mul i64 %lda, {tall(kind)}
 {at_ir("next_rows", kind, "%a_at", "%panel_step")}
   %c_down = mul i64 %i, %ldc
   %c_there = add i64 %c_down, %j
@@ -431,8 +295,8 @@ packed_b:
 define internal void @multiply_{kind.type}(i1 %ta, i1 %tb, i64 %m, i64 %n, i64 %k, ptr %a, i64 %lda, ptr %b,
       i64 %ldb, i1 %fresh, ptr %c, i64 %ldc, ptr %panel) noinline #0 {{
 {at_ir("tile", kind, "%panel", str(_panel_elements(kind)))}
-{at_ir("packed", kind, "%tile", str(TALL * kind.columns))}
-  %packed_lda = select i1 %ta, i64 {_PITCH}, i64 {kind.row}
+{at_ir("packed", kind, "%tile", str(tall(kind) * kind.columns))}
+  %packed_lda = select i1 %ta, i64 {pitch(kind)}, i64 {kind.row}
   %lda_bits = and i64 %lda, {4096 // kind.size - 1}
   %collide = icmp eq i64 %lda_bits, 0
 {loop_ir("p", "%k", str(kind.depth), part)}

@@ -17,6 +17,8 @@ Microseconds of a Zen 4 core with a peak of 115 GFLOP/s, ours and with B packed 
               16 x 50 x 10000                166 (233; 240; 139)
     float64   16 x 10000 x 50, transposed    337 (by BLAS 476; at the peak 281)
               16 x 50 x 10000                325 (465; 503; 281)
+
+On 16 registers, 13 or 6 columns at a time in place of 26 or 12; figures are in gemm.py.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from jitgrad.compiler.products.registers import (
     min_ir,
     word_ir,
 )
-from jitgrad.compiler.products.short_steps import ACROSS_STUBS, BLOCK, DOWN_STUBS, FEW, MOST_SHORT, WIDE, tile_names_of
+from jitgrad.compiler.products.short_steps import ACROSS_STUBS, BLOCK, DOWN_STUBS, MOST_SHORT, SUMS, tile_names_of
 from jitgrad.compiler.products.transposes import turned_ir
 
 _KERNEL = "ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker"
@@ -52,7 +54,8 @@ def tiles_ir(stub: str) -> str:
     if is_across:
         parts = [_across_tile(kind, names[0])]
     else:
-        parts = [_turn(kind, names[0]), *(_down_tile(kind, n, c) for n, c in zip(names[1:], (WIDE, FEW), strict=True))]
+        tiles = zip(names[1:], SUMS[kind.registers], strict=True)
+        parts = [_turn(kind, names[0]), *(_down_tile(kind, n, c) for n, c in tiles)]
     return "\n".join((declarations_ir(kind), *parts, "attributes #0 = { nounwind }\n"))
 
 
@@ -276,7 +279,7 @@ define void @{stub}({_KERNEL}) #0 {{
   %panel = alloca [{_PLACES} x {kind.vector}], align {kind.bytes}
   %sums = alloca [{MOST_SHORT} x {kind.vector}], align {kind.bytes}
 {_start(kind)}
-  %is_thin = icmp slt i64 %n, {WIDE}
+  %is_thin = icmp slt i64 %n, {SUMS[kind.registers][0]}
   %chunk_rows = mul i64 %chunk, %m
   %chunk_offset = mul i64 %chunk_rows, %n
 {at_ir("c_chunk", kind, "%c", "%chunk_offset")}
@@ -287,11 +290,12 @@ define void @{stub}({_KERNEL}) #0 {{
 
 def _some_columns(kind: Numbers, few: str, wide: str) -> str:
     """The sums of the columns from ``j`` on, by the narrow tile or the wide one, carried on over a block of places."""
+    most, least = SUMS[kind.registers]
     return f"""
   %columns_left = sub i64 %n, %j
-  %fits = icmp sle i64 %columns_left, {FEW}
+  %fits = icmp sle i64 %columns_left, {least}
   %is_few = or i1 %is_thin, %fits
-  %columns = select i1 %is_few, i64 {FEW}, i64 {WIDE}
+  %columns = select i1 %is_few, i64 {least}, i64 {most}
   %final = sub i64 %n, %columns
 {min_ir("begin", "%j", "%final")}
   %skipped = sub i64 %j, %begin

@@ -17,8 +17,8 @@ BLOCK = ("a_slot", "lda", "b_slot", "ldb", "c_slot", "ldc", "m", "n", "k")
 """The words of the block of either; strides in elements."""
 MOST_SHORT = 128
 """Of the long matrix, columns: what is kept of them lies on the stack."""
-WIDE, FEW = 26, 12
-"""Columns of the long matrix whose sums are in registers at once: most, and those of a rest."""
+SUMS = {32: (26, 12), 16: (13, 6)}
+"""Columns of the long matrix whose sums are in registers at once, by their number: most, and those of a rest."""
 
 
 def tile_names_of(stub: str) -> tuple[str, ...]:
