@@ -20,7 +20,10 @@ from jitgrad.compiler.products.gemm_steps import product_steps
 from jitgrad.compiler.products.registers import kinds
 
 needs_registers = pytest.mark.skipif(not kinds(), reason="these products need registers of 32 bytes")
-SIZES = ((130, 100, 80), (33, 610, 70), (16, 50, 4000), (1025, 31, 33), (5, 300, 700), (102, 260, 523), (12, 33, 2600))
+SIZES = (
+    (130, 100, 80), (33, 610, 70), (16, 50, 4000), (1025, 31, 33), (5, 300, 700), (102, 260, 523), (12, 33, 2600),
+    (205, 70, 3),
+)  # fmt: skip
 TOLERANCE = {"float32": 2e-5, "float64": 1e-13}
 
 
@@ -188,7 +191,9 @@ def test_what_is_left_to_blas(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_ours((16, 10000, 50), True, 1, "f8")
     assert is_ours((16, 50, 10000), False, 1, "f8")
     assert is_ours((64, 50, 10000), False)
-    assert not is_ours((256, 512, 784), False)
+    assert is_ours((256, 512, 784), False)
+    assert is_ours((32, 512, 128), False)
+    assert not is_ours((16, 512, 1280), False)
     assert is_ours((256, 256, 256), False)
     assert is_ours((256, 256, 64), True, 32)
     assert is_ours((256, 64, 256), False, 32, "f8")

@@ -20,17 +20,18 @@ ones. GFLOP/s of two such cores, and of OpenBLAS in our tiles:
     one core: 256 x 256 x 64, B T    107 (80)  1024 x 1024 x 10, B T              108 (22)
     as fast or faster by BLAS: 384 x 384 x 384, 256 x 64 x 256; float64 from 128 to 1024
 
-On 16 registers of 32 bytes, in float32 and float64, also products of up to 384 terms in any layout, and batches. Two
-Zen 3 cores, GFLOP/s beside OpenBLAS in our tiles, in turns, float32 and float64:
+On 16 registers of 32 bytes, in float32 and float64, all but small products and those of a thousand of each, and
+batches. Two Zen 3 cores, GFLOP/s beside OpenBLAS in our tiles, in turns, float32 and float64:
 
-    256 x 256 x 64, B T, 32 of them    113 (67)     50 (32)      256 x 256 x 256      132 (116)    52 (50)
-    256 x 64 x 256, 32 of them         144 (103)    60 (48)      384 x 384 x 384      112 (105)    55 (50)
-    256 x 64 x 256, A T, 32 of them    124 (110)    45 (40)      784 x 512 x 256, A T 130 (122)    53 (47)
-    1024 x 1024 x 64                   108 (81)     54 (41)      32 x 512 x 128       107 (76)     54 (47)
-    1024 x 1024 x 10, B T               64 (23)     32 (13)      3200 x 512 x 128     123 (96)     63 (46)
-    16 x 10000 x 50, B T                97 (61)     by BLAS      64 x 64 x 6400, A T  102 (88)     39 (28)
-    16 x 50 x 10000                     76 (57)     40 (28)      20 x 50 x 10000, A T  56 (46)     33 (22)
-    as fast or faster by BLAS: 512 x 512 x 512 (142, ours 129), 1024 x 1024 x 1024 (170 and 149), 128 x 512 x 1600
+    256 x 512 x 784                    165 (165)    67 (58)      256 x 256 x 64, B T, 32 of them    121 (62)     60 (39)
+    512 x 512 x 256, A T               138 (100)    76 (54)      256 x 64 x 256, 32 of them         137 (96)     71 (49)
+    784 x 512 x 256, A T               142 (120)    81 (54)      256 x 64 x 256, A T, 32 of them    124 (95)     72 (55)
+    3200 x 512 x 128                   136 (102)    83 (54)      32 x 512 x 128                     107 (76)     54 (47)
+    3200 x 128 x 512, B T              181 (158)    75 (70)      64 x 64 x 6400, A T                 78 (49)     39 (30)
+    6400 x 64 x 64                     137 (102)    43 (27)      1024 x 1024 x 10, B T               64 (23)     32 (13)
+    16 x 10000 x 50, B T                97 (61)     by BLAS      20 x 50 x 10000, A T                56 (46)     33 (22)
+    16 x 50 x 10000                     76 (57)     40 (28)
+    as fast or faster by BLAS: 1024 x 1024 x 1024 (140, ours 142; A T 143, ours 135)
 
 How all is cut follows from the sizes alone.
 """
@@ -41,7 +42,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jitgrad.compiler.products.gemm_code import scratch_bytes, tall
+from jitgrad.compiler.products.gemm_code import scratch_bytes
+from jitgrad.compiler.products.gemm_tiles import tall
 from jitgrad.compiler.products.registers import Numbers, kinds
 from jitgrad.compiler.products.short_steps import MOST_SHORT, SUMS
 from jitgrad.spec import dtype_name
@@ -70,15 +72,17 @@ _FEWEST_CELLS = 8
 
 
 class Tiled(NamedTuple):
-    """What products must have at least to be worth tiles: rows, columns, multiplications; and of a sum at most."""
+    """What products must have at least to be worth tiles: rows, columns, multiplications; and where all their sides are
+    as large as the last, they are for BLAS.
+    """
 
     rows: int
     columns: int
     multiplications: int
-    depth: int
+    large: int
 
 
-_NARROW = Tiled(32, 64, 1_000_000, 384)
+_NARROW = Tiled(32, 32, 1_000_000, 1024)
 """On 16 registers of 32 bytes."""
 
 
@@ -153,19 +157,24 @@ def _short_plan(sizes: tuple[int, int, int], form: str, itemsize: int) -> GemmPl
 def _is_wide(dtype: np.dtype[Any], sizes: tuple[int, int, int], batch: int, is_turned: bool) -> bool:
     """Whether a product of float32, or each of a batch, has rows and columns enough for tiles: a large one, one of few
     terms for many results, and with a transposed right operand nearly all. On 16 registers of 32 bytes, in float64 too,
-    all but the small ones and those of many terms.
+    all but small ones, long sums and the largest.
     """
     m, n, k = sizes
     if kinds()[dtype_name(dtype)].registers < 32:
-        least = _NARROW
-        is_large = batch * m * n * k >= least.multiplications
-        return m >= least.rows and n >= least.columns and k <= least.depth and is_large
+        return _is_tiled(_NARROW, sizes, batch)
     if dtype_name(dtype) != "float32" or min(m, n) < _SHORT:
         return False
     if is_turned:
         return batch * m * n * k >= _LEAST_TURNED
     is_large = min(sizes) >= _WIDE and m * n * k >= _LEAST_LARGE
     return batch == 1 and (is_large or (k <= _SHORT_SUM and m * n >= _MANY_RESULTS))
+
+
+def _is_tiled(least: Tiled, sizes: tuple[int, int, int], batch: int) -> bool:
+    m, n, k = sizes
+    if min(sizes) >= least.large or (batch == 1 and _is_long_sum(sizes)):
+        return False
+    return m >= least.rows and n >= least.columns and batch * m * n * k >= least.multiplications
 
 
 def _is_long_sum(sizes: tuple[int, int, int]) -> bool:

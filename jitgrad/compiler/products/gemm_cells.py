@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from jitgrad.compiler.products.blas_stubs import Scalar, cell_start_ir, cells_ir, words_ir
-from jitgrad.compiler.products.gemm_code import multiply_ir, tiles_ir
+from jitgrad.compiler.products.gemm_code import multiply_ir
 from jitgrad.compiler.products.gemm_steps import STUBS
+from jitgrad.compiler.products.gemm_tiles import tiles_ir
 from jitgrad.compiler.products.registers import Numbers, kinds
 
 

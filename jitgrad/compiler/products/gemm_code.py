@@ -25,9 +25,8 @@ GFLOP/s of one busy Zen 4 core with a peak of 115, ours and OpenBLAS on one thre
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from jitgrad.compiler.products.gemm_packing import packing_ir, pitch
+from jitgrad.compiler.products.gemm_packing import GROUP, packing_ir, pitch
+from jitgrad.compiler.products.gemm_tiles import LOW, most_low, reads_rows_only, tall
 from jitgrad.compiler.products.registers import (
     Numbers,
     at_ir,
@@ -41,16 +40,6 @@ from jitgrad.compiler.products.transposes import turn_ir
 WIDTH = 256
 
 
-def tall(kind: Numbers) -> int:
-    """Rows of a tile: with two registers each, they hold sums in three quarters of all."""
-    return kind.registers * 3 // 8
-
-
-def low(kind: Numbers) -> int:
-    """Rows of a tile of what is left of the rows."""
-    return kind.registers // 8
-
-
 def scratch_bytes(kind: Numbers, columns: int) -> int:
     """What a thread needs for tiles of so many columns: a panel of A, a tile of C, and the packed part of B."""
     packed = min(WIDTH, -(-columns // kind.columns) * kind.columns) * kind.depth
@@ -58,6 +47,8 @@ def scratch_bytes(kind: Numbers, columns: int) -> int:
 
 
 def _panel_elements(kind: Numbers) -> int:
+    if reads_rows_only(kind):
+        return GROUP * kind.row
     return max(tall(kind) * kind.row, pitch(kind) * kind.depth)
 
 
@@ -69,109 +60,13 @@ def multiply_ir(kind: Numbers) -> str:
     return "\n".join((declarations_ir(kind), prefetch, turn_ir(kind), *kernels, packing_ir(kind), *loops))
 
 
-# -- the tile in registers ---------------------------------------------------------------------------------------------
-
-
-def tiles_ir(kind: Numbers) -> str:
-    """The module of the tiles, which `multiply_<type>` calls."""
-    names = zip(tile_names(kind.suffix), (tall(kind), low(kind)), strict=True)
-    return "\n".join((declarations_ir(kind), *(_kernel(kind, name, rows) for name, rows in names)))
-
-
-def _kernel(kind: Numbers, name: str, rows: int) -> str:
-    """A whole tile: C = or += A times packed B over k >= 1; of A, rows lie `row` apart and places of the sum `step`.
-
-    Each address of 12 is made from the one before, as the processor's registers hold few; so half as many instructions
-    are compiled as for products of each row with the distance, and none waits for another within a turn. Of 6 rows the
-    starts are kept: a turn takes 6 cycles then, and would wait 8 for the addresses (Zen 3, 102 GFLOP/s of 103, and 72).
-    """
-    v = kind.vector
-    tile = [(r, c) for r in range(rows) for c in range(2)]
-    old = [f"  %old{r}_{c} = load {v}, ptr %old{r}_{c}_at, align {kind.size}" for r, c in tile]
-    phis = "\n".join(
-        f"  %s{r}_{c} = phi {v} [ zeroinitializer, %entry ], [ %old{r}_{c}, %more ], [ %t{r}_{c}, %loop ]"
-        for r, c in tile
-    )
-    loads = "\n".join(
-        f"{at_ir(f'b{c}_at', kind, '%b_at', str(c * kind.lanes))}\n"
-        f"  %b{c} = load {v}, ptr %b{c}_at, align {kind.bytes}"
-        for c in range(2)
-    )
-    steps = "\n".join(_kernel_row(kind, r) for r in range(rows))
-    stores = [f"  store {v} %t{r}_{c}, ptr %new{r}_{c}_at, align {kind.size}" for r, c in tile]
-    return f"""
-define void @{name}(ptr %a, i64 %row, i64 %step, ptr %b, i64 %k, ptr %c, i64 %ldc, i1 %fresh) noinline #0 {{
-entry:
-{_row_starts(kind, rows)}  br i1 %fresh, label %loop, label %more
-more:
-{_tile_places(kind, "old", rows, old)}
-  br label %loop
-loop:
-  %p = phi i64 [ 0, %entry ], [ 0, %more ], [ %p1, %loop ]
-{_first_place(kind)}
-  %b_at = phi ptr [ %b, %entry ], [ %b, %more ], [ %b_next, %loop ]
-{phis}
-{loads}
-{steps}
-{_next_place(kind)}
-{at_ir("b_next", kind, "%b_at", str(kind.columns))}
-  %p1 = add i64 %p, 1
-  %again = icmp slt i64 %p1, %k
-  br i1 %again, label %loop, label %end
-end:
-{_tile_places(kind, "new", rows, stores)}
-  ret void
-}}"""
-
-
-def _row_starts(kind: Numbers, rows: int) -> str:
-    """Where rows of A begin, if they are kept."""
-    if kind.registers == 32:
-        return ""
-    starts = [at_ir(f"start{r}", kind, f"%start{r - 1}" if r else "%a", "%row" if r else "0") for r in range(rows)]
-    return "\n".join((*starts, ""))
-
-
-def _first_place(kind: Numbers) -> str:
-    """The place of the sum: the address in the first row, or how far on it is in all."""
-    if kind.registers == 32:
-        return "  %a0_at = phi ptr [ %a, %entry ], [ %a, %more ], [ %a_next, %loop ]"
-    return "  %q = phi i64 [ 0, %entry ], [ 0, %more ], [ %q1, %loop ]"
-
-
-def _next_place(kind: Numbers) -> str:
-    return at_ir("a_next", kind, "%a0_at", "%step") if kind.registers == 32 else "  %q1 = add i64 %q, %step"
-
-
-def _tile_places(kind: Numbers, name: str, rows: int, accesses: Sequence[str]) -> str:
-    """The addresses of a tile's registers in C, those of each row from the row's before, with the access of each."""
-    lines = []
-    for r in range(rows):
-        lines.append(at_ir(f"{name}{r}", kind, *((f"%{name}{r - 1}", "%ldc") if r else ("%c", "0"))))
-        for c in range(2):
-            lines += [at_ir(f"{name}{r}_{c}_at", kind, f"%{name}{r}", str(c * kind.lanes)), accesses[2 * r + c]]
-    return "\n".join(lines)
-
-
-def _kernel_row(kind: Numbers, r: int) -> str:
-    v = kind.vector
-    if kind.registers < 32:
-        lines = [at_ir(f"a{r}_at", kind, f"%start{r}", "%q")]
-    else:
-        lines = [at_ir(f"a{r}_at", kind, f"%a{r - 1}_at", "%row")] if r else []
-    lines += [
-        f"  %x{r} = load {kind.type}, ptr %a{r}_at",
-        f"  %y{r} = insertelement {v} poison, {kind.type} %x{r}, i64 0",
-        f"  %z{r} = shufflevector {v} %y{r}, {v} poison, <{kind.lanes} x i32> zeroinitializer",
-    ]
-    lines += [
-        f"  %t{r}_{c} = call {v} @llvm.fma.v{kind.lanes}{kind.suffix}({v} %z{r}, {v} %b{c}, {v} %s{r}_{c})"
-        for c in range(2)
-    ]
-    return "\n".join(lines)
-
-
 # -- the loops ---------------------------------------------------------------------------------------------------------
+
+
+_ROWS = """  %a_row = add i64 %lda, 0
+  %a_step = add i64 1, 0"""
+_ROWS_OR_COLUMNS = """  %a_row = select i1 %turned, i64 1, i64 %lda
+  %a_step = select i1 %turned, i64 %lda, i64 1"""
 
 
 def _row_of_tiles(kind: Numbers) -> str:
@@ -225,9 +120,8 @@ bring:
     return f"""
 define internal void @tiles_{kind.type}(ptr %a, i64 %lda, ptr %packed, ptr %tile, i1 %low, i1 %turned, i64 %n,
       i64 %k, i1 %fresh, i64 %height, ptr %c, i64 %ldc, ptr %ahead, i64 %step) noinline #0 {{
-  %a_row = select i1 %turned, i64 1, i64 %lda
-  %a_step = select i1 %turned, i64 %lda, i64 1
-  %rows = select i1 %low, i64 {low(kind)}, i64 {tall(kind)}
+{_ROWS if reads_rows_only(kind) else _ROWS_OR_COLUMNS}
+  %rows = select i1 %low, i64 {LOW}, i64 {tall(kind)}
   %high = icmp eq i64 %height, %rows
   %asked = select i1 %turned, i64 0, i64 %rows
 {loop_ir("j", "%n", str(kind.columns), body)}
@@ -235,30 +129,59 @@ define internal void @tiles_{kind.type}(ptr %a, i64 %lda, ptr %packed, ptr %tile
 }}"""
 
 
+_PACKS_TURNED = """
+  %packs_all = or i1 %collide, %ta"""
+_PACKED_ROWS = """packed_rows:
+  br label %packed_a
+"""
+_USED = "  %used = select i1 %packs, ptr %panel, ptr %a_at"
+_USED_OF_GROUP = """  %in_panels = phi i64 [ 0, %packed_rows ], [ 0, %a_straight ], [ %rows_before, %packed_group ]
+{place}
+  %used = select i1 %packs, ptr %in_panel, ptr %a_at"""
+
+
+def _pack_columns(kind: Numbers) -> str:
+    return f"  call void @pack_a_turned_{kind.type}(ptr %a_at, i64 %lda, i64 %filled, i64 %depth, ptr %panel)"
+
+
+def _pack_group(kind: Numbers) -> str:
+    """Several panels of a transposed A at a time: whole lines of the cache."""
+    return f"""
+  %in_group = urem i64 %i, {GROUP}
+  %rows_before = mul i64 %in_group, {kind.row}
+  %begins = icmp eq i64 %in_group, 0
+  br i1 %begins, label %pack_group, label %packed_group
+pack_group:
+{min_ir("together", "%height", str(GROUP))}
+  call void @pack_a_turned_{kind.type}(ptr %a_at, i64 %lda, i64 %together, i64 %depth, ptr %panel)
+  br label %packed_group
+packed_group:"""
+
+
 def _multiply(kind: Numbers) -> str:
     panel = f"""
   %height = sub i64 %m, %i
-  %low = icmp sle i64 %height, {2 * low(kind)}
-  %rows = select i1 %low, i64 {low(kind)}, i64 {tall(kind)}
+  %low = icmp sle i64 %height, {most_low(kind)}
+  %rows = select i1 %low, i64 {LOW}, i64 {tall(kind)}
 {min_ir("filled", "%height", "%rows")}
   %partly = icmp slt i64 %height, %rows
-  %packs = or i1 %partly, %collide
+  %packs = or i1 %partly, %{"packs_all" if reads_rows_only(kind) else "collide"}
   %a_row = select i1 %ta, i64 %p, i64 %i
   %a_column = select i1 %ta, i64 %i, i64 %p
   %a_far = mul i64 %a_row, %lda
   %a_here = add i64 %a_far, %a_column
 {at_ir("a_at", kind, "%a", "%a_here")}
-  br i1 %packs, label %pack, label %packed_a
-pack:
+  br i1 %packs, label %pack, label %{"packed_rows" if reads_rows_only(kind) else "packed_a"}
+{_PACKED_ROWS if reads_rows_only(kind) else ""}pack:
   br i1 %ta, label %a_turned, label %a_straight
 a_turned:
-  call void @pack_a_turned_{kind.type}(ptr %a_at, i64 %lda, i64 %filled, i64 %depth, ptr %panel)
+{_pack_group(kind) if reads_rows_only(kind) else _pack_columns(kind)}
   br label %packed_a
 a_straight:
   call void @pack_a_{kind.type}(ptr %a_at, i64 %lda, i64 %filled, i64 %rows, i64 %depth, ptr %panel)
   br label %packed_a
 packed_a:
-  %used = select i1 %packs, ptr %panel, ptr %a_at
+{_USED_OF_GROUP.format(place=at_ir("in_panel", kind, "%panel", "%in_panels")) if reads_rows_only(kind) else _USED}
   %ldu = select i1 %packs, i64 %packed_lda, i64 %lda
   %panel_step = mul i64 %lda, {tall(kind)}
 {at_ir("next_rows", kind, "%a_at", "%panel_step")}
@@ -296,9 +219,9 @@ define internal void @multiply_{kind.type}(i1 %ta, i1 %tb, i64 %m, i64 %n, i64 %
       i64 %ldb, i1 %fresh, ptr %c, i64 %ldc, ptr %panel) noinline #0 {{
 {at_ir("tile", kind, "%panel", str(_panel_elements(kind)))}
 {at_ir("packed", kind, "%tile", str(tall(kind) * kind.columns))}
-  %packed_lda = select i1 %ta, i64 {pitch(kind)}, i64 {kind.row}
+  %packed_lda = select i1 %ta, i64 {kind.row if reads_rows_only(kind) else pitch(kind)}, i64 {kind.row}
   %lda_bits = and i64 %lda, {4096 // kind.size - 1}
-  %collide = icmp eq i64 %lda_bits, 0
+  %collide = icmp eq i64 %lda_bits, 0{_PACKS_TURNED if reads_rows_only(kind) else ""}
 {loop_ir("p", "%k", str(kind.depth), part)}
   ret void
 }}"""

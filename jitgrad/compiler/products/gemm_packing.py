@@ -4,13 +4,18 @@ multiplies nothing.
 
 from __future__ import annotations
 
+from jitgrad.compiler.products.gemm_tiles import reads_rows_only
 from jitgrad.compiler.products.registers import Numbers, at_ir, load_ir, loop_ir, mask_ir, min_ir, store_ir
 from jitgrad.compiler.products.transposes import turned_ir
+
+GROUP = 96
+"""Columns of a transposed A that are packed together where tiles read rows only."""
 
 
 def packing_ir(kind: Numbers) -> str:
     """The functions `copy_<type>`, `pack_a_<type>`, `pack_a_turned_<type>`, `pack_b_<type>`, `pack_b_turned_<type>`."""
-    return "\n".join((_copy_tile(kind), _pack_a(kind), _pack_a_turned(kind), _pack_b(kind), _pack_b_turned(kind)))
+    pack_a_turned = _turn_a(kind) if reads_rows_only(kind) else _pack_a_turned(kind)
+    return "\n".join((_copy_tile(kind), _pack_a(kind), pack_a_turned, _pack_b(kind), _pack_b_turned(kind)))
 
 
 def pitch(kind: Numbers) -> int:
@@ -124,6 +129,50 @@ def _pack_a_turned(kind: Numbers) -> str:
 define internal void @pack_a_turned_{kind.type}(ptr %a, i64 %lda, i64 %height, i64 %k, ptr %panel) noinline #0 {{
 {masks}
 {loop_ir("p", "%k", "1", body)}
+  ret void
+}}"""
+
+
+def _turn_a(kind: Numbers) -> str:
+    """Rows of a panel of a transposed A, by squares of registers, the last from where it ends with the sum; of a sum
+    of less, by elements. Zeros, or nothing, in the place of missing rows.
+    """
+    fetch, put = [], []
+    turn, turned = turned_ir(kind, [f"%x{r}" for r in range(kind.lanes)])
+    for r, name in enumerate(turned):
+        fetch.append(at_ir(f"from{r}", kind, *((f"%from{r - 1}", "%lda") if r else ("%a_at", "%down"))))
+        fetch.append(load_ir(f"x{r}", kind, f"%from{r}", "%mask"))
+        fetch.append(at_ir(f"ahead{r}", kind, f"%from{r}", "%further"))
+        fetch.append(f"  call void @llvm.prefetch.p0(ptr %ahead{r}, i32 0, i32 3, i32 1)")
+        put.append(at_ir(f"to{r}", kind, "%to", str(r * kind.row)))
+        put.append(f"  store {kind.vector} {name}, ptr %to{r}, align {kind.size}")
+    square = "\n".join((
+        "  %left = sub i64 %height, %r", mask_ir("mask", kind, "%left"), at_ir("a_at", kind, "%a", "%r"),
+        f"  %panel_offset = mul i64 %r, {kind.row}", at_ir("panel_at", kind, "%panel", "%panel_offset"),
+        at_ir("to", kind, "%panel_at", "%early"), *fetch, *turn, *put,
+    ))  # fmt: skip
+    squares = f"""
+{min_ir("early", "%p", "%last")}
+  %down = mul i64 %early, %lda
+{loop_ir("r", "%height", str(kind.lanes), square)}"""
+    element = f"""
+  %one_down = mul i64 %q, %lda
+  %one_from = add i64 %one_down, %s
+{at_ir("one_at", kind, "%a", "%one_from")}
+  %one = load {kind.type}, ptr %one_at
+  %one_row = mul i64 %s, {kind.row}
+  %one_to = add i64 %one_row, %q
+{at_ir("put_at", kind, "%panel", "%one_to")}
+  store {kind.type} %one, ptr %put_at"""
+    return f"""
+define internal void @pack_a_turned_{kind.type}(ptr %a, i64 %lda, i64 %height, i64 %k, ptr %panel) noinline #0 {{
+  %further = mul i64 %lda, {kind.lanes}
+  %last = sub i64 %k, {kind.lanes}
+  %is_short = icmp slt i64 %last, 0
+  br i1 %is_short, label %short, label %long
+long:{loop_ir("p", "%k", str(kind.lanes), squares)}
+  ret void
+short:{loop_ir("s", "%height", "1", loop_ir("q", "%k", "1", element))}
   ret void
 }}"""
 
