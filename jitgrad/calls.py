@@ -21,7 +21,7 @@ from jitgrad.config import config, log
 from jitgrad.eagerness import is_eager, local, settled
 from jitgrad.errors import layout
 from jitgrad.following import Follower
-from jitgrad.foreseeing import Foreseer
+from jitgrad.foreseeing import Foreseen, Foreseer
 from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Tensor, default_graph
 from jitgrad.keys import frozen
@@ -261,10 +261,10 @@ class Calls:
         kind = call.structure, _kind_of(call.leaves), call.key[-1]
         model = self._model_of(kind)
         if model is not None and not config.verify:
-            traced = model.foreseer.trace(call.leaves)
-            runner = None if traced is None else _followed(model, traced)
-            if traced is not None and runner is not None:
-                return runner, traced.results
+            foreseen = model.foreseer.trace(call.leaves)
+            runner = None if foreseen is None else _followed(model, foreseen)
+            if foreseen is not None and runner is not None:
+                return runner, foreseen.results
         traced = self._trace(call, call.leaves, None if model is None else model.follower)
         runner = _followed(model, traced) if model is not None and traced.follower.is_whole else None
         is_plain = model is not None and pytree.is_plain(call.structure)
@@ -392,7 +392,7 @@ class Calls:
         )
 
 
-def _followed(model: _Model, traced: Traced) -> Runner | None:
+def _followed(model: _Model, traced: Traced | Foreseen) -> Runner | None:
     return model.runner.followed_by(traced.follower, traced.outputs, traced.feeds)
 
 

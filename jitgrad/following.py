@@ -34,6 +34,25 @@ Place = tuple[int, int]
 _LEAST, _MOST = 0.25, 2.8  # no rule makes such numbers of extents above 64: their roots and logarithms lie outside
 
 
+class PromisedTensors(Sequence[Tensor]):
+    """Tensors of known shapes at some places of a graph, whose operations are made when somebody looks at one."""
+
+    def __init__(self, graph: Graph, places: Sequence[Place]) -> None:
+        self.places = tuple(places)
+        self._graph = graph
+
+    @functools.cached_property
+    def _tensors(self) -> tuple[Tensor, ...]:
+        operations = self._graph.operations
+        return tuple([operations[number].outputs[index] for number, index in self.places])
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._tensors[index]
+
+
 class Asked(NamedTuple):
     """What a call of gradients() was asked: places, and options."""
 
@@ -369,9 +388,9 @@ class Follower:
             self._sources[row.source] = here
             self.extents.enter(row.outputs[0][0], shape)
 
-    def foretell(self, model: Follower, numbers: Mapping[int, Any], given: Sequence[int]) -> None:
-        """Promise the operations of a model, with the extents that were related and these numbers of constants; those
-        ``given`` are there from now on. UnlikeError where some shape does not follow.
+    def foretell(self, model: Follower, numbers: Mapping[int, Any]) -> None:
+        """Promise the operations of a model, with the extents that were related and these numbers of constants.
+        UnlikeError where some shape does not follow.
         """
         part = model.whole
         if registered_rules and any(row.opdef.name in registered_rules for row in part.rows):
@@ -379,7 +398,7 @@ class Follower:
         self._check_walk(part)
         self.numbers = dict(numbers)
         self.graph.close_like(model.graph)
-        self._promise_part(part, 0, given)
+        self._promise_part(part, 0, ())
         self._followed = part.rows
 
     def check_foretold(self, other: Graph) -> None:

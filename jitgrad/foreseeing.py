@@ -23,8 +23,8 @@ from jitgrad.compiler.likeness import EXACT, Extents, UnlikeError
 from jitgrad.config import Settings, config
 from jitgrad.eagerness import local
 from jitgrad.errors import CompileError
-from jitgrad.following import Follower
-from jitgrad.trace import LeafKey, Static, Trace, Traced
+from jitgrad.following import Follower, PromisedTensors
+from jitgrad.trace import LeafKey, Results, Static, Trace, Traced
 
 if TYPE_CHECKING:
     from jitgrad.constancy import Constancy
@@ -59,6 +59,15 @@ class Count(NamedTuple):
         if count <= EXACT:
             raise UnlikeError
         return np.asarray(1 / count if self.is_inverse else count, dtype)
+
+
+class Foreseen(NamedTuple):
+    """What a call does that was not traced, as `Traced`."""
+
+    outputs: PromisedTensors
+    feeds: PromisedTensors
+    results: Results
+    follower: Follower
 
 
 class _Trial(NamedTuple):
@@ -103,7 +112,7 @@ class Foreseer:
         if foreseen is not None:
             foreseen.follower.check_foretold(traced.follower.graph)
 
-    def trace(self, leaves: Sequence[LeafKey]) -> Traced | None:
+    def trace(self, leaves: Sequence[LeafKey]) -> Foreseen | None:
         """The trace of a call; None where it cannot be foreseen."""
         if not self._known or local.tapes:
             return None
@@ -116,14 +125,11 @@ class Foreseer:
             if known is None or known.settings is not config.settings or not known.constancy.holds():
                 return None
             numbers = {n: count.value(extents, dtype) for n, (count, dtype) in known.counts.items()}
-            given = [*self._numbers, *[number for number, _ in self._places]]
-            follower.foretell(model.follower, numbers, given)
+            follower.foretell(model.follower, numbers)
         except UnlikeError:
             return None
-        made = graph.promised
-        inputs = tuple([made[number] for number in self._numbers])
-        outputs = tuple([made[number].outputs[index] for number, index in self._places])
-        return Traced(inputs, outputs, model.results, (), follower)
+        feeds = PromisedTensors(graph, [(number, 0) for number in self._numbers])
+        return Foreseen(PromisedTensors(graph, self._places), feeds, model.results, follower)
 
     # -- trying the function -------------------------------------------------------------------------------------------
 

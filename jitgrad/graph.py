@@ -302,7 +302,7 @@ class Graph:
         them all when somebody looks.
         """
         first = len(self._operations)
-        self._operations += [given.get(number) for number in range(first, first + count)]
+        self._operations += [given.get(number) for number in range(first, first + count)] if given else [None] * count
         self._promises.append(make)
 
     def fulfil(self, first: int, made: Sequence[Operation]) -> None:

@@ -20,7 +20,7 @@ from jitgrad.collecting import collection_paused
 from jitgrad.compiler.machine.firsts import first_calls
 from jitgrad.config import config
 from jitgrad.executable import Executable, executable_beside, make_executable
-from jitgrad.following import Follower
+from jitgrad.following import Follower, PromisedTensors
 from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Operation, Tensor
 from jitgrad.inlining import inlined
@@ -53,12 +53,12 @@ class Stage:
         done: Collection[Operation] = (),
         name: str = "main",
     ) -> None:
-        self.fetches = tuple(fetches)
-        self.feeds = tuple(feeds)
+        self.fetches = _kept(fetches)
+        self.feeds = _kept(feeds)
         self.targets = tuple(targets)
         self.done = frozenset(done)
         self.name = name
-        self._is_fixed = all(t.spec.is_known for t in feeds)
+        self._is_fixed = isinstance(feeds, PromisedTensors) or all(t.spec.is_known for t in feeds)
         self.beside: _Beside | None = None
         self._programs: dict[tuple[TensorSpec, ...], Program] = {}
         self._executables: dict[Any, Executable] = {}
@@ -201,8 +201,8 @@ class Runner:
         streams: Streams | None = None,
         stage: Stage | None = None,
     ) -> None:
-        self.fetches = tuple(fetches)
-        self.feeds = tuple(feeds)
+        self.fetches = _kept(fetches)
+        self.feeds = _kept(feeds)
         self.streams = current() if streams is None else streams
         self._targets = tuple(targets)
         self._steps = (
@@ -325,7 +325,18 @@ class Runner:
 
 def _are_alike(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
     """Whether tensors of two graphs stand at the same places."""
-    return [(t.op.id, t.value_index) for t in a] == [(t.op.id, t.value_index) for t in b]
+    return _places(a) == _places(b)
+
+
+def _places(tensors: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:
+    if isinstance(tensors, PromisedTensors):
+        return tensors.places
+    return tuple([(t.op.id, t.value_index) for t in tensors])
+
+
+def _kept(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The same tensors, whatever becomes of a list."""
+    return tensors if isinstance(tensors, PromisedTensors) else tuple(tensors)
 
 
 def _run_operation(op: Operation, values: dict[Tensor, Any]) -> None:
@@ -349,8 +360,8 @@ def _joined(explanations: Sequence[Any]) -> Any:
 
 
 def _plan_steps(
-    fetches: tuple[Tensor, ...],
-    feeds: tuple[Tensor, ...],
+    fetches: Sequence[Tensor],
+    feeds: Sequence[Tensor],
     targets: tuple[Operation, ...],
     operations: Sequence[Operation],
     name: str,

@@ -16,6 +16,7 @@ import pytest
 import jitgrad as jg
 from jitgrad import nn, pytree
 from jitgrad.errors import CompileError
+from jitgrad.following import Follower
 from jitgrad.foreseeing import Count, Foreseer
 from jitgrad.ops import linalg
 
@@ -450,3 +451,28 @@ def test_verification_finds_another_operation(monkeypatch: pytest.MonkeyPatch) -
             f(rng.normal(size=(n, 70)))
         with pytest.raises(CompileError, match="copied gradient"):
             f(rng.normal(size=(2000, 70)))
+
+
+def test_a_foreseen_trace_is_made_when_somebody_looks(foreseen: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call makes none of its operations; who asks for inputs or outputs, and `explain`, find all of them."""
+    made: list[int] = []
+    copies = Follower._copies
+
+    def noted(self: Follower, *args: Any) -> Any:
+        operations = copies(self, *args)
+        made.append(len(operations))
+        return operations
+
+    monkeypatch.setattr(Follower, "_copies", noted)
+    f = jg.compile(_layers)
+    for n in SIZES:
+        f(_vector(n))
+    assert len(foreseen) == 2 and not made
+    for n in SIZES[-2:]:
+        made.clear()
+        runner, _ = f.prepared(_vector(n))
+        assert len(runner.feeds) == len(runner.fetches) == 1 and not made
+        assert (runner.feeds[0].spec.known_shape, runner.fetches[0].spec.known_shape) == ((n,), ())
+        assert runner.feeds[0].graph is runner.fetches[0].graph and len(made) == 1
+        assert "tanh" in f.explain(_vector(n)).text
+        _check(f, _vector(n))
