@@ -15,7 +15,8 @@ import pytest
 
 import jitgrad as jg
 from jitgrad import numpy as jnp
-from jitgrad.compiler.machine import ahead, native
+from jitgrad.compiler import stages
+from jitgrad.compiler.machine import ahead, native, parts
 from jitgrad.compiler.machine.compilation import vector_bytes
 from jitgrad.compiler.machine.tiers import improver
 from jitgrad.compiler.products import blas, product_code
@@ -222,4 +223,27 @@ def test_all_modules_of_a_product_are_begun_and_all_of_them_taken(
         jg.compile(lambda x, y: np.tanh(x @ y))(x, y)
     assert begun == names
     assert not ahead._tasks
+    improver.wait()
+
+
+def test_functions_and_kernels_are_begun_while_the_stages_are_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+    begin, nodes, lower, take = ahead.begin, stages.build_nodes, stages.lower_group, ahead.compile_all
+    monkeypatch.setattr(ahead, "begin", lambda modules: happened.extend(modules) or begin(modules))
+    monkeypatch.setattr(stages, "build_nodes", lambda *args: happened.append("nodes") or nodes(*args))
+    monkeypatch.setattr(stages, "lower_group", lambda *args: happened.append("lower") or lower(*args))
+    monkeypatch.setattr(ahead, "compile_all", lambda modules: happened.append("taken") or take(modules))
+    monkeypatch.setattr(parts, "_loaded", set())
+    monkeypatch.setattr(parts, "_texts", {})
+    x = np.linspace(0.0, 1.0, 1000)
+    with config(num_threads=2, cache_dir=str(tmp_path), quick_start=True):
+        jg.compile(lambda x: np.sum(np.arccosh(1.0 + np.arctan(x) ** 2)))(x)
+    told = ["kernel" if re.fullmatch("jitgrad_[0-9a-f]{32}_quick", name) else name for name in happened]
+    told = [name for name in told[: told.index("taken")] if name not in ("driver", "unbox")]  # of any first call
+    functions, stage = told[: told.index("nodes")], told[told.index("nodes") :]
+    assert sorted(name.partition(".v")[0] for name in functions) == ["jitgrad.arccosh", "jitgrad.arctan"]
+    assert stage[:4] == ["nodes", "lower", "kernel", "lower"]
+    assert not parts._texts
     improver.wait()

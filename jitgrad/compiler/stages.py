@@ -6,11 +6,12 @@ Loaded only where a program's plan is neither in memory nor on disk, or has to b
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from jitgrad import recording
+from jitgrad.compiler import vecmath
 from jitgrad.compiler.clustering.clusters import Cluster, Clustering, body_cluster, find_clusters
 from jitgrad.compiler.driver.pages import begin_outputs
 from jitgrad.compiler.freezing.alike import Likeness, Taken, enter_template, frozen_like, likeness_of, make_template
@@ -22,6 +23,7 @@ from jitgrad.compiler.fusing.fusion import plan_fusion
 from jitgrad.compiler.fusing.groups import Group, Plan, Step
 from jitgrad.compiler.fusing.nodes import Convolution, Product, build_nodes
 from jitgrad.compiler.lifting import lift_constants
+from jitgrad.compiler.loopir.nests import Kernel
 from jitgrad.compiler.lowering.lower import (
     CompiledCluster,
     Lowered,
@@ -31,7 +33,7 @@ from jitgrad.compiler.lowering.lower import (
     lower_group,
 )
 from jitgrad.compiler.lowering.time_loops import fuse_scan
-from jitgrad.compiler.machine.compilation import load_kernels
+from jitgrad.compiler.machine.compilation import begin_functions, begin_kernel, load_kernels
 from jitgrad.compiler.machine.firsts import first_calls
 from jitgrad.compiler.products.own_products import begin_products
 from jitgrad.compiler.reuse import can_reuse, enter_known, find_known, pattern_of
@@ -131,10 +133,21 @@ def _compile_simplified(program: Program) -> Compiled:
 
 def compile_cluster(program: Program, cluster: Cluster) -> CompiledCluster:
     """A cluster's stages, in order; the kernels are in memory afterwards."""
-    planned = _plan_cluster(program, cluster)
+    _begin_functions(program, cluster)
+    planned = _plan_cluster(program, cluster, begin_kernel)
     if first_calls.are_under_way:
         begin_outputs(_sizes_of_outputs(program, planned))
     return _with_keys(planned, iter(load_kernels(list(kernels_of(planned)))))
+
+
+def _begin_functions(program: Program, cluster: Cluster) -> None:
+    """Begin to compile the functions of analysis that the kernels will call, where all are of one dtype."""
+    made = [(program.instructions[n].op.name, program.specs[v]) for n in cluster.instructions
+            for v in program.instructions[n].outputs]  # fmt: skip
+    floats = {spec.dtype for _, spec in made if spec.dtype.kind == "f"}
+    if len(floats) == 1:
+        names = vecmath.NAMES.intersection([name for name, spec in made if spec.shape != ()])
+        begin_functions(sorted(names), floats.pop())
 
 
 def _sizes_of_outputs(program: Program, planned: CompiledCluster) -> list[int]:
@@ -145,8 +158,12 @@ def _sizes_of_outputs(program: Program, planned: CompiledCluster) -> list[int]:
     return [math.prod(spec.known_shape) * spec.dtype.itemsize for spec in specs]
 
 
-def _plan_cluster(program: Program, cluster: Cluster) -> CompiledCluster:
-    """The stages up to the loop IR, of the cluster and of the bodies in it."""
+def _plan_cluster(
+    program: Program, cluster: Cluster, begin: Callable[[Kernel], None] | None = None
+) -> CompiledCluster:
+    """The stages up to the loop IR, of the cluster and of the bodies in it; ``begin`` is given each kernel of its own
+    but the last, before the next is lowered. Bodies may become one kernel in the end.
+    """
     name = f"cluster {cluster.number}"
     with recording.span("plan", name):
         classes = ExtentClasses(program, cluster.instructions)
@@ -155,9 +172,13 @@ def _plan_cluster(program: Program, cluster: Cluster) -> CompiledCluster:
         plan = plan_fusion(nodes, program.specs, classes)
     if config.verify:
         verify_plan(plan, cluster.inputs)
-    with recording.span("lower", name):
-        lowered = tuple(_lower_step(program, cluster, step, plan) for step in plan.steps)
-    return CompiledCluster(cluster, plan, lowered)
+    lowered: list[LoweredStep] = []
+    for step in plan.steps:
+        if begin is not None and lowered and isinstance(lowered[-1], Lowered):
+            begin(lowered[-1].kernel)
+        with recording.span("lower", name):
+            lowered.append(_lower_step(program, cluster, step, plan))
+    return CompiledCluster(cluster, plan, tuple(lowered))
 
 
 def _lower_step(program: Program, cluster: Cluster, step: Step, plan: Plan) -> LoweredStep:

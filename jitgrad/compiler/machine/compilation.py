@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from jitgrad import recording
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.kernel import emit_kernel
 from jitgrad.compiler.loopir.nests import Kernel
-from jitgrad.compiler.machine import ahead, native, tiers
+from jitgrad.compiler.machine import ahead, native, parts, tiers
 from jitgrad.compiler.machine.cache import KernelCache, kernel_cache
 from jitgrad.compiler.machine.kernels import (
     enter_kernel,
@@ -27,6 +27,7 @@ from jitgrad.compiler.machine.kernels import (
 )
 from jitgrad.compiler.machine.tiers import improver
 from jitgrad.config import config, get_num_threads
+from jitgrad.spec import DType
 
 # The modules that decide what machine code a kernel has: their text is part of every key, so that a cache written by
 # another version of them is never read.
@@ -85,23 +86,41 @@ def load_kernels(kernels: Sequence[Kernel]) -> list[str]:
     return keys
 
 
+def begin_kernel(kernel: Kernel) -> None:
+    """Have a kernel compiled by another thread, while others are lowered, if `load_kernels` would compile it."""
+    key = kernel_key(kernel)
+    with lock:
+        if key not in _begun and find_kernel(key) is None:
+            with recording.span("emit", "1 kernel"):
+                module = _begun[key] = _module_of(key, kernel, _is_quick())
+            ahead.begin({module.name: (module.text, module.quickly)})
+
+
+def begin_functions(names: Iterable[str], dtype: DType) -> None:
+    """Have functions of analysis compiled by other threads that quick code will call, if it is wanted."""
+    if _is_quick():
+        with lock:
+            parts.begin_functions(_new_module("", True), names, dtype)
+
+
+def _is_quick() -> bool:
+    return config.quick_start and get_num_threads() > 1
+
+
 def _compile(kernels: Mapping[str, Kernel]) -> None:
     """Compile and load kernels, several at a time; with threads, quickly now and well in the background."""
-    is_quick = config.quick_start and get_num_threads() > 1
     modules: list[_Module] = []
-    parts: dict[str, str] = {}
     with recording.span("emit", f"{len(kernels)} kernels"):
         for key, kernel in kernels.items():
             ahead.begin({m.name: (m.text, m.quickly) for m in modules[-1:]})  # while the next is written
-            modules.append(_module_of(key, kernel, is_quick, parts))
+            modules.append(_begun.pop(key) if key in _begun else _module_of(key, kernel, _is_quick()))
     with recording.span("codegen", f"{len(modules)} kernels"):
-        wanted = {name: (partial(str, text), True) for name, text in parts.items()}
-        codes = ahead.compile_all(wanted | {m.name: (m.text, m.quickly) for m in modules})
-    for name, code in zip(parts, codes, strict=False):
-        native.add_symbol(name, native.load_object(code, [name])[name])
-        _parts.add(name)
+        called = parts.modules_of([part for module in modules for part in module.calls])
+        codes = ahead.compile_all(called | {m.name: (m.text, m.quickly) for m in modules})
+    for name, code in zip(called, codes, strict=False):
+        parts.load_part(name, code)
     improved: list[tiers.Task] = []
-    for (key, kernel), (name, _, quickly), code in zip(kernels.items(), modules, codes[len(parts) :], strict=True):
+    for (key, kernel), (name, _, quickly, _), code in zip(kernels.items(), modules, codes[len(called) :], strict=True):
         loaded = native.load_object(code, [name])
         enter_kernel(key, loaded[name])
         if quickly:
@@ -113,30 +132,25 @@ def _compile(kernels: Mapping[str, Kernel]) -> None:
 
 
 class _Module(NamedTuple):
-    """A kernel's function, what gives the text of its module, and whether that is compiled quickly."""
+    """A kernel's function, what gives the text of its module, whether that is compiled quickly, and what it calls."""
 
     name: str
     text: Callable[[], str]
     quickly: bool
+    calls: tuple[str, ...]
 
 
-_parts: set[str] = set()  # functions that quick code of kernels calls, compiled and known to the loader
+_begun: dict[str, _Module] = {}  # by the keys of kernels
 
 
-def _module_of(key: str, kernel: Kernel, is_quick: bool, parts: dict[str, str]) -> _Module:
-    """The module of a kernel; texts of functions that it calls, and that are not there yet, go to ``parts``, and are
-    begun.
-    """
+def _module_of(key: str, kernel: Kernel, is_quick: bool) -> _Module:
+    """The module of a kernel; functions that it calls, and that are not there yet, are begun."""
     name = _quick_name(key) if is_quick else function_name(key)
     module = kernel_module(kernel, name, is_quick)
     text = str(module)
     if is_quick and not tiers.may_be_compiled_twice(text):
-        return _module_of(key, kernel, False, parts)
-    for part, write in (module.parts or {}).items():
-        if part not in _parts and part not in parts:
-            parts[part] = write()
-            ahead.begin({part: (partial(str, parts[part]), True)})
-    return _Module(name, partial(str, text), is_quick)
+        return _module_of(key, kernel, False)
+    return _Module(name, partial(str, text), is_quick, parts.begin_parts(module))
 
 
 def _quick_name(key: str) -> str:
@@ -181,6 +195,10 @@ def kernel_module(
     """The LLVM module of a kernel: fast code, or little of it, which is compiled ``quickly`` and calls the functions in
     ``parts``; both give the same bits. ``pause`` is called again and again meanwhile.
     """
-    module = ir.Module(name, has_fma(), vector_bytes() if quickly else 0, has_avx512(), has_parts=quickly)
+    module = _new_module(name, quickly)
     emit_kernel(module, kernel, name, vector_bytes(), pause)
     return module
+
+
+def _new_module(name: str, quickly: bool) -> ir.Module:
+    return ir.Module(name, has_fma(), vector_bytes() if quickly else 0, has_avx512(), has_parts=quickly)
