@@ -30,7 +30,7 @@ TOLERANCE = {"float32": 2e-5, "float64": 1e-13}
 @pytest.fixture(autouse=True)
 def all_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemm, "_is_long_sum", lambda sizes: True)
-    monkeypatch.setattr(gemm, "_is_wide", lambda dtype, sizes, batch, is_turned: batch > 1)
+    monkeypatch.setattr(gemm, "_is_wide", lambda dtype, sizes, batch, transposed: batch > 1)
 
 
 def multiply(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], ta: bool, tb: bool, threads: int = 2) -> gemm.GemmPlan:
@@ -199,5 +199,13 @@ def test_what_is_left_to_blas(monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_ours((256, 64, 256), False, 32, "f8")
     assert not is_ours((128, 128, 60), True)
     assert not is_ours((1024, 1024, 1024), True)
+    assert is_ours((256, 10, 512), False)
+    assert is_ours((256, 8, 784), False, 1, "f8")
+    assert not is_ours((256, 8, 512), False, 1, "f8")
+    assert not is_ours((256, 8, 784), False)
+    assert not is_ours((1024, 10, 1024), False)
+    assert not is_ours((512, 24, 784), False)
+    assert gemm.plan_product(np.dtype("f4"), (512, 10, 256), 1, (True, False)) is not None
+    assert gemm.plan_product(np.dtype("f4"), (512, 10, 512), 1, (True, False)) is None
     monkeypatch.setattr(compilation, "vector_bytes", lambda: 16)
     assert not is_ours((256, 256, 64), True, 32)

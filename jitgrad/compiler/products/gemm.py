@@ -30,8 +30,10 @@ batches. Two Zen 3 cores, GFLOP/s beside OpenBLAS in our tiles, in turns, float3
     3200 x 128 x 512, B T              181 (158)    75 (70)      64 x 64 x 6400, A T                 78 (49)     39 (30)
     6400 x 64 x 64                     137 (102)    43 (27)      1024 x 1024 x 10, B T               64 (23)     32 (13)
     16 x 10000 x 50, B T                97 (61)     by BLAS      20 x 50 x 10000, A T                56 (46)     33 (22)
-    16 x 50 x 10000                     76 (57)     40 (28)
-    as fast or faster by BLAS: 1024 x 1024 x 1024 (140, ours 142; A T 143, ours 135)
+    16 x 50 x 10000                     76 (57)     40 (28)        256 x 10 x 512                    60 (28)     24 (20)
+    1024 x 10 x 256                     77 (56)     47 (33)        512 x 10 x 256, A T               47 (32)     30 (28)
+    as fast or faster by BLAS: 1024 x 1024 x 1024 (140, ours 142; A T 143, ours 135); few columns of longer sums, as
+    1024 x 10 x 1024 (58, ours 40), 512 x 10 x 512, A T (60, ours 49), or of two panels, as 512 x 24 x 784 (91, ours 86)
 
 How all is cut follows from the sizes alone.
 """
@@ -84,6 +86,11 @@ class Tiled(NamedTuple):
 
 _NARROW = Tiled(32, 32, 1_000_000, 1024)
 """On 16 registers of 32 bytes."""
+_PANEL = Tiled(256, 1, 1_000_000, 1024)
+"""On these, where one panel holds all columns."""
+_PANEL_FILLED = 0.6
+_PANEL_TERMS, _PANEL_TERMS_TURNED = 784, 256  # more are for BLAS
+_PAGE = 4096
 
 
 class GemmPlan(NamedTuple):
@@ -112,7 +119,7 @@ def plan_product(
         return None
     if batch == 1 and (form := _short_form(dtype, sizes, transposed)) is not None:
         return _short_plan(sizes, form, dtype.itemsize)
-    if _is_wide(dtype, sizes, batch, transposed[1]):
+    if _is_wide(dtype, sizes, batch, transposed):
         pieces = min(_MOST_CELLS, max(_FEWEST_CELLS, m * n * k // _LARGE_CELL))
         rows, columns = _tile(m, n, -(-pieces // batch), transposed, kind)
         cells = batch * -(-m // rows) * -(-n // columns)
@@ -154,17 +161,20 @@ def _short_plan(sizes: tuple[int, int, int], form: str, itemsize: int) -> GemmPl
     return GemmPlan(m, n, parts, -(-k // parts), chunks, 0, form=form)
 
 
-def _is_wide(dtype: np.dtype[Any], sizes: tuple[int, int, int], batch: int, is_turned: bool) -> bool:
+def _is_wide(
+    dtype: np.dtype[Any], sizes: tuple[int, int, int], batch: int, transposed: tuple[bool, bool]
+) -> bool:
     """Whether a product of float32, or each of a batch, has rows and columns enough for tiles: a large one, one of few
     terms for many results, and with a transposed right operand nearly all. On 16 registers of 32 bytes, in float64 too,
     all but small ones, long sums and the largest.
     """
     m, n, k = sizes
-    if kinds()[dtype_name(dtype)].registers < 32:
-        return _is_tiled(_NARROW, sizes, batch)
+    kind = kinds()[dtype_name(dtype)]
+    if kind.registers < 32:
+        return _is_tiled(_NARROW, sizes, batch) or _is_panel(kind, sizes, batch, transposed[0])
     if dtype_name(dtype) != "float32" or min(m, n) < _SHORT:
         return False
-    if is_turned:
+    if transposed[1]:
         return batch * m * n * k >= _LEAST_TURNED
     is_large = min(sizes) >= _WIDE and m * n * k >= _LEAST_LARGE
     return batch == 1 and (is_large or (k <= _SHORT_SUM and m * n >= _MANY_RESULTS))
@@ -175,6 +185,17 @@ def _is_tiled(least: Tiled, sizes: tuple[int, int, int], batch: int) -> bool:
     if min(sizes) >= least.large or (batch == 1 and _is_long_sum(sizes)):
         return False
     return m >= least.rows and n >= least.columns and batch * m * n * k >= least.multiplications
+
+
+def _is_panel(kind: Numbers, sizes: tuple[int, int, int], batch: int, is_turned: bool) -> bool:
+    """Whether there are many rows, and columns for one panel, in sums that are not too long. Rows of A that lie whole
+    pages apart have to be packed, for few columns.
+    """
+    n, k = sizes[1:]
+    if n > kind.columns or n < _PANEL_FILLED * kind.columns:
+        return False
+    is_short = k <= _PANEL_TERMS_TURNED if is_turned else k <= _PANEL_TERMS and k * kind.size % _PAGE != 0
+    return is_short and _is_tiled(_PANEL, sizes, batch)
 
 
 def _is_long_sum(sizes: tuple[int, int, int]) -> bool:
