@@ -27,12 +27,15 @@ _HINTS = {
     r"repeated axis|duplicate value in 'axis'|not a permutation|axes don't match": "name each axis once",
     r"different axes|must be different|cannot be the same": "give two axes that differ",
     r"cannot move axes|must have the same number of elements": "give as many new places as axes",
+    r"remapped shapes": "axes of one letter have one extent: use another letter, or transpose or slice an operand",
     r"could not be broadcast|could not broadcast": "extents are equal or 1, counted from the last axis; x[:, None] "
     "makes an axis of extent 1",
     r"objects cannot be broadcast|indexing arrays could not": "give index arrays whose shapes broadcast: np.ix_(rows, "
     "columns) makes them for all pairs",
-    r"cannot multiply matrices|not aligned|mismatch in its core dimension|mismatch for sum": "the last axis of the "
-    "first operand meets the last but one of the second: transpose an operand, as in x @ y.T",
+    r"cannot multiply matrices|mismatch in its core dimension": "the last axis of the first operand meets the last but "
+    "one of the second: transpose an operand, as in x @ y.T",
+    r"not aligned|mismatch for sum": "axes that are summed together have one extent: np.tensordot takes any pairs by "
+    "axes=, np.einsum by letters",
     r"does not take scalars": "x * y multiplies by a number",
     r"cannot solve": "the right side has as many rows as the matrix: transpose it, or give vectors as b[..., None]",
     r"square matri|must be square|expected square": "x.T @ x is square; np.linalg.pinv and np.linalg.svd take any "
@@ -47,7 +50,7 @@ _HINTS = {
     "stands for all others",
     r"einsum subscripts .* name|more operands|fewer operands": "separate the letters of operands by commas, as in "
     "'ij,jk->ik'",
-    r"einsum (output|sum subscripts string included output)": "sum over letters by leaving them out; all others are "
+    r"einsum output|string included output": "sum over letters by leaving them out; all others are "
     "of the inputs, each once",
     r"einsum|einstein": "write letters, commas, ... and one ->, as in 'ij,jk->ik'",
     r"must agree in all axes|must match exactly": "np.pad or a slice makes the other extents equal; np.stack joins "
@@ -70,6 +73,8 @@ _HINTS = {
     r"a scan of \d+ steps": "slice xs to one number of steps: xs[:length]",
     r"tuple index out of range": "the array has fewer axes than that: x[None] adds one",
     r"shapes of a and weights differ|[Ss]hape of weights": "give weights of the array's shape, or a vector and axis=",
+    r"vectors of extent 3|incompatible dimensions for cross": "vectors have extent 3 along the last axis, or along "
+    "axis=",
     r"[Ii]ncompatible dimensions": "both have one number of rows",
     r"too small to calculate": "give a longer axis, or another one by axis=",
     r"too deep": "x.ravel() makes a vector; jg.scan takes rows one by one",
@@ -95,8 +100,6 @@ _HINTS = {
     r"select needs|same length": "give as many of the one as of the other",
     r"kth\(?=": "kth counts elements from 0",
     r"must begin with the shape of": "give one position for each row: data.shape[:ids.ndim] == ids.shape",
-    r"vectors of extent 3|incompatible dimensions for cross": "vectors have extent 3 along the last axis, or along "
-    "axis=",
     r"at least (?P<n>\d+) elements? along": "give a longer axis, or another one by axis=",
     r"needs? (?:a|two) vector|one-dimensional|1-[dD]|1- or 2-d": "x.ravel() makes a vector; jg.scan takes rows one by "
     "one",

@@ -145,6 +145,25 @@ def test_a_refused_call_tells_the_line_and_a_hint(name: str, run: Callable[..., 
 
 
 @pytest.mark.parametrize(
+    ("call", "hint"),
+    [
+        (lambda e: np.einsum("ij,jk->ik", e.a, e.a), "axes of one letter"),
+        (lambda e: np.einsum("ij->ix", e.a), "leaving them out"),
+        (lambda e: np.cross(e.a, e.a), "vectors have extent 3"),
+        (lambda e: np.inner(e.a, e.v5), "summed together"),
+        (lambda e: np.tensordot(e.a, e.a, axes=1), "summed together"),
+    ],
+)
+@pytest.mark.parametrize("run", [traced, in_graph, eager])
+def test_hints_fit_the_call(call: Callable[[Any], Any], hint: str, run: Callable[..., None]) -> None:
+    """Words that several calls share have a hint that holds for all of them."""
+    with pytest.raises((ValueError, TypeError)) as caught:
+        run(call)
+    text = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+    assert hint in text.partition("hint:")[2], text
+
+
+@pytest.mark.parametrize(
     "call",
     [
         lambda x: np.tile(x, x.shape),
