@@ -229,7 +229,7 @@ class Follower:
         graph = self.graph
         if graph.variables or graph.functions or graph.definitions or graph.is_written:
             raise UnlikeError
-        self._rows += map(_row_of, graph.operations[len(self._rows) : last])
+        self._rows += map(_row_of, graph.operations_since(len(self._rows), last))
         return self._rows
 
     def _compare(self, last: int) -> None:

@@ -32,7 +32,7 @@ def gradients_and_operations(
 ) -> tuple[list[Tensor | None], list[Operation]]:
     """The gradients, and the operations that were made for them."""
     found, graph, before = _gradients(ys, xs, grad_ys, options, None)
-    return found, graph.operations[before:]
+    return found, graph.operations_since(before)
 
 
 def _gradients(

@@ -110,8 +110,12 @@ class Graph:
     @property
     def operations(self) -> list[Operation]:
         """All operations, in the order in which they were made."""
+        return self.operations_since(0)
+
+    def operations_since(self, count: int, end: int | None = None) -> list[Operation]:
+        """The operations made when the graph had so many, and until it had ``end``; the others are not looked at."""
         self.settle()
-        return list(self._operations)
+        return self._operations[count:end]
 
     def __len__(self) -> int:
         return len(self._operations)

@@ -135,7 +135,7 @@ def hessian_vector_product(ys: Any, xs: Any, v: Any) -> list[Tensor]:
         slopes, before = gradients(targets, sources), len(graph)
         tangents = [as_tensor(t, x.dtype) for t, x in zip(vectors, sources, strict=True)]
         products = curvature_along(slopes, sources, tangents)
-        warn_of_dense(graph.operations[before:], set(products))
+        warn_of_dense(graph.operations_since(before), set(products))
         return products
 
 
