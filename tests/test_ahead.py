@@ -22,7 +22,7 @@ from jitgrad.compiler.machine.tiers import improver
 from jitgrad.compiler.products import blas, product_code
 from jitgrad.config import config
 
-_OURS = pytest.mark.skipif(vector_bytes() < 64, reason="products are left to BLAS")
+_OURS = pytest.mark.skipif(vector_bytes() < 32, reason="products are left to BLAS")
 
 
 def _text(name: str, number: int = 3) -> str:

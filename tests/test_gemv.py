@@ -22,9 +22,11 @@ from jitgrad.compiler.products.gemv_steps import vector_steps
 def small_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemv, "_LEAST_BYTES", 1)
     monkeypatch.setattr(gemv, "_LEAST_ROWS", 1)
+    monkeypatch.setattr(gemv, "_MOST_COLUMNS", dict.fromkeys(MOST_COLUMNS, 4096))
 
 
-needs_registers = pytest.mark.skipif(vector_bytes() < 64, reason="these products need registers of 64 bytes")
+MOST_COLUMNS = gemv._MOST_COLUMNS
+needs_registers = pytest.mark.skipif(vector_bytes() < 32, reason="these products need registers of 32 bytes")
 LENGTHS = ((100, 10), (17, 1), (33, 65), (64, 8), (20, 300), (5001, 20), (40000, 9), (200, 45))
 
 
@@ -120,5 +122,11 @@ def test_what_is_left_to_blas(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gemv.plan_vector_product(f8, (60, 1, 1000), 1, (False, False)) is None
     assert gemv.plan_vector_product(f8, (300, 1, 100000), 1, (False, False)) is None
     assert gemv.plan_vector_product(np.dtype("i8"), (1000, 1, 10), 1, (False, False)) is None
-    monkeypatch.setattr(compilation, "vector_bytes", lambda: 32)
+    monkeypatch.setattr(gemv, "_LEAST_ROWS", 1)
+    monkeypatch.setattr(gemv, "_MOST_COLUMNS", MOST_COLUMNS)
+    for nbytes, most in ((64, 4096), (32, 256)):
+        monkeypatch.setattr(compilation, "vector_bytes", lambda nbytes=nbytes: nbytes)
+        plans = [gemv.plan_vector_product(f8, (1000, 1, k), 1, (False, False)) for k in (10, most, most + 1)]
+        assert [plan is not None for plan in plans] == [True, True, False]
+    monkeypatch.setattr(compilation, "vector_bytes", lambda: 16)
     assert gemv.plan_vector_product(f8, (1000, 1, 10), 1, (False, False)) is None

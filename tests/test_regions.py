@@ -22,7 +22,7 @@ from jitgrad.compiler.products import gemv
 from jitgrad.compiler.products.gemv_steps import BLOCK
 from jitgrad.profiler.operations import operations
 
-pytestmark = pytest.mark.skipif(vector_bytes() < 64, reason="products with vectors are our own only there")
+pytestmark = pytest.mark.skipif(vector_bytes() < 32, reason="products with vectors are our own only there")
 
 ROWS, COLUMNS = 5003, 11
 Loss = Callable[..., Any]
@@ -95,9 +95,9 @@ def test_one_pass_over_the_matrix() -> None:
 @pytest.mark.parametrize(("loss", "asking"), [(plain, True), (shifted, False)])
 def test_products_of_a_region_ask_for_the_next_chunk(loss: Loss, asking: bool) -> None:
     clusters = bound(loss, given("float64"))
-    inside = [list(block) for c in clusters for block in c.blocks if len(block) == len(BLOCK)]
-    outside = [words_at(step[1]) for c in clusters for name, step in zip(c.names, c.steps, strict=True)
-               if name.startswith("rows")]  # fmt: skip
+    steps = [(name, step) for c in clusters for name, step in zip(c.names, c.steps, strict=True)]
+    inside = [words_at(place) for name, step in steps if name.startswith("region") for place in members_at(step[1])]
+    outside = [words_at(step[1]) for name, step in steps if name.startswith("rows")]
     products = [dict(zip(BLOCK, words, strict=True)) for words in (inside if asking else outside)]
     asks = [words["asks"] for words in products if words["lda"] == words["columns"] == COLUMNS]
     assert asks == [int(asking)] * 2
@@ -106,6 +106,12 @@ def test_products_of_a_region_ask_for_the_next_chunk(loss: Loss, asking: bool) -
 def words_at(place: np.int64) -> list[int]:
     """The words of a product's block."""
     return list((ctypes.c_int64 * len(BLOCK)).from_address(int(place)))
+
+
+def members_at(place: np.int64) -> list[int]:
+    """Where the blocks of a region's members begin."""
+    count, pairs = (ctypes.c_int64 * 2).from_address(int(place))
+    return list((ctypes.c_int64 * (2 * count)).from_address(pairs))[1::2]
 
 
 @pytest.mark.parametrize("loss", [shifted, normed])

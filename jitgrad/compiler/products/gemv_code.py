@@ -11,15 +11,15 @@ In a region, `dots` and `combine` each bring half of the next chunk of the matri
 on this one, in which memory would rest else: of 200000 x 20 in float64 a region takes 0.6 to 0.66 of the time.
 
 The matrix is row-major, the vectors are contiguous. A product with a transposed matrix is the other of the two. The
-bits of an element follow from the sizes, and for `combine` from the chunks.
+bits of an element follow from the sizes, and for `combine` from the chunks. On 16 registers `dots` and `combine` are
+those of gemv_narrow_code.py.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-
-from jitgrad.compiler.products.gemv_steps import BLOCK, COMBINE_STUBS, DOTS_STUBS, SEQUENCE_STUBS, SUM_BLOCK, SUM_STUBS
+from jitgrad.compiler.products.gemv_narrow_code import narrow_combine, narrow_dots
+from jitgrad.compiler.products.gemv_pieces import KERNEL, ask, fma, next_chunk, start, suffixed, sums
+from jitgrad.compiler.products.gemv_steps import COMBINE_STUBS, DOTS_STUBS, SEQUENCE_STUBS, SUM_BLOCK, SUM_STUBS
 from jitgrad.compiler.products.registers import (
     Numbers,
     at_ir,
@@ -33,82 +33,34 @@ from jitgrad.compiler.products.registers import (
     word_ir,
 )
 
-_KERNEL = "ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker"
 _WIDE = 4  # registers of columns in `combine`
+
+
+_FEW = 16  # registers, for which there are forms without masks
 
 
 def stub_ir(stub: str) -> str:
     """The module of one function, by its name."""
-    return _module(stub, _combine)
+    return _module(stub, is_quick=False)
 
 
 def quick_stub_ir(stub: str) -> str:
-    """The module of one function in less code: all columns by four registers. The bits are the same."""
-    return _module(stub, lambda kind, name: _combine(kind, name, (_WIDE,)))
+    """The module of one function in less code: all columns by as many registers. The bits are the same."""
+    return _module(stub, is_quick=True)
 
 
-def _module(stub: str, combine: Callable[[Numbers, str], str]) -> str:
-    writers = ((DOTS_STUBS, _dots), (COMBINE_STUBS, combine), (SUM_STUBS, _sum), (SEQUENCE_STUBS, _sequence))
+def _module(stub: str, is_quick: bool) -> str:
+    dots, combine = (narrow_dots, narrow_combine) if kinds()["float32"].registers == _FEW else (_dots, _combine)
+    writers = ((DOTS_STUBS, dots), (COMBINE_STUBS, combine), (SUM_STUBS, _sum), (SEQUENCE_STUBS, _sequence))
     kind, write = next((kinds()[d], write) for stubs, write in writers for d, name in stubs.items() if name == stub)
     prefetch = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32) #0"
-    return f"{declarations_ir(kind)}{prefetch}\n{write(kind, stub)}\nattributes #0 = {{ nounwind }}\n"
-
-
-def _start(kind: Numbers) -> str:
-    lines = [word_ir(name, BLOCK) for name in BLOCK]
-    for name in ("a", "x", "y"):
-        lines += [
-            f"  %{name}_entry = getelementptr ptr, ptr %table, i64 %{name}_slot",
-            f"  %{name} = load ptr, ptr %{name}_entry",
-        ]
-    return "\n".join(lines)
-
-
-def _next_chunk(kind: Numbers, half: int) -> str:
-    """Where in the matrix to ask for lines, %next: the first or second half of the chunk this thread takes next, for
-    the caller takes them from the front and workers from the back.
-    """
-    return f"""
-  %asking = icmp ne i64 %asks, 0
-  %span = sub i64 %hi, %lo
-  %back = sub i64 0, %span
-  %is_caller = icmp eq i64 %worker, 0
-  %forth = select i1 %is_caller, i64 %span, i64 %back
-  %next_row = add i64 %lo, %forth
-  %next_place = mul i64 %next_row, %lda
-  %all_next = mul i64 %span, %lda
-  %half_next = lshr i64 %all_next, 1
-  %from_next = add i64 %next_place, {"%half_next" if half else "0"}
-{at_ir("next", kind, "%a", "%from_next")}"""
-
-
-def _ask(kind: Numbers, lines: int, rows: int, column: str) -> str:
-    """Ask for so many lines of the half behind %next that belongs to the ``rows`` rows from %i on and to columns."""
-    parts = [
-        "  br i1 %asking, label %ask_lines, label %asked",
-        "ask_lines:",
-        "  %done_rows = sub i64 %i, %lo",
-        "  %done_places = mul i64 %done_rows, %lda",
-        "  %done_half = lshr i64 %done_places, 1",
-        f"  %done_columns = mul i64 {column}, {rows // 2}",
-        "  %ask_place = add i64 %done_half, %done_columns",
-        at_ir("ask", kind, "%next", "%ask_place"),
-    ]
-    for q in range(lines):
-        parts.append(at_ir(f"ask{q}", kind, "%ask", str(q * kind.lanes)))
-        parts.append(f"  call void @llvm.prefetch.p0(ptr %ask{q}, i32 0, i32 1, i32 1)")
-    return "\n".join((*parts, "  br label %asked", "asked:"))
-
-
-def _fma(kind: Numbers, name: str, a: str, b: str, c: str) -> str:
-    v = kind.vector
-    return f"  %{name} = call {v} @llvm.fma.v{kind.lanes}{kind.suffix}({v} {a}, {v} {b}, {v} {c})"
+    return f"{declarations_ir(kind)}{prefetch}\n{write(kind, stub, is_quick)}\nattributes #0 = {{ nounwind }}\n"
 
 
 # -- dots --------------------------------------------------------------------------------------------------------------
 
 
-def _dots(kind: Numbers, stub: str) -> str:
+def _dots(kind: Numbers, stub: str, _: bool) -> str:
     """Rows by as many as a register has lanes; in the place of missing rows the last one again."""
     n, v = kind.lanes, kind.vector
     rows = []
@@ -125,9 +77,9 @@ def _dots(kind: Numbers, stub: str) -> str:
         steps += [
             at_ir(f"from{r}", kind, f"%row_at{r}", "%j"),
             load_ir(f"e{r}", kind, f"%from{r}", "%mask"),
-            _fma(kind, f"t{r}", f"%e{r}", "%xs", f"%s{r}"),
+            fma(kind, f"t{r}", f"%e{r}", "%xs", f"%s{r}"),
         ]
-    sums, total = _sums(kind, [f"%t{r}" for r in range(n)])
+    adding, total = sums(kind, [f"%t{r}" for r in range(n)])
     newline = "\n"
     body = f"""
   br label %rows
@@ -141,57 +93,39 @@ columns_loop:
 {mask_ir("mask", kind, "%left")}
 {at_ir("x_at", kind, "%x", "%j")}
 {load_ir("xs", kind, "%x_at", "%mask")}
-{_ask(kind, n // 2, n, "%j")}
+{ask(kind, n // 2, n, "%j")}
 {newline.join(steps)}
   %j_next = add i64 %j, {n}
   %j_more = icmp slt i64 %j_next, %columns
   br i1 %j_more, label %columns_loop, label %put
 put:
-{newline.join(sums)}
+{newline.join(adding)}
   %rows_left = sub i64 %hi, %i
 {mask_ir("inside", kind, "%rows_left")}
 {at_ir("y_at", kind, "%y", "%i")}
 {store_ir(kind, total, "%y_at", "%inside")}"""
     return f"""
-define void @{stub}({_KERNEL}) #0 {{
-{_start(kind)}
-  %last = sub i64 %hi, 1{_next_chunk(kind, 0)}
+define void @{stub}({KERNEL}) #0 {{
+{start()}
+  %last = sub i64 %hi, 1{next_chunk(kind, 0)}
 {loop_ir("i", "%hi", str(n), body, first="%lo")}
   ret void
 }}"""
 
 
-def _sums(kind: Numbers, names: list[str]) -> tuple[list[str], str]:
-    """The sum over each of a square of registers, lane r that of register r; for all of them in the same order."""
-    n, v, lines, half = kind.lanes, kind.vector, [], 1
-    while half < n:
-        result = []
-        for r in range(0, len(names), 2):
-            upper = [t if not t & half else n + (t ^ half) for t in range(n)]
-            lower = [t | half if not t & half else n + t for t in range(n)]
-            for part, mask in (("u", upper), ("l", lower)):
-                shown = ", ".join(f"i32 {t}" for t in mask)
-                lines.append(
-                    f"  %{part}{half}_{r} = shufflevector {v} {names[r]}, {v} {names[r + 1]}, <{n} x i32> <{shown}>"
-                )
-            lines.append(f"  %h{half}_{r} = fadd {v} %u{half}_{r}, %l{half}_{r}")
-            result.append(f"%h{half}_{r}")
-        names, half = result, 2 * half
-    return lines, names[0]
-
-
 # -- combine -----------------------------------------------------------------------------------------------------------
 
 
-def _combine(kind: Numbers, stub: str, widths: Sequence[int] = range(2, _WIDE + 1)) -> str:
-    """Columns by four registers, the last ones by as many of ``widths`` as they fill."""
+def _combine(kind: Numbers, stub: str, is_quick: bool) -> str:
+    """Columns by four registers, the last ones by two or more, as many as they fill; in quick code by four."""
+    widths = (_WIDE,) if is_quick else range(2, _WIDE + 1)
     tests = [
         f"""  %fits{w} = icmp sle i64 %columns_left, {w * kind.lanes}
   br i1 %fits{w}, label %columns{w}, label %wider{w}
 wider{w}:"""
         for w in widths[:-1]
     ]
-    blocks = [f"columns{w}:{_suffixed(_column_block(kind, w), str(w))}\n  br label %stored" for w in widths]
+    blocks = [f"columns{w}:{suffixed(_column_block(kind, w), str(w))}\n  br label %stored" for w in widths]
     newline = "\n"
     body = f"""
   %columns_left = sub i64 %columns, %j
@@ -202,19 +136,13 @@ wider{w}:"""
 {newline.join(blocks)}
 stored:"""
     return f"""
-define void @{stub}({_KERNEL}) #0 {{
-{_start(kind)}
+define void @{stub}({KERNEL}) #0 {{
+{start()}
   %chunk_offset = mul i64 %chunk, %columns
-{at_ir("y_chunk", kind, "%y", "%chunk_offset")}{_next_chunk(kind, 1)}
+{at_ir("y_chunk", kind, "%y", "%chunk_offset")}{next_chunk(kind, 1)}
 {loop_ir("j", "%columns", str(_WIDE * kind.lanes), body)}
   ret void
 }}"""
-
-
-def _suffixed(text: str, suffix: str) -> str:
-    """Code whose own names and labels, all that stand for something new in it, end in a suffix."""
-    own = "|".join({*re.findall(r"%(\w+) =", text), *re.findall(r"^(\w+):", text, re.MULTILINE)})
-    return re.sub(rf"(?:(?<=%)|^)({own})\b", rf"\1_{suffix}", text, flags=re.MULTILINE)
 
 
 def _column_block(kind: Numbers, wide: int) -> str:
@@ -231,7 +159,7 @@ def _column_block(kind: Numbers, wide: int) -> str:
             (
                 at_ir(f"from{r}_{c}", kind, f"%row{r}", str(c * kind.lanes)),
                 load_ir(f"e{r}_{c}", kind, f"%from{r}_{c}", f"%{'mask' if not r else 'both'}{c}"),
-                _fma(kind, f"t{r}_{c}", f"%e{r}_{c}", f"%x{r}s", f"%s{r}_{c}"),
+                fma(kind, f"t{r}_{c}", f"%e{r}_{c}", f"%x{r}s", f"%s{r}_{c}"),
             )
         )
         for r, c in tile
@@ -278,7 +206,7 @@ pair_body:
   %x1 = select i1 %second, {kind.type} %x1_there, {kind.type} 0.0
 {newline.join(both)}
 {newline.join(splats)}
-{_ask(kind, wide, 2, "%j")}
+{ask(kind, wide, 2, "%j")}
 {newline.join(loads)}
   br label %pair_end
 pair_end:
@@ -291,7 +219,7 @@ put:
 # -- sum ---------------------------------------------------------------------------------------------------------------
 
 
-def _sum(kind: Numbers, stub: str) -> str:
+def _sum(kind: Numbers, stub: str, _: bool) -> str:
     """Element i of the result is the sum of the i-th elements of all parts, in order; a register of them at once."""
     words = "\n".join(word_ir(name, SUM_BLOCK) for name in SUM_BLOCK)
     body = f"""
@@ -315,7 +243,7 @@ add:
 put:
 {store_ir(kind, "%sum", "%to_at", "%mask")}"""
     return f"""
-define void @{stub}({_KERNEL}) #0 {{
+define void @{stub}({KERNEL}) #0 {{
 {words}
   %from_entry = getelementptr ptr, ptr %table, i64 %from_slot
   %from = load ptr, ptr %from_entry
@@ -329,7 +257,7 @@ define void @{stub}({_KERNEL}) #0 {{
 # -- sequence ----------------------------------------------------------------------------------------------------------
 
 
-def _sequence(_: Numbers, stub: str) -> str:
+def _sequence(_: Numbers, stub: str, __: bool) -> str:
     body = """
   %function_at = getelementptr [2 x i64], ptr %pairs, i64 %k
   %function = load ptr, ptr %function_at
@@ -337,7 +265,7 @@ def _sequence(_: Numbers, stub: str) -> str:
   %own = load ptr, ptr %block_at
   call void %function(ptr %table, ptr %own, i64 %lo, i64 %hi, i64 %chunk, i64 %worker)"""
     return f"""
-define void @{stub}({_KERNEL}) #0 {{
+define void @{stub}({KERNEL}) #0 {{
   %count = load i64, ptr %block
   %pairs_at = getelementptr i64, ptr %block, i64 1
   %pairs = load ptr, ptr %pairs_at
