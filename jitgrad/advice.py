@@ -18,7 +18,8 @@ from jitgrad.spec import TensorSpec
 _MOST = 12  # arguments are shown
 _PLAIN = (ValueError, TypeError, IndexError)
 
-# What the first line of an error says, in words of this package's and of NumPy's, and what to do then.
+# What the first line of an error says, in words of this package's and of NumPy's, and what to do then. The first that
+# matches is taken: what one call says stands before what several say.
 _HINTS = {
     r"axis:? -?\d+ is out of bounds for (?:an )?array of dimension 0": "an array without axes has one element: "
     "x[None] adds an axis",

@@ -53,7 +53,7 @@ def _ask_of_guests(
             continue
         for output in outputs:
             if item.last < output.first:
-                bool(item.nbytes <= output.nbytes)
+                bool(item.nbytes <= output.nbytes)  # asked: with another answer it would be a guest
 
 
 def _offsets(
