@@ -117,7 +117,7 @@ def test_plans_depend_on_sizes_alone_and_stay_small(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(compilation, "vector_bytes", lambda: lanes)
     large = Geometry(1, 64, 64, (224, 224), (224, 224), (3, 3), (1, 1), (1, 1))
     for plan in (conv.plan_windows(np.dtype("f4"), large), conv.plan_filters(np.dtype("f4"), large)):
-        assert plan.cells >= 8
+        assert plan.cells > (8 if lanes == 64 else 7)
         assert plan.worker_bytes < 1_000_000
     many = Geometry(256, 16, 16, (28, 28), (28, 28), (3, 3), (1, 1), (1, 1))
     assert conv.plan_filters(np.dtype("f4"), many).chunks == 16
