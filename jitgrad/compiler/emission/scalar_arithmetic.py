@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler import vecmath
 from jitgrad.compiler.emission.scalar_values import Ops, Value, cast
 from jitgrad.compiler.emission.threefry import random_bits
@@ -113,37 +114,50 @@ def _zero_or_nan(o: Ops, x: Value) -> Value:
 
 @_op("maximum")
 def _maximum(o: Ops, x: Value, y: Value) -> Value:
-    return o.builder.or_(x, y) if o.dtype.kind == "b" else _further(o, ">", x, y, y)
+    return o.builder.or_(x, y) if o.dtype.kind == "b" else _extreme(o, ">", x, y)
 
 
 @_op("minimum")
 def _minimum(o: Ops, x: Value, y: Value) -> Value:
-    return o.builder.and_(x, y) if o.dtype.kind == "b" else _further(o, "<", x, y, y)
+    return o.builder.and_(x, y) if o.dtype.kind == "b" else _extreme(o, "<", x, y)
 
 
 @_op("fmax")
 def _fmax(o: Ops, x: Value, y: Value) -> Value:
-    return _further(o, ">", x, y, x)
+    return _further(o, ">", x, y, y)
 
 
 @_op("fmin")
 def _fmin(o: Ops, x: Value, y: Value) -> Value:
-    return _further(o, "<", x, y, x)
+    return _further(o, "<", x, y, y)
+
+
+def _extreme(o: Ops, relation: str, x: Value, y: Value) -> Value:
+    """The further one, or NaN; of zeros of both signs the second, as in NumPy on x86.
+
+    A constant is asked whether it is as far: that it is no NaN is known before the code runs, and x need not be asked.
+    Else x is frozen: where it is stored again at its place, LLVM would make one masked store of choice and store.
+    """
+    if not o.is_float:
+        return _further(o, relation, x, y, x)
+    if not isinstance(y, ir.Constant):
+        return o.builder.select(o.is_nan(x), o.builder.freeze(x), o.builder.select(o.compare(relation, x, y), x, y))
+    found = o.builder.select(o.compare(f"{relation}=", y, x), y, x)
+    return o.builder.select(o.is_nan(y), y, found)
 
 
 def _further(o: Ops, relation: str, x: Value, y: Value, nan: Value) -> Value:
-    """y where it is the further one, else x; but y where ``nan`` is NaN.
-
-    The first choice is one instruction, which gives x where either is NaN. The second asks one of them alone: in a
-    reduction what is new, and not what all before it gave, for which it would have to wait.
+    """x where it is the further one, else y; but x where ``nan`` is NaN: the first choice is one instruction, which
+    gives y where either is NaN, and the second asks one of them alone.
     """
-    found = o.builder.select(o.compare(relation, y, x), y, x)
-    return o.builder.select(o.is_nan(nan), y, found) if o.is_float else found
+    found = o.builder.select(o.compare(relation, x, y), x, y)
+    return o.builder.select(o.is_nan(nan), x, found) if o.is_float else found
 
 
 @_op("clip")
 def _clip(o: Ops, x: Value, lo: Value, hi: Value) -> Value:
-    return _minimum(o, _maximum(o, x, lo), hi)
+    """x where it equals a bound, with its own sign of zero: NumPy's with numbers as bounds."""
+    return _further(o, "<", hi, _further(o, ">", lo, x, lo), hi)
 
 
 @_op("relu")

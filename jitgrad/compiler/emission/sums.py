@@ -148,7 +148,10 @@ class SumEmitter(MemoryEmitter):
             cells.append(self.vector.sums[update.acc + "_at"])
             old.append(b.load(cells[1], typ=ir.VectorType(INT64, lanes)))
             new.append(self._argument(update.at, lanes).value)
-        for cell, before, after in zip(cells, old, self._combine(update.combine, dtype, old, new, lanes), strict=True):
+        # An extreme asks its first argument whether it is NaN: what is new, for which nothing has to wait.
+        is_extreme = update.combine in ("maximum", "minimum")
+        pair = (new, old) if is_extreme else (old, new)
+        for cell, before, after in zip(cells, old, self._combine(update.combine, dtype, *pair, lanes), strict=True):
             b.store(after if self.vector.mask is None else b.select(self.vector.mask, after, before), cell)
 
 

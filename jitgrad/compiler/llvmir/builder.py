@@ -158,6 +158,10 @@ class IRBuilder:
         """One of two values, lane by lane where the condition has lanes."""
         return self._pure(yes.type, f"select {condition}, {yes}, {no}")
 
+    def freeze(self, x: Value) -> Value:
+        """x; LLVM forgets where it comes from."""
+        return self._pure(x.type, f"freeze {x}")
+
     # -- vectors ---------------------------------------------------------------------------------------------
 
     def insert_element(self, vector: Value, value: Value, place: Value) -> Value:
