@@ -13,7 +13,7 @@ class Module:
     ``has_avx512`` that it has AVX-512, whose instructions for powers of two others have not.
 
     ``shared_bytes``: what is long and needed often is a function of its own, which works on a register of so many
-    bytes; 0: it is written out in each place. ``has_parts``: such functions are modules of their own, whose texts
+    bytes; 0: it is written out in each place. ``has_parts``: such functions are modules of their own, which
     ``parts`` gives by their names; None where they are in this one.
     """
 
@@ -29,7 +29,7 @@ class Module:
         self.has_fma = has_fma
         self.has_avx512 = has_avx512
         self.shared_bytes = shared_bytes
-        self.parts: dict[str, Callable[[], str]] | None = {} if has_parts else None
+        self.parts: dict[str, Callable[[], Module]] | None = {} if has_parts else None
         self.functions: dict[str, Function] = {}
         self.variables: dict[str, GlobalVariable] = {}
         self._metadata: list[str] = []

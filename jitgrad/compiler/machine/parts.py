@@ -18,6 +18,7 @@ from jitgrad.spec import DType
 
 _loaded: set[str] = set()
 _texts: dict[str, str] = {}  # of those that were begun
+_called: dict[str, tuple[str, ...]] = {}
 
 
 def begin_functions(module: ir.Module, names: Iterable[str], dtype: DType) -> None:
@@ -31,12 +32,18 @@ def begin_functions(module: ir.Module, names: Iterable[str], dtype: DType) -> No
 
 
 def begin_parts(module: ir.Module) -> tuple[str, ...]:
-    """Have the functions that a module calls compiled by other threads; their names."""
+    """Have the functions that a module calls, and those that they call, compiled by other threads; their names, each
+    after what it calls.
+    """
+    names: list[str] = []
     for part, write in (module.parts or {}).items():
         if part not in _loaded and part not in _texts:
-            _texts[part] = write()
+            made = write()
+            _texts[part] = str(made)
             ahead.begin(modules_of([part]))
-    return tuple(module.parts or {})
+            _called[part] = begin_parts(made)
+        names += [*_called[part], part]
+    return tuple(dict.fromkeys(names))
 
 
 def modules_of(names: Iterable[str]) -> dict[str, tuple[Callable[[], str], bool]]:

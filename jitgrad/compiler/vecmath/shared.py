@@ -8,13 +8,14 @@ are modules of their own, so that each is compiled once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.vecmath.lanes import Lanes, declare, joined, part_of
 
 Write = Callable[[ir.IRBuilder, Sequence[ir.Value]], ir.Value]
+_PLAIN = ("nounwind", "noinline")
 
 
 def call_by_registers(builder: ir.IRBuilder, name: str, args: Sequence[ir.Value], write: Write) -> ir.Value:
@@ -22,7 +23,8 @@ def call_by_registers(builder: ir.IRBuilder, name: str, args: Sequence[ir.Value]
     lanes = Lanes(builder, args[0].type)
     most = 8 * builder.module.shared_bytes // lanes.width
     if lanes.count <= most:
-        return builder.call(_function(builder.module, f"{name}.{lanes.suffix}", args, write), args)
+        type_ = ir.FunctionType(args[0].type, [args[0].type] * len(args))
+        return builder.call(shared_function(builder.module, f"{name}.{lanes.suffix}", type_, write), args)
     half = lanes.count // 2
     low, high = (
         call_by_registers(builder, name, [part_of(builder, a, first, half) for a in args], write)
@@ -31,26 +33,27 @@ def call_by_registers(builder: ir.IRBuilder, name: str, args: Sequence[ir.Value]
     return joined(builder, [low, high])
 
 
-def _function(module: ir.Module, name: str, args: Sequence[ir.Value], write: Write) -> ir.Function:
-    type_ = args[0].type
-    function = declare(module, name, ir.FunctionType(type_, [type_] * len(args)))
+def shared_function(
+    module: ir.Module, name: str, type_: ir.FunctionType, write: Write, attributes: Iterable[str] = _PLAIN
+) -> ir.Function:
+    """The function of that name, which is written in the module once, or which is a module of its own."""
+    function = declare(module, name, type_)
     if module.parts is not None:
-        part = ir.Module(name, module.has_fma, module.shared_bytes, module.has_avx512)
-        module.parts.setdefault(name, partial(_part, part, name, args, write))
+        module.parts.setdefault(name, partial(_part, module, name, type_, write, attributes))
     elif not function.blocks:
         function.linkage = "internal"
-        _define(function, write)
+        _define(function, write, attributes)
     return function
 
 
-def _part(module: ir.Module, name: str, args: Sequence[ir.Value], write: Write) -> str:
-    """The text of a module that is the function alone, and what that calls."""
-    type_ = args[0].type
-    _define(declare(module, name, ir.FunctionType(type_, [type_] * len(args))), write)
-    return str(module)
+def _part(caller: ir.Module, name: str, type_: ir.FunctionType, write: Write, attributes: Iterable[str]) -> ir.Module:
+    """A module that is the function alone; what that shares with others are modules in turn."""
+    module = ir.Module(name, caller.has_fma, caller.shared_bytes, caller.has_avx512, has_parts=True)
+    _define(declare(module, name, type_), write, attributes)
+    return module
 
 
-def _define(function: ir.Function, write: Write) -> None:
-    function.attributes |= {"nounwind", "noinline"}
+def _define(function: ir.Function, write: Write, attributes: Iterable[str]) -> None:
+    function.attributes.update(attributes)
     builder = ir.IRBuilder(function.append_basic_block())
     builder.ret(write(builder, function.args))

@@ -7,8 +7,6 @@ are recomputed lane by lane in a function of their own (`large_arguments`).
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from jitgrad.compiler.vecmath.lanes import (
     Bits,
     Real,
@@ -56,7 +54,7 @@ def sin(x: Real) -> Real:
     shifted = fma(size, _INVERSE_PI, magic)
     value = _sine(_reduced(size, shifted - magic))
     fast = _with_sign(value, _odd(shifted))
-    return _with_sign(recomputed("sin", x, fast, _LIMIT.of(x)[0], _sine_of_angle), x.bits() & _sign_bit(x))
+    return _with_sign(recomputed("sine", x, fast, _LIMIT.of(x)[0], _sine_of_angle), x.bits() & _sign_bit(x))
 
 
 def cos(x: Real) -> Real:
@@ -65,7 +63,7 @@ def cos(x: Real) -> Real:
     magic = 1.5 * 2.0**x.lanes.fraction_bits
     shifted = fma(size, _INVERSE_PI, 0.5) + magic
     fast = _with_sign(_sine(_reduced(size, (shifted - magic) - 0.5)), _odd(shifted))
-    return recomputed("cos", x, fast, _LIMIT.of(x)[0], _cosine_of_angle)
+    return recomputed("sine", x, fast, _LIMIT.of(x)[0], _sine_of_angle, 1)
 
 
 def tan(x: Real) -> Real:
@@ -74,7 +72,7 @@ def tan(x: Real) -> Real:
     magic = 1.5 * 2.0**x.lanes.fraction_bits
     shifted = fma(size, 2 * _INVERSE_PI, magic)
     fast = _tangent(shifted.bits(), *_reduced_in_two_parts(size, (shifted - magic) * 0.5))
-    return _with_sign(recomputed("tan", x, fast, _LIMIT.of(x)[0], _tangent_of_angle), x.bits() & _sign_bit(x))
+    return _with_sign(recomputed("tangent", x, fast, _LIMIT.of(x)[0], _tangent_of_angle), x.bits() & _sign_bit(x))
 
 
 def sine_of_half_turns(turns: Real) -> tuple[Real, Real]:
@@ -109,10 +107,6 @@ def _sine_of_angle(angle: Angle) -> Real:
     is_odd = (angle.quadrant & 1).equals(1)
     folded = select(is_odd, _HALF_PI - abs(angle.rest), angle.rest)
     return _with_sign(_sine(folded), (angle.quadrant >> 1) << 63)
-
-
-def _cosine_of_angle(angle: Angle) -> Real:
-    return _sine_of_angle(replace(angle, quadrant=angle.quadrant + 1))
 
 
 def _tangent_of_angle(angle: Angle) -> Real:
