@@ -122,8 +122,9 @@ def run(script: str, cache: Path, **variables: str) -> str:
     return done.stdout
 
 
-def test_both_codes_give_the_same_bits(tmp_path: Path) -> None:
-    run(_SAME_BITS, tmp_path)
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_both_codes_give_the_same_bits(threads: str, tmp_path: Path) -> None:
+    run(_SAME_BITS, tmp_path, JITGRAD_NUM_THREADS=threads)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
@@ -141,9 +142,8 @@ def test_a_process_leaves_good_code_on_disk(tmp_path: Path) -> None:
     assert {name: (once / name).read_bytes() for name in quickly} == quickly
 
 
-@pytest.mark.parametrize("variables", [{"JITGRAD_NUM_THREADS": "1"}, {"JITGRAD_QUICK_START": "0"}])
-def test_kernels_are_compiled_once_where_that_is_asked_for(variables: dict[str, str], tmp_path: Path) -> None:
-    run(_COUNTS + "assert not improver._replaced and improver._thread is None", tmp_path, **variables)
+def test_kernels_are_compiled_once_where_that_is_asked_for(tmp_path: Path) -> None:
+    run(_COUNTS + "assert not improver._replaced and improver._thread is None", tmp_path, JITGRAD_QUICK_START="0")
 
 
 def test_records_are_changed_before_and_after_they_are_watched() -> None:

@@ -14,10 +14,19 @@ from jitgrad import recording
 from jitgrad.compiler import vecmath
 from jitgrad.compiler.clustering.clusters import Cluster, Clustering, body_cluster, find_clusters
 from jitgrad.compiler.driver.pages import begin_outputs
-from jitgrad.compiler.freezing.alike import Likeness, Taken, enter_template, frozen_like, likeness_of, make_template
+from jitgrad.compiler.freezing.alike import (
+    Likeness,
+    Taken,
+    Template,
+    enter_template,
+    frozen_like,
+    likeness_of,
+    make_template,
+)
 from jitgrad.compiler.freezing.blueprints import is_bound_alike
 from jitgrad.compiler.freezing.freeze import Frozen, freeze_cluster, freeze_op
 from jitgrad.compiler.freezing.plankey import has_large_constants
+from jitgrad.compiler.freezing.plans import has_regions
 from jitgrad.compiler.fusing.extents import ExtentClasses
 from jitgrad.compiler.fusing.fusion import plan_fusion
 from jitgrad.compiler.fusing.groups import Group, Plan, Step
@@ -36,6 +45,8 @@ from jitgrad.compiler.lowering.time_loops import fuse_scan
 from jitgrad.compiler.machine.compilation import begin_functions, begin_kernel, load_kernels
 from jitgrad.compiler.machine.firsts import first_calls
 from jitgrad.compiler.products.own_products import begin_products
+from jitgrad.compiler.products.product_code import begin_modules
+from jitgrad.compiler.products.sequences import sequence_modules
 from jitgrad.compiler.reuse import can_reuse, enter_known, find_known, pattern_of
 from jitgrad.compiler.simplify import simplify_and_watch
 from jitgrad.compiler.subprograms import regions_of
@@ -64,24 +75,35 @@ def make_plan(source: Program) -> tuple[Frozen, bool, Likeness | None]:
     program, looked, counted = _simplified(source)
     pattern = pattern_of(program)
     known = find_known(pattern)
-    if known is None or config.verify:
-        compiled = _compile_simplified(program)
-        enter_known(pattern, compiled)
-    else:
-        compiled = replace(known, program=program)
+    is_new = known is None or config.verify
+    compiled = _compile_simplified(program) if known is None or is_new else replace(known, program=program)
     frozen = freeze_program(source, compiled)
+    if is_new and has_regions(frozen):
+        begin_modules(sequence_modules())
     if config.verify and known is not None:
         compare_plans(frozen, freeze_program(source, replace(known, program=program)), source)
+    template = _template_of(source, compiled, looked, counted) if like is None and pattern is not None else None
+    if is_new:  # threads have compiled meanwhile; from now on others may find what was made
+        load_kernels(_kernels(compiled))
+        enter_known(pattern, compiled)
     if like is not None:
         compare_plans(frozen, like.frozen(), source)
         likeness: Likeness | None = like.likeness
     else:
-        likeness = _enter_template(source, compiled, looked, counted) if pattern is not None else None
+        likeness = _entered(template)
     return frozen, not (looked and has_large_constants(source)), likeness
 
 
-def _enter_template(source: Program, compiled: Compiled, looked: bool, counted: bool) -> Likeness | None:
-    """Keep what serves for programs that differ from this one in extents and numbers, if there is such."""
+def _entered(template: Template | None) -> Likeness | None:
+    """What follows from a template that is kept from now on, if there is one."""
+    if template is None:
+        return None
+    enter_template(template)
+    return likeness_of(template)
+
+
+def _template_of(source: Program, compiled: Compiled, looked: bool, counted: bool) -> Template | None:
+    """What serves for programs that differ from this one in extents and numbers, if there is such."""
     if not can_reuse(compiled):
         return None
     interpreted = {step for step in compiled.steps if isinstance(step, int)}
@@ -89,11 +111,7 @@ def _enter_template(source: Program, compiled: Compiled, looked: bool, counted: 
     def freeze(other: Program, simplified: Program) -> Frozen:
         return freeze_program(other, replace(compiled, program=simplified))
 
-    template = make_template(source, compiled.program, looked, counted, interpreted, freeze)
-    if template is None:
-        return None
-    enter_template(template)
-    return likeness_of(template)
+    return make_template(source, compiled.program, looked, counted, interpreted, freeze)
 
 
 def compare_plans(made: Frozen, reused: Frozen, source: Program) -> None:
@@ -111,7 +129,13 @@ def compare_bound(bound: Sequence[Any], taken: Taken, addresses: dict[str, int],
 
 def compile_program(source: Program) -> Compiled:
     """All stages, in order; the kernels are in memory afterwards."""
-    return _compile_simplified(_simplified(source)[0])
+    compiled = _compile_simplified(_simplified(source)[0])
+    load_kernels(_kernels(compiled))
+    return compiled
+
+
+def _kernels(compiled: Compiled) -> list[Kernel]:
+    return [kernel for step in compiled.steps if isinstance(step, CompiledCluster) for kernel in kernels_of(step)]
 
 
 def _simplified(source: Program) -> tuple[Program, bool, bool]:
@@ -132,12 +156,12 @@ def _compile_simplified(program: Program) -> Compiled:
 
 
 def compile_cluster(program: Program, cluster: Cluster) -> CompiledCluster:
-    """A cluster's stages, in order; the kernels are in memory afterwards."""
+    """A cluster's stages, in order; its kernels are begun, and wait for `load_kernels`."""
     _begin_functions(program, cluster)
     planned = _plan_cluster(program, cluster, begin_kernel)
     if first_calls.are_under_way:
         begin_outputs(_sizes_of_outputs(program, planned))
-    return _with_keys(planned, iter(load_kernels(list(kernels_of(planned)))))
+    return _with_keys(planned, map(begin_kernel, kernels_of(planned)))
 
 
 def _begin_functions(program: Program, cluster: Cluster) -> None:
@@ -159,7 +183,7 @@ def _sizes_of_outputs(program: Program, planned: CompiledCluster) -> list[int]:
 
 
 def _plan_cluster(
-    program: Program, cluster: Cluster, begin: Callable[[Kernel], None] | None = None
+    program: Program, cluster: Cluster, begin: Callable[[Kernel], object] | None = None
 ) -> CompiledCluster:
     """The stages up to the loop IR, of the cluster and of the bodies in it; ``begin`` is given each kernel of its own
     but the last, before the next is lowered. Bodies may become one kernel in the end.

@@ -58,8 +58,8 @@ class _Code:
         return self._has_begun and not self._address
 
     def begin(self) -> None:
-        """Have it compiled in the background, unless it is on disk; with one thread, or no quick start, nothing."""
-        is_wanted = config.quick_start and get_num_threads() > 1 and not self._has_begun and not self._address
+        """Have it compiled in the background, unless it is on disk; without a quick start, nothing."""
+        is_wanted = config.quick_start and not self._has_begun and not self._address
         if not is_wanted or kernel_cache().has(cache_key("call")):
             return
         self._has_begun = True

@@ -16,7 +16,7 @@ needed to get there (programs, nodes, groups, kernels) is left behind. Its shape
                | ("vector product", number, dtype, n, how it is cut, place of parts, operand a, b, c)
                | ("own product", number, dtype, (m, n, k), how it is cut, places of scratch and parts, operand a, b, c)
                | ("convolution", number, dtype, form, how it is cut, places of operands, result, scratch, parts)
-               | ("region", dtype, rows, chunks, task*)                  tasks whose chunks run one after another
+               | ("region", rows, chunks, task*)                         tasks whose chunks run one after another
                | ("loop kernel", ...)                                    a scan that is a kernel, as "kernel"
                | ("loop", ...)                                           a control op, see freeze_loops.py
     words    ::= constants, then 0 if the kernel streams, else -1
@@ -305,9 +305,7 @@ class _Freezer:
             if not unit.chunks:
                 yield from tasks
             else:
-                first = self.lowered[unit.members[0]]
-                dtype = self.program.specs[first.value].dtype.str if isinstance(first, Product) else "<f8"
-                yield "region", dtype, unit.rows, unit.chunks, *tasks
+                yield "region", unit.rows, unit.chunks, *tasks
 
     def _task(self, number: int, key: str) -> Frozen:
         item = self.lowered[number]

@@ -63,19 +63,29 @@ def keep_plan(key: str, frozen: Frozen, cache: KernelCache | None = None) -> Non
 
 def kernel_keys(frozen: Frozen) -> list[str]:
     """The keys of the kernels of a frozen program, each once."""
-    clusters = (step for step in frozen[2:] if step[0] == "cluster")
-    return list(dict.fromkeys(key for step in clusters for key in _keys_of(step[6:])))
+    return list(dict.fromkeys(task[2] for task in _tasks_of(frozen) if task[0] in ("kernel", "loop kernel")))
 
 
-def _keys_of(tasks: Sequence[Any]) -> Iterator[str]:
+def has_regions(frozen: Frozen) -> bool:
+    """Whether steps of a frozen program run together, chunk by chunk."""
+    return any(task[0] == "region" for task in _tasks_of(frozen))
+
+
+def _tasks_of(frozen: Frozen) -> Iterator[Any]:
+    """All tasks of a frozen program, also those in others."""
+    for step in frozen[2:]:
+        if step[0] == "cluster":
+            yield from _with_inner(step[6:])
+
+
+def _with_inner(tasks: Sequence[Any]) -> Iterator[Any]:
     for task in tasks:
-        if task[0] in ("kernel", "loop kernel"):
-            yield task[2]
-        elif task[0] == "region":
-            yield from _keys_of(task[4:])
+        yield task
+        if task[0] == "region":
+            yield from _with_inner(task[3:])
         elif task[0] == "loop":
             for cluster, *_ in task[5]:
-                yield from _keys_of(cluster[6:])
+                yield from _with_inner(cluster[6:])
 
 
 def bind_frozen(source: Callable[[], Program], frozen: Frozen, addresses: Addresses) -> BoundProgram:

@@ -209,9 +209,9 @@ def _region(
     task: tuple[Any, ...], slots: Sequence[int], writer: _Writer
 ) -> list[tuple[int, Step]]:  # fmt: skip
     """A region as one step, and what comes after it of its members."""
-    from jitgrad.compiler.products.gemv_steps import sequence_address
+    from jitgrad.compiler.products.sequences import sequence_address
 
-    _, dtype, rows, chunks, *members = task
+    _, rows, chunks, *members = task
     firsts: list[tuple[int, int | str]] = []
     after: list[tuple[int, Step]] = []
     for member in members:
@@ -227,4 +227,4 @@ def _region(
     block = writer.put((len(firsts),))
     writer.link(sequence)
     name = "region_" + "_".join(str(member[1]) for member in members)
-    return [(block, (name, sequence_address(np.dtype(dtype)), (), rows, chunks)), *after]
+    return [(block, (name, sequence_address(), (), rows, chunks)), *after]

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from jitgrad.compiler.machine import native
+from jitgrad.compiler.machine.firsts import first_calls
 from jitgrad.config import get_num_threads
 
 Text = Callable[[], str]
@@ -142,9 +143,15 @@ def _work(number: int) -> None:
 
 
 def _goes_on(number: int) -> bool:
-    """Whether there is something to do, now or in a moment; if not, the thread of that number ends."""
+    """Whether there is something to do, now, in a moment or while a first call is under way; if not, the thread of that
+    number ends. To begin another one takes a millisecond of a busy thread's time.
+    """
     with _changed:
-        is_wanted = _changed.wait_for(lambda: any(not t.is_begun for t in _tasks.values()), _LINGER)
+        is_wanted = False
+        while not is_wanted:
+            is_wanted = _changed.wait_for(lambda: any(not t.is_begun for t in _tasks.values()), _LINGER)
+            if not first_calls.are_under_way:
+                break
         if not is_wanted:
             _workers.discard(number)
     return is_wanted

@@ -26,7 +26,7 @@ from jitgrad.compiler.machine.kernels import (
     watchers,
 )
 from jitgrad.compiler.machine.tiers import improver
-from jitgrad.config import config, get_num_threads
+from jitgrad.config import config
 from jitgrad.spec import DType
 
 # The modules that decide what machine code a kernel has: their text is part of every key, so that a cache written by
@@ -78,42 +78,40 @@ def kernel_key(kernel: Kernel) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def load_kernels(kernels: Sequence[Kernel]) -> list[str]:
-    """The keys of kernels, all of them loaded; those found neither in memory nor on disk are compiled."""
+def load_kernels(kernels: Sequence[Kernel]) -> None:
+    """Load kernels; those found neither in memory nor on disk are compiled."""
     keys = [kernel_key(kernel) for kernel in kernels]
     with lock:
         _compile({key: kernel for key, kernel in zip(keys, kernels, strict=True) if find_kernel(key) is None})
-    return keys
 
 
-def begin_kernel(kernel: Kernel) -> None:
-    """Have a kernel compiled by another thread, while others are lowered, if `load_kernels` would compile it."""
+def begin_kernel(kernel: Kernel) -> str:
+    """The key of a kernel, which another thread compiles while the stages are at work, if `load_kernels` would compile
+    it.
+    """
     key = kernel_key(kernel)
     with lock:
         if key not in _begun and find_kernel(key) is None:
             with recording.span("emit", "1 kernel"):
-                module = _begun[key] = _module_of(key, kernel, _is_quick())
+                module = _begun[key] = _module_of(key, kernel, config.quick_start)
             ahead.begin({module.name: (module.text, module.quickly)})
+    return key
 
 
 def begin_functions(names: Iterable[str], dtype: DType) -> None:
     """Have functions of analysis compiled by other threads that quick code will call, if it is wanted."""
-    if _is_quick():
+    if config.quick_start:
         with lock:
             parts.begin_functions(_new_module("", True), names, dtype)
 
 
-def _is_quick() -> bool:
-    return config.quick_start and get_num_threads() > 1
-
-
 def _compile(kernels: Mapping[str, Kernel]) -> None:
-    """Compile and load kernels, several at a time; with threads, quickly now and well in the background."""
+    """Compile and load kernels, several at a time; quickly now and well in the background."""
     modules: list[_Module] = []
     with recording.span("emit", f"{len(kernels)} kernels"):
         for key, kernel in kernels.items():
             ahead.begin({m.name: (m.text, m.quickly) for m in modules[-1:]})  # while the next is written
-            modules.append(_begun.pop(key) if key in _begun else _module_of(key, kernel, _is_quick()))
+            modules.append(_begun.pop(key) if key in _begun else _module_of(key, kernel, config.quick_start))
     with recording.span("codegen", f"{len(modules)} kernels"):
         called = parts.modules_of([part for module in modules for part in module.calls])
         codes = ahead.compile_all(called | {m.name: (m.text, m.quickly) for m in modules})

@@ -4,8 +4,6 @@
              rows at once, so that short rows cost no more than they hold
     combine  y[chunk] = the sum of the rows of the matrix, each times its x: the registers go down the rows
     sum      y[i] = the sum of what the chunks of `combine` gave for i
-    sequence several kernels, one after another, for the same part of their extent; the block is their number and
-             the address of pairs, function and block of each
 
 In a region, `dots` and `combine` each bring half of the next chunk of the matrix into the second cache while they work
 on this one, in which memory would rest else: of 200000 x 20 in float64 a region takes 0.6 to 0.66 of the time.
@@ -19,7 +17,7 @@ from __future__ import annotations
 
 from jitgrad.compiler.products.gemv_narrow_code import narrow_combine, narrow_dots
 from jitgrad.compiler.products.gemv_pieces import KERNEL, ask, fma, next_chunk, start, suffixed, sums
-from jitgrad.compiler.products.gemv_steps import COMBINE_STUBS, DOTS_STUBS, SEQUENCE_STUBS, SUM_BLOCK, SUM_STUBS
+from jitgrad.compiler.products.gemv_steps import COMBINE_STUBS, DOTS_STUBS, SUM_BLOCK, SUM_STUBS
 from jitgrad.compiler.products.registers import (
     Numbers,
     at_ir,
@@ -51,7 +49,7 @@ def quick_stub_ir(stub: str) -> str:
 
 def _module(stub: str, is_quick: bool) -> str:
     dots, combine = (narrow_dots, narrow_combine) if kinds()["float32"].registers == _FEW else (_dots, _combine)
-    writers = ((DOTS_STUBS, dots), (COMBINE_STUBS, combine), (SUM_STUBS, _sum), (SEQUENCE_STUBS, _sequence))
+    writers = ((DOTS_STUBS, dots), (COMBINE_STUBS, combine), (SUM_STUBS, _sum))
     kind, write = next((kinds()[d], write) for stubs, write in writers for d, name in stubs.items() if name == stub)
     prefetch = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32) #0"
     return f"{declarations_ir(kind)}{prefetch}\n{write(kind, stub, is_quick)}\nattributes #0 = {{ nounwind }}\n"
@@ -250,25 +248,5 @@ define void @{stub}({KERNEL}) #0 {{
   %to_entry = getelementptr ptr, ptr %table, i64 %to_slot
   %to = load ptr, ptr %to_entry
 {loop_ir("i", "%hi", str(kind.lanes), body, first="%lo")}
-  ret void
-}}"""
-
-
-# -- sequence ----------------------------------------------------------------------------------------------------------
-
-
-def _sequence(_: Numbers, stub: str, __: bool) -> str:
-    body = """
-  %function_at = getelementptr [2 x i64], ptr %pairs, i64 %k
-  %function = load ptr, ptr %function_at
-  %block_at = getelementptr i64, ptr %function_at, i64 1
-  %own = load ptr, ptr %block_at
-  call void %function(ptr %table, ptr %own, i64 %lo, i64 %hi, i64 %chunk, i64 %worker)"""
-    return f"""
-define void @{stub}({KERNEL}) #0 {{
-  %count = load i64, ptr %block
-  %pairs_at = getelementptr i64, ptr %block, i64 1
-  %pairs = load ptr, ptr %pairs_at
-{loop_ir("k", "%count", "1", body)}
   ret void
 }}"""

@@ -1,4 +1,4 @@
-"""Our own products of a matrix and a vector, and regions, as steps; how they are cut is decided elsewhere (gemv.py)."""
+"""Our own products of a matrix and a vector, as steps; how they are cut is decided elsewhere (gemv.py)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from jitgrad.spec import dtype_name
 DOTS_STUBS = {"float32": "jitgrad_dots_f32", "float64": "jitgrad_dots_f64"}
 COMBINE_STUBS = {"float32": "jitgrad_combine_f32", "float64": "jitgrad_combine_f64"}
 SUM_STUBS = {"float32": "jitgrad_sum_parts_f32", "float64": "jitgrad_sum_parts_f64"}
-SEQUENCE_STUBS = {"float32": "jitgrad_sequence_f32", "float64": "jitgrad_sequence_f64"}
 BLOCK = ("a_slot", "lda", "x_slot", "y_slot", "columns", "asks")
 """The words of the block of a product; the distance of rows and columns in elements, and 1 where half of the next chunk
 is asked for, else 0.
@@ -61,11 +60,6 @@ def sum_step(dtype: np.dtype[Any], part: int, to: int, count: int, parts: int) -
     """The step that adds ``parts`` results of ``count`` elements, in slot ``part``, to one in slot ``to``."""
     stub = SUM_STUBS[dtype_name(dtype)]
     return BlasStep(stub, _address(stub), (part, to, count, parts), count, 1)
-
-
-def sequence_address(dtype: np.dtype[Any]) -> int:
-    """The address of the function that runs kernels one after another."""
-    return _address(SEQUENCE_STUBS[dtype_name(dtype)])
 
 
 def _address(stub: str) -> int:

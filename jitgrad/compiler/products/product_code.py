@@ -77,7 +77,7 @@ def _compiled(stub: str, text: Callable[[str], str], quick_text: Callable[[str],
     from jitgrad.compiler.machine.compilation import improve
     from jitgrad.compiler.machine.tiers import Task
 
-    if not config.quick_start or get_num_threads() == 1:
+    if not config.quick_start:
         return compile_cached(stub, partial(text, stub), [stub])[stub]
     quick = _quick(stub)
     object_code = ahead.take(quick, partial(_quick_text, stub, quick_text), quickly=True)
