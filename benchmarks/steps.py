@@ -20,30 +20,30 @@ class Steps:
     """The steps of an executable that is one cluster, on memory of their own."""
 
     def __init__(self, executable: Executable, arrays: Sequence[Any]) -> None:
-        self._bound, given = _only_cluster(executable)
+        self.bound, given = _only_cluster(executable)
         specs = executable.program.specs
         given |= dict(zip(executable.program.inputs, map(np.ascontiguousarray, arrays), strict=True))
-        made = [_aligned(specs[v].known_shape, specs[v].dtype) for v in self._bound.outputs]
-        self._kept = [*(given[v] for v in self._bound.inputs), *made]
-        self._arena = Arena(self._bound.arena.nbytes)
-        self._table = np.zeros(self._bound.nslots + 1, np.int64)
-        self._table[: len(self._kept)] = [a.ctypes.data for a in self._kept]
-        for slot, offset in self._bound.temporaries:
-            self._table[slot] = self._arena.address + offset
-        self._table[self._bound.nslots - 1] = self._table.ctypes.data + 8 * self._bound.nslots
-        self._times = np.zeros(len(self._bound.steps) + 1, np.int64)
+        made = [_aligned(specs[v].known_shape, specs[v].dtype) for v in self.bound.outputs]
+        self._kept = [*(given[v] for v in self.bound.inputs), *made]
+        self.arena = Arena(self.bound.arena.nbytes)
+        self.table = np.zeros(self.bound.nslots + 1, np.int64)
+        self.table[: len(self._kept)] = [a.ctypes.data for a in self._kept]
+        for slot, offset in self.bound.temporaries:
+            self.table[slot] = self.arena.address + offset
+        self.table[self.bound.nslots - 1] = self.table.ctypes.data + 8 * self.bound.nslots
+        self._times = np.zeros(len(self.bound.steps) + 1, np.int64)
 
     @property
     def is_parallel(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which steps are cut in chunks."""
-        return np.asarray(self._bound.steps[:, 3] > 1)
+        return np.asarray(self.bound.steps[:, 3] > 1)
 
     def seconds(self, threads: int) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Run all steps; what each took, the second time: by then all threads are awake."""
-        steps, times = self._bound.steps, self._times
+        steps, times = self.bound.steps, self._times
         run = runtime().run_steps
         for _ in range(2):
-            run(self._table.ctypes.data, steps.ctypes.data, len(steps), times.ctypes.data, threads, 1)
+            run(self.table.ctypes.data, steps.ctypes.data, len(steps), times.ctypes.data, threads, 1)
         return np.diff(times) * 1e-9
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.ahead import find_asking
@@ -22,6 +23,7 @@ from jitgrad.compiler.emission.rows import SECOND, pair_rows, pairs_rows, takes_
 from jitgrad.compiler.emission.scalar_values import element_type
 from jitgrad.compiler.emission.segments import SegmentEmitter
 from jitgrad.compiler.loopir.nests import (
+    OWN,
     PARALLEL,
     PARALLEL_VECTOR,
     Accumulator,
@@ -36,6 +38,11 @@ from jitgrad.compiler.loopir.nests import (
     Store,
     Update,
 )
+
+APART = 1024
+"""Bytes between what one worker has of its own and what the next has: processors ask for what comes behind what they
+read, and would take it from the one that is writing there.
+"""
 
 KERNEL_TYPE = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, INT64, INT64, INT64, INT64])
 PAIRED_ROW, SHORT_REGISTER = 16 << 10, 32  # bytes
@@ -62,14 +69,22 @@ def lanes_for(kernel: Kernel, vector_bytes: int) -> int:
     return vector_bytes // kernel.float_bytes
 
 
-def part_bytes(kernel: Kernel, buffer: Buffer, extent: int, lanes: int) -> int:
-    """Bytes of one worker's part of a buffer: scratch of two rows where it takes two at once, and a tile has room for
-    whole squares of lanes.
+def own_bytes(kernel: Kernel, extents: Sequence[int], lanes: int) -> int:
+    """Bytes that a worker has of its own, for these extents of the buffers that are for one worker each; 0 where a
+    kernel has none.
     """
+    own = [buffer for buffer in kernel.buffers if buffer.role in OWN]
+    sizes = map(partial(_part_bytes, lanes=lanes), own, extents)
+    rows = 2 if pairs_rows(kernel) else 1
+    whole = sum([size * (rows if b.role == "scratch" else 1) for b, size in zip(own, sizes, strict=True)])
+    return whole + APART if own else 0
+
+
+def _part_bytes(buffer: Buffer, extent: int, lanes: int) -> int:
+    """Bytes of one worker's part of a buffer, in whole cache lines; a tile has room for whole squares of lanes."""
     size = extent * buffer.dtype.itemsize
     size = (size + lanes * buffer.dtype.itemsize) * lanes if buffer.role in TILES else size
-    size = -(-size // CACHE_LINE) * CACHE_LINE
-    return 2 * size if buffer.role == "scratch" and pairs_rows(kernel) else size
+    return -(-size // CACHE_LINE) * CACHE_LINE
 
 
 class _KernelEmitter(SegmentEmitter):
@@ -103,17 +118,36 @@ class _KernelEmitter(SegmentEmitter):
             value = self._word(block, next(words), element_type(number.dtype))
             self.registers[number.name] = Register(value, number.dtype)
         self.streaming = self._word(block, next(words))
-        rows = 2 if pairs_rows(self.kernel) else 1
+        own: list[tuple[Buffer, ir.Value]] = []
         for buffer, slot in zip(self.kernel.buffers, slots, strict=True):
             address = self.builder.load(self.builder.gep(table, [slot], source_etype=INT64), typ=POINTER)
-            if buffer.role in ("scratch", "ring", "partial", *TILES):
-                owner = chunk if buffer.role == "partial" else worker
-                part = self._part_bytes(buffer)
-                whole = self.builder.mul(part, ir.Constant(INT64, rows if buffer.role == "scratch" else 1))
-                address = self.builder.gep(address, [self.builder.mul(owner, whole)], source_etype=ir.IntType(8))
-                second = self.builder.gep(address, [part], source_etype=ir.IntType(8))
-                self.buffers[buffer.name + SECOND] = (second, buffer)
+            if buffer.role in OWN:
+                own.append((buffer, address))
+                continue
+            if buffer.role == "partial":
+                address = self._behind(address, self.builder.mul(chunk, self._part_bytes(buffer)))
             self.buffers[buffer.name] = (address, buffer)
+        if own:
+            self._place_own(own, worker)
+
+    def _place_own(self, own: Sequence[tuple[Buffer, ir.Value]], worker: ir.Value) -> None:
+        """Where the buffers lie that each worker has of its own: all of one worker, then all of the next."""
+        sizes = [self._part_bytes(buffer) for buffer, _ in own]
+        is_pair = pairs_rows(self.kernel)
+        ends: list[ir.Value] = [ir.Constant(INT64, 0)]
+        for (buffer, _), size in zip(own, sizes, strict=True):
+            ends.append(self.builder.add(ends[-1], size))
+            if is_pair and buffer.role == "scratch":
+                ends[-1] = self.builder.add(ends[-1], size)
+        stride = self.builder.add(ends[-1], ir.Constant(INT64, APART))
+        first = self.builder.mul(worker, stride)
+        for (buffer, address), size, place in zip(own, sizes, ends, strict=False):
+            address = self._behind(address, self.builder.add(first, place))
+            self.buffers[buffer.name] = (address, buffer)
+            self.buffers[buffer.name + SECOND] = (self._behind(address, size), buffer)
+
+    def _behind(self, address: ir.Value, nbytes: ir.Value) -> ir.Value:
+        return self.builder.gep(address, [nbytes], source_etype=ir.IntType(8))
 
     def _word(self, block: ir.Value, number: int, type_: ir.Type = INT64) -> ir.Value:
         place = self.builder.gep(block, [ir.Constant(INT64, number)], source_etype=INT64)

@@ -39,7 +39,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.compiler.constants import splat_number
-from jitgrad.compiler.emission.kernel import lanes_for, part_bytes
+from jitgrad.compiler.emission.kernel import lanes_for, own_bytes
 from jitgrad.compiler.emission.memory import CACHE_LINE
 from jitgrad.compiler.freezing.freeze_loops import freeze_loop
 from jitgrad.compiler.freezing.regions import SMALL_CHUNKS, Sizes, Unit, find_units
@@ -273,13 +273,12 @@ class _Freezer:
             touched += [(v, self._nbytes(v), False) for v in map(self._root, (*item.reads, *item.values))]
             # As much as binding finds that its bodies need.
             return touched if item.fused is not None else [*touched, ((number, _ROOM), 0, False)]
-        lanes = lanes_for(item.kernel, vector_bytes())
-        for key, value, scratch in self.compiled.touches[number]:
-            if value is not None:
-                touched.append((key, self._nbytes(value), False))
-            elif scratch is not None:
-                nbytes = part_bytes(item.kernel, scratch.buffer, scratch.extent.value(self.extents), lanes)
-                touched.append((key, nbytes, True))
+        touches = self.compiled.touches[number]
+        touched += [(root, self._nbytes(v), False) for root, v in touches.values]
+        if touches.own:
+            extents = [extent.value(self.extents) for extent in touches.own]
+            nbytes = own_bytes(item.kernel, extents, lanes_for(item.kernel, vector_bytes()))
+            touched.append(((number, _SCRATCH), nbytes, True))
         return touched
 
     def _count(self, v: int) -> int:
@@ -385,7 +384,7 @@ class _Freezer:
         """Where the buffer of a kernel is found."""
         if buffer.role == "status":
             return STATUS
-        return self.places[(number, buffer.name) if value is None else self._root(value)]
+        return self.places[(number, _SCRATCH) if value is None else self._root(value)]
 
     # -- products ------------------------------------------------------------------------------------------------------
 

@@ -208,6 +208,10 @@ class Loop:
 Statement = Load | Let | Accumulator | Update | Store | Check | Call | Loop
 
 
+OWN = ("scratch", "ring", "tile", "sums")
+"""The roles of buffers of which each worker has a part of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """A flat array. role: "in", "out", "scratch" (one part of ``extent`` elements per worker), "partial" (one
@@ -336,7 +340,7 @@ def run_in_python(
             part = numbers[b.extent] if b.extent else 1
             if b.role == "status":
                 arguments[b.name] = np.zeros(1, b.dtype)
-            elif b.role in ("scratch", "ring", "tile", "sums"):
+            elif b.role in OWN:
                 arguments[b.name] = np.zeros(part, b.dtype)
             elif b.role == "partial":
                 arguments[b.name] = buffers[b.name][chunk * part : (chunk + 1) * part]

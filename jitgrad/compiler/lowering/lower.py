@@ -14,7 +14,7 @@ from jitgrad.compiler.fusing.extents import ONE
 from jitgrad.compiler.fusing.groups import Group, Plan
 from jitgrad.compiler.fusing.nodes import Convolution, Nested, Product
 from jitgrad.compiler.fusing.order import Needs, needs_of
-from jitgrad.compiler.loopir.nests import Buffer, Kernel, Literal
+from jitgrad.compiler.loopir.nests import OWN, Kernel, Literal
 from jitgrad.compiler.loopir.quantities import Quantity, product
 from jitgrad.compiler.lowering.body import Lowering
 from jitgrad.compiler.lowering.passes import optimise_loops
@@ -57,11 +57,13 @@ class Lowered:
         return all(next((axis for axis in p.out_axes if axis is not None), None) == 0 for p in stored)
 
 
-class Scratch(NamedTuple):
-    """A buffer of a kernel's own, and the quantity that is its extent."""
+class Touches(NamedTuple):
+    """The memory that a kernel touches: values, each behind the value whose memory it is; and the extents of the
+    buffers that each worker has of its own.
+    """
 
-    buffer: Buffer
-    extent: Quantity
+    values: tuple[tuple[int, int], ...] = ()
+    own: tuple[Quantity, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -114,20 +116,15 @@ class CompiledCluster:
         ])  # fmt: skip
 
     @functools.cached_property
-    def touches(self) -> tuple[tuple[tuple[object, int | None, Scratch | None], ...], ...]:
-        """Per kernel, what it touches: the key of the memory, and the value whose it is, or what scratch it is; () for
-        other steps.
-        """
-        return tuple([tuple(self._touched(n, i)) if isinstance(i, Lowered) else () for n, i in enumerate(self.lowered)])
+    def touches(self) -> tuple[Touches, ...]:
+        """Per kernel, the memory that it touches; nothing for other steps."""
+        return tuple([self._touches(item) if isinstance(item, Lowered) else Touches() for item in self.lowered])
 
-    def _touched(self, number: int, item: Lowered) -> Iterator[tuple[object, int | None, Scratch | None]]:
-        for buffer, v in zip(item.kernel.buffers, item.values, strict=True):
-            if v is not None:
-                yield self.plan.aliases.get(v, v), v, None
-            elif buffer.role != "status":
-                assert buffer.extent is not None
-                extent = item.ints[item.kernel.ints.index(buffer.extent)]
-                yield (number, buffer.name), None, Scratch(buffer, extent)
+    def _touches(self, item: Lowered) -> Touches:
+        aliases, kernel = self.plan.aliases, item.kernel
+        values = tuple([(aliases.get(v, v), v) for v in item.values if v is not None])
+        own = [buffer.extent for buffer in kernel.buffers if buffer.role in OWN and buffer.extent]
+        return Touches(values, tuple([item.ints[kernel.ints.index(extent)] for extent in own]))
 
     def _roots(self, values: Iterable[int]) -> frozenset[int]:
         aliases = self.plan.aliases
