@@ -16,7 +16,7 @@ import pytest
 
 import jitgrad as jg
 from jitgrad.compiler import stages
-from jitgrad.compiler.driver.pools import HUGE_BYTES, Arena, arena_for
+from jitgrad.compiler.driver.pools import HUGE_BYTES, Arena, OutputPool, arena_for
 from jitgrad.compiler.freezing.bind import BoundCluster, bind_cluster
 from jitgrad.compiler.fusing.buffers import ArenaPlan, Lifetime, aligned, lend_outputs, plan_arena, plan_memory
 from jitgrad.program import Program
@@ -252,9 +252,9 @@ def test_calls_at_the_same_time_have_an_arena_each() -> None:
     second.give_back()
 
 
-def _resident_bytes(arena: Arena) -> int:
-    """How much of an arena is memory, by pages."""
-    start, end = arena.busy_address & -mmap.PAGESIZE, arena.address + arena.nbytes
+def _resident_bytes(first: int, end: int) -> int:
+    """How much is memory between two addresses, by pages."""
+    start = first & -mmap.PAGESIZE
     pages = np.zeros(-(start - end) // mmap.PAGESIZE + 1, np.uint8)
     room = ctypes.c_size_t(end - start)
     assert not ctypes.CDLL(None).mincore(ctypes.c_void_p(start), room, ctypes.c_void_p(pages.ctypes.data))
@@ -267,7 +267,20 @@ def test_an_arena_takes_the_memory_that_its_plan_says(nbytes: int) -> None:
     arena = Arena(1 << nbytes.bit_length())
     arena.reach(nbytes)
     arena._memory[arena.address - arena._memory.ctypes.data :][:nbytes] = 1
-    assert nbytes <= _resident_bytes(arena) <= nbytes + 2 * mmap.PAGESIZE
+    resident = _resident_bytes(arena.busy_address, arena.address + arena.nbytes)
+    assert nbytes <= resident <= nbytes + 2 * mmap.PAGESIZE
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux which pages are memory")
+def test_outputs_take_the_memory_that_they_fill() -> None:
+    """A block may be an eighth larger; where that ended a huge page, the whole page was memory."""
+    for nbytes in (4_300_000, 34_000_000, 38_000_000):
+        array = OutputPool(1 << 30).take((nbytes,), np.uint8)
+        array[:] = 1
+        memory = array.base
+        assert isinstance(memory, np.ndarray)
+        start = memory.ctypes.data
+        assert nbytes <= _resident_bytes(start, start + memory.nbytes) <= nbytes + 2 * mmap.PAGESIZE
 
 
 @pytest.mark.skipif(

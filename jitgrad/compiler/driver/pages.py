@@ -27,7 +27,7 @@ def begin_outputs(sizes: Iterable[int]) -> None:
         return
     blocks = outputs.prepare([size for size in sizes if size >= _LEAST])
     if blocks:
-        places = [(block, block.memory.ctypes.data, block.memory.nbytes) for block in blocks]
+        places = [(block, block.memory.ctypes.data, block.offset + nbytes) for block, nbytes in blocks]
         with suppress(RuntimeError):  # no more threads: the run asks for pages
             threading.Thread(target=_touch, args=(places,), name="jitgrad-pages").start()
 

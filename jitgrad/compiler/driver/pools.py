@@ -17,12 +17,13 @@ np.empty of a small array 0.13 us.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import sys
 import threading
 import weakref
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from functools import partial
 from sys import getrefcount
@@ -94,11 +95,11 @@ class OutputPool:
         nbytes = math.prod(shape) * dtype.itemsize
         if not is_pooled(nbytes):
             return partial(np.empty, shape, dtype)
-        return partial(self._lay, shape, dtype, block_bytes(nbytes))
+        return partial(self._lay, shape, dtype, block_bytes(nbytes), nbytes)
 
-    def _lay(self, shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> NDArray[Any]:
+    def _lay(self, shape: tuple[int, ...], dtype: np.dtype[Any], size: int, nbytes: int) -> NDArray[Any]:
         with self._lock:
-            memory, offset = self._find(size)
+            memory, offset = self._find(size, nbytes)
             return np.ndarray(shape, dtype, memory, offset)
 
     def statistics(self) -> PoolStatistics:
@@ -114,20 +115,25 @@ class OutputPool:
             self._classes.clear()
             self._nbytes = 0
 
-    def prepare(self, requests: Iterable[int]) -> list[Block]:
-        """Have a block for each array of so many bytes that will be taken soon; those that were made for it now."""
-        made: list[Block] = []
+    def prepare(self, requests: Iterable[int]) -> list[tuple[Block, int]]:
+        """Have a block for each array of so many bytes that will be taken soon; those that were made for it now, and
+        how many bytes of each are wanted at most.
+        """
+        made: list[tuple[Block, int]] = []
+        wanted: dict[int, list[int]] = {}
+        for nbytes in filter(is_pooled, requests):
+            wanted.setdefault(block_bytes(nbytes), []).append(nbytes)
         with self._lock:
-            for size, count in Counter(block_bytes(nbytes) for nbytes in requests if is_pooled(nbytes)).items():
-                known = self._classes.setdefault(size, [])
-                new = [_new_block(size) for _ in range(count - sum(map(_is_idle, known)))]
+            for size, all_bytes in wanted.items():
+                known, most = self._classes.setdefault(size, []), max(all_bytes)
+                new = [_new_block(size, most) for _ in range(len(all_bytes) - sum(map(_is_idle, known)))]
                 known += new
-                made += new
+                made += [(block, most) for block in new]
                 self._nbytes += size * len(new)
             self._forget_oldest()
         return made
 
-    def _find(self, size: int) -> Block:
+    def _find(self, size: int, nbytes: int) -> Block:
         """An idle block of the class, the one used last (its lines may still be in cache), or a new one."""
         classes = self._classes
         known = classes.get(size)
@@ -144,7 +150,7 @@ class OutputPool:
                 return block
         self._misses += 1
         with recording.span("allocate", f"{size} bytes"):
-            block = _new_block(size)
+            block = _new_block(size, nbytes)
         known.append(block)
         self._nbytes += size
         self._forget_oldest()
@@ -178,9 +184,24 @@ def block_bytes(nbytes: int) -> int:
     return -(-nbytes // step) * step
 
 
-def _new_block(size: int) -> Block:
+def _new_block(size: int, nbytes: int) -> Block:
+    """Fresh memory, of which so many bytes are used at first."""
     memory = np.empty(size + ALIGNMENT, np.uint8)
-    return Block(memory, -memory.ctypes.data % ALIGNMENT)
+    address = int(memory.ctypes.data)
+    offset = -address % ALIGNMENT
+    if size >= HUGE_BYTES:
+        _end_huge_pages(address, address + offset + nbytes, address + memory.nbytes)
+    return Block(memory, offset)
+
+
+def _end_huge_pages(first: int, used: int, end: int) -> None:
+    """Have small pages from the last huge one on that is not filled: it would be memory as a whole."""
+    import mmap
+
+    start, end = used // HUGE_BYTES * HUGE_BYTES, end // _PAGE_BYTES * _PAGE_BYTES
+    if first <= start < end and hasattr(mmap, "MADV_NOHUGEPAGE"):
+        room = ctypes.c_size_t(end - start)
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), room, mmap.MADV_NOHUGEPAGE)
 
 
 def _known_limit() -> int:
