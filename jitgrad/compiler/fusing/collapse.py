@@ -27,11 +27,13 @@ def collapse_axes(group: Group, plan: Plan, by_row: bool = False) -> tuple[Group
             blocks[-1].append(axis)
         else:
             blocks.append([axis])
+    if len(blocks) == len(group.axes):
+        return group, tuple((c,) for c in group.axes)
     renamed: dict[int | None, int | None] = {None: None}
     for number, block in enumerate(blocks):
         renamed.update(dict.fromkeys(block))
         renamed[block[-1]] = number
-    nodes = tuple(replace(p, axes=tuple(renamed[a] for a in p.axes)) for p in group.nodes)
+    nodes = tuple(Placed(p.node, tuple(renamed[a] for a in p.axes)) for p in group.nodes)
     return replace(group, nodes=nodes), tuple(tuple(group.axes[a] for a in block) for block in blocks)
 
 

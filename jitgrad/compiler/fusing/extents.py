@@ -43,7 +43,9 @@ class ExtentClasses:
         for number in numbers:
             for a, b in equal_dims(program, program.instructions[number]):
                 if self._extent(a) == self._extent(b) != 1:
-                    self._parent[self._root(a)] = self._root(b)
+                    above, below = self._root(a), self._root(b)  # what is new goes below, so that trees stay flat
+                    if above != below:
+                        self._parent[below] = above
 
     def _extent(self, dim: Dim) -> int:
         return self._program.specs[dim[0]].known_shape[dim[1]]

@@ -227,7 +227,8 @@ class _Planner:
                 if placed.node.value in needed:
                     kept.append(placed)
                     needed.update(self.cluster.aliases.get(v, v) for v in placed.node.reads)
-            step.replace_nodes(kept[::-1])
+            if len(kept) < len(step.nodes):
+                step.replace_nodes(kept[::-1])
             step.partials = {v: p for v, p in step.partials.items() if v in step.out_axes}
 
     def plan(self) -> Plan:

@@ -22,6 +22,7 @@ class TreeLoop:
     parent: TreeLoop | None
     items: list[TreeLoop | Entry] = field(default_factory=list)
     values: set[int] = field(default_factory=set)  # made somewhere inside
+    is_innermost: bool = True
 
     @property
     def path(self) -> tuple[TreeLoop, ...]:
@@ -63,6 +64,7 @@ def build_loop_tree(group: Group) -> LoopTree:
 class _TreeBuilder:
     def __init__(self, group: Group) -> None:
         self.makers = {p.node.value: p for p in group.nodes}
+        self.order = {v: i for i, v in enumerate(self.makers)}
         self.root = TreeLoop(-1, None)
         self.home: dict[int, TreeLoop] = {}
         self.completes: dict[int, TreeLoop] = {}
@@ -95,16 +97,15 @@ class _TreeBuilder:
                     pending.append(maker)
                 else:
                     far.append(maker)
-        order = {v: i for i, v in enumerate(self.makers)}
-        near.sort(key=lambda p: order[p.node.value])
-        far.sort(key=lambda p: order[p.node.value])
+        near.sort(key=lambda p: self.order[p.node.value])
+        far.sort(key=lambda p: self.order[p.node.value])
         return near, far
 
     def _put(self, placed: Placed, body: TreeLoop) -> None:
         node = placed.node
         entry = Entry(placed)
         reads = {v for v in node.reads if v in self.home}
-        body.items.insert(len(body.items) if _is_innermost(body) else self._after(body, reads), entry)
+        body.items.insert(len(body.items) if body.is_innermost else self._after(body, reads), entry)
         self.home[node.value] = body
         for loop in body.path:
             loop.values.add(node.value)
@@ -121,7 +122,7 @@ class _TreeBuilder:
         else:
             body = self._loop_for(axes, {v})
         entry = Entry(placed, stores=True)
-        if _is_innermost(body):
+        if body.is_innermost:
             body.items.append(entry)
         else:
             body.items.insert(self._after(body, {v}), entry)
@@ -157,6 +158,7 @@ class _TreeBuilder:
             # What is the same for all rows comes before them: behind some, it would keep others out of their loop.
             is_same_for_rows = body is self.root and axis > 0 and not reads
             body.items.insert(0 if is_same_for_rows else len(body.items), latest)
+            body.is_innermost = False
         return latest
 
     def _after(self, body: TreeLoop, reads: set[int]) -> int:
@@ -167,10 +169,6 @@ class _TreeBuilder:
             if made & reads:
                 return position
         return 0
-
-
-def _is_innermost(body: TreeLoop) -> bool:
-    return not any(isinstance(item, TreeLoop) for item in body.items)
 
 
 def outermost_reduced(placed: Placed) -> int | None:

@@ -62,6 +62,8 @@ class Floating:
 
     def real_reads(self, node: Node) -> list[int]:
         """What a node reads once its floating inputs are made on the spot."""
+        if self.nodes.keys().isdisjoint(node.reads):
+            return list(node.reads)
         makers = (node, *(self.nodes[v] for v in self._closure(node)))
         return [v for v in dict.fromkeys(v for n in makers for v in n.reads) if v not in self.nodes]
 
@@ -122,7 +124,8 @@ class Recomputing:
             if any(map(operator.is_not, operands, before)):
                 placed = replace(placed, node=replace(placed.node, operands=operands))
             result.append(placed)
-        draft.replace_nodes(result)
+        if result != draft.nodes:
+            draft.replace_nodes(result)
 
     def _copied(
         self,

@@ -18,6 +18,7 @@ from jitgrad.compiler.fusing.drafts import MOST_WEIGHT, weight_of
 from jitgrad.compiler.fusing.groups import Group, Placed, Plan, Refusal, Rolled, Step
 from jitgrad.compiler.fusing.looptree import TreeLoop, build_loop_tree
 from jitgrad.compiler.fusing.nodes import MAP
+from jitgrad.compiler.loopir.nests import Literal
 from jitgrad.opdef import AxisIndex
 
 MOST_ROWS = 12  # that are in a ring, and that a chunk makes before its first
@@ -97,8 +98,9 @@ class _Rolling:
             maker = self.place.get(self.home.get(v, -1))
             if maker is not None and maker != number and _has_rows(self.steps[maker]):
                 found.setdefault(maker, []).append(v)
+        moved = frozenset[int | Literal]().union(*(p.node.moved for p in reader.nodes))
         for maker in sorted(found, reverse=True):
-            if any(v in p.node.moved for p in reader.nodes for v in found[maker]):
+            if not moved.isdisjoint(found[maker]):
                 yield _Pair(maker, number, tuple(found[maker]))
 
     # -- whether -----------------------------------------------------------------------------------------------------

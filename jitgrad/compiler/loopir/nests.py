@@ -204,6 +204,11 @@ class Loop:
     body: tuple[Statement, ...]
     start: str | None = None
 
+    def with_body(self, body: Sequence[Statement]) -> Loop:
+        """The loop with another body; itself where nothing changed."""
+        changed = tuple(body)
+        return self if changed == self.body else Loop(self.var, self.extent, self.kind, changed, self.start)
+
 
 Statement = Load | Let | Accumulator | Update | Store | Check | Call | Loop
 

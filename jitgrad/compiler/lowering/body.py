@@ -266,6 +266,8 @@ class Lowering:
 
     def read(self, operand: Operand, placed: Placed, body: Body) -> Argument:
         """The value of an operand where a node stands."""
+        if len(operand.leaves) == 1:
+            return self._read_leaf(operand.leaves[0], operand.fill, placed, body)
         choice = find_choice(operand, placed.node.shape)
         if choice is not None and self._can_choose(choice, placed, body):
             return self._read_chosen(choice, operand.fill, placed, body)

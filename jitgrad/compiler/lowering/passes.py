@@ -52,7 +52,7 @@ def _hoisted(body: Sequence[Statement]) -> list[Statement]:
                 else:
                     inside.append(s)
             result += before
-            statement = replace(statement, body=tuple(inside))
+            statement = statement.with_body(inside)
         result.append(statement)
     return result
 
@@ -76,12 +76,14 @@ def _reciprocal(body: Sequence[Statement]) -> list[Statement]:
                 result += factors
             else:
                 inner = _reciprocal(statement.body)
-            statement = replace(statement, body=tuple(inner))
+            statement = statement.with_body(inner)
         result.append(statement)
     return result
 
 
-def _rewritten(loop: Loop) -> tuple[list[Statement], list[Statement]]:
+def _rewritten(loop: Loop) -> tuple[list[Statement], Sequence[Statement]]:
+    if not any(isinstance(s, Let) and s.op == "divide" for s in loop.body):
+        return [], loop.body
     variant = {loop.var, *_defined(loop.body)}
     factors: dict[Argument, list[Let]] = {}
     inner: list[Statement] = []

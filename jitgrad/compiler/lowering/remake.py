@@ -34,6 +34,8 @@ def remake_cheap_values(kernel: Kernel) -> Kernel:
     inputs = {b.name for b in kernel.buffers if b.role == "in"}
     counts = Counter((type(s), s.buffer) for s in statements(kernel.body) if isinstance(s, Load | Store))
     once = {name for name in rows if counts[Store, name] == 1}
+    if not once:
+        return kernel
     remaking = _Remaking(once, inputs, counts)
     body = remaking.body(kernel.body)
     if not remaking.remade:
@@ -51,7 +53,7 @@ class _Remaking:
 
     def body(self, body: Sequence[Statement]) -> list[Statement]:
         """The body with rows remade between its own loops, and inside them."""
-        result = [replace(s, body=tuple(self.body(s.body))) if isinstance(s, Loop) else s for s in body]
+        result = [s.with_body(self.body(s.body)) if isinstance(s, Loop) else s for s in body]
         for position, maker in enumerate(result):
             if isinstance(maker, Loop) and maker.kind == VECTOR:
                 for store in [s for s in maker.body if isinstance(s, Store) and s.buffer in self.rows]:
