@@ -254,8 +254,12 @@ class MemoryEmitter(PlaceEmitter):
 
     def _is_reread(self, store: Store) -> bool:
         """Whether a row of several is written that the kernel reads: sums over an outer axis."""
-        loaded = any(isinstance(s, Load) and s.buffer == store.buffer for s in statements(self.kernel.body))
-        return loaded and len(store.index.terms) > 1
+        return len(store.index.terms) > 1 and store.buffer in self._loaded
+
+    @functools.cached_property
+    def _loaded(self) -> set[str]:
+        """The buffers that the kernel reads."""
+        return {s.buffer for s in statements(self.kernel.body) if isinstance(s, Load)}
 
     def _store_first(self, raw: ir.Value, address: ir.Value, store: Store, count: ir.Value, mask: ir.Value) -> None:
         """Store the first ``count`` lanes: all at once, or in pieces of half as many lanes each.
