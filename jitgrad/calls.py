@@ -25,7 +25,7 @@ from jitgrad.foreseeing import Foreseen, Foreseer
 from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Tensor, default_graph
 from jitgrad.keys import frozen
-from jitgrad.running import Runner
+from jitgrad.running import Followed, Runner
 from jitgrad.scopes import jit_scope
 from jitgrad.seen import Fixed, Form, Seen
 from jitgrad.sources import function_name, source_text, user_source
@@ -262,11 +262,11 @@ class Calls:
         model = self._model_of(kind)
         if model is not None and not config.verify:
             foreseen = model.foreseer.trace(call.leaves)
-            runner = None if foreseen is None else _followed(model, foreseen)
+            runner = None if foreseen is None else _foreseen(model, foreseen, call)
             if foreseen is not None and runner is not None:
                 return runner, foreseen.results
         traced = self._trace(call, call.leaves, None if model is None else model.follower)
-        runner = _followed(model, traced) if model is not None and traced.follower.is_whole else None
+        runner = _followed(model, traced, call) if model is not None and traced.follower.is_whole else None
         is_plain = model is not None and pytree.is_plain(call.structure)
         if model is not None and is_plain and config.verify:
             model.foreseer.check(call.leaves, tuple(call.statics.values()), partial(self._trace, call), traced)
@@ -392,8 +392,14 @@ class Calls:
         )
 
 
-def _followed(model: _Model, traced: Traced | Foreseen) -> Runner | None:
-    return model.runner.followed_by(traced.follower, traced.outputs, traced.feeds)
+def _foreseen(model: _Model, foreseen: Foreseen, call: _Call) -> Runner | None:
+    if foreseen.bound is None:
+        return _followed(model, foreseen, call)
+    return model.runner.foretold_by(foreseen, foreseen.bound, foreseen.specs)
+
+
+def _followed(model: _Model, trace: Followed, call: _Call) -> Runner | None:
+    return model.runner.followed_by(trace, partial(model.foreseer.outlook, call.leaves))
 
 
 def _key_of_arrays(args: tuple[Any, ...]) -> tuple[Any, ...] | None:

@@ -13,14 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from jitgrad import recording
-from jitgrad.compiler import bind_beside, bind_program
+from jitgrad.compiler import bind_beside, bind_foretold, bind_program
 from jitgrad.compiler.calling.entries import Output, Run
-from jitgrad.compiler.calling.patterns import Array
-from jitgrad.compiler.calling.unbox import pack_arguments, unboxer
+from jitgrad.compiler.calling.unbox import unboxer
 from jitgrad.compiler.driver.loop_layout import MEMORY_STATUS
 from jitgrad.compiler.driver.pools import Arena, arena_for, outputs
 from jitgrad.compiler.driver.runtime import runtime
-from jitgrad.compiler.freezing.bind import BoundCluster, Spec
+from jitgrad.compiler.freezing.bind import ArraySpec, BoundCluster
 from jitgrad.compiler.freezing.plans import BoundOp, BoundProgram
 from jitgrad.compiler.machine.kernels import statistics
 from jitgrad.config import get_num_threads
@@ -31,6 +30,8 @@ from jitgrad.spec import TensorSpec
 
 if TYPE_CHECKING:
     from jitgrad.compiler.explain import Explanation
+    from jitgrad.compiler.freezing.beside import Bound
+    from jitgrad.compiler.freezing.foretelling import Foretold
     from jitgrad.compiler.likeness import Extents
     from jitgrad.compiler.stages import Compiled
 
@@ -82,15 +83,11 @@ class _ClusterCall:
         self.outputs = bound.outputs + tuple(v for v, _, _ in bound.copied)
         self._workers = bound.workers
         self._takers = [outputs.taker(shape, dtype) for dtype, shape in bound.out_specs]
-        arguments = [
-            Array(slot, dtype, shape) for slot, (dtype, shape) in enumerate(bound.in_specs + bound.out_specs)
-        ]
-        self._arguments = pack_arguments(arguments)
-        self._arguments_address = self._arguments.address
+        self._steps_address, self._arguments_address = bound.addresses
         self._copied = [(place, shape) for _, place, shape in bound.copied]
-        self._steps_address = bound.steps.ctypes.data
         self._nsteps = len(bound.steps)
-        self._release = int(self._nsteps > _SHORT_RUN or bool((bound.steps[:, 3] > 1).any()) or bound.has_loops)
+        is_short = self._nsteps <= _SHORT_RUN and max(bound.steps[:, 3].tolist(), default=0) <= 1
+        self._release = int(not is_short or bound.has_loops)
         self._frames: list[_Frame] = []
         self._unbox = unboxer()
         self._run = runtime().run_steps
@@ -174,12 +171,13 @@ class _ClusterCall:
         """A frame on an arena, whose table has so many words of room behind the status."""
         nslots = self.bound.nslots
         table = np.zeros(nslots + 1 + room, np.int64)  # the word behind the slots is the status itself
-        for slot, offset in self.bound.temporaries:
-            table[slot] = arena.address + offset
-        table[nslots - 1] = table.ctypes.data + table.itemsize * nslots
-        return _Frame(table, table.ctypes.data, arena)
+        place, start = table.ctypes.data, arena.address
+        table[nslots - 1 - len(self.bound.temporaries) : nslots] = [
+            *[start + offset for _, offset in self.bound.temporaries], place + table.itemsize * nslots
+        ]  # fmt: skip
+        return _Frame(table, place, arena)
 
-    def as_run(self, inputs: Sequence[tuple[int, Spec]], wanted: Sequence[int]) -> Run | None:
+    def as_run(self, inputs: Sequence[tuple[int, ArraySpec]], wanted: Sequence[int]) -> Run | None:
         """A program of these inputs and outputs as machine code runs it, on a frame of its own; None where an output is
         made but not wanted.
 
@@ -270,28 +268,27 @@ def _located(executable: Executable | None, step: BoundOp, error: Exception) -> 
 class Executable:
     """Calls with arrays of the program's inputs; gives new arrays of its outputs.
 
-    ``inputs`` are those of the program, with their specs; ``source`` gives the program itself.
+    ``inputs`` are the values that are the program's inputs, ``specs`` gives theirs, ``source`` the program itself;
+    ``like`` has the same steps for other shapes.
     """
 
     def __init__(
-        self, bound: BoundProgram, inputs: Mapping[int, TensorSpec], source: Callable[[], Program], stats: Stats
-    ) -> None:
+        self, bound: BoundProgram, inputs: Sequence[int], specs: Callable[[], Sequence[TensorSpec]],
+        source: Callable[[], Program], stats: Stats, like: Executable | None = None,
+    ) -> None:  # fmt: skip
         self.bound = bound
-        self._inputs = inputs
+        self.inputs = tuple(inputs)
+        self._specs = specs
         self._source = source
         self.stats = stats
         self._steps = [self._step(number, step) for number, step in enumerate(bound.steps)]
-        self._whole = self._as_one_call()
+        known: _Step | None = None if like is None else like._whole
+        self._whole: _Step | None = self._as_one_call() if known is None else (*known[:2], self._steps[0][2])
 
     @functools.cached_property
     def source(self) -> Program:
         """The program before all stages."""
         return self._source()
-
-    @property
-    def inputs(self) -> tuple[int, ...]:
-        """The values that are the program's inputs."""
-        return tuple(self._inputs)
 
     @functools.cached_property
     def compiled(self) -> Compiled:
@@ -318,7 +315,7 @@ class Executable:
             made = call([arrays[k] for k in inputs])
             return [made[k] for k in outs]
         values: list[Any] = [None] * self.bound.nvalues
-        for v, array in zip(self._inputs, arrays, strict=True):
+        for v, array in zip(self.inputs, arrays, strict=True):
             values[v] = array
         for (inputs, outs, call), dead in zip(self._steps, self._dead, strict=True):
             results = call([values[v] for v in inputs])
@@ -336,9 +333,9 @@ class Executable:
         if len(self._steps) != 1:
             return None
         _, outs, call = self._steps[0]
-        if not isinstance(call, _ClusterCall) or not {*self._inputs, *outs}.issuperset(self.bound.outputs):
+        if not isinstance(call, _ClusterCall) or not {*self.inputs, *outs}.issuperset(self.bound.outputs):
             return None
-        inputs = [(v, (spec.dtype, spec.known_shape)) for v, spec in self._inputs.items()]
+        inputs = [(v, (spec.dtype, spec.known_shape)) for v, spec in zip(self.inputs, self._specs(), strict=True)]
         return call.as_run(inputs, self.bound.outputs)
 
     def _as_one_call(self) -> _Step | None:
@@ -349,7 +346,7 @@ class Executable:
         wanted = self.bound.outputs
         if len(set(wanted)) != len(wanted) or not set(wanted) <= set(outs):
             return None
-        given, made = ({v: k for k, v in enumerate(values)} for values in (self._inputs, outs))
+        given, made = ({v: k for k, v in enumerate(values)} for values in (self.inputs, outs))
         return tuple([given[v] for v in inputs]), tuple([made[v] for v in wanted]), call
 
     def _step(self, number: int, step: BoundCluster | BoundOp) -> _Step:
@@ -403,23 +400,31 @@ def make_executable(program: Program) -> Executable:
     """Compile a program and bind it; ``interpret(program, feeds)`` is what it means."""
     count = _Count()
     bound = bind_program(program)
-    return Executable(
-        bound, {v: program.specs[v] for v in program.inputs}, lambda: program, count.stats(bound.kernels)
-    )
+    specs = [program.specs[v] for v in program.inputs]
+    return Executable(bound, program.inputs, lambda: specs, lambda: program, count.stats(bound.kernels))
 
 
 def executable_beside(
     other: Executable, specs: Sequence[TensorSpec], extents: Extents, numbers: Mapping[int, Any],
-    source: Callable[[], Program],
+    source: Callable[[], Program], foretold: Foretold | None = None,
 ) -> Executable | None:  # fmt: skip
     """The executable of a program like another's, for inputs of these ``specs``, before the program itself is made, see
     compiler/freezing/beside.py; None where its plan does not follow from the other's.
     """
     count, likeness = _Count(), other.bound.likeness
-    bound = bind_beside(likeness, extents, numbers, source) if likeness is not None else None
+    bound = bind_beside(likeness, extents, numbers, source, foretold) if likeness is not None else None
     if bound is None:
         return None
-    return Executable(bound, dict(zip(other.inputs, specs, strict=True)), source, count.stats(bound.kernels))
+    return Executable(bound, other.inputs, lambda: specs, source, count.stats(bound.kernels))
+
+
+def executable_foretold(
+    other: Executable, specs: Callable[[], Sequence[TensorSpec]], bound: Bound, source: Callable[[], Program],
+    frozen: Callable[[], Any],
+) -> Executable:  # fmt: skip
+    """The same where a formula of extents has given what binds it; ``frozen`` gives the plan."""
+    made = bind_foretold(bound, source, frozen)
+    return Executable(made, other.inputs, specs, source, Stats(made.kernels), other)
 
 
 class _Count:

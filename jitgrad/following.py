@@ -25,7 +25,7 @@ from jitgrad.graph import GRADIENT_RULE, Graph, Operation, PromisedOperation, Te
 from jitgrad.keys import frozen
 from jitgrad.opdef import Control, OpDef
 from jitgrad.program import Instruction, Origin, Program
-from jitgrad.sources import Source, operation_text, user_source
+from jitgrad.sources import Source, operation_text
 from jitgrad.spec import DType, TensorSpec
 
 Place = tuple[int, int]
@@ -37,13 +37,13 @@ _LEAST, _MOST = 0.25, 2.8  # no rule makes such numbers of extents above 64: the
 class PromisedTensors(Sequence[Tensor]):
     """Tensors of known shapes at some places of a graph, whose operations are made when somebody looks at one."""
 
-    def __init__(self, graph: Graph, places: Sequence[Place]) -> None:
-        self.places = tuple(places)
-        self._graph = graph
+    def __init__(self, operations: Callable[[], Sequence[Operation]], places: tuple[Place, ...]) -> None:
+        self.places = places
+        self._operations = operations
 
     @functools.cached_property
     def _tensors(self) -> tuple[Tensor, ...]:
-        operations = self._graph.operations
+        operations = self._operations()
         return tuple([operations[number].outputs[index] for number, index in self.places])
 
     def __len__(self) -> int:
@@ -181,7 +181,7 @@ class Follower:
                 raise UnlikeError
             walk = model.walks[number]
             self._compare(first)
-            self._check_walk(model.part(number))
+            _check_shapes(model.part(number), self.extents.shape)
         except UnlikeError:
             self.stop()
             return None
@@ -302,16 +302,6 @@ class Follower:
             raise UnlikeError
         return found
 
-    def _check_walk(self, part: _Part) -> None:
-        """UnlikeError where a copy would not be what the walk makes."""
-        shape = self.extents.shape
-        for old in part.shapes:
-            shape(old)
-        for row, inputs in part.checked:
-            params = _copied_params(row, shape, row.number)
-            specs = tuple([TensorSpec(shape(extents), dtype) for extents, dtype, _ in row.outputs])
-            if row.opdef.infer(tuple([TensorSpec(shape(old), dtype) for old, dtype in inputs]), params) != specs:
-                raise UnlikeError
 
     def _promise(self, part: _Part, walk: Walk) -> None:
         """Append the operations of a walk, of which those that it gives are there from now on."""
@@ -378,24 +368,29 @@ class Follower:
         assert self._followed is not None
         return self.numbers.get(place, self._followed[place].number)
 
-    def relate(self, model: Follower, feeds: Mapping[int, Shape]) -> None:
+    @property
+    def obeys_registered_rules(self) -> bool:
+        """Whether the user has given rules for operations of this graph."""
+        return bool(registered_rules) and any(row.opdef.name in registered_rules for row in self.whole.rows)
+
+    def check_shapes(self, shape: Callable[[Shape], Any]) -> None:
+        """UnlikeError where other shapes do not follow from one another as those of this graph, for which they stand;
+        their extents may be symbols.
+        """
+        _check_shapes(self.whole, shape)
+
+    def relate(self, model: Follower, feeds: Mapping[int, Shape], here: Source) -> None:
         """Take the extents of a model's operations for those of this graph, by the shapes of placeholders; and the line
         that calls for the one that called.
         """
-        here = user_source()
         for number, shape in feeds.items():
             row = model.whole.rows[number]
             self._sources[row.source] = here
             self.extents.enter(row.outputs[0][0], shape)
 
     def foretell(self, model: Follower, numbers: Mapping[int, Any]) -> None:
-        """Promise the operations of a model, with the extents that were related and these numbers of constants.
-        UnlikeError where some shape does not follow.
-        """
+        """Promise the operations of a model, with the extents that were related and these numbers of constants."""
         part = model.whole
-        if registered_rules and any(row.opdef.name in registered_rules for row in part.rows):
-            raise UnlikeError
-        self._check_walk(part)
         self.numbers = dict(numbers)
         self.graph.close_like(model.graph)
         self._promise_part(part, 0, ())
@@ -443,6 +438,17 @@ def _copied_params(row: _Row, shape: Callable[[Shape], Shape], number: Any) -> M
     if array is not None:
         return {**params, "value": splat(number, shape(array.shape), array.dtype)}
     return {**params, **{name: shape(old) for name, old in compared.shapes}}
+
+
+def _check_shapes(part: _Part, shape: Callable[[Shape], Any]) -> None:
+    """UnlikeError where a copy for other shapes would not be what a walk makes."""
+    for old in part.shapes:
+        shape(old)
+    for row, inputs in part.checked:
+        params = _copied_params(row, shape, row.number)
+        specs = tuple([TensorSpec(shape(extents), dtype) for extents, dtype, _ in row.outputs])
+        if row.opdef.infer(tuple([TensorSpec(shape(old), dtype) for old, dtype in inputs]), params) != specs:
+            raise UnlikeError
 
 
 def _part_of(rows: Sequence[_Row], first: int) -> _Part:

@@ -13,18 +13,27 @@ all the same, and must do what was foreseen.
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from jitgrad.compiler.likeness import EXACT, Extents, UnlikeError
+from jitgrad.compiler.freezing.beside import Bound
+from jitgrad.compiler.likeness import EXACT, Shape, UnlikeError
+from jitgrad.compiler.symbols import Symbol
 from jitgrad.config import Settings, config
 from jitgrad.eagerness import local
 from jitgrad.errors import CompileError
-from jitgrad.following import Follower, PromisedTensors
-from jitgrad.trace import LeafKey, Results, Static, Trace, Traced
+from jitgrad.following import Follower, Place, PromisedTensors
+from jitgrad.forking import wait_for_when_forking
+from jitgrad.graph import Operation
+from jitgrad.running import Outlook
+from jitgrad.sources import Source, user_source
+from jitgrad.spec import TensorSpec
+from jitgrad.trace import LeafKey, Results, Static, Trace, Traced, weak_types
 
 if TYPE_CHECKING:
     from jitgrad.constancy import Constancy
@@ -52,22 +61,62 @@ class Count(NamedTuple):
 
     def value(self, extents: Mapping[int, int], dtype: np.dtype[Any]) -> Any:
         """The number for the extents that stand for those named here; UnlikeError where there is none."""
-        count = self.factor
+        count: Any = self.factor
         for extent, power in self.powers:
-            count *= extents[extent] ** power
+            for _ in range(power):
+                count *= extents[extent]
         count -= self.less
         if count <= EXACT:
             raise UnlikeError
-        return np.asarray(1 / count if self.is_inverse else count, dtype)
+        make = _inverse_in(dtype) if self.is_inverse else _number_in(dtype)
+        return count.computed(make) if type(count) is Symbol else make(count)
 
 
-class Foreseen(NamedTuple):
-    """What a call does that was not traced, as `Traced`."""
+@functools.lru_cache
+def _number_in(dtype: np.dtype[Any]) -> Callable[[Any], Any]:
+    return lambda count: np.asarray(count, dtype)
 
-    outputs: PromisedTensors
-    feeds: PromisedTensors
-    results: Results
-    follower: Follower
+
+@functools.lru_cache
+def _inverse_in(dtype: np.dtype[Any]) -> Callable[[Any], Any]:
+    return lambda count: np.asarray(1 / count, dtype)
+
+
+_looking = threading.RLock()  # held while a trace is made that somebody looks at
+wait_for_when_forking(_looking)
+
+
+class Foreseen:
+    """What a call does that was not traced, as `Traced`; and what binds it, if a formula has given that."""
+
+    def __init__(
+        self, leaves: Sequence[LeafKey], results: Results, places: tuple[Place, ...], feeds: tuple[Place, ...],
+        follow: Callable[[], Follower], bound: Bound | None = None,
+    ) -> None:  # fmt: skip
+        self._leaves = leaves
+        self.results = results
+        self.outputs = PromisedTensors(self._operations, places)
+        self.feeds = PromisedTensors(self._operations, feeds)
+        self.bound = bound
+        self._follow = follow
+
+    @property
+    def follower(self) -> Follower:
+        """That of its graph, made when somebody looks."""
+        with _looking:
+            return self._follower
+
+    @functools.cached_property
+    def _follower(self) -> Follower:
+        return self._follow()
+
+    def specs(self) -> list[TensorSpec]:
+        """Those of the arrays."""
+        keys = [key for key in self._leaves if not isinstance(key, Static)]
+        return [TensorSpec(key[1], key[0]) if type(key) is tuple else TensorSpec((), weak_types[key]) for key in keys]
+
+    def _operations(self) -> Sequence[Operation]:
+        return self.follower.graph.operations
 
 
 class _Trial(NamedTuple):
@@ -82,7 +131,7 @@ class _Known(NamedTuple):
 
     constancy: Constancy
     settings: Settings
-    counts: Mapping[int, tuple[Count, np.dtype[Any]]]
+    outlook: Outlook
 
 
 class Foreseer:
@@ -93,7 +142,9 @@ class Foreseer:
         self._model = model
         self._followed = Counter[Order]()
         self._known: dict[Order, _Known] = {}
+        self._where: dict[int, tuple[int, int]] | None = None
         self._numbers = tuple([op.id for op in model.inputs])
+        self._feeds = tuple([(number, 0) for number in self._numbers])
         self._places = tuple([(t.op.id, t.value_index) for t in model.outputs])
 
     def note_followed(self, leaves: Sequence[LeafKey], statics: Sequence[Any], probe: Probe) -> None:
@@ -116,28 +167,57 @@ class Foreseer:
         """The trace of a call; None where it cannot be foreseen."""
         if not self._known or local.tapes:
             return None
-        model, graph = self._model, Trace()
-        follower = graph.follower = Follower(graph, None)
+        extents = self._extents(leaves)
+        known = self._known.get(_by_size(extents))
+        if known is None or known.settings is not config.settings or not known.constancy.holds():
+            return None
+        model, outlook = self._model, known.outlook
+        if model.follower.obeys_registered_rules:
+            return None
+        follow = functools.partial(self._foretold, leaves, outlook, user_source())
+        if outlook.foretold is not None:
+            bound = outlook.foretold.find([extents[n] for n in outlook.foretold.extents])
+            if bound is not None:
+                return Foreseen(leaves, model.results, self._places, self._feeds, follow, bound)
         try:
-            follower.relate(model.follower, dict(zip(self._numbers, _shapes(leaves), strict=True)))
-            extents = follower.extents.large
-            known = self._known.get(_by_size(extents))
-            if known is None or known.settings is not config.settings or not known.constancy.holds():
-                return None
-            numbers = {n: count.value(extents, dtype) for n, (count, dtype) in known.counts.items()}
-            follower.foretell(model.follower, numbers)
+            follower = follow()
         except UnlikeError:
             return None
-        feeds = PromisedTensors(graph, [(number, 0) for number in self._numbers])
-        return Foreseen(PromisedTensors(graph, self._places), feeds, model.results, follower)
+        return Foreseen(leaves, model.results, self._places, self._feeds, lambda: follower)
+
+    def outlook(self, leaves: Sequence[LeafKey]) -> Outlook | None:
+        """What is known of calls like one."""
+        known = self._known.get(_by_size(self._extents(leaves)))
+        return known.outlook if known is not None and known.settings is config.settings else None
+
+    def _foretold(self, leaves: Sequence[LeafKey], outlook: Outlook, here: Source) -> Follower:
+        """What follows the model in the trace of a call; UnlikeError where that is not known."""
+        model, graph = self._model.follower, Trace()
+        follower = graph.follower = Follower(graph, None)
+        follower.relate(model, dict(zip(self._numbers, _shapes(leaves), strict=True)), here)
+        follower.foretell(model, outlook.numbers(follower.extents.large))
+        return follower
+
+    def _extents(self, leaves: Sequence[LeafKey]) -> dict[int, int]:
+        """The extents of a call of the model's kind, by those of the model."""
+        if self._where is None:
+            self._where = self._located(leaves)
+        return {n: leaves[leaf][1][axis] for n, (leaf, axis) in self._where.items()}
+
+    def _located(self, leaves: Sequence[LeafKey]) -> dict[int, tuple[int, int]]:
+        """The large extents of the model, each with a leaf and an axis that have it, in all calls of its kind."""
+        found: dict[int, tuple[int, int]] = {}
+        arrays = [leaf for leaf, key in enumerate(leaves) if not isinstance(key, Static)]
+        for leaf, op in zip(arrays, self._model.inputs, strict=True):
+            for axis, n in enumerate(op.outputs[0].spec.known_shape):
+                if n > EXACT:
+                    found.setdefault(n, (leaf, axis))
+        return found
 
     # -- trying the function -------------------------------------------------------------------------------------------
 
     def _order(self, leaves: Sequence[LeafKey]) -> Order:
-        extents = Extents()
-        for op, shape in zip(self._model.inputs, _shapes(leaves), strict=True):
-            extents.enter(op.outputs[0].shape, shape)
-        return _by_size(extents.large)
+        return _by_size(self._extents(leaves))
 
     def _try(self, order: Order, leaves: Sequence[LeafKey], statics: Sequence[Any], probe: Probe) -> None:
         from jitgrad.constancy import constancy_of
@@ -165,7 +245,7 @@ class Foreseer:
             values = [trial.follower.number_of(number) for trial in trials[:2]] if row.number is not None else []
             if any(value.tobytes() != row.number.tobytes() for value in values):
                 counts[number] = _count_of([*values, row.number], trials), row.number.dtype
-        return _Known(constancy, settings, counts)
+        return _Known(constancy, settings, Outlook(functools.partial(_counted, model.follower, counts)))
 
     def _trial(
         self, leaves: Sequence[LeafKey], shapes: Sequence[tuple[int, ...]], order: Order, others: Sequence[int],
@@ -183,6 +263,20 @@ class Foreseer:
         if not is_like or (results.slots, results.structure) != (before.slots, before.structure):
             raise UnlikeError
         return _Trial(there, traced.follower)
+
+
+def _counted(
+    model: Follower, counts: Mapping[int, tuple[Count, np.dtype[Any]]], extents: Mapping[int, Any]
+) -> Mapping[int, Any]:  # fmt: skip
+    """The numbers for extents that stand for those of a model; UnlikeError where shapes do not follow from these."""
+
+    def shape(a: Shape) -> Any:
+        if not all(n <= EXACT or n in extents for n in a):
+            raise UnlikeError
+        return tuple([n if n <= EXACT else extents[n] for n in a])
+
+    model.check_shapes(shape)
+    return {n: count.value(extents, dtype) for n, (count, dtype) in counts.items()}
 
 
 def _by_size(extents: Mapping[int, int]) -> Order:

@@ -4,6 +4,7 @@ functions share it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import threading
@@ -11,15 +12,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from jitgrad import recording
 from jitgrad.collecting import collection_paused
+from jitgrad.compiler.freezing.beside import Bound, plan_beside
+from jitgrad.compiler.freezing.foretelling import CountedNumbers, Foretold
+from jitgrad.compiler.likeness import UnlikeError
 from jitgrad.compiler.machine.firsts import first_calls
 from jitgrad.config import config
-from jitgrad.executable import Executable, executable_beside, make_executable
+from jitgrad.executable import Executable, executable_beside, executable_foretold, make_executable
 from jitgrad.following import Follower, PromisedTensors
 from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Operation, Tensor
@@ -100,6 +104,14 @@ class Stage:
         made = self.beside.executable(specs, source) if self.beside is not None else None
         return make_executable(source()) if made is None else made
 
+    def bind(
+        self, other: Executable, bound: Bound, specs: Callable[[], Sequence[TensorSpec]], plan: Callable[[], Any]
+    ) -> None:  # fmt: skip
+        """Have an executable like another's, as a formula has bound it; ``specs`` gives those of the arrays, ``plan``
+        its plan.
+        """
+        self._executables[()] = executable_foretold(other, specs, bound, lambda: self._fixed_program, plan)
+
     def as_run(self, arrays: Sequence[Any]) -> Any:
         """How machine code runs feeds like these arrays without Python; None where it cannot, or where shapes vary."""
         return self.executable(arrays).as_run if self._is_fixed else None
@@ -147,25 +159,81 @@ def _keep(table: dict[Any, Any], key: Any, value: Any) -> None:
         del table[next(iter(table))]
 
 
+class Outlook:
+    """What a function does for other shapes, where that is known: ``numbers`` gives the numbers of constants that
+    follow from extents, by operation, as `CountedNumbers`; and how its programs are bound, once one was.
+    """
+
+    def __init__(self, numbers: CountedNumbers) -> None:
+        self.numbers = numbers
+        self.foretold: Foretold | None = None
+
+    def tell(self, known: Executable, numbers: Sequence[int]) -> Foretold | None:
+        """How programs like that of an executable, whose instructions are operations of these numbers, are bound."""
+        likeness = known.bound.likeness
+        if self.foretold is None and likeness is not None:
+            with contextlib.suppress(UnlikeError, KeyError):
+                self.foretold = Foretold(likeness, partial(_by_instruction, self.numbers, numbers))
+        return self.foretold
+
+
+def _by_instruction(
+    counted: CountedNumbers, numbers: Sequence[int], extents: Mapping[int, Any]
+) -> Mapping[int, Any]:  # fmt: skip
+    found = counted(extents)
+    return {k: found[n] for k, n in enumerate(numbers) if n in found}
+
+
+class Followed(Protocol):
+    """A trace that is like another: its follower, and its tensors."""
+
+    @property
+    def follower(self) -> Follower:
+        """What knows how it follows."""
+
+    @property
+    def outputs(self) -> Sequence[Tensor]:
+        """What the function gives."""
+
+    @property
+    def feeds(self) -> Sequence[Tensor]:
+        """What stands for the arrays."""
+
+
 @dataclass(frozen=True, eq=False)
 class _Beside:
     """The stage that another one follows, and how; ``numbers`` are those of its operations, one per instruction."""
 
     model: Stage
-    follower: Follower
+    trace: Followed
     numbers: tuple[int, ...]
+    outlook: Callable[[], Outlook | None] | None = None
 
     def program(self, specs: tuple[TensorSpec, ...]) -> Program:
         """The program of the stage that follows."""
-        return self.follower.program_like(self.model.program([t.spec for t in self.model.feeds]), self.numbers, specs)
+        model = self.model.program([t.spec for t in self.model.feeds])
+        return self.trace.follower.program_like(model, self.numbers, specs)
 
     def executable(self, specs: tuple[TensorSpec, ...], source: Callable[[], Program]) -> Executable | None:
         """Its executable, where that follows from the model's; ``source`` gives its program."""
-        follower, known = self.follower, self.model.executables()
+        follower, known = self.trace.follower, self.model.executables()
         if not known or follower.has_other_arrays:
             return None
-        changed = {k: follower.numbers[n] for k, n in enumerate(self.numbers) if n in follower.numbers}
-        return executable_beside(known[0], specs, follower.extents, changed, source)
+        outlook = self.outlook() if self.outlook is not None else None
+        foretold = outlook.tell(known[0], self.numbers) if outlook is not None else None
+        return executable_beside(known[0], specs, follower.extents, self._changed, source, foretold)
+
+    @property
+    def _changed(self) -> Mapping[int, Any]:
+        """The numbers of constants that differ, by instruction."""
+        changed = self.trace.follower.numbers
+        return {k: changed[n] for k, n in enumerate(self.numbers) if n in changed}
+
+    def plan(self) -> Any:
+        """Its plan, frozen step by step."""
+        likeness = self.model.executables()[0].bound.likeness
+        assert likeness is not None
+        return plan_beside(likeness, self.trace.follower.extents, self._changed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,18 +290,28 @@ class Runner:
     def _may_draw(self) -> bool:
         return any(op.opdef.stateful or isinstance(op.opdef.kind, Control) for op in self.operations)
 
-    def followed_by(self, follower: Follower, fetches: Sequence[Tensor], feeds: Sequence[Tensor]) -> Runner | None:
-        """What runs the same of a graph that is like this one's in all but extents and numbers; None where that does
-        not follow from this.
+    def followed_by(self, trace: Followed, outlook: Callable[[], Outlook | None] | None) -> Runner | None:
+        """What runs the same of a trace that is like this one's in all but extents and numbers; None where that does
+        not follow from this. ``outlook`` gives what is known of others by the time that it first runs.
         """
-        stage = self._only
+        stage, fetches, feeds = self._only, trace.outputs, trace.feeds
         if stage is None or stage.targets or not _are_alike(self.fetches, fetches) or not _are_alike(self.feeds, feeds):
             return None
         if self._numbers is None:
             return None
         made = Stage(fetches, feeds, name=stage.name)
-        made.beside = _Beside(stage, follower, self._numbers)
+        made.beside = _Beside(stage, trace, self._numbers, outlook)
         return Runner(fetches, feeds, (), stage.name, self.streams, made)
+
+    def foretold_by(self, trace: Followed, bound: Bound, specs: Callable[[], Sequence[TensorSpec]]) -> Runner:
+        """The same where a formula of extents has given what binds it; ``specs`` gives those of the arrays."""
+        stage, numbers = self._only, self._numbers
+        assert stage is not None
+        assert numbers is not None
+        made = Stage(trace.outputs, trace.feeds, name=stage.name)
+        made.beside = _Beside(stage, trace, numbers)
+        made.bind(stage.executables()[0], bound, specs, made.beside.plan)
+        return Runner(trace.outputs, trace.feeds, (), stage.name, self.streams, made)
 
     @property
     def is_followed(self) -> bool:

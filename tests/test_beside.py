@@ -263,21 +263,30 @@ FORMULAS = [name for name in WHOLE if name not in (*NOT_FOLLOWED, "columns", "co
 def compared(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The numbers of what was bound by a formula, each compared with what binds the plan that is frozen."""
     found: list[Any] = []
-    by_formula = beside_module.bound_by_formula
+    by_formula, foretold_by = beside_module.bound_by_formula, running.Runner.foretold_by
+
+    def compare(bound: Any, frozen: Any) -> None:
+        family, numbers = bound
+        addresses = dict.fromkeys(family.kernels, 0)
+        made = plans_module.bind_numbers(family, numbers, addresses)
+        assert (made.nvalues, made.outputs) == frozen[:2] and len(made.steps) == len(frozen[2:])
+        for step, like in zip(made.steps, frozen[2:], strict=True):
+            assert is_bound_alike(step, like, addresses)
+        found.append(numbers)
 
     def compared(template: Any, extents: Any, changed: Any) -> Any:
         bound = by_formula(template, extents, changed)
         if bound is not None:
-            family, numbers = bound
-            frozen, addresses = beside_module._frozen(template, extents, changed), dict.fromkeys(family.kernels, 0)
-            made = plans_module.bind_numbers(family, numbers, addresses)
-            assert (made.nvalues, made.outputs) == frozen[:2] and len(made.steps) == len(frozen[2:])
-            for step, like in zip(made.steps, frozen[2:], strict=True):
-                assert is_bound_alike(step, like, addresses)
-            found.append(numbers)
+            compare(bound, beside_module._frozen(template, extents, changed))
         return bound
 
+    def compared_foretold(self: Any, trace: Any, bound: Any, specs: Any) -> Any:
+        runner = foretold_by(self, trace, bound, specs)
+        compare(bound, runner._only.beside.plan())
+        return runner
+
     monkeypatch.setattr(beside_module, "bound_by_formula", compared)
+    monkeypatch.setattr(running.Runner, "foretold_by", compared_foretold)
     return found
 
 

@@ -18,6 +18,7 @@ from jitgrad import nn, pytree
 from jitgrad.errors import CompileError
 from jitgrad.following import Follower
 from jitgrad.foreseeing import Count, Foreseer
+from jitgrad.gradient_rules import registered_rules
 from jitgrad.ops import linalg
 
 Fn = Callable[..., Any]
@@ -476,3 +477,51 @@ def test_a_foreseen_trace_is_made_when_somebody_looks(foreseen: list[int], monke
         assert runner.feeds[0].graph is runner.fetches[0].graph and len(made) == 1
         assert "tanh" in f.explain(_vector(n)).text
         _check(f, _vector(n))
+
+
+def _bits(result: Any) -> list[bytes]:
+    return [np.asarray(leaf).tobytes() for leaf in pytree.flatten(result)[0]]
+
+
+NUMBERED: dict[str, Fn] = {
+    "mean": lambda x, w: np.mean(np.tanh(x @ w) ** 2),
+    "two means": lambda x, w: np.mean(x @ w) + np.mean(w * w, axis=0).sum() * 0.5,
+    "logistic": lambda x, w: np.mean(np.logaddexp(0.0, x @ w)) + 1e-4 * np.sum(w * w),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERED)
+def test_foreseen_calls_are_bound_by_extents_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the bits of a function that knows no other shape; widths that stay the same for long vary in the end."""
+    related: list[Any] = []
+    relate = Follower.relate
+
+    def noted(self: Follower, *args: Any) -> None:
+        related.append(args)
+        relate(self, *args)
+
+    monkeypatch.setattr(Follower, "relate", noted)
+    f, rng = jg.compile(jg.value_and_grad(NUMBERED[name], (0, 1))), np.random.default_rng(0)
+    widths = [(90, 70)] * 7 + [(90, 80), (85, 70), (86, 72), (87, 71), (90, 70), (89, 66)]
+    with jg.config(verify=False, cache=False):
+        for k, (d, m) in enumerate(widths):
+            n = 100 + 3 * k
+            x, w = rng.standard_normal((n, d)), rng.standard_normal((d, m))
+            related.clear()
+            found = f(x, w)
+            assert not related or k not in (4, 5, 6, 11)
+            assert _bits(found) == _bits(jg.compile(f.fn)(x, w))
+
+
+def test_rules_of_the_users_end_what_is_foreseen(foreseen: list[Any]) -> None:
+    """Also where a formula has bound the calls before."""
+    f = jg.compile(jg.value_and_grad(lambda x: np.sum(np.tanh(x))))
+    for n in SIZES:
+        f(np.ones(n))
+    jg.register_gradient("tanh")(lambda op, g: g * 7.0)
+    try:
+        for n in (600, 700):
+            assert f(np.ones(n))[1].tolist() == [7.0] * n
+    finally:
+        registered_rules.pop("tanh")
+    assert foreseen == [(n,) for n in SIZES[3:]]

@@ -63,6 +63,31 @@ def test_no_number_gets_past(ask: Callable[[Any], Any]) -> None:
     assert formula.value((5,)) == (5,) and formula.value((0,)) is None
 
 
+def test_what_follows_from_constants_is_no_step() -> None:
+    """Neither is it asked again; and what is read often is computed once."""
+    notes, calls = Notes((5,)), list[int]()
+
+    def noted(n: int) -> int:
+        calls.append(n)
+        return n + 1
+
+    [symbol] = notes.symbols()
+    seven = notes.constant(7)
+    made = (seven.computed(noted), symbol.computed(noted)) if seven > 6 else ()
+    formula = notes.formula((*made, made[1] * made[1], made[1] + seven))
+    calls.clear()
+    assert formula.value((2,)) == (8, 3, 9, 10) and calls == [2]
+
+
+def test_long_computations() -> None:
+    notes = Notes((5,))
+    [symbol] = notes.symbols()
+    total: Any = 0
+    for k in range(1000):
+        total = (total + k) * (symbol - 4)
+    assert notes.formula(total).value((5,)) == sum(range(1000))
+
+
 def test_what_is_not_put_together_is_refused() -> None:
     notes = Notes((5,))
     [symbol] = notes.symbols()

@@ -10,7 +10,8 @@ from jitgrad.compiler.calling.unbox import unbox_modules
 from jitgrad.compiler.constants import Array
 from jitgrad.compiler.driver.runtime import runtime_modules
 from jitgrad.compiler.freezing.alike import Likeness, Taken, frozen_like
-from jitgrad.compiler.freezing.beside import frozen_beside
+from jitgrad.compiler.freezing.beside import Bound, frozen_beside
+from jitgrad.compiler.freezing.foretelling import Foretold
 from jitgrad.compiler.freezing.keeping import keep_later
 from jitgrad.compiler.freezing.plankey import plan_key
 from jitgrad.compiler.freezing.plans import (
@@ -58,14 +59,15 @@ def bind_program(program: Program) -> BoundProgram:
 
 
 def bind_beside(
-    before: Likeness, extents: Extents, numbers: Mapping[int, Array], source: Callable[[], Program]
-) -> BoundProgram | None:
+    before: Likeness, extents: Extents, numbers: Mapping[int, Array], source: Callable[[], Program],
+    foretold: Foretold | None = None,
+) -> BoundProgram | None:  # fmt: skip
     """The same for a program like one that is bound, see freezing/beside.py; None where its plan does not follow.
 
     ``source`` gives the program itself, for which there is no need yet.
     """
     try:
-        taken = frozen_beside(before, extents, numbers)
+        taken = frozen_beside(before, extents, numbers, foretold)
     except UnlikeError:
         return None
     bound = _bind_taken(source, taken)
@@ -75,6 +77,13 @@ def bind_beside(
         stages.compare_plans(stages.make_plan(source())[0], taken.frozen(), source())
         stages.compare_bound(bound.steps, taken, _addresses(kernel_keys(taken.frozen())), source())
     return bound
+
+
+def bind_foretold(bound: Bound, source: Callable[[], Program], frozen: Callable[[], Frozen]) -> BoundProgram:
+    """The same by a formula of extents, see freezing/foretelling.py; ``frozen`` gives the plan, which is kept."""
+    keep_later(source, frozen)
+    family, numbers = bound
+    return bind_numbers(family, numbers, _addresses(family.kernels))
 
 
 def _bind_taken(source: Callable[[], Program], taken: Taken) -> BoundProgram:

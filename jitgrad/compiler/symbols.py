@@ -1,5 +1,5 @@
 """Symbols: numbers that note what is computed of them and what is asked of them, so that the same can be computed of
-others; a Formula does that, as a table that is gone through once. Neither knows what the numbers are.
+others; a Formula does that, as a function that is written once. Neither knows what the numbers are.
 
 What is asked of a symbol (is it less than another, which integer is it) is answered for the numbers at hand, and noted
 as a condition. Where all conditions have the same answers for other numbers, a computation that is a function of them
@@ -12,15 +12,12 @@ from __future__ import annotations
 import functools
 import math
 import operator
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-Step = tuple[Callable[..., Any], int, int]
-"""A function, and the places of what it is called with; the second is -1 for a function of one."""
-Take = Callable[[Any], tuple[Any, ...]]
-"""Gives the values at some places."""
-Conditions = tuple[Callable[..., Any], Take, Take, list[Any]]
-"""Questions of one kind: what gives their first operands, what gives the second ones, and the answers."""
+Step = tuple[Callable[..., Any], tuple[int, ...]]
+"""A function, and the places of what it is called with."""
 
 
 def _bit_length(n: int, _: Any = None) -> int:
@@ -34,9 +31,9 @@ class Notes:
         self.values: list[Any] = list(values)
         self.count = len(self.values)
         self.steps: list[tuple[int, Step]] = []
-        self.parts: list[tuple[int, list[int]]] = []
         self.asked: dict[tuple[Callable[..., Any], int, int], Any] = {}
         self._places: dict[Any, int] = {}
+        self._varying = set(range(self.count))
 
     def symbols(self) -> list[Symbol]:
         """The numbers given."""
@@ -53,117 +50,149 @@ class Notes:
             self.values.append(x)
         return found
 
-    def computed(self, fn: Callable[..., Any], a: Any, b: Any = None) -> Symbol:
+    def constant(self, value: Any) -> Symbol:
+        """A value that is always the same, as a symbol."""
+        self.values.append(value)
+        return Symbol(self, len(self.values) - 1)
+
+    def computed(self, fn: Callable[..., Any], *operands: Any) -> Symbol:
         """What a function gives."""
-        first, second = self.place(a), -1 if b is None else self.place(b)
-        key: Any = (fn, first, second)
+        places = tuple(map(self.place, operands))
+        key: Any = (fn, places)
         found = self._places.get(key)
         if found is None:
             values = self.values
-            made = fn(values[first]) if b is None else fn(values[first], values[second])
+            made = fn(*[values[place] for place in places])
             found = self._places[key] = len(values)
             values.append(made)
-            self.steps.append((found, (fn, first, second)))
+            if not self._varying.isdisjoint(places):
+                self._varying.add(found)
+                self.steps.append((found, key))
         return Symbol(self, found)
 
     def answer(self, fn: Callable[..., Any], a: Any, b: Any) -> Any:
         """What a question is answered, which is noted."""
         key = fn, self.place(a), self.place(b)
-        if key not in self.asked:
-            self.asked[key] = fn(self.values[key[1]], self.values[key[2]])
-        return self.asked[key]
+        if key in self.asked:
+            return self.asked[key]
+        found = fn(self.values[key[1]], self.values[key[2]])
+        if not self._varying.isdisjoint(key[1:]):
+            self.asked[key] = found
+        return found
 
     def formula(self, result: Any) -> Formula:
         """How a result, of nested tuples with symbols in them, follows from the numbers given."""
-        end = self._tuple(result)
-        steps = self._needed(end)
-        made = {*range(self.count), *[place for place, _ in self.steps], *[place for place, _ in self.parts]}
-        fixed = [place for place in range(len(self.values)) if place not in made]
-        order = [*range(self.count), *fixed, *[place for place, _ in (*steps, *self.parts)]]
-        at = {place: number for number, place in enumerate(order)} | {-1: -1}
-        conditions: dict[Callable[..., Any], list[tuple[int, int, Any]]] = {}
-        for (fn, a, b), answer in self.asked.items():
-            conditions.setdefault(fn, []).append((at[a], at[b], answer))
-        return Formula(
-            tuple([self.values[place] for place in fixed]),
-            tuple([(fn, at[a], at[b]) for _, (fn, a, b) in steps]),
-            tuple([_conditions_of(fn, rows) for fn, rows in conditions.items()]),
-            tuple([_taken([at[place] for place in places]) for _, places in self.parts]),
-            at[end],
-        )
+        return _Writer(self, result).formula()
 
-    def _needed(self, end: int) -> list[tuple[int, Step]]:
-        """The steps that lead to the result or to what was asked."""
-        wanted = {end, *[place for _, *places in self.asked for place in places]}
-        wanted.update(*[places for _, places in self.parts])
-        needed = []
-        for place, step in reversed(self.steps):
-            if place in wanted:
-                wanted.update(step[1:])
-                needed.append((place, step))
-        return needed[::-1]
 
-    def _tuple(self, value: Any) -> int:
-        """The place of a nested tuple, which is put together anew where it holds symbols."""
+class Formula(NamedTuple):
+    """A computation of some numbers as a function of them, which gives None where a condition has another answer."""
+
+    compute: Callable[..., Any]
+
+    def value(self, numbers: Sequence[Any]) -> Any:
+        """The result for numbers; None where a condition has another answer."""
+        try:
+            return self.compute(*numbers)
+        except (ArithmeticError, ValueError):  # a step that a condition keeps from being done
+            return None
+
+
+_OPERATORS: dict[Callable[..., Any], str] = {
+    operator.add: "+", operator.sub: "-", operator.mul: "*", operator.floordiv: "//", operator.truediv: "/",
+    operator.mod: "%", operator.lshift: "<<",
+}  # fmt: skip
+_COMPARISONS: dict[Callable[..., Any], str] = {
+    operator.lt: "<", operator.le: "<=", operator.gt: ">", operator.ge: ">=", operator.eq: "==", operator.ne: "!=",
+}  # fmt: skip
+_DEEPEST = 40  # Python reads no more than 200 parentheses in one another
+
+
+class _Writer:
+    """Writes a formula as the text of a function: what is read once stands where it is read."""
+
+    def __init__(self, notes: Notes, result: Any) -> None:
+        self._notes = notes
+        self._result = result
+        self._uses = self._counted()
+        self._names: dict[int, str] = {}
+        self._values: dict[str, Any] = {}
+        self._texts = {k: (f"n{k}", 0) for k in range(notes.count)}
+        self._lines: list[str] = []
+
+    def formula(self) -> Formula:
+        """The function."""
+        notes = self._notes
+        for place, step in notes.steps:
+            if self._uses[place]:
+                self._texts[place] = self._step(place, step)
+        conditions = [self._condition(fn, a, b, answer) for (fn, a, b), answer in notes.asked.items()]
+        result = self._tuple(self._result)
+        given = ", ".join([f"n{k}" for k in range(notes.count)])
+        lines = (*self._lines, f"if {' and '.join(conditions) or True}:", f" return {result}", "return None")
+        exec("\n ".join([f"def compute({given}):", *lines]), self._values)
+        return Formula(self._values["compute"])
+
+    def _counted(self) -> Counter[int]:
+        """How often each value is read on the way to the result and to what was asked."""
+        steps, uses = dict(self._notes.steps), Counter[int]()
+        wanted = [*_symbols_in(self._result), *[place for _, *places in self._notes.asked for place in places]]
+        while wanted:
+            place = wanted.pop()
+            uses[place] += 1
+            if uses[place] == 1 and place in steps:
+                wanted += steps[place][1]
+        return uses
+
+    def _step(self, place: int, step: Step) -> tuple[str, int]:
+        """What stands for the result of a step, and how deep its parentheses are."""
+        fn, places = step
+        texts, depths = zip(*map(self._text, places), strict=True)
+        is_operator = fn in _OPERATORS
+        joined = (f" {_OPERATORS[fn]} " if is_operator else ", ").join(texts)
+        text, depth = f"{'' if is_operator else self._fixed(fn)}({joined})", 1 + max(depths)
+        if self._uses[place] == 1 and depth < _DEEPEST:
+            return text, depth
+        self._lines.append(f"v{place} = {text}")
+        return f"v{place}", 0
+
+    def _condition(self, fn: Callable[..., Any], a: int, b: int, answer: Any) -> str:
+        first, second = self._text(a)[0], self._text(b)[0]
+        if fn in _COMPARISONS:
+            return f"{'' if answer else 'not '}{first} {_COMPARISONS[fn]} {second}"
+        return f"{self._fixed(fn)}({first}, {second}) == {self._fixed(answer)}"
+
+    def _text(self, place: int) -> tuple[str, int]:
+        return self._texts.get(place) or (self._fixed(self._notes.values[place]), 0)
+
+    def _tuple(self, value: Any) -> str:
+        """A nested tuple, which is put together anew where it holds symbols."""
         if type(value) is Symbol:
-            return value.place
+            return self._text(value.place)[0]
         if not _holds_symbols(value):
-            return self._kept(value)
+            return self._fixed(value)
         if type(value) is not tuple:
             raise TypeError(f"a {type(value).__name__} with symbols in it")
-        places = [self._tuple(item) for item in value]
-        self.values.append(None)
-        self.parts.append((len(self.values) - 1, places))
-        return len(self.values) - 1
+        return f"({''.join([self._tuple(item) + ',' for item in value])})"
 
-    def _kept(self, value: Any) -> int:
-        self.values.append(value)
-        return len(self.values) - 1
-
-
-def _taken(places: Sequence[int]) -> Take:
-    """Gives the values at some places as a tuple."""
-    if len(places) == 1:
-        [place] = places
-        return lambda values: (values[place],)
-    return operator.itemgetter(*places) if places else lambda _: ()
+    def _fixed(self, value: Any) -> str:
+        """A value that is always the same."""
+        if type(value) is int:
+            return f"({value})"
+        name = self._names.setdefault(id(value), f"c{len(self._names)}")
+        self._values[name] = value
+        return name
 
 
-def _conditions_of(fn: Callable[..., Any], rows: Sequence[tuple[int, int, Any]]) -> Conditions:
-    firsts, seconds, answers = zip(*rows, strict=True)
-    return fn, _taken(firsts), _taken(seconds), list(answers)
+def _symbols_in(value: Any) -> list[int]:
+    """The places of the symbols in nested tuples."""
+    if type(value) is Symbol:
+        return [value.place]
+    return [place for item in value for place in _symbols_in(item)] if isinstance(value, tuple) else []
 
 
 def _holds_symbols(value: Any) -> bool:
     return type(value) is Symbol or (isinstance(value, tuple | list) and any(map(_holds_symbols, value)))
-
-
-class Formula(NamedTuple):
-    """A computation of some numbers: values that are fixed, which lie behind them; steps, whose results come next;
-    conditions; tuples that are put together of values; the place of the result.
-    """
-
-    fixed: tuple[Any, ...]
-    steps: tuple[Step, ...]
-    conditions: tuple[Conditions, ...]
-    parts: tuple[Take, ...]
-    end: int
-
-    def value(self, numbers: Sequence[Any]) -> Any:
-        """The result for numbers; None where a condition has another answer."""
-        values = [*numbers, *self.fixed]
-        add = values.append
-        try:
-            for fn, a, b in self.steps:
-                add(fn(values[a]) if b < 0 else fn(values[a], values[b]))
-        except (ArithmeticError, ValueError):  # a step that a condition keeps from being done
-            return None
-        for fn, firsts, seconds, answers in self.conditions:
-            if list(map(fn, firsts(values), seconds(values))) != answers:
-                return None
-        for make in self.parts:
-            add(make(values))
-        return values[self.end]
 
 
 def number(x: Any) -> Any:

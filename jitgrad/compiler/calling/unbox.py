@@ -28,10 +28,16 @@ _DOC = "unbox(spec, table, *arguments): False at the first argument that does no
 
 def pack_arguments(arguments: Sequence[Array | Number]) -> Spec:
     """The spec of a call. ValueError for dtypes that machine code does not take."""
+    words = words_of(arguments)
+    return Spec(np.array(words.words, np.int64), tuple(words.objects))
+
+
+def words_of(arguments: Sequence[Array | Number]) -> Words:
+    """The words of a spec; extents in them may be symbols."""
     words = Words()
     words.add(len(arguments))
     pack_patterns(words, arguments)
-    return Spec(np.array(words.words, np.int64), tuple(words.objects))
+    return words
 
 
 class Spec(NamedTuple):

@@ -57,7 +57,7 @@ def _bytes_of(number: Array) -> tuple[np.dtype[Any], bytes]:
     return number.dtype, number.tobytes()
 
 
-def _is_part(number: Array) -> bool:
+def is_part(number: Array) -> bool:
     """Whether dividing by a number becomes a multiplication: a half, a quarter ..."""
     value = abs(number.item())
     return 0 < value < 1 and math.frexp(value)[0] == 0.5
@@ -79,7 +79,7 @@ def _check_numbers(template: Template, new: Numbers) -> None:
         if is_named(a) or is_named(b) or (a < 0) != (b < 0):
             raise UnlikeError
     for v in template.divisors & new.keys():
-        if _is_part(old[v]) != _is_part(new[v]):
+        if is_part(old[v]) != is_part(new[v]):
             raise UnlikeError
 
 
@@ -163,14 +163,15 @@ class _Change(NamedTuple):
 
 class Formulas:
     """How bound programs follow from ``extents`` and from the numbers of ``variables`` (an instruction, and the value
-    whose number it is), for several answers to what was asked of them, those that held last first; and how many plans
-    are frozen before there is one.
+    whose number it is), for several answers to what was asked of them, those that held last first; which extents are
+    known to vary; and how many plans are frozen before there is one.
     """
 
     def __init__(self, extents: tuple[int, ...], variables: tuple[tuple[int, int], ...]) -> None:
         self.extents = extents
         self.variables = variables
         self.known: tuple[Family, ...] = ()
+        self.varying: set[int] = set()
         self.wait = 1
         self.tries = 0
 

@@ -3,7 +3,8 @@ made. Whoever asks for it has followed the other trace (following.py); here noth
 
 What a plan takes of the simplified program are shapes and numbers, so nothing else of it is made here. The first plans
 are frozen from that. Then one is frozen for extents that are symbols (symbols.py), and gives a formula for all of its
-numbers: a further plan is computed by it, where what freezing asked of extents and sizes has the same answers.
+numbers: a further plan is computed by it, where what freezing asked of extents and sizes has the same answers. Extents
+that have been the same so far are taken to stay so, which is asked, too.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jitgrad.compiler.constants import Array, constant_value, splat, splat_number
 from jitgrad.compiler.freezing.alike import Formulas, Likeness, Taken, Template, changed_numbers
@@ -24,13 +25,45 @@ from jitgrad.compiler.symbols import Notes, Symbol
 from jitgrad.program import Instruction, Program
 from jitgrad.spec import TensorSpec
 
+if TYPE_CHECKING:
+    from jitgrad.compiler.freezing.foretelling import Foretold
 
-def frozen_beside(before: Likeness, extents: Extents, numbers: Mapping[int, Array]) -> Taken:
+
+def frozen_beside(
+    before: Likeness, extents: Extents, numbers: Mapping[int, Array], foretold: Foretold | None = None
+) -> Taken:  # fmt: skip
     """The plan of a program like another, ``before``; UnlikeError where that does not follow.
 
     The extents are related to those of that program, ``numbers`` are the constants that differ from its own, by
-    instruction. Arrays of constants are the same objects in both.
+    instruction. Arrays of constants are the same objects in both. Where numbers follow from extents, ``foretold`` is
+    told of the plan.
     """
+    template, (extents, changed) = before.template, _renaming(before, extents, numbers)
+    likeness = Likeness(template, extents, {**template.numbers, **changed} if changed else template.numbers)
+    frozen = functools.partial(_frozen, template, extents, changed)
+    holds = not (template.arrays_matter and has_large_constants(template.source))
+    bound = foretold.find_beside(extents) if foretold is not None else None
+    if bound is not None:
+        return Taken(frozen, holds, likeness, bound)
+    bound, learns = bound_by_formula(template, extents, changed), foretold is not None and foretold.may_learn
+    if bound is None or learns:
+        made = frozen()
+        if not (foretold is not None and learns and foretold.learn(extents, made)) and bound is None:
+            learn_formula(template, extents, changed, made)
+        frozen = functools.partial(_same, made)
+    return Taken(frozen, holds, likeness, bound)
+
+
+def plan_beside(before: Likeness, extents: Extents, numbers: Mapping[int, Array]) -> Any:
+    """The same plan, frozen step by step."""
+    extents, changed = _renaming(before, extents, numbers)
+    return _frozen(before.template, extents, changed)
+
+
+def _renaming(
+    before: Likeness, extents: Extents, numbers: Mapping[int, Array]
+) -> tuple[Extents, Mapping[int, Array]]:  # fmt: skip
+    """The extents of a program by those of the template, and the numbers that are others than there."""
     template = before.template
     extents = before.extents.then(extents)
     values = {fold.number: fold.value for fold in template.folds if fold.form == "constant"}
@@ -42,16 +75,7 @@ def frozen_beside(before: Likeness, extents: Extents, numbers: Mapping[int, Arra
         raise UnlikeError
     counts = any(fold.form == "size" for fold in template.folds)
     source = _renamed(template.source.specs, extents) if counts else template.source.specs
-    changed = changed_numbers(template, source, constant)
-    bound = bound_by_formula(template, extents, changed)
-    frozen = functools.partial(_frozen, template, extents, changed)
-    if bound is None:
-        made = frozen()
-        learn_formula(template, extents, changed, made)
-        frozen = functools.partial(_same, made)
-    holds = not (template.arrays_matter and has_large_constants(template.source))
-    likeness = Likeness(template, extents, {**template.numbers, **changed} if changed else template.numbers)
-    return Taken(frozen, holds, likeness, bound)
+    return extents, changed_numbers(template, source, constant)
 
 
 def _same(frozen: Any) -> Any:
@@ -68,13 +92,15 @@ def _frozen(template: Template, extents: Extents, changed: Mapping[int, Array]) 
 
 # -- by formulas -------------------------------------------------------------------------------------------------------
 
-_MOST_FORMULAS = 8
+MOST_FORMULAS = 8
+Bound = tuple[Family, Any]
+"""What binds a program, with its numbers."""
 
 
 class _Symbolic:
     """Extents as symbols."""
 
-    def __init__(self, symbols: Mapping[int, Symbol]) -> None:
+    def __init__(self, symbols: Mapping[int, Any]) -> None:
         self._symbols = symbols
 
     def shape(self, a: Shape) -> Any:
@@ -84,17 +110,22 @@ class _Symbolic:
 
 def bound_by_formula(
     template: Template, extents: Extents, changed: Mapping[int, Array]
-) -> tuple[Family, Any] | None:  # fmt: skip
+) -> Bound | None:  # fmt: skip
     """What binds the program for other extents and numbers, with its numbers; None where no formula gives them."""
     formulas = template.formulas
-    if formulas is not None and formulas.known:
-        given = _given(template, formulas, extents, changed)
-        for family in formulas.known:
-            numbers = family.formula.value(given) if family.serves else None
-            if numbers is not None:
-                if family is not formulas.known[0]:
-                    formulas.known = (family, *[other for other in formulas.known if other is not family])
-                return family, numbers
+    if formulas is None or not formulas.known:
+        return None
+    return found_among(formulas, _given(template, formulas, extents, changed))
+
+
+def found_among(formulas: Formulas, given: Sequence[Any]) -> Bound | None:
+    """What binds a program for what is given; None where no formula gives its numbers."""
+    for family in formulas.known:
+        numbers = family.formula.value(given) if family.serves else None
+        if numbers is not None:
+            if family is not formulas.known[0]:
+                formulas.known = (family, *[other for other in formulas.known if other is not family])
+            return family, numbers
     return None
 
 
@@ -103,22 +134,36 @@ def learn_formula(template: Template, extents: Extents, changed: Mapping[int, Ar
     functions see two shapes, and no third.
     """
     formulas = template.formulas
-    if formulas is None or formulas.tries >= _MOST_FORMULAS:
+    if formulas is None or formulas.tries >= MOST_FORMULAS:
         return
     if formulas.wait:
         formulas.wait -= 1
         return
     formulas.tries += 1
     given = _given(template, formulas, extents, changed)
+    notes = Notes(given)
     try:
-        family = _family(template, formulas, given)
-        numbers = family.formula.value(given)
+        renamed = symbols_for(formulas, notes)
+        variables = [number for number, _ in formulas.variables]
+        family = family_of(template, notes, renamed, dict(zip(variables, notes.symbols()[len(renamed) :], strict=True)))
     except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, UnlikeError):
         return
-    addresses = dict.fromkeys(family.kernels, 0)
-    found = () if numbers is None else bind_numbers(family, numbers, addresses).steps
-    if len(found) == len(frozen) - 2 and all(map(is_bound_alike, found, frozen[2:], itertools.repeat(addresses))):
+    if is_bound_by(family, given, frozen):
         formulas.known = (family, *formulas.known)
+
+
+def symbols_for(formulas: Formulas, notes: Notes) -> dict[int, Any]:
+    """The first numbers of notes as symbols for extents; those that do not vary, as far as is known, as they are."""
+    formulas.varying.update([n for n, here in zip(formulas.extents, notes.values, strict=False) if n != here])
+    symbols = zip(formulas.extents, notes.symbols(), strict=False)
+    return {n: symbol if n in formulas.varying or symbol != n else n for n, symbol in symbols}  # the question is noted
+
+
+def is_bound_by(family: Family, given: Sequence[Any], frozen: Any) -> bool:
+    """Whether what a family binds for what is given is the frozen plan."""
+    numbers, addresses = family.formula.value(given), dict.fromkeys(family.kernels, 0)
+    found = () if numbers is None else bind_numbers(family, numbers, addresses).steps
+    return len(found) == len(frozen) - 2 and all(map(is_bound_alike, found, frozen[2:], itertools.repeat(addresses)))
 
 
 def _given(template: Template, formulas: Formulas, extents: Extents, changed: Mapping[int, Array]) -> list[Any]:
@@ -131,13 +176,15 @@ def _given(template: Template, formulas: Formulas, extents: Extents, changed: Ma
     return given + [changed[v] if v in changed else numbers[v] for _, v in formulas.variables]
 
 
-def _family(template: Template, formulas: Formulas, given: Sequence[Any]) -> Family:
-    """How bound programs follow from what is given, noted while one is frozen and bound."""
-    notes = Notes(given)
-    symbols = notes.symbols()
-    renamed = _Symbolic(dict(zip(formulas.extents, symbols, strict=False)))
+def family_of(
+    template: Template, notes: Notes, extents: Mapping[int, Any], variables: Mapping[int, Symbol]
+) -> Family:  # fmt: skip
+    """How bound programs follow from extents and the numbers of constants by instruction, symbols both, noted while one
+    is frozen and bound.
+    """
+    renamed = _Symbolic(extents)
     instructions = list(template.simplified.instructions)
-    for (number, _), symbol in zip(formulas.variables, symbols[len(formulas.extents) :], strict=True):
+    for number, symbol in variables.items():
         ins = instructions[number]
         instructions[number] = Instruction(ins.op, ins.inputs, ins.outputs, {"value": symbol}, ins.origin, ins.after)
     specs = [*_renamed(template.source.specs, renamed), *_renamed_used(template, renamed)]

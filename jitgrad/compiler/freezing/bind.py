@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from jitgrad.compiler.calling.patterns import Array
+from jitgrad.compiler.calling.unbox import Spec, pack_arguments
 from jitgrad.compiler.driver.pools import SMALL_BYTES
 from jitgrad.compiler.driver.runtime import MAX_WORKERS
 from jitgrad.compiler.freezing.bind_loops import loop_layouts, spans_of
@@ -18,7 +20,7 @@ from jitgrad.compiler.freezing.records import Addresses, memory_of, settle, writ
 from jitgrad.compiler.fusing.buffers import ArenaPlan, Lifetime, plan_memory
 from jitgrad.config import available_cpus, get_num_threads
 
-Spec = tuple[np.dtype[Any], tuple[int, ...]]
+ArraySpec = tuple[np.dtype[Any], tuple[int, ...]]
 
 
 class BoundCluster(NamedTuple):
@@ -27,7 +29,8 @@ class BoundCluster(NamedTuple):
     Slots 0.. of the table are the cluster's inputs, then its outputs, then temporaries at offsets of the arena;
     a temporary that lies in an output has no slot of its own. The last slot is that of the status: 1 + the value that
     had a position out of bounds, 0 when none had; ``checks`` says that a kernel sets it. ``in_specs`` and ``out_specs``
-    are dtypes and shapes. ``copied`` are outputs that share memory with another value and are copied from it after the
+    are dtypes and shapes, ``arguments`` the same for `unbox`; ``addresses`` are those of the steps and of the
+    arguments. ``copied`` are outputs that share memory with another value and are copied from it after the
     run: the value, the number of an output or ~ that of an input, and the shape.
     """
 
@@ -35,15 +38,17 @@ class BoundCluster(NamedTuple):
     blocks: tuple[npt.NDArray[np.int64], ...]
     names: tuple[str, ...]
     inputs: tuple[int, ...]
-    in_specs: tuple[Spec, ...]
+    in_specs: tuple[ArraySpec, ...]
     outputs: tuple[int, ...]
-    out_specs: tuple[Spec, ...]
+    out_specs: tuple[ArraySpec, ...]
     copied: tuple[tuple[int, int, tuple[int, ...]], ...]
     checks: bool
     temporaries: tuple[tuple[int, int], ...]
     arena: ArenaPlan
     nslots: int
     workers: int
+    arguments: Spec
+    addresses: tuple[int, int]
 
     def words_at(self, address: int) -> npt.NDArray[np.int64]:
         """The words of a block, and what lies behind it."""
@@ -80,13 +85,19 @@ def bind_cluster(frozen: tuple[Any, ...], addresses: Addresses, arena: ArenaPlan
         arena = plan_memory(spans[fixed:], lenders_of(spans[len(inputs) : fixed]))
     slots = slots_of(fixed, len(lifetimes), arena)
     records = write_records(tasks, slots, layouts, addresses)
-    steps, blocks = settle(records, memory_of(records), addresses)
+    memory, in_specs, out_specs = memory_of(records), specs_of(inputs), specs_of(outputs)
+    steps, blocks = settle(records, memory, memory.ctypes.data, addresses)
+    arguments = pack_arguments(arguments_of(in_specs + out_specs))
     return BoundCluster(
-        steps, tuple(blocks), records.names,
-        tuple(v for v, _, _ in inputs), specs_of(inputs), tuple(v for v, _, _ in outputs), specs_of(outputs), copied,
-        checks, tuple(enumerate(arena.offsets.values(), fixed)), arena, slots[-1] + 1,
-        workers,
+        steps, tuple(blocks), records.names, tuple(v for v, _, _ in inputs), in_specs, tuple(v for v, _, _ in outputs),
+        out_specs, copied, checks, tuple(enumerate(arena.offsets.values(), fixed)), arena, slots[-1] + 1, workers,
+        arguments, (steps.ctypes.data, arguments.address),
     )  # fmt: skip
+
+
+def arguments_of(specs: Sequence[ArraySpec]) -> list[Array]:
+    """What machine code looks for in a cluster's arrays: each has the slot of its number."""
+    return [Array(slot, dtype, shape) for slot, (dtype, shape) in enumerate(specs)]
 
 
 def workers_now() -> int:
@@ -107,6 +118,6 @@ def slots_of(fixed: int, count: int, arena: ArenaPlan) -> list[int]:
     return [*[slots[place] for place in range(count)], fixed + len(arena.offsets)]
 
 
-def specs_of(described: Sequence[tuple[int, str, tuple[int, ...]]]) -> tuple[Spec, ...]:
+def specs_of(described: Sequence[tuple[int, str, tuple[int, ...]]]) -> tuple[ArraySpec, ...]:
     """Dtypes and shapes of values as they are frozen."""
     return tuple([(np.dtype(dtype), shape) for _, dtype, shape in described])

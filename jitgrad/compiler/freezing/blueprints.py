@@ -9,8 +9,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from jitgrad.compiler.calling.unbox import Spec, words_of
 from jitgrad.compiler.freezing.arranging import arrange
-from jitgrad.compiler.freezing.bind import BoundCluster, bind_cluster, lenders_of, slots_of, specs_of, workers_now
+from jitgrad.compiler.freezing.bind import (
+    BoundCluster,
+    arguments_of,
+    bind_cluster,
+    lenders_of,
+    slots_of,
+    specs_of,
+    workers_now,
+)
 from jitgrad.compiler.freezing.bind_loops import spans_of
 from jitgrad.compiler.freezing.records import Addresses, Records, Words, settle, write_records
 from jitgrad.compiler.fusing.buffers import ArenaPlan
@@ -29,7 +38,9 @@ class Numbers(NamedTuple):
 
 
 class Blueprint(NamedTuple):
-    """A bound cluster without its `Numbers`: the words that are always the same, and ``places`` of the others."""
+    """A bound cluster without its `Numbers`: the words that are always the same, and ``places`` of the others. Behind
+    those of the records come those of the arguments, which point at ``objects``.
+    """
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -37,6 +48,7 @@ class Blueprint(NamedTuple):
     fixed: Words
     places: npt.NDArray[np.intp]
     records: Records
+    objects: tuple[object, ...]
     temporaries: tuple[object, ...]
     lent: dict[object, object]
     nslots: int
@@ -66,16 +78,18 @@ def blueprint_of(frozen: tuple[Any, ...]) -> tuple[Blueprint, Numbers]:
     spans = spans_of(lifetimes, {}, workers)
     arena = arrange(spans[fixed:], lenders_of(spans[len(inputs) : fixed]))
     slots = slots_of(fixed, len(lifetimes), arena)
-    records = write_records(tasks, slots, {}, {})
-    places = [place for place, word in enumerate(records.words) if type(word) is Symbol]
-    words = np.array([0 if type(word) is Symbol else word for word in records.words], np.int64)
+    records, in_specs, out_specs = write_records(tasks, slots, {}, {}), specs_of(inputs), specs_of(outputs)
+    arguments = words_of(arguments_of(in_specs + out_specs))
+    all_words = [*records.words, *arguments.words]
+    places = [place for place, word in enumerate(all_words) if type(word) is Symbol]
+    words = np.array([0 if type(word) is Symbol else word for word in all_words], np.int64)
     numbers = Numbers(
-        tuple([records.words[place] for place in places]), tuple(arena.offsets.values()), (arena.nbytes, arena.bound),
-        specs_of(inputs), specs_of(outputs), copied,
+        tuple([all_words[place] for place in places]), tuple(arena.offsets.values()), (arena.nbytes, arena.bound),
+        in_specs, out_specs, copied,
     )  # fmt: skip
     blueprint = Blueprint(
         tuple([v for v, _, _ in inputs]), tuple([v for v, _, _ in outputs]), checks, words, np.array(places, np.intp),
-        records._replace(words=[], links=np.array(records.links, np.intp)),
+        records._replace(words=[], links=np.array(records.links, np.intp)), tuple(arguments.objects),
         tuple(arena.offsets), dict(arena.lent), slots[-1] + 1, workers,
     )  # fmt: skip
     return blueprint, numbers
@@ -84,14 +98,16 @@ def blueprint_of(frozen: tuple[Any, ...]) -> tuple[Blueprint, Numbers]:
 def bind_blueprint(blueprint: Blueprint, numbers: tuple[Any, ...], addresses: Addresses) -> BoundCluster:
     """The bound cluster of such numbers."""
     words, offsets, (nbytes, bound), in_specs, out_specs, copied = numbers
-    memory = blueprint.fixed.copy()
+    memory, records = blueprint.fixed.copy(), blueprint.records
     memory[blueprint.places] = words
-    steps, blocks = settle(blueprint.records, memory, addresses)
+    place = memory.ctypes.data
+    steps, blocks = settle(records, memory, place, addresses)
     arena = ArenaPlan(dict(zip(blueprint.temporaries, offsets, strict=True)), nbytes, bound, blueprint.lent)
     first = len(blueprint.inputs) + len(blueprint.outputs)
     return BoundCluster(
-        steps, tuple(blocks), blueprint.records.names, blueprint.inputs, in_specs, blueprint.outputs, out_specs, copied,
+        steps, tuple(blocks), records.names, blueprint.inputs, in_specs, blueprint.outputs, out_specs, copied,
         blueprint.checks, tuple(enumerate(offsets, first)), arena, blueprint.nslots, blueprint.workers,
+        Spec(memory[records.end :], blueprint.objects), (place + 8 * records.first, place + 8 * records.end),
     )  # fmt: skip
 
 
@@ -108,11 +124,14 @@ def is_bound_alike(bound: Any, frozen: tuple[Any, ...], addresses: Addresses) ->
     other = bind_cluster(frozen, addresses, bound.arena)
     return (
         _distances(bound) == _distances(other) and bound.names == other.names and bound[3:10] == other[3:10]
-        and bound[11:] == other[11:] and max((end for *_, end in placed), default=0) <= bound.arena.nbytes
+        and bound[11:13] == other[11:13] and bound.arguments.words.tolist() == other.arguments.words.tolist()
+        and max((end for *_, end in placed), default=0) <= bound.arena.nbytes
+        and bound.addresses == (bound.steps.ctypes.data, bound.arguments.address)
     )  # fmt: skip
 
 
 def _distances(bound: BoundCluster) -> list[int]:
-    """The words of a cluster, those that are addresses among them as distances from the first one."""
-    memory, place = bound.blocks[0], bound.blocks[0].ctypes.data
+    """The words of a cluster up to its last step, those that are addresses among them as distances from the first."""
+    place = bound.blocks[0].ctypes.data
+    memory = bound.blocks[0][: (bound.addresses[0] - place) // 8 + bound.steps.size]
     return [word - place if place <= word < place + memory.nbytes else word for word in memory.tolist()]

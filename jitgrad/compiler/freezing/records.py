@@ -21,7 +21,7 @@ Step = tuple[str, int | str, tuple[int, ...], int, int]
 
 
 class Records(NamedTuple):
-    """The words of a cluster's blocks, and from the word ``first`` on the records of its steps.
+    """The words of a cluster's blocks, and from the word ``first`` up to ``end`` the records of its steps.
 
     ``links`` are words that are distances from the first one, ``kernels`` words that are addresses of the kernels with
     these keys; ``sequences`` are where pairs begin of which the first is an address, and how many there are. ``kept``
@@ -30,6 +30,7 @@ class Records(NamedTuple):
 
     words: list[Any]
     first: int
+    end: int
     links: Any
     kernels: list[tuple[int, str]]
     sequences: list[tuple[int, int]]
@@ -90,7 +91,8 @@ def write_records(
         writer.link(distance)
         writer.words += (extent, chunks, *[0] * (STEP_WORDS - 4))
     names = tuple([step[0] for _, step in steps])
-    return Records(writer.words, first, writer.links, writer.kernels, writer.sequences, writer.kept, names)
+    end = len(writer.words)
+    return Records(writer.words, first, end, writer.links, writer.kernels, writer.sequences, writer.kept, names)
 
 
 def memory_of(records: Records) -> Words:
@@ -98,13 +100,15 @@ def memory_of(records: Records) -> Words:
     return np.array(records.words, np.int64)
 
 
-def settle(records: Records, memory: Words, addresses: Addresses) -> tuple[Words, list[Words]]:
-    """The steps among words whose place in memory is known from now on, and all memory that belongs to them."""
-    memory[records.links] += memory.ctypes.data
-    for place, key in records.kernels:
-        memory[place] = addresses[key]
-    steps = memory[records.first :].reshape(-1, STEP_WORDS)
-    pairs = [memory[place : place + 2 * count].reshape(-1, 2) for place, count in records.sequences]
+def settle(
+    records: Records, memory: Words, place: int, addresses: Addresses
+) -> tuple[Words, list[Words]]:  # fmt: skip
+    """The steps among words that lie at this ``place`` from now on, and all memory that belongs to them."""
+    memory[records.links] += place
+    for number, key in records.kernels:
+        memory[number] = addresses[key]
+    steps = memory[records.first : records.end].reshape(-1, STEP_WORDS)
+    pairs = [memory[first : first + 2 * count].reshape(-1, 2) for first, count in records.sequences]
     for watch in watchers:
         for watched in (steps, *pairs):
             watch(watched)
@@ -131,7 +135,8 @@ def _loop(
     lists: list[Words] = []
     for (cluster, *_), region in zip(task[5], layout.regions, strict=True):
         inner = write_records(cluster[6:], region.slots, region.layouts, addresses, True)
-        steps, kept = settle(inner, memory_of(inner), addresses)
+        memory = memory_of(inner)
+        steps, kept = settle(inner, memory, memory.ctypes.data, addresses)
         lists.append(steps)
         writer.kept += kept
     address, words, kept = describe_loop(task, slots, layout, lists)
