@@ -158,6 +158,18 @@ def test_values_and_gradients() -> None:
     assert sum(name.startswith("tiles") for cluster in clusters for name in cluster.names) == 2
 
 
+@needs_registers
+@pytest.mark.parametrize("sizes", [(300, 300, 300), (16, 50, 10000)])
+def test_results_with_gaps_are_refused(sizes: tuple[int, int, int]) -> None:
+    """Both forms write rows without gaps; a distance of rows of C that they ignored would give a wrong result."""
+    m, n, k = sizes
+    plan = gemm.plan_product(np.dtype("f4"), sizes, 1, (False, False))
+    assert plan is not None
+    operands = Operand(0, k), Operand(1, n), Operand(2, n + 8)
+    with pytest.raises(ValueError, match=f"rows of {n} elements, stored {n + 8} apart"):
+        product_steps(np.dtype("f4"), sizes, plan, operands, 3, 2)
+
+
 def test_what_is_left_to_blas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(compilation, "vector_bytes", lambda: 64)

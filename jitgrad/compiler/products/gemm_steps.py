@@ -25,11 +25,14 @@ def product_steps(
     part: int,
 ) -> list[BlasStep]:
     """The steps of a product C = op(A) op(B) of sizes (m, n, k), or a batch of them, cut as a `GemmPlan`
-    says.
+    says. ValueError for a C with gaps between its rows.
 
     ``scratch`` is the slot of the workers' memory; ``part`` that of the parts of a sum, one after another, else of C.
     """
     m, n, k = sizes
+    if operands[2].row_stride != n:
+        distance = operands[2].row_stride
+        raise ValueError(f"the result of our own products has no gaps: rows of {n} elements, stored {distance} apart")
     rows, columns, parts, depth, cells, worker_bytes, batch, form = cut
     if form != "tiles":
         return short_steps(dtype, sizes, form, cells, operands, part)
