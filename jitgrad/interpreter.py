@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jitgrad.graph import Operation
 
 _REUSED_BYTES = 256 * 1024  # from here on, memory that is at hand is worth more than looking for it costs; as in NumPy
-_LISTED_FROM = 30  # a program's first runs go step by step: writing its listing takes as long as so many runs save
+LISTED_FROM = 30  # a program's first runs go step by step: writing its listing takes as long as so many runs save
 _OWN_REFERENCES = 3  # of an array that only the table of values holds: the table, a variable, the question itself
 
 
@@ -53,7 +53,7 @@ def interpret(program: Program, feeds: Sequence[Any]) -> list[Any]:
     if not recording.sinks:
         listing = _listing(program, steps)
         if listing is not None:
-            return _run_listing(program, listing, feeds)
+            return _run_listing(program, listing, listing.run, feeds)
     else:
         steps = [_recorded(program, step) for step in steps]
     values = constants.copy()
@@ -87,7 +87,15 @@ def listed(program: Program) -> Callable[[Sequence[Any]], list[Any]] | None:
     of others.
     """
     listing = program._cache.get("listing")
-    return partial(_run_listing, program, listing) if listing is not None else None
+    return partial(_run_listing, program, listing, listing.run) if listing is not None else None
+
+
+def repeated(program: Program) -> Callable[[Sequence[Any]], list[Any]]:
+    """`interpret` of a program, for a loop that has NumPy's warnings off: turning them off takes as long as some ten
+    operations on numbers.
+    """
+    listing = None if recording.sinks else program._cache.get("listing")
+    return partial(interpret, program) if listing is None else partial(_run_listing, program, listing, listing.bare)
 
 
 def _listing(program: Program, steps: Sequence[_Step]) -> Listing | None:
@@ -96,15 +104,17 @@ def _listing(program: Program, steps: Sequence[_Step]) -> Listing | None:
     found: Listing | None = cache.get("listing")
     if found is None:
         runs = cache["interpreted_runs"] = cache.get("interpreted_runs", 0) + 1
-        if runs >= _LISTED_FROM:
+        if runs >= LISTED_FROM:
             reusable = {step.number: step.reusable for step in steps}
             found = cache["listing"] = list_program(program, reusable)
     return found
 
 
-def _run_listing(program: Program, listing: Listing, feeds: Sequence[Any]) -> list[Any]:
+def _run_listing(
+    program: Program, listing: Listing, run: Callable[..., list[Any]], feeds: Sequence[Any]
+) -> list[Any]:
     try:
-        return listing.run(*feeds)
+        return run(*feeds)
     except (IndexError, np.linalg.LinAlgError, JitgradError) as error:
         number = listing.numbers.get(_line_of(listing, error))
         if number is None:
@@ -132,11 +142,11 @@ def scan_steps(
     found: Listing | None = cache.get(key)
     if found is None:
         cache["scan_steps"] = cache.get("scan_steps", 0) + steps
-        if cache["scan_steps"] < _LISTED_FROM:
+        if cache["scan_steps"] < LISTED_FROM:
             return None
         reusable = {step.number: step.reusable for step in _prepared(program)[1]}
         found = cache[key] = list_scan(program, reusable, n_consts, n_carry)
-    return partial(_run_listing, program, found)
+    return partial(_run_listing, program, found, found.run)
 
 
 def _recorded(program: Program, step: _Step) -> _Step:

@@ -30,11 +30,12 @@ _OPERATORS = {
 
 
 class Listing(NamedTuple):
-    """``run(*feeds)`` gives the values of the outputs, with NumPy's warnings off; an error on line ``k`` of its code is
-    of instruction ``numbers[k]``.
+    """``run(*feeds)`` gives the values of the outputs, with NumPy's warnings off, and ``bare`` where they are off; an
+    error on line ``k`` of its code is of instruction ``numbers[k]``.
     """
 
     run: Callable[..., list[Any]]
+    bare: Callable[..., list[Any]]
     numbers: dict[int, int]
     code: CodeType
 
@@ -99,7 +100,7 @@ class _Writer:
         exec(compile("\n".join([*head, *lines, *tail]), "<listing>", "exec"), self.names)
         run = self.names["run"]
         numbers = {k: number for k, (number, _) in enumerate(self.lines, len(head) + 1)}
-        return Listing(np.errstate(all="ignore")(run), numbers, run.__code__)
+        return Listing(np.errstate(all="ignore")(run), run, numbers, run.__code__)
 
     def _enter_all(self) -> None:
         for number, ins in enumerate(self.program.instructions):

@@ -23,12 +23,12 @@ pytestmark = pytest.mark.quick
 
 @pytest.fixture(autouse=True)
 def listed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interpreter, "_LISTED_FROM", 3)
+    monkeypatch.setattr(interpreter, "LISTED_FROM", 3)
 
 
 def _as_listed(program: Program, feeds: Any) -> list[Any]:
     first = interpret(program, feeds)
-    for _ in range(interpreter._LISTED_FROM):
+    for _ in range(interpreter.LISTED_FROM):
         later = interpret(program, feeds)
     assert "listing" in program._cache
     for a, b in zip(first, later, strict=True):

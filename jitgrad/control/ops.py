@@ -26,7 +26,7 @@ import numpy as np
 from jitgrad.control.subgraph import Sub, Subgraph, output_specs, program_of
 from jitgrad.errors import JitgradError, ShapeError, layout
 from jitgrad.graph import Tensor, apply
-from jitgrad.interpreter import interpret, scan_steps
+from jitgrad.interpreter import LISTED_FROM, interpret, repeated, scan_steps
 from jitgrad.opdef import Control, OpDef, Params, Specs, Vjp, define
 from jitgrad.program import Program
 from jitgrad.spec import TensorSpec, is_compatible, is_inexact
@@ -145,16 +145,29 @@ def _specialise_while(specs: Specs, params: Params) -> Params:
 
 
 def _steps(
-    cond: Sub, consts: Sequence[Any], state: Sequence[Any], most: int | None, step: Callable[[list[Any]], list[Any]]
+    cond: Sub, body: Sub, consts: Sequence[Any], state: Sequence[Any], most: int | None, kept: list[Any] | None = None
 ) -> list[Any]:
-    """The state after the last step; LoopLimitError when it is not reached within ``most`` steps."""
+    """The state after the last step; LoopLimitError when it is not reached within ``most`` steps. What a step gives
+    beside the state goes to ``kept``.
+    """
     count, values = 0, list(state)
-    while _run(cond, (*consts, *values))[0]:
-        if most is not None and count >= most:
-            raise LoopLimitError(loop_limit_text(most))
-        values = step(values)
-        count += 1
+    is_next, step = _repeated(cond), _repeated(body)
+    with np.errstate(all="ignore"):
+        while is_next((*consts, *values))[0]:
+            if most is not None and count >= most:
+                raise LoopLimitError(loop_limit_text(most))
+            values = step((*consts, *values))
+            if kept is not None:
+                kept.append(values[len(state) :])
+                values = values[: len(state)]
+            count += 1
+            if count == LISTED_FROM:
+                is_next, step = _repeated(cond), _repeated(body)
     return values
+
+
+def _repeated(sub: Sub) -> Callable[[Sequence[Any]], list[Any]]:
+    return repeated(sub) if isinstance(sub, Program) else sub.run
 
 
 def loop_limit_text(most: int) -> str:
@@ -168,11 +181,7 @@ def loop_limit_text(most: int) -> str:
 def _while(
     *arrays: Any, cond: Sub, body: Sub, n_consts: int, maximum_iterations: int | None, shapes: Any
 ) -> Any:
-    consts = arrays[:n_consts]
-    final = _steps(
-        cond, consts, arrays[n_consts:], maximum_iterations, lambda state: _run(body, (*consts, *state))
-    )
-    return _results(final)
+    return _results(_steps(cond, body, arrays[:n_consts], arrays[n_consts:], maximum_iterations))
 
 
 def _gradient_groups(params: Params) -> tuple[int, int]:
@@ -213,15 +222,11 @@ def _while_gradient(
 ) -> Any:
     consts, sums = arrays[:n_consts], list(arrays[n_consts + n_carry :])
     kept: list[list[Any]] = []
-
-    def step(state: list[Any]) -> list[Any]:
-        outputs = _run(body, (*consts, *state))
-        kept.append(outputs[n_carry:])
-        return outputs[:n_carry]
-
-    _steps(cond, consts, arrays[n_consts : n_consts + n_carry], maximum_iterations, step)
-    while kept:
-        sums = _run(back, (*consts, *kept.pop(), *sums))
+    _steps(cond, body, consts, arrays[n_consts : n_consts + n_carry], maximum_iterations, kept)
+    step = _repeated(back)
+    with np.errstate(all="ignore"):
+        while kept:
+            sums = step((*consts, *kept.pop(), *sums))
     return _results(sums)
 
 
