@@ -12,7 +12,7 @@ from test_ops import each_row, program_of
 from traced import traced
 
 import jitgrad as jg
-from jitgrad import interpreter
+from jitgrad import interpreter, listing
 from jitgrad.interpreter import interpret
 from jitgrad.listing import list_scan
 from jitgrad.program import Program
@@ -48,6 +48,31 @@ def _lines(program: Program) -> int:
 def test_every_op(row: OpCase) -> None:
     for specs in row.variants():
         _as_listed(program_of(row, specs), row.sample(specs))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("is_known", [True, False])
+def test_warnings_are_off_within_and_as_before_behind(monkeypatch: pytest.MonkeyPatch, is_known: bool) -> None:
+    if not is_known:
+        monkeypatch.setattr(listing, "_OFF", None)
+    program = traced(lambda x, i: np.log(x)[i], np.zeros(3), np.int64(0))
+    with np.errstate(divide="raise"):
+        before = np.geterr()
+        assert np.isneginf(_as_listed(program, [np.zeros(3), np.int64(2)])[0])
+        with pytest.raises(IndexError):
+            interpret(program, [np.zeros(3), np.int64(5)])
+        assert np.geterr() == before
+
+
+@pytest.mark.filterwarnings("error")
+def test_warnings_are_off_in_every_step_of_a_loop() -> None:
+    def halved(x: Any) -> Any:
+        return jg.while_loop(lambda s: s[0] < 100, lambda s: (s[0] + 1, s[1] / 2 + 0 * np.log(0 * s[1])), (0, x))[1]
+
+    fn = jg.compile(jg.value_and_grad(halved))
+    with np.errstate(all="raise"):
+        assert np.isnan(fn.interpret(np.float64(3.0))).all()
+        np.log(1.0)
 
 
 def test_what_follows_from_constants_is_made_once_and_cannot_be_changed() -> None:
