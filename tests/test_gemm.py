@@ -162,7 +162,7 @@ def test_values_and_gradients() -> None:
 @pytest.mark.parametrize("sizes", [(300, 300, 300), (16, 50, 10000)])
 def test_results_with_gaps_are_refused(sizes: tuple[int, int, int]) -> None:
     """Both forms write rows without gaps; a distance of rows of C that they ignored would give a wrong result."""
-    m, n, k = sizes
+    _, n, k = sizes
     plan = gemm.plan_product(np.dtype("f4"), sizes, 1, (False, False))
     assert plan is not None
     operands = Operand(0, k), Operand(1, n), Operand(2, n + 8)
