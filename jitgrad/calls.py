@@ -7,9 +7,8 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from jitgrad.foreseeing import Foreseen, Foreseer
 from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Tensor, default_graph
 from jitgrad.keys import frozen
+from jitgrad.records import NamedTuple, dataclass
 from jitgrad.running import Followed, Runner
 from jitgrad.scopes import jit_scope
 from jitgrad.seen import Fixed, Form, Seen

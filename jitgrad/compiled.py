@@ -8,12 +8,13 @@ import threading
 import types
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from jitgrad.calls import Calls, max_traces
 from jitgrad.eagerness import is_eager, local
 from jitgrad.forking import renew_when_forked
+from jitgrad.records import dataclass
 from jitgrad.running import Runner, Stage
 from jitgrad.statics import Options
 from jitgrad.streams import current

@@ -21,11 +21,12 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Protocol, SupportsIndex
 
 from jitgrad import conditions, eagerness
+from jitgrad.records import dataclass
 
 MAX_THREADS = 64
 TOPICS = ("recompile", "all")

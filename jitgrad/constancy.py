@@ -15,13 +15,14 @@ import functools
 import math
 from collections.abc import Iterator, Mapping
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from jitgrad.compiled import Compiled, Transformed
 from jitgrad.dispatch import questions, table_name
 from jitgrad.operators import functions
+from jitgrad.records import NamedTuple
 
 _METHODS = frozenset((
     "T", "all", "any", "append", "argmax", "argmin", "argsort", "astype", "clip", "conj", "conjugate", "copy",

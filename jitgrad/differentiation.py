@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from jitgrad.graph import Operation, Tensor, apply_one
 from jitgrad.opdef import find
 from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor
+from jitgrad.records import dataclass
 from jitgrad.sources import function_name, operation_text, source_text, user_source
 from jitgrad.spec import is_inexact, shape_text
 from jitgrad.tangents import along, curvature_along, dense_gradients

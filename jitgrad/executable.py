@@ -7,7 +7,7 @@ import weakref
 from array import array as words
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from jitgrad.config import get_num_threads
 from jitgrad.interpreter import located, run_error
 from jitgrad.opdef import Control
 from jitgrad.program import Program
+from jitgrad.records import NamedTuple
 from jitgrad.spec import TensorSpec
 
 if TYPE_CHECKING:

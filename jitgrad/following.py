@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from jitgrad.compiler.constants import is_splat, splat, splat_number
 from jitgrad.compiler.likeness import Extents, Params, Shape, UnlikeError, holds_large, is_named, is_uniform, params_of
@@ -25,6 +25,7 @@ from jitgrad.graph import GRADIENT_RULE, Graph, Operation, PromisedOperation, Te
 from jitgrad.keys import frozen
 from jitgrad.opdef import Control, OpDef
 from jitgrad.program import Instruction, Origin, Program
+from jitgrad.records import NamedTuple
 from jitgrad.sources import Source, operation_text
 from jitgrad.spec import DType, TensorSpec
 

@@ -17,7 +17,7 @@ import functools
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from jitgrad.errors import CompileError
 from jitgrad.following import Follower, Place, PromisedTensors
 from jitgrad.forking import wait_for_when_forking
 from jitgrad.graph import Operation
+from jitgrad.records import NamedTuple
 from jitgrad.running import Outlook
 from jitgrad.sources import Source, user_source
 from jitgrad.spec import TensorSpec

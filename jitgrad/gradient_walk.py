@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from jitgrad.aggregation import AggregationMethod, as_method, merges_after, pair_sum, sum_of
@@ -15,6 +14,7 @@ from jitgrad.masks import Masks
 from jitgrad.ops.creation import identity
 from jitgrad.ops.state import group
 from jitgrad.reachability import by_id, operations_between
+from jitgrad.records import dataclass
 from jitgrad.scopes import gradient_attrs, sum_attrs
 from jitgrad.seeds import listed_seeds, missing_seed, seed_of
 from jitgrad.spec import is_inexact

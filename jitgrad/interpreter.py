@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from jitgrad.errors import IndexingError, JitgradError, layout, unwritten_error
 from jitgrad.listing import Listing, list_program, list_scan
 from jitgrad.opdef import Elementwise, Fill, Gather, Library, Scatter
 from jitgrad.program import Instruction, Program, instruction_text
+from jitgrad.records import NamedTuple
 from jitgrad.sources import operation_text, source_text
 
 if TYPE_CHECKING:

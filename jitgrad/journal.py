@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from jitgrad import conditions
+from jitgrad.records import NamedTuple
 
 USED, CAPACITY, SERIAL, FIRST = range(4)
 NUMBER, STEPS, THREAD, START, END, STAMPS = range(6)

@@ -15,12 +15,13 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar, copy_context
 from functools import partial
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from jitgrad.opdef import Elementwise, Fill, OpDef, Params, Reindex
 from jitgrad.program import Instruction, Program
+from jitgrad.records import NamedTuple
 
 FOLDED_BYTES = 64 * 1024  # larger values that depend on constants alone are made in each run, and dropped
 _IDENTITY, _CONSTANT = Elementwise("identity"), Fill("constant")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from jitgrad import pytree
 from jitgrad.errors import DTypeError, ShapeError
+from jitgrad.records import dataclass
 from jitgrad.transforms import compile, hvp, value_and_grad
 
 # Methods of SciPy that want products with the Hessian.

@@ -12,13 +12,14 @@ hold what they held before the run while it is repeated, and afterwards what the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from jitgrad.errors import NonFiniteError, layout
 from jitgrad.interpreter import interpret
 from jitgrad.program import Instruction, Program, instruction_text
+from jitgrad.records import NamedTuple
 from jitgrad.restoring import Snapshot, snapshot_for
 from jitgrad.sources import source_text
 

@@ -7,10 +7,10 @@ never look at an op's name.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from jitgrad.errors import CompileError
+from jitgrad.records import dataclass
 from jitgrad.spec import TensorSpec
 
 Params = Mapping[str, Any]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from jitgrad.dispatch import NumpyProtocols
 from jitgrad.opdef import OpDef
 from jitgrad.operators import Operators
+from jitgrad.records import NamedTuple
 from jitgrad.sources import Source, user_source
 from jitgrad.spec import DType, TensorSpec
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from jitgrad.advice import advised
 from jitgrad.errors import CompileError, ShapeError, layout
 from jitgrad.graph import Operation, Tensor
 from jitgrad.opdef import Control, Fill, Interpreted, OpDef, find
+from jitgrad.records import dataclass
 from jitgrad.scopes import cluster_scope, is_refused
 from jitgrad.sources import Source, operation_text, param_text, source_text
 from jitgrad.spec import TensorSpec

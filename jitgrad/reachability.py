@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from jitgrad.graph import Operation, Tensor
+from jitgrad.records import dataclass
 
 Passes = Callable[[Tensor], bool]
 

@@ -9,10 +9,9 @@ import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -33,6 +32,7 @@ from jitgrad.nonfinite import run_checked
 from jitgrad.opdef import Control
 from jitgrad.program import Program, is_dynamic, is_fed, needed_operations, slice_graph
 from jitgrad.progress import watched
+from jitgrad.records import NamedTuple, dataclass
 from jitgrad.restoring import variables_of
 from jitgrad.spec import TensorSpec, spec_of
 from jitgrad.streams import Streams, current, reading

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from jitgrad.records import dataclass
 from jitgrad.trace import LeafKey
 
 # The place of a call in the cache of traces, how many arguments stand by position, the names of the others in order.

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from jitgrad.errors import DTypeError, IndexingError, JitgradError, ShapeError, 
 from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Graph, Operation, Tensor, default_graph
 from jitgrad.ops.slices import IndexedSlices
+from jitgrad.records import dataclass
 from jitgrad.running import Runner, Stage
 from jitgrad.sources import operation_text
 from jitgrad.spec import is_compatible, shape_text

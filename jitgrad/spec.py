@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from jitgrad.errors import DTypeError, ShapeError, layout
+from jitgrad.records import NamedTuple
 
 type_names = {
     "bool": "bool", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",

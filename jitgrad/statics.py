@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from jitgrad.errors import layout
 from jitgrad.keys import is_hashable
+from jitgrad.records import dataclass
 from jitgrad.sources import source_text, user_source
 from jitgrad.trace import parameter_names
 

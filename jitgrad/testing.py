@@ -6,7 +6,6 @@ Nothing in the package depends on it. It needs SciPy 1.15 or newer (``scipy.diff
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from jitgrad.graph import Graph, Tensor
 from jitgrad.interpreter import interpret
 from jitgrad.operators import call
 from jitgrad.program import Program, slice_graph
+from jitgrad.records import dataclass
 from jitgrad.spec import is_inexact, spec_of
 
 Array = npt.NDArray[Any]

@@ -10,7 +10,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from jitgrad.graph import Graph, Operation, Tensor, default_graph, innermost
 from jitgrad.keys import frozen
 from jitgrad.ops.creation import identity, placeholder
 from jitgrad.ops.state import assign_op, scatter_op
+from jitgrad.records import dataclass
 from jitgrad.sources import function_name, raised_at, source_text
 from jitgrad.spec import DType
 

@@ -11,7 +11,7 @@ import itertools
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from jitgrad.opdef import find
 from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor
 from jitgrad.ops.slicing import unslice
+from jitgrad.records import NamedTuple
 from jitgrad.sources import operation_text
 from jitgrad.spec import is_inexact
 

@@ -201,7 +201,7 @@ def test_settings_choose_the_cache(tmp_path: Path) -> None:
     with config(cache=False):
         assert kernel_cache().directory is None
     with config(cache=True, cache_dir=tmp_path):
-        assert kernel_cache().directory == tmp_path
+        assert kernel_cache().directory == str(tmp_path)
         assert call(compile_cached(text, lambda: text, [name]), name) == 9
         assert [entry.key for entry in kernel_cache().entries()] == [cache_key(text)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import subprocess
 import sys
@@ -21,8 +22,8 @@ ROOT = Path(jitgrad.__file__).parent
 # stands for all in it.
 LAYERS = (
     (
-        "collecting", "errors", "conditions", "config", "spec", "pytree", "keys", "forking", "journal", "recording",
-        "progress", "eagerness", "streams", "threefry",
+        "records", "collecting", "errors", "conditions", "config", "spec", "pytree", "keys", "forking", "journal",
+        "recording", "progress", "eagerness", "streams", "threefry",
     ),
     ("opdef",),
     (
@@ -47,7 +48,7 @@ LAYERS = (
         "custom",
         "differentiation",
         "foreseeing",
-        "hessians",
+        "graph_hessians",
         "preventing",
         "python_calls",
         "registering",
@@ -203,19 +204,20 @@ def test_compiler_knows_no_ops() -> None:
             heads = {other.split(".")[0] for other, _ in imports(name)}
             assert not heads & {"ops", "operators", "dispatch", "gradients"}, f"{name} imports {heads}"
     loop_ir = {other for name in LOOP_IR for other, _ in imports(name)}
-    assert loop_ir <= {*LOOP_IR, "spec", "threefry"}
+    assert loop_ir <= {*LOOP_IR, "records", "spec", "threefry"}
 
 
 def test_jitgrad_imports_no_code_generator(capsys: pytest.CaptureFixture[str]) -> None:
-    """`import jitgrad` loads neither numba, llvmlite nor scipy, nor the profiler; how long it takes beside NumPy is
-    printed.
+    """`import jitgrad` loads neither numba, llvmlite nor scipy, nor what few scripts ask for; how long it takes beside
+    NumPy is printed.
     """
     code = """
 import json, sys, time
 t0 = time.perf_counter(); import numpy; t1 = time.perf_counter(); import jitgrad; t2 = time.perf_counter()
 heavy = {"numba", "llvmlite", "scipy", "optree", "platformdirs", "threadpoolctl"}
 heavy = sorted(heavy & {m.split(".")[0] for m in sys.modules})
-heavy += sorted({"jitgrad.profiler", "jitgrad.optimize"} & set(sys.modules))
+later = {"profiler", "optimize", "nn", "eager", "session", "control.functions", "control.graph_functions"}
+heavy += sorted({f"jitgrad.{name}" for name in later} & set(sys.modules)) + sorted({"pathlib"} & set(sys.modules))
 print(json.dumps([heavy, t1 - t0, t2 - t1]))
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT.parent)
@@ -223,6 +225,21 @@ print(json.dumps([heavy, t1 - t0, t2 - t1]))
     with capsys.disabled():
         print(f"\nimport jitgrad: {1000 * seconds:.0f} ms after NumPy's {1000 * numpy_seconds:.0f} ms")
     assert heavy == []
+
+
+def test_names_that_are_loaded_later_are_those_that_a_type_checker_sees() -> None:
+    """And no module has such a name: it would stand in the name's place once it is imported."""
+    tree = ast.parse(MODULES[""].read_text())
+    [checked] = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {}
+    for node in checked.body:
+        assert isinstance(node, ast.ImportFrom) and node.module is not None
+        for alias in node.names:
+            seen[alias.asname or alias.name] = getattr(importlib.import_module(node.module), alias.name)
+    later = {*jitgrad._MODULE_OF, *jitgrad._OTHER_NAMES, *jitgrad._MODULES} - {*jitgrad._OTHER_NAMES.values()}
+    assert {*seen} == later - {"profiler"}
+    assert all(getattr(jitgrad, name) is found for name, found in seen.items())
+    assert not (later - {*jitgrad._MODULES}) & MODULES.keys()
 
 
 @pytest.mark.parametrize("name", MODULES)

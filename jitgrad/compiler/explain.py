@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from jitgrad.compiler.freezing.bind import BoundCluster
@@ -15,6 +15,7 @@ from jitgrad.compiler.lowering.lower import CompiledCluster, LoweredBodies, kern
 from jitgrad.compiler.machine.compilation import kernel_module
 from jitgrad.compiler.subprograms import regions_of
 from jitgrad.program import Program
+from jitgrad.records import dataclass
 from jitgrad.sources import source_text
 
 if TYPE_CHECKING:

@@ -6,11 +6,12 @@ A constant that is one number everywhere stays: each kernel can have its own.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from jitgrad.compiler.constants import constant_value, is_splat
 from jitgrad.compiler.subprograms import regions_of, with_regions
 from jitgrad.program import Instruction, Program
+from jitgrad.records import NamedTuple
 from jitgrad.spec import TensorSpec
 
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from jitgrad.compiler.constants import Array, is_splat
 from jitgrad.keys import frozen
 from jitgrad.opdef import Contract, Elementwise, OpDef, Reduce
+from jitgrad.records import NamedTuple
 
 EXACT = 64
 """Extents up to this are part of a pattern: some products of small matrices are loops, some sums are unrolled."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from jitgrad import recording
@@ -54,6 +54,7 @@ from jitgrad.compiler.verifying import verify_plan
 from jitgrad.config import config
 from jitgrad.errors import CompileError
 from jitgrad.program import Program, verify
+from jitgrad.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,9 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+from jitgrad.records import NamedTuple
 
 Step = tuple[Callable[..., Any], tuple[int, ...]]
 """A function, and the places of what it is called with."""

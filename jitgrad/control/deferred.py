@@ -13,7 +13,7 @@ have: extents that come out the same for all of them are known, the others are n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from jitgrad.operators import call, is_open
 from jitgrad.ops.common import unwrap
 from jitgrad.ops.creation import placeholder
 from jitgrad.program import Program
+from jitgrad.records import dataclass
 from jitgrad.sources import source_text, user_source
 from jitgrad.spec import is_inexact, spec_of
 from jitgrad.views import write

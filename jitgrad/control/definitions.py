@@ -9,7 +9,7 @@ does not run them again. Programs have no such op: inlining.py puts the body in 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from jitgrad.control.derivatives import complete, derivative_of, zeros_or
@@ -25,6 +25,7 @@ from jitgrad.operators import call as call_op
 from jitgrad.ops.gathering import zeros_like_shape
 from jitgrad.ops.slices import IndexedSlices
 from jitgrad.ops.state import Variable, no_op, read_op
+from jitgrad.records import dataclass
 from jitgrad.sources import operation_text
 from jitgrad.sparse import as_slices
 from jitgrad.spec import is_inexact

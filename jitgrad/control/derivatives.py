@@ -7,7 +7,7 @@ values that depend on nothing but constants of the loop (made again), and the re
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from jitgrad.opdef import Elementwise, Reindex, Shaped, View
 from jitgrad.operators import call
 from jitgrad.ops.creation import placeholder
 from jitgrad.program import needed_operations
+from jitgrad.records import dataclass
 from jitgrad.spec import TensorSpec, is_inexact
 
 Tensors = tuple[Tensor, ...]

@@ -7,11 +7,11 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from jitgrad.errors import GradientError, ShapeError, layout
 from jitgrad.opdef import Specs
+from jitgrad.records import dataclass
 from jitgrad.sources import place
 from jitgrad.spec import Shape, TensorSpec, is_compatible
 

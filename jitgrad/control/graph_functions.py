@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from jitgrad import pytree
@@ -20,6 +19,7 @@ from jitgrad.errors import JitgradError, layout
 from jitgrad.graph import Graph, Operation, Tensor, default_graph
 from jitgrad.operators import call as call_op
 from jitgrad.python_calls import py_func_op
+from jitgrad.records import dataclass
 from jitgrad.scopes import function_attrs, jit_scope
 from jitgrad.sources import place
 from jitgrad.trace import as_name, describe, is_dynamic_leaf, static

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from jitgrad.interpreter import run_operation
 from jitgrad.opdef import Control
 from jitgrad.ops.creation import placeholder
 from jitgrad.program import Program, is_dynamic, needed_operations, slice_graph
+from jitgrad.records import dataclass
 from jitgrad.spec import TensorSpec
 
 

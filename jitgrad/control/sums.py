@@ -9,12 +9,12 @@ weights of a recurrent network take one large product in place of a small one pe
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Contract, Scatter, View
 from jitgrad.operators import call
 from jitgrad.ops.gathering import scatter_take_op, zeros_like_shape
+from jitgrad.records import dataclass
 
 # A factor that comes out of the loop may be so many times as large as the product.
 _MOST_FACTOR = 2

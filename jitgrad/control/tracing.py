@@ -6,7 +6,7 @@ Bodies of one op share their first inputs: all that any of them reads from the g
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from jitgrad.graph import Graph, Operation, Tensor, default_graph, in_graph
 from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor
 from jitgrad.ops.creation import placeholder
+from jitgrad.records import dataclass
 from jitgrad.spec import TensorSpec
 from jitgrad.trace import as_name, describe, graph_in
 

@@ -8,7 +8,6 @@ and the cotangents as inputs, and what it does not read is not kept. A sum needs
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -29,6 +28,7 @@ from jitgrad.interpreter import interpret
 from jitgrad.ops.common import as_tensor
 from jitgrad.ops.slices import IndexedSlices
 from jitgrad.program import Program, slice_graph
+from jitgrad.records import dataclass
 from jitgrad.sources import source_text, user_source
 from jitgrad.sparse import gradients
 from jitgrad.spec import TensorSpec, is_inexact

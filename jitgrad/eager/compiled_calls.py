@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from jitgrad.graph import Operation, Tensor, default_graph
 from jitgrad.ops.slices import IndexedSlices
 from jitgrad.ops.state import Variable, assign_op, read_op, scatter_op
 from jitgrad.program import needed_operations
+from jitgrad.records import dataclass
 from jitgrad.running import Runner
 from jitgrad.sparse import gradients
 from jitgrad.spec import is_inexact

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from jitgrad.errors import layout
 from jitgrad.gradients import RuleError
 from jitgrad.graph import Tensor
 from jitgrad.ops.slices import IndexedSlices
+from jitgrad.records import dataclass
 from jitgrad.spec import is_inexact
 
 Rule = Callable[..., Any]

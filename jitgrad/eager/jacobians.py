@@ -6,7 +6,7 @@ import functools
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from jitgrad.graph import Tensor
 from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor
 from jitgrad.ops.slices import IndexedSlices
+from jitgrad.records import NamedTuple
 
 
 class _Pull(OwnRules):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from jitgrad.compiler.eager_code.layout import ENTRY_HEAD, INPUTS_OF, MOST_RULES
 from jitgrad.eager.keys import leaf_key, options_key, quick_key
 from jitgrad.eager.linear import linear
 from jitgrad.eagerness import Watcher, local, number_of
+from jitgrad.records import NamedTuple
 
 
 class Rule(Protocol):

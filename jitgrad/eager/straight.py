@@ -8,7 +8,7 @@ import functools
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from jitgrad.compiler.eager_code.layout import MOST_OPERANDS, MOST_VALUES
 from jitgrad.interpreter import interpret
 from jitgrad.opdef import Elementwise
 from jitgrad.program import Instruction, Program
+from jitgrad.records import NamedTuple
 
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 _MOST_STEPS = 8

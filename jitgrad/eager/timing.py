@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from jitgrad.dispatch import full_name
 from jitgrad.eager.recorder import OwnRules
 from jitgrad.eager.tensor import EagerTensor, run
 from jitgrad.eagerness import no_collecting
+from jitgrad.records import NamedTuple
 from jitgrad.sources import user_source
 from jitgrad.spec import TensorSpec
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from jitgrad.operators import function, traced_value_error
 from jitgrad.ops.common import as_tensor, build
 from jitgrad.ops.gathering import as_index, checked_positions, index_op, positions_of, take_op
 from jitgrad.ops.slicing import getslice
+from jitgrad.records import dataclass
 
 MASK_HINT = "use np.where(mask, x, other): the shape of x[mask] depends on how many elements of mask are True"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from jitgrad.opdef import Interpreted, OpDef, Params, Specs, define
 from jitgrad.ops.common import as_tensor
 from jitgrad.ops.rows import change_rows
 from jitgrad.ops.standing import Standing
+from jitgrad.records import dataclass
 from jitgrad.sources import checked_name, source_text, user_source
 from jitgrad.spec import DType, TensorSpec, is_compatible, spec_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from jitgrad.graph import Tensor, graph_of
 from jitgrad.opdef import Elementwise, Interpreted, OpDef, Params, Specs, Vjp, define
 from jitgrad.operators import functions
 from jitgrad.ops.common import dtype_refusal, elementwise, filled_like, same_shape, type_key
+from jitgrad.records import NamedTuple
 from jitgrad.spec import DType, TensorSpec
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import pairwise
-from typing import NamedTuple
 
 from jitgrad.profiler.layout import Layout, Point, Size
 from jitgrad.profiler.picture import Arrow
 from jitgrad.profiler.tables import bytes_text
+from jitgrad.records import NamedTuple
 
 _CHARACTER, _HEIGHT = 6.7, 11.0
 _ALONG = (0.5, 0.3, 0.7, 0.15, 0.85)  # where a label may stand between two points of a line

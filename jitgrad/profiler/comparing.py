@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from jitgrad.profiler.comparison import Comparison, Measurement
 from jitgrad.profiler.graph_stages import graph_program, rescoped
 from jitgrad.profiler.timing import time_in_turns
 from jitgrad.profiler.work import Work, interpreted_work
+from jitgrad.records import dataclass
 from jitgrad.restoring import Snapshot, snapshot_for
 from jitgrad.running import interpret_fresh
 from jitgrad.spec import spec_of

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from jitgrad.profiler.page import code, folded, page, paragraph, section, table
 from jitgrad.profiler.tables import bytes_text, machine_text, text_table
 from jitgrad.profiler.timing import Times
 from jitgrad.profiler.work import Work
+from jitgrad.records import dataclass
 
 COLUMNS = (
     "",

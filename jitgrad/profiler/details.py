@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from jitgrad.compiler.fusing.drafts import weight_of
 from jitgrad.compiler.fusing.groups import Group
@@ -16,6 +15,7 @@ from jitgrad.profiler.events import Share, phase_of
 from jitgrad.profiler.loops import compiled_bodies, loop_title, repeats
 from jitgrad.profiler.planned_picture import step_instructions, step_values
 from jitgrad.program import Instruction, Program
+from jitgrad.records import dataclass
 from jitgrad.sources import source_text
 from jitgrad.spec import TensorSpec
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 
 from jitgrad.profiler.arrows import draw_arrows
 from jitgrad.profiler.collapsing import collapse
 from jitgrad.profiler.layout import Layout, Size, lay_out
 from jitgrad.profiler.picture import Box, OpText, Picture, op_lines
+from jitgrad.records import dataclass
 
 LINE, CHARACTER, PADDING, HEADER = 15.0, 6.7, 10.0, 22.0
 _MARGIN = 16.0

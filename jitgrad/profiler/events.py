@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from jitgrad.records import dataclass
 
 # The phases of a run. What belongs to no op (a stage of the compiler, a look into the cache) is "compile".
 TRACE, COMPILE, FORWARD, BACKWARD, BOTH, CALL = "trace", "compile", "forward", "backward", "forward+backward", "call"

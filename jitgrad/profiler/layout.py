@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
+
+from jitgrad.records import dataclass
 
 GAP, LAYER_GAP, BEND_WIDTH, BEND_GAP = 24.0, 56.0, 4.0, 4.0
 _SWEEPS = 8

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from jitgrad import recording
+from jitgrad.records import dataclass
 
 _BYTES = 48 << 20
 _SIZE = 1024

@@ -5,7 +5,6 @@ it loads the compiler.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from jitgrad.compiler.driver.loop_layout import BLOCK
 from jitgrad.compiler.freezing.bind import BoundCluster
@@ -13,6 +12,7 @@ from jitgrad.compiler.lowering.lower import CompiledCluster, LoweredBodies
 from jitgrad.compiler.subprograms import regions_of
 from jitgrad.opdef import Control
 from jitgrad.program import Instruction, Program
+from jitgrad.records import NamedTuple
 
 _NAMES = {"scan": ("body",), "while": ("condition", "body"), "while_gradient": ("condition", "body", "way back")}
 

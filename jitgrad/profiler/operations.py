@@ -10,7 +10,6 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from jitgrad.compiler.loopir.nests import Accumulator, Kernel, Let, Literal, Loa
 from jitgrad.compiler.lowering.lower import CompiledCluster, Lowered
 from jitgrad.compiler.machine.compilation import has_avx512
 from jitgrad.executable import Executable
+from jitgrad.records import dataclass
 from jitgrad.spec import DType
 
 _REGISTER, _LEAST = 64, np.dtype(np.float32)  # a whole register, for which vector code is written best

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from jitgrad.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from jitgrad.profiler.events import BACKWARD, CALL, FORWARD, WORK, Event
+from jitgrad.records import NamedTuple, dataclass
 
 BY = ("kernel", "op", "line", "scope", "phase")
 

@@ -7,11 +7,11 @@ import runpy
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from jitgrad.profiler.profile import Profile
+from jitgrad.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

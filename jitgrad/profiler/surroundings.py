@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 from jitgrad.config import available_cpus, config, get_num_threads
+from jitgrad.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from html import escape
 from itertools import accumulate
 
 from jitgrad.profiler.events import BACKWARD, BOTH, COMPILE, FORWARD, TRACE, Event, outermost
 from jitgrad.profiler.tables import bytes_text, seconds_text
+from jitgrad.records import dataclass
 
 ROW = 18.0
 MOST_BARS = 3000

@@ -6,10 +6,11 @@ import contextlib
 import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from jitgrad.records import dataclass
 
 Around = Callable[[], contextlib.AbstractContextManager[Any]]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import tracemalloc
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from jitgrad.interpreter import interpret, last_uses
 from jitgrad.opdef import Fill
 from jitgrad.program import Instruction, Program
+from jitgrad.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

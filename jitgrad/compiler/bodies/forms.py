@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from jitgrad.compiler.bodies.programs import Values, is_free
 from jitgrad.opdef import Control
 from jitgrad.program import Instruction, Program, sub_programs
+from jitgrad.records import dataclass
 
 LOOPS = frozenset(("scan", "while", "while_gradient"))
 

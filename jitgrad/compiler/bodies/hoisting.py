@@ -7,13 +7,14 @@ them through an index costs nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from jitgrad.compiler.bodies.forms import Loop, can_edit, form_of, loop_of
 from jitgrad.compiler.bodies.programs import Token, rebound
 from jitgrad.compiler.rewriter import Rewriter
 from jitgrad.opdef import Control, Fill, Gather, Interpreted, Library, Reindex, Scatter, Shaped, View
 from jitgrad.program import Instruction, Program, sub_programs
+from jitgrad.records import dataclass
 from jitgrad.spec import TensorSpec
 
 _FREE = (Fill, Reindex, View, Shaped)

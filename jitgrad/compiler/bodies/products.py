@@ -8,7 +8,7 @@ are made of must be in memory for all steps: see `_MOST_TIMES`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from jitgrad.compiler.bodies.at_once import AtOnce, can_stack, is_product_with_constant, terms_of
 from jitgrad.compiler.bodies.forms import Loop, can_edit, loop_of
@@ -16,6 +16,7 @@ from jitgrad.compiler.bodies.programs import Values, edited, memory_of
 from jitgrad.compiler.rewriter import Rewriter
 from jitgrad.opdef import Contract
 from jitgrad.program import Instruction, Program
+from jitgrad.records import dataclass
 
 _FEWEST_TERMS = 4  # a product that sums fewer terms is little work for what it stores
 _MOST_TIMES = 8  # what is stored besides takes at most so many times the memory of what the scan is given and stacks,

@@ -7,12 +7,13 @@ token are the same value.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from jitgrad.compiler.constants import splat
 from jitgrad.opdef import Control, find
 from jitgrad.program import Instruction, Origin, Program, sub_programs
+from jitgrad.records import dataclass
 from jitgrad.spec import TensorSpec
 
 Values = tuple[int, ...]

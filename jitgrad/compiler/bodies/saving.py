@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from jitgrad.compiler.bodies.forms import Loop, can_edit, form_of, loop_of
@@ -17,6 +17,7 @@ from jitgrad.compiler.bodies.programs import Values, edited, joined, rebound
 from jitgrad.compiler.fusing.drafts import CHEAP
 from jitgrad.opdef import Elementwise, Fill, View
 from jitgrad.program import Instruction, Program
+from jitgrad.records import dataclass
 from jitgrad.spec import TensorSpec
 
 _MOST_WEIGHT = 6  # of what is computed again for one value, as in CHEAP: to store and to load one weighs 4

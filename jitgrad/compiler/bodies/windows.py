@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from jitgrad.compiler.bodies.forms import can_edit, loop_of
@@ -17,6 +17,7 @@ from jitgrad.compiler.rewriter import Rewriter
 from jitgrad.keys import frozen
 from jitgrad.opdef import find
 from jitgrad.program import Instruction, Program
+from jitgrad.records import dataclass
 from jitgrad.spec import TensorSpec
 
 _ADDS = ("add", "add_n")

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ from jitgrad.compiler.calling.entry_layout import (
 )
 from jitgrad.compiler.calling.patterns import Pattern, Words, held, pack_patterns, plain_dtype
 from jitgrad.compiler.driver.pools import is_pooled, outputs
+from jitgrad.records import NamedTuple
 
 _numbers = count(1)
 

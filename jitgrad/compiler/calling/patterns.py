@@ -14,9 +14,11 @@ complex numbers are read where they lie; an int or a bool is written to a cell o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+
+from jitgrad.records import NamedTuple
 
 ARRAY, VALUE, INTEGER, BOOLEAN, SAME, EQUAL, BITS, SEQUENCE, LIST, DICT = range(10)
 C_CONTIGUOUS, ALIGNED, WRITEABLE = 0x1, 0x100, 0x400

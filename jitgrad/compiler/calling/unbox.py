@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +21,7 @@ from jitgrad.compiler.calling.patterns import Array, Number, Words, pack_pattern
 from jitgrad.compiler.machine import capi
 from jitgrad.compiler.machine.cache import compile_cached
 from jitgrad.compiler.products.product_code import Module
+from jitgrad.records import NamedTuple
 
 _DOC = "unbox(spec, table, *arguments): False at the first argument that does not fit the spec."
 

@@ -7,12 +7,13 @@ back, and what is not in a cluster has a reason. How they are found is told in t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from jitgrad.compiler.clustering.dependences import Dependences
 from jitgrad.compiler.clustering.postpone import postpone
 from jitgrad.compiler.clustering.turns import Separation, Step, merge_turns, play
 from jitgrad.program import Instruction, Program, instruction_text
+from jitgrad.records import dataclass
 from jitgrad.sources import source_text
 
 

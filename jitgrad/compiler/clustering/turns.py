@@ -19,10 +19,10 @@ merge looks at no more than `SEARCH_LIMIT` steps, and is given up, with a reason
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from jitgrad.compiler.clustering.dependences import Dependences
+from jitgrad.records import dataclass
 
 SEARCH_LIMIT = 1000
 

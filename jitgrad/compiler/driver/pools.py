@@ -27,12 +27,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from functools import partial
 from sys import getrefcount
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from jitgrad import recording
+from jitgrad.records import NamedTuple
 
 if TYPE_CHECKING:
     from mmap import mmap

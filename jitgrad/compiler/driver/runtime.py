@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +28,7 @@ from jitgrad.compiler.driver.threads import ThreadPool
 from jitgrad.compiler.machine import capi, native
 from jitgrad.compiler.machine.cache import compile_cached
 from jitgrad.compiler.products.product_code import Module
+from jitgrad.records import NamedTuple
 
 __all__ = ["MAX_WORKERS", "Runtime", "StepRecord", "pack_steps", "runtime"]
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import platform
 import sys
-from dataclasses import dataclass
 
 from jitgrad.compiler.driver.pool_layout import (
     CPU,
@@ -27,6 +26,7 @@ from jitgrad.compiler.driver.pool_layout import (
     THREAD_IDS,
     at,
 )
+from jitgrad.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

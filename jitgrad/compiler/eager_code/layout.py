@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 from types import EllipsisType, NoneType
-from typing import NamedTuple
+
+from jitgrad.records import NamedTuple
 
 
 class Slots(NamedTuple):

@@ -9,10 +9,10 @@ memory gives them, so that it waits while nothing is computed: written by hand, 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple
 
 from jitgrad.compiler.emission.interleave import weight_of
 from jitgrad.compiler.loopir.nests import VECTOR, Index, Load, Loop, Term
+from jitgrad.records import NamedTuple
 
 
 class Stream(NamedTuple):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.registers import BOOL, INT32, INT64, Register, RegisterEmitter
 from jitgrad.compiler.emission.scalar_values import memory_type, type_suffix
 from jitgrad.compiler.loopir.nests import Index, Load, Term
 from jitgrad.compiler.vecmath.lanes import declare
+from jitgrad.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from jitgrad.compiler.emission.ahead import Asking
 from jitgrad.compiler.emission.scalar_emit import emit_op
 from jitgrad.compiler.emission.scalar_values import constant, element_type
 from jitgrad.compiler.loopir.nests import Accumulator, Argument, Buffer, Kernel, Literal, Loop
+from jitgrad.records import dataclass
 from jitgrad.spec import DType
 
 INT64 = ir.IntType(64)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import singledispatch
-from typing import NamedTuple
 
 from jitgrad.compiler import vecmath
 from jitgrad.compiler.emission.interleave import most_alive, registers_at_once
@@ -33,6 +32,7 @@ from jitgrad.compiler.loopir.nests import (
     Update,
     statements,
 )
+from jitgrad.records import NamedTuple
 
 SECOND = "_second"
 """What the names of the second row end in."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.vecmath.lanes import declare
+from jitgrad.records import dataclass
 from jitgrad.spec import DType
 
 Value: TypeAlias = Any  # an ir.Value; llvmlite is not typed

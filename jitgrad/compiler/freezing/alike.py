@@ -16,7 +16,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from jitgrad.compiler.likeness import (
 from jitgrad.forking import wait_for_when_forking
 from jitgrad.opdef import Control, Elementwise, Shaped, View
 from jitgrad.program import Instruction, Program
+from jitgrad.records import NamedTuple
 from jitgrad.spec import TensorSpec
 
 _MOST_KNOWN = 128

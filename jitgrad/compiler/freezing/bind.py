@@ -6,7 +6,7 @@ It decides nothing that the stages decide; it runs in a process that has loaded 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from jitgrad.compiler.freezing.bind_loops import loop_layouts, spans_of
 from jitgrad.compiler.freezing.records import Addresses, memory_of, settle, write_records
 from jitgrad.compiler.fusing.buffers import ArenaPlan, Lifetime, plan_memory
 from jitgrad.config import available_cpus, get_num_threads
+from jitgrad.records import NamedTuple
 
 ArraySpec = tuple[np.dtype[Any], tuple[int, ...]]
 

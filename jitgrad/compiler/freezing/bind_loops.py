@@ -8,7 +8,7 @@ they run; bodies do not run at the same time, so they share that.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from jitgrad.compiler.driver.loop_layout import BLOCK, KINDS, LISTS
 from jitgrad.compiler.driver.runtime import runtime
 from jitgrad.compiler.fusing.buffers import Lifetime, aligned, plan_memory
+from jitgrad.records import NamedTuple
 
 Array = npt.NDArray[np.int64]
 Task = tuple[Any, ...]

@@ -4,7 +4,7 @@ are there already. How these follow is a formula (symbols.py); nothing is frozen
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from jitgrad.compiler.freezing.bind_loops import spans_of
 from jitgrad.compiler.freezing.records import Addresses, Records, Words, settle, write_records
 from jitgrad.compiler.fusing.buffers import ArenaPlan
 from jitgrad.compiler.symbols import Formula, Symbol
+from jitgrad.records import NamedTuple
 
 
 class Numbers(NamedTuple):

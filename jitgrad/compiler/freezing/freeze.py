@@ -33,7 +33,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -62,6 +61,7 @@ from jitgrad.compiler.products.own_products import product_sizes
 from jitgrad.compiler.subprograms import regions_of, status_offsets
 from jitgrad.compiler.symbols import Symbol, least, most
 from jitgrad.program import Program
+from jitgrad.records import dataclass
 
 # A chunk should take some microseconds, so that sharing it out costs little; the count depends on the work alone,
 # never on the number of threads, because the order of partial sums follows it.

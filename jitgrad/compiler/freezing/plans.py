@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from jitgrad.compiler.freezing.alike import Likeness
 from jitgrad.compiler.freezing.bind import BoundCluster, bind_cluster
@@ -15,6 +15,7 @@ from jitgrad.compiler.machine.cache import KernelCache, kernel_cache
 from jitgrad.compiler.machine.kernels import find_kernels
 from jitgrad.opdef import Control, OpDef, find
 from jitgrad.program import Program
+from jitgrad.records import NamedTuple
 
 Frozen = tuple[Any, ...]
 

@@ -5,7 +5,7 @@ from process to process: where that lies, and the addresses of kernels. It place
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from jitgrad.compiler.driver.pool_layout import STEP_WORDS
 from jitgrad.compiler.freezing.bind_loops import Layout, Layouts, describe_loop, products_in
 from jitgrad.compiler.machine.kernels import watchers
+from jitgrad.records import NamedTuple
 
 Words = npt.NDArray[np.int64]
 Addresses = dict[str, int]

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from jitgrad.compiler.fusing.extents import ONE
 from jitgrad.compiler.fusing.groups import Placed
 from jitgrad.compiler.fusing.nodes import Convolution, Product
 from jitgrad.compiler.lowering.lower import CompiledCluster, Lowered, LoweredBodies
 from jitgrad.compiler.products.gemv import GemvPlan
+from jitgrad.records import NamedTuple
 
 LEAST_BYTES = 2_000_000  # of the matrix: less stays in cache anyway
 CHUNK_BYTES = 125_000  # two of which fit in the second cache: the next one is asked for meanwhile

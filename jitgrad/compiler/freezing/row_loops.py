@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from jitgrad.compiler.freezing.regions import Search, Sizes
 from jitgrad.compiler.fusing.nodes import Product
 from jitgrad.compiler.lowering.lower import CompiledCluster, Lowered, LoweredStep
 from jitgrad.compiler.products.own_products import product_sizes
 from jitgrad.program import Program
+from jitgrad.records import NamedTuple
 
 _FEWEST_ROWS = 16
 _MANY_ROWS = 128  # cut in more chunks: products of 32 rows are nearly as fast as larger ones

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from jitgrad.compiler.loopir.nests import Literal
 from jitgrad.opdef import AxisIndex, Fill, Guard, IndexMap, Reindex, View
 from jitgrad.program import Instruction, Program
+from jitgrad.records import dataclass
 
 MOST_LEAVES = 32
 """Pieces that an operand may be put together from: every element looks for its own among all of them."""

@@ -12,7 +12,8 @@ import bisect
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+
+from jitgrad.records import NamedTuple
 
 ALIGNMENT = 64
 

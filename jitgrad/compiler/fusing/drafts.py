@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from jitgrad.compiler.fusing.extents import ONE
 from jitgrad.compiler.fusing.groups import Axes, Placed
 from jitgrad.compiler.fusing.nodes import MAP, PLACE, SCAN, SCATTER, Node
+from jitgrad.records import dataclass
 
 # What it costs to compute an op again, against storing its result and loading it back (about 4 on this scale).
 CHEAP = {

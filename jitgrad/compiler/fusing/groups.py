@@ -5,9 +5,9 @@ refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from jitgrad.compiler.fusing.nodes import SCATTER, Convolution, Nested, Node, Product
+from jitgrad.records import dataclass
 from jitgrad.spec import TensorSpec
 
 Axes = tuple[int | None, ...]

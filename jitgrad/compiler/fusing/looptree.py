@@ -8,10 +8,11 @@ axis.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from jitgrad.compiler.fusing.groups import Group, Placed
 from jitgrad.compiler.fusing.nodes import GATHER, MAP, REDUCE
+from jitgrad.records import dataclass
 
 
 @dataclass(eq=False)

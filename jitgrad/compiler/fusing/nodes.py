@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from jitgrad.compiler.fusing.accesses import Accesses, Leaf, Operand, is_move, splat_literal
 from jitgrad.compiler.fusing.extents import ONE, ExtentClasses
@@ -28,6 +28,7 @@ from jitgrad.opdef import (
     View,
 )  # fmt: skip
 from jitgrad.program import Instruction, Program
+from jitgrad.records import dataclass
 from jitgrad.spec import DType, normalize_axes, normalize_axis
 
 MAP, REDUCE, SCAN, GATHER, SCATTER, ROUTINE = "map", "reduce", "scan", "gather", "scatter", "routine"

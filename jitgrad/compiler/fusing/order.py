@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 from jitgrad.compiler.fusing.buffers import aligned
 from jitgrad.compiler.fusing.groups import Group, Plan, Step
 from jitgrad.compiler.fusing.nodes import Nested
+from jitgrad.records import NamedTuple, dataclass
 
 # Steps that follow one another in the program often share values in cache, so another order must save a tenth, and
 # more than fits in a processor's own caches.

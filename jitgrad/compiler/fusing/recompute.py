@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from jitgrad.compiler.fusing.accesses import Leaf, Operand, substitute
 from jitgrad.compiler.fusing.drafts import CHEAP, Draft
@@ -13,6 +13,7 @@ from jitgrad.compiler.fusing.extents import ONE
 from jitgrad.compiler.fusing.groups import Axes, Placed
 from jitgrad.compiler.fusing.nodes import MAP, SCATTER, Node
 from jitgrad.opdef import AxisIndex
+from jitgrad.records import dataclass
 
 RECOMPUTE_LIMIT = 8
 

@@ -10,7 +10,7 @@ the chunk before it has made too. What is summed or stored of a row is so once, 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeGuard
 
 from jitgrad.compiler.fusing.collapse import collapse_axes
@@ -20,6 +20,7 @@ from jitgrad.compiler.fusing.looptree import TreeLoop, build_loop_tree
 from jitgrad.compiler.fusing.nodes import MAP
 from jitgrad.compiler.loopir.nests import Literal
 from jitgrad.opdef import AxisIndex
+from jitgrad.records import dataclass
 
 MOST_ROWS = 12  # that are in a ring, and that a chunk makes before its first
 MOST_DEPTH = 3

@@ -24,13 +24,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from jitgrad.compiler.loopir.routines import python_routines
 from jitgrad.compiler.loopir.scalar_ops import python_namespace
+from jitgrad.records import dataclass
 from jitgrad.spec import DType, dtype_text
 
 PARALLEL, PARALLEL_VECTOR, SERIAL, VECTOR = "parallel", "parallel_vector", "serial", "vector"

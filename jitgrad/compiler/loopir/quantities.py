@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from jitgrad.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

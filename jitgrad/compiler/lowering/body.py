@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from jitgrad.compiler.lowering.places import index_of
 from jitgrad.compiler.lowering.signature import Signature
 from jitgrad.compiler.lowering.spills import find_spilled, ready_in
 from jitgrad.opdef import AxisIndex
+from jitgrad.records import dataclass
 from jitgrad.spec import DType
 
 INT64 = np.dtype(np.int64)

@@ -6,10 +6,11 @@ thrown away. It is found here; lowering writes it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from jitgrad.compiler.fusing.accesses import Leaf, Operand
 from jitgrad.opdef import AxisIndex, Guard
+from jitgrad.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 from jitgrad.compiler.clustering.clusters import Cluster
 from jitgrad.compiler.fusing.collapse import collapse_axes
@@ -22,6 +21,7 @@ from jitgrad.compiler.lowering.rings import RollingLowering
 from jitgrad.compiler.lowering.routine_calls import RoutineLowering
 from jitgrad.compiler.lowering.scatter import ScatterLowering
 from jitgrad.program import Instruction
+from jitgrad.records import NamedTuple, dataclass
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -49,6 +49,7 @@ from jitgrad.compiler.lowering.body import INT64, Body, Lowering
 from jitgrad.compiler.lowering.choices import Choice
 from jitgrad.compiler.lowering.signature import Signature
 from jitgrad.opdef import AxisIndex
+from jitgrad.records import dataclass
 
 _LETTERS = "iwxyz"  # of the loops over rows, from the outermost in
 

@@ -15,7 +15,7 @@ over the steps inside, so that the state stays in registers; any other body is r
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -43,6 +43,7 @@ from jitgrad.compiler.lowering.lower import CompiledCluster, FusedScan, Lowered
 from jitgrad.compiler.lowering.passes import hoist_invariants
 from jitgrad.opdef import Control
 from jitgrad.program import Instruction, Program
+from jitgrad.records import dataclass
 from jitgrad.spec import DType
 
 _INT64 = np.dtype(np.int64)

@@ -10,7 +10,7 @@ one warning says why, and nothing is kept.
 
 In front of the files lies a table of what this process has loaded. Kernels are small; the table is counted,
 not bounded. Finding, checking and loading a kernel of 4 KB takes 0.2 ms, compiling it 6 to 12. This module is imported
-when a process starts, so it imports little: no hashlib, no platformdirs where the rule is short.
+when a process starts, so it imports little: neither hashlib nor pathlib, nor platformdirs where the rule is short.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
-from typing import NamedTuple
 
 from jitgrad.compiler.machine import native
 from jitgrad.compiler.machine.native import NativeCode
 from jitgrad.compiler.machine.stamp import digest, stamp
 from jitgrad.config import config
+from jitgrad.records import NamedTuple
 
 _MAGIC = b"jitgrad2"
 _DIGEST_BYTES = 32
@@ -63,8 +62,8 @@ class CacheStatistics:
 class KernelCache:
     """Object code by key, in memory and, given a usable directory, on disk."""
 
-    def __init__(self, directory: Path | None, max_bytes: int) -> None:
-        self.directory = _usable(directory) if directory is not None else None
+    def __init__(self, directory: str | os.PathLike[str] | None, max_bytes: int) -> None:
+        self.directory = _usable(os.fspath(directory)) if directory is not None else None
         self.statistics = CacheStatistics()
         self._max_bytes = max_bytes
         self._loaded: dict[str, NativeCode] = {}
@@ -92,7 +91,7 @@ class KernelCache:
 
     def has(self, key: str) -> bool:
         """Whether there is code under `key`, in memory or, sound or not, on disk."""
-        return key in self._loaded or (self.directory is not None and (self.directory / (key + _SUFFIX)).exists())
+        return key in self._loaded or (self.directory is not None and os.path.exists(self._path(key, _SUFFIX)))
 
     def put(self, key: str, code: NativeCode) -> None:
         """Keep code that was just compiled. A disk that cannot be written to is not an error."""
@@ -103,14 +102,8 @@ class KernelCache:
         """The plan stored under `key` on disk, as it was given to `put_plan`; None when there is none that is sound."""
         if self.directory is None:
             return None
-        path = self.directory / (key + _PLAN_SUFFIX)
-        contents = _contents(path)
-        if contents is None:
-            if path.exists():
-                self.discard(path)
-            return None
-        _touch(path)
-        return contents[1]
+        contents = self._sound(self._path(key, _PLAN_SUFFIX))
+        return contents[1] if contents is not None else None
 
     def put_plan(self, key: str, plan: bytes) -> None:
         """Keep a plan on disk."""
@@ -119,7 +112,7 @@ class KernelCache:
     def drop_plan(self, key: str) -> None:
         """Forget a plan that is of no use: kernels of it are gone."""
         if self.directory is not None:
-            self.discard(self.directory / (key + _PLAN_SUFFIX))
+            self.discard(self._path(key, _PLAN_SUFFIX))
 
     def _keep(self, name: str, data: bytes) -> None:
         if self.directory is None:
@@ -135,57 +128,62 @@ class KernelCache:
     def entries(self) -> list[CacheEntry]:
         """The files, longest unused first."""
         found = [
-            CacheEntry(path.stem, info.st_size, info.st_mtime, path.suffix == _PLAN_SUFFIX)
-            for path, info in self._files()
+            CacheEntry(_key_of(entry), info.st_size, info.st_mtime, entry.name.endswith(_PLAN_SUFFIX))
+            for entry, info in self._files()
         ]
         return sorted(found, key=lambda entry: entry.used)
 
     def clear(self) -> int:
         """Delete all files; how many there were. Code that is loaded stays in memory, and in use."""
         removed = 0
-        for path, _ in self._files():
+        for entry, _ in self._files():
             with suppress(OSError):
-                path.unlink()
+                os.unlink(entry)
                 removed += 1
         self._nbytes = None
         return removed
 
     def verify(self) -> list[str]:
         """The keys of files that are damaged; they are left alone."""
-        return [path.stem for path, _ in self._files() if _contents(path) is None]
+        return [_key_of(entry) for entry, _ in self._files() if _contents(entry.path) is None]
 
-    def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
-        if self.directory is None:
-            return
-        with suppress(OSError):
-            for path in sorted(self.directory.iterdir()):
-                if path.suffix in _SUFFIXES:
-                    with suppress(OSError):  # another process may have removed it
-                        yield path, path.stat()
+    def _files(self) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
+        for entry in _listed(self.directory, _SUFFIXES) if self.directory is not None else ():
+            with suppress(OSError):  # another process may have removed it
+                yield entry, entry.stat()
+
+    def _path(self, key: str, suffix: str) -> str:
+        assert self.directory is not None
+        return os.path.join(self.directory, key + suffix)
 
     def _read(self, key: str, names: Sequence[str] | None) -> NativeCode | None:
         if self.directory is None:
             return None
-        path = self.directory / (key + _SUFFIX)
-        contents = _contents(path)
+        path = self._path(key, _SUFFIX)
+        contents = self._sound(path)
         if contents is None:
-            if path.exists():
-                self.discard(path)
             return None
         stored, object_code = contents
         try:
-            code = native.load_object(object_code, names if names is not None else stored)
+            return native.load_object(object_code, names if names is not None else stored)
         except native.LoadError:
             self.discard(path)
             return None
-        _touch(path)
-        return code
 
-    def discard(self, path: Path) -> None:
+    def _sound(self, path: str) -> tuple[tuple[str, ...], bytes] | None:
+        """What a file holds; one that is damaged is deleted, of any other it is noted that it was used."""
+        contents = _contents(path)
+        if contents is not None:
+            _touch(path)
+        elif os.path.exists(path):
+            self.discard(path)
+        return contents
+
+    def discard(self, path: str) -> None:
         """Delete a file that is damaged."""
         self.statistics.damaged += 1
         with suppress(OSError):
-            path.unlink()
+            os.unlink(path)
 
     def _make_room(self, added: int) -> None:
         """Delete the files used longest ago when there are too many bytes, and leftovers of writers."""
@@ -203,15 +201,15 @@ class KernelCache:
                 if self._nbytes <= _KEEP_FRACTION * self._max_bytes:
                     break
                 with suppress(OSError):
-                    (self.directory / (entry.key + _SUFFIXES[entry.is_plan])).unlink()
+                    os.unlink(self._path(entry.key, _SUFFIXES[entry.is_plan]))
                 self._nbytes -= entry.nbytes
 
     def _sweep(self) -> None:
         assert self.directory is not None
-        for path in self.directory.glob("*.tmp"):
+        for entry in _listed(self.directory, ".tmp"):
             with suppress(OSError):
-                if time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS:
-                    path.unlink()
+                if time.time() - entry.stat().st_mtime > _LEFTOVER_SECONDS:
+                    os.unlink(entry)
 
     def _renew_lock(self) -> None:
         self._lock = threading.Lock()
@@ -247,7 +245,7 @@ def kernel_cache() -> KernelCache:
 def _open(enabled: bool, directory: str | None, max_bytes: int) -> KernelCache:
     if not enabled:
         return KernelCache(None, max_bytes)
-    return KernelCache(Path(directory or default_directory()), max_bytes)
+    return KernelCache(directory or default_directory(), max_bytes)
 
 
 def default_directory() -> str:
@@ -283,35 +281,46 @@ def unpack(key: str, data: bytes) -> tuple[tuple[str, ...], bytes] | None:
     return (tuple(names), body[end:]) if stored_key == key else None
 
 
-def _contents(path: Path) -> tuple[tuple[str, ...], bytes] | None:
+def _listed(directory: str, suffixes: str | tuple[str, ...]) -> list[os.DirEntry[str]]:
+    """The files with one of these endings, by name; none where there is no such directory."""
+    with suppress(OSError), os.scandir(directory) as entries:
+        return sorted((e for e in entries if e.name.endswith(suffixes)), key=lambda entry: entry.name)
+    return []
+
+
+def _key_of(path: str | os.DirEntry[str]) -> str:
+    return os.path.splitext(os.path.basename(path))[0]
+
+
+def _contents(path: str) -> tuple[tuple[str, ...], bytes] | None:
     """What a file holds, if it is sound and nobody else may have written it."""
     try:
         with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:  # a pipe must not stop us
             info = os.fstat(file.fileno())
             if not stat.S_ISREG(info.st_mode) or not _is_private(info):
                 return None
-            return unpack(path.stem, file.read())
+            return unpack(_key_of(path), file.read())
     except OSError:
         return None
 
 
-def _write(directory: Path, name: str, data: bytes) -> int:
-    temporary = directory / f"{name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
+def _write(directory: str, name: str, data: bytes) -> int:
+    temporary = os.path.join(directory, f"{name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
     try:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(data)
-        os.replace(temporary, directory / name)
+        os.replace(temporary, os.path.join(directory, name))
     except OSError:
         with suppress(OSError):
-            temporary.unlink()
+            os.unlink(temporary)
         raise
     return len(data)
 
 
-def _touch(path: Path) -> None:
+def _touch(path: str) -> None:
     """Note that a file was used, at most once a day."""
     with suppress(OSError):
-        if time.time() - path.stat().st_mtime > _TOUCH_SECONDS:
+        if time.time() - os.stat(path).st_mtime > _TOUCH_SECONDS:
             os.utime(path)
 
 
@@ -322,11 +331,11 @@ def _is_private(info: os.stat_result) -> bool:
     return info.st_uid == os.geteuid() and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def _usable(directory: Path) -> Path | None:
+def _usable(directory: str) -> str | None:
     """The directory, made if need be; None, with a warning, if code in it could not be trusted or kept."""
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        info = directory.stat()
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        info = os.stat(directory)
     except OSError as error:
         _warn(f"the cache directory {directory} cannot be used: {error}")
         return None

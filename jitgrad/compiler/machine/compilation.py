@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from jitgrad import recording
 from jitgrad.compiler import llvmir as ir
@@ -27,6 +26,7 @@ from jitgrad.compiler.machine.kernels import (
 )
 from jitgrad.compiler.machine.tiers import improver
 from jitgrad.config import config
+from jitgrad.records import NamedTuple
 from jitgrad.spec import DType
 
 # The modules that decide what machine code a kernel has: their text is part of every key, so that a cache written by

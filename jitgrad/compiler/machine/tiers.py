@@ -16,7 +16,6 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import monotonic
 
 import numpy as np
@@ -24,6 +23,7 @@ import numpy.typing as npt
 
 from jitgrad.compiler.machine import native
 from jitgrad.compiler.machine.firsts import first_calls
+from jitgrad.records import dataclass
 
 _PATIENCE = 0.25  # seconds that a task waits for first calls: a first run may be all that the process does
 _LOOSE = ("contract", "reassoc", "afn", "arcp", "fast")

@@ -38,7 +38,7 @@ import math
 import os
 from collections.abc import Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -48,6 +48,7 @@ from jitgrad.compiler.products.blas_library import blas_address, get_threads_add
 from jitgrad.compiler.products.blas_stubs import GUARD_STUBS, MATMUL_STUBS, RESET_STUB, guard_ir, matmul_ir
 from jitgrad.compiler.products.product_code import Module
 from jitgrad.compiler.symbols import least, most
+from jitgrad.records import NamedTuple
 from jitgrad.spec import dtype_name
 
 INT32_MAX = 2**31 - 1

@@ -14,10 +14,10 @@ import ctypes
 import importlib
 import importlib.machinery
 import importlib.util
+import os
 import sys
 from collections.abc import Callable
 from functools import cache, lru_cache
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -105,13 +105,13 @@ def _load_alone(name: str) -> ModuleType | None:
     folders = list(package.submodule_search_locations or ()) if package else []
     stem = name.rpartition(".")[2]
     for suffix in importlib.machinery.EXTENSION_SUFFIXES:
-        for file in (Path(folder, "linalg", stem + suffix) for folder in folders):
-            if file.exists():
+        for file in (os.path.join(folder, "linalg", stem + suffix) for folder in folders):
+            if os.path.exists(file):
                 return _execute(name, file)
     return None
 
 
-def _execute(name: str, file: Path) -> ModuleType | None:
+def _execute(name: str, file: str) -> ModuleType | None:
     import scipy  # noqa: F401  (its libraries have to be found first)
 
     spec = importlib.util.spec_from_file_location(name, file)

@@ -9,7 +9,7 @@ planning.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from jitgrad.records import NamedTuple
 
 BLOCK = (
     "gemm", "gemv", "m", "n", "k", "rows", "columns", "accumulate", "nbatch",

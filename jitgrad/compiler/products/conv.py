@@ -6,11 +6,12 @@ How all is cut follows from the sizes alone.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from jitgrad.compiler.products.registers import LINE, Numbers, kinds
+from jitgrad.records import NamedTuple
 
 _IMAGE_BYTES = 1 << 18  # of the copy of a band: it stays in the second cache, with as much of the result
 _PANEL_BYTES = 1 << 14  # of the weights that a row of tiles reads again and again

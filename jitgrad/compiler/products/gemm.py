@@ -40,7 +40,7 @@ How all is cut follows from the sizes alone.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -48,6 +48,7 @@ from jitgrad.compiler.products.gemm_code import scratch_bytes
 from jitgrad.compiler.products.gemm_tiles import tall
 from jitgrad.compiler.products.registers import Numbers, kinds
 from jitgrad.compiler.products.short_steps import MOST_SHORT, SUMS
+from jitgrad.records import NamedTuple
 from jitgrad.spec import dtype_name
 
 _THIN = 12  # less is not worth the packing of the right operand

@@ -24,11 +24,12 @@ turns, with the matrix and with its transpose:
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from jitgrad.compiler.products.registers import kinds
+from jitgrad.records import NamedTuple
 from jitgrad.spec import dtype_name
 
 _LEAST_BYTES = 100_000  # of the matrix: less is not worth the compilation of a module

@@ -5,7 +5,8 @@ stores. They multiply nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+
+from jitgrad.records import NamedTuple
 
 
 class Numbers(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import inf, nan
 
 from jitgrad.compiler.vecmath.exponential import (
@@ -28,6 +27,7 @@ from jitgrad.compiler.vecmath.lanes import (
     upper_bound,
 )
 from jitgrad.compiler.vecmath.logarithmic import decompose_any, log_in_two_parts
+from jitgrad.records import dataclass
 
 # Where erf passes from its odd polynomial to 1 - erfc, and where it is 1.
 _ERF_LIMITS = Table((1.0, 3.9375), (1.25, 5.9375))

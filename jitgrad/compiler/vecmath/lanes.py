@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from jitgrad.compiler import llvmir as ir
+from jitgrad.records import dataclass
 
 Number: TypeAlias = int | float
 Operand: TypeAlias = "Real | int | float"

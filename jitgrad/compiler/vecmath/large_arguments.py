@@ -9,7 +9,7 @@ Sine and cosine share it, a quadrant apart: it takes 7 ms to compile, three time
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from math import inf, nan
 
@@ -27,6 +27,7 @@ from jitgrad.compiler.vecmath.lanes import (
     two_product,
 )
 from jitgrad.compiler.vecmath.shared import Write, shared_function
+from jitgrad.records import dataclass
 
 _I64 = ir.IntType(64)
 _I128 = ir.IntType(128)

@@ -1,0 +1,200 @@
+"""Dataclasses and named tuples that cost a start little do what the standard library's do."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+import typing
+from typing import Any
+
+import pytest
+
+from jitgrad import records
+
+pytestmark = pytest.mark.quick
+
+
+@records.dataclass(frozen=True, slots=True)
+class Slotted:
+    """Fields without a dictionary."""
+
+    a: int
+    b: list[int] = dataclasses.field(default_factory=list)
+    c: str = dataclasses.field(default="c", repr=False, compare=False)
+
+
+@records.dataclass(frozen=True)
+class Frozen:
+    """Fields in a dictionary, checked."""
+
+    a: int
+    b: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.a < 0:
+            raise ValueError("negative")
+
+
+@records.dataclass(frozen=True, eq=False, repr=False)
+class Bare:
+    """Compared by identity."""
+
+    a: int
+
+
+@records.dataclass(slots=True)
+class Open:
+    """Fields that change."""
+
+    a: int
+    b: list[int] = dataclasses.field(default_factory=list)
+
+
+class Pair(records.NamedTuple):
+    """A tuple with names and a method."""
+
+    a: int
+    b: int = 5
+
+    def total(self) -> int:
+        """Of both."""
+        return self.a + self.b
+
+
+def standard(cls: Any, **how: Any) -> Any:
+    """The same class, made by the standard library."""
+    fields = [(f.name, f.type, dataclasses.field(
+        default=f.default, default_factory=f.default_factory, repr=f.repr, compare=f.compare)) for f in
+        dataclasses.fields(cls)]
+    space = {name: vars(cls)[name] for name in ("__post_init__",) if name in vars(cls)}
+    return dataclasses.make_dataclass(cls.__name__, fields, namespace=space, **how)
+
+
+@pytest.mark.parametrize(
+    ("cls", "how"),
+    [(Slotted, {"frozen": True, "slots": True}), (Frozen, {"frozen": True}), (Open, {"slots": True}),
+     (Bare, {"frozen": True, "eq": False, "repr": False})],
+)  # fmt: skip
+def test_a_class_is_as_the_standard_library_makes_it(cls: Any, how: dict[str, Any]) -> None:
+    other = standard(cls, **how)
+    some, same, unlike = cls(1), cls(a=1), cls(2)
+    assert [getattr(some, f.name) for f in dataclasses.fields(cls)] == [
+        getattr(other(1), f.name) for f in dataclasses.fields(other)
+    ]
+    assert (some == same) == (other(1) == other(1)) and (some == unlike) == (other(1) == other(2))
+    assert some != other(1)
+    assert (cls.__hash__ is None) == (other.__hash__ is None)
+    if how.get("repr", True):
+        assert repr(some) == repr(other(1))
+    for wrong in ((), (1, 2, 3, 4)):
+        with pytest.raises(TypeError) as ours:
+            cls(*wrong)
+        with pytest.raises(TypeError) as theirs:
+            other(*wrong)
+        assert str(ours.value).partition("(")[2] == str(theirs.value).partition("(")[2]
+    assert cls.__match_args__ == other.__match_args__
+    assert dataclasses.replace(some, a=2).a == 2
+    for again in (copy.copy(some), copy.deepcopy(some), pickle.loads(pickle.dumps(some))):
+        assert [getattr(again, f.name) for f in dataclasses.fields(cls)] == [
+            getattr(some, f.name) for f in dataclasses.fields(cls)
+        ]
+    if how.get("frozen"):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            some.a = 3
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            del some.a
+    else:
+        some.a = 3
+    assert hasattr(some, "__dict__") == (not how.get("slots", False))
+
+
+def test_a_default_is_made_for_each_instance() -> None:
+    assert Slotted(1).b is not Slotted(1).b
+    assert Open(1).b is not Open(1).b
+
+
+def test_what_is_not_compared_is_not_hashed() -> None:
+    pair = Slotted(1, b=(), c="x"), Slotted(1, b=(), c="y")  # type: ignore[arg-type]
+    assert pair[0] == pair[1] and len(set(pair)) == 1
+
+
+def test_checks_behind_init_run_each_time() -> None:
+    for _ in range(2):
+        with pytest.raises(ValueError, match="negative"):
+            Frozen(-1)
+
+
+@pytest.mark.parametrize("slots", [False, True])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_calls_are_alike_before_and_after_init_is_compiled(frozen: bool, slots: bool) -> None:
+    @records.dataclass(frozen=frozen, slots=slots)
+    class New:
+        a: int
+        b: list[int] = dataclasses.field(default_factory=list)
+        c: int = 3
+
+    wrong: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+        ((), {}), ((), {"b": []}), ((1, [], 3, 4), {}), ((1,), {"a": 1}), ((1,), {"d": 1}), ((1, [], 3), {"c": 3}),
+    ]  # fmt: skip
+    first = New.__init__
+    for _ in range(2 * records._SELDOM):
+        for made in (New(1), New(a=1), New(1, c=3), New(1, [], 3), New(1, b=[], c=3), New(c=3, a=1, b=[])):
+            assert (made.a, made.b, made.c) == (1, [], 3)
+    assert New.__init__ is not first
+    for args, kwargs in wrong:
+        New.__init__ = first  # type: ignore[method-assign]
+        with pytest.raises(TypeError) as before:
+            New(*args, **kwargs)
+        assert New.__init__ is not first
+        with pytest.raises(TypeError) as after:
+            New(*args, **kwargs)
+        assert str(before.value) == str(after.value)
+
+
+@pytest.mark.parametrize("name", ["__eq__", "__hash__"])
+def test_comparison_is_compiled_when_it_is_first_asked_for(name: str) -> None:
+    @records.dataclass(frozen=True)
+    class New:
+        a: int
+
+    first = getattr(New, name)
+    assert New(1) == New(1) != New(2) and hash(New(1)) == hash(New(1)) and New(1) != 1
+    assert getattr(New, name) is not first
+
+
+def test_methods_of_the_class_itself_stay() -> None:
+    @records.dataclass(frozen=True)
+    class Own:
+        a: int
+
+        def __repr__(self) -> str:
+            return "own"
+
+        def __hash__(self) -> int:
+            return 7
+
+    assert repr(Own(1)) == "own" and hash(Own(1)) == 7 and Own(1) == Own(1)
+
+
+def test_an_instance_within_itself_has_a_text() -> None:
+    some = Slotted(1)
+    some.b.append(some)  # type: ignore[arg-type]
+    assert repr(some) == "Slotted(a=1, b=[...])"
+
+
+def test_named_tuples_are_as_the_standard_library_makes_them() -> None:
+    class Other(typing.NamedTuple):
+        """A tuple with names and a method."""
+
+        a: int
+        b: int = 5
+
+    assert Pair(1) == Other(1) == (1, 5) and repr(Pair(1)) == repr(Other(1)).replace("Other", "Pair")
+    assert Pair(1)._replace(a=2).total() == 7
+    assert Pair._fields == Other._fields and Pair._field_defaults == Other._field_defaults
+    assert Pair.__annotations__ == {"a": "int", "b": "int"} and Pair.__doc__ == Other.__doc__
+    assert pickle.loads(pickle.dumps(Pair(1))) == Pair(1) and type(copy.copy(Pair(1))) is Pair
+    assert not hasattr(Pair(1), "__dict__")
+    with pytest.raises(TypeError, match="missing 1 required"):
+        Pair()  # type: ignore[call-arg]
