@@ -56,7 +56,7 @@ else:
 
 Names = dict[str, Any]
 Source = Callable[[Any, Names], str]
-_SELDOM = 100  # calls that take less than compiling
+_SELDOM = 30  # calls that take less than compiling
 
 
 def _later(cls: Any, name: str, source: Source) -> Callable[..., Any]:

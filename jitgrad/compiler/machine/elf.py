@@ -124,12 +124,16 @@ class _Image:
 
     def relocate(self, resolve: Resolve) -> None:
         """Write the addresses that the code refers to."""
+        addresses: dict[int, int] = {}  # of symbols, each of which is mostly referred to several times
         for _, kind, _, _, begin, nbytes, _, target, _, _ in self._sections:
             if kind != _RELA or target not in self._at:
                 continue
             section = self._at[target]
             for place, info, addend in _RELOCATION.iter_unpack(self._code[begin : begin + nbytes]):
-                self._apply(section + place, info & 0xFFFFFFFF, self._address(info >> 32, resolve), addend)
+                number = info >> 32
+                if number not in addresses:
+                    addresses[number] = self._address(number, resolve)
+                self._apply(section + place, info & 0xFFFFFFFF, addresses[number], addend)
 
     def _address(self, number: int, resolve: Resolve) -> int:
         name, _, _, index, value, _ = self._symbols[number]
