@@ -52,6 +52,14 @@ class Arithmetic:
         return {kind: {str(size): done * lanes[size] / self._seconds[kind, size] for size in (4, 8)} for kind in _KINDS}
 
 
+def multiply_adds() -> NativeCall:
+    """A loop of multiply-adds alone, which takes longer than waking a thread."""
+    name = "multiply_adds"
+    code = compiled(f"{_declaration(4)}\n{_kernel(name, 'products', 4)}", [name])
+    ones = np.ones((_CHAINS + 1) * vector_bytes() // 4, np.float32)
+    return NativeCall([(code[name], CHUNKS * _REPEATS * 20)], [ones, np.zeros(CHUNKS * vector_bytes(), np.uint8)])
+
+
 def _names(size: int) -> tuple[str, str]:
     """The type of a whole vector, and the intrinsic that multiplies and adds."""
     lanes = vector_bytes() // size

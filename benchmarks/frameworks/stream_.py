@@ -59,6 +59,13 @@ def _variants(read: int, written: int, memory: Sequence[Array]) -> list[NativeCa
     return calls
 
 
+def reading(nbytes: int) -> NativeCall:
+    """Reading so many bytes."""
+    code = compiled(_READ, ["read_lines"])
+    source = _lines(nbytes // LINE)
+    return NativeCall([(code["read_lines"], nbytes // LINE)], [source, source, source, _lines(64)])
+
+
 def _lines(count: int) -> Array:
     """So many lines of ones, aligned."""
     memory = np.ones((count + 1) * (LINE // 4), np.float32)
