@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
+from jitgrad.compiler import llvmir as ir
+from jitgrad.compiler.emission.kernel import emit_kernel
 from jitgrad.compiler.emission.rows import pair_rows, pairs_rows
 from jitgrad.compiler.loopir.nests import (
     PARALLEL,
@@ -146,6 +148,9 @@ def _scaled(x: Any, limits: Any) -> Any:
 def _arguments(fn: Callable[..., Any], rows: int, columns: int, dtype: str) -> tuple[Any, ...]:
     rng = np.random.default_rng(rows * columns)
     x, other = rng.standard_normal((2, rows, columns)).astype(dtype)
+    info = np.finfo(dtype)
+    x[5::7] *= 2 * info.tiny  # divisors whose reciprocals are not normal numbers
+    x[6::7] *= info.max / 8
     odd = rng.integers(0, x.size, 4 if rows > 3 else 0)
     x.flat[odd] = [np.inf, np.nan, -0.0, 1e30][: odd.size]
     if fn is _scaled:
@@ -159,7 +164,9 @@ def _bits(results: Any) -> list[bytes]:
 
 
 def compare(dtype: str) -> None:
-    """In a new process with an empty cache: code compiled quickly works on rows alone, what takes its place on two."""
+    """In a new process with an empty cache: code compiled quickly works on rows alone and scales all that it divides,
+    what takes its place does neither.
+    """
     shapes = [(rows, columns) for rows in (1, 2, 3, 64, 129) for columns in (1, 7, 16, 33, 100, 768, 5000)]
     for loss in (_layer_norm, _scaled):
         fn = jg.compile(jg.value_and_grad(loss, 0))
@@ -182,6 +189,32 @@ def test_bits_are_those_of_rows_alone(dtype: str, tmp_path: Path) -> None:
     environment |= {"JITGRAD_NUM_THREADS": "2", "JITGRAD_QUICK_START": "1"}
     code = f"import test_row_pairs; test_row_pairs.compare({dtype!r})"
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], env={**os.environ, **environment}, check=True)
+
+
+def _text(kernel: Kernel, register_bytes: int) -> str:
+    module = ir.Module("kernel", True)
+    emit_kernel(module, kernel, "kernel", register_bytes)
+    return str(module)
+
+
+@pytest.mark.quick
+def test_with_16_registers_one_register_of_lanes_goes_after_the_other() -> None:
+    text = _text(_kernel(SUM, USE, LAST), 32)
+    assert text.count("fmul <16 x float>") == 1  # of the last row, if it is alone
+    assert _text(_kernel(SUM, USE, LAST), 64).count("fmul <32 x float>") == 3
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("register_bytes", [32, 64])
+def test_before_avx512_a_row_has_two_loops_one_without_the_scale_of_its_divisor(register_bytes: int) -> None:
+    factors = [Let(f"v8_{name}", F32, f"{name}_of", ("acc1",)) for name in ("scale", "reciprocal")]
+    first, second = (Let(f"v{9 + k}", F32, "multiply", (f"v{8 + k}", f.name)) for k, f in enumerate(factors))
+    body = (Load("v8", F32, "in0", ROW), first, second, Store("out0", ROW, "v10", F32))
+    text = _text(_kernel(SUM, *factors, Loop("i1", "n0", VECTOR, body)), register_bytes)
+    is_short = register_bytes == 32
+    wide = f"fmul <{register_bytes // 2} x float>"  # of two registers; two rows each
+    assert text.count(wide) == (6 + 3 if is_short else 4 + 2)
+    assert ("fcmp oeq float" in text) is is_short
 
 
 @pytest.mark.quick

@@ -119,13 +119,13 @@ class MemoryEmitter(PlaceEmitter):
             most = b.select(b.icmp_signed("<", most, value), value, most)
         return b.sub(most, values[first])
 
-    def _ask_ahead(self, streams: Sequence[Stream], ahead: Sequence[ir.Value]) -> None:
-        """Bring what loops over the next row will read into the second cache."""
+    def _ask_ahead(self, streams: Sequence[Stream], ahead: Sequence[ir.Value], lanes: int) -> None:
+        """Bring so many lanes of what loops over the next row will read into the second cache."""
         b = self.builder
         call = declare(b.module, "llvm.prefetch.p0", ir.FunctionType(ir.VoidType(), [POINTER, INT32, INT32, INT32]))
         for (buffer, index, _, _), distance in zip(streams, ahead, strict=True):
             place, size = b.add(self._place(index)[0], distance), self.buffers[buffer][1].dtype.itemsize
-            for line in range(0, self.lanes * size, CACHE_LINE):
+            for line in range(0, lanes * size, CACHE_LINE):
                 address = self._address(buffer, b.add(place, ir.Constant(INT64, line // size)))
                 b.call(call, [address, _int32(0), _int32(1), _int32(1)])  # to read, into the second cache, data
 

@@ -74,6 +74,7 @@ class RegisterEmitter:
         self.asking: Asking | None = None  # which loop asks for the next row of the loop around it
         self.ahead: list[ir.Value] = []  # how far, for each stream that it asks for
         self.at_once: dict[Loop, int] = {}  # on how many registers loops over two rows work
+        self.scales: set[str] = set()  # the names of what divisors are multiplied by before their reciprocal
         self.is_parallel = False  # inside a parallel loop, where most of the work is
         self.is_nested = False  # inside any loop
 
