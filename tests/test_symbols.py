@@ -73,10 +73,22 @@ def test_what_follows_from_constants_is_no_step() -> None:
 
     [symbol] = notes.symbols()
     seven = notes.constant(7)
-    made = (seven.computed(noted), symbol.computed(noted)) if seven > 6 else ()
+    made: Any = (seven.computed(noted), symbol.computed(noted)) if seven > 6 else ()
     formula = notes.formula((*made, made[1] * made[1], made[1] + seven))
     calls.clear()
     assert formula.value((2,)) == (8, 3, 9, 10) and calls == [2]
+
+
+def test_steps_of_integers_that_change_nothing_are_none() -> None:
+    notes = Notes((5, 2.5))
+    a, b = notes.symbols()
+    number = b
+    made: tuple[Any, ...] = (1 * a * 1, 0 + a + 0, a - 0, a * 3 + 3 * a)
+    assert [type(x) for x in made] == [Symbol] * 4 and len(notes.steps) == 2
+    assert a == 1 * a and not (1 * a) < a and not notes.asked
+    formula = notes.formula((*made, b * 1, -(b * 0), 0 + b, b == number))
+    assert repr(formula.value((7, -0.0))) == "(7, 7, 7, 42, -0.0, 0.0, 0.0, True)"
+    assert formula.value((7, float("nan"))) is None
 
 
 def test_long_computations() -> None:

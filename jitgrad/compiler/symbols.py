@@ -22,6 +22,10 @@ Step = tuple[Callable[..., Any], tuple[int, ...]]
 """A function, and the places of what it is called with."""
 
 
+_NEUTRAL: dict[Callable[..., Any], int] = {operator.add: 0, operator.sub: 0, operator.mul: 1}
+_COMMUTATIVE = frozenset((operator.add, operator.mul))
+
+
 def _bit_length(n: int, _: Any = None) -> int:
     return n.bit_length()
 
@@ -60,6 +64,14 @@ class Notes:
     def computed(self, fn: Callable[..., Any], *operands: Any) -> Symbol:
         """What a function gives."""
         places = tuple(map(self.place, operands))
+        if fn in _NEUTRAL and self._are_integers(places):
+            values, neutral = self.values, _NEUTRAL[fn]
+            if values[places[1]] == neutral and places[1] not in self._varying:
+                return Symbol(self, places[0])
+            if fn in _COMMUTATIVE:
+                if values[places[0]] == neutral and places[0] not in self._varying:
+                    return Symbol(self, places[1])
+                places = tuple(sorted(places))
         key: Any = (fn, places)
         found = self._places.get(key)
         if found is None:
@@ -78,9 +90,13 @@ class Notes:
         if key in self.asked:
             return self.asked[key]
         found = fn(self.values[key[1]], self.values[key[2]])
-        if not self._varying.isdisjoint(key[1:]):
+        is_plain = key[1] == key[2] and self._are_integers(key[1:2])  # the same for all integers
+        if not is_plain and not self._varying.isdisjoint(key[1:]):
             self.asked[key] = found
         return found
+
+    def _are_integers(self, places: Sequence[int]) -> bool:
+        return all(type(self.values[place]) is int for place in places)
 
     def formula(self, result: Any) -> Formula:
         """How a result, of nested tuples with symbols in them, follows from the numbers given."""
