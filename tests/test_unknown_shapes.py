@@ -220,3 +220,18 @@ def test_the_shape_of_a_placeholder_is_no_shape_of_an_array(name: str) -> None:
         for shape in (x.shape, y.shape):
             with pytest.raises(jg.ShapeError, match=r"(?s)not fully known.*test_unknown_shapes.*hint:.*zeros_like"):
                 calls[name](shape)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("fn", [np.partition, np.argpartition])
+def test_places_beyond_an_axis_are_refused_once_its_extent_is_known(fn: Callable[..., Any]) -> None:
+    with jg.Graph().as_default():
+        x = jg.placeholder(np.float64, (None, 2))
+        found = {axis: fn(x, 9, axis=axis) for axis in (0, None)}
+        with jg.Session() as session:
+            for axis, y in found.items():
+                rows = np.random.default_rng(0).standard_normal((12, 2))
+                whole = np.sort(rows, axis=axis) if fn is np.partition else np.argsort(rows, axis=axis)
+                np.testing.assert_array_equal(session.run(y, {x: rows}), whole)
+                with pytest.raises(ValueError, match=r"kth=9 is out of bounds for [46] elements"):
+                    session.run(y, {x: rows[: 4 if axis == 0 else 3]})

@@ -68,12 +68,15 @@ def argsort(a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stab
 
 
 def _refuse_places(a: Any, kth: Any, axis: Any) -> None:
-    """ValueError where a place of a partition is none of the axis', as from NumPy."""
+    """ValueError where a place of a partition is none of the axis', as from NumPy; ShapeError where that is known only
+    when the graph runs.
+    """
     x = as_tensor(a)
-    flat = x.spec.size if x.spec.is_known else None
-    extent = flat if axis is None else x.shape[normalize_axis(axis, x.ndim)]
+    extent = x.spec.size if axis is None else x.shape[normalize_axis(axis, x.ndim)]
+    if extent is None:
+        raise ShapeError(f"how many elements there are along axis {axis} of {x.spec} is not known here")
     for k in map(operator.index, kth if np.ndim(kth) else (kth,)):
-        if extent is not None and not -extent <= k < extent:
+        if not -extent <= k < extent:
             raise ValueError(f"kth={k} is out of bounds for {extent} elements")
 
 
