@@ -35,13 +35,18 @@ def note(steps: str) -> str:
   store i64 {steps}, ptr %at_ran"""
 
 
-def _loop() -> str:
-    return f"""
-define void @jitgrad_loop(ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker) #0 {{
+def begun(name: str) -> str:
+    """The function of a control op, which does nothing after a step that has failed."""
+    return f"""define void @jitgrad_{name}(ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker) #0 {{
 entry:
   %before = call i1 @has_failed(ptr %table, ptr %block)
   br i1 %before, label %leave, label %open
-open:
+open:"""
+
+
+def _loop() -> str:
+    return f"""
+{begun("loop")}
   %threads = load atomic i32, ptr {at(THREADS)} monotonic, align 4
   %inside = call ptr @open_loop(ptr %table, ptr %block, i64 0)
 {word_list("starts")}
@@ -112,11 +117,7 @@ def _gradient() -> str:
 def _before_a_step() -> str:
     """The table is opened; before each step its condition is asked."""
     return f"""
-define void @jitgrad_loop_gradient(ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker) #0 {{
-entry:
-  %before = call i1 @has_failed(ptr %table, ptr %block)
-  br i1 %before, label %leave, label %open
-open:
+{begun("loop_gradient")}
   %threads = load atomic i32, ptr {at(THREADS)} monotonic, align 4
   %inside = call ptr @open_loop(ptr %table, ptr %block, i64 0)
 {word_list("starts")}
@@ -249,11 +250,7 @@ def _choose() -> str:
     cases = "\n".join(f"    i64 {k}, label %{_label(kind)}" for k, kind in enumerate(KINDS))
     incoming = ", ".join(f"[ %v_{_label(kind)}, %{_label(kind)} ]" for kind in KINDS)
     return f"""
-define void @jitgrad_choose(ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker) #0 {{
-entry:
-  %before = call i1 @has_failed(ptr %table, ptr %block)
-  br i1 %before, label %leave, label %open
-open:
+{begun("choose")}
   %threads = load atomic i32, ptr {at(THREADS)} monotonic, align 4
 {word("index")}
 {word("index_kind")}

@@ -11,7 +11,7 @@ and then whether the run has failed.
 from __future__ import annotations
 
 from jitgrad.compiler.driver.loop_layout import INTERRUPT_STATUS, REGION
-from jitgrad.compiler.driver.loops import note
+from jitgrad.compiler.driver.loops import begun, note
 from jitgrad.compiler.driver.pool_layout import STEP_WORDS
 from jitgrad.compiler.driver.regions import word, word_list
 
@@ -132,11 +132,7 @@ done:
 def _opened() -> str:
     """The chunk's table is opened, and its rows of the state are brought there."""
     return f"""
-define void @jitgrad_loop_rows(ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker) #0 {{
-entry:
-  %before = call i1 @has_failed(ptr %table, ptr %block)
-  br i1 %before, label %leave, label %open
-open:
+{begun("loop_rows")}
 {word("rows")}
 {word("table_bytes")}
   %far = mul i64 %table_bytes, %chunk
