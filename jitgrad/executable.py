@@ -10,7 +10,6 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from jitgrad import recording
 from jitgrad.compiler import bind_beside, bind_foretold, bind_program
@@ -30,6 +29,8 @@ from jitgrad.records import NamedTuple
 from jitgrad.spec import TensorSpec
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from jitgrad.compiler.explain import Explanation
     from jitgrad.compiler.freezing.beside import Bound
     from jitgrad.compiler.freezing.foretelling import Foretold

@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from jitgrad.errors import DTypeError, ShapeError, layout
 from jitgrad.records import NamedTuple
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 type_names = {
     "bool": "bool", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",

@@ -217,7 +217,7 @@ t0 = time.perf_counter(); import numpy; t1 = time.perf_counter(); import jitgrad
 heavy = {"numba", "llvmlite", "scipy", "optree", "platformdirs", "threadpoolctl"}
 heavy = sorted(heavy & {m.split(".")[0] for m in sys.modules})
 later = {"profiler", "optimize", "nn", "eager", "session", "control.functions", "control.graph_functions"}
-heavy += sorted({f"jitgrad.{name}" for name in later} & set(sys.modules)) + sorted({"pathlib"} & set(sys.modules))
+heavy += sorted({*(f"jitgrad.{name}" for name in later), "pathlib", "string", "numpy.typing"} & set(sys.modules))
 print(json.dumps([heavy, t1 - t0, t2 - t1]))
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT.parent)

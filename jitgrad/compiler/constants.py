@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from jitgrad.opdef import Fill
 from jitgrad.program import Instruction
 from jitgrad.spec import DType
 
-Array = npt.NDArray[Any]
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def constant_value(ins: Instruction) -> Array | None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from jitgrad import operators
 from jitgrad.advice import advised
@@ -18,6 +17,9 @@ from jitgrad.keys import frozen
 from jitgrad.opdef import OpDef, Params, Specs, find
 from jitgrad.sources import operation_text, place, source_text, user_source
 from jitgrad.spec import DType, Shape, TensorSpec, broadcast_shapes, spec_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 PYTHON_SCALARS = (bool, int, float, complex)
 _weak_types = {"i": int, "u": int, "f": float, "c": complex}

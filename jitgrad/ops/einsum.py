@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import string
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +16,8 @@ from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype, refus
 from jitgrad.ops.contraction import contract
 
 Term = tuple[Tensor, str]
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 @function("einsum")
@@ -59,7 +60,7 @@ def _arguments(operands: Sequence[Any]) -> tuple[str, list[Any]]:
 
 
 def _letters(sublist: Sequence[Any]) -> str:
-    return "".join("..." if k is Ellipsis else string.ascii_letters[k] for k in sublist)
+    return "".join("..." if k is Ellipsis else _LETTERS[k] for k in sublist)
 
 
 def _parsed(subscripts: str, tensors: Sequence[Tensor]) -> tuple[list[str], str]:
@@ -71,7 +72,7 @@ def _parsed(subscripts: str, tensors: Sequence[Tensor]) -> tuple[list[str], str]
     if len(inputs) != len(tensors):
         raise ValueError(f"einsum subscripts {subscripts!r} name {len(inputs)} operands, got {len(tensors)}")
     ranks = [x.ndim - len(labels.replace("...", "")) for x, labels in zip(tensors, inputs, strict=True)]
-    free = [c for c in string.ascii_letters if c not in subscripts]
+    free = [c for c in _LETTERS if c not in subscripts]
     hidden = max((rank for rank, labels in zip(ranks, inputs, strict=True) if "..." in labels), default=0)
     dots = "".join(free[:hidden])
     for x, labels, rank in zip(tensors, inputs, ranks, strict=True):

@@ -7,10 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from jitgrad import journal
 from jitgrad.compiler.calling.entry_layout import (
@@ -33,6 +32,9 @@ from jitgrad.compiler.calling.entry_layout import (
 from jitgrad.compiler.calling.patterns import Pattern, Words, held, pack_patterns, plain_dtype
 from jitgrad.compiler.driver.pools import is_pooled, outputs
 from jitgrad.records import NamedTuple
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _numbers = count(1)
 

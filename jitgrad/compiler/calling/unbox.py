@@ -13,15 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from jitgrad.compiler.calling.patterns import Array, Number, Words, pack_patterns
 from jitgrad.compiler.machine import capi
 from jitgrad.compiler.machine.cache import compile_cached
 from jitgrad.compiler.products.product_code import Module
 from jitgrad.records import NamedTuple
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _DOC = "unbox(spec, table, *arguments): False at the first argument that does not fit the spec."
 

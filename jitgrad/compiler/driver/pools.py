@@ -30,13 +30,14 @@ from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from jitgrad import recording
 from jitgrad.records import NamedTuple
 
 if TYPE_CHECKING:
     from mmap import mmap
+
+    from numpy.typing import DTypeLike, NDArray
 
 ALIGNMENT = 64
 HUGE_BYTES = 2 << 20

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from jitgrad.compiler.driver.pool_layout import MAX_WORKERS, STEP_WORDS
 from jitgrad.compiler.driver.threads import ThreadPool
@@ -29,6 +29,9 @@ from jitgrad.compiler.machine import capi, native
 from jitgrad.compiler.machine.cache import compile_cached
 from jitgrad.compiler.products.product_code import Module
 from jitgrad.records import NamedTuple
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["MAX_WORKERS", "Runtime", "StepRecord", "pack_steps", "runtime"]
 

@@ -6,10 +6,9 @@ It decides nothing that the stages decide; it runs in a process that has loaded 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from jitgrad.compiler.calling.patterns import Array
 from jitgrad.compiler.calling.unbox import Spec, pack_arguments
@@ -20,6 +19,9 @@ from jitgrad.compiler.freezing.records import Addresses, memory_of, settle, writ
 from jitgrad.compiler.fusing.buffers import ArenaPlan, Lifetime, plan_memory
 from jitgrad.config import available_cpus, get_num_threads
 from jitgrad.records import NamedTuple
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 ArraySpec = tuple[np.dtype[Any], tuple[int, ...]]
 

@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from jitgrad.compiler.driver.loop_layout import BLOCK, KINDS, LISTS
 from jitgrad.compiler.driver.runtime import runtime
 from jitgrad.compiler.fusing.buffers import Lifetime, aligned, plan_memory
 from jitgrad.records import NamedTuple
 
-Array = npt.NDArray[np.int64]
+Array = np.ndarray[Any, np.dtype[np.int64]]
 Task = tuple[Any, ...]
 _WORD = 8
 

@@ -4,10 +4,9 @@ are there already. How these follow is a formula (symbols.py); nothing is frozen
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from jitgrad.compiler.calling.unbox import Spec, words_of
 from jitgrad.compiler.freezing.arranging import arrange
@@ -25,6 +24,9 @@ from jitgrad.compiler.freezing.records import Addresses, Records, Words, settle,
 from jitgrad.compiler.fusing.buffers import ArenaPlan
 from jitgrad.compiler.symbols import Formula, Symbol
 from jitgrad.records import NamedTuple
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 class Numbers(NamedTuple):

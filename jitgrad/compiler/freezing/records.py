@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from jitgrad.compiler.driver.pool_layout import STEP_WORDS
 from jitgrad.compiler.freezing.bind_loops import Layout, Layouts, describe_loop, products_in
 from jitgrad.compiler.machine.kernels import watchers
 from jitgrad.records import NamedTuple
 
-Words = npt.NDArray[np.int64]
+Words = np.ndarray[Any, np.dtype[np.int64]]
 Addresses = dict[str, int]
 Step = tuple[str, int | str, tuple[int, ...], int, int]
 """Name, address of the code or key of the kernel, words of the block, extent, number of chunks."""

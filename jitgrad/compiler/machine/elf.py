@@ -25,6 +25,7 @@ _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _RELOCATION = struct.Struct("<QQq")
+_WORD = struct.Struct("<Q")
 
 _IDENTITY = b"\x7fELF\x02\x01\x01"
 _RELOCATABLE, _X86_64 = 1, 62
@@ -153,7 +154,7 @@ class _Image:
     def _apply(self, offset: int, kind: int, symbol: int, addend: int) -> None:
         here = self._base + offset
         if kind == _R_64:
-            self._write(offset, ((symbol + addend) & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "little"))
+            _WORD.pack_into(self._image, offset, (symbol + addend) & 0xFFFFFFFFFFFFFFFF)
         elif kind == _R_PC64:
             self._write(offset, (symbol + addend - here).to_bytes(8, "little", signed=True))
         elif kind == _R_PC32:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from jitgrad import recording
 from jitgrad.compiler.machine.cache import kernel_cache
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 lock = threading.RLock()
 """Held while kernels are entered."""

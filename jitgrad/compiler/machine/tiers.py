@@ -17,13 +17,16 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from jitgrad.compiler.machine import native
 from jitgrad.compiler.machine.firsts import first_calls
 from jitgrad.records import dataclass
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _PATIENCE = 0.25  # seconds that a task waits for first calls: a first run may be all that the process does
 _LOOSE = ("contract", "reassoc", "afn", "arcp", "fast")

@@ -45,8 +45,7 @@ import numpy as np
 from jitgrad.compiler.machine import native
 from jitgrad.compiler.machine.cache import compile_cached
 from jitgrad.compiler.products.blas_library import blas_address, get_threads_address, set_threads_address
-from jitgrad.compiler.products.blas_stubs import GUARD_STUBS, MATMUL_STUBS, RESET_STUB, guard_ir, matmul_ir
-from jitgrad.compiler.products.product_code import Module
+from jitgrad.compiler.products.product_code import GUARD_STUBS, MATMUL_STUBS, RESET_STUB, Module
 from jitgrad.compiler.symbols import least, most
 from jitgrad.records import NamedTuple
 from jitgrad.spec import dtype_name
@@ -231,18 +230,26 @@ _MODULES = {stub: stub.replace("jitgrad_matmul", "blas") for stub in MATMUL_STUB
 
 
 def _text(stub: str) -> str:
+    from jitgrad.compiler.products.blas_stubs import matmul_ir
+
     return matmul_ir(next(dtype for dtype, name in MATMUL_STUBS.items() if name == stub))
+
+
+def _guard_text() -> str:
+    from jitgrad.compiler.products.blas_stubs import guard_ir
+
+    return guard_ir()
 
 
 def stub_modules(dtype: np.dtype[Any]) -> dict[str, Module]:
     """The modules that `matmul_step` and `guard_steps` refer to."""
     stub = MATMUL_STUBS.get(dtype.name)
-    return {_MODULES[stub]: (partial(_text, stub), True), "blas_guard": (guard_ir, True)} if stub is not None else {}
+    return {_MODULES[stub]: (partial(_text, stub), True), "blas_guard": (_guard_text, True)} if stub is not None else {}
 
 
 @cache
 def _guards() -> native.NativeCode:
-    code = compile_cached("blas_guard", guard_ir, (*GUARD_STUBS, RESET_STUB), quickly=True)
+    code = compile_cached("blas_guard", _guard_text, (*GUARD_STUBS, RESET_STUB), quickly=True)
     if set_threads_address() and hasattr(os, "register_at_fork"):
         reset = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code[RESET_STUB])
         os.register_at_fork(after_in_child=partial(reset, set_threads_address()))

@@ -9,6 +9,7 @@ planning.
 
 from __future__ import annotations
 
+from jitgrad.compiler.products.product_code import GUARD_STUBS, MATMUL_STUBS, RESET_STUB
 from jitgrad.records import NamedTuple
 
 BLOCK = (
@@ -21,10 +22,6 @@ BLOCK = (
 """The words of a product's block, in order; strides and offsets in elements. The last three are for products of our
 own: memory for each worker, and how much of the sum is one part of it.
 """
-
-MATMUL_STUBS = {"float32": "jitgrad_matmul_f32", "float64": "jitgrad_matmul_f64"}
-GUARD_STUBS = ("jitgrad_blas_enter", "jitgrad_blas_leave")
-RESET_STUB = "jitgrad_blas_reset"
 
 _ATTRIBUTES = "\nattributes #0 = { nounwind }\n"
 _KERNEL = "ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker"

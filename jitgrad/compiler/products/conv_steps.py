@@ -8,8 +8,13 @@ from typing import Any
 import numpy as np
 
 from jitgrad.compiler.products.blas import BlasStep
-from jitgrad.compiler.products.product_code import Module, code_modules, product_address
-from jitgrad.compiler.products.registers import SUFFIXES, convolution_tile_names
+from jitgrad.compiler.products.product_code import (
+    SUFFIXES,
+    Module,
+    code_modules,
+    convolution_tile_names,
+    product_address,
+)
 
 _GEOMETRY = (
     "scratches_slot", "scratch_bytes", "image_at", "channels", "height", "width", "outputs", "out_height", "out_width",

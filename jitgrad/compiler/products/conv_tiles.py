@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from jitgrad.compiler.products.conv import tile_rows
-from jitgrad.compiler.products.registers import Numbers, at_ir, convolution_tile_names, declarations_ir, loop_ir, min_ir
+from jitgrad.compiler.products.product_code import convolution_tile_names
+from jitgrad.compiler.products.registers import Numbers, at_ir, declarations_ir, loop_ir, min_ir
 
 WIDE = 3
 

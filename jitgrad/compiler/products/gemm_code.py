@@ -27,13 +27,13 @@ from __future__ import annotations
 
 from jitgrad.compiler.products.gemm_packing import GROUP, packing_ir, pitch
 from jitgrad.compiler.products.gemm_tiles import LOW, most_low, reads_rows_only, tall
+from jitgrad.compiler.products.product_code import tile_names
 from jitgrad.compiler.products.registers import (
     Numbers,
     at_ir,
     declarations_ir,
     loop_ir,
     min_ir,
-    tile_names,
 )  # fmt: skip
 from jitgrad.compiler.products.transposes import turn_ir
 

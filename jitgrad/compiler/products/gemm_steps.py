@@ -8,8 +8,7 @@ import numpy as np
 
 from jitgrad.compiler.products.blas import BlasStep, Operand, product_block
 from jitgrad.compiler.products.gemv_steps import sum_modules, sum_step
-from jitgrad.compiler.products.product_code import Module, code_modules, product_address
-from jitgrad.compiler.products.registers import SUFFIXES, tile_names
+from jitgrad.compiler.products.product_code import SUFFIXES, Module, code_modules, product_address, tile_names
 from jitgrad.compiler.products.short_steps import short_steps
 from jitgrad.spec import dtype_name
 

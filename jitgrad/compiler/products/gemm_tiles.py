@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jitgrad.compiler.products.registers import Numbers, at_ir, declarations_ir, tile_names
+from jitgrad.compiler.products.product_code import tile_names
+from jitgrad.compiler.products.registers import Numbers, at_ir, declarations_ir
 
 LOW = 4
 _SIDE_BY_SIDE = 4

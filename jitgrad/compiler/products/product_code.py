@@ -13,7 +13,23 @@ from jitgrad.config import config, get_num_threads
 
 Module = tuple[Callable[[], str], bool]
 
+# Names of functions are here, not beside their texts, which a process that finds their code on disk does not load.
+MATMUL_STUBS = {"float32": "jitgrad_matmul_f32", "float64": "jitgrad_matmul_f64"}
+GUARD_STUBS = ("jitgrad_blas_enter", "jitgrad_blas_leave")
+RESET_STUB = "jitgrad_blas_reset"
+SUFFIXES = {"float32": "f32", "float64": "f64"}
+
 _addresses: dict[str, int] = {}
+
+
+def tile_names(suffix: str) -> tuple[str, ...]:
+    """The functions that make tiles of a product: tall and low ones."""
+    return tuple(f"jitgrad_tile_{suffix}_{form}" for form in ("tall", "low"))
+
+
+def convolution_tile_names(suffix: str, form: str) -> tuple[str, ...]:
+    """The functions that make tiles of a convolution, one register wide and several."""
+    return tuple(f"jitgrad_{form}_tile_{suffix}_{width}" for width in ("one", "wide"))
 
 
 def product_address(

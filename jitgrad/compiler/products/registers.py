@@ -54,7 +54,6 @@ class Numbers(NamedTuple):
 
 LINE = 64
 """Bytes in a line of the caches."""
-SUFFIXES = {"float32": "f32", "float64": "f64"}
 
 _KINDS = {
     64: {"float32": Numbers("float", "f32", 4, 16, 256, 32), "float64": Numbers("double", "f64", 8, 8, 192, 32)},
@@ -69,16 +68,6 @@ def kinds() -> Mapping[str, Numbers]:
     from jitgrad.compiler.machine.compilation import has_fma, vector_bytes
 
     return _KINDS.get(vector_bytes(), {}) if has_fma() else {}
-
-
-def tile_names(suffix: str) -> tuple[str, ...]:
-    """The functions that make tiles of a product: tall and low ones."""
-    return tuple(f"jitgrad_tile_{suffix}_{form}" for form in ("tall", "low"))
-
-
-def convolution_tile_names(suffix: str, form: str) -> tuple[str, ...]:
-    """The functions that make tiles of a convolution, one register wide and several."""
-    return tuple(f"jitgrad_{form}_tile_{suffix}_{width}" for width in ("one", "wide"))
 
 
 def declarations_ir(kind: Numbers) -> str:
