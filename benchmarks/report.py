@@ -24,7 +24,7 @@ NOTES = (
     "gradients written once, at the best rate for as many bytes in the same turns, through the caches or past them "
     "(L2, L3, memory: where so many bytes fit). The other: the large matrix products by NumPy's BLAS (BLAS) and the "
     "arithmetic that jitgrad's kernels do beside them, at the rates at which this machine does multiply-adds, "
-    "divisions and the rest on registers (ALU).",
+    "divisions and the rest on registers (ALU), as if none waited for another.",
     "first: tracing, gradient, compiling and running, with empty caches, in a process that has compiled "
     "something small before, the median of three of jitgrad and JAX; but PyTensor's cache lasts for the run. warm: in "
     "a new process, machine code on disk, the median of three. "

@@ -53,7 +53,7 @@ def test_the_longer_limit_is_named() -> None:
     figures["products"] = Figures(turns=[[4e-3, 5e-3]])
     limit = limit_of(figures)
     assert limit is not None
-    assert limit.seconds == pytest.approx(6e-3)
+    assert limit.seconds == pytest.approx(5.05e-3)  # all operations take longer than products or divisions alone
     assert limit.what == "BLAS+ALU"
     assert limit_of({}) is None
 
