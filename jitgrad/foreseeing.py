@@ -176,8 +176,9 @@ class Foreseer:
         if model.follower.obeys_registered_rules:
             return None
         follow = functools.partial(self._foretold, leaves, outlook, user_source())
-        if outlook.foretold is not None:
-            bound = outlook.foretold.find([extents[n] for n in outlook.foretold.extents])
+        foretold = outlook.foretold
+        if foretold is not None and extents.keys() >= {*foretold.extents}:  # no array has those of reshaped ones
+            bound = foretold.find([extents[n] for n in foretold.extents])
             if bound is not None:
                 return Foreseen(leaves, model.results, self._places, self._feeds, follow, bound)
         try:

@@ -513,6 +513,17 @@ def test_foreseen_calls_are_bound_by_extents_alone(name: str, monkeypatch: pytes
             assert _bits(found) == _bits(jg.compile(f.fn)(x, w))
 
 
+@pytest.mark.parametrize("order", [0, 1])
+def test_extents_that_no_array_has_are_not_foretold(order: int) -> None:
+    """Those of a reshaped array: a formula that begins with them is found, and cannot be used."""
+    fn: Fn = lambda x, w: np.mean(np.tanh((x @ w).reshape(-1)))  # noqa: E731
+    f, rng = jg.compile(jg.value_and_grad(fn, (0, 1)) if order else fn), np.random.default_rng(0)
+    with jg.config(verify=False, cache=False):
+        for k in range(6):
+            x, w = rng.standard_normal((100 + 10 * k, 70 + k)), rng.standard_normal((70 + k, 80 + k))
+            assert _bits(f(x, w)) == _bits(jg.compile(f.fn)(x, w))
+
+
 def test_rules_of_the_users_end_what_is_foreseen(foreseen: list[Any]) -> None:
     """Also where a formula has bound the calls before."""
     f = jg.compile(jg.value_and_grad(lambda x: np.sum(np.tanh(x))))
