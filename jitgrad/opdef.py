@@ -7,6 +7,7 @@ never look at an op's name.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 from jitgrad.errors import CompileError
@@ -222,6 +223,8 @@ class OpDef:
 
 
 _registry: dict[str, OpDef] = {}
+_LATER = ("control.arrays", "control.ops", "custom", "preventing", "python_calls")
+"""Modules that define ops and are not loaded with the package, but when somebody uses what is in them."""
 
 
 def define(
@@ -247,12 +250,20 @@ def define(
 
 def find(name: str) -> OpDef:
     """The op of that name; KeyError when there is none."""
+    if name not in _registry:
+        _load_all()
     return _registry[name]
 
 
 def definitions() -> Iterator[OpDef]:
     """All ops, in the order of definition."""
+    _load_all()
     return iter(_registry.values())
+
+
+def _load_all() -> None:
+    for module in _LATER:
+        import_module(f"jitgrad.{module}")
 
 
 def unknown_specs(specs: Sequence[TensorSpec]) -> bool:

@@ -227,6 +227,20 @@ print(json.dumps([heavy, t1 - t0, t2 - t1]))
     assert heavy == []
 
 
+def test_all_ops_are_known_whatever_was_loaded() -> None:
+    """Some are defined in modules that are loaded when they are used; an op is found by its name without that."""
+    code = (
+        "import importlib, pkgutil, jitgrad\n"
+        "from jitgrad.opdef import definitions, find\n"
+        "find('read_element')\n"
+        "known = {op.name for op in definitions()}\n"
+        "for module in pkgutil.walk_packages(jitgrad.__path__, 'jitgrad.'):\n"
+        "    if not module.name.endswith('__main__'): importlib.import_module(module.name)\n"
+        "assert {op.name for op in definitions()} == known, {op.name for op in definitions()} - known\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT.parent)
+
+
 def test_names_that_are_loaded_later_are_those_that_a_type_checker_sees() -> None:
     """And no module has such a name: it would stand in the name's place once it is imported."""
     tree = ast.parse(MODULES[""].read_text())
