@@ -14,6 +14,7 @@ import pytest
 import jitgrad as jg
 from benchmarks.steps import Steps
 from benchmarks.workloads import WORKLOADS
+from jitgrad.compiler.emission.kernel import APART
 from jitgrad.compiler.freezing.bind import BoundCluster
 from jitgrad.executable import Executable, make_executable
 from tests.random_programs import LARGE, random_program
@@ -118,4 +119,4 @@ def test_what_a_worker_has_of_its_own_lies_together(name: str) -> None:
     places = [sorted(written - of_chunk) for written in (first, second, third)]
     assert all(places)
     for here, there in itertools.pairwise(places):
-        assert here[-1] + 1000 < there[0]
+        assert here[-1] + APART < there[0]
