@@ -91,6 +91,11 @@ def test_steps_of_integers_that_change_nothing_are_none() -> None:
     assert formula.value((7, float("nan"))) is None
 
 
+def test_zeros_of_both_signs_are_two_numbers() -> None:
+    [b] = (notes := Notes((2.5,))).symbols()
+    assert repr(notes.formula((b * 0.0, b * -0.0)).value((1.5,))) == "(0.0, -0.0)"
+
+
 def test_long_computations() -> None:
     notes = Notes((5,))
     [symbol] = notes.symbols()

@@ -46,10 +46,10 @@ class Notes:
         return [Symbol(self, place) for place in range(self.count)]
 
     def place(self, x: Any) -> int:
-        """Where a symbol or a plain value lies."""
+        """Where a symbol or a plain value lies; equal ones in one place, but 0.0 and -0.0 in two."""
         if type(x) is Symbol:
             return x.place
-        key = type(x), x
+        key = type(x), x if x else repr(x)
         found = self._places.get(key)
         if found is None:
             found = self._places[key] = len(self.values)
