@@ -209,7 +209,7 @@ def test_message(name: str) -> None:
 
 
 def test_every_error_has_the_root_as_its_base() -> None:
-    classes = [value for name, value in vars(jg).items() if name.endswith("Error")]
+    classes = [getattr(jg, name) for name in jg.__all__ if name.endswith("Error")]
     assert len(classes) == 14 and all(issubclass(cls, jg.JitgradError) for cls in classes)
 
 
