@@ -177,10 +177,9 @@ class Foreseer:
             return None
         follow = functools.partial(self._foretold, leaves, outlook, user_source())
         foretold = outlook.foretold
-        if foretold is not None and extents.keys() >= {*foretold.extents}:  # no array has those of reshaped ones
-            bound = foretold.find([extents[n] for n in foretold.extents])
-            if bound is not None:
-                return Foreseen(leaves, model.results, self._places, self._feeds, follow, bound)
+        bound = foretold.find(extents) if foretold is not None else None
+        if bound is not None:
+            return Foreseen(leaves, model.results, self._places, self._feeds, follow, bound)
         try:
             follower = follow()
         except UnlikeError:

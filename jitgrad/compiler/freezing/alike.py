@@ -54,7 +54,8 @@ Numbers = dict[int, Array]
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
 
-def _bytes_of(number: Array) -> tuple[np.dtype[Any], bytes]:
+def bytes_of(number: Array) -> tuple[np.dtype[Any], bytes]:
+    """What tells a number from all others: its dtype and its bits."""
     return number.dtype, number.tobytes()
 
 
@@ -69,7 +70,7 @@ def _check_numbers(template: Template, new: Numbers) -> None:
     ``new`` has only those that differ.
     """
     old, keys = template.numbers, template.number_keys
-    read = {id(b): _bytes_of(b) for b in new.values()}
+    read = {id(b): bytes_of(b) for b in new.values()}
     pairs = {(keys[v], read[id(b)]): v for v, b in new.items()}
     there = dict(pairs.keys())
     kept = {key for v, key in keys.items() if v not in new}
@@ -232,7 +233,7 @@ def make_template(
     places: dict[Any, int] = {}
     for number, ins in enumerate(source.instructions):
         places.setdefault((id(ins.params), ins.op), number)
-    by_bytes = {_bytes_of(number): v for v, number in reversed(numbers.items())}
+    by_bytes = {bytes_of(number): v for v, number in reversed(numbers.items())}
     changes: list[_Change] = []
     checked: list[int] = []
     for number, ins in enumerate(simplified.instructions):
@@ -253,7 +254,7 @@ def make_template(
     divisors = frozenset(ins.inputs[1] for ins in source.instructions if ins.op.name == "divide")
     params = tuple([params_of(ins.params) for ins in source.instructions])
     return Template(
-        source, simplified, freeze, params, folds, numbers, {v: _bytes_of(a) for v, a in numbers.items()}, divisors,
+        source, simplified, freeze, params, folds, numbers, {v: bytes_of(a) for v, a in numbers.items()}, divisors,
         tuple(c for c in changes if c.number in interpreted or not _is_settled(c, simplified.instructions[c.number])),
         tuple(spec if v in used else None for v, spec in new), tuple(checked), looked,
         frozenset(interpreted), None if interpreted else _formulas(source, simplified, changes, numbers),
@@ -300,8 +301,8 @@ def _change_of(number: int, ins: Instruction, numbers: Numbers, by_bytes: Mappin
     if array is not None:
         if not is_splat(array):
             return None
-        key, v = _bytes_of(splat_number(array)), ins.outputs[0]
-        if v in numbers and _bytes_of(numbers[v]) == key:
+        key, v = bytes_of(splat_number(array)), ins.outputs[0]
+        if v in numbers and bytes_of(numbers[v]) == key:
             return _Change(number, value=v)
         return _Change(number, value=by_bytes.get(key), is_fixed=is_named(splat_number(array).item()))
     others = [value for name, value in ins.params.items() if name not in dict(shapes_in(ins.params))]
@@ -311,7 +312,7 @@ def _change_of(number: int, ins: Instruction, numbers: Numbers, by_bytes: Mappin
 def _is_own(ins: Instruction, numbers: Numbers) -> bool:
     """Whether a constant of the simplified program is the number that the source has there, or zero."""
     number, v = splat_number(ins.params["value"]), ins.outputs[0]
-    return number.item() == 0 or (v in numbers and _bytes_of(numbers[v]) == _bytes_of(number))
+    return number.item() == 0 or (v in numbers and bytes_of(numbers[v]) == bytes_of(number))
 
 
 def _is_settled(change: _Change, ins: Instruction) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.compiler.constants import Array
-from jitgrad.compiler.freezing.alike import Formulas, Likeness, Template, is_part
+from jitgrad.compiler.freezing.alike import Formulas, Likeness, Template, bytes_of, is_part
 from jitgrad.compiler.freezing.beside import MOST_FORMULAS, Bound, family_of, found_among, is_bound_by, symbols_for
 from jitgrad.compiler.likeness import Extents, UnlikeError, is_named
 from jitgrad.compiler.symbols import Notes, Symbol
@@ -32,20 +32,29 @@ class Foretold:
         there, formulas = before.extents.large, before.template.formulas
         if formulas is None:
             raise UnlikeError
-        self.extents = tuple([there[n] for n in formulas.extents])
-        """The extents of the program that is known, in the order in which `find` is given others."""
+        self._extents = tuple([there[n] for n in formulas.extents])
         self._before = before
         self._numbers = numbers
         self._formulas = Formulas(formulas.extents, formulas.variables)
 
-    def find(self, extents: Sequence[int]) -> Bound | None:
-        """What binds the program for other extents, with its numbers; None where no formula gives them."""
-        return found_among(self._formulas, extents)
+    def find(self, extents: Mapping[int, int]) -> Bound | None:
+        """What binds the program for extents that stand for those of the known one, with its numbers; None where no
+        formula gives them, and for an extent that is not told.
+        """
+        return self._found(self._extents, extents)
 
     def find_beside(self, extents: Extents) -> Bound | None:
         """The same for extents that are related to those of the template."""
-        there = extents.large
-        return self.find([there[n] for n in self._formulas.extents]) if self._formulas.known else None
+        return self._found(self._formulas.extents, extents.large)
+
+    def _found(self, order: Sequence[int], extents: Mapping[int, int]) -> Bound | None:
+        if not self._formulas.known:
+            return None
+        try:
+            given = [extents[n] for n in order]
+        except KeyError:  # no array has those of reshaped ones
+            return None
+        return found_among(self._formulas, given)
 
     @property
     def may_learn(self) -> bool:
@@ -59,7 +68,7 @@ class Foretold:
         try:
             notes = Notes([extents.large[n] for n in formulas.extents])
             renamed = symbols_for(formulas, notes)
-            numbers = self._numbers(dict(zip(self.extents, renamed.values(), strict=True)))
+            numbers = self._numbers(dict(zip(self._extents, renamed.values(), strict=True)))
             changed = _changed(template, notes, functools.partial(self._constant, numbers))
             variables = {number: changed[v] if v in changed else notes.constant(template.numbers[v])
                          for number, v in formulas.variables}  # fmt: skip
@@ -140,16 +149,12 @@ def _ask_of_numbers(template: Template, notes: Notes, changed: Mapping[int, Symb
         if is_named(olds[0].item()):
             raise UnlikeError
         for a, b in itertools.pairwise(dict.fromkeys([changed[v].place for v in members])):
-            bits = [notes.computed(_bits_of, Symbol(notes, place)) for place in (a, b)]
+            bits = [notes.computed(bytes_of, Symbol(notes, place)) for place in (a, b)]
             if not notes.answer(_are_equal, *bits):
                 raise UnlikeError
     first = [changed[members[0]] for members in groups.values()]
     if not notes.computed(_Check(kept, kinds), *first):
         raise UnlikeError
-
-
-def _bits_of(number: Array) -> tuple[np.dtype[Any], bytes]:
-    return number.dtype, number.tobytes()
 
 
 def _are_equal(a: Any, b: Any) -> bool:
@@ -166,7 +171,7 @@ class _Check:
         self._kinds = kinds
 
     def __call__(self, *numbers: Array) -> bool:
-        keys = set(map(_bits_of, numbers))
+        keys = set(map(bytes_of, numbers))
         return len(keys) == len(numbers) and keys.isdisjoint(self._kept) and all(map(self._fits, numbers, self._kinds))
 
     def _fits(self, number: Array, kind: tuple[bool, bool | None]) -> bool:
