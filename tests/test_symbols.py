@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jitgrad.compiler.symbols import Notes, Symbol, least, most
+from jitgrad.compiler.symbols import Notes, Symbol, at_once, least, most
 
 pytestmark = pytest.mark.quick
 
@@ -94,6 +94,44 @@ def test_steps_of_integers_that_change_nothing_are_none() -> None:
 def test_zeros_of_both_signs_are_two_numbers() -> None:
     [b] = (notes := Notes((2.5,))).symbols()
     assert repr(notes.formula((b * 0.0, b * -0.0)).value((1.5,))) == "(0.0, -0.0)"
+
+
+def _cut(n: int, pieces: int) -> tuple[tuple[int, int], bool, str] | None:
+    """Pieces of a length, if it has enough, found by many comparisons."""
+    if n < 4 * pieces:
+        return None
+    while n // pieces > 10:
+        pieces *= 2
+    return (pieces, -(-n // pieces)), n % pieces == 0, "pieces"
+
+
+def test_what_is_computed_at_once_is_asked_for_its_form() -> None:
+    """Its integers vary, which comparisons it makes does not matter."""
+    assert at_once(_cut, 21, 3) == ((3, 7), True, "pieces")
+    notes = Notes((21,))
+    formula = notes.formula(at_once(_cut, *notes.symbols(), 3))
+    assert len(notes.asked) == 1
+    for n in range(60):
+        found = _cut(n, 3)
+        assert formula.value((n,)) == (found if found is not None and found[1] else None)
+
+
+def test_nothing_is_computed_before_what_came_first_was_asked() -> None:
+    """So a formula that does not serve is left early."""
+    calls = list[int]()
+
+    def noted(n: int) -> int:
+        calls.append(n)
+        return n
+
+    notes = Notes((5, 3))
+    a, b = notes.symbols()
+    made: Any = a.computed(noted) + b.computed(noted) if a > b and a.computed(noted) else 0
+    formula = notes.formula((made, made))
+    calls.clear()
+    assert formula.value((3, 4)) is None and calls == []
+    assert formula.value((0, -1)) is None and calls == [0]
+    assert formula.value((7, 6)) == (13, 13) and calls == [0, 7, 6]
 
 
 def test_long_computations() -> None:

@@ -13,7 +13,7 @@ import functools
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from jitgrad.records import NamedTuple
@@ -127,33 +127,53 @@ _DEEPEST = 40  # Python reads no more than 200 parentheses in one another
 
 
 class _Writer:
-    """Writes a formula as the text of a function: what is read once stands where it is read."""
+    """Writes a formula as the text of a function: what is read once stands where it is read, and nothing is computed
+    before the questions that came before it are answered.
+    """
 
     def __init__(self, notes: Notes, result: Any) -> None:
         self._notes = notes
         self._result = result
+        self._steps = dict(notes.steps)
         self._uses = self._counted()
         self._names: dict[int, str] = {}
         self._values: dict[str, Any] = {}
         self._texts = {k: (f"n{k}", 0) for k in range(notes.count)}
         self._lines: list[str] = []
+        self._conditions: list[str] = []
 
     def formula(self) -> Formula:
         """The function."""
-        notes = self._notes
-        for place, step in notes.steps:
-            if self._uses[place]:
-                self._texts[place] = self._step(place, step)
-        conditions = [self._condition(fn, a, b, answer) for (fn, a, b), answer in notes.asked.items()]
-        result = self._tuple(self._result)
-        given = ", ".join([f"n{k}" for k in range(notes.count)])
-        lines = (*self._lines, f"if {' and '.join(conditions) or True}:", f" return {result}", "return None")
+        for (fn, a, b), answer in self._notes.asked.items():
+            self._write((a, b))
+            self._conditions.append(self._condition(fn, a, b, answer))
+        self._write(_symbols_in(self._result))
+        self._ask()
+        given = ", ".join([f"n{k}" for k in range(self._notes.count)])
+        lines = (*self._lines, f"return {self._tuple(self._result)}")
         exec("\n ".join([f"def compute({given}):", *lines]), self._values)
         return Formula(self._values["compute"])
 
+    def _ask(self) -> None:
+        """Ask what has not been asked yet."""
+        if self._conditions:
+            self._lines.append(f"if not ({' and '.join(self._conditions)}): return None")
+            self._conditions = []
+
+    def _write(self, places: Iterable[int]) -> None:
+        """Write the steps up to some places that are not written yet."""
+        needed, wanted = set[int](), list(places)
+        while wanted:
+            place = wanted.pop()
+            if place in self._steps and place not in needed and place not in self._texts:
+                needed.add(place)
+                wanted += self._steps[place][1]
+        for place in sorted(needed):  # each comes behind what it is computed of
+            self._texts[place] = self._step(place, self._steps[place])
+
     def _counted(self) -> Counter[int]:
         """How often each value is read on the way to the result and to what was asked."""
-        steps, uses = dict(self._notes.steps), Counter[int]()
+        steps, uses = self._steps, Counter[int]()
         wanted = [*_symbols_in(self._result), *[place for _, *places in self._notes.asked for place in places]]
         while wanted:
             place = wanted.pop()
@@ -171,6 +191,7 @@ class _Writer:
         text, depth = f"{'' if is_operator else self._fixed(fn)}({joined})", 1 + max(depths)
         if self._uses[place] == 1 and depth < _DEEPEST:
             return text, depth
+        self._ask()
         self._lines.append(f"v{place} = {text}")
         return f"v{place}", 0
 
@@ -226,6 +247,41 @@ def least(*numbers: Any) -> Any:
 def most(*numbers: Any) -> Any:
     """The largest of numbers, which asks nothing of symbols."""
     return functools.reduce(functools.partial(_extreme, max), numbers)
+
+
+def at_once(fn: Callable[..., Any], *numbers: Any) -> Any:
+    """What a function gives of numbers, in one step: what it asks of them is not noted. Of symbols its integers, and
+    those in its tuples, are symbols; all else that it gives is asked for.
+    """
+    symbol = next((x for x in numbers if type(x) is Symbol), None)
+    if symbol is None:
+        return fn(*numbers)
+    made = symbol.notes.computed(fn, *numbers)
+    symbol.notes.answer(_form_of, made, 0)
+    return _taken_apart(made)
+
+
+def _form_of(value: Any, _: Any = None) -> Any:
+    """What is given, but for its integers."""
+    if type(value) is int:
+        return int
+    return (type(value), *map(_form_of, value)) if isinstance(value, tuple) else value
+
+
+def _taken_apart(symbol: Symbol) -> Any:
+    """What is given, with symbols for its integers."""
+    value = number(symbol)
+    if type(value) is int:
+        return symbol
+    if not isinstance(value, tuple):
+        return value
+    items = [_taken_apart(symbol.computed(_item(k))) for k in range(len(value))]
+    return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+
+
+@functools.lru_cache
+def _item(place: int) -> Callable[[Any], Any]:
+    return operator.itemgetter(place)
 
 
 def _extreme(fn: Callable[..., Any], a: Any, b: Any) -> Any:

@@ -92,7 +92,7 @@ def _frozen(template: Template, extents: Extents, changed: Mapping[int, Array]) 
 
 # -- by formulas -------------------------------------------------------------------------------------------------------
 
-MOST_FORMULAS = 8
+MOST_FORMULAS = 32
 Bound = tuple[Family, Any]
 """What binds a program, with its numbers."""
 

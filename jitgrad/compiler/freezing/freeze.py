@@ -59,7 +59,7 @@ from jitgrad.compiler.products.gemm import GemmPlan, plan_product
 from jitgrad.compiler.products.gemv import GemvPlan, plan_vector_product
 from jitgrad.compiler.products.own_products import product_sizes
 from jitgrad.compiler.subprograms import regions_of, status_offsets
-from jitgrad.compiler.symbols import Symbol, least, most
+from jitgrad.compiler.symbols import Symbol, at_once, least, most
 from jitgrad.program import Program
 from jitgrad.records import dataclass
 
@@ -157,7 +157,7 @@ class _Freezer:
         if self.row_cut is not None:
             return [Unit(tuple(self.order))]
         is_cut = any(self._vector_plan(item) is not None for item in self.lowered if isinstance(item, Product))
-        if not is_cut and sum(1 < n <= SMALL_CHUNKS for n in self.chunks) < 2:
+        if not is_cut and not at_once(_are_several_small, *self.chunks):
             return [Unit((number,)) for number in self.order]
         return find_units(self.compiled, self.order, self._sizes())
 
@@ -398,8 +398,11 @@ class _Freezer:
         if found is None:
             (sizes, batch), transposed = product_sizes(self.program, item), (item.transpose_a, item.transpose_b)
             dtype = self.program.specs[item.value].dtype
-            vector = plan_vector_product(dtype, sizes, batch, transposed)
-            found = self.cuts[item.value] = vector, plan_product(dtype, sizes, batch, transposed)
+            vector, matrix = [
+                at_once(_planner(plan, dtype, transposed), *sizes, batch)
+                for plan in (plan_vector_product, plan_product)
+            ]
+            found = self.cuts[item.value] = vector, matrix
         return found
 
     def _cut(self, number: int, item: Product) -> GemvPlan | None:
@@ -454,6 +457,16 @@ class _Freezer:
         keys = [(number, _SCRATCH), *([(number, _PARTS)] if plan.parts_bytes else [])]
         places = (*map(self._place_of, (*item.reads, *item.values)), *(self.places[key] for key in keys))
         return "convolution", number, dtype, item.form, (plan.words, plan.cells, plan.chunks), places
+
+
+def _are_several_small(*chunks: int) -> bool:
+    return sum(1 < n <= SMALL_CHUNKS for n in chunks) > 1
+
+
+@functools.lru_cache
+def _planner(plan: Callable[..., Any], dtype: np.dtype[Any], transposed: tuple[bool, bool]) -> Callable[..., Any]:
+    """How to plan products of a kind, by their sizes."""
+    return lambda m, n, k, batch: plan(dtype, (m, n, k), batch, transposed)
 
 
 @functools.lru_cache

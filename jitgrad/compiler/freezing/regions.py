@@ -75,6 +75,8 @@ class Search:
 
     def small_kernels(self, pending: list[int]) -> tuple[list[int], Unit, list[int]] | None:
         """The same for small kernels over the same rows, in as many chunks, one after the other."""
+        if not all(map(self._may_be_small, pending[:2])):
+            return None
         rows = self._rows_of_small(pending[0])
         chunks = self.sizes.chunks(pending[0])
         if rows is None or chunks < 2:
@@ -89,13 +91,17 @@ class Search:
             made |= self.writes[number]
         return ([], Unit(tuple(pending[:count]), rows, chunks), pending[count:]) if count > 1 else None
 
+    def _may_be_small(self, number: int) -> bool:
+        """Whether a step is a kernel of which each chunk writes at its own rows, of whatever size."""
+        item = self.lowered[number]
+        return isinstance(item, Lowered) and not item.group.is_serial and not item.group.rolled and item.writes_rows
+
     def _rows_of_small(self, number: int) -> int | None:
         """What a small kernel's chunks divide, if each writes at its own rows."""
         item = self.lowered[number]
-        if not isinstance(item, Lowered) or item.group.is_serial or item.group.rolled:
+        if not isinstance(item, Lowered) or not self._may_be_small(number):
             return None
-        is_small = self.sizes.chunks(number) <= SMALL_CHUNKS
-        return self.sizes.extent(item) if is_small and item.writes_rows else None
+        return self.sizes.extent(item) if self.sizes.chunks(number) <= SMALL_CHUNKS else None
 
     def _nbytes(self, v: int) -> int:
         return self.sizes.count(v) * self.plan.specs[v].dtype.itemsize

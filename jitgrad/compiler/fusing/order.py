@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from jitgrad.compiler.fusing.buffers import aligned
 from jitgrad.compiler.fusing.groups import Group, Plan, Step
 from jitgrad.compiler.fusing.nodes import Nested
+from jitgrad.compiler.symbols import most
 from jitgrad.records import NamedTuple, dataclass
 
 # Steps that follow one another in the program often share values in cache, so another order must save a tenth, and
@@ -59,9 +60,7 @@ def order_steps(needs: Needs, nbytes: Callable[[int], int]) -> Sequence[int]:
     """
     sizes = {v: aligned(nbytes(v)) for v, _, _ in needs.spans}
     given = range(len(needs.steps))
-    before = sum(sizes.values())
-    if before > _CACHED_BYTES:
-        before = _most(needs.spans, sizes, len(given))
+    before = _most(needs.spans, sizes, len(given))
     if before <= _CACHED_BYTES:
         return given
     order = _schedule(needs.steps, sizes)
@@ -102,7 +101,8 @@ def _most(spans: Sequence[tuple[int, int, int]], nbytes: Mapping[int, int], coun
     for v, first, last in spans:
         changes[first] += nbytes[v]
         changes[last + 1] -= nbytes[v]
-    return max(itertools.accumulate(changes))
+    alive: int = most(*itertools.accumulate(changes))
+    return alive
 
 
 def _schedule(needs: Sequence[Need], nbytes: Mapping[int, int]) -> tuple[int, ...]:

@@ -36,7 +36,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -46,7 +46,7 @@ from jitgrad.compiler.machine import native
 from jitgrad.compiler.machine.cache import compile_cached
 from jitgrad.compiler.products.blas_library import blas_address, get_threads_address, set_threads_address
 from jitgrad.compiler.products.product_code import GUARD_STUBS, MATMUL_STUBS, RESET_STUB, Module
-from jitgrad.compiler.symbols import least, most
+from jitgrad.compiler.symbols import at_once, least, most
 from jitgrad.records import NamedTuple
 from jitgrad.spec import dtype_name
 
@@ -107,8 +107,9 @@ def matmul_step(
         return None
     _check(dtype, (*sizes, a.row_stride, b.row_stride, c.row_stride), c)
     each = rows
+    is_turned = a.transposed, b.transposed
     rows, columns = (
-        (each, _columns_beside(each, n, k)) if each else _tile(m, n, k, math.prod(batch), (a.transposed, b.transposed))
+        (each, _columns_beside(each, n, k)) if each else at_once(_tiling(is_turned), m, n, k, math.prod(batch))
     )
     cells = math.prod(batch) * -(-m // rows) * -(-n // columns)
     chunks = m // each if each else _chunks(cells, m, n, m * n * k * math.prod(batch) * dtype.itemsize // 4)
@@ -147,7 +148,12 @@ def _check(dtype: np.dtype[Any], numbers: Sequence[int], c: Operand) -> None:
         raise ValueError("the result of a product is stored untransposed")
 
 
-def _tile(m: int, n: int, k: int, batch: int, transposed: tuple[bool, bool]) -> tuple[int, int]:
+@cache
+def _tiling(transposed: tuple[bool, bool]) -> Callable[[int, int, int, int], tuple[int, int]]:
+    return partial(_tile, transposed)
+
+
+def _tile(transposed: tuple[bool, bool], m: int, n: int, k: int, batch: int) -> tuple[int, int]:
     """Rows and columns of C per cell, for one thread each. Depends on the sizes only, so the bits do not
     change.
 

@@ -10,6 +10,7 @@ from jitgrad.compiler.products.blas import BlasStep, Operand, product_block
 from jitgrad.compiler.products.gemv_steps import sum_modules, sum_step
 from jitgrad.compiler.products.product_code import SUFFIXES, Module, code_modules, product_address, tile_names
 from jitgrad.compiler.products.short_steps import short_steps
+from jitgrad.compiler.symbols import least
 from jitgrad.spec import dtype_name
 
 STUBS = {"float32": "jitgrad_multiply_f32", "float64": "jitgrad_multiply_f64"}
@@ -41,7 +42,7 @@ def product_steps(
     )
     stub = STUBS[dtype_name(dtype)]
     address = product_address(stub, _text, tile_names(SUFFIXES[dtype_name(dtype)]), _tiles_text)
-    steps = [BlasStep(stub, address, block, cells, min(cells, 64))]
+    steps = [BlasStep(stub, address, block, cells, least(cells, 64))]
     if parts > 1:
         steps.append(sum_step(dtype, part, c.slot, m * n, parts))
     return steps
