@@ -17,6 +17,7 @@ import numpy as np
 
 from jitgrad import recording
 from jitgrad.collecting import collection_paused
+from jitgrad.compiler.driver.pools import outputs
 from jitgrad.compiler.freezing.beside import Bound, plan_beside
 from jitgrad.compiler.freezing.foretelling import CountedNumbers, Foretold
 from jitgrad.compiler.likeness import UnlikeError
@@ -127,7 +128,10 @@ class Stage:
         if found is not None:
             return self._run(found, arrays)
         with first_calls.one():
-            return self._run(self._make_executable(key, arrays), arrays)
+            try:
+                return self._run(self._make_executable(key, arrays), arrays)
+            finally:
+                outputs.forget_prepared()
 
     def _run(self, executable: Executable, arrays: Sequence[Any]) -> list[Any]:
         if config.debug_nans:

@@ -1,10 +1,12 @@
-"""Pages of large outputs that a thread asks for in first calls: they are there, and the run takes them."""
+"""Pages of large outputs that a thread asks for in first calls: they are there, the run takes them, none is left."""
 
 from __future__ import annotations
 
-import resource
+import ctypes
+import os
 import sys
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -12,8 +14,7 @@ import pytest
 import jitgrad as jg
 from jitgrad.compiler.driver import pages
 from jitgrad.compiler.driver.pools import OutputPool, outputs
-
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux has the call")
+from jitgrad.compiler.driver.runtime import runtime
 
 _SIZE = 3 << 20
 
@@ -24,46 +25,98 @@ def _wait() -> None:
             thread.join()
 
 
-def test_memory_that_was_prepared_has_its_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> OutputPool:
+    """A pool of the test's own, in place of that of the process."""
     pool = OutputPool(1 << 30)
     monkeypatch.setattr(pages, "outputs", pool)
-    pages.begin_outputs([_SIZE, _SIZE, 8])
+    return pool
+
+
+def _resident() -> int:
+    """Bytes that this process has in memory."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux tells what is in memory")
+def test_memory_that_was_prepared_has_its_pages(pool: OutputPool) -> None:
+    nbytes = 64 << 20
+    before = _resident()
+    pages.begin_outputs([nbytes])
     _wait()
-    assert (pool.statistics().blocks, pool.statistics().misses) == (2, 0)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    taken = [pool.take((_SIZE,), np.uint8) for _ in range(2)]
-    for array in taken:
-        array.fill(1)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 100  # 1536 pages
-    assert (pool.statistics().hits, pool.statistics().misses) == (2, 0)
+    assert _resident() - before > 0.9 * nbytes
+    assert pool.take((nbytes,), np.uint8).base is not None
+    assert pool.statistics().blocks == 1
 
 
-def test_idle_memory_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = OutputPool(1 << 30)
-    monkeypatch.setattr(pages, "outputs", pool)
-    used, idle = pool.take((_SIZE,), np.uint8), pool.take((_SIZE,), np.uint8)
-    del idle
-    pages.begin_outputs([_SIZE])
-    assert pool.statistics().blocks == 2
+def test_pages_are_asked_for_without_a_change_and_until_memory_is_taken() -> None:
+    touch = ctypes.CFUNCTYPE(None, *(ctypes.c_int64,) * 4, ctypes.c_int8)(runtime().touch_address)
+    there = np.arange(200, dtype=np.uint8)
+    is_over = np.zeros(1, np.int64)
+    place = there.ctypes.data
+    touch(place, place + there.nbytes, 1, is_over.ctypes.data, 0)
+    assert np.array_equal(there, np.arange(200))
+    touch(place, place + there.nbytes, 1, is_over.ctypes.data, 1)
+    assert np.array_equal(there, np.arange(200) + 1)
+    is_over[0] = 1
+    touch(place, place + there.nbytes, 1, is_over.ctypes.data, 1)
+    assert np.array_equal(there, np.arange(200) + 1)
+
+
+def test_prepared_memory_is_known_when_it_is_taken(pool: OutputPool) -> None:
     pages.begin_outputs([_SIZE, _SIZE])
-    assert pool.statistics().blocks == 3
     _wait()
+    assert pool.statistics().blocks == 0
+    taken = [pool.take((_SIZE,), np.uint8) for _ in range(3)]
+    assert pool.statistics().blocks == len({array.ctypes.data for array in taken}) == 3
+
+
+def test_idle_memory_is_not_made_again(pool: OutputPool) -> None:
+    used, idle = pool.take((_SIZE,), np.uint8), pool.take((_SIZE,), np.uint8)
+    place = idle.ctypes.data
+    del idle
+    assert pool.prepare([_SIZE]) == []
+    assert [most for _, most in pool.prepare([_SIZE, _SIZE])] == [_SIZE]
+    assert pool.prepare([_SIZE, _SIZE]) == []
+    assert pool.take((_SIZE,), np.uint8).ctypes.data == place
     assert used.nbytes == _SIZE
 
 
+def test_what_is_not_taken_is_given_back(pool: OutputPool) -> None:
+    ((block, _),) = pool.prepare([_SIZE])
+    memory = weakref.ref(block.memory)
+    del block
+    assert memory() is not None
+    pool.forget_prepared()
+    assert memory() is None
+
+
 def test_a_first_call_prepares_its_own_outputs_and_explaining_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime()
     asked: list[list[int]] = []
-    begin = pages.begin_outputs
-    monkeypatch.setattr("jitgrad.compiler.stages.begin_outputs", lambda sizes: asked.append(sizes) or begin(sizes))
+    prepare = outputs.prepare
+    monkeypatch.setattr(outputs, "prepare", lambda sizes: asked.append(list(sizes)) or prepare(asked[-1]))
     outputs.release()
     x = np.ones(600_000)
     f = jg.compile(lambda x: (np.sin(x) - x, x.reshape(2, -1), np.sum(x)))
     f.explain(x)
     assert asked == []
-    outputs.release()
     g = jg.compile(lambda x: (np.sin(x) + 2 * x, x.reshape(2, -1), np.sum(x)))
     results = g(x)
     _wait()
-    assert sorted(asked[0]) == [8, x.nbytes]
+    assert asked == [[x.nbytes]]
     assert outputs.statistics().blocks == 1
     assert results[0][0] == np.sin(1.0) + 2.0
+
+
+def test_a_first_call_keeps_no_memory_that_turns_out_not_to_be_needed() -> None:
+    runtime()
+    outputs.release()
+    x = np.ones(600_000)
+    f = jg.compile(lambda x: (np.cos(x) - x, np.cos(x) - x, x * 1))
+    first, second, third = f(x)
+    _wait()
+    assert outputs.statistics().blocks == 1
+    assert not outputs._prepared
+    assert np.array_equal(first, second) and np.array_equal(third, x)

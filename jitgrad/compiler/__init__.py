@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from jitgrad import recording
 from jitgrad.compiler.calling.entrance import begin_entrance
 from jitgrad.compiler.calling.unbox import unbox_modules
 from jitgrad.compiler.constants import Array
-from jitgrad.compiler.driver.runtime import runtime_modules
+from jitgrad.compiler.driver.pools import LARGE_BYTES
+from jitgrad.compiler.driver.runtime import has_runtime, runtime_modules
 from jitgrad.compiler.freezing.alike import Likeness, Taken, frozen_like
 from jitgrad.compiler.freezing.beside import Bound, frozen_beside
 from jitgrad.compiler.freezing.foretelling import Foretold
@@ -26,10 +28,12 @@ from jitgrad.compiler.freezing.plans import (
 from jitgrad.compiler.freezing.records import Addresses
 from jitgrad.compiler.freezing.stored import dump
 from jitgrad.compiler.likeness import Extents, UnlikeError
+from jitgrad.compiler.machine.firsts import first_calls
 from jitgrad.compiler.machine.kernels import find_kernels
 from jitgrad.compiler.products.product_code import begin_modules
 from jitgrad.config import config
 from jitgrad.errors import CompileError
+from jitgrad.opdef import View
 from jitgrad.program import Program
 
 
@@ -39,6 +43,8 @@ def bind_program(program: Program) -> BoundProgram:
         like = frozen_like(program)
         if like is not None:
             return _bind_taken(lambda: program, like)
+    if first_calls.are_under_way:
+        _begin_outputs(program)
     key = plan_key(program) if config.cache else None
     facts: dict[str, bool] = {}
     with recording.span("cache", f"plan of {program.name}", facts):
@@ -56,6 +62,29 @@ def bind_program(program: Program) -> BoundProgram:
     if key is not None and found is None and holds:
         keep_plan(key, frozen)
     return _bind(lambda: program, frozen)._replace(likeness=likeness)
+
+
+def _begin_outputs(program: Program) -> None:
+    """Have the pages of large outputs asked for by a thread while a plan is read or made. Which outputs get memory of
+    their own is the plan's to say: one that is a view of an input gets none, others nearly always.
+    """
+    producers, inputs = program.producers(), set(program.inputs)
+    roots = dict.fromkeys([_viewed(program, v) for v in program.outputs])
+    made = [v for v in roots if v not in inputs and program.instructions[producers[v]].origin.scope is not None]
+    sizes = [math.prod(program.specs[v].known_shape) * program.specs[v].dtype.itemsize for v in made]
+    large = [size for size in sizes if size >= LARGE_BYTES]
+    if large and has_runtime():
+        from jitgrad.compiler.driver.pages import begin_outputs
+
+        begin_outputs(large)
+
+
+def _viewed(program: Program, v: int) -> int:
+    """The value of which another is a view, itself else."""
+    producers = program.producers()
+    while v in producers and isinstance((ins := program.instructions[producers[v]]).op.kind, View):
+        v = ins.inputs[0]
+    return v
 
 
 def bind_beside(

@@ -5,7 +5,6 @@ Loaded only where a program's plan is neither in memory nor on disk, or has to b
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 from jitgrad import recording
 from jitgrad.compiler import vecmath
 from jitgrad.compiler.clustering.clusters import Cluster, Clustering, body_cluster, find_clusters
-from jitgrad.compiler.driver.pages import begin_outputs
 from jitgrad.compiler.freezing.alike import (
     Likeness,
     Taken,
@@ -43,7 +41,6 @@ from jitgrad.compiler.lowering.lower import (
 )
 from jitgrad.compiler.lowering.time_loops import fuse_scan
 from jitgrad.compiler.machine.compilation import begin_functions, begin_kernel, load_kernels
-from jitgrad.compiler.machine.firsts import first_calls
 from jitgrad.compiler.products.own_products import begin_products
 from jitgrad.compiler.products.product_code import begin_modules
 from jitgrad.compiler.products.sequences import sequence_modules
@@ -160,8 +157,6 @@ def compile_cluster(program: Program, cluster: Cluster) -> CompiledCluster:
     """A cluster's stages, in order; its kernels are begun, and wait for `load_kernels`."""
     _begin_functions(program, cluster)
     planned = _plan_cluster(program, cluster, begin_kernel)
-    if first_calls.are_under_way:
-        begin_outputs(_sizes_of_outputs(program, planned))
     return _with_keys(planned, map(begin_kernel, kernels_of(planned)))
 
 
@@ -173,14 +168,6 @@ def _begin_functions(program: Program, cluster: Cluster) -> None:
     if len(floats) == 1:
         names = vecmath.NAMES.intersection([name for name, spec in made if spec.shape != ()])
         begin_functions(sorted(names), floats.pop())
-
-
-def _sizes_of_outputs(program: Program, planned: CompiledCluster) -> list[int]:
-    """The bytes of the outputs that have memory of their own."""
-    cluster, aliases = planned.cluster, planned.plan.aliases
-    made = {aliases.get(v, v) for v in cluster.outputs} - set(cluster.inputs)
-    specs = [program.specs[v] for v in made]
-    return [math.prod(spec.known_shape) * spec.dtype.itemsize for spec in specs]
 
 
 def _plan_cluster(

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 ALIGNMENT = 64
 HUGE_BYTES = 2 << 20
+LARGE_BYTES = 1 << 20
+"""From so many bytes on it is worth a thread to have the pages of an output before it is taken."""
 SMALL_BYTES = 64 * 1024
 _PAGE_BYTES = 4096
 _MAX_KNOWN_BYTES = 1 << 30
@@ -83,6 +85,9 @@ class OutputPool:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._classes: OrderedDict[int, list[Block]] = OrderedDict()  # least recently used class first
+        self._prepared: dict[int, list[Block]] = {}  # by size class; not known before they are taken
+        self._is_taken = np.zeros(1, np.int64)  # whether one of those was, or all were forgotten
+        self.is_taken_address = int(self._is_taken.ctypes.data)
         self._nbytes = self._hits = self._misses = 0
         self._lock = threading.Lock()
 
@@ -115,25 +120,33 @@ class OutputPool:
         """Forget all blocks; the idle ones go back to the system at once."""
         with self._lock:
             self._classes.clear()
+            self._prepared.clear()
             self._nbytes = 0
 
     def prepare(self, requests: Iterable[int]) -> list[tuple[Block, int]]:
-        """Have a block for each array of so many bytes that will be taken soon; those that were made for it now, and
-        how many bytes of each are wanted at most.
+        """Have a block for each array of so many bytes that will probably be taken soon; those that were made for it
+        now, and how many bytes of each are wanted at most.
         """
         made: list[tuple[Block, int]] = []
         wanted: dict[int, list[int]] = {}
         for nbytes in filter(is_pooled, requests):
             wanted.setdefault(block_bytes(nbytes), []).append(nbytes)
         with self._lock:
+            self._is_taken[0] = 0
             for size, all_bytes in wanted.items():
-                known, most = self._classes.setdefault(size, []), max(all_bytes)
-                new = [_new_block(size, most) for _ in range(len(all_bytes) - sum(map(_is_idle, known)))]
-                known += new
+                prepared, most = self._prepared.setdefault(size, []), max(all_bytes)
+                count = len(all_bytes) - len(prepared) - sum(map(_is_idle, self._classes.get(size, ())))
+                new = [_new_block(size, most) for _ in range(count)]
+                prepared += new
                 made += [(block, most) for block in new]
-                self._nbytes += size * len(new)
-            self._forget_oldest()
         return made
+
+    def forget_prepared(self) -> None:
+        """Give back what was prepared and not taken."""
+        if self._prepared:
+            with self._lock:
+                self._prepared.clear()
+                self._is_taken[0] = 1
 
     def _find(self, size: int, nbytes: int) -> Block:
         """An idle block of the class, the one used last (its lines may still be in cache), or a new one."""
@@ -151,8 +164,13 @@ class OutputPool:
                     known.append(known.pop(k))
                 return block
         self._misses += 1
-        with recording.span("allocate", f"{size} bytes"):
-            block = _new_block(size, nbytes)
+        prepared = self._prepared.get(size)
+        if prepared:
+            block = prepared.pop()
+            self._is_taken[0] = 1  # who asks for its pages leaves the rest to the run
+        else:
+            with recording.span("allocate", f"{size} bytes"):
+                block = _new_block(size, nbytes)
         known.append(block)
         self._nbytes += size
         self._forget_oldest()
