@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import jitgrad as jg
+from jitgrad.compiler.driver.trials import RUNS
+from jitgrad.compiler.machine.caches import last_level_bytes
 from jitgrad.testing import assert_same_results
 
 _SPECIAL = [0.0, -0.0, 1.0, -3.0, np.inf, -np.inf, np.nan]
@@ -88,6 +91,53 @@ def test_rows_stored_past_the_caches_are_the_same(
     assert stage.executable(arrays).bound.steps[0].blocks[0][-1] == 0
     assert "!nontemporal" in module
     assert "fence seq_cst" in module
+
+
+@pytest.mark.parametrize(
+    ("told", "processors", "expected"),
+    [(["48K", "2048K", "480M"], 2, 64 << 20), (["32K", "1M", "32M"], 2, 32 << 20), ([], 2, 32 << 20)],
+)
+def test_no_processor_has_a_whole_hosts_cache(
+    told: list[str], processors: int, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for k, size in enumerate(told):
+        (tmp_path / f"index{k}").mkdir()
+        (tmp_path / f"index{k}" / "size").write_text(size + "\n")
+    monkeypatch.setattr("jitgrad.compiler.machine.caches._CACHES", tmp_path)
+    monkeypatch.setattr("os.cpu_count", lambda: processors)
+    assert last_level_bytes.__wrapped__() == expected
+
+
+def smooth(x: Any, w: Any) -> Any:
+    return np.sum(np.tanh(x * w + 1) ** 2)
+
+
+@pytest.mark.parametrize("n", [2, 63, 64, 1000, 100_003])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_elements_stored_past_the_caches_are_the_same(n: int, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(n).astype(dtype) for _ in range(2))
+    step = jg.value_and_grad(smooth, argnums=(0, 1))
+    value, expected = jg.compile(step)(x, w)
+    monkeypatch.setattr("jitgrad.compiler.freezing.freeze.last_level_bytes", lambda: 1)
+    monkeypatch.setattr("jitgrad.compiler.freezing.freeze.CHUNK_NANOSECONDS", 50)  # many, also of few elements
+    streamed = jg.compile(lambda x, w: step(x, w))
+    with jg.config(cache=False):  # a plan on disk is for the cache that the machine has
+        streamed(x, w)
+        stage, arrays = streamed.stages(x, w)[0]
+        steps = stage.executable(arrays).bound.steps[0].steps
+        values = set()
+        for threads in (1, 2, 3) * RUNS:
+            with jg.config(num_threads=threads):
+                found, gradients = streamed(x, w)
+            values.add(float(found))
+            for ours, theirs in zip(gradients, expected, strict=True):
+                np.testing.assert_array_equal(ours, theirs)
+    assert len(values) == 1
+    np.testing.assert_allclose(values.pop(), value, rtol=1e-5 if dtype == np.float32 else 1e-12)
+    tried = steps[steps[:, 4] != 0]
+    assert n < 1000 or [words[5] % 256 for words in tried if words[3] > 1] == [RUNS]
+    assert "llvm.prefetch" in streamed.explain(x, w).llvm
 
 
 def several_reductions(x: Any) -> tuple[Any, ...]:

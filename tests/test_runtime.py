@@ -18,6 +18,7 @@ from step_kernels import COUNT, NEST, SPIN, Call, compiled
 from jitgrad.compiler.driver.runtime import Runtime, load_runtime, runtime
 from jitgrad.compiler.driver.steps import driver_ir
 from jitgrad.compiler.driver.system import host_platform
+from jitgrad.compiler.driver.trials import PAST, RUNS, TRIED
 from jitgrad.compiler.machine.cache import cache_key
 
 EXTENT = 1000
@@ -67,6 +68,50 @@ def test_threads_share_the_work() -> None:
         assert (np.diff(takers) >= 0).all(), "the caller takes chunks from the front, the other thread from the back"
         workers |= set(takers.tolist())
     assert workers == {0, 1}
+
+
+def waiting(slow: int) -> str:
+    """A kernel that counts a call as one and takes its time where its word is ``slow``."""
+    return f"""
+define void @NAME(ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker) nounwind {{
+entry:
+  %place = getelementptr i64, ptr %block, i64 1
+  %word = load i64, ptr %place
+  %slow = icmp eq i64 %word, {slow}
+  %turns = select i1 %slow, i64 200000, i64 1000
+  br label %head
+head:
+  %i = phi i64 [ 0, %entry ], [ %i1, %head ]
+  %a = phi double [ 1.0, %entry ], [ %a1, %head ]
+  %a1 = fadd double %a, 1.0
+  %i1 = add i64 %i, 1
+  %more = icmp slt i64 %i1, %turns
+  br i1 %more, label %head, label %done
+done:
+  %p = load ptr, ptr %table
+  %q = getelementptr double, ptr %p, i64 %chunk
+  store double %a, ptr %q
+  ret void
+}}
+"""
+
+
+def test_a_step_is_tried_in_both_ways_and_the_shorter_one_stays() -> None:
+    call = Call([np.zeros(4)], [(compiled(waiting(PAST)), (0, TRIED), 4, 4)])
+    step, block = call.steps[0], call.blocks[0]
+    step[4] = 8
+    ways = []
+    for _ in range(RUNS):
+        run(call, 1)
+        ways.append(int(block[1]))
+    assert ways[: RUNS - 1] == ([TRIED] * 2 + [PAST] * 2) * (RUNS // 4 - 1) + [TRIED] * 2 + [PAST]
+    assert ways[-1] == TRIED
+    run(call, 1)
+    assert block[1] == TRIED
+    step[0] = compiled(waiting(TRIED))  # better code in its place
+    for _ in range(RUNS + 1):
+        run(call, 1)
+    assert block[1] == PAST
 
 
 def test_too_many_chunks_run_serially() -> None:

@@ -39,7 +39,15 @@ direct:
   call void %function(ptr %table, ptr %block, i64 0, i64 %extent, i64 0, i64 0)
   br label %next
 chunks:
+  %p4 = getelementptr i64, ptr %record, i64 4
+  %trial = load i64, ptr %p4
+  %settled = icmp eq i64 %trial, 0
+  br i1 %settled, label %shared, label %tried
+shared:
   call void @run_parallel(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i32 %limit)
+  br label %next
+tried:
+  call void @run_tried(ptr %record, ptr %table, i32 %limit)
   br label %next"""
 """Runs the k-th of some step records: at once, or its chunks in parallel."""
 

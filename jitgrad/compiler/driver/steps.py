@@ -1,7 +1,7 @@
 """The step driver and its thread pool, as LLVM IR text; compiled and cached like any kernel. No Python runs
 here.
 
-A step is eight i64: function, block, extent, number of chunks, and four words left free. Chunk c of a step
+A step is eight i64: function, block, extent, number of chunks, and four words for trials (trials.py). Chunk c of a step
 covers [extent*c//nchunks, extent*(c+1)//nchunks), whatever thread runs it, so results do not depend on the
 thread count.
 
@@ -70,11 +70,12 @@ from jitgrad.compiler.driver.pool_layout import (
 from jitgrad.compiler.driver.regions import RUN_RECORD
 from jitgrad.compiler.driver.rows import row_loops_ir
 from jitgrad.compiler.driver.system import Platform, machine_ir
+from jitgrad.compiler.driver.trials import trials_ir
 
 
 def driver_ir(host: Platform, spin: int) -> str:
     """The whole module; `spin` is how many pauses a thread waits before it blocks."""
-    parts = (_pool(), _work(), _wait(spin), _region(), _steps(), _worker(spin))
+    parts = (_pool(), _work(), _wait(spin), _region(), _steps(), trials_ir(), _worker(spin))
     control = (loops_ir(), row_loops_ir())
     return "\n".join((*parts, *control, machine_ir(host), builtin_ir())) + "\nattributes #0 = { nounwind }\n"
 

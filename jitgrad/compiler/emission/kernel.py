@@ -1,7 +1,8 @@
 """Emission: a kernel of the loop IR becomes an LLVM function whose innermost loops work on vectors of lanes.
 
 The function is ``void kernel(ptr table, ptr block, i64 lo, i64 hi, i64 chunk, i64 worker)``: the block holds one slot
-number of the table per buffer, then the ints and the constants, then 0 where stores go past the caches, else -1.
+number of the table per buffer, then the ints and the constants, then 0 where stores go past the caches, else -1, or -2
+where an element-wise loop's chunks begin with whole lines all the same (so they do with 0).
 Vector loops are emitted on vector types, not left to LLVM's vectoriser: the order of every sum is fixed here, no flag
 allows reassociation, and the pass pipeline can be a short one.
 """
@@ -209,10 +210,20 @@ class _KernelEmitter(SegmentEmitter):
                     self._check(statement)
 
     def _range(self, loop: Loop) -> tuple[ir.Value, ir.Value]:
-        if loop.kind in (PARALLEL, PARALLEL_VECTOR):
+        if loop.kind == PARALLEL_VECTOR:
+            return self._whole_lines(loop)
+        if loop.kind == PARALLEL:
             return self.function.args[2], self.function.args[3]
         start = self._register(loop.start).value if loop.start else ir.Constant(INT64, 0)
         return start, self._register(loop.extent).value
+
+    def _whole_lines(self, loop: Loop) -> tuple[ir.Value, ir.Value]:
+        """The range of a chunk, whose bounds are moved to where lines begin if its stores may go past the caches."""
+        b, lo, hi = self.builder, self.function.args[2], self.function.args[3]
+        is_cut_anywhere = b.icmp_signed("==", self.streaming, ir.Constant(INT64, -1))
+        unit = b.select(is_cut_anywhere, ir.Constant(INT64, -1), ir.Constant(INT64, -CACHE_LINE))
+        is_last = b.icmp_signed("==", hi, self._register(loop.extent).value)
+        return b.and_(lo, unit), b.select(is_last, hi, b.and_(hi, unit))
 
     def _counted(self, start: ir.Value, stop: ir.Value, step: int, body: Callable[[ir.Value], None]) -> None:
         """``for i in range(start, stop, step): body(i)``, the builder left behind the loop."""
@@ -381,9 +392,11 @@ class _KernelEmitter(SegmentEmitter):
         """The body for each of ``sums``, one register after the other; the first one asks for ``asks`` lanes ahead."""
         block, blocks = self.builder.block, self.function.blocks
         first, known = len(block.lines), len(blocks)
+        self.is_elementwise = loop.kind == PARALLEL_VECTOR and not self.is_quick
         for k, cells in enumerate(sums):
             at = self.builder.add(i, ir.Constant(INT64, k * self.lanes)) if k else i
             self._vector_body(loop, at, None, cells, segment, asks=0 if k else asks)
+        self.is_elementwise = False
         if not self.is_quick and keeps_order(loop, self.is_short):
             keep_order(block, first)
             for further in blocks[known:]:
@@ -413,6 +426,8 @@ class _KernelEmitter(SegmentEmitter):
         self.registers.pop(loop.var, None)
         if asks and self.asking is not None:
             self._ask_ahead(self.asking.streams, self.ahead, asks)
+        if self.is_elementwise:
+            self._ask_for_lines(loop)
         self._body(loop.body)
         self.vector = None
         self.registers = outside

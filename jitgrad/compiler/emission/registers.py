@@ -70,6 +70,7 @@ class RegisterEmitter:
         self.vector: VectorLoop | None = None
         self.streaming: ir.Value = ir.Constant(INT64, -1)  # 0 where stores go past the caches
         self.may_stream = False
+        self.is_elementwise = False  # inside whole vectors of a parallel loop of vectors
         self.inputs = frozenset(b.name for b in kernel.buffers if b.role == "in")
         self.asking: Asking | None = None  # which loop asks for the next row of the loop around it
         self.ahead: list[ir.Value] = []  # how far, for each stream that it asks for

@@ -38,6 +38,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.compiler.constants import splat_number
+from jitgrad.compiler.driver.trials import PAST, THROUGH, TRIED
 from jitgrad.compiler.emission.kernel import lanes_for, own_bytes
 from jitgrad.compiler.emission.memory import CACHE_LINE
 from jitgrad.compiler.freezing.freeze_loops import freeze_loop
@@ -50,7 +51,7 @@ from jitgrad.compiler.fusing.extents import ONE
 from jitgrad.compiler.fusing.groups import Group
 from jitgrad.compiler.fusing.nodes import Convolution, Product
 from jitgrad.compiler.fusing.order import order_steps
-from jitgrad.compiler.loopir.nests import Buffer, Literal
+from jitgrad.compiler.loopir.nests import PARALLEL_VECTOR, Buffer, Literal, Loop
 from jitgrad.compiler.lowering.lower import CompiledCluster, FusedScan, Lowered, LoweredBodies, LoweredStep
 from jitgrad.compiler.machine.caches import last_level_bytes
 from jitgrad.compiler.machine.compilation import vector_bytes
@@ -319,8 +320,9 @@ class _Freezer:
             cut = self.body_cuts[number]
             return freeze_loop(self.program, item.step.number, number, bodies, self._place_of, room, cut)
         places = tuple(self._place(number, b, v) for b, v in zip(item.kernel.buffers, item.values, strict=True))
-        is_past_caches = not self.is_body and number not in self.regions and self._streams(item)
-        words = (*map(self._constant_word, item.constants), 0 if is_past_caches else -1)
+        is_large = not self.is_body and number not in self.regions and self._streams(item)
+        past = (TRIED if _is_elementwise(item) else PAST) if is_large else THROUGH
+        words = (*map(self._constant_word, item.constants), past)
         ints, extent = tuple(self._ints(item)), self._cut_extent(item)
         return "kernel", number, key, places, ints, words, extent, self.chunks[number]
 
@@ -358,7 +360,7 @@ class _Freezer:
         return -(-extent // lanes_for(item.kernel, vector_bytes())) if item.group.lead is not None else extent
 
     def _streams(self, item: Lowered) -> bool:
-        """Whether a kernel's stores go past the caches: it touches more than stays there, and rows are whole lines.
+        """Whether a kernel's stores may go past the caches: it touches more than stays there, and rows are whole lines.
 
         Arrays of 12 MB in all are added 7 % slower so, of 37 MB in half the time (a cache of 32 MB). Rows that share
         lines take up to a quarter more. The kernel is the same for all sizes, and so is the plan; this is one of the
@@ -478,6 +480,11 @@ def word_in(dtype: np.dtype[Any]) -> Callable[[Any], int]:
         return int.from_bytes(raw.ljust(8, b"\0"), "little", signed=True)
 
     return word
+
+
+def _is_elementwise(item: Lowered) -> bool:
+    """Whether loads and stores of a kernel alternate: its parallel loop is one of vectors."""
+    return any(isinstance(s, Loop) and s.kind == PARALLEL_VECTOR for s in item.kernel.body)
 
 
 def _fused(item: LoweredStep) -> FusedScan | None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.compiler.driver.pool_layout import STEP_WORDS
+from jitgrad.compiler.driver.trials import TRIED
 from jitgrad.compiler.freezing.bind_loops import Layout, Layouts, describe_loop, products_in
 from jitgrad.compiler.machine.kernels import watchers
 from jitgrad.records import NamedTuple
@@ -86,13 +87,18 @@ def write_records(
     for position, guard in [] if is_body else _guards(products):
         steps.insert(position, (writer.put(guard[2]), guard))
     first = len(writer.words)
-    for distance, (_, address, _, extent, chunks) in steps:
+    for distance, (name, address, words, extent, chunks) in steps:
         writer.code(address)
         writer.link(distance)
-        writer.words += (extent, chunks, *[0] * (STEP_WORDS - 4))
+        writer.words += (extent, chunks, _trial(name, words), *[0] * (STEP_WORDS - 5))
     names = tuple([step[0] for _, step in steps])
     end = len(writer.words)
     return Records(writer.words, first, end, writer.links, writer.kernels, writer.sequences, writer.kept, names)
+
+
+def _trial(name: str, words: Sequence[Any]) -> int:
+    """How far in the block of a step the word lies that runs are to settle; 0 for none."""
+    return 8 * (len(words) - 1) if name.startswith("kernel_") and words[-1] == TRIED else 0
 
 
 def memory_of(records: Records) -> Words:
