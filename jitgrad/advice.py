@@ -15,6 +15,9 @@ from jitgrad.errors import JitgradError, extended, layout
 from jitgrad.sources import raised_at, source_text, user_source
 from jitgrad.spec import TensorSpec
 
+named: dict[Any, str] = {}
+"""Functions of this package that stand for operators and methods of NumPy's arrays, or for functions of graphs."""
+
 _MOST = 12  # arguments are shown
 _PLAIN = (ValueError, TypeError, IndexError)
 

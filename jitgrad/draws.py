@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.eager.tensor import wrap
 from jitgrad.eagerness import is_eager
 from jitgrad.errors import DTypeError, ShapeError, layout
 from jitgrad.graph import Graph, Tensor, apply, default_graph, in_graph
@@ -125,6 +124,8 @@ def _draw(
     graph = graph_in(values) or (default_graph() if in_graph() else None)
     if graph is not None:
         return draw(op, graph, extents, kind, seed, name, **params)
+    from jitgrad.eager.tensor import wrap
+
     return wrap(_drawn_now(op, stream_key(default_graph().seed, seed, 0), extents, kind, tuple(params.items())))
 
 

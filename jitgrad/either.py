@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from jitgrad import building, preventing, python_calls, pytree
-from jitgrad.eager.refusals import named
-from jitgrad.eager.tensor import EagerTensor, plain, run, wrap
-from jitgrad.eagerness import is_eager, settled
+from jitgrad.advice import named
+from jitgrad.eagerness import has_value, is_eager, settled
 from jitgrad.graph import Tensor, in_graph
 from jitgrad.operators import takes_open
 from jitgrad.ops import creation, gathering, selection
@@ -28,6 +27,8 @@ def _either(of_graphs: Callable[..., Any], of_values: Callable[..., Any]) -> Cal
     def call(*args: Any, **kwargs: Any) -> Any:
         if in_graph() or graph_in((args, kwargs)) is not None or not is_eager((args, kwargs)):
             return of_graphs(*args, **kwargs)
+        from jitgrad.eager.tensor import run
+
         args, kwargs = pytree.tree_map(settled, (args, kwargs))
         return run(of_values, args, {key: value for key, value in kwargs.items() if key != "name"})
 
@@ -89,6 +90,10 @@ def stop_gradient(x: Any) -> Any:
 
     def stopped(leaf: Any) -> Any:
         leaf = leaf if isinstance(leaf, Tensor) or in_graph() else settled(leaf)
-        return wrap(plain(leaf)) if isinstance(leaf, EagerTensor) else stop_traced(leaf)
+        if not (isinstance(leaf, np.ndarray) and has_value(leaf)):
+            return stop_traced(leaf)
+        from jitgrad.eager.tensor import plain, wrap
+
+        return wrap(plain(leaf))
 
     return pytree.tree_map(stopped, x)

@@ -1,4 +1,6 @@
-"""Functions written on tensors that also take arrays, which they are then traced with and run on at once."""
+"""Functions written on tensors that also take arrays, which they are then traced with and run on at once. Eager mode is
+loaded already where it is called, and not here, where first calls would wait for it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,6 @@ from typing import Any, TypeVar, cast
 
 from jitgrad import pytree
 from jitgrad.compiled import run_once
-from jitgrad.eager.tensor import run as eager
 from jitgrad.eagerness import is_eager, settled
 from jitgrad.operators import takes_open
 from jitgrad.trace import graph_in
@@ -31,6 +32,8 @@ def of_arrays(count: int) -> Callable[[F], F]:
                 with graph.as_default():
                     return of_tensors(*args, **kwargs)
             if is_eager((args, kwargs)):
+                from jitgrad.eager.tensor import run as eager
+
                 args, kwargs = pytree.tree_map(settled, (args, kwargs))
                 return eager(run, args, kwargs)
             rest = args[count:]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as _np
 
 from jitgrad import pytree as _pytree
-from jitgrad.eager import tensor as _tensor
+from jitgrad.eagerness import has_value as _has_value
 from jitgrad.eagerness import is_eager as _is_eager
 from jitgrad.eagerness import settled as _settled
 from jitgrad.graph import Tensor as _Tensor
@@ -55,8 +55,10 @@ def asarray(a: Any, dtype: Any = None, order: Any = None, *, copy: bool | None =
         raise ValueError(f"device must be None or 'cpu', got {device!r}")
     if isinstance(a, _Tensor) and dtype is None and not copy:
         return a
-    if _graph_in(a) is None and not _in_graph() and isinstance(_settled(a), _tensor.EagerTensor):
-        made = _tensor.asarray(a, dtype)
+    if _graph_in(a) is None and not _in_graph() and _has_value(_settled(a)):
+        from jitgrad.eager.tensor import asarray as _as_eager
+
+        made = _as_eager(a, dtype)
         if copy is False and made is not _settled(a):
             raise ValueError(f"a tensor of {a.dtype} is no tensor of {made.dtype} without a copy")
         return _np.copy(made) if copy and made is _settled(a) else made

@@ -121,7 +121,7 @@ def paths(tree: Any, root: str = "") -> list[str]:
 
 
 def _plain_paths(tree: Any, root: str) -> list[str] | None:
-    """`paths` of a tree of lists, tuples, and dicts with text for keys; None for any other."""
+    """`paths` of a tree of lists, tuples, dicts with text for keys, and None; None for any other."""
     kind = type(tree)
     if kind is list or kind is tuple:
         parts = [(f"{root}[{k}]", item) for k, item in enumerate(tree)]
@@ -129,6 +129,8 @@ def _plain_paths(tree: Any, root: str) -> list[str] | None:
         parts = [(f"{root}[{key!r}]", tree[key]) for key in sorted(tree)]
     elif kind in _plain:
         return [root]
+    elif tree is None:
+        return []
     else:
         return None
     found = [_plain_paths(item, path) for path, item in parts]

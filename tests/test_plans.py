@@ -268,13 +268,13 @@ print(json.dumps([value.tobytes().hex(), gradient.tobytes().hex(), statistics.co
     return {"results": (value, gradient), "compiles": compiles, "loaded": set(loaded)}
 
 
-@pytest.mark.parametrize("name", ["elementwise", "products", "gathers", "interpreted", "loops"])
+@pytest.mark.parametrize("name", ["elementwise", "products", "gathers", "interpreted", "loops", "wrappers"])
 def test_a_new_process_loads_no_compiler(tmp_path: Path, name: str) -> None:
     first, second = _in_process(tmp_path, name), _in_process(tmp_path, name)
     assert first["results"] == second["results"]
     assert first["compiles"] > 0
     assert second["compiles"] == 0
-    heavy = {"numba", "llvmlite", "scipy", "platformdirs", "optree", "hashlib"}
+    heavy = {"numba", "llvmlite", "scipy", "platformdirs", "optree", "hashlib", "jitgrad.eager"}
     heavy |= {f"jitgrad.compiler.{name}" for name in ("stages", "simplify", "fusion", "machine", "emit", "driver")}
     assert {"llvmlite", "jitgrad.compiler.stages"} <= first["loaded"]
     assert sorted(heavy & second["loaded"]) == []

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad.advice import named
 from jitgrad.compiler.eager_code.layout import BASIC_TYPES
 from jitgrad.eager.recorder import Entry
-from jitgrad.eager.refusals import REFUSALS, named, refuse
+from jitgrad.eager.refusals import REFUSALS, refuse
 from jitgrad.eager.tensor import EagerTensor, is_told, own_ways, plain, run, wrap
 from jitgrad.eagerness import is_listener, local, number_of, settled
 from jitgrad.gradients import gradients

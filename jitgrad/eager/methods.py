@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad.advice import named
 from jitgrad.eager import recorder
 from jitgrad.eager.items import item
-from jitgrad.eager.refusals import named
 from jitgrad.eager.tensor import (
     NUMBERS,
     EagerTensor,

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.advice import advise, advised, call_text, hint_for
+from jitgrad.advice import advise, advised, call_text, hint_for, named
 from jitgrad.dispatch import full_name
 from jitgrad.errors import IndexingError, JitgradError, ShapeError, layout
 from jitgrad.sources import raised_at
@@ -28,10 +28,6 @@ _DISPATCHED = type(np.sum)
 _MOST = 12  # arguments are shown
 
 Fields = dict[str, str]
-
-
-named: dict[Any, str] = {}
-"""Functions of this package that stand for operators and methods of NumPy's arrays."""
 
 
 class Bound:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from jitgrad import pytree
-from jitgrad.eager.tensor import run as eager
 from jitgrad.eagerness import is_eager, settled
 from jitgrad.operators import advising
 from jitgrad.trace import graph_in
@@ -31,6 +30,8 @@ def like_scipy(path: str, name: str | None = None) -> Callable[[F], F]:
                 with graph.as_default():
                     return of_tensors(*args, **kwargs)
             if is_eager((args, kwargs)):
+                from jitgrad.eager.tensor import run as eager
+
                 args, kwargs = pytree.tree_map(settled, (args, kwargs))
                 return eager(call, args, kwargs)
             return of_scipy(path, name or fn.__name__)(*args, **kwargs)

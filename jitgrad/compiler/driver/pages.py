@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from jitgrad.compiler.driver.pools import Block, outputs
@@ -25,13 +25,12 @@ def begin_outputs(sizes: Iterable[int]) -> None:
     blocks = outputs.prepare(sizes)
     if blocks:
         places = [(block, block.memory.ctypes.data + block.offset, nbytes) for block, nbytes in blocks]
+        touch = ctypes.CFUNCTYPE(None, *(ctypes.c_int64,) * 4, ctypes.c_int8)(runtime().touch_address)
         with suppress(RuntimeError):  # no more threads: the run asks for pages
-            threading.Thread(target=_touch, args=(places,), name="jitgrad-pages").start()
+            threading.Thread(target=_touch, args=(touch, places), name="jitgrad-pages").start()
 
 
-def _touch(places: Iterable[tuple[Block, int, int]]) -> None:
+def _touch(touch: Callable[[int, int, int, int, int], None], places: Iterable[tuple[Block, int, int]]) -> None:
     """Ask for all pages at addresses. It keeps the blocks, but never refers to their memory, which would be in use."""
-    words = (ctypes.c_int64,) * 4
-    touch = ctypes.CFUNCTYPE(None, *words, ctypes.c_int8)(runtime().touch_address)
     for _, address, nbytes in places:
         touch(address, address + nbytes, _PAGE, outputs.is_taken_address, 0)
