@@ -17,7 +17,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jitgrad.compiler.constants import is_splat, splat, splat_number
-from jitgrad.compiler.likeness import Extents, Params, Shape, UnlikeError, holds_large, is_named, is_uniform, params_of
+from jitgrad.compiler.likeness import (
+    Extents,
+    Params,
+    Shape,
+    UnlikeError,
+    holds_large,
+    is_named,
+    is_uniform,
+    large,
+    params_of,
+)
 from jitgrad.config import config
 from jitgrad.errors import CompileError
 from jitgrad.gradient_rules import registered_rules
@@ -121,8 +131,8 @@ def _row_of(op: Operation) -> _Row:
         opdef, op.name, op.source, tuple([(x.op.id, x.value_index) for x in op.inputs]), op.params, compared, op._attrs,
         op.device, op._colocation, -1 if op.original_op is None else op.original_op.id,
         tuple([(t.spec.known_shape, t.spec.dtype, t.is_weak) for t in op.outputs]),
-        _number_of(compared), compared is None or compared.is_fixed, is_uniform(opdef), _is_copied(op.params, compared),
-        op.is_gradient, op.origins,
+        _number_of(compared), compared is None or compared.is_fixed, is_uniform(opdef),
+        _is_copied(op.params, compared) and not (op.is_gradient and _counts_starts(op)), op.is_gradient, op.origins,
     )  # fmt: skip
 
 
@@ -480,6 +490,16 @@ def _is_copied(params: Mapping[str, Any], compared: Params | None) -> bool:
         return number is not None and (is_named(number.item()) or _LEAST <= abs(number.item()) <= _MOST)
     names = {name for name, _ in compared.shapes}
     return not any(holds_large(value) for name, value in params.items() if name not in names)
+
+
+def _counts_starts(op: Operation) -> bool:
+    """Whether a slice in a gradient may start and stop at sums of extents, which by accident are other extents of the
+    model, and as far apart. That of a slice has its ends, and those of joined arrays are all made, each beginning where
+    the one before ends, so that their shapes tell.
+    """
+    of = op.original_op
+    is_known = of is not None and of.type in ("getslice", "unslice", "concatenate")
+    return not is_known and bool(large(op.params.get("start", ())))
 
 
 def _check(predicted: Sequence[Operation], made: Sequence[Operation], has_lines: bool = True) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jitgrad.compiler.freezing.beside import Bound
-from jitgrad.compiler.likeness import EXACT, Shape, UnlikeError
+from jitgrad.compiler.likeness import EXACT, Shape, UnlikeError, large
 from jitgrad.compiler.symbols import Symbol
 from jitgrad.config import Settings, config
 from jitgrad.eagerness import local
@@ -272,9 +272,9 @@ def _counted(
     """The numbers for extents that stand for those of a model; UnlikeError where shapes do not follow from these."""
 
     def shape(a: Shape) -> Any:
-        if not all(n <= EXACT or n in extents for n in a):
+        if not large(a) <= extents.keys():
             raise UnlikeError
-        return tuple([n if n <= EXACT else extents[n] for n in a])
+        return tuple([n if n is None or n <= EXACT else extents[n] for n in a])
 
     model.check_shapes(shape)
     return {n: count.value(extents, dtype) for n, (count, dtype) in counts.items()}

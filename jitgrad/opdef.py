@@ -30,6 +30,9 @@ class AxisIndex:
     offset: int = 0
     divisor: int = 1
 
+    def __hash__(self) -> int:
+        return hash((self.axis, self.scale, self.divisor))  # the offset may be a symbol, which only is compared
+
 
 @dataclass(frozen=True, slots=True)
 class Guard:
@@ -38,6 +41,9 @@ class Guard:
     axis: int
     lo: int
     hi: int
+
+    def __hash__(self) -> int:
+        return hash(self.axis)  # its bounds may be symbols
 
 
 @dataclass(frozen=True, slots=True)

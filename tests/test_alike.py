@@ -17,7 +17,6 @@ from jitgrad.compiler.freezing import alike, keeping
 from jitgrad.compiler.likeness import EXACT
 from jitgrad.compiler.machine.cache import kernel_cache
 from tests.test_other_extents import functions
-from tests.test_reuse import MOVED
 
 Fn = Callable[..., Any]
 
@@ -157,7 +156,7 @@ def test_further_shapes_skip_the_stages(name: str, simplified: list[Any]) -> Non
         args = make(*size)
         for a, b in zip(_leaves(f(*args)), _leaves(f.interpret(*args)), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-9)
-    assert len(simplified) == (1 if name != "flattened" else len(sizes))
+    assert len(simplified) == 1
 
 
 @pytest.mark.parametrize("name", functions)
@@ -168,7 +167,7 @@ def test_other_extents_give_the_same_bits(name: str, simplified: list[Any]) -> N
     for n in (200, 1000, 1025):
         args, before = make(n), len(simplified)
         results = _leaves(f(*args))
-        assert len(simplified) == before or name in MOVED
+        assert len(simplified) == before
         templates = alike._known.copy()
         _forget()
         expected = _leaves(jg.compile(fn)(*args))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from jitgrad.compiler.symbols import Notes, Symbol, at_once, least, most
+from jitgrad.ops.slicing import selected
 
 pytestmark = pytest.mark.quick
 
@@ -94,6 +96,16 @@ def test_steps_of_integers_that_change_nothing_are_none() -> None:
 def test_zeros_of_both_signs_are_two_numbers() -> None:
     [b] = (notes := Notes((2.5,))).symbols()
     assert repr(notes.formula((b * 0.0, b * -0.0)).value((1.5,))) == "(0.0, -0.0)"
+
+
+def test_slices_of_symbols_are_those_of_extents() -> None:
+    places = (None, -8, -3, -1, 0, 1, 2, 5, 6, 9)
+    for start, stop, step in itertools.product(places, places, (None, -3, -2, -1, 1, 2, 3)):
+        notes = Notes((6,))
+        formula = notes.formula(tuple(selected(notes.symbols()[0], start, stop, step)))
+        for n in (6, 7, 5, 1, 0):
+            chosen = range(n)[start:stop:step]
+            assert formula.value((n,)) in ((None,) if n != 6 else ()) + ((chosen.start, chosen.step, len(chosen)),)
 
 
 def _cut(n: int, pieces: int) -> tuple[tuple[int, int], bool, str] | None:

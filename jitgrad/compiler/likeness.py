@@ -19,10 +19,11 @@ EXACT = 64
 """Extents up to this are part of a pattern: some products of small matrices are loops, some sums are unrolled."""
 # Ops that move elements without looking at extents: an equal shape before and after each is equal under any renaming.
 MOVES = frozenset(("broadcast_to", "transpose", "expand_dims", "squeeze", "flip"))
-SHAPES = ("shape", "stop")
+SHAPES = ("shape", "start", "stop")
 _NAMED = frozenset((0, 1, 2, 3, 4))
 
 Shape = tuple[int, ...]
+"""Of slices that go backwards, None stands where they stop."""
 
 
 class UnlikeError(Exception):
@@ -48,10 +49,10 @@ class Extents:
             raise UnlikeError
 
     def _entered(self, a: Shape, b: Any) -> Shape:
-        if type(b) is not tuple or len(a) != len(b) or None in b:
+        if type(b) is not tuple or len(a) != len(b):
             raise UnlikeError
         for m, n in zip(a, b, strict=True):
-            if m <= EXACT or n <= EXACT:
+            if m is None or n is None or m <= EXACT or n <= EXACT:
                 if m != n:
                     raise UnlikeError
             elif self._there.setdefault(m, n) != n or self._back.setdefault(n, m) != m:
@@ -65,7 +66,7 @@ class Extents:
         if found is None:
             there = self._there
             try:
-                found = self._shapes[a] = tuple([n if n <= EXACT else there[n] for n in a])
+                found = self._shapes[a] = tuple([n if n is None or n <= EXACT else there[n] for n in a])
             except KeyError:
                 raise UnlikeError from None
         return found
@@ -92,7 +93,7 @@ class Extents:
 
 def large(shape: Shape) -> set[int]:
     """The extents of a shape above `EXACT`."""
-    return {n for n in shape if n > EXACT}
+    return {n for n in shape if n is not None and n > EXACT}
 
 
 def is_uniform(op: OpDef) -> bool:
@@ -107,9 +108,13 @@ def is_named(number: Any) -> bool:
 
 
 def shapes_in(params: Mapping[str, Any]) -> list[tuple[str, Shape]]:
-    """The params that are shapes, or where slices stop, by name."""
+    """The params that are shapes, or where slices start and stop, by name."""
     given = [(name, params[name]) for name in SHAPES if name in params]
-    return [(name, shape) for name, shape in given if type(shape) is tuple and all(type(n) is int for n in shape)]
+    return [(name, shape) for name, shape in given if type(shape) is tuple and all(map(_is_shape, shape))]
+
+
+def _is_shape(n: Any) -> bool:
+    return type(n) is int or n is None
 
 
 def holds_large(value: Any) -> bool:

@@ -4,8 +4,8 @@ Simplification is always done, for it reads numbers and shapes in many ways. Wha
 are equal, which are 1, and which are small. So two simplified programs have the same pattern when they agree in all but
 extents above `EXACT` and numbers that are no part of a kernel, and agree in which of these are equal to one another.
 Then the stages would make the same kernels of both, and only numbers differ: the extent of each class of dimensions,
-and the constants. Offsets and bounds that come from slices, pads and concatenations are numbers of another kind; a
-program that has any along larger extents is compiled anew (its kernels are found).
+and the constants. Offsets and bounds that come from slices, pads and concatenations are numbers of another kind: a
+program that has any along larger extents is planned again, see `can_plan_again`.
 """
 
 from __future__ import annotations
@@ -131,11 +131,21 @@ def enter_known(pattern: Pattern | None, compiled: Compiled) -> None:
 def can_reuse(compiled: Compiled) -> bool:
     """Whether all numbers of the kernels follow from the extents of classes, and these from the values' shapes."""
     program = compiled.program
-    return all(isinstance(step, int) or _can_refreeze(program, step) for step in compiled.steps)
+    return all(isinstance(step, int) or can_refreeze(program, step) for step in compiled.steps)
 
 
-def _can_refreeze(program: Program, step: CompiledCluster) -> bool:
-    """The same of a cluster or a body of the program."""
+def can_plan_again(compiled: Compiled) -> bool:
+    """Whether that holds of all clusters that have loops; the others may be planned again for other extents."""
+    program = compiled.program
+    return all(
+        isinstance(step, int) or can_refreeze(program, step)
+        or not any(isinstance(item, LoweredBodies) for item in step.lowered)
+        for step in compiled.steps
+    )  # fmt: skip
+
+
+def can_refreeze(program: Program, step: CompiledCluster) -> bool:
+    """Whether all numbers of the kernels of a cluster, or a body, follow from the extents of its values."""
     of_values = {c for v, classes in step.plan.classes.items() if v < len(program.specs) for c in classes}
     of_chunks = {step.plan.classes[partial][0] for partial in step.plan.chunked}
     if not all(_keeps_large(program, program.instructions[number]) for number in step.cluster.instructions):
@@ -149,7 +159,7 @@ def _can_refreeze(program: Program, step: CompiledCluster) -> bool:
         return False
     loops = [item for item in step.lowered if isinstance(item, LoweredBodies)]
     return all(
-        _can_refreeze(body, region)
+        can_refreeze(body, region)
         for item in loops
         for body, region in zip(regions_of(program.instructions[item.step.number]), item.regions, strict=True)
     )

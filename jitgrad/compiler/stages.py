@@ -30,6 +30,7 @@ from jitgrad.compiler.fusing.fusion import plan_fusion
 from jitgrad.compiler.fusing.groups import Group, Plan, Step
 from jitgrad.compiler.fusing.nodes import Convolution, Product, build_nodes
 from jitgrad.compiler.lifting import lift_constants
+from jitgrad.compiler.likeness import UnlikeError
 from jitgrad.compiler.loopir.nests import Kernel
 from jitgrad.compiler.lowering.lower import (
     CompiledCluster,
@@ -44,9 +45,10 @@ from jitgrad.compiler.machine.compilation import begin_functions, begin_kernel, 
 from jitgrad.compiler.products.own_products import begin_products
 from jitgrad.compiler.products.product_code import begin_modules
 from jitgrad.compiler.products.sequences import sequence_modules
-from jitgrad.compiler.reuse import can_reuse, enter_known, find_known, pattern_of
+from jitgrad.compiler.reuse import can_plan_again, can_refreeze, enter_known, find_known, pattern_of
 from jitgrad.compiler.simplify import simplify_and_watch
 from jitgrad.compiler.subprograms import regions_of
+from jitgrad.compiler.symbols import Symbol
 from jitgrad.compiler.verifying import verify_plan
 from jitgrad.config import config
 from jitgrad.errors import CompileError
@@ -102,14 +104,30 @@ def _entered(template: Template | None) -> Likeness | None:
 
 def _template_of(source: Program, compiled: Compiled, looked: bool, counted: bool) -> Template | None:
     """What serves for programs that differ from this one in extents and numbers, if there is such."""
-    if not can_reuse(compiled):
+    if not can_plan_again(compiled):
         return None
     interpreted = {step for step in compiled.steps if isinstance(step, int)}
 
     def freeze(other: Program, simplified: Program) -> Frozen:
-        return freeze_program(other, replace(compiled, program=simplified))
+        steps = tuple([_step_like(step, compiled.program, simplified) for step in compiled.steps])
+        return freeze_program(other, Compiled(simplified, compiled.clustering, steps))
 
     return make_template(source, compiled.program, looked, counted, interpreted, freeze)
+
+
+def _step_like(known: CompiledCluster | int, of: Program, program: Program) -> CompiledCluster | int:
+    """A step of a program that is like another: the other's, or planned again, where numbers in it follow from more
+    than extents; UnlikeError where that gives other kernels. Extents may be symbols, so that such numbers are, too;
+    for numbers that are, those of the other stand: they are no part of kernels.
+    """
+    if isinstance(known, int) or can_refreeze(of, known):
+        return known
+    pairs = zip(of.instructions, program.instructions, strict=True)
+    instructions = tuple([old if type(new.params.get("value")) is Symbol else new for old, new in pairs])
+    planned = _plan_cluster(replace(program, instructions=instructions), known.cluster, is_again=True)
+    if list(kernels_of(planned)) != list(kernels_of(known)):
+        raise UnlikeError
+    return replace(planned, keys=known.keys)
 
 
 def compare_plans(made: Frozen, reused: Frozen, source: Program) -> None:
@@ -171,18 +189,20 @@ def _begin_functions(program: Program, cluster: Cluster) -> None:
 
 
 def _plan_cluster(
-    program: Program, cluster: Cluster, begin: Callable[[Kernel], object] | None = None
+    program: Program, cluster: Cluster, begin: Callable[[Kernel], object] | None = None, is_again: bool = False
 ) -> CompiledCluster:
     """The stages up to the loop IR, of the cluster and of the bodies in it; ``begin`` is given each kernel of its own
-    but the last, before the next is lowered. Bodies may become one kernel in the end.
+    but the last, before the next is lowered. Bodies may become one kernel in the end. Where it ``is_again`` done, no
+    code is begun.
     """
     name = f"cluster {cluster.number}"
     with recording.span("plan", name):
         classes = ExtentClasses(program, cluster.instructions)
         nodes = build_nodes(program, cluster.instructions, cluster.outputs, classes)
-        begin_products(program, nodes.items)
+        if not is_again:
+            begin_products(program, nodes.items)
         plan = plan_fusion(nodes, program.specs, classes)
-    if config.verify:
+    if config.verify and not is_again:
         verify_plan(plan, cluster.inputs)
     lowered: list[LoweredStep] = []
     for step in plan.steps:

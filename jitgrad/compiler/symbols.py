@@ -330,6 +330,7 @@ class Symbol:
     __mod__, __rmod__ = _binary(operator.mod), _reflected(operator.mod)
     __lshift__, __rlshift__ = _binary(operator.lshift), _reflected(operator.lshift)
     __neg__, __floor__, __ceil__ = _unary(operator.neg), _unary(math.floor), _unary(math.ceil)
+    __abs__ = _unary(operator.abs)
     bit_length = _unary(_bit_length)
     __lt__, __le__ = _question(operator.lt), _question(operator.le)
     __gt__, __ge__ = _question(operator.gt), _question(operator.ge)

@@ -14,7 +14,7 @@ from jitgrad.graph import Tensor, apply, apply_one
 from jitgrad.opdef import AxisIndex, Guard, IndexMap, Params, Reindex, Specs, define
 from jitgrad.operators import function
 from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype, known_extents, unsupported
-from jitgrad.ops.slicing import getslice, select_runs, slice_axis, unslice
+from jitgrad.ops.slicing import getslice, select_runs, selected, slice_axis, unslice
 from jitgrad.spec import TensorSpec, is_compatible, normalize_axis
 
 Maps = tuple[tuple[IndexMap | None, ...], ...]
@@ -254,14 +254,14 @@ def _blocked(arrays: Any, depth: int, rank: int) -> Tensor:
 
 def _part_shapes(specs: Specs, params: Params) -> list[tuple[int, ...]]:
     shape, axis = specs[0].known_shape, params["axis"]
-    selected = [range(shape[axis])[slice(*bound)] for bound in itertools.pairwise((0, *params["at"], None))]
-    return [(*shape[:axis], len(r), *shape[axis + 1 :]) for r in selected]
+    bounds = itertools.pairwise((0, *params["at"], None))
+    return [(*shape[:axis], selected(shape[axis], *bound).extent, *shape[axis + 1 :]) for bound in bounds]
 
 
 def _split_maps(specs: Specs, params: Params) -> Maps:
     axis = params["axis"]
     shape = specs[0].known_shape
-    starts = [range(shape[axis])[slice(start, None)].start for start in (0, *params["at"])]
+    starts = [selected(shape[axis], start).start for start in (0, *params["at"])]
     return tuple(
         (IndexMap(tuple(AxisIndex(k, 1, start if k == axis else 0) for k in range(len(shape)))),)
         for start in starts

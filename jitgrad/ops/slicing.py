@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -13,28 +14,58 @@ from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import AxisIndex, Guard, IndexMap, Interpreted, Params, Reindex, Specs, define
 from jitgrad.operators import function
 from jitgrad.ops.common import as_tensor, build, unsupported
+from jitgrad.records import NamedTuple
 from jitgrad.spec import TensorSpec, shape_text
 
 Maps = tuple[tuple[IndexMap | None, ...], ...]
 Bounds = Sequence[slice]
 
 
-def _ranges(shape: tuple[int, ...], params: Params) -> list[range]:
+class Selected(NamedTuple):
+    """The positions that a slice selects, as a range: extents may be symbols, which no range has."""
+
+    start: int
+    step: int
+    extent: int
+
+
+def selected(extent: int, start: int | None, stop: int | None = None, step: int | None = None) -> Selected:
+    """What a slice selects of an axis."""
+    if type(extent) is int and type(stop) in (int, NoneType):
+        chosen = range(extent)[slice(start, stop, step)]
+        return Selected(chosen.start, chosen.step, len(chosen))
+    step = 1 if step is None else step
+    first, last = (0, extent) if step > 0 else (-1, extent - 1)
+    lo = (first if step > 0 else last) if start is None else _inside(start, extent, first, last)
+    hi = (last if step > 0 else first) if stop is None else _inside(stop, extent, first, last)
+    distance = hi - lo if step > 0 else lo - hi
+    return Selected(lo, step, -(-distance // abs(step)) if distance > 0 else 0)
+
+
+def _inside(bound: int, extent: int, first: int, last: int) -> int:
+    """A bound of a slice, counted from the end where it is negative, and no farther than an axis reaches."""
+    bound = bound + extent if bound < 0 else bound
+    if bound < first:
+        return first
+    return last if bound > last else bound
+
+
+def _ranges(shape: tuple[int, ...], params: Params) -> list[Selected]:
     """The positions that the slices select, per axis of an array of that shape."""
     bounds = zip(params["start"], params["stop"], params["step"], strict=True)
     if len(params["start"]) != len(shape):
         raise ShapeError(f"{len(params['start'])} slices for an array of dimension {len(shape)}")
-    return [range(n)[slice(*bound)] for n, bound in zip(shape, bounds, strict=True)]
+    return [selected(n, *bound) for n, bound in zip(shape, bounds, strict=True)]
 
 
 def _sliced_shape(shape: tuple[int, ...], params: Params) -> tuple[int, ...]:
-    selected = _ranges(shape, params)
+    chosen = _ranges(shape, params)
     for axis in params["drop"]:
-        if len(selected[axis]) != 1:
+        if chosen[axis].extent != 1:
             raise ShapeError(
                 f"index {params['start'][axis]} is out of bounds for axis {axis} with size {shape[axis]}"
             )
-    return tuple(len(r) for axis, r in enumerate(selected) if axis not in params["drop"])
+    return tuple(r.extent for axis, r in enumerate(chosen) if axis not in params["drop"])
 
 
 def _slices(params: Params) -> tuple[Any, ...]:
@@ -73,11 +104,11 @@ def _canonical(bound: slice, extent: int | None) -> tuple[int | None, int | None
     """Non-negative bounds where the extent is known, so that equal slices have equal params."""
     if extent is None:
         return bound.start, bound.stop, 1 if bound.step is None else bound.step
-    selected = range(extent)[bound]
-    if not selected:
+    chosen = range(extent)[bound]
+    if not chosen:
         return 0, 0, 1
-    stop = selected[-1] + (1 if selected.step > 0 else -1)
-    return selected.start, None if stop < 0 else stop, selected.step
+    stop = chosen[-1] + (1 if chosen.step > 0 else -1)
+    return chosen.start, None if stop < 0 else stop, chosen.step
 
 
 def slice_axis(
@@ -127,7 +158,7 @@ def _unslice_maps(specs: Specs, params: Params) -> Maps:
     for axis, r in enumerate(_ranges(_target_shape(specs, params), params)):
         if axis not in params["drop"]:
             dims.append(AxisIndex(axis, r.step, -r.step * r.start))
-        low, high = (r.start, r.start + len(r)) if r.step > 0 else (r.start - len(r) + 1, r.start + 1)
+        low, high = (r.start, r.start + r.extent) if r.step > 0 else (r.start - r.extent + 1, r.start + 1)
         guards.append(Guard(axis, low, high))
     return ((IndexMap(tuple(dims), tuple(guards)), *[None] * (len(specs) - 1)),)
 
@@ -175,10 +206,10 @@ def _unslice(v: Tensor, like: Tensor, params: Params) -> Tensor:
     for axis in strided:
         extent = extents[axis] if extents is not None else None
         assert extent is not None
-        selected = range(extent)[slice(start[axis], stop[axis], step[axis])]
-        sign = 1 if selected.step > 0 else -1
-        v = _spread(v, axis - sum(d < axis for d in params["drop"]), abs(selected.step), len(selected))
-        last = selected[-1] + sign
+        chosen = range(extent)[slice(start[axis], stop[axis], step[axis])]
+        sign = 1 if chosen.step > 0 else -1
+        v = _spread(v, axis - sum(d < axis for d in params["drop"]), abs(chosen.step), len(chosen))
+        last = chosen[-1] + sign
         stop[axis], step[axis] = None if last < 0 else last, sign
     unit = {"start": tuple(start), "stop": tuple(stop), "step": tuple(step), "drop": params["drop"]}
     if like.spec.is_known:

@@ -452,9 +452,9 @@ def frozen_like(source: Program) -> Taken | None:
     for template in alike:
         try:
             simplified, likeness = simplified_like(template, source)
+            frozen = template.freeze(source, simplified)
         except UnlikeError:
             continue
         holds = not (template.arrays_matter and has_large_constants(source))
-        frozen = template.freeze(source, simplified)
         return Taken(lambda: frozen, holds, likeness)  # noqa: B023
     return None

@@ -85,8 +85,7 @@ def _same(frozen: Any) -> Any:
 def _frozen(template: Template, extents: Extents, changed: Mapping[int, Array]) -> Any:
     """The plan for other extents and numbers, frozen step by step."""
     specs = [*_renamed(template.source.specs, extents), *_renamed_used(template, extents)]
-    simplified = _simplified(template, specs, changed, extents)
-    _check(template, simplified, extents)
+    simplified = _reshaped(template, _simplified(template, specs, changed, extents), extents)
     return template.freeze(template.source, simplified)
 
 
@@ -105,7 +104,7 @@ class _Symbolic:
 
     def shape(self, a: Shape) -> Any:
         """The shape that stands for one of the template."""
-        return tuple([n if n <= EXACT else self._symbols[n] for n in a])
+        return tuple([n if n is None or n <= EXACT else self._symbols[n] for n in a])
 
 
 def bound_by_formula(
@@ -191,7 +190,7 @@ def family_of(
     old = template.simplified
     cache = {"producers": old.producers()}
     simplified = replace(old, instructions=tuple(instructions), specs=tuple(specs), _cache=cache)
-    _check(template, simplified, renamed)
+    simplified = _reshaped(template, simplified, renamed)
     nvalues, outputs, *steps = frozen = template.freeze(template.source, simplified)
     made = [blueprint_of(step) for step in steps]
     formula = notes.formula(tuple([tuple(numbers) for _, numbers in made]))
@@ -256,13 +255,18 @@ def _params(ins: Instruction, number: Array | None, extents: Extents | _Symbolic
     return {**ins.params, **{name: extents.shape(old) for name, old in shapes_in(ins.params)}}
 
 
-def _check(template: Template, simplified: Program, extents: Extents | _Symbolic) -> None:
-    """UnlikeError where an instruction that computes with extents gives other shapes than those that correspond."""
-    specs = simplified.specs
+def _reshaped(template: Template, simplified: Program, extents: Extents | _Symbolic) -> Program:
+    """The program with the params that instructions have which compute with extents; UnlikeError where one gives other
+    shapes than those that correspond.
+    """
+    specs, instructions = simplified.specs, list(simplified.instructions)
     for number in template.checked:
-        ins = template.simplified.instructions[number]
-        if constant_value(ins) is not None:
+        ins = instructions[number]
+        if constant_value(template.simplified.instructions[number]) is not None:
             continue
         params = _params(ins, None, extents)
         if ins.op.infer(tuple([specs[v] for v in ins.inputs]), params) != tuple([specs[v] for v in ins.outputs]):
             raise UnlikeError
+        if number not in template.interpreted:  # whose params are those of the source
+            instructions[number] = Instruction(ins.op, ins.inputs, ins.outputs, params, ins.origin, ins.after)
+    return replace(simplified, instructions=tuple(instructions))

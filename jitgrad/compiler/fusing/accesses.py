@@ -15,8 +15,6 @@ from jitgrad.records import dataclass
 MOST_LEAVES = 32
 """Pieces that an operand may be put together from: every element looks for its own among all of them."""
 
-_PLAIN = frozenset({(1, 0, 1)})
-
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
@@ -33,7 +31,7 @@ class Leaf:
     @property
     def is_selection(self) -> bool:
         """Whether it only picks, orders or repeats whole axes, so that it can be passed on in a register."""
-        return not self.guards and _PLAIN.issuperset([(i.scale, i.offset, i.divisor) for i in self.dims])
+        return not self.guards and all((i.scale, i.offset, i.divisor) == (1, 0, 1) for i in self.dims)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from jitgrad.compiler.fusing.groups import Group, Placed, Plan, Refusal, Rolled,
 from jitgrad.compiler.fusing.looptree import TreeLoop, build_loop_tree
 from jitgrad.compiler.fusing.nodes import MAP
 from jitgrad.compiler.loopir.nests import Literal
+from jitgrad.compiler.symbols import number as known_number
 from jitgrad.opdef import AxisIndex
 from jitgrad.records import dataclass
 
@@ -184,7 +185,7 @@ def _offset(placed: Placed, dims: Sequence[AxisIndex], d: int) -> int:
     if any(i.axis is not None and placed.axes[i.axis] == 0 for k, i in enumerate(dims) if k != d):
         raise _NoWindowError("it is not read row by row")
     if abs(index.offset) > MOST_ROWS:
-        raise _NoWindowError(f"it is read {abs(index.offset)} rows away")
+        raise _NoWindowError(f"it is read {known_number(abs(index.offset))} rows away")
     return index.offset
 
 

@@ -315,9 +315,9 @@ class Lowering:
     def _chosen(self, var: str, choice: Choice, numbers: Sequence[Argument], body: Body) -> str:
         """The number of the leaf that is chosen: a register."""
         found = numbers[-1]
-        for end, number in zip(choice.ends[-2::-1], numbers[-2::-1], strict=True):
+        for k in range(len(numbers) - 2, -1, -1):
             test, name = self.name(), self.name()
-            limit = self.signature.number((choice, end), end)
+            limit, number = self.signature.number((choice, k), choice.ends[k]), numbers[k]
             body.rest.append(Let(test, np.dtype(np.bool_), "less", (var, limit)))
             body.rest.append(Let(name, INT64, "where", (test, number, found)))
             found = name

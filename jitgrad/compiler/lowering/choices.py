@@ -23,6 +23,9 @@ class Choice:
     leaves: tuple[Leaf, ...]
     ends: tuple[int, ...]
 
+    def __hash__(self) -> int:
+        return hash((self.axis, self.leaves))  # its ends may be symbols
+
 
 def find_choice(operand: Operand, shape: tuple[int, ...]) -> Choice | None:
     """The choice that an operand of this shape is; None for any other operand."""
