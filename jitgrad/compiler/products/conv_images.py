@@ -5,17 +5,9 @@ between rows. It multiplies nothing.
 from __future__ import annotations
 
 from jitgrad.compiler.products.registers import Numbers, at_ir, load_ir, loop_ir, mask_ir, min_ir, store_ir
-from jitgrad.compiler.products.transposes import turned_ir
 
 _IMAGE = """ptr %x, i64 %channels, i64 %height, i64 %width, i64 %first, i64 %rows, i64 %left, i64 %pitch,
       i64 %plane, ptr %image"""
-
-
-def _seen(kind: Numbers) -> str:
-    """The part of a row of the copy that is seen in x: `%mask` at `%column` of row `%y`."""
-    return f"""{mask_ir("below", kind, "%to_end")}
-{mask_ir("before", kind, "%to_start")}
-  %mask = xor {kind.mask} %below, %before"""
 
 
 def _row_start(kind: Numbers) -> str:
@@ -46,7 +38,9 @@ def copy_image_ir(kind: Numbers) -> str:
     """Rows of channels with their padding. What runs over the end of a row, the next one overwrites."""
     body = f"""
 {_column_start()}
-{_seen(kind)}
+{mask_ir("below", kind, "%to_end")}
+{mask_ir("before", kind, "%to_start")}
+  %mask = xor {kind.mask} %below, %before
   %from_offset = add i64 %shifted, %column
 {at_ir("from", kind, "%source", "%from_offset")}
 {load_ir("v", kind, "%from", "%mask")}
@@ -112,33 +106,14 @@ row_made:"""
 def turn_image_ir(kind: Numbers) -> str:
     """The same with the channels in lanes: per place a register of them, zeros in the place of missing ones."""
     n = kind.lanes
-    fetch = f"""
-  %own = add i64 %channel, %r
-  %there = icmp slt i64 %own, %channels
-  %own_mask = select i1 %there, {kind.mask} %mask, {kind.mask} zeroinitializer
-  %channel_offset = mul i64 %own, %area
-  %from_place = add i64 %channel_offset, %from_offset
-{at_ir("from", kind, "%x", "%from_place")}
-{load_ir("seen_there", kind, "%from", "%own_mask")}
-  %square_offset = mul i64 %r, {n}
-{at_ir("square_at", kind, "%square", "%square_offset")}
-  store {kind.vector} %seen_there, ptr %square_at, align {kind.bytes}"""
-    put = f"""
-  %put_offset = mul i64 %t, {n}
-{at_ir("turned_at", kind, "%square", "%put_offset")}
-  %v = load {kind.vector}, ptr %turned_at, align {kind.bytes}
-{at_ir("put_at", kind, "%to", "%put_offset")}
-  store {kind.vector} %v, ptr %put_at, align {kind.bytes}"""
-    by_loops = f"""{loop_ir("r", str(n), "1", fetch)}
-  call void @turn_{kind.type}(ptr %square)
-  %along = mul i64 %column, {n}
-{at_ir("to", kind, "%target", "%along")}
-{loop_ir("t", str(n), "1", put)}"""
     places = f"""
 {_column_start()}
-{_seen(kind)}
-  %from_offset = add i64 %shifted, %column
-{by_loops if kind.bytes == 64 else _turned_places(kind)}"""
+  %from_place = add i64 %shifted, %column
+  %from_offset = add i64 %channel_offset, %from_place
+{at_ir("from", kind, "%x", "%from_offset")}
+  %along = mul i64 %column, {n}
+{at_ir("to", kind, "%target", "%along")}
+  call void @turn_{kind.type}(ptr %from, i64 %area, i64 %some, i64 %to_start, i64 %to_end, i64 {n}, ptr %to, i64 {n})"""
     row = f"""
 {_row_start(kind)}
   %down_places = mul i64 %y, %pitch
@@ -146,39 +121,17 @@ def turn_image_ir(kind: Numbers) -> str:
 {at_ir("target", kind, "%base", "%down")}
 {loop_ir("column", "%pitch", str(n), places)}"""
     channel = f"""
+  %some = sub i64 %channels, %channel
+  %channel_offset = mul i64 %channel, %area
   %plane_offset = mul i64 %channel, %plane
 {at_ir("base", kind, "%image", "%plane_offset")}
 {loop_ir("y", "%rows", "1", row)}"""
     return f"""
 define internal void @turn_image_{kind.type}({_IMAGE}) #0 {{
-  %square = alloca [{n} x {kind.vector}], align {kind.bytes}
   %area = mul i64 %height, %width
 {loop_ir("channel", "%channels", str(n), channel)}
   ret void
 }}"""
-
-
-def _turned_places(kind: Numbers) -> str:
-    """A square of channels and columns, turned in registers."""
-    lines = []
-    for r in range(kind.lanes):
-        lines += [
-            f"  %own{r} = add i64 %channel, {r}",
-            f"  %there{r} = icmp slt i64 %own{r}, %channels",
-            f"  %mask{r} = select i1 %there{r}, {kind.mask} %mask, {kind.mask} zeroinitializer",
-            f"  %channel_offset{r} = mul i64 %own{r}, %area",
-            f"  %from_place{r} = add i64 %channel_offset{r}, %from_offset",
-            at_ir(f"from{r}", kind, "%x", f"%from_place{r}"),
-            load_ir(f"row{r}", kind, f"%from{r}", f"%mask{r}"),
-        ]
-    shuffles, turned = turned_ir(kind, [f"%row{r}" for r in range(kind.lanes)])
-    stores = ["  %along = mul i64 %column, " + str(kind.lanes), at_ir("to", kind, "%target", "%along")]
-    for t, name in enumerate(turned):
-        stores += [
-            at_ir(f"put{t}", kind, "%to", str(t * kind.lanes)),
-            f"  store {kind.vector} {name}, ptr %put{t}, align {kind.bytes}",
-        ]
-    return "\n".join((*lines, *shuffles, *stores))
 
 
 def bring_rows_ir(kind: Numbers) -> str:

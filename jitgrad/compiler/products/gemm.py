@@ -11,14 +11,19 @@ transposed or not, in a form of their own (short_code.py). Two Zen 4 cores, micr
     as fast or faster by BLAS: 64 x 256 x 4096; 2 x 3000 x 700 and 30 x 20000 x 300, transposed; in float64 rows or
     columns that leave registers empty, as 12 x 5000 x 128, transposed
 
-In float32 also large products, those of few terms for many results, and with a transposed right operand all but small
-ones. GFLOP/s of two such cores, and of OpenBLAS in our tiles:
+On 32 registers of 64 bytes all others but small ones, and those whose columns would leave registers empty. Two cores of
+Intel's with AVX-512 (a peak of 430 GFLOP/s in float32), GFLOP/s beside OpenBLAS in our tiles, in turns, float32 and
+float64; n, B T and A T as below:
 
-    256 x 512 x 512             205 (174)      1024 x 1024 x 1024                 199 (192)
-    256 x 512 x 512, B T        204 (161)      1024 x 1024 x 1024, B T            203 (188)
-    512 x 512 x 256, A T        225 (209)      1024 x 1024 x 64                   209 (151)
-    one core: 256 x 256 x 64, B T    107 (80)  1024 x 1024 x 10, B T              108 (22)
-    as fast or faster by BLAS: 384 x 384 x 384, 256 x 64 x 256; float64 from 128 to 1024
+    1024 x 1024 x 1024                 313 (292)   143 (118)    256 x 256 x 64, B T, 32 of them    293 (149)   156 (101)
+    256 x 512 x 784                    299 (253)   154 (101)    256 x 64 x 256, 32 of them         294 (288)   138 (106)
+    512 x 512 x 256, A T               340 (214)   166 (95)     256 x 64 x 256, A T, 32 of them    by BLAS     139 (106)
+    384 x 384 x 384                    345 (209)   127 (95)     32 x 1024 x 1024                   193 (157)   105 (90)
+    256 x 512 x 512, B T               330 (241)   154 (110)    64 x 256 x 4096                    198 (201)   103 (78)
+    3200 x 512 x 128                   350 (211)   170 (125)    1024 x 1024 x 10, B T              171 (37)     85 (29)
+    128 x 128 x 128                    249 (203)   134 (112)    2048 x 32 x 512                    222 (219)   114 (88)
+    as fast or faster by BLAS: 64 x 64 x 64 (128, ours 128), 1024 x 10 x 1024 (100, ours 65), 2048 x 40 x 2048 (197,
+    ours 163)
 
 On 16 registers of 32 bytes, in float32 and float64, all but small products and those of a thousand of each, and
 batches. Two Zen 3 cores, GFLOP/s beside OpenBLAS in our tiles, in turns, float32 and float64:
@@ -35,17 +40,19 @@ batches. Two Zen 3 cores, GFLOP/s beside OpenBLAS in our tiles, in turns, float3
     as fast or faster by BLAS: 1024 x 1024 x 1024 (140, ours 142; A T 143, ours 135); few columns of longer sums, as
     1024 x 10 x 1024 (58, ours 40), 512 x 10 x 512, A T (60, ours 49), or of two panels, as 512 x 24 x 784 (91, ours 86)
 
-How all is cut follows from the sizes alone.
+How sums are cut follows from the sizes alone; how tiles are, on which no bit depends, from the number of processors,
+too.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler.products.gemm_code import scratch_bytes
-from jitgrad.compiler.products.gemm_tiles import tall
+from jitgrad.compiler.products.gemm_code import scratch_bytes, width
+from jitgrad.compiler.products.gemm_tiles import TALL, narrow
 from jitgrad.compiler.products.registers import Numbers, kinds
 from jitgrad.compiler.products.short_steps import MOST_SHORT, SUMS
 from jitgrad.records import NamedTuple
@@ -65,31 +72,27 @@ _MOST_CELLS = 64
 _LEAST_DEPTH = 512
 _LEAST_PLACES = 128
 _LEAST_ROWS, _LEAST_COLUMNS = 48, 64
-_WIDE = 128
-_SHORT_SUM = 64
-_MANY_RESULTS = 500_000
-_LEAST_TURNED = 1_000_000
-_LEAST_LARGE = 32_000_000
 _LARGE_CELL = 1 << 27
-_FEWEST_CELLS = 8
+_CELLS_OF_A_PROCESSOR = 2
 
 
 class Tiled(NamedTuple):
     """What products must have at least to be worth tiles: rows, columns, multiplications; and where all their sides are
-    as large as the last, they are for BLAS.
+    as large as the last, if there is one, they are for BLAS.
     """
 
     rows: int
     columns: int
     multiplications: int
-    large: int
+    large: int | None
 
 
-_NARROW = Tiled(32, 32, 1_000_000, 1024)
-"""On 16 registers of 32 bytes."""
+_TILED = {32: Tiled(32, 32, 1_000_000, None), 16: Tiled(32, 32, 1_000_000, 1024)}
+"""By the number of registers."""
 _PANEL = Tiled(256, 1, 1_000_000, 1024)
-"""On these, where one panel holds all columns."""
+"""On 16 registers of 32 bytes, where one panel holds all columns."""
 _PANEL_FILLED = 0.6
+_FILLED = 0.7  # of the columns that tiles make
 _PANEL_TERMS, _PANEL_TERMS_TURNED = 784, 256  # more are for BLAS
 _PAGE = 4096
 
@@ -121,7 +124,7 @@ def plan_product(
     if batch == 1 and (form := _short_form(dtype, sizes, transposed)) is not None:
         return _short_plan(sizes, form, dtype.itemsize)
     if _is_wide(dtype, sizes, batch, transposed):
-        pieces = min(_MOST_CELLS, max(_FEWEST_CELLS, m * n * k // _LARGE_CELL))
+        pieces = min(_MOST_CELLS, max(_CELLS_OF_A_PROCESSOR * (os.cpu_count() or 1), m * n * k // _LARGE_CELL))
         rows, columns = _tile(m, n, -(-pieces // batch), transposed, kind)
         cells = batch * -(-m // rows) * -(-n // columns)
         return GemmPlan(rows, columns, 1, k, cells, scratch_bytes(kind, columns), batch)
@@ -165,25 +168,19 @@ def _short_plan(sizes: tuple[int, int, int], form: str, itemsize: int) -> GemmPl
 def _is_wide(
     dtype: np.dtype[Any], sizes: tuple[int, int, int], batch: int, transposed: tuple[bool, bool]
 ) -> bool:
-    """Whether a product of float32, or each of a batch, has rows and columns enough for tiles: a large one, one of few
-    terms for many results, and with a transposed right operand nearly all. On 16 registers of 32 bytes, in float64 too,
-    all but small ones, long sums and the largest.
+    """Whether a product, or each of a batch, has rows and columns enough for tiles: all but small ones and long sums;
+    on 16 registers but the largest, too, and on 32 those of one panel for which A would be turned.
     """
-    m, n, k = sizes
     kind = kinds()[dtype_name(dtype)]
     if kind.registers < 32:
-        return _is_tiled(_NARROW, sizes, batch) or _is_panel(kind, sizes, batch, transposed[0])
-    if dtype_name(dtype) != "float32" or min(m, n) < _SHORT:
-        return False
-    if transposed[1]:
-        return batch * m * n * k >= _LEAST_TURNED
-    is_large = min(sizes) >= _WIDE and m * n * k >= _LEAST_LARGE
-    return batch == 1 and (is_large or (k <= _SHORT_SUM and m * n >= _MANY_RESULTS))
+        return _is_tiled(_TILED[16], sizes, batch) or _is_panel(kind, sizes, batch, transposed[0])
+    fills = sizes[1] >= _FILLED * narrow(kind) * -(-sizes[1] // narrow(kind))
+    return fills and _is_tiled(_TILED[32], sizes, batch) and (not transposed[0] or sizes[1] > kind.columns)
 
 
 def _is_tiled(least: Tiled, sizes: tuple[int, int, int], batch: int) -> bool:
     m, n, k = sizes
-    if min(sizes) >= least.large or (batch == 1 and _is_long_sum(sizes)):
+    if (least.large is not None and min(sizes) >= least.large) or (batch == 1 and _is_long_sum(sizes)):
         return False
     return m >= least.rows and n >= least.columns and batch * m * n * k >= least.multiplications
 
@@ -212,9 +209,9 @@ def _tile(m: int, n: int, pieces: int, transposed: tuple[bool, bool], kind: Numb
     cuts = []
     for across in (1 << power for power in range(min(pieces, max(1, n // _LEAST_COLUMNS)).bit_length())):
         columns = _side(n, across, kind.columns)
-        rows = _side(m, min(-(-pieces // -(-n // columns)), max(1, m // _LEAST_ROWS)), tall(kind))
+        rows = _side(m, min(-(-pieces // -(-n // columns)), max(1, m // _LEAST_ROWS)), TALL)
         missing = max(0, pieces - (-(-n // columns) * -(-m // rows)))
-        packing = 1 / columns + (3 if transposed[1] else 1) / rows
+        packing = (7 if transposed[0] else 3) / min(columns, width(kind)) + (11 if transposed[1] else 8) / rows
         cuts.append((missing, packing, rows, columns))
     return min(cuts)[2:]
 

@@ -51,8 +51,7 @@ def _module(stub: str, is_quick: bool) -> str:
     dots, combine = (narrow_dots, narrow_combine) if kinds()["float32"].registers == _FEW else (_dots, _combine)
     writers = ((DOTS_STUBS, dots), (COMBINE_STUBS, combine), (SUM_STUBS, _sum))
     kind, write = next((kinds()[d], write) for stubs, write in writers for d, name in stubs.items() if name == stub)
-    prefetch = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32) #0"
-    return f"{declarations_ir(kind)}{prefetch}\n{write(kind, stub, is_quick)}\nattributes #0 = {{ nounwind }}\n"
+    return f"{declarations_ir(kind)}\n{write(kind, stub, is_quick)}\nattributes #0 = {{ nounwind }}\n"
 
 
 # -- dots --------------------------------------------------------------------------------------------------------------

@@ -23,8 +23,8 @@ _addresses: dict[str, int] = {}
 
 
 def tile_names(suffix: str) -> tuple[str, ...]:
-    """The functions that make tiles of a product: tall and low ones."""
-    return tuple(f"jitgrad_tile_{suffix}_{form}" for form in ("tall", "low"))
+    """The functions that make tiles of a product: whole ones, low and narrow ones."""
+    return tuple(f"jitgrad_tile_{suffix}_{form}" for form in ("whole", "low", "narrow"))
 
 
 def convolution_tile_names(suffix: str, form: str) -> tuple[str, ...]:

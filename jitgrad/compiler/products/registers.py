@@ -44,7 +44,12 @@ class Numbers(NamedTuple):
     @property
     def columns(self) -> int:
         """The columns of a panel of B."""
-        return 2 * self.lanes
+        return self.wide * self.lanes
+
+    @property
+    def wide(self) -> int:
+        """The registers of a row of a panel of B: six of them hold sums in three quarters of all."""
+        return self.registers // 8
 
     @property
     def row(self) -> int:
@@ -56,8 +61,8 @@ LINE = 64
 """Bytes in a line of the caches."""
 
 _KINDS = {
-    64: {"float32": Numbers("float", "f32", 4, 16, 256, 32), "float64": Numbers("double", "f64", 8, 8, 192, 32)},
-    32: {"float32": Numbers("float", "f32", 4, 8, 256, 16), "float64": Numbers("double", "f64", 8, 4, 192, 16)},
+    64: {"float32": Numbers("float", "f32", 4, 16, 320, 32), "float64": Numbers("double", "f64", 8, 8, 192, 32)},
+    32: {"float32": Numbers("float", "f32", 4, 8, 320, 16), "float64": Numbers("double", "f64", 8, 4, 192, 16)},
 }
 
 
@@ -77,6 +82,7 @@ def declarations_ir(kind: Numbers) -> str:
 declare {v} @llvm.fma.{name}({v}, {v}, {v}) #0
 declare {v} @llvm.masked.load.{name}.p0(ptr, i32, {m}, {v}) #0
 declare void @llvm.masked.store.{name}.p0({v}, ptr, i32, {m}) #0
+declare void @llvm.prefetch.p0(ptr, i32, i32, i32) #0
 """
 
 
