@@ -15,6 +15,7 @@ import numpy as np
 
 from benchmarks.native import KERNEL, NativeCall, compiled
 from benchmarks.workload import Array, Loss, Workload
+from jitgrad.compiler.machine.caches import last_level_bytes
 
 LINE = 64
 _TRIALS = 7
@@ -73,13 +74,16 @@ def _lines(count: int) -> Array:
 
 
 def _level(nbytes: int) -> str:
-    """The smallest cache, all processors' together, that holds so many bytes; else memory."""
+    """The smallest cache, all processors' together, that holds so many bytes; else memory. Of a host's last cache a
+    virtual machine has no more than `last_level_bytes` tells.
+    """
     sizes: dict[str, int] = {}
     for place in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cache/index*"):
         level, kind = ((place / name).read_text().strip() for name in ("level", "type"))
         shared = (place / "shared_cpu_map").read_text()
         if kind != "Instruction":
-            sizes[f"L{level} {shared}"] = 1024 * int((place / "size").read_text().strip().rstrip("K"))
+            told = 1024 * int((place / "size").read_text().strip().rstrip("K"))
+            sizes[f"L{level} {shared}"] = min(told, last_level_bytes())
     for level in ("L1", "L2", "L3"):
         if nbytes <= sum(size for name, size in sizes.items() if name.startswith(level)):
             return level
