@@ -4,8 +4,9 @@ A first run uses all processors, and the pages of its memory are new. Code gener
 attention with its gradient ran for 81 ms, and 24 without. First calls seldom come alone, and a module that LLVM has
 begun cannot be put off: what waits begins when none has come for a moment.
 
-Meanwhile threads that wait for the GIL get it after half a millisecond, not after 5: those that compile hold it for
-moments, between two calls of LLVM, and would spend half of their time with waiting for the one that writes texts.
+Meanwhile threads that wait for the GIL get it after a tenth of a millisecond, not after 5: those that compile hold it
+for moments, between two calls of LLVM, of which a module takes three, and would spend half of their time with waiting
+for the one that writes texts; a third with half a millisecond.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from contextlib import contextmanager
 from time import monotonic
 
 _QUIET = 0.05  # seconds
-_TURN = 5e-4  # seconds
+_TURN = 1e-4  # seconds
 
 
 class FirstCalls:
