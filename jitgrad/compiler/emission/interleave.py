@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler import vecmath
-from jitgrad.compiler.loopir.nests import PARALLEL_VECTOR, Let, Loop, Statement, Store, Update, statements
+from jitgrad.compiler.loopir.nests import PARALLEL_VECTOR, Keep, Let, Loop, Statement, Store, Update, statements
 from jitgrad.compiler.vecmath.lanes import declare
 
 FEW, SOME = 8, 60  # statements of a loop body, in which a function of analysis counts as twelve
@@ -36,6 +36,8 @@ def registers_at_once(loop: Loop, is_short: bool = False) -> int:
 
     ``is_short``: registers have 32 bytes or fewer.
     """
+    if any(isinstance(s, Keep) for s in loop.body):
+        return 1
     weight = weight_of(loop)
     alive = most_alive(loop.body)
     is_sum = any(isinstance(s, Update) for s in loop.body)

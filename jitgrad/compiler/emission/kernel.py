@@ -41,6 +41,7 @@ from jitgrad.compiler.loopir.nests import (
     Buffer,
     Call,
     Check,
+    Keep,
     Kernel,
     Let,
     Load,
@@ -93,8 +94,12 @@ def own_bytes(kernel: Kernel, extents: Sequence[int], lanes: int) -> int:
 
 
 def _part_bytes(buffer: Buffer, extent: int, lanes: int) -> int:
-    """Bytes of one worker's part of a buffer, in whole cache lines; a tile has room for whole squares of lanes."""
+    """Bytes of one worker's part of a buffer, in whole cache lines; a tile has room for whole squares of lanes, a list
+    for a register behind its end.
+    """
     size = extent * buffer.dtype.itemsize
+    if buffer.role == "kept":
+        size += lanes * buffer.dtype.itemsize
     size = (size + lanes * buffer.dtype.itemsize) * lanes if buffer.role in TILES else size
     return -(-size // CACHE_LINE) * CACHE_LINE
 
@@ -171,9 +176,10 @@ class _KernelEmitter(SegmentEmitter):
         size = self.builder.mul(self.registers[buffer.extent].value, ir.Constant(INT64, buffer.dtype.itemsize))
         if buffer.role == "partial":
             return size
+        if buffer.role in ("kept", *TILES):
+            size = self.builder.add(size, ir.Constant(INT64, self.lanes * buffer.dtype.itemsize))
         if buffer.role in TILES:
-            room = self.builder.add(size, ir.Constant(INT64, self.lanes * buffer.dtype.itemsize))
-            size = self.builder.mul(room, ir.Constant(INT64, self.lanes))
+            size = self.builder.mul(size, ir.Constant(INT64, self.lanes))
         padded = self.builder.add(size, ir.Constant(INT64, CACHE_LINE - 1))
         return self.builder.and_(padded, ir.Constant(INT64, -CACHE_LINE))
 
@@ -206,6 +212,8 @@ class _KernelEmitter(SegmentEmitter):
                     self._update(statement)
                 case Store():
                     self._store(statement)
+                case Keep():
+                    self._keep(statement)
                 case Check():
                     self._check(statement)
 
@@ -298,6 +306,7 @@ class _KernelEmitter(SegmentEmitter):
         """
         has_sums = any(isinstance(s, Update) for s in loop.body)
         is_worked = self.is_parallel or loop.kind == PARALLEL_VECTOR or (self.is_nested and not has_sums)
+        is_worked = is_worked or any(isinstance(s, Keep) for s in loop.body)
         return not is_worked or (self.is_quick and not has_sums)
 
     def _wide_vectors(self, loop: Loop, emit_parts: Callable[[Part], None]) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from jitgrad.compiler import llvmir as ir
+from jitgrad.compiler.emission.keeping import KeepEmitter
 from jitgrad.compiler.emission.registers import Register
 from jitgrad.compiler.emission.routines import emit_routine
 from jitgrad.compiler.emission.scalar_values import cast, constant, element_type, memory_type
-from jitgrad.compiler.emission.sums import SumEmitter
 from jitgrad.compiler.loopir.nests import Accumulator, Call, Load, Store, Update
 
 TILES = ("tile", "sums")
 
 
-class LaneEmitter(SumEmitter):
+class LaneEmitter(KeepEmitter):
     """Emits what stands in a loop of lanes: a register is a vector unless it is the same in all lanes."""
 
     # -- accumulators ----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from dataclasses import replace
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.lanes import LaneEmitter
 from jitgrad.compiler.emission.registers import BOOL, COMPARISONS, INT64, VectorLoop
-from jitgrad.compiler.loopir.nests import Argument, Check, Let, Load, Loop, Statement, Store, Update
+from jitgrad.compiler.loopir.nests import Argument, Check, Keep, Let, Load, Loop, Statement, Store, Update
 
 MOST_POINTS = 16
 
@@ -129,7 +129,7 @@ def _comparisons(loop: Loop) -> Iterator[tuple[str, Argument]]:
     for statement in loop.body:
         if isinstance(statement, Let) and statement.op in COMPARISONS and statement.args[0] == loop.var:
             yield statement.op, statement.args[1]
-        elif isinstance(statement, Load | Store | Check):
+        elif isinstance(statement, Load | Store | Keep | Check):
             for bound in statement.bounds:
                 if bound.var == loop.var:
                     yield from _limits(bound.lo, bound.hi)

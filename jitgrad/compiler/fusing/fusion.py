@@ -21,6 +21,7 @@ from jitgrad.compiler.fusing.matrices import fit_matrices, lead_dims, matrix_axe
 from jitgrad.compiler.fusing.nodes import MAP, REDUCE, SCATTER, ClusterNodes, Convolution, Nested, Node, Product
 from jitgrad.compiler.fusing.recompute import Floating, Recomputing
 from jitgrad.compiler.fusing.rolling import roll_windows
+from jitgrad.compiler.fusing.scatters import is_shared_out
 from jitgrad.compiler.fusing.small import depends_on, reads_by_matrix, sized
 from jitgrad.opdef import AxisIndex
 from jitgrad.spec import TensorSpec
@@ -137,7 +138,7 @@ class _Planner:
 
     def _open(self, node: Node) -> None:
         if node.batch is None:
-            draft = Draft(runs_serially(node))
+            draft = Draft(runs_serially(node) or (node.form == SCATTER and not self._is_shared_out(node)))
             axes = assign_axes(draft, node, {})
         else:
             lead = sized(node.classes[: node.batch])
@@ -146,6 +147,9 @@ class _Planner:
         self.steps.append(draft)
         assert axes is not None
         self._enter(len(self.steps) - 1, node, axes)
+
+    def _is_shared_out(self, node: Node) -> bool:
+        return is_shared_out(node, self.classes.of(node.value), self.specs[node.value].known_shape)
 
     def _enter(self, number: int, node: Node, axes: Axes) -> None:
         draft = self.steps[number]

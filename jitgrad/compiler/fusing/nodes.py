@@ -388,7 +388,7 @@ class _Builder:
         indices, table_dims = self._indices(tuple(index_values), like, classes, form, ins)
         return Node(
             ins.outputs[0], SCATTER, "scatter", (self.accesses.operand(updates), *indices), spec.known_shape, classes,
-            (), self.program.specs[ins.outputs[0]].dtype, table=ins.outputs[0], table_dims=table_dims, is_serial=True,
+            (), self.program.specs[ins.outputs[0]].dtype, table=ins.outputs[0], table_dims=table_dims,
         )  # fmt: skip
 
     def _placing(self, ins: Instruction) -> Node | None:

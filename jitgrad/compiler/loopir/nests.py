@@ -9,6 +9,8 @@
                 | ACC "=" literal                                        an accumulator comes to life
                 | ["if" bound*] ACC "=" COMBINE "(" ACC "," argument ")"
                 | ["if" bound*] BUFFER "[" index "]" "=" argument
+                | ["if" bound* "and" VAR "in parallel(" INT ")"] BUFFER "[" ACC "] =" VAR ... "; " ACC "+= 1"
+                                                                         of a vector's lanes, those that the chunk keeps
                 | "if not" bound* BUFFER "[0] =" INT                     a position out of bounds is reported
                 | ROUTINE "(" BUFFER* argument* ")"                      a piece of work on whole tiles, see routines
     index     ::= place ["*" stride] ("+" ...)* ["+" OFFSET]
@@ -172,6 +174,20 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """Append values to buffers where the bounds hold and ``slot`` is in the chunk's part of ``slots``; the accumulator
+    ``count`` is how many each has.
+    """
+
+    count: str
+    buffers: tuple[str, ...]
+    values: tuple[str, ...]
+    bounds: tuple[Bound, ...]
+    slot: str
+    slots: str
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
     """Where a bound fails, ``code`` (the name of an int) is left in the status buffer."""
 
@@ -210,18 +226,19 @@ class Loop:
         return self if changed == self.body else Loop(self.var, self.extent, self.kind, changed, self.start)
 
 
-Statement = Load | Let | Accumulator | Update | Store | Check | Call | Loop
+Statement = Load | Let | Accumulator | Update | Store | Keep | Check | Call | Loop
 
 
-OWN = ("scratch", "ring", "tile", "sums")
+OWN = ("scratch", "ring", "kept", "tile", "sums")
 """The roles of buffers of which each worker has a part of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """A flat array. role: "in", "out", "scratch" (one part of ``extent`` elements per worker), "partial" (one
-    per chunk), "ring" (scratch for the latest rows of a value), "tile" (scratch with an element per lane, for a loop of
-    lanes), "sums" (a tile that outlives the loop: only lanes inside it are written).
+    per chunk), "ring" (scratch for the latest rows of a value), "kept" (scratch for a list, of ``extent`` elements at
+    most), "tile" (scratch with an element per lane, for a loop of lanes), "sums" (a tile that outlives the loop: only
+    lanes inside it are written).
     """
 
     name: str
@@ -317,6 +334,10 @@ def _statement_lines(s: Statement) -> Iterator[str]:
             yield f"{_guard(bounds)}{acc}, {acc}_at = {combine}({acc}, {acc}_at, {value}, {at})"
         case Store(buffer, index, value, _, bounds):
             yield f"{_guard(bounds)}{buffer}[{index}] = {value}"
+        case Keep(count, buffers, values, bounds, slot, slots):
+            kept = "; ".join(f"{buffer}[{count}] = {value}" for buffer, value in zip(buffers, values, strict=True))
+            own = " and ".join((*map(str, bounds), f"{slot} in parallel({slots})"))
+            yield f"if {own}: {kept}; {count} += 1"
         case Check(buffer, bounds, code):
             yield f"if not ({' and '.join(map(str, bounds))}): {buffer}[0] = {code}"
         case Call(routine, buffers, args):

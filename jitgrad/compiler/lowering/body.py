@@ -31,7 +31,7 @@ from jitgrad.compiler.loopir.nests import (
     Term,
     Update,
 )  # fmt: skip
-from jitgrad.compiler.loopir.quantities import product
+from jitgrad.compiler.loopir.quantities import Quantity, product
 from jitgrad.compiler.lowering.accumulate import accumulating, initial_value, inner_kept, register_axis
 from jitgrad.compiler.lowering.choices import Choice, bounds_along, find_choice
 from jitgrad.compiler.lowering.places import index_of
@@ -102,6 +102,11 @@ class Lowering:
         if innermost and not sequential:
             return PARALLEL_VECTOR if is_parallel else VECTOR
         return PARALLEL if is_parallel else SERIAL
+
+    @property
+    def parallel_extent(self) -> Quantity:
+        """What chunks divide: the extent of the outermost loop."""
+        return product(self.axis_classes[0] if self.axis_classes else ())
 
     # -- names -----------------------------------------------------------------------------------------------------
 
@@ -436,7 +441,7 @@ class Lowering:
         node, (update, position) = placed.node, args
         d = int(node.op.removeprefix(PLACE))
         bound = self._wrapped(position, node.classes[d], body)
-        self._check((bound,), node.value, body)
+        self.check((bound,), node.value, body)
         zero = Literal(node.dtype.type(0), node.dtype)
         hit, added, name = self.name(), self.name(), self.name()
         body.rest.append(Let(hit, np.dtype(np.bool_), "equal", (self._loop_number(placed, d), bound.var)))
@@ -450,15 +455,16 @@ class Lowering:
         node = placed.node
         assert node.table is not None
         index, bounds = self.table_index(placed, node.table, args, body)
+        self.check(bounds, node.value, body)
         name = self.name()
         buffer = self.signature.buffer("in", self.plan.aliases.get(node.table, node.table), node.dtype)
         body.rest.append(Load(name, node.dtype, buffer, index, bounds, Literal(node.dtype.type(0), node.dtype)))
         return name
 
     def table_index(
-        self, placed: Placed, table: int, args: tuple[Argument, ...], body: Body
+        self, placed: Placed, table: int, args: Sequence[Argument], body: Body
     ) -> tuple[Index, tuple[Bound, ...]]:
-        """The place in a table that a gather or a scatter addresses, and where it lies inside; it is checked.
+        """The place in a table that a gather or a scatter addresses, and where it lies inside.
 
         ``args`` are the values of the index operands.
         """
@@ -473,7 +479,6 @@ class Lowering:
                 terms.append(Term(bounds[-1].var, stride))
             elif entry.axis is not None and placed.axes[entry.axis] is not None:
                 terms.append(Term(self.var(placed.axes[entry.axis]), stride))
-        self._check(tuple(bounds), placed.node.value, body)
         return Index(tuple(terms)), tuple(bounds)
 
     def _wrapped(self, position: Argument, extent_class: int, body: Body) -> Bound:
@@ -483,7 +488,7 @@ class Lowering:
         body.rest.append(Let(wrapped, INT64, "wrap_index", (position, extent)))
         return Bound(wrapped, self.signature.number("zero", 0), extent)
 
-    def _check(self, bounds: tuple[Bound, ...], v: int, body: Body) -> None:
+    def check(self, bounds: tuple[Bound, ...], v: int, body: Body) -> None:
         """Let the status tell when a position that makes ``v`` is out of bounds."""
         status = self.signature.buffer("status", 0, INT64)
         body.rest.append(Check(status, bounds, self.signature.number(("code", v), v + 1)))

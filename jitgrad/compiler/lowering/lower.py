@@ -14,7 +14,7 @@ from jitgrad.compiler.fusing.groups import Group, Plan
 from jitgrad.compiler.fusing.nodes import Convolution, Nested, Product
 from jitgrad.compiler.fusing.order import Needs, needs_of
 from jitgrad.compiler.loopir.nests import OWN, Kernel, Literal
-from jitgrad.compiler.loopir.quantities import Quantity, product
+from jitgrad.compiler.loopir.quantities import Quantity
 from jitgrad.compiler.lowering.body import Lowering
 from jitgrad.compiler.lowering.passes import optimise_loops
 from jitgrad.compiler.lowering.rings import RollingLowering
@@ -29,7 +29,8 @@ class Lowered:
     """A kernel, the value behind each of its buffers (None for scratch), and the quantity behind each int.
 
     ``constants`` are the numbers behind the kernel's constants; ``extent`` is what the parallel loop runs over.
-    ``moves``: an offset depends on extents that are part of no pattern.
+    ``moves``: an offset depends on extents that are part of no pattern. ``cleared`` are the classes of what a scatter
+    begins with zeros.
     """
 
     kernel: Kernel
@@ -40,11 +41,12 @@ class Lowered:
     is_serial: bool
     group: Group
     moves: bool
+    cleared: tuple[int, ...] | None = None
 
     @functools.cached_property
     def work(self) -> tuple[tuple[tuple[int, ...], int], ...]:
         """What its nodes weigh over each of their domains, which are given by extent classes."""
-        weights: dict[tuple[int, ...], int] = {}
+        weights: dict[tuple[int, ...], int] = {} if self.cleared is None else {self.cleared: 1}
         for placed in self.group.nodes:
             classes = tuple([c for c in placed.node.classes if c != ONE])
             weights[classes] = weights.get(classes, 0) + weight_of(placed.node)
@@ -196,10 +198,11 @@ def lower_group(group: Group, plan: Plan) -> Lowered:
     signature = lowering.signature
     whole = signature.kernel(body)
     kernel = optimise_loops(whole)
-    first = axis_classes[0] if axis_classes else ()
-    extent = Quantity() if group.is_serial else product(first)
+    extent = Quantity() if group.is_serial else lowering.parallel_extent
     behind = {b.name: v for b, v in zip(whole.buffers, signature.values, strict=True)}
     values = tuple(behind[b.name] for b in kernel.buffers)
+    cleared = tuple(c for c in plan.classes[group.nodes[0].node.value] if c != ONE) if group.is_scatter else None
     return Lowered(
-        kernel, values, signature.quantities, signature.constants, extent, group.is_serial, group, signature.moves
-    )
+        kernel, values, signature.quantities, signature.constants, extent, group.is_serial, group, signature.moves,
+        cleared,
+    )  # fmt: skip

@@ -11,6 +11,7 @@ from jitgrad.compiler.loopir.nests import (
     Accumulator,
     Argument,
     Check,
+    Keep,
     Kernel,
     Let,
     Literal,
@@ -116,6 +117,8 @@ def _defined(body: Sequence[Statement]) -> Iterator[str]:
             case Load(name=name) | Let(name=name) | Accumulator(name=name):
                 yield name
                 yield f"{name}_at"
+            case Keep(count=acc):
+                yield acc
             case Update(acc=acc):
                 yield acc
                 yield f"{acc}_at"

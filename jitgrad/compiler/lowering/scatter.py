@@ -2,42 +2,203 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from jitgrad.compiler.fusing.extents import ONE
+from jitgrad.compiler.fusing.groups import Placed
 from jitgrad.compiler.fusing.looptree import TreeLoop
-from jitgrad.compiler.loopir.nests import SERIAL, VECTOR, Index, Let, Literal, Load, Loop, Statement, Store, Term
-from jitgrad.compiler.loopir.quantities import product
-from jitgrad.compiler.lowering.body import Body, Lowering
-from jitgrad.opdef import AxisIndex
+from jitgrad.compiler.fusing.scatters import axes_of_rows, axes_of_updates, has_long_rows, has_own_rows
+from jitgrad.compiler.loopir.nests import (
+    PARALLEL,
+    PARALLEL_VECTOR,
+    SERIAL,
+    VECTOR,
+    Accumulator,
+    Bound,
+    Index,
+    Keep,
+    Let,
+    Literal,
+    Load,
+    Loop,
+    Statement,
+    Store,
+    Term,
+)
+from jitgrad.compiler.loopir.quantities import Quantity, product
+from jitgrad.compiler.lowering.body import INT64, Body, Lowering
+
+INT32 = np.dtype(np.int32)
+BLOCK_BITS, SLOT_BITS = 5, 2
+BLOCK, SLOTS = 1 << BLOCK_BITS, 1 << SLOT_BITS
+"""Blocks of so many rows are dealt out to so many slots, which chunks divide: words that are often looked up stand side
+by side in many tables, and would be one chunk's. Four chunks of the gradient of 20000 x 64 floats fit in the second
+cache, each with what is added to it.
+"""
 
 
 class ScatterLowering(Lowering):
     """Lowers a group that is one scatter."""
 
     def body(self) -> list[Statement]:
-        """The loop that clears the output, and the nest that adds the updates."""
+        """The loops that clear the output, and those that add the updates."""
         placed = self.group.nodes[0]
         node = placed.node
-        out = self.signature.buffer("out", node.value, node.dtype)
-        total = self.signature.product(product(tuple(c for c in self.plan.classes[node.value] if c != ONE)))
-        zero = Literal(node.dtype.type(0), node.dtype)
-        clear = Loop("j", total, VECTOR, (Store(out, Index((Term("j"),)), zero, node.dtype),))
-        trees = [self.tree.root]
+        classes = self.plan.classes[node.value]
+        self.sized = tuple(c for c in classes if c != ONE)
+        self.out = self.signature.buffer("out", node.value, node.dtype)
+        self.zero = Literal(node.dtype.type(0), node.dtype)
+        if has_long_rows(node, classes, self.plan.specs[node.value].known_shape):
+            return self._shared(placed)
+        return self._cleared(has_own_rows(node, classes)) + self._nest(placed)
+
+    @property
+    def parallel_extent(self) -> Quantity:
+        """What chunks divide, where that is not the outermost loop's extent."""
+        placed = self.group.nodes[0]
+        node = placed.node
+        is_shared = has_long_rows(node, self.plan.classes[node.value], self.plan.specs[node.value].known_shape)
+        return Quantity((), SLOTS) if is_shared else super().parallel_extent
+
+    def _cleared(self, has_rows: bool) -> list[Statement]:
+        """Zeros in all places; in the rows of a chunk, where each has its own."""
+        if not has_rows:
+            return [self._zeros("j", self._product(self.sized), Term("j"))]
+        row = self._product(self.sized[1:])
+        inner = self._zeros("j", row, Term(self.var(0), row), Term("j"))
+        return [Loop(self.var(0), self.extent((0,)), PARALLEL, (inner,))]
+
+    def _zeros(self, var: str, extent: str, *terms: Term) -> Loop:
+        return Loop(var, extent, VECTOR, (Store(self.out, Index(terms), self.zero, self.zero.dtype),))
+
+    def _product(self, classes: Sequence[int], number: int = 1) -> str:
+        return self.signature.product(product(tuple(classes), number))
+
+    # -- one update after the other ----------------------------------------------------------------------------------
+
+    def _nest(self, placed: Placed) -> list[Statement]:
+        """The loops over all updates."""
         axes = [a for a in placed.axes if a is not None]
+        bodies = self._chain(axes)
+        self._add(placed, bodies[-1], is_inside=False)
+        rows = {placed.axes[d] for d in axes_of_rows(placed.node)}
+        statements = _statements(bodies[-1])
+        for axis, around in zip(reversed(axes), bodies[-2::-1], strict=True):
+            is_innermost = axis == axes[-1] and axis in rows
+            is_parallel = axis == 0 and not self.group.is_serial
+            kind = (PARALLEL_VECTOR if is_parallel else VECTOR) if is_innermost else PARALLEL if is_parallel else SERIAL
+            statements = [*_statements(around), Loop(self.var(axis), self.extent((axis,)), kind, tuple(statements))]
+        return statements
+
+    def _chain(self, axes: Sequence[int]) -> list[Body]:
+        """Bodies of loops in one another, that of the kernel first."""
+        trees = [self.tree.root]
         for axis in axes:
             trees.append(TreeLoop(axis, trees[-1]))
-        bodies = [self.bodies.setdefault(tree, Body(tree)) for tree in trees]
-        body = bodies[-1]
-        args = tuple(self.read(operand, placed, body) for operand in node.operands)
-        index, bounds = self.table_index(placed, node.value, args[1:], body)
+        return [self.bodies.setdefault(tree, Body(tree)) for tree in trees]
+
+    def _add(self, placed: Placed, body: Body, is_inside: bool) -> None:
+        """One update; where it is not known that its position ``is_inside``, that is checked."""
+        node = placed.node
+        update, *positions = (self.read(operand, placed, body) for operand in node.operands)
+        index, bounds = self.table_index(placed, node.value, positions, body)
+        if is_inside:
+            bounds = ()
+        else:
+            self.check(bounds, node.value, body)
         before, after = self.name(), self.name()
-        body.rest.append(Load(before, node.dtype, out, index, bounds, zero))
-        body.rest.append(Let(after, node.dtype, "add", (before, args[0])))
-        body.rest.append(Store(out, index, after, node.dtype, bounds))
-        free = {placed.axes[e.axis] for e in node.table_dims if isinstance(e, AxisIndex) and e.axis is not None}
-        statements: list[Statement] = body.loads + body.rest
-        for position, axis in enumerate(reversed(axes)):
-            kind = VECTOR if position == 0 and axis in free else SERIAL
-            statements = [Loop(f"i{axis}", self.extent((axis,)), kind, tuple(statements))]
-            outer = bodies[len(axes) - 1 - position]
-            statements = outer.loads + outer.rest + statements
-        return [clear, *statements]
+        body.rest.append(Load(before, node.dtype, self.out, index, bounds, self.zero if bounds else None))
+        body.rest.append(Let(after, node.dtype, "add", (before, update)))
+        body.rest.append(Store(self.out, index, after, node.dtype, bounds))
+
+    # -- rows of the table shared out ----------------------------------------------------------------------------------
+
+    def _shared(self, placed: Placed) -> list[Statement]:
+        """Each chunk clears its rows, finds the updates for these, in their order, and adds them."""
+        along = [a for d in axes_of_updates(placed.node) if (a := placed.axes[d]) is not None]
+        count = self._product([c for a in along for c in self.axis_classes[a]])
+        kept = [self.signature.buffer("kept", ~axis, INT32, count) for axis in along]
+        number = f"acc{self.signature.fresh()}"
+        finding = self._finding(placed, along, kept, number)
+        adding = self._adding(placed, along, kept, number)
+        root = _statements(self.bodies[self.tree.root])
+        return [*root, *self._cleared_blocks(), Accumulator(number, INT64, "add", _int64(0)), finding, adding]
+
+    def _cleared_blocks(self) -> list[Statement]:
+        """Zeros in the blocks of a chunk's slots, round by round."""
+        first, *inner = self.sized
+        up, rounds, base, number, start, left, end = (self.name() for _ in range(7))
+        block = self._product(inner, BLOCK)
+        blocks: list[Statement] = [
+            Let(base, INT64, "multiply", ("j0", _int64(SLOTS))),
+            Let(number, INT64, "add", (base, "j1")),
+            Let(start, INT64, "multiply", (number, block)),
+            Let(left, INT64, "subtract", (self._product(self.sized), start)),
+            Let(end, INT64, "minimum", (left, block)),
+            self._zeros("j2", end, Term(start), Term("j2")),
+        ]
+        return [
+            Let(up, INT64, "add", (self._product([first]), _int64(BLOCK * SLOTS - 1))),
+            Let(rounds, INT64, "right_shift", (up, _int64(BLOCK_BITS + SLOT_BITS))),
+            Loop("j0", rounds, SERIAL, (Loop("j1", self._slots, PARALLEL, tuple(blocks)),)),
+        ]
+
+    @property
+    def _slots(self) -> str:
+        return self.signature.number("slots", SLOTS)
+
+    def _finding(self, placed: Placed, along: Sequence[int], kept: Sequence[str], number: str) -> Loop:
+        """Which updates are for the chunk's rows: the numbers of their loops are kept."""
+        node = placed.node
+        bodies = self._chain(along)
+        body = bodies[-1]
+        positions = [self.read(operand, placed, body) for operand in node.operands[1:]]
+        _, bounds = self.table_index(placed, node.value, positions, body)
+        self.check(bounds, node.value, body)
+        row = self._bound_of_row(placed, bounds).var
+        block, slot = self.name(), self.name()
+        body.rest.append(Let(block, INT64, "right_shift", (row, _int64(BLOCK_BITS))))
+        body.rest.append(Let(slot, INT64, "bitwise_and", (block, _int64(SLOTS - 1))))
+        values = tuple(map(self.var, along))
+        body.rest.append(Keep(number, tuple(kept), values, bounds, slot, self._slots))
+        return self._loops(along, bodies)
+
+    def _bound_of_row(self, placed: Placed, bounds: Sequence[Bound]) -> Bound:
+        """That of the table's first dimension of more than one."""
+        classes = self.plan.classes[placed.node.value]
+        entries = [c for entry, c in zip(placed.node.table_dims, classes, strict=True) if isinstance(entry, int)]
+        return next(bound for bound, c in zip(bounds, entries, strict=True) if c != ONE)
+
+    def _adding(self, placed: Placed, along: Sequence[int], kept: Sequence[str], number: str) -> Loop:
+        """The loop over the updates that were kept."""
+        across = [a for d in axes_of_rows(placed.node) if (a := placed.axes[d]) is not None]
+        bodies = self._chain([*along, *across])
+        self._add(placed, bodies[-1], is_inside=True)
+        found: list[Statement] = []
+        for axis, buffer in zip(along, kept, strict=True):
+            name = self.name()
+            found.append(Load(name, INT32, buffer, Index((Term("k"),))))
+            found.append(Let(self.var(axis), INT64, "cast", (name,)))
+        for body in bodies[1 : len(along)]:
+            found += _statements(body)
+        inside = bodies[len(along) :]
+        return Loop("k", number, SERIAL, (*found, *_statements(inside[0]), self._loops(across, inside)))
+
+    def _loops(self, axes: Sequence[int], bodies: Sequence[Body]) -> Loop:
+        """Loops in one another, the innermost one on vectors; ``bodies`` begin with the one around them."""
+        loop: Loop | None = None
+        for axis, body in zip(reversed(axes), reversed(bodies), strict=False):
+            inner = _statements(body) + ([loop] if loop else [])
+            loop = Loop(self.var(axis), self.extent((axis,)), SERIAL if loop else VECTOR, tuple(inner))
+        assert loop is not None
+        return loop
+
+
+def _statements(body: Body) -> list[Statement]:
+    return body.loads + body.rest
+
+
+def _int64(number: int) -> Literal:
+    return Literal(np.int64(number), INT64)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from jitgrad.compiler.likeness import EXACT
-from jitgrad.compiler.loopir.nests import Argument, Buffer, Constant, Kernel, Literal, Statement
+from jitgrad.compiler.loopir.nests import OWN, Argument, Buffer, Constant, Kernel, Literal, Statement
 from jitgrad.compiler.loopir.quantities import Quantity
 from jitgrad.spec import DType
 
@@ -72,8 +72,8 @@ class Signature:
 
     @property
     def values(self) -> tuple[int | None, ...]:
-        """The value behind each buffer; None for scratch, rings, tiles and the status."""
-        own = ("scratch", "ring", "tile", "sums", "status")
+        """The value behind each buffer; None for what each worker has of its own and the status."""
+        own = (*OWN, "status")
         return tuple(None if role in own else value for role, value in self._buffers)
 
     @property
