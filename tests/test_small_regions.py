@@ -123,3 +123,32 @@ def test_one_row_that_all_read(columns: int) -> None:
     fn = jg.compile(jg.value_and_grad(one_row))
     for _ in range(20):
         np.testing.assert_allclose(fn(x)[1], fn.interpret(x)[1], rtol=1e-11)
+
+
+@pytest.mark.parametrize("n", [40, 100, 1000, 1025, 3000])
+def test_chunks_that_begin_with_whole_lines(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of few elements some chunks have none."""
+    x = np.random.default_rng(0).standard_normal(n)
+    monkeypatch.setattr("jitgrad.compiler.freezing.freeze.CHUNK_NANOSECONDS", 500)
+    made = []
+    for elements in (1, 10**9):
+        monkeypatch.setattr("jitgrad.compiler.freezing.freeze.LONG_CHUNK", elements)
+        with jg.config(cache=False):
+            made.append(jg.compile(jg.value_and_grad(lambda x: chain(x)))(x))
+    (value, gradient), (expected, wanted) = made
+    np.testing.assert_allclose(value, expected, rtol=1e-13)
+    np.testing.assert_array_equal(gradient, wanted)
+
+
+def test_a_kernel_too_small_for_chunks_joins_those_before_it() -> None:
+    """The last of the gradient has the rest of the chain."""
+
+    def loss(x: Any) -> Any:
+        for _ in range(41):
+            x = np.sin(x) * 1.01 + 0.1
+        return np.sum(x)
+
+    (stage, args), *_ = jg.compile(jg.value_and_grad(loss)).stages(np.ones(1000))
+    (cluster,) = (step for step in stage.executable(args).bound.steps if isinstance(step, BoundCluster))
+    alone = [k for name, k in zip(cluster.names, cluster.steps, strict=True) if name.startswith("kernel")]
+    assert all(words[3] == 1 for words in alone) and not cluster.names[-1].startswith("kernel")

@@ -16,8 +16,8 @@ may spoil a trial, never a result.
 
 from __future__ import annotations
 
-PAST, THROUGH, TRIED = 0, -1, -2
-"""The word that kernels read: 0 where stores go past the caches; with -2 chunks are cut as with 0."""
+PAST, THROUGH, TRIED, WHOLE_LINES = 0, -1, -2, -3
+"""The word that kernels read: 0 where stores go past the caches; with -2 and -3 chunks are cut as with 0."""
 
 RUNS = 12
 

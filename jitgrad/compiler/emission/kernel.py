@@ -2,7 +2,7 @@
 
 The function is ``void kernel(ptr table, ptr block, i64 lo, i64 hi, i64 chunk, i64 worker)``: the block holds one slot
 number of the table per buffer, then the ints and the constants, then 0 where stores go past the caches, else -1, or -2
-where an element-wise loop's chunks begin with whole lines all the same (so they do with 0).
+or -3 where an element-wise loop's chunks begin with whole lines all the same (so they do with 0).
 Vector loops are emitted on vector types, not left to LLVM's vectoriser: the order of every sum is fixed here, no flag
 allows reassociation, and the pass pipeline can be a short one.
 """
@@ -226,12 +226,18 @@ class _KernelEmitter(SegmentEmitter):
         return start, self._register(loop.extent).value
 
     def _whole_lines(self, loop: Loop) -> tuple[ir.Value, ir.Value]:
-        """The range of a chunk, whose bounds are moved to where lines begin if its stores may go past the caches."""
-        b, lo, hi = self.builder, self.function.args[2], self.function.args[3]
+        """The range of a chunk, whose bounds are moved to where the nearest lines begin, but for short chunks."""
+        b, extent = self.builder, self._register(loop.extent).value
         is_cut_anywhere = b.icmp_signed("==", self.streaming, ir.Constant(INT64, -1))
         unit = b.select(is_cut_anywhere, ir.Constant(INT64, -1), ir.Constant(INT64, -CACHE_LINE))
-        is_last = b.icmp_signed("==", hi, self._register(loop.extent).value)
-        return b.and_(lo, unit), b.select(is_last, hi, b.and_(hi, unit))
+        half = b.select(is_cut_anywhere, ir.Constant(INT64, 0), ir.Constant(INT64, CACHE_LINE // 2))
+
+        def moved(bound: ir.Value) -> ir.Value:
+            place = b.and_(b.add(bound, half), unit)
+            is_inside = b.and_(b.icmp_signed("<", bound, extent), b.icmp_signed("<", place, extent))
+            return b.select(is_inside, place, extent)
+
+        return moved(self.function.args[2]), moved(self.function.args[3])
 
     def _counted(self, start: ir.Value, stop: ir.Value, step: int, body: Callable[[ir.Value], None]) -> None:
         """``for i in range(start, stop, step): body(i)``, the builder left behind the loop."""

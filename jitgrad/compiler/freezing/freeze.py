@@ -19,7 +19,7 @@ needed to get there (programs, nodes, groups, kernels) is left behind. Its shape
                | ("region", rows, chunks, task*)                         tasks whose chunks run one after another
                | ("loop kernel", ...)                                    a scan that is a kernel, as "kernel"
                | ("loop", ...)                                           a control op, see freeze_loops.py
-    words    ::= constants, then 0 if the kernel streams, else -1
+    words    ::= constants, then how the kernel stores (driver/trials.py)
     operand  ::= (place, row stride, batch stride, is_transposed)
 
 A place is the number of a lifetime, -1 is the status of a run. The number of a task is that of its step in the plan. An
@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.compiler.constants import splat_number
-from jitgrad.compiler.driver.trials import PAST, THROUGH, TRIED
+from jitgrad.compiler.driver.trials import PAST, THROUGH, TRIED, WHOLE_LINES
 from jitgrad.compiler.emission.kernel import lanes_for, own_bytes
 from jitgrad.compiler.emission.memory import CACHE_LINE
 from jitgrad.compiler.freezing.freeze_loops import freeze_loop
@@ -68,6 +68,7 @@ from jitgrad.records import dataclass
 # never on the number of threads, because the order of partial sums follows it.
 CHUNK_NANOSECONDS = 8_000
 MOST_CHUNKS = 64
+LONG_CHUNK = 256  # elements, of which chunks may have half a line more or less
 # Of a kernel with rolled groups, rows of a chunk for each that it makes before its first: as many where there are many
 # rows, as few where threads would be idle. Few chunks are a power of two, so that threads have as many each.
 _MOST_ROWS, _LEAST_ROWS, _FEW_CHUNKS = 16, 2, 4
@@ -321,10 +322,19 @@ class _Freezer:
             return freeze_loop(self.program, item.step.number, number, bodies, self._place_of, room, cut)
         places = tuple(self._place(number, b, v) for b, v in zip(item.kernel.buffers, item.values, strict=True))
         is_large = not self.is_body and number not in self.regions and self._streams(item)
-        past = (TRIED if _is_elementwise(item) else PAST) if is_large else THROUGH
-        words = (*map(self._constant_word, item.constants), past)
         ints, extent = tuple(self._ints(item)), self._cut_extent(item)
+        past = (TRIED if _is_elementwise(item) else PAST) if is_large else self._cut_of_rows(number, extent)
+        words = (*map(self._constant_word, item.constants), past)
         return "kernel", number, key, places, ints, words, extent, self.chunks[number]
+
+    def _cut_of_rows(self, number: int, extent: int) -> int:
+        """Whether chunks of a kernel that stores through the caches begin with whole lines: long ones of elements, if
+        those of all in its region do.
+        """
+        together = self.regions[number].members if number in self.regions else (number,)
+        items = [self.lowered[k] for k in together]
+        is_by_elements = not self.is_body and all(isinstance(item, Lowered) and _is_elementwise(item) for item in items)
+        return WHOLE_LINES if is_by_elements and extent >= LONG_CHUNK * self.chunks[number] else THROUGH
 
     def _fused_scan(self, number: int, item: LoweredBodies, fused: FusedScan, key: str) -> Frozen:
         """A scan as the task of one kernel."""

@@ -74,7 +74,9 @@ class Search:
         self.last_read = {v: number for number in order for v in self.reads[number]}
 
     def small_kernels(self, pending: list[int]) -> tuple[list[int], Unit, list[int]] | None:
-        """The same for small kernels over the same rows, in as many chunks, one after the other."""
+        """The same for small kernels over the same rows, in as many chunks as the first one, one after the other; those
+        behind it may be too small for any.
+        """
         if not all(map(self._may_be_small, pending[:2])):
             return None
         rows = self._rows_of_small(pending[0])
@@ -84,7 +86,8 @@ class Search:
         count, made, lost = 1, set(self.writes[pending[0]]), 0
         for number in pending[1:]:
             lost += sum(self._nbytes(v) for v in made if self.last_read.get(v) == number)
-            fits = self._rows_of_small(number) == rows and self.sizes.chunks(number) == chunks and lost <= MOST_LOST
+            is_as_small = self.sizes.chunks(number) in (1, chunks)
+            fits = is_as_small and self._rows_of_small(number) == rows and lost <= MOST_LOST
             if not (fits and self._joins(number, rows, made)) or self._overwrites(pending[: count + 1]):
                 break
             count += 1
