@@ -74,6 +74,7 @@ _LEAST_PLACES = 128
 _LEAST_ROWS, _LEAST_COLUMNS = 48, 64
 _LARGE_CELL = 1 << 27
 _CELLS_OF_A_PROCESSOR = 2
+_COSTS = (8, 11)  # of packing an element, and of turning it
 
 
 class Tiled(NamedTuple):
@@ -211,7 +212,7 @@ def _tile(m: int, n: int, pieces: int, transposed: tuple[bool, bool], kind: Numb
         columns = _side(n, across, kind.columns)
         rows = _side(m, min(-(-pieces // -(-n // columns)), max(1, m // _LEAST_ROWS)), TALL)
         missing = max(0, pieces - (-(-n // columns) * -(-m // rows)))
-        packing = (7 if transposed[0] else 3) / min(columns, width(kind)) + (11 if transposed[1] else 8) / rows
+        packing = _COSTS[transposed[0]] / min(columns, width(kind)) + _COSTS[transposed[1]] / rows
         cuts.append((missing, packing, rows, columns))
     return min(cuts)[2:]
 
