@@ -273,7 +273,8 @@ class Calls:
         if runner is None or model is None:
             name = as_name(self.options.name or self.name)
             runner = Runner(traced.outputs, traced.feeds, traced.effects, name, self.streams)
-            self._enter_model(kind, _Model(traced.follower, runner, Foreseer(self.fn, traced)))
+            if model is None or not model.foreseer.is_of_use:
+                self._enter_model(kind, _Model(traced.follower, runner, Foreseer(self.fn, traced)))
             return runner, traced.results
         if not model.runner.is_followed:
             self._models[kind] = model._replace(later=_Model(traced.follower, runner, Foreseer(self.fn, traced)))
@@ -282,8 +283,8 @@ class Calls:
         return runner, traced.results
 
     def _model_of(self, kind: Any) -> _Model | None:
-        """The trace that others of its kind follow: the first, or a later one if the plan of the first is from disk: no
-        other plan follows from that.
+        """The trace that others of its kind follow: the first, a later one if the plan of the first is from disk, from
+        which no other plan follows, or one that did not follow, while calls are not foreseen.
         """
         model = self._models.get(kind)
         later = model.later if model is not None else None

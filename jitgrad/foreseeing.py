@@ -14,9 +14,11 @@ all the same, and must do what was foreseen.
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,13 +45,31 @@ Probe = Callable[[Sequence[LeafKey], Follower], Traced]
 """Traces the function for arrays of these keys beside the trace of another call."""
 
 _AFTER = 2  # as many shapes are followed before the function is tried: most functions see two, and no third
-_PRIMES = (67, 71, 73, 79, 83, 89, 97, 101, 103, 107)
-_MULTIPLES = tuple([27720 * prime * 4**k for k, prime in enumerate(_PRIMES)])  # of all numbers to 12
-_MOST_LESS = 2  # degrees of freedom that are taken off a count
+# Multiples of all numbers to 12.
+_MULTIPLES = tuple([27720 * p * 4**k for k, p in enumerate((67, 71, 73, 79, 83, 89, 97, 101, 103, 107))])
+_MOST_ADDED = 8  # to a product of extents, or taken off it
 
 
 Order = tuple[int, ...]
 """Extents of the model in the order of those that stand for them in a call."""
+
+
+class Derived(NamedTuple):
+    """An extent that is made of others: a product of them, or a sum of some of them, each so many times, and a number
+    added to either.
+    """
+
+    is_product: bool
+    times: tuple[tuple[int, int], ...]
+    factor: int
+    added: int
+
+    def value(self, extents: Mapping[int, int]) -> int:
+        """The extent, for those that stand for those named here."""
+        if self.is_product:
+            counts = [extents[n] for n, power in self.times for _ in range(power)]
+            return math.prod(counts, start=self.factor) + self.added
+        return sum([extents[n] * times for n, times in self.times], self.added)
 
 
 class Count(NamedTuple):
@@ -128,11 +148,30 @@ class _Trial(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What a function does for all shapes of a kind and an order, under these settings, while its code is constant."""
+    """What a function does for all shapes of a kind and an order, under these settings, while its code is constant:
+    where some extents are ``fixed``, for those only; where extents are ``derived`` from others, for the ``ranges`` of
+    these at whose ends it was tried.
+    """
 
     constancy: Constancy
     settings: Settings
     outlook: Outlook
+    fixed: frozenset[int]
+    derived: Mapping[int, Derived]
+    ranges: Mapping[int, tuple[int, int]]
+
+    def completed(self, extents: Mapping[int, int]) -> Mapping[int, int]:
+        """The extents with those that are derived; UnlikeError where nothing is known of such."""
+        if any(extents[n] != n for n in self.fixed):
+            raise UnlikeError
+        found = dict(extents)
+        for n, (least, most) in self.ranges.items():
+            if not least <= extents[n] <= most:
+                raise UnlikeError
+        found |= {n: derived.value(extents) for n, derived in self.derived.items()}
+        if any(found[n] <= EXACT for n in self.derived) or len(set(found.values())) < len(found):
+            raise UnlikeError
+        return found
 
 
 class Foreseer:
@@ -142,6 +181,7 @@ class Foreseer:
         self._fn = fn
         self._model = model
         self._followed = Counter[Order]()
+        self._varying = set[int]()
         self._known: dict[Order, _Known] = {}
         self._where: dict[int, tuple[int, int]] | None = None
         self._numbers = tuple([op.id for op in model.inputs])
@@ -150,10 +190,19 @@ class Foreseer:
 
     def note_followed(self, leaves: Sequence[LeafKey], statics: Sequence[Any], probe: Probe) -> None:
         """A further call was traced and did what the model did: try the function once there were some."""
-        order = self._order(leaves)
+        extents = self._extents(leaves)
+        order = _by_size(extents)
+        self._varying |= {n for n, here in extents.items() if n != here}
+        if order in self._known and not self._known[order].fixed.isdisjoint(self._varying):
+            del self._known[order], self._followed[order]  # what was fixed is so no longer
         self._followed[order] += 1
         if self._followed[order] == _AFTER:
             self._try(order, leaves, statics, probe)
+
+    @property
+    def is_of_use(self) -> bool:
+        """Whether calls are foreseen."""
+        return any(known.settings is config.settings and known.constancy.holds() for known in self._known.values())
 
     def check(self, leaves: Sequence[LeafKey], statics: Sequence[Any], probe: Probe, traced: Traced) -> None:
         """CompileError if what is foreseen for a call that was traced is something else."""
@@ -168,14 +217,18 @@ class Foreseer:
         """The trace of a call; None where it cannot be foreseen."""
         if not self._known or local.tapes:
             return None
-        extents = self._extents(leaves)
+        extents: Mapping[int, int] = self._extents(leaves)
         known = self._known.get(_by_size(extents))
         if known is None or known.settings is not config.settings or not known.constancy.holds():
             return None
         model, outlook = self._model, known.outlook
         if model.follower.obeys_registered_rules:
             return None
-        follow = functools.partial(self._foretold, leaves, outlook, user_source())
+        try:
+            extents = known.completed(extents)
+        except UnlikeError:
+            return None
+        follow = functools.partial(self._foretold, leaves, outlook, extents, user_source())
         foretold = outlook.foretold
         bound = foretold.find(extents) if foretold is not None else None
         if bound is not None:
@@ -191,11 +244,14 @@ class Foreseer:
         known = self._known.get(_by_size(self._extents(leaves)))
         return known.outlook if known is not None and known.settings is config.settings else None
 
-    def _foretold(self, leaves: Sequence[LeafKey], outlook: Outlook, here: Source) -> Follower:
+    def _foretold(
+        self, leaves: Sequence[LeafKey], outlook: Outlook, extents: Mapping[int, int], here: Source
+    ) -> Follower:  # fmt: skip
         """What follows the model in the trace of a call; UnlikeError where that is not known."""
         model, graph = self._model.follower, Trace()
         follower = graph.follower = Follower(graph, None)
         follower.relate(model, dict(zip(self._numbers, _shapes(leaves), strict=True)), here)
+        follower.extents.enter(tuple(extents), tuple(extents.values()))
         follower.foretell(model, outlook.numbers(follower.extents.large))
         return follower
 
@@ -223,38 +279,52 @@ class Foreseer:
     def _try(self, order: Order, leaves: Sequence[LeafKey], statics: Sequence[Any], probe: Probe) -> None:
         from jitgrad.constancy import constancy_of
 
-        try:
-            values = [key.value for key in leaves if isinstance(key, Static)]
-            self._known[order] = self._tried(constancy_of(self._fn, *values, *statics), order, leaves, probe)
-        except CompileError:
-            raise
-        except Exception:  # of the function, too: extents that go with one another are primes that do not
-            self._known.pop(order, None)
+        values = [key.value for key in leaves if isinstance(key, Static)]
+        self._known.pop(order, None)
+        kinds = dict.fromkeys((frozenset[int](), frozenset(order) - self._varying))
+        for fixed, least in itertools.product(kinds, (EXACT, 2 * EXACT)):
+            try:
+                constancy = constancy_of(self._fn, *values, *statics)
+                self._known[order] = self._tried(constancy, order, fixed, least, leaves, probe)
+                return
+            except CompileError:
+                raise
+            except Exception:  # of the function, too: extents that go with one another are primes that do not
+                continue
 
-    def _tried(self, constancy: Constancy, order: Order, leaves: Sequence[LeafKey], probe: Probe) -> _Known:
-        """What the function does for all shapes of an order; UnlikeError where that is not known."""
+    def _tried(
+        self, constancy: Constancy, order: Order, fixed: frozenset[int], least: int, leaves: Sequence[LeafKey],
+        probe: Probe,
+    ) -> _Known:  # fmt: skip
+        """What the function does for all shapes of an order that have the ``fixed`` extents, and others above the
+        ``least``; UnlikeError where that is not known.
+        """
         model, settings = self._model, config.settings
         graph = model.follower.graph
         if graph.tells_extents or graph.closed_over or model.effects or None in model.results.slots:
             raise UnlikeError
         rows = model.follower.whole.rows
         shapes = [shape for number in self._numbers for shape, _, _ in rows[number].outputs]
-        trials = [self._trial(leaves, shapes, order, others, probe) for others in (_PRIMES, _MULTIPLES)]
-        trials.append(_Trial({n: n for n in order}, trials[0].follower))
+        ends = _least_extents(order, fixed, least), _most_extents(order, fixed)
+        if not all(ends[0][n] < ends[1][n] for n in ends[0]):
+            raise UnlikeError
+        trials = [self._trial(leaves, shapes, others, probe) for others in ends]
+        trials.append(_Trial({n: n for n in ends[0]}, trials[0].follower))
         counts = {}
         for number, row in enumerate(rows):
             values = [trial.follower.number_of(number) for trial in trials[:2]] if row.number is not None else []
             if any(value.tobytes() != row.number.tobytes() for value in values):
                 counts[number] = _count_of([*values, row.number], trials), row.number.dtype
-        return _Known(constancy, settings, Outlook(functools.partial(_counted, model.follower, counts)))
+        outlook = Outlook(functools.partial(_counted, model.follower, counts))
+        unknown = set[int]().union(*map(large, model.follower.whole.shapes)).difference(order)
+        derived = {n: _derived_of([*[t.follower.extents.large[n] for t in trials[:2]], n], trials) for n in unknown}
+        is_bounded = derived or fixed or least > EXACT
+        ranges = {n: (ends[0][n], ends[1][n]) for n in ends[0]} if is_bounded else {}
+        return _Known(constancy, settings, outlook, fixed, derived, ranges)
 
     def _trial(
-        self, leaves: Sequence[LeafKey], shapes: Sequence[tuple[int, ...]], order: Order, others: Sequence[int],
-        probe: Probe,
+        self, leaves: Sequence[LeafKey], shapes: Sequence[tuple[int, ...]], there: Mapping[int, int], probe: Probe
     ) -> _Trial:  # fmt: skip
-        if len(order) > len(others):
-            raise UnlikeError
-        there = dict(zip(order, others, strict=False))
         renamed = iter([tuple([there.get(n, n) for n in shape]) for shape in shapes])
         keys = [key if isinstance(key, Static) else _reshaped(key, next(renamed)) for key in leaves]
         traced = probe(keys, self._model.follower)
@@ -280,6 +350,34 @@ def _counted(
     return {n: count.value(extents, dtype) for n, (count, dtype) in counts.items()}
 
 
+def _least_extents(order: Order, fixed: frozenset[int], least: int) -> dict[int, int]:
+    """Primes for extents that are not fixed, as little above the least as their order allows."""
+    found = dict[int, int]()
+    least += 1
+    for n in order:
+        if n in fixed:
+            least = n
+        else:
+            least = found[n] = next(filter(_is_prime, itertools.count(least + 1)))
+    return found
+
+
+def _is_prime(n: int) -> bool:
+    return all(n % k for k in range(2, math.isqrt(n) + 1))
+
+
+def _most_extents(order: Order, fixed: frozenset[int]) -> dict[int, int]:
+    """Multiples of many numbers for extents that are not fixed, as large as their order allows."""
+    last = max([place for place, n in enumerate(order, 1) if n in fixed], default=0)
+    if len(order) - last > len(_MULTIPLES):
+        raise UnlikeError
+    found, most = dict(zip(order[last:], _MULTIPLES, strict=False)), 0
+    for n in reversed(order[:last]):
+        most = n if n in fixed else (most - 1) // 12 * 12
+        found |= {} if n in fixed else {n: most}
+    return found
+
+
 def _by_size(extents: Mapping[int, int]) -> Order:
     return tuple(sorted(extents, key=extents.__getitem__))
 
@@ -301,7 +399,7 @@ def _count_of(values: Sequence[Any], trials: Sequence[_Trial]) -> Count:
         raise UnlikeError
     for is_inverse in (False, True):
         whole = round(1 / number if is_inverse else number)
-        for less in range(_MOST_LESS + 1):
+        for less in range(_MOST_ADDED + 1):
             count = _factored(whole + less, trials[0].extents)._replace(less=less, is_inverse=is_inverse)
             if count.powers and all(
                 count.value(trial.extents, dtype).tobytes() == value.tobytes()
@@ -309,6 +407,30 @@ def _count_of(values: Sequence[Any], trials: Sequence[_Trial]) -> Count:
             ):
                 return count
     raise UnlikeError
+
+
+def _derived_of(values: Sequence[int], trials: Sequence[_Trial]) -> Derived:
+    """How an extent follows from others, of its values in some trials; UnlikeError where that is not seen."""
+    for derived in _candidates(values, trials):
+        if all(derived.value(t.extents) == n for n, t in zip(values, trials, strict=True)):
+            return derived
+    raise UnlikeError
+
+
+def _candidates(values: Sequence[int], trials: Sequence[_Trial]) -> Iterator[Derived]:
+    """Sums that fit the first two values; and products that fit the first."""
+    (first, second), (few, many) = values[:2], [t.extents for t in trials[:2]]
+    yield Derived(False, (), 1, first)  # where it is the same for the least and for the most, it is so between them
+    for n in few:
+        for others in ((), *[((m, 1),) for m in few if m != n]):
+            rest = [sum([extents[m] for m, _ in others]) for extents in (few, many)]
+            times = (second - first - rest[1] + rest[0]) // (many[n] - few[n])
+            added = first - rest[0] - times * few[n]
+            if times > 0:
+                yield Derived(False, ((n, times), *others), 1, added)
+    for added in range(-_MOST_ADDED, _MOST_ADDED + 1):
+        count = _factored(first - added, few)
+        yield Derived(True, count.powers, count.factor, added)
 
 
 def _factored(count: int, primes: Mapping[int, int]) -> Count:

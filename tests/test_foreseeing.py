@@ -85,6 +85,8 @@ CONSTANT: dict[str, Fn] = {
     "parts of functions": (lambda half: lambda x: np.sum(half(x)))(partial(_helped, power=2)),
     "matrix": lambda x: np.mean(x[:, None] * x, axis=0).sum(),
     "method": lambda x: x.astype(np.float64).reshape(-1).dot(x),
+    "neighbours": lambda x: np.sum((x[1:] - x[:-1]) ** 2),
+    "rolled": lambda x: np.sum(np.roll(x, 2) * x) + np.sum(np.concatenate([x[1:], x]) ** 2) + x[-1],
 }
 
 
@@ -103,6 +105,66 @@ def test_special_extents(name: str, foreseen: list[Any]) -> None:
         for n in (*SIZES, 64, 65, 3, 1, 2, 70, 10_000, 103, 67):
             _check(f, _vector(n))
     assert set(foreseen) >= {(70,), (10_000,), (103,)} and not {(64,), (3,), (1,), (2,)} & set(foreseen)
+
+
+CUT: dict[str, Fn] = {
+    "inner ones": lambda x: np.mean(x[2:-3]) + np.sum((x[1:] - x[:-1]) ** 2),
+    "first ones": lambda x: np.sum(x[:120] ** 2),
+    "last ones": lambda x: np.sum(x[-120:] ** 2) + x[-60],
+    "from the middle on": lambda x: np.sum(np.sin(x[150:])) + np.sum(x),
+    "in parts": lambda x: sum(np.sum(part**k) for k, part in enumerate(np.split(x, [70, 150]))),
+    "rolled far": lambda x: np.sum(np.roll(x, 250) * x),
+    "thirds": lambda x: np.sum(np.array_split(x, 3)[1] ** 2),
+    "each second one": lambda x: np.sum(x[::2] ** 2) + np.sum(x[1::2]),
+}
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_places_that_some_extents_do_not_reach(name: str, foreseen: list[Any]) -> None:
+    f = jg.compile(jg.value_and_grad(CUT[name]))
+    for n in (400, 301, 502, 303, 260, 240, 160, 151, 150, 149, 121, 120, 119, 100, 99, 71, 70, 69, 66, 65, 1000, 1001):
+        _check(f, _vector(n))
+
+
+def test_extents_that_stay(foreseen: list[Any]) -> None:
+    """A function that knows the width of its weights is foreseen for these; others are called."""
+
+    def loss(w: Any, x: Any) -> Any:
+        z = x @ w
+        return np.sum(np.tanh(z[:, :70]) * z[:, 70:]) + np.mean(x[:, :80]) + np.sum(x[1:, :80] * x[:-1, 30:])
+
+    f = jg.compile(jg.value_and_grad(loss, (0, 1)))
+    rng = np.random.default_rng(0)
+    for n in (200, 300, 400, 500, 141, 142, 111, 140, 600, 110, 109, 100, 90, 95, 85, 80, 75, 99, 700):
+        _check(f, rng.normal(size=(110, 140)), rng.normal(size=(n, 110)))
+    assert {(110, 140)} == set(foreseen) and len(foreseen) >= 3
+
+
+def test_extents_that_stay_no_longer(foreseen: list[Any]) -> None:
+    def loss(w: Any, x: Any) -> Any:
+        return np.sum((x @ w)[:, :70] ** 2) + np.mean(x[:, 66:])
+
+    f = jg.compile(jg.value_and_grad(loss, (0, 1)))
+    rng = np.random.default_rng(0)
+    shapes = [(100 + n, 110, 140) for n in (100, 200, 300, 400)] + [(200 + n, 120, 150) for n in (100, 200, 300, 400)]
+    for n, k, m in [*shapes, *shapes[:2], (901, 130, 160), (902, 90, 71), (903, 67, 70)]:
+        _check(f, rng.normal(size=(k, m)), rng.normal(size=(n, k)))
+    assert len(foreseen) >= 1
+
+
+def test_extents_of_reshaped_arrays(foreseen: list[Any]) -> None:
+    f = jg.compile(jg.value_and_grad(lambda x: np.sum(np.sin(x.reshape(-1)[3:]) * x.reshape(-1)[:-3])))
+    for n, m in ((100, 80), (200, 80), (300, 90), (400, 100), (500, 132), (82, 80), (67, 66), (1000, 4), (97, 76)):
+        _check(f, np.random.default_rng(n).normal(size=(n, m)))
+    assert {(400, 100), (500, 132)} <= set(foreseen)
+
+
+def test_extents_that_slices_make_equal(foreseen: list[Any]) -> None:
+    """One row less than columns, where the model has other numbers of both, is another pattern."""
+    f = jg.compile(jg.value_and_grad(lambda x: np.mean((x[1:] - x[:-1]) ** 2, axis=0).sum()))
+    for n, m in ((200, 90), (300, 80), (400, 85), (500, 90), (91, 90), (92, 90), (90, 89), (100, 99), (66, 65)):
+        _check(f, np.random.default_rng(n).normal(size=(n, m)))
+    assert (500, 90) in foreseen and not {(91, 90), (90, 89), (100, 99)} & set(foreseen)
 
 
 def test_nothing_is_foreseen_of_empty_arrays(foreseen: list[Any]) -> None:
