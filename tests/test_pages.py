@@ -50,6 +50,35 @@ def test_memory_that_was_prepared_has_its_pages(pool: OutputPool) -> None:
     assert pool.statistics().blocks == 1
 
 
+def _flags(address: int) -> list[str]:
+    """What the system knows of the mapping around an address."""
+    with open("/proc/self/smaps") as file:
+        is_inside = False
+        for line in file:
+            first, _, rest = line.partition(" ")
+            if "-" in first and ":" not in first:
+                low, high = (int(word, 16) for word in first.split("-"))
+                is_inside = low <= address < high
+            elif is_inside and first == "VmFlags:":
+                return rest.split()
+    return []
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux tells of its pages")
+@pytest.mark.parametrize("slow", [-1.0, 1e9])
+def test_pages_are_small_where_huge_ones_are_slow(
+    pool: OutputPool, slow: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nbytes = 16 << 20
+    monkeypatch.setattr(pages, "_SLOW", slow)
+    pages.begin_outputs([nbytes])
+    _wait()
+    taken = pool.take((nbytes,), np.uint8)
+    assert ("nh" in _flags(taken.ctypes.data + nbytes // 2)) == (slow < 0)
+    taken.fill(1)
+    assert taken.sum() == nbytes
+
+
 def test_pages_are_asked_for_without_a_change_and_until_memory_is_taken() -> None:
     touch = ctypes.CFUNCTYPE(None, *(ctypes.c_int64,) * 4, ctypes.c_int8)(runtime().touch_address)
     there = np.arange(200, dtype=np.uint8)

@@ -216,12 +216,18 @@ def _new_block(size: int, nbytes: int) -> Block:
 
 def _end_huge_pages(first: int, used: int, end: int) -> None:
     """Have small pages from the last huge one on that is not filled: it would be memory as a whole."""
+    start = used // HUGE_BYTES * HUGE_BYTES
+    if first <= start:
+        have_small_pages(start, end)
+
+
+def have_small_pages(start: int, end: int) -> None:
+    """Have small pages from the start of a page to that which holds the end."""
     import mmap
 
-    start, end = used // HUGE_BYTES * HUGE_BYTES, end // _PAGE_BYTES * _PAGE_BYTES
-    if first <= start < end and hasattr(mmap, "MADV_NOHUGEPAGE"):
-        room = ctypes.c_size_t(end - start)
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), room, mmap.MADV_NOHUGEPAGE)
+    room = end // _PAGE_BYTES * _PAGE_BYTES - start
+    if room > 0 and hasattr(mmap, "MADV_NOHUGEPAGE"):
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(room), mmap.MADV_NOHUGEPAGE)
 
 
 def _known_limit() -> int:
