@@ -302,7 +302,8 @@ class _KernelEmitter(SegmentEmitter):
             self._close_sums(loop, [[sums]])
             return
         points = self._turning_points(loop)
-        points += self._line_start(loop, start, stop) if points else []
+        if points or (self.is_parallel and not self.is_quick):
+            points += self._line_start(loop, start, stop, bool(points))
         emit = self._registers_in_turn if self.is_quick and len(loop.body) > SOME else self._wide_vectors
         emit(loop, lambda part: self._segments(start, stop, points, part) if points else part(start, stop, None))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,9 +19,17 @@ from jitgrad.spec import DType
 
 CACHE_LINE = 64
 AHEAD, SHORT_ROW = 16 << 10, 64 << 10  # bytes
-LONG_ROW = 4 << 10  # bytes
+LONG_ROW, LEAST_ROW = 4 << 10, 1 << 10  # bytes
 LINES_AHEAD = 2 << 10  # bytes
 FEW_STORES = 4
+
+
+def row_store(loop: Loop, roles: Mapping[str, str]) -> Store | None:
+    """The one store of a loop over a row into an array, where the loop may be cut anywhere: not one with sums, whose
+    order would follow from addresses.
+    """
+    stores = [s for s in loop.body if isinstance(s, Store) and roles[s.buffer] == "out"]
+    return stores[0] if len(stores) == 1 and not any(isinstance(s, Update) for s in loop.body) else None
 
 
 class MemoryEmitter(PlaceEmitter):
@@ -151,26 +159,28 @@ class MemoryEmitter(PlaceEmitter):
                 for address in lines:
                     b.call(call, [address, _int32(0), _int32(3), _int32(1)])  # to read, into the first cache, data
 
-    def _line_start(self, loop: Loop, start: ir.Value, stop: ir.Value) -> list[ir.Value]:
-        """Where a loop that reads rows of a ring, and stores past the caches, comes to the start of a cache line.
+    def _line_start(self, loop: Loop, start: ir.Value, stop: ir.Value, has_parts: bool) -> list[ir.Value]:
+        """Where a loop that stores rows past the caches comes to the start of a cache line, if rows may share lines.
 
-        Rows of a grid with a border are no whole lines. The place is some lines behind the row's start, where a border
-        ends. Short rows would have more parts than whole vectors. Loops with sums have none: the order of these would
-        follow from addresses.
+        A loop that has parts is asked only where it reads rows of a ring: rows of a grid with a border are no whole
+        lines, and the place is some lines behind the row's start, where a border ends. Short rows would have more parts
+        than whole vectors.
         """
         b, roles = self.builder, {name: buffer.role for name, (_, buffer) in self.buffers.items()}
-        stores = [s for s in loop.body if isinstance(s, Store) and roles[s.buffer] == "out"]
-        rings = [s for s in loop.body if isinstance(s, Load) and roles[s.buffer] == "ring"]
-        if len(stores) != 1 or not rings or any(isinstance(s, Update) for s in loop.body):
+        has_ring = any(isinstance(s, Load) and roles[s.buffer] == "ring" for s in loop.body)
+        store = row_store(loop, roles)
+        if store is None or (has_parts and not has_ring):
             return []
         self.registers[loop.var] = Register(start, DT_INT64)
-        place, _ = self._place(stores[0].index)
+        place, _ = self._place(store.index)
         del self.registers[loop.var]
-        address, size = b.ptrtoint(self._address(stores[0].buffer, place), INT64), stores[0].dtype.itemsize
+        address, size = b.ptrtoint(self._address(store.buffer, place), INT64), store.dtype.itemsize
         short = b.and_(b.sub(ir.Constant(INT64, 0), address), ir.Constant(INT64, CACHE_LINE - 1))
-        ahead = b.add(b.udiv(short, ir.Constant(INT64, size)), ir.Constant(INT64, CACHE_LINE // size))
+        border = ir.Constant(INT64, CACHE_LINE // size if has_ring else 0)
+        ahead = b.add(b.udiv(short, ir.Constant(INT64, size)), border)
         is_past = b.icmp_signed("==", self.streaming, ir.Constant(INT64, 0))
-        is_long = b.icmp_signed(">=", b.sub(stop, start), ir.Constant(INT64, LONG_ROW // size))
+        least = LONG_ROW if has_ring else LEAST_ROW
+        is_long = b.icmp_signed(">=", b.sub(stop, start), ir.Constant(INT64, least // size))
         is_past = b.and_(is_past, is_long)
         return [b.select(is_past, b.add(start, ahead), start)]
 

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,7 @@ from jitgrad.compiler.driver.trials import PAST, THROUGH, TRIED, WHOLE_LINES
 from jitgrad.compiler.emission.kernel import lanes_for, own_bytes
 from jitgrad.compiler.emission.memory import CACHE_LINE
 from jitgrad.compiler.freezing.freeze_loops import freeze_loop
+from jitgrad.compiler.freezing.lines import finds_lines, is_elementwise
 from jitgrad.compiler.freezing.regions import SMALL_CHUNKS, Sizes, Unit, find_units
 from jitgrad.compiler.freezing.row_loops import RowCut, find_row_cut
 from jitgrad.compiler.freezing.stored import UnkeptError, encode_params, op_name
@@ -51,7 +52,7 @@ from jitgrad.compiler.fusing.extents import ONE
 from jitgrad.compiler.fusing.groups import Group
 from jitgrad.compiler.fusing.nodes import Convolution, Product
 from jitgrad.compiler.fusing.order import order_steps
-from jitgrad.compiler.loopir.nests import PARALLEL_VECTOR, Buffer, Literal, Loop
+from jitgrad.compiler.loopir.nests import Buffer, Literal
 from jitgrad.compiler.lowering.lower import CompiledCluster, FusedScan, Lowered, LoweredBodies, LoweredStep
 from jitgrad.compiler.machine.caches import last_level_bytes
 from jitgrad.compiler.machine.compilation import vector_bytes
@@ -321,9 +322,9 @@ class _Freezer:
             cut = self.body_cuts[number]
             return freeze_loop(self.program, item.step.number, number, bodies, self._place_of, room, cut)
         places = tuple(self._place(number, b, v) for b, v in zip(item.kernel.buffers, item.values, strict=True))
-        is_large = not self.is_body and number not in self.regions and self._streams(item)
         ints, extent = tuple(self._ints(item)), self._cut_extent(item)
-        past = (TRIED if _is_elementwise(item) else PAST) if is_large else self._cut_of_rows(number, extent)
+        past = THROUGH if self.is_body or number in self.regions else self._past_caches(item)
+        past = self._cut_of_rows(number, extent) if past == THROUGH else past
         words = (*map(self._constant_word, item.constants), past)
         return "kernel", number, key, places, ints, words, extent, self.chunks[number]
 
@@ -333,7 +334,8 @@ class _Freezer:
         """
         together = self.regions[number].members if number in self.regions else (number,)
         items = [self.lowered[k] for k in together]
-        is_by_elements = not self.is_body and all(isinstance(item, Lowered) and _is_elementwise(item) for item in items)
+        by_elements = [isinstance(item, Lowered) and is_elementwise(item.kernel) for item in items]
+        is_by_elements = not self.is_body and all(by_elements)
         return WHOLE_LINES if is_by_elements and extent >= LONG_CHUNK * self.chunks[number] else THROUGH
 
     def _fused_scan(self, number: int, item: LoweredBodies, fused: FusedScan, key: str) -> Frozen:
@@ -369,18 +371,24 @@ class _Freezer:
         extent = item.extent.value(self.extents)
         return -(-extent // lanes_for(item.kernel, vector_bytes())) if item.group.lead is not None else extent
 
-    def _streams(self, item: Lowered) -> bool:
-        """Whether a kernel's stores may go past the caches: it touches more than stays there, and rows are whole lines.
+    def _past_caches(self, item: Lowered) -> int:
+        """Whether a kernel's stores go past the caches: it touches more than stays there. A trial tells where loads and
+        stores alternate, and where rows share lines.
 
-        Arrays of 12 MB in all are added 7 % slower so, of 37 MB in half the time (a cache of 32 MB). Rows that share
-        lines take up to a quarter more. The kernel is the same for all sizes, and so is the plan; this is one of the
-        numbers that the kernel is given.
+        Arrays of 12 MB in all are added 7 % slower so, of 37 MB in half the time (a cache of 32 MB). The kernel is the
+        same for all sizes, and so is the plan; this is one of the numbers that the kernel is given.
         """
         values = {v for v in item.values if v is not None and v not in self.plan.chunked}
         if sum(map(self._nbytes, {self._root(v) for v in values})) <= last_level_bytes() * 3 // 4:
-            return False
-        if item.group.rolled:  # its loops go from line to line
-            return True
+            return THROUGH
+        if is_elementwise(item.kernel):
+            return TRIED
+        if item.group.rolled or self._has_whole_lines(item, values):  # or loops that go from line to line
+            return PAST
+        return TRIED if finds_lines(item.kernel) else THROUGH
+
+    def _has_whole_lines(self, item: Lowered, values: Collection[int]) -> bool:
+        """Whether no two rows that a kernel stores share a line."""
         for buffer, v in zip(item.kernel.buffers, item.values, strict=True):
             classes = self.plan.classes[v] if v in values and v is not None else ()
             if buffer.role == "out" and len(classes) > 1:
@@ -490,11 +498,6 @@ def word_in(dtype: np.dtype[Any]) -> Callable[[Any], int]:
         return int.from_bytes(raw.ljust(8, b"\0"), "little", signed=True)
 
     return word
-
-
-def _is_elementwise(item: Lowered) -> bool:
-    """Whether loads and stores of a kernel alternate: its parallel loop is one of vectors."""
-    return any(isinstance(s, Loop) and s.kind == PARALLEL_VECTOR for s in item.kernel.body)
 
 
 def _fused(item: LoweredStep) -> FusedScan | None:

@@ -1,0 +1,23 @@
+"""How the loops of a kernel store cache lines; where they store them is decided elsewhere (freeze.py)."""
+
+from __future__ import annotations
+
+from jitgrad.compiler.emission.memory import row_store
+from jitgrad.compiler.emission.rows import pairs_rows
+from jitgrad.compiler.loopir.nests import PARALLEL_VECTOR, VECTOR, Kernel, Loop, Store, statements
+
+
+def is_elementwise(kernel: Kernel) -> bool:
+    """Whether loads and stores of a kernel alternate: its parallel loop is one of vectors."""
+    return any(isinstance(s, Loop) and s.kind == PARALLEL_VECTOR for s in kernel.body)
+
+
+def finds_lines(kernel: Kernel) -> bool:
+    """Whether the loops of a kernel that store rows go on from where a line begins; two rows at a time would have to
+    begin at two places.
+    """
+    roles = {b.name: b.role for b in kernel.buffers}
+    stores = [s for s in statements(kernel.body) if isinstance(s, Store) and roles[s.buffer] == "out"]
+    loops = [s for s in statements(kernel.body) if isinstance(s, Loop) and s.kind == VECTOR]
+    found = [row_store(loop, roles) for loop in loops]
+    return not pairs_rows(kernel) and all(store in found for store in stores)
