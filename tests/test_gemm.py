@@ -202,3 +202,26 @@ def test_what_is_left_to_blas(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_ours((20, 10000, 50), True)
     assert gemm.plan_product(np.dtype("f4"), (256, 64, 256), 32, (True, False)) is None
     assert gemm.plan_product(np.dtype("f4"), (784, 512, 256), 1, (True, False)) is not None
+    monkeypatch.setattr(compilation, "vector_bytes", lambda: 32)
+    assert is_ours((16, 10000, 50), True)
+    assert not is_ours((16, 10000, 50), True, 1, "f8")
+    assert is_ours((16, 50, 10000), False, 1, "f8")
+    assert is_ours((64, 50, 10000), False)
+    assert is_ours((256, 512, 784), False)
+    assert is_ours((32, 512, 128), False)
+    assert not is_ours((16, 512, 1280), False)
+    assert is_ours((256, 256, 256), False)
+    assert is_ours((256, 256, 64), True, 32)
+    assert is_ours((256, 64, 256), False, 32, "f8")
+    assert not is_ours((128, 128, 60), True)
+    assert not is_ours((1024, 1024, 1024), True)
+    assert is_ours((256, 10, 512), False)
+    assert is_ours((256, 8, 784), False, 1, "f8")
+    assert not is_ours((256, 8, 512), False, 1, "f8")
+    assert not is_ours((256, 8, 784), False)
+    assert not is_ours((1024, 10, 1024), False)
+    assert not is_ours((512, 24, 784), False)
+    assert gemm.plan_product(np.dtype("f4"), (512, 10, 256), 1, (True, False)) is not None
+    assert gemm.plan_product(np.dtype("f4"), (512, 10, 512), 1, (True, False)) is None
+    monkeypatch.setattr(compilation, "vector_bytes", lambda: 16)
+    assert not is_ours((256, 256, 64), True, 32)
