@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from jitgrad.compiler import llvmir as ir
-from jitgrad.compiler.emission.registers import DT_INT64, INT32, INT64, Register
-from jitgrad.compiler.emission.scalar_values import call_intrinsic, cast, type_suffix
+from jitgrad.compiler.emission.registers import INT32, INT64, Register
+from jitgrad.compiler.emission.scalar_values import call_intrinsic, type_suffix
 from jitgrad.compiler.emission.sums import SumEmitter
 from jitgrad.compiler.loopir.nests import Keep
 from jitgrad.compiler.vecmath.lanes import declare
@@ -23,18 +23,19 @@ class KeepEmitter(SumEmitter):
         mask = self._mask(self._inside_chunk(keep))
         assert mask is not None
         count = b.load(cell, typ=INT64)
-        values = [self._lanes_to_keep(keep, number) for number in range(len(keep.buffers))]
+        bits = b.bitcast(mask, ir.IntType(self.lanes))
         if b.module.has_avx512:
-            for buffer, value in zip(keep.buffers, values, strict=True):
-                b.store(self._compressed(value, mask), self._address(buffer, count), align=INT32.width // 8)
-            number = call_intrinsic(b, "ctpop", [b.bitcast(mask, ir.IntType(self.lanes))])
-            count = b.add(count, b.zext(number, INT64))
+            for buffer, name in zip(keep.buffers, keep.values, strict=True):
+                kept = self._compressed(self._narrowed_lanes(name), mask)
+                b.store(kept, self._address(buffer, count), align=INT32.width // 8)
+            count = b.add(count, b.zext(call_intrinsic(b, "ctpop", [bits]), INT64))
         else:
+            wide = b.zext(bits, INT64)
             for lane in range(self.lanes):
-                at = ir.Constant(INT32, lane)
-                for buffer, value in zip(keep.buffers, values, strict=True):
-                    b.store(b.extract_element(value, at), self._address(buffer, count), align=INT32.width // 8)
-                count = b.add(count, b.zext(b.extract_element(mask, at), INT64))
+                for buffer, name in zip(keep.buffers, keep.values, strict=True):
+                    b.store(self._lane(name, lane), self._address(buffer, count), align=INT32.width // 8)
+                is_kept = b.and_(b.lshr(wide, ir.Constant(INT64, lane)), ir.Constant(INT64, 1))
+                count = b.add(count, is_kept)
         b.store(count, cell)
 
     def _inside_chunk(self, keep: Keep) -> Register | None:
@@ -49,10 +50,17 @@ class KeepEmitter(SumEmitter):
             own = b.and_(own, inside.value if inside.lanes else self._splat(inside.value, self.lanes))
         return Register(own, np.dtype(bool), self.lanes)
 
-    def _lanes_to_keep(self, keep: Keep, number: int) -> ir.Value:
-        value, (_, buffer) = self._argument(keep.values[number], self.lanes).value, self.buffers[keep.buffers[number]]
-        narrowed: ir.Value = cast(self.builder, value, DT_INT64, buffer.dtype, self.lanes)
-        return narrowed
+    def _narrowed_lanes(self, name: str) -> ir.Value:
+        """The numbers of a loop in all lanes, as elements of a list."""
+        return self.builder.trunc(self._argument(name, self.lanes).value, ir.VectorType(INT32, self.lanes))
+
+    def _lane(self, name: str, lane: int) -> ir.Value:
+        """The number of a loop in one lane."""
+        assert self.vector is not None
+        b = self.builder
+        is_along = name == self.vector.var
+        number = b.add(self.vector.base, ir.Constant(INT64, lane)) if is_along else self._register(name).value
+        return b.trunc(number, INT32)
 
     def _compressed(self, value: ir.Value, mask: ir.Value) -> ir.Value:
         """The lanes of the mask, side by side."""
