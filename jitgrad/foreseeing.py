@@ -4,7 +4,9 @@ A function is called for each new shape, for what it does may depend on shapes. 
 is told no extent (constancy.py); then only code of this package sees extents, which compares them, and makes numbers of
 them by counting elements. What it does with them is tried: the function is traced for small extents that are primes,
 and for large ones, far apart, that many numbers divide. It must make the same operations each time, with numbers of
-constants that are the same, or products of extents, less one or two, or one over that. From then on, as long as nothing
+constants that are the same, or products of extents, less a few, or one over that. Extents that no argument has, as
+those of slices, must be sums or products of those of arguments in the same way. Where a function knows some extents, as
+the widths of its weights, those that have been the same so far stay in all trials. From then on, as long as nothing
 that the code reaches has changed, a further trace is the model's with other extents and numbers, and its operations are
 made when somebody looks. That holds for the order of extents, from the least to the largest, in which it was tried;
 code of this package that chooses by more than the order says so (`told_shape`). With ``verify`` the function is called
@@ -164,6 +166,8 @@ class _Known(NamedTuple):
         """The extents with those that are derived; UnlikeError where nothing is known of such."""
         if any(extents[n] != n for n in self.fixed):
             raise UnlikeError
+        if not self.ranges:
+            return extents
         found = dict(extents)
         for n, (least, most) in self.ranges.items():
             if not least <= extents[n] <= most:
