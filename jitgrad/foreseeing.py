@@ -34,8 +34,8 @@ from jitgrad.errors import CompileError
 from jitgrad.following import Follower, Place, PromisedTensors
 from jitgrad.forking import wait_for_when_forking
 from jitgrad.graph import Operation
+from jitgrad.outlook import Outlook
 from jitgrad.records import NamedTuple
-from jitgrad.running import Outlook
 from jitgrad.sources import Source, user_source
 from jitgrad.spec import TensorSpec
 from jitgrad.trace import LeafKey, Results, Static, Trace, Traced, weak_types

@@ -4,7 +4,6 @@ functions share it.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import threading
@@ -19,8 +18,6 @@ from jitgrad import recording
 from jitgrad.collecting import collection_paused
 from jitgrad.compiler.driver.pools import outputs
 from jitgrad.compiler.freezing.beside import Bound, plan_beside
-from jitgrad.compiler.freezing.foretelling import CountedNumbers, Foretold
-from jitgrad.compiler.likeness import UnlikeError
 from jitgrad.compiler.machine.firsts import first_calls
 from jitgrad.config import config
 from jitgrad.executable import Executable, executable_beside, executable_foretold, make_executable
@@ -31,6 +28,7 @@ from jitgrad.inlining import inlined
 from jitgrad.interpreter import interpret, listed, run_operation
 from jitgrad.nonfinite import run_checked
 from jitgrad.opdef import Control
+from jitgrad.outlook import Outlook
 from jitgrad.program import Program, is_dynamic, is_fed, needed_operations, slice_graph
 from jitgrad.progress import watched
 from jitgrad.records import NamedTuple, dataclass
@@ -161,31 +159,6 @@ def _keep(table: dict[Any, Any], key: Any, value: Any) -> None:
     table[key] = value
     while len(table) > max_shapes:
         del table[next(iter(table))]
-
-
-class Outlook:
-    """What a function does for other shapes, where that is known: ``numbers`` gives the numbers of constants that
-    follow from extents, by operation, as `CountedNumbers`; and how its programs are bound, once one was.
-    """
-
-    def __init__(self, numbers: CountedNumbers) -> None:
-        self.numbers = numbers
-        self.foretold: Foretold | None = None
-
-    def tell(self, known: Executable, numbers: Sequence[int]) -> Foretold | None:
-        """How programs like that of an executable, whose instructions are operations of these numbers, are bound."""
-        likeness = known.bound.likeness
-        if self.foretold is None and likeness is not None:
-            with contextlib.suppress(UnlikeError, KeyError):
-                self.foretold = Foretold(likeness, partial(_by_instruction, self.numbers, numbers))
-        return self.foretold
-
-
-def _by_instruction(
-    counted: CountedNumbers, numbers: Sequence[int], extents: Mapping[int, Any]
-) -> Mapping[int, Any]:  # fmt: skip
-    found = counted(extents)
-    return {k: found[n] for k, n in enumerate(numbers) if n in found}
 
 
 class Followed(Protocol):

@@ -37,6 +37,7 @@ LAYERS = (
     ("sparse",),
     ("compiler",),
     ("executable", "following"),
+    ("outlook",),
     (
         "batching",
         "batching_rules",
