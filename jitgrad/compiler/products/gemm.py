@@ -51,7 +51,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler.products.gemm_code import scratch_bytes, width
+from jitgrad.compiler.products.gemm_code import WIDTH, scratch_bytes
 from jitgrad.compiler.products.gemm_tiles import TALL, narrow
 from jitgrad.compiler.products.registers import Numbers, kinds
 from jitgrad.compiler.products.short_steps import MOST_SHORT, SUMS
@@ -128,7 +128,7 @@ def plan_product(
         pieces = min(_MOST_CELLS, max(_CELLS_OF_A_PROCESSOR * (os.cpu_count() or 1), m * n * k // _LARGE_CELL))
         rows, columns = _tile(m, n, -(-pieces // batch), transposed, kind)
         cells = batch * -(-m // rows) * -(-n // columns)
-        return GemmPlan(rows, columns, 1, k, cells, scratch_bytes(kind, columns), batch)
+        return GemmPlan(rows, columns, 1, k, cells, scratch_bytes(kind, columns, transposed[0]), batch)
     if batch > 1 or not _is_long_sum(sizes):
         return None
     most = max(1, m * n * k * dtype.itemsize // 4 // _CELL)
@@ -136,7 +136,7 @@ def plan_product(
     parts, depth = _parts(k, min(_MOST_PARTS, most) // tiles)
     rows, columns = _tile(m, n, -(-min(_MOST_CELLS, most) // parts), transposed, kind)
     cells = -(-m // rows) * -(-n // columns) * parts
-    return GemmPlan(rows, columns, parts, depth, cells, scratch_bytes(kind, columns))
+    return GemmPlan(rows, columns, parts, depth, cells, scratch_bytes(kind, columns, transposed[0]))
 
 
 def _short_form(dtype: np.dtype[Any], sizes: tuple[int, int, int], transposed: tuple[bool, bool]) -> str | None:
@@ -212,7 +212,7 @@ def _tile(m: int, n: int, pieces: int, transposed: tuple[bool, bool], kind: Numb
         columns = _side(n, across, kind.columns)
         rows = _side(m, min(-(-pieces // -(-n // columns)), max(1, m // _LEAST_ROWS)), TALL)
         missing = max(0, pieces - (-(-n // columns) * -(-m // rows)))
-        packing = _COSTS[transposed[0]] / min(columns, width(kind)) + _COSTS[transposed[1]] / rows
+        packing = _COSTS[transposed[0]] / min(columns, WIDTH) + _COSTS[transposed[1]] / rows
         cuts.append((missing, packing, rows, columns))
     return min(cuts)[2:]
 

@@ -29,16 +29,16 @@ from jitgrad.compiler.products.gemm_tiles import LOW, TALL, narrow
 from jitgrad.compiler.products.product_code import tile_names
 from jitgrad.compiler.products.registers import Numbers, at_ir, declarations_ir, loop_ir, min_ir
 
-
-def width(kind: Numbers) -> int:
-    """The columns of B that are packed at a time: with the depth of a part, what the second cache holds with ease."""
-    return 512 if kind.registers == 32 else 256
+WIDTH = 256
+"""The columns of B that are packed at a time: with the depth of a part, what the second cache holds with ease."""
 
 
-def scratch_bytes(kind: Numbers, columns: int) -> int:
-    """What a thread needs for tiles of so many columns: panels of A, a tile of C, and the packed part of B."""
-    packed = min(width(kind), -(-columns // kind.columns) * kind.columns) * kind.depth
-    return kind.size * (GROUP * kind.row + TALL * kind.columns + packed)
+def scratch_bytes(kind: Numbers, columns: int, is_turned: bool) -> int:
+    """What a thread needs for tiles of so many columns: the packed part of B, a tile of C, and a panel of A, or as many
+    as are turned at a time.
+    """
+    packed = min(WIDTH, -(-columns // kind.columns) * kind.columns) * kind.depth
+    return kind.size * (packed + TALL * kind.columns + (GROUP if is_turned else TALL) * kind.row)
 
 
 def multiply_ir(kind: Numbers) -> str:
@@ -151,7 +151,7 @@ packed_a:
       ptr %c_at, i64 %ldc, ptr %ahead, i64 %lda, i64 %asked)"""
     block = f"""
   %n_left = sub i64 %n, %j
-{min_ir("width", "%n_left", str(width(kind)))}
+{min_ir("width", "%n_left", str(WIDTH))}
   br i1 %tb, label %b_turned, label %b_straight
 b_turned:
   %b_down = mul i64 %j, %ldb
@@ -172,12 +172,13 @@ packed_b:
 {min_ir("depth", "%k_left", "%even")}
   %is_first = icmp eq i64 %p, 0
   %new = and i1 %fresh, %is_first
-{loop_ir("j", "%n", str(width(kind)), block)}"""
+{loop_ir("j", "%n", str(WIDTH), block)}"""
     return f"""
 define internal void @multiply_{kind.type}(i1 %ta, i1 %tb, i64 %m, i64 %n, i64 %k, ptr %a, i64 %lda, ptr %b,
-      i64 %ldb, i1 %fresh, ptr %c, i64 %ldc, ptr %panel) noinline #0 {{
-{at_ir("tile", kind, "%panel", str(GROUP * kind.row))}
-{at_ir("packed", kind, "%tile", str(TALL * kind.columns))}
+      i64 %ldb, i1 %fresh, ptr %c, i64 %ldc, ptr %tile) noinline #0 {{
+{at_ir("panel", kind, "%tile", str(TALL * kind.columns))}
+  %rows_packed = select i1 %ta, i64 {GROUP * kind.row}, i64 {TALL * kind.row}
+{at_ir("packed", kind, "%panel", "%rows_packed")}
   %asked = select i1 %ta, i64 0, i64 {TALL}
   %k_last = sub i64 %k, 1
   %more_parts = udiv i64 %k_last, {kind.depth}
