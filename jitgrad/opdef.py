@@ -270,8 +270,3 @@ def definitions() -> Iterator[OpDef]:
 def _load_all() -> None:
     for module in _LATER:
         import_module(f"jitgrad.{module}")
-
-
-def unknown_specs(specs: Sequence[TensorSpec]) -> bool:
-    """Whether some extent is missing."""
-    return any(not spec.is_known for spec in specs)

@@ -133,6 +133,35 @@ def test_batches(m: int, n: int, k: int) -> None:
 
 
 @needs_registers
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (7, 33, 5), (97, 65, 321), (6, 129, 193), (100, 257, 40)])
+def test_nothing_else_is_read_or_written(dtype: str, m: int, n: int, k: int) -> None:
+    """NaN between the rows of operands and around them; marks behind what a product and its workers have."""
+    rng, threads = np.random.default_rng(6), 2
+    for ta, tb in itertools.product((False, True), (False, True)):
+        plan = gemm.plan_product(np.dtype(dtype), (m, n, k), 2, (ta, tb))
+        assert plan is not None
+        operands, arrays, factors = [], [], []
+        for slot, (rows, columns, is_turned) in enumerate(((m, k, ta), (k, n, tb))):
+            high, wide = (columns, rows) if is_turned else (rows, columns)
+            room = np.full((2, high + 1, wide + 5), np.nan, dtype)
+            given = room[:, :high, 3 : 3 + wide] = rng.standard_normal((2, high, wide))
+            operands.append(Operand(slot, wide + 5, ((high + 1) * (wide + 5),), is_turned, 3))
+            arrays.append(room)
+            factors.append(np.swapaxes(given, 1, 2) if is_turned else given)
+        c, scratch = np.full(2 * m * n + 64, 7, dtype), np.full(plan.worker_bytes * threads + 128, 255, np.uint8)
+        aligned = scratch[-scratch.ctypes.data % 64 :]
+        a, b = operands
+        steps = product_steps(c.dtype, (m, n, k), plan, (a, b, Operand(2, n, (m * n,))), 3, 2)
+        call = Call([*arrays, c, aligned], [(s.address, s.block, s.extent, s.nchunks) for s in steps])
+        runtime().run_steps(*call.arguments, 0, threads, 0)
+        bound = TOLERANCE[dtype] * (abs(factors[0]) @ abs(factors[1]))
+        assert (abs(c[: 2 * m * n].reshape(2, m, n) - factors[0] @ factors[1]) <= bound).all()
+        assert (c[2 * m * n :] == 7).all()
+        assert (aligned[plan.worker_bytes * threads :] == 255).all()
+
+
+@needs_registers
 def test_nan_and_infinity_reach_their_row_and_column_only() -> None:
     a, b = np.ones((130, 100)), np.ones((100, 90))
     a[129, 99], b[0, 89] = np.nan, np.inf
