@@ -41,6 +41,14 @@ def test_sums_and_functions_are_counted() -> None:
     assert tanh.divisions == x.size
 
 
+def test_updates_of_a_table_are_counted_once() -> None:
+    """Chunks share a scatter of long rows out; each update is added by one of them."""
+    rows = np.arange(300) * 7 % 200
+    gradient = jg.grad(lambda table, updates: np.sum(table[rows] * updates))
+    found = _counted(gradient, np.ones((200, 64), np.float32), np.ones((300, 64), np.float32))[4]
+    assert found == Operations(others=300 * 64)
+
+
 @pytest.mark.quick
 def test_the_longer_limit_is_named() -> None:
     rates = {"products": {"4": 1e9}, "divisions": {"4": 1e8}, "issued": {"4": 2e9}}

@@ -17,7 +17,7 @@ from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.scalar_emit import emit_op
 from jitgrad.compiler.emission.scalar_values import element_type
 from jitgrad.compiler.freezing.bind import BoundCluster
-from jitgrad.compiler.loopir.nests import Accumulator, Kernel, Let, Literal, Load, Loop, Statement, Update
+from jitgrad.compiler.loopir.nests import Accumulator, Keep, Kernel, Let, Literal, Load, Loop, Statement, Update
 from jitgrad.compiler.lowering.lower import CompiledCluster, Lowered
 from jitgrad.compiler.machine.compilation import has_avx512
 from jitgrad.executable import Executable
@@ -74,16 +74,16 @@ def _count(kernel: Kernel, numbers: Mapping[str, int]) -> dict[int, Operations]:
     dtypes: dict[str, DType] = {constant.name: constant.dtype for constant in kernel.constants}
     dtypes |= dict.fromkeys(kernel.ints, np.dtype(np.int64))
     total: dict[int, Operations] = {}
-    for statement, times in _repeated(kernel.body, numbers, 1, dtypes):
+    for statement, times in _repeated(kernel.body, dict(numbers), 1, dtypes):
         for size, found in _operations_of(statement, dtypes).items():
             total[size] = total.get(size, Operations()) + found.times(times)
     return total
 
 
 def _repeated(
-    body: Sequence[Statement], numbers: Mapping[str, int], times: int, dtypes: dict[str, DType]
+    body: Sequence[Statement], numbers: dict[str, int], times: int, dtypes: dict[str, DType]
 ) -> Iterator[tuple[Statement, int]]:
-    """All statements and how often they run; the dtypes of names are noted on the way."""
+    """All statements and how often they run; dtypes of names are noted on the way, and numbers that loops run to."""
     for statement in body:
         if isinstance(statement, Loop):
             dtypes[statement.var] = np.dtype(np.int64)
@@ -92,7 +92,25 @@ def _repeated(
         else:
             if isinstance(statement, Load | Let | Accumulator):
                 dtypes[statement.name] = statement.dtype
+            if isinstance(statement, Let) and (number := _number(statement, numbers)) is not None:
+                numbers[statement.name] = number
+            if isinstance(statement, Keep):
+                numbers[statement.count] = times  # each is kept by one chunk
             yield statement, times
+
+
+def _number(made: Let, numbers: Mapping[str, int]) -> int | None:
+    """The number that a kernel computes for the extent of a loop, or the most that it can be; None for all else."""
+    if made.dtype != np.int64:
+        return None
+    given = [int(arg.value) if isinstance(arg, Literal) else numbers.get(arg) for arg in made.args]
+    known = [number for number in given if number is not None]
+    match made.op:
+        case "minimum" if known:
+            return min(known)
+        case "add" | "subtract" | "multiply" | "right_shift" if len(known) == len(given):
+            return int(getattr(np, made.op)(*known))
+    return None
 
 
 def _operations_of(statement: Statement, dtypes: Mapping[str, DType]) -> dict[int, Operations]:
