@@ -494,12 +494,15 @@ def _is_copied(params: Mapping[str, Any], compared: Params | None) -> bool:
 
 def _counts_starts(op: Operation) -> bool:
     """Whether a slice in a gradient may start and stop at sums of extents, which by accident are other extents of the
-    model, and as far apart. That of a slice has its ends, and those of joined arrays are all made, each beginning where
-    the one before ends, so that their shapes tell.
+    model, and as far apart. That of a slice has its ends, unless it takes steps: then what it has made room for ends
+    with the last of them. Those of joined arrays are all made, each beginning where the one before ends, so that their
+    shapes tell.
     """
     of = op.original_op
     is_known = of is not None and of.type in ("getslice", "unslice", "concatenate")
-    return not is_known and bool(large(op.params.get("start", ())))
+    has_steps = of is not None and any(abs(step) != 1 for step in of.params.get("step", ()))
+    bounds = (*(() if is_known else op.params.get("start", ())), *(op.params.get("stop", ()) if has_steps else ()))
+    return bool(large(bounds))
 
 
 def _check(predicted: Sequence[Operation], made: Sequence[Operation], has_lines: bool = True) -> None:

@@ -217,6 +217,21 @@ def test_sums_of_extents_that_are_others_by_accident() -> None:
             np.testing.assert_allclose(part, 3 * x**2, rtol=1e-12)
 
 
+@pytest.mark.parametrize("other", [330, 331, 332, 333])
+def test_ends_of_steps_that_are_extents_by_accident(other: int) -> None:
+    """Each third of 333 elements is put back in 331; that the model has an array as long says nothing."""
+
+    def loss(x: Any, y: Any) -> Any:
+        return np.sum(x[1::3] ** 2) + np.sum(y**2)
+
+    f = jg.compile(jg.grad(loss))
+    for n, m in ((333, other), (333, 184), (300, 507), (90, 200)):
+        x = np.linspace(1.0, 2.0, n)
+        expected = np.zeros(n)
+        expected[1::3] = 2 * x[1::3]
+        np.testing.assert_array_equal(f(x, np.ones(m)), expected)
+
+
 # -- what is not made --------------------------------------------------------------------------------------------------
 
 
