@@ -32,7 +32,7 @@ from jitgrad.compiler.emission.memory import CACHE_LINE
 from jitgrad.compiler.emission.registers import BOOL, DT_INT64, INT32, INT64, POINTER, Register, VectorLoop
 from jitgrad.compiler.emission.rows import SECOND, pair_rows, pairs_rows, takes_pairs
 from jitgrad.compiler.emission.scalar_values import constant, element_type
-from jitgrad.compiler.emission.segments import SegmentEmitter
+from jitgrad.compiler.emission.segments import SegmentEmitter, compares
 from jitgrad.compiler.loopir.nests import (
     OWN,
     PARALLEL,
@@ -302,7 +302,7 @@ class _KernelEmitter(SegmentEmitter):
             self._close_sums(loop, [[sums]])
             return
         points = self._turning_points(loop)
-        if points or (self.is_parallel and not self.is_quick):
+        if points or (self.is_parallel and not self.is_quick and not compares(loop)):
             points += self._line_start(loop, start, stop, bool(points))
         emit = self._registers_in_turn if self.is_quick and len(loop.body) > SOME else self._wide_vectors
         emit(loop, lambda part: self._segments(start, stop, points, part) if points else part(start, stop, None))

@@ -105,6 +105,11 @@ class SegmentEmitter(LaneEmitter):
         return all(name in self.registers and not self.registers[name].lanes for name in names)
 
 
+def compares(loop: Loop) -> bool:
+    """Whether the body asks where its variable stands; only at turning points may such a loop be cut."""
+    return any(True for _ in _comparisons(loop))
+
+
 def _limits(lo: str | None, hi: str | None) -> Iterator[tuple[str, str]]:
     yield from ((op, limit) for op, limit in (("greater_equal", lo), ("less", hi)) if limit is not None)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jitgrad.compiler.emission.memory import row_store
 from jitgrad.compiler.emission.rows import pairs_rows
+from jitgrad.compiler.emission.segments import compares
 from jitgrad.compiler.loopir.nests import PARALLEL_VECTOR, VECTOR, Kernel, Loop, Store, statements
 
 
@@ -19,5 +20,5 @@ def finds_lines(kernel: Kernel) -> bool:
     roles = {b.name: b.role for b in kernel.buffers}
     stores = [s for s in statements(kernel.body) if isinstance(s, Store) and roles[s.buffer] == "out"]
     loops = [s for s in statements(kernel.body) if isinstance(s, Loop) and s.kind == VECTOR]
-    found = [row_store(loop, roles) for loop in loops]
+    found = [row_store(loop, roles) for loop in loops if not compares(loop)]
     return not pairs_rows(kernel) and all(store in found for store in stores)
