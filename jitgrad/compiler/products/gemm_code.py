@@ -16,10 +16,11 @@ turned by shuffles of whole registers. While tiles are made, rows of the next pa
 each tile in C when it begins: it is written once its sum is complete, so nothing waits for what was there. Packing
 takes 3 to 8 % of the time where B has 500 rows of A to meet, and 7 % for a transposed A.
 
-GFLOP/s of one core of Intel's with AVX-512 and a peak of 216, before this scheme and now, m x n x k:
+GFLOP/s of one core of Intel's with AVX-512 and a peak of 216, before this scheme and now, m x n x k, in hours of their
+own:
 
-    512 x 512 x 1024         150 and 173        392 x 512 x 1024, A T    138 and 171
-    512 x 512 x 1024, B T    144 and 168        128 x 256 x 784          152 and 166
+    512 x 512 x 1024         148 and 167        392 x 512 x 1024, A T    138 and 161
+    512 x 512 x 1024, B T    143 and 160        128 x 256 x 784          153 and 160
 """
 
 from __future__ import annotations
