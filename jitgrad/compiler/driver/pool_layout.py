@@ -4,6 +4,15 @@ from __future__ import annotations
 
 MAX_WORKERS = 64
 STEP_WORDS = 8
+STEP_FIELDS = """\
+  %function = load ptr, ptr %record
+  %p1 = getelementptr i64, ptr %record, i64 1
+  %block = load ptr, ptr %p1
+  %p2 = getelementptr i64, ptr %record, i64 2
+  %extent = load i64, ptr %p2
+  %p3 = getelementptr i64, ptr %record, i64 3
+  %n = load i64, ptr %p3"""
+"""Loads what a step's record says in its first words; STEP_WORDS is how many it has."""
 PROCESSOR_WORDS = 16
 """A set of processors is that many words of 64 bits."""
 

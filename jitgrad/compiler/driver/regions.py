@@ -5,7 +5,7 @@ after a step, a body run once, the question whether a signal has come. The loops
 from __future__ import annotations
 
 from jitgrad.compiler.driver.loop_layout import BLOCK, REGION
-from jitgrad.compiler.driver.pool_layout import STEP_WORDS
+from jitgrad.compiler.driver.pool_layout import STEP_FIELDS, STEP_WORDS
 
 
 def regions_ir() -> str:
@@ -26,13 +26,7 @@ def word_list(name: str) -> str:
 
 RUN_RECORD = f"""\
   %record = getelementptr [{STEP_WORDS} x i64], ptr %steps, i64 %k
-  %function = load ptr, ptr %record
-  %p1 = getelementptr i64, ptr %record, i64 1
-  %block = load ptr, ptr %p1
-  %p2 = getelementptr i64, ptr %record, i64 2
-  %extent = load i64, ptr %p2
-  %p3 = getelementptr i64, ptr %record, i64 3
-  %n = load i64, ptr %p3
+{STEP_FIELDS}
   %one = icmp slt i64 %n, 2
   br i1 %one, label %direct, label %chunks
 direct:

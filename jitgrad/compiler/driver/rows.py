@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from jitgrad.compiler.driver.loop_layout import INTERRUPT_STATUS, REGION
 from jitgrad.compiler.driver.loops import begun, note
-from jitgrad.compiler.driver.pool_layout import STEP_WORDS
+from jitgrad.compiler.driver.pool_layout import STEP_FIELDS, STEP_WORDS
 from jitgrad.compiler.driver.regions import word, word_list
 
 
@@ -113,13 +113,7 @@ head:
   br i1 %more, label %step, label %done
 step:
   %record = getelementptr [{STEP_WORDS} x i64], ptr %steps, i64 %k
-  %function = load ptr, ptr %record
-  %p1 = getelementptr i64, ptr %record, i64 1
-  %block = load ptr, ptr %p1
-  %p2 = getelementptr i64, ptr %record, i64 2
-  %extent = load i64, ptr %p2
-  %p3 = getelementptr i64, ptr %record, i64 3
-  %n = load i64, ptr %p3
+{STEP_FIELDS}
   call void @run_chunk(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i64 %chunk, i64 %worker)
   %k1 = add i64 %k, 1
   br label %head

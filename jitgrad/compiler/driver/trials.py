@@ -16,6 +16,8 @@ may spoil a trial, never a result.
 
 from __future__ import annotations
 
+from jitgrad.compiler.driver.pool_layout import STEP_FIELDS
+
 PAST, THROUGH, TRIED, WHOLE_LINES = 0, -1, -2, -3
 """The word that kernels read: 0 where stores go past the caches; with -2 and -3 chunks are cut as with 0."""
 
@@ -29,13 +31,7 @@ define internal void @run_tried(ptr %record, ptr %table, i32 %limit) #0 {{
 entry:
   %begun = alloca i64
   %ended = alloca i64
-  %function = load ptr, ptr %record
-  %p1 = getelementptr i64, ptr %record, i64 1
-  %block = load ptr, ptr %p1
-  %p2 = getelementptr i64, ptr %record, i64 2
-  %extent = load i64, ptr %p2
-  %p3 = getelementptr i64, ptr %record, i64 3
-  %n = load i64, ptr %p3
+{STEP_FIELDS}
   %p4 = getelementptr i64, ptr %record, i64 4
   %far = load i64, ptr %p4
   %word = getelementptr i8, ptr %block, i64 %far
