@@ -367,7 +367,7 @@ _rules: dict[type, Rule] = {
     Library: _library,
 }
 # Interpreted ops that work along an axis.
-_ALONG_AXIS = frozenset(("sort", "argsort", "linear_recurrence"))
+_ALONG_AXIS = frozenset(("sort", "argsort"))
 
 
 def rule_for(op: Operation) -> Rule | None:

@@ -99,7 +99,11 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Running combination along params["axis"]: cumsum ("add"), cumprod ("multiply"), "maximum"."""
+    """Running combination along params["axis"]: cumsum ("add"), cumprod ("multiply"), "maximum".
+
+    "recurrence" has two inputs, terms and factors: the first result is the first term, each other one a term plus a
+    factor times the result before.
+    """
 
     combine: str
 

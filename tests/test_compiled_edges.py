@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
+from jitgrad.operators import call
 from jitgrad.testing import assert_close, assert_same_results
 
 X = np.arange(3.0)
@@ -254,6 +255,24 @@ def test_negative_zeros_keep_their_sign(name: str) -> None:
     found, expected = jg.compile(zeros[name])(x), zeros[name](x)
     np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
     assert (found == expected).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((50,), 0), ((33, 17), 0), ((7, 33), 1), ((5, 6, 7), 1), ((4, 1), 1), ((0,), 0)]
+)
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_a_recurrence_is_a_kernel_with_the_interpreters_bits_that_reads_no_first_factor(
+    shape: tuple[int, ...], axis: int, dtype: str
+) -> None:
+    rng = np.random.default_rng(0)
+    x, factor = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
+    np.moveaxis(factor, axis, 0)[:1] = np.nan
+    x.flat[:1] = -0.0
+    run = jg.compile(lambda x, factor: call("linear_recurrence", x, factor, axis))
+    found, expected = run(x, factor), run.interpret(x, factor)
+    assert found.tobytes() == expected.tobytes()
+    assert not np.isnan(found).any()
+    assert "interpreter" not in str(run.explain(x, factor))
 
 
 unsigned: dict[str, Fn] = {

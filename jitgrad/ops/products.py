@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.graph import Tensor, apply_one
-from jitgrad.opdef import Interpreted, define
+from jitgrad.opdef import Scan, define
 from jitgrad.operators import call, function
 from jitgrad.ops.accumulation import cumulative, define_cumulative, from_neutral
 from jitgrad.ops.axes import Axes, axes_of, axis_of, define_reduction, masked, narrowed, spread, sum_dtype, widened
@@ -95,7 +95,7 @@ recurrence_op = define(
     infer=lambda specs, params: (TensorSpec(same_shape(specs), specs[0].dtype),),
     impl=_recur,
     vjp=_recurrence_vjp,
-    kind=Interpreted("a linear recurrence has no loop form"),
+    kind=Scan("recurrence"),
     infers_partial=True,
 )
 
@@ -112,7 +112,7 @@ def _cumprod_vjp(g: Tensor, out: Tensor, x: Tensor, *, axis: int) -> Any:
     """Sum over ``k >= i`` of ``g[k]`` times the product up to k without ``x[i]``: those before i, those
     between.
     """
-    return _product_before(x, axis) * _recurrence_back(g, x, axis)
+    return _shifted(out, axis, 1) * _recurrence_back(g, x, axis)
 
 
 cumprod_op = define_cumulative("cumprod", np.cumprod, "multiply", _cumprod_vjp)

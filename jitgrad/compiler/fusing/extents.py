@@ -75,7 +75,7 @@ def equal_dims(program: Program, ins: Instruction) -> Iterator[tuple[Dim, Dim]]:
     """Pairs of dimensions that an instruction makes equal."""
     out = ins.outputs[0]
     match ins.op.kind:
-        case Elementwise():
+        case Elementwise() | Scan():
             for x in ins.inputs:
                 for d in range(len(program.specs[out].known_shape)):
                     yield (x, d), (out, d)
@@ -87,9 +87,6 @@ def equal_dims(program: Program, ins: Instruction) -> Iterator[tuple[Dim, Dim]]:
                         yield from _through_map(program, x, v, index_map)
         case Reduce():
             yield from _kept(program, ins.inputs[0], out, ins)
-        case Scan():
-            for d in range(len(program.specs[out].known_shape)):
-                yield (ins.inputs[0], d), (out, d)
         case View():
             yield from _through_view(program, ins.inputs[0], out)
         case Contract():

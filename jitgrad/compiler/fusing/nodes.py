@@ -298,7 +298,7 @@ class _Builder:
         shape, classes = self.program.specs[x].known_shape, self.classes.of(x)
         axis = normalize_axis(ins.params["axis"], len(shape))
         return Node(
-            out, SCAN, "identity", (self.accesses.operand(x),), shape, classes, _sized(classes),
+            out, SCAN, "identity", self._operands(ins), shape, classes, _sized(classes),
             self.program.specs[out].dtype, (axis,), combine,
         )  # fmt: skip
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from jitgrad.compiler.fusing.groups import Group, Placed
 from jitgrad.compiler.fusing.looptree import LoopTree, TreeLoop, outermost_reduced
 from jitgrad.compiler.fusing.nodes import REDUCE, SCAN, Node
-from jitgrad.compiler.loopir.nests import Literal
+from jitgrad.compiler.loopir.nests import Argument, Let, Literal
 from jitgrad.spec import DType
+
+INT64 = np.dtype(np.int64)
+RECURRENCE = "recurrence"
 
 
 def inner_kept(placed: Placed) -> tuple[int, ...]:
@@ -37,12 +42,31 @@ def accumulating(group: Group, tree: LoopTree, loop: TreeLoop) -> list[Placed]:
 
 
 def initial_value(node: Node, operand_dtype: DType) -> Literal:
-    """What a reduction or a scan starts from; a running sum of -0.0 stays -0.0, a sum does not, as in NumPy."""
+    """What a reduction or a scan starts from; a running sum of -0.0 stays -0.0, a sum does not, as in NumPy.
+
+    A recurrence starts from -0.0, too, which its first step only adds.
+    """
     combine = node.combine
     dtype = operand_dtype if combine.startswith("arg") else node.dtype
-    if node.form == SCAN and combine == "add" and dtype.kind == "f":
+    if combine == RECURRENCE or (node.form == SCAN and combine == "add" and dtype.kind == "f"):
         return Literal(dtype.type(-0.0), dtype)
     return _identity_of(combine, dtype)
+
+
+def recurrence(
+    place: Argument, args: Sequence[Argument], before: str, names: Sequence[str], dtype: DType
+) -> tuple[Let, ...]:
+    """``term + factor * before``, as the last of ``names``; at place 0, where the factor is not read, it is 1.
+
+    So what the next step waits for is a product and a sum, and no choice.
+    """
+    (term, factor), (is_first, used, scaled, after) = args, names
+    return (
+        Let(is_first, np.dtype(np.bool_), "equal", (place, Literal(np.int64(0), INT64))),
+        Let(used, dtype, "where", (is_first, Literal(dtype.type(1), dtype), factor)),
+        Let(scaled, dtype, "multiply", (used, before)),
+        Let(after, dtype, "add", (term, scaled)),
+    )
 
 
 def _identity_of(combine: str, dtype: DType) -> Literal:

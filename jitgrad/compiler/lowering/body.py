@@ -32,7 +32,14 @@ from jitgrad.compiler.loopir.nests import (
     Update,
 )  # fmt: skip
 from jitgrad.compiler.loopir.quantities import Quantity, product
-from jitgrad.compiler.lowering.accumulate import accumulating, initial_value, inner_kept, register_axis
+from jitgrad.compiler.lowering.accumulate import (
+    RECURRENCE,
+    accumulating,
+    initial_value,
+    inner_kept,
+    recurrence,
+    register_axis,
+)
 from jitgrad.compiler.lowering.choices import Choice, bounds_along, find_choice
 from jitgrad.compiler.lowering.places import index_of
 from jitgrad.compiler.lowering.signature import Signature
@@ -136,7 +143,8 @@ class Lowering:
             if loop.axis == register_axis(placed):
                 name = f"acc{self.signature.fresh()}"
                 self.registers[node.value] = name
-                body.rest.append(Accumulator(name, init.dtype, node.combine, init))
+                combine = "replace" if node.combine == RECURRENCE else node.combine
+                body.rest.append(Accumulator(name, init.dtype, combine, init))
 
     def _row_axes(self, placed: Placed) -> tuple[int, ...]:
         """The axes of the memory in which a reduction accumulates: those kept inside and of loops it must outlive."""
@@ -233,6 +241,9 @@ class Lowering:
         if outermost_reduced(placed) is None:
             self.registers[node.value] = self._alone(node, value, body)
             return
+        if node.combine == RECURRENCE:
+            self.registers[node.value] = self._recur(placed, args, body)
+            return
         if register_axis(placed) is None:
             element = self._combine_row(placed, value, body)
             if node.form == SCAN:
@@ -246,6 +257,24 @@ class Lowering:
             name = self.name()
             body.rest.append(Let(name, node.dtype, "identity", (acc,)))
             self.registers[node.value] = name
+
+    def _recur(self, placed: Placed, args: tuple[Argument, ...], body: Body) -> str:
+        """A step of a recurrence, kept in its accumulator or in its row; gives the new element."""
+        node, (step,) = placed.node, placed.node.along
+        kept = self.registers.get(node.value)
+        index = self._row_index(self._row_axes(placed))
+        if kept is None:
+            before = self.name()
+            body.rest.append(Load(before, node.dtype, self._row_buffer(placed), index))
+        else:
+            before = kept
+        names = (self.name(), self.name(), self.name(), self.name())
+        body.rest += recurrence(self._loop_number(placed, step), args, before, names, node.dtype)
+        if kept is None:
+            body.rest.append(Store(self._row_buffer(placed), index, names[-1], node.dtype))
+        else:
+            body.rest.append(Update(kept, node.dtype, "replace", names[-1]))
+        return names[-1]
 
     def _alone(self, node: Node, value: Argument, body: Body) -> str:
         """A reduction over extents of 1 only: the value itself, or position 0."""
