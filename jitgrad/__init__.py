@@ -3,42 +3,45 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from jitgrad.aggregation import AggregationMethod
-from jitgrad.building import colocate_with, control_dependencies, device, name_scope
-from jitgrad.config import config, get_num_threads, set_num_threads
-from jitgrad.errors import (
-    CompileError,
-    DTypeError,
-    GradientError,
-    IndexingError,
-    JitgradError,
-    LeakedTracerError,
-    NonFiniteError,
-    ReadOnlyError,
-    ShapeError,
-    TracedValueError,
-    UnsupportedOpError,
-    UnwrittenError,
-)
-from jitgrad.graph import Graph, Operation, Tensor, default_graph
-from jitgrad.ops.creation import constant, placeholder
-from jitgrad.ops.slices import IndexedSlices
-from jitgrad.ops.state import Variable, group
-from jitgrad.registering import not_differentiable, register_gradient
-from jitgrad.scopes import jit_scope
-from jitgrad.sparse import gradients
-from jitgrad.transforms import (
-    compile,
-    grad,
-    hessian,
-    hvp,
-    jacfwd,
-    jacobian,
-    jacrev,
-    jvp,
-    value_and_grad,
-    vjp,
-)
+from jitgrad.collecting import collection_paused
+
+with collection_paused():  # modules are no garbage, and looking for some took a seventh of the import
+    from jitgrad.aggregation import AggregationMethod
+    from jitgrad.building import colocate_with, control_dependencies, device, name_scope
+    from jitgrad.config import config, get_num_threads, set_num_threads
+    from jitgrad.errors import (
+        CompileError,
+        DTypeError,
+        GradientError,
+        IndexingError,
+        JitgradError,
+        LeakedTracerError,
+        NonFiniteError,
+        ReadOnlyError,
+        ShapeError,
+        TracedValueError,
+        UnsupportedOpError,
+        UnwrittenError,
+    )
+    from jitgrad.graph import Graph, Operation, Tensor, default_graph
+    from jitgrad.ops.creation import constant, placeholder
+    from jitgrad.ops.slices import IndexedSlices
+    from jitgrad.ops.state import Variable, group
+    from jitgrad.registering import not_differentiable, register_gradient
+    from jitgrad.scopes import jit_scope
+    from jitgrad.sparse import gradients
+    from jitgrad.transforms import (
+        compile,
+        grad,
+        hessian,
+        hvp,
+        jacfwd,
+        jacobian,
+        jacrev,
+        jvp,
+        value_and_grad,
+        vjp,
+    )
 
 if TYPE_CHECKING:
     from jitgrad import nn as nn

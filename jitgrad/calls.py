@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jitgrad import conditions, pytree, recording
+from jitgrad.collecting import collection_paused
 from jitgrad.compiler.calling.entrance import is_coming
 from jitgrad.compiler.likeness import EXACT
 from jitgrad.compiler.machine.firsts import first_calls
@@ -112,12 +113,19 @@ class Calls:
             call = self._take_apart(args, kwargs)
             if call is None:
                 return self._inline(args, kwargs)
-            entry = self._entry(call)
-            if is_eager((args, kwargs)) or (local.tapes and entry.runner.reads_watched):
-                return self._eagerly(call, entry, args, kwargs)
-            results = entry.results.build(entry.runner.run(call.arrays))
-            self._note(call, args, kwargs, entry)
-            return results
+            if call.key in self._entries:
+                return self._run(call, args, kwargs)
+            with collection_paused():  # once for trace, plan and run: each would be followed by a look at all new
+                return self._run(call, args, kwargs)
+
+    def _run(self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The results of a call that was taken apart."""
+        entry = self._entry(call)
+        if is_eager((args, kwargs)) or (local.tapes and entry.runner.reads_watched):
+            return self._eagerly(call, entry, args, kwargs)
+        results = entry.results.build(entry.runner.run(call.arrays))
+        self._note(call, args, kwargs, entry)
+        return results
 
     def entries(self) -> list[Entry]:
         """All traced calls that are kept."""
