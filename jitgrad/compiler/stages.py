@@ -31,6 +31,7 @@ from jitgrad.compiler.fusing.groups import Group, Plan, Step
 from jitgrad.compiler.fusing.nodes import Convolution, Product, build_nodes
 from jitgrad.compiler.lifting import lift_constants
 from jitgrad.compiler.likeness import UnlikeError
+from jitgrad.compiler.long_axes import long_axes_last
 from jitgrad.compiler.loopir.nests import Kernel
 from jitgrad.compiler.lowering.lower import (
     CompiledCluster,
@@ -158,6 +159,10 @@ def _simplified(source: Program) -> tuple[Program, bool, bool]:
     """The program, whether elements of constants were read, and whether a rule has made a number of an extent."""
     with recording.span("simplify", source.name):
         program, fired, looked = simplify_and_watch(source)
+        moved = long_axes_last(program)
+        if moved is not program:
+            program, again, looked_again = simplify_and_watch(moved)
+            fired, looked = {**fired, **again}, looked or looked_again
         program = lift_constants(program)
     if config.verify:
         verify(program, "simplify")
