@@ -199,7 +199,7 @@ def test_fork_inside_a_guard() -> None:
 
 _FROM_SCIPY = """
 import sys
-from jitgrad.compiler.products import blas_library as library
+from jitgrad import blas_library as library
 library._in_numpy = lambda: None
 """
 
@@ -235,7 +235,7 @@ def test_the_library_is_numpys_own() -> None:
 import sys, numpy as np, jitgrad as jg
 x = np.linspace(0, 1, 5600).reshape(70, 80)
 np.testing.assert_array_equal(jg.compile(lambda x: x @ x.T)(x).shape, (70, 70))
-from jitgrad.compiler.products import blas_library as library
+from jitgrad import blas_library as library
 print("numpy" if library._in_numpy() else "other", "scipy" in sys.modules)
 """
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad import lapack
 from jitgrad.errors import ShapeError
 from jitgrad.graph import Tensor, apply, apply_one
 from jitgrad.opdef import Library, Params, Specs, define
@@ -71,10 +72,6 @@ def _solve_vjp(g: Tensor, out: Tensor, a: Tensor, b: Tensor) -> tuple[Any, Any]:
 solve_op = define("solve", infer=_infer_solve, impl=np.linalg.solve, vjp=_solve_vjp, kind=Library("solve"))
 
 
-def _triangular(a: Any, lower: bool) -> Any:
-    return np.tril(a) if lower else np.triu(a)
-
-
 def _solve_triangular_vjp(g: Tensor, out: Tensor, a: Tensor, b: Tensor, *, lower: bool) -> tuple[Any, Any]:
     gb = apply_one(solve_triangular_op, _turned(a), g, lower=not lower)
     return build("tril" if lower else "triu", -(gb @ _turned(out))), gb
@@ -83,7 +80,7 @@ def _solve_triangular_vjp(g: Tensor, out: Tensor, a: Tensor, b: Tensor, *, lower
 solve_triangular_op = define(
     "solve_triangular",
     infer=_infer_solve,
-    impl=lambda a, b, lower: np.linalg.solve(_triangular(a, lower), b),
+    impl=lapack.solve_triangular,
     vjp=_solve_triangular_vjp,
     kind=Library("solve_triangular"),
 )
@@ -175,6 +172,37 @@ def _real(name: str, a: Any) -> Tensor:
     return x
 
 
+# -- what compiled programs make of the ops above, for larger matrices -----------------------------------------
+
+
+def _infer_lu(specs: Specs, params: Params) -> Specs:
+    spec = _square(specs, params)[0]
+    shape = spec.known_shape
+    return TensorSpec(shape, lapack.DOUBLE[spec.dtype.char]), TensorSpec(shape[:-1], np.dtype(np.int64))
+
+
+def _infer_lu_det(specs: Specs, params: Params) -> Specs:
+    return (TensorSpec(specs[1].known_shape[:-1], params["dtype"]),)
+
+
+def _infer_lu_slogdet(specs: Specs, params: Params) -> Specs:
+    (spec,) = _infer_lu_det(specs, params)
+    return spec, TensorSpec(spec.shape, np.empty(0, spec.dtype).real.dtype)
+
+
+def _define_factored(name: str, infer: Callable[[Specs, Params], Specs], impl: Callable[..., Any]) -> None:
+    define(name, infer=infer, impl=impl, kind=Library(name))
+
+
+_define_factored("lu", _infer_lu, lapack.factor)
+_define_factored("lu_solve", lambda specs, params: (specs[2],), lapack.solve_factored)
+_define_factored(
+    "lu_inv", lambda specs, params: (TensorSpec(specs[0].shape, params["dtype"]),), lapack.inverse_of_factors
+)
+_define_factored("lu_det", _infer_lu_det, lapack.det_of_factors)
+_define_factored("lu_slogdet", _infer_lu_slogdet, lapack.slogdet_of_factors)
+
+
 # -- factorizations ------------------------------------------------------------------------------------------
 
 
@@ -195,7 +223,7 @@ def _cholesky_vjp(g: Tensor, out: Tensor, a: Tensor) -> Any:
 
 
 cholesky_op = define(
-    "cholesky", infer=_square, impl=np.linalg.cholesky, vjp=_cholesky_vjp, kind=Library("cholesky")
+    "cholesky", infer=_square, impl=lapack.cholesky, vjp=_cholesky_vjp, kind=Library("cholesky")
 )
 
 

@@ -42,9 +42,9 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad.blas_library import blas_address, get_threads_address, set_threads_address
 from jitgrad.compiler.machine import native
 from jitgrad.compiler.machine.cache import compile_cached
-from jitgrad.compiler.products.blas_library import blas_address, get_threads_address, set_threads_address
 from jitgrad.compiler.products.product_code import GUARD_STUBS, MATMUL_STUBS, RESET_STUB, Module
 from jitgrad.compiler.symbols import at_once, least, most
 from jitgrad.records import NamedTuple

@@ -7,7 +7,18 @@ import functools
 from jitgrad.compiler.bodies import branches, hoisting, numbers, settled, trips, windows
 from jitgrad.compiler.bodies import products as scan_products
 from jitgrad.compiler.rewriter import Rule
-from jitgrad.compiler.rules import algebra, convolutions, folding, gathers, logic, moves, products, signs, sums
+from jitgrad.compiler.rules import (
+    algebra,
+    convolutions,
+    folding,
+    gathers,
+    logic,
+    matrices,
+    moves,
+    products,
+    signs,
+    sums,
+)
 from jitgrad.opdef import Control, Elementwise, Interpreted, OpDef, Reduce, Scatter, Shaped, View
 
 BY_OP: dict[str, tuple[Rule, ...]] = {
@@ -71,6 +82,10 @@ BY_OP: dict[str, tuple[Rule, ...]] = {
     "matmul": (products.transposed_factor,),
     "convolve_windows": (convolutions.windows_as_products,),
     "convolve_filters": (convolutions.filters_as_products,),
+    "solve": (matrices.solve_by_factors,),
+    "inv": (matrices.inverse_by_factors,),
+    "det": (matrices.determinant_by_factors,),
+    "slogdet": (matrices.determinant_by_factors,),
     "take_along_axis": (gathers.gather_before_computing,),
 }
 

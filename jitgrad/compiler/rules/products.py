@@ -6,7 +6,8 @@ from jitgrad.compiler.rewriter import Rewriter
 from jitgrad.program import Instruction
 
 
-def _swaps_last_two(axes: tuple[int, ...]) -> bool:
+def swaps_last_two(axes: tuple[int, ...]) -> bool:
+    """Whether a transposition is that of matrices on the last two axes."""
     rank = len(axes)
     return rank >= 2 and tuple(axes) == (*range(rank - 2), rank - 1, rank - 2)
 
@@ -16,7 +17,7 @@ def transposed_factor(rw: Rewriter, ins: Instruction) -> Instruction | None:
     inputs, flags = list(ins.inputs), [ins.params["transpose_a"], ins.params["transpose_b"]]
     for place, v in enumerate(ins.inputs):
         inner = rw.producer(v, "transpose")
-        if inner is not None and _swaps_last_two(inner.params["axes"]):
+        if inner is not None and swaps_last_two(inner.params["axes"]):
             inputs[place], flags[place] = inner.inputs[0], not flags[place]
     if tuple(inputs) == ins.inputs:
         return None
@@ -26,7 +27,7 @@ def transposed_factor(rw: Rewriter, ins: Instruction) -> Instruction | None:
 def transposed_product(rw: Rewriter, ins: Instruction) -> Instruction | None:
     """(a b)ᵀ = bᵀ aᵀ, when the product is not needed itself"""
     product = rw.producer(ins.inputs[0], "matmul")
-    if product is None or not rw.is_read_once(ins.inputs[0]) or not _swaps_last_two(ins.params["axes"]):
+    if product is None or not rw.is_read_once(ins.inputs[0]) or not swaps_last_two(ins.params["axes"]):
         return None
     (a, b), params = product.inputs, product.params
     flags = {"transpose_a": not params["transpose_b"], "transpose_b": not params["transpose_a"]}

@@ -1,8 +1,8 @@
-"""Where the functions of BLAS lie in this process; what is done with them is decided elsewhere.
+"""Where the functions of BLAS and LAPACK lie in this process; what is done with them is decided elsewhere.
 
 NumPy has loaded a BLAS library already, mostly OpenBLAS: looking up a function in it takes 0.1 ms, and the products are
-those of the interpreter to the bit. Otherwise the addresses come from SciPy's C interface (`scipy.linalg.cython_blas`),
-which loads a second library: 25 ms, with scipy itself.
+those of the interpreter to the bit. Otherwise the addresses come from SciPy's C interfaces (`scipy.linalg.cython_blas`
+and `cython_lapack`), which load a second library: 25 ms, with scipy itself.
 
 OpenBLAS built for 32-bit integers and for 64-bit ones is called alike: integers are passed by reference, in cells of
 eight bytes, and on the little-endian machines that there are code for, the first four are the number itself.
@@ -28,8 +28,18 @@ _DECORATIONS = (("scipy_", "64_"), ("", "64_"), ("scipy_", ""), ("", ""))
 @cache
 def blas_address(name: str) -> int:
     """The address of a BLAS function such as `sgemm`, with the arguments of Fortran, in this process."""
+    return _address_of(name, "cython_blas")
+
+
+@cache
+def lapack_address(name: str) -> int:
+    """The address of a LAPACK function such as `dgetrf`, with the arguments of Fortran, in this process."""
+    return _address_of(name, "cython_lapack")
+
+
+def _address_of(name: str, interface: str) -> int:
     found = _in_numpy()
-    return found(f"{name}_") if found is not None else capsule_address(_cython_blas().__pyx_capi__[name])
+    return found(f"{name}_") if found is not None else capsule_address(_scipys(interface).__pyx_capi__[name])
 
 
 @cache
@@ -45,7 +55,7 @@ def get_threads_address() -> int:
 
 
 def _openblas_function(name: str) -> int:
-    found = _in_numpy() or _finder(_cython_blas().__file__, (name,))
+    found = _in_numpy() or _finder(_scipys("cython_blas").__file__, (name,))
     return found(name) if found is not None else 0
 
 
@@ -87,16 +97,16 @@ def capsule_address(capsule: Any) -> int:
     return int(get_pointer(capsule, get_name(capsule)))
 
 
-@lru_cache(maxsize=1)
-def _cython_blas() -> Any:
-    """SciPy's module of BLAS pointers, without importing the package around it (2 ms instead of 115) if that
-    works.
+@cache
+def _scipys(interface: str) -> Any:
+    """SciPy's module of pointers, `cython_blas` or `cython_lapack`, without importing the package around it (2 ms
+    instead of 115) if that works.
     """
     if "scipy.linalg" not in sys.modules:
-        module = _load_alone("scipy.linalg.cython_blas")
+        module = _load_alone(f"scipy.linalg.{interface}")
         if module is not None:
             return module
-    return importlib.import_module("scipy.linalg.cython_blas")
+    return importlib.import_module(f"scipy.linalg.{interface}")
 
 
 def _load_alone(name: str) -> ModuleType | None:

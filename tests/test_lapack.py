@@ -1,0 +1,166 @@
+"""Routines on larger matrices against NumPy's, and programs in which all questions about a matrix share its factors."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import jitgrad as jg
+from jitgrad import lapack
+
+Array = npt.NDArray[Any]
+
+SHAPES = [(40, 40), (3, 50, 50), (2, 2, 33, 33), (150, 150), (3, 0, 0), (0, 40, 40)]
+DTYPES = ["f4", "f8", "c8", "c16"]
+
+
+def matrices(shape: tuple[int, ...], dtype: str) -> Array:
+    """Matrices that are well conditioned, and whose factorization exchanges rows."""
+    rng = np.random.default_rng(sum(shape))
+    a = rng.standard_normal(shape)
+    if np.dtype(dtype).kind == "c":
+        a = a + 1j * rng.standard_normal(shape)
+    return (a + 3 * shape[-1] ** 0.5 * np.eye(shape[-1])[::-1]).astype(dtype)
+
+
+def close(got: Array, expected: Array) -> None:
+    assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
+    rtol = 1e-5 if got.dtype.char in "fF" else 1e-11
+    size = np.max(np.abs(expected), initial=0)
+    np.testing.assert_allclose(got, expected, rtol, rtol * size if np.isfinite(size) else 0)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_factors_answer_is_what_numpy_says(shape: tuple[int, ...], dtype: str) -> None:
+    a = matrices(shape, dtype)
+    b = matrices(shape, dtype)[..., : shape[-1] // 2]
+    factors = lapack.factor(a)
+    close(lapack.solve_factored(*factors, b, False), np.linalg.solve(a, b))
+    close(lapack.solve_factored(*factors, b, True), np.linalg.solve(np.swapaxes(a, -1, -2), b))
+    close(lapack.inverse_of_factors(*factors, a.dtype), np.linalg.inv(a))
+    for got, expected in zip(lapack.slogdet_of_factors(*factors, a.dtype), np.linalg.slogdet(a), strict=True):
+        close(got, np.asarray(expected))
+    small = a[..., :8, :8]
+    close(lapack.det_of_factors(*lapack.factor(small), a.dtype), np.asarray(np.linalg.det(small)))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("lower", [False, True])
+def test_triangular_systems_read_one_triangle(shape: tuple[int, ...], dtype: str, lower: bool) -> None:
+    a, b = matrices(shape, dtype), matrices(shape, dtype)[..., : shape[-1] // 2]
+    a = a + (4 * shape[-1] * np.eye(shape[-1])).astype(dtype)
+    triangle = np.tril(a) if lower else np.triu(a)
+    other = np.where(triangle == 0, np.nan, a).astype(dtype)
+    close(lapack.solve_triangular(other, b, lower), np.linalg.solve(triangle, b))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("shape", [(40, 40), (2, 130, 130), (1, 0, 0)], ids=str)
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_cholesky_reads_the_lower_triangle(shape: tuple[int, ...], dtype: str) -> None:
+    a = matrices(shape, dtype)
+    a = a @ np.swapaxes(a, -1, -2)
+    upper = np.triu(np.full(shape, np.nan), 1).astype(dtype)
+    got = lapack.cholesky(np.tril(a) + upper)
+    close(got, np.linalg.cholesky(a))
+    assert not np.any(np.triu(got, 1))
+
+
+@pytest.mark.quick
+def test_singular_matrices() -> None:
+    a = np.ones((2, 70, 70)) + np.eye(70) * [[[1.0]], [[0.0]]]
+    factors = lapack.factor(a)
+    sign, logarithm = lapack.slogdet_of_factors(*factors, a.dtype)
+    assert (sign.tolist(), logarithm[1]) == ([1.0, 0.0], -np.inf)
+    assert lapack.det_of_factors(*factors, a.dtype)[1] == 0
+    for ask in (
+        lambda: lapack.solve_factored(*factors, a[..., :1], False),
+        lambda: lapack.inverse_of_factors(*factors, a.dtype),
+        lambda: lapack.solve_triangular(np.tril(a) - np.eye(70) * [[[0.0]], [[1.0]]], a, True),
+    ):
+        with pytest.raises(np.linalg.LinAlgError, match="Singular matrix"):
+            ask()
+    with pytest.raises(np.linalg.LinAlgError, match="not positive definite"):
+        lapack.cholesky(-np.eye(130))
+
+
+def test_arrays_of_integers_of_32_bits() -> None:
+    """SciPy's library has them: the same answers by its routines, rows exchanged and all."""
+    script = """
+import numpy as np
+from jitgrad import blas_library, lapack
+blas_library._in_numpy = lambda: None
+assert lapack._integer() == np.dtype("i4")
+a = np.random.default_rng(0).standard_normal((3, 70, 70))
+factors = lapack.factor(a)
+assert factors[1].dtype == np.int64
+np.testing.assert_allclose(lapack.solve_factored(*factors, a[..., :5], True),
+                           np.linalg.solve(np.swapaxes(a, -1, -2), a[..., :5]), rtol=1e-8, atol=1e-10)
+np.testing.assert_allclose(lapack.slogdet_of_factors(*factors, a.dtype), np.linalg.slogdet(a), rtol=1e-12)
+np.testing.assert_allclose(lapack.inverse_of_factors(*factors, a.dtype), np.linalg.inv(a), rtol=1e-8, atol=1e-10)
+t = np.tril(a) + 100 * np.eye(70)
+np.testing.assert_allclose(lapack.solve_triangular(t, a[..., :2], True), np.linalg.solve(t, a[..., :2]), rtol=1e-10)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+# -- programs ------------------------------------------------------------------------------------------------
+
+
+def likelihood(covariance: Any, x: Any) -> Any:
+    """Of normal vectors, and the size of the precision."""
+    solved = np.linalg.solve(covariance, x)
+    return np.sum(x * solved) + np.linalg.slogdet(covariance)[1] + np.sum(np.linalg.inv(covariance.T) ** 2)
+
+
+def called(f: Any, *args: Any) -> Counter[str]:
+    """How often routines of linear algebra stand in what is run."""
+    return Counter(re.findall(r" = (lu\w*|solve|inv|det|slogdet)\(", f.explain(*args).clusters))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_a_matrix_is_factored_once(dtype: str) -> None:
+    a = matrices((80, 80), dtype)
+    args = (a @ a.T + np.eye(80, dtype=dtype), a[:, :3])
+    f = jg.compile(jg.value_and_grad(likelihood, argnums=(0, 1)))
+    assert called(f, *args) == {"lu": 1, "lu_solve": 2, "lu_slogdet": 1, "lu_inv": 1}
+    (value, slopes), (expected, wanted) = f(*args), f.interpret(*args)
+    rtol = 2e-4 if dtype == "f4" else 1e-9
+    np.testing.assert_allclose(value, expected, rtol)
+    for got, want in zip(slopes, wanted, strict=True):
+        np.testing.assert_allclose(got, want, rtol, rtol * np.max(np.abs(want)))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("shape", [(20, 20), (300, 20, 20), (0, 80, 80)], ids=str)
+def test_small_matrices_are_not_factored_apart(shape: tuple[int, ...]) -> None:
+    a = matrices(shape, "f8")
+    f = jg.compile(jg.grad(lambda a: np.sum(np.linalg.solve(a, a[..., :1])) + np.sum(np.linalg.slogdet(a)[1])))
+    assert not any(name.startswith("lu") for name in called(f, a))
+
+
+@pytest.mark.quick
+def test_complex_matrices_and_stacks() -> None:
+    for a in (matrices((70, 70), "c16"), matrices((3, 70, 70), "f8")):
+        f = jg.compile(lambda a: (np.linalg.solve(a.mT, a[..., :2]), np.linalg.inv(a.mT), np.linalg.det(a / 30)))
+        assert called(f, a) == {"lu": 2, "lu_solve": 1, "lu_inv": 1, "lu_det": 1}
+        for got, want in zip(f(a), f.interpret(a), strict=True):
+            np.testing.assert_allclose(got, want, 1e-9, 1e-9 * np.max(np.abs(want)))
+
+
+@pytest.mark.quick
+def test_a_singular_matrix_tells_the_line() -> None:
+    with pytest.raises(np.linalg.LinAlgError, match=r"Singular matrix[^$]*lu_solve[^$]*test_lapack"):
+        jg.compile(lambda a, b: np.linalg.solve(a, b))(np.ones((90, 90)), np.ones(90))
