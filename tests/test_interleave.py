@@ -7,7 +7,7 @@ import pytest
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.interleave import keeps_order, most_alive, registers_at_once
-from jitgrad.compiler.emission.kernel import emit_kernel
+from jitgrad.compiler.emission.kernel import ALIGNED_FRAME, emit_kernel
 from jitgrad.compiler.loopir.nests import (
     PARALLEL_VECTOR,
     VECTOR,
@@ -88,9 +88,33 @@ def test_more_registers_where_they_are_short(
 
 @pytest.mark.parametrize(("register_bytes", "in_order"), [(64, False), (32, True)])
 def test_the_order_of_a_long_body_is_kept_where_registers_are_short(register_bytes: int, in_order: bool) -> None:
-    buffers = (Buffer("in0", F32, "in"), Buffer("out0", F32, "out"))
-    kernel = Kernel(buffers, ("n0",), (), (Loop("i0", "n0", PARALLEL_VECTOR, _wide(12)),))
+    text = _text(_wide(12), register_bytes)
+    assert ("codeview.annotation(metadata !" in text) == in_order
+    assert compile_to_object(text)
+
+
+def test_registers_that_are_kept_in_memory_lie_within_lines() -> None:
+    assert ALIGNED_FRAME in _text(_chain(2), 64)
+
+
+def test_an_element_wise_body_asks_once_where_its_stores_go() -> None:
+    body = (*_chain(2), Let("w", F32, "add", ("v0", "v1")), Store("out1", INDEX, "w", F32))
+    text = _text(body, 64)
+    assert text.count("!nontemporal") == 2
+    past = text[: text.index("!nontemporal")].rindex("then.")
+    assert text.count("!nontemporal", past, text.index("br label", past)) == 2  # side by side, behind one question
+
+
+def test_a_body_that_reads_what_it_stores_does_so_in_its_order() -> None:
+    reads = Load("y", F32, "out0", INDEX)
+    body = (*_chain(1), reads, Let("w", F32, "add", ("v0", "y")), Store("out1", INDEX, "w", F32))
+    text = _text(body, 64)
+    assert text.index("!nontemporal") < text.rindex("= load <")
+
+
+def _text(body: tuple[Statement, ...], register_bytes: int) -> str:
+    buffers = (Buffer("in0", F32, "in"), Buffer("out0", F32, "out"), Buffer("out1", F32, "out"))
+    kernel = Kernel(buffers, ("n0",), (), (Loop("i0", "n0", PARALLEL_VECTOR, body),))
     module = ir.Module("kernel", has_fma())
     emit_kernel(module, kernel, "kernel", register_bytes)
-    assert ("codeview.annotation(metadata !" in str(module)) == in_order
-    assert compile_to_object(str(module))
+    return str(module)

@@ -339,14 +339,32 @@ class MemoryEmitter(PlaceEmitter):
             b.store(raw, address, align=store.dtype.itemsize)
             return
         self.may_stream = True
-        offset = b.and_(b.ptrtoint(address, INT64), ir.Constant(INT64, CACHE_LINE - 1))
+        if self.is_elementwise and not store.bounds and store.buffer not in self._loaded:
+            self.late.append((raw, address, store))
+        else:
+            self._store_past_or_through([(raw, address, store)])
+
+    def _store_late(self) -> None:
+        """Store what an element-wise body made, all at its end, with one question for all arrays where to: a question
+        in the middle is a border that no instruction is moved across.
+        """
+        if self.late:
+            self._store_past_or_through(self.late)
+            self.late = []
+
+    def _store_past_or_through(self, stores: Sequence[tuple[ir.Value, ir.Value, Store]]) -> None:
+        b = self.builder
+        places = [b.ptrtoint(address, INT64) for _, address, _ in stores]
+        offset = b.and_(functools.reduce(b.or_, places), ir.Constant(INT64, CACHE_LINE - 1))
         with b.if_else(b.icmp_signed("==", offset, self.streaming), likely=False) as (past, through):
             with past:
-                b.store(raw, address, align=CACHE_LINE).set_metadata(
-                    "nontemporal", b.module.add_metadata([ir.Constant(INT32, 1)])
-                )
+                for raw, address, _ in stores:
+                    b.store(raw, address, align=CACHE_LINE).set_metadata(
+                        "nontemporal", b.module.add_metadata([ir.Constant(INT32, 1)])
+                    )
             with through:
-                b.store(raw, address, align=store.dtype.itemsize)
+                for raw, address, store in stores:
+                    b.store(raw, address, align=store.dtype.itemsize)
 
     def _end_streams(self) -> None:
         """Let other threads see what was stored past the caches before they see that this one is done."""

@@ -11,7 +11,7 @@ from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.ahead import Asking
 from jitgrad.compiler.emission.scalar_emit import emit_op
 from jitgrad.compiler.emission.scalar_values import constant, element_type
-from jitgrad.compiler.loopir.nests import Accumulator, Argument, Buffer, Kernel, Literal, Loop
+from jitgrad.compiler.loopir.nests import Accumulator, Argument, Buffer, Kernel, Literal, Loop, Store
 from jitgrad.records import dataclass
 from jitgrad.spec import DType
 
@@ -70,6 +70,7 @@ class RegisterEmitter:
         self.vector: VectorLoop | None = None
         self.streaming: ir.Value = ir.Constant(INT64, -1)  # 0 where stores go past the caches
         self.may_stream = False
+        self.late: list[tuple[ir.Value, ir.Value, Store]] = []  # values and addresses that a body stores at its end
         self.is_elementwise = False  # inside whole vectors of a parallel loop of vectors
         self.inputs = frozenset(b.name for b in kernel.buffers if b.role == "in")
         self.asking: Asking | None = None  # which loop asks for the next row of the loop around it
