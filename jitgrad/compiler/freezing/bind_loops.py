@@ -93,13 +93,23 @@ def _table_bytes(count: int) -> int:
 
 
 def products_in(tasks: Sequence[Task]) -> frozenset[str]:
-    """The names of the loops in which BLAS is called."""
-    return frozenset(f"loop_{task[1]}" for task in tasks if task[0] == "loop" and _has_products(task))
+    """The names of the loops and regions in which BLAS is called."""
+    return frozenset(
+        region_name(task) if task[0] == "region" else f"loop_{task[1]}"
+        for task in tasks if task[0] in ("loop", "region") and _has_products(task)
+    )  # fmt: skip
+
+
+def region_name(task: Task) -> str:
+    """The name of the step of a region: it has the numbers of its members."""
+    return "region_" + "_".join(str(member[1]) for member in task[3:])
 
 
 def _has_products(task: Task) -> bool:
     if task[0] == "loop":
         return any(_has_products(inside) for cluster, *_ in task[5] for inside in cluster[6:])
+    if task[0] == "region":
+        return any(map(_has_products, task[3:]))
     return task[0] in ("product", "row product")
 
 

@@ -59,7 +59,7 @@ from jitgrad.compiler.machine.compilation import vector_bytes
 from jitgrad.compiler.products.conv import ConvPlan, Geometry, plan_filters, plan_windows
 from jitgrad.compiler.products.gemm import GemmPlan, plan_product
 from jitgrad.compiler.products.gemv import GemvPlan, plan_vector_product
-from jitgrad.compiler.products.own_products import product_sizes
+from jitgrad.compiler.products.own_products import calls_in_chunks, product_sizes
 from jitgrad.compiler.subprograms import regions_of, status_offsets
 from jitgrad.compiler.symbols import Symbol, at_once, least, most
 from jitgrad.program import Program
@@ -159,13 +159,15 @@ class _Freezer:
         """
         if self.row_cut is not None:
             return [Unit(tuple(self.order))]
-        is_cut = any(self._vector_plan(item) is not None for item in self.lowered if isinstance(item, Product))
+        products = [item for item in self.lowered if isinstance(item, Product)]
+        is_cut = any(self._vector_plan(item) is not None or self._batch_chunks(item) > 0 for item in products)
         if not is_cut and not at_once(_are_several_small, *self.chunks):
             return [Unit((number,)) for number in self.order]
         return find_units(self.compiled, self.order, self._sizes())
 
     def _sizes(self) -> Sizes:
-        return Sizes(self._vector_plan, self._cut_extent, self._count, self.chunks.__getitem__, self.extents)
+        plans = self._vector_plan, self._batch_chunks
+        return Sizes(*plans, self._cut_extent, self._count, self.chunks.__getitem__, self.extents)
 
     def _body_freezers(self, item: LoweredBodies) -> list[_Freezer]:
         ins = self.program.instructions[item.step.number]
@@ -424,6 +426,10 @@ class _Freezer:
             ]
             found = self.cuts[item.value] = vector, matrix
         return found
+
+    def _batch_chunks(self, item: Product) -> int:
+        """In how many chunks the products of a batch run that are a call of BLAS each; 0 for others."""
+        return calls_in_chunks(self.program, item) if self._own_plans(item) == (None, None) else 0
 
     def _cut(self, number: int, item: Product) -> GemvPlan | None:
         """The same, in the chunks of its region."""

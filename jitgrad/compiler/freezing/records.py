@@ -11,7 +11,7 @@ import numpy as np
 
 from jitgrad.compiler.driver.pool_layout import STEP_WORDS
 from jitgrad.compiler.driver.trials import TRIED
-from jitgrad.compiler.freezing.bind_loops import Layout, Layouts, describe_loop, products_in
+from jitgrad.compiler.freezing.bind_loops import Layout, Layouts, describe_loop, products_in, region_name
 from jitgrad.compiler.machine.kernels import watchers
 from jitgrad.records import NamedTuple
 
@@ -237,5 +237,4 @@ def _region(
         writer.link(distance)
     block = writer.put((len(firsts),))
     writer.link(sequence)
-    name = "region_" + "_".join(str(member[1]) for member in members)
-    return [(block, (name, sequence_address(), (), rows, chunks)), *after]
+    return [(block, (region_name(task), sequence_address(), (), rows, chunks)), *after]

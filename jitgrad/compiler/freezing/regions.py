@@ -1,7 +1,8 @@
 """Regions: the product of a long matrix with a vector, the kernels over its rows, and the product with the transposed
 matrix, run chunk by chunk one after another, so that the matrix is read from memory once. So do small kernels in a row
 over the same rows, so that nobody waits between them: a chain of 1000 operations on 1000 numbers is two regions in
-place of a hundred. It decides which, and in what order all runs; it makes no steps.
+place of a hundred. And so do the products of a batch that are a call of BLAS each, and kernels over the batch, so that
+what one makes is in cache for the next. It decides which, and in what order all runs; it makes no steps.
 
 Between two steps of a region nobody waits for the other chunks, so each may read of what the others make only its own
 rows. Steps between them that a region does not need come after it, those that do not need the region before it. All
@@ -18,6 +19,7 @@ from jitgrad.compiler.fusing.groups import Placed
 from jitgrad.compiler.fusing.nodes import Convolution, Product
 from jitgrad.compiler.lowering.lower import CompiledCluster, Lowered, LoweredBodies
 from jitgrad.compiler.products.gemv import GemvPlan
+from jitgrad.compiler.symbols import least
 from jitgrad.records import NamedTuple
 
 LEAST_BYTES = 2_000_000  # of the matrix: less stays in cache anyway
@@ -25,6 +27,8 @@ CHUNK_BYTES = 125_000  # two of which fit in the second cache: the next one is a
 MOST_CHUNKS = 256
 SMALL_CHUNKS = 16  # that a small kernel has at most: longer ones are not held up by waiting
 MOST_LOST = 1_000_000  # bytes of values that end in a region: their memory is not used again inside
+MOST_LOST_OF_BATCH = 64_000_000
+ITEM_BYTES = 1_000_000  # that steps make of an item of a batch: half of the second cache
 _REACH = 8  # how many steps behind its first a region may end
 
 
@@ -37,11 +41,13 @@ class Unit(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """What regions are decided from: how a product is our own with a vector, what a kernel's chunks divide, and the
-    number of elements of a value, in how many chunks a kernel by itself would run, and the extents of classes.
+    """What regions are decided from: how a product is our own with a vector, in how many chunks the products of a batch
+    run by themselves that are a call of BLAS each (else 0), what a kernel's chunks divide, and the number of elements
+    of a value, in how many chunks a kernel by itself would run, and the extents of classes.
     """
 
     vector_plan: Callable[[Product], GemvPlan | None]
+    batch_chunks: Callable[[Product], int]
     extent: Callable[[Lowered], int]
     count: Callable[[int], int]
     chunks: Callable[[int], int]
@@ -54,7 +60,7 @@ def find_units(compiled: CompiledCluster, order: Sequence[int], sizes: Sizes) ->
     pending = list(order)
     search = Search(compiled, order, sizes)
     while pending:
-        found = search.region(pending) or search.small_kernels(pending)
+        found = search.region(pending) or search.batch(pending) or search.small_kernels(pending)
         if found is None:
             units.append(Unit((pending.pop(0),)))
             continue
@@ -65,13 +71,15 @@ def find_units(compiled: CompiledCluster, order: Sequence[int], sizes: Sizes) ->
 
 
 class Search:
-    """Finds regions by their first step: the product of a long matrix with a vector, or a small kernel."""
+    """Finds regions by their first step: the product of a long matrix with a vector, a batch of products, a kernel."""
 
     def __init__(self, compiled: CompiledCluster, order: Sequence[int], sizes: Sizes) -> None:
         self.plan, self.lowered = compiled.plan, compiled.lowered
         self.reads, self.writes = compiled.reads, compiled.writes
         self.sizes = sizes
         self.last_read = {v: number for number in order for v in self.reads[number]}
+        found = {number: self._batch_chunks(number) for number in order}
+        self.batches = {number: chunks for number, chunks in found.items() if chunks > 0}
 
     def small_kernels(self, pending: list[int]) -> tuple[list[int], Unit, list[int]] | None:
         """The same for small kernels over the same rows, in as many chunks as the first one, one after the other; those
@@ -93,6 +101,51 @@ class Search:
             count += 1
             made |= self.writes[number]
         return ([], Unit(tuple(pending[:count]), rows, chunks), pending[count:]) if count > 1 else None
+
+    def batch(self, pending: list[int]) -> tuple[list[int], Unit, list[int]] | None:
+        """The same for steps over a batch, one after the other, products among them, in as many chunks as they have by
+        themselves, all together; as long as what they make of an item of the batch stays in the second cache.
+        """
+        rows = None if self.batches.keys().isdisjoint(pending) else self._rows_of_batch(pending[0])
+        if rows is None:
+            return None
+        made, lost, chunks, count = set[int](), 0, 0, 0
+        for number in pending:
+            lost += sum(self._nbytes(v) for v in made if self.last_read.get(v) == number)
+            fits = lost <= MOST_LOST_OF_BATCH and self._rows_of_batch(number) == rows
+            if not (fits and self._reads_own_items(number, rows, made)) or self._overwrites(pending[: count + 1]):
+                break
+            made |= self.writes[number]
+            if sum(self._nbytes(v) for v in made if v not in self.plan.chunked) > rows * ITEM_BYTES:
+                break
+            count += 1
+            chunks += self.batches[number] if number in self.batches else self.sizes.chunks(number)
+        if count < 2 or self.batches.keys().isdisjoint(pending[:count]):
+            return None
+        return [], Unit(tuple(pending[:count]), rows, least(chunks, rows)), pending[count:]
+
+    def _batch_chunks(self, number: int) -> int:
+        """In how many chunks the products of a batch run by themselves; 0 for any other step."""
+        item = self.lowered[number]
+        return self.sizes.batch_chunks(item) if isinstance(item, Product) else 0
+
+    def _rows_of_batch(self, number: int) -> int | None:
+        """What the chunks of a kernel divide, or the number of products in a batch."""
+        item = self.lowered[number]
+        if isinstance(item, Product):
+            return self._leading(item.value) if number in self.batches else None
+        return self.sizes.extent(item) if isinstance(item, Lowered) and self._may_be_small(number) else None
+
+    def _leading(self, v: int) -> int:
+        """The extent of the first dimension of a value that is not 1."""
+        return next((self.sizes.extents[c] for c in self.plan.classes[v] if c != ONE), 1)
+
+    def _reads_own_items(self, number: int, rows: int, made: set[int]) -> bool:
+        """Whether a step over a batch reads of what is ``made`` the same item only."""
+        item = self.lowered[number]
+        if isinstance(item, Product):
+            return all(self._leading(v) == rows for v in item.reads if self.root(v) in made)
+        return self._joins(number, rows, made)
 
     def _may_be_small(self, number: int) -> bool:
         """Whether a step is a kernel of which each chunk writes at its own rows, of whatever size."""
@@ -172,11 +225,10 @@ class Search:
     def reads_own_row(self, placed: Placed, rows: int, made: set[int]) -> bool:
         """Whether a node reads of what is ``made`` its own rows only."""
         node = placed.node
-        if node.table is not None:
+        if node.table is not None and self.root(node.table) in made:
             return False
         return all(
-            self.root(v) not in made or list(self._rows_read(placed, v, rows)) == [True]
-            for v in dict.fromkeys(node.reads)
+            all(self._rows_read(placed, v, rows)) for v in dict.fromkeys(node.reads) if self.root(v) in made
         )
 
     def _rows_read(self, placed: Placed, v: int, rows: int) -> Iterator[bool]:

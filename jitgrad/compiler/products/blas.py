@@ -118,6 +118,16 @@ def matmul_step(
     return BlasStep(stub, address, block, cells, chunks)
 
 
+def batch_chunks(dtype: np.dtype[Any], sizes: tuple[int, int, int], batch: int, transposed: tuple[bool, bool]) -> int:
+    """In how many chunks a batch of products (m, n, k) runs if each of them is one call; else, and where threads cannot
+    share them, 0.
+    """
+    m, n, k = sizes
+    if min(m, n, k) < 1 or not set_threads_address() or _tile(transposed, m, n, k, batch) != (m, n):
+        return 0
+    return _chunks(batch, m, n, m * n * k * batch * dtype.itemsize // 4)
+
+
 @cache
 def _functions(dtype: str) -> tuple[int, int, str, int]:
     """The addresses of gemm and gemv, the stub that calls them and its address."""

@@ -4,11 +4,15 @@ decided elsewhere (blas.py, gemm.py, gemv.py, conv.py).
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
 
 from jitgrad.compiler.fusing.nodes import Convolution, Product
-from jitgrad.compiler.products.blas import stub_modules
+from jitgrad.compiler.products.blas import batch_chunks, stub_modules
 from jitgrad.compiler.products.conv_steps import convolution_modules
 from jitgrad.compiler.products.gemm import plan_product
 from jitgrad.compiler.products.gemm_steps import product_modules
@@ -16,6 +20,7 @@ from jitgrad.compiler.products.gemv import plan_vector_product
 from jitgrad.compiler.products.gemv_steps import vector_modules
 from jitgrad.compiler.products.product_code import Module, begin_modules
 from jitgrad.compiler.products.short_steps import short_modules
+from jitgrad.compiler.symbols import at_once
 from jitgrad.program import Program
 
 
@@ -23,6 +28,21 @@ def product_sizes(program: Program, item: Product) -> tuple[tuple[int, int, int]
     """The sizes (m, n, k) of a product, and how many there are in its batch."""
     a, c = program.specs[item.a].known_shape, program.specs[item.value].known_shape
     return (c[-2], c[-1], a[-2] if item.transpose_a else a[-1]), math.prod(c[:-2])
+
+
+def calls_in_chunks(program: Program, item: Product) -> int:
+    """In how many chunks the products of a batch along one axis run, if each of them is one call of BLAS; else 0."""
+    if sum(n != 1 for n in program.specs[item.value].known_shape[:-2]) != 1:
+        return 0
+    sizes, count = product_sizes(program, item)
+    chunks = _batch_chunks(program.specs[item.value].dtype, (item.transpose_a, item.transpose_b))
+    found: int = at_once(chunks, *sizes, count)
+    return found
+
+
+@functools.lru_cache
+def _batch_chunks(dtype: np.dtype[Any], transposed: tuple[bool, bool]) -> Callable[[int, int, int, int], int]:
+    return lambda m, n, k, batch: batch_chunks(dtype, (m, n, k), batch, transposed)
 
 
 def begin_products(program: Program, steps: Iterable[object]) -> None:
