@@ -50,7 +50,7 @@ from jitgrad.compiler.reuse import can_plan_again, can_refreeze, enter_known, fi
 from jitgrad.compiler.simplify import simplify_and_watch
 from jitgrad.compiler.subprograms import regions_of
 from jitgrad.compiler.symbols import Symbol
-from jitgrad.compiler.verifying import verify_plan
+from jitgrad.compiler.verifying import verify_kernel, verify_plan
 from jitgrad.config import config
 from jitgrad.errors import CompileError
 from jitgrad.program import Program, verify
@@ -180,6 +180,9 @@ def compile_cluster(program: Program, cluster: Cluster) -> CompiledCluster:
     """A cluster's stages, in order; its kernels are begun, and wait for `load_kernels`."""
     _begin_functions(program, cluster)
     planned = _plan_cluster(program, cluster, begin_kernel)
+    if config.verify:
+        for kernel in kernels_of(planned):
+            verify_kernel(kernel)
     return _with_keys(planned, map(begin_kernel, kernels_of(planned)))
 
 

@@ -1,10 +1,31 @@
-"""Verification of a fusion plan: whatever a step reads exists by then; it changes nothing."""
+"""Verification of a fusion plan and of a kernel: whatever is read exists by then; it changes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from jitgrad.compiler.fusing.groups import Group, Plan, Step
+from jitgrad.compiler.loopir.nests import (
+    COLUMNS,
+    LANES,
+    PARALLEL,
+    PARALLEL_VECTOR,
+    Accumulator,
+    Argument,
+    Bound,
+    Call,
+    Check,
+    Index,
+    Keep,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Statement,
+    Store,
+    Update,
+    statements,
+)
 from jitgrad.errors import CompileError, layout
 
 
@@ -35,3 +56,88 @@ def _reads(step: Step) -> Iterable[tuple[tuple[int, ...], int]]:
     if isinstance(step, Group):
         return [(p.node.reads, p.node.value) for p in step.nodes]
     return [(step.reads, step.values[0])]
+
+
+def verify_kernel(kernel: Kernel) -> Kernel:
+    """The kernel itself, when every name that a statement reads is a parameter or was made before it, in its loop or in
+    one around it, no input is written, and chunks divide all parallel loops alike. CompileError otherwise.
+    """
+    roles = {buffer.name: buffer.role for buffer in kernel.buffers}
+    parameters = [*roles, *kernel.ints, *(constant.name for constant in kernel.constants)]
+    if len({*parameters}) < len(parameters):
+        raise CompileError(layout("kernel: two parameters have one name", kernel=kernel.text))
+    kinds = {s.kind for s in statements(kernel.body) if isinstance(s, Loop)}
+    if kinds & {PARALLEL, COLUMNS} and kinds & {PARALLEL_VECTOR, LANES}:
+        raise CompileError(
+            layout("kernel: chunks would count elements in one loop, vectors in another", kernel=kernel.text)
+        )
+    _verify_names(kernel.body, {*parameters}, kernel)
+    for statement in statements(kernel.body):
+        written = {name for name in _written(statement) if roles[name] == "in"}
+        if written:
+            raise CompileError(layout(f"kernel: it writes its input {', '.join(written)}", kernel=kernel.text))
+    return kernel
+
+
+def _verify_names(body: Sequence[Statement], known: set[str], kernel: Kernel) -> None:
+    for statement in body:
+        missing = [name for name in _names(statement) if name not in known]
+        if missing:
+            raise CompileError(
+                layout(f"kernel: nothing has made {', '.join(missing)} where it is read", kernel=kernel.text)
+            )
+        match statement:
+            case Loop(var, _, _, inner):
+                _verify_names(inner, known | {var}, kernel)
+            case Load(name) | Let(name):
+                known.add(name)
+            case Accumulator(name, _, combine):
+                known.update((name, f"{name}_at") if combine.startswith("arg") else (name,))
+
+
+def _names(statement: Statement) -> Iterator[str]:
+    """The names that a statement reads, buffers among them; of a loop, its limits."""
+    match statement:
+        case Load(_, _, buffer, index, bounds):
+            yield from (buffer, *_of_index(index), *_of_bounds(bounds))
+        case Let(_, _, _, args):
+            yield from _of_arguments(args)
+        case Update(acc, _, _, value, at, bounds):
+            yield from (acc, *_of_arguments((value,)), *_of_bounds(bounds), *filter(None, (at,)))
+        case Store(buffer, index, value, _, bounds):
+            yield from (buffer, *_of_index(index), *_of_arguments((value,)), *_of_bounds(bounds))
+        case Keep(count, buffers, values, bounds, slot, slots):
+            yield from (count, *buffers, *values, *_of_bounds(bounds), slot, slots)
+        case Check(buffer, bounds, code):
+            yield from (buffer, *_of_bounds(bounds), code)
+        case Call(_, buffers, args):
+            yield from (*buffers, *_of_arguments(args))
+        case Loop(_, extent, _, _, start):
+            yield from filter(None, (extent, start))
+
+
+def _of_index(index: Index) -> Iterator[str]:
+    for term in index.terms:
+        yield term.var
+        yield from (name for name in (term.stride, term.shift) if isinstance(name, str))
+    if index.offset:
+        yield index.offset
+
+
+def _of_bounds(bounds: Sequence[Bound]) -> Iterator[str]:
+    for bound in bounds:
+        yield from filter(None, (bound.var, bound.lo, bound.hi))
+
+
+def _of_arguments(args: Sequence[Argument]) -> Iterator[str]:
+    return (argument for argument in args if isinstance(argument, str))
+
+
+def _written(statement: Statement) -> Sequence[str]:
+    """The buffers that a statement writes; a routine may write any of its own."""
+    match statement:
+        case Store(buffer) | Check(buffer):
+            return (buffer,)
+        case Keep(_, buffers):
+            return buffers
+    return ()

@@ -50,17 +50,20 @@ class ScatterLowering(Lowering):
         self.sized = tuple(c for c in classes if c != ONE)
         self.out = self.signature.buffer("out", node.value, node.dtype)
         self.zero = Literal(node.dtype.type(0), node.dtype)
-        if has_long_rows(node, classes, self.plan.specs[node.value].known_shape):
+        if self._is_shared:
             return self._shared(placed)
         return self._cleared(has_own_rows(node, classes)) + self._nest(placed)
 
     @property
     def parallel_extent(self) -> Quantity:
         """What chunks divide, where that is not the outermost loop's extent."""
-        placed = self.group.nodes[0]
-        node = placed.node
-        is_shared = has_long_rows(node, self.plan.classes[node.value], self.plan.specs[node.value].known_shape)
-        return Quantity((), SLOTS) if is_shared else super().parallel_extent
+        return Quantity((), SLOTS) if self._is_shared else super().parallel_extent
+
+    @property
+    def _is_shared(self) -> bool:
+        """Whether chunks divide the rows of the table, not the updates."""
+        node = self.group.nodes[0].node
+        return has_long_rows(node, self.plan.classes[node.value], self.plan.specs[node.value].known_shape)
 
     def _cleared(self, has_rows: bool) -> list[Statement]:
         """Zeros in all places; in the rows of a chunk, where each has its own."""

@@ -1,0 +1,73 @@
+"""What the verification of kernels refuses; that it accepts those that are made, every other test shows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from jitgrad.compiler.loopir.nests import (
+    PARALLEL,
+    PARALLEL_VECTOR,
+    VECTOR,
+    Accumulator,
+    Bound,
+    Buffer,
+    Index,
+    Kernel,
+    Let,
+    Literal,
+    Load,
+    Loop,
+    Statement,
+    Store,
+    Term,
+    Update,
+)
+from jitgrad.compiler.verifying import verify_kernel
+from jitgrad.errors import CompileError
+
+pytestmark = pytest.mark.quick
+
+F64 = np.dtype(np.float64)
+ZERO = Literal(0.0, F64)
+PLACE = Index((Term("i0"),))
+LOAD = Load("v0", F64, "in0", PLACE)
+STORE = Store("out0", PLACE, "v0", F64)
+
+
+def kernel(*body: Statement, ints: tuple[str, ...] = ("n0",)) -> Kernel:
+    return Kernel((Buffer("in0", F64, "in"), Buffer("out0", F64, "out")), ints, (), body)
+
+
+def loop(*body: Statement, kind: str = VECTOR) -> Loop:
+    return Loop("i0", "n0", kind, body)
+
+
+def test_a_kernel_that_holds() -> None:
+    total = Accumulator("acc0", F64, "add", ZERO)
+    body = (total, loop(LOAD, Update("acc0", F64, "add", "v0")), loop(Store("out0", PLACE, "acc0", F64)))
+    made = kernel(*body)
+    assert verify_kernel(made) is made
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (kernel(loop(STORE)), "nothing has made v0"),
+        (kernel(loop(LOAD), loop(STORE)), "nothing has made v0"),
+        (kernel(loop(LOAD, STORE), ints=()), "nothing has made n0"),
+        (kernel(LOAD), "nothing has made i0"),
+        (kernel(loop(Load("v0", F64, "in1", PLACE))), "nothing has made in1"),
+        (kernel(loop(Load("v0", F64, "in0", PLACE, (Bound("i0", None, "n1"),), ZERO))), "nothing has made n1"),
+        (kernel(loop(Load("v0", F64, "in0", Index((Term("i0", "s0"),), "at")))), "nothing has made s0, at"),
+        (kernel(loop(LOAD, Update("acc0", F64, "add", "v0"))), "nothing has made acc0"),
+        (kernel(loop(Let("v0", F64, "add", ("v0", ZERO)))), "nothing has made v0"),
+        (kernel(loop(LOAD, Store("in0", PLACE, "v0", F64))), "it writes its input in0"),
+        (kernel(ints=("n0", "n0")), "two parameters have one name"),
+        (kernel(loop(kind=PARALLEL), loop(kind=PARALLEL_VECTOR)), "elements in one loop, vectors in another"),
+    ],
+)
+def test_a_kernel_that_does_not(broken: Kernel, message: str) -> None:
+    with pytest.raises(CompileError, match=message) as found:
+        verify_kernel(broken)
+    assert "def kernel(" in str(found.value)
