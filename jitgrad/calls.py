@@ -14,7 +14,9 @@ import numpy as np
 
 from jitgrad import conditions, pytree, recording
 from jitgrad.collecting import collection_paused
+from jitgrad.compiler import begin_outputs
 from jitgrad.compiler.calling.entrance import is_coming
+from jitgrad.compiler.driver import pools
 from jitgrad.compiler.likeness import EXACT
 from jitgrad.compiler.machine.firsts import first_calls
 from jitgrad.config import config, log
@@ -86,8 +88,12 @@ class _Model(NamedTuple):
 class Calls:
     """Takes the calls of a function, in Python; the first of each kind is traced."""
 
-    def __init__(self, fn: Callable[..., Any], options: Options, is_transform: bool) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], options: Options, is_transform: bool, gradients_of: Sequence[int] = ()
+    ) -> None:
+        """``gradients_of``: the positions of the arguments whose gradients the function gives, where that is known."""
         self.fn = fn
+        self._gradients_of = gradients_of
         self.options = options
         self.name = function_name(fn)
         self.arguments = Arguments(fn, options, is_transform)
@@ -115,8 +121,13 @@ class Calls:
                 return self._inline(args, kwargs)
             if call.key in self._entries:
                 return self._run(call, args, kwargs)
-            with collection_paused():  # once for trace, plan and run: each would be followed by a look at all new
-                return self._run(call, args, kwargs)
+            with collection_paused(), first_calls.one():  # once for trace, plan and run, not at the end of each
+                try:
+                    if not self._entries:
+                        begin_outputs(_bytes_of(args, self._gradients_of))
+                    return self._run(call, args, kwargs)
+                finally:
+                    pools.outputs.forget_prepared()
 
     def _run(self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The results of a call that was taken apart."""
@@ -409,6 +420,12 @@ def _foreseen(model: _Model, foreseen: Foreseen, call: _Call) -> Runner | None:
 
 def _followed(model: _Model, trace: Followed, call: _Call) -> Runner | None:
     return model.runner.followed_by(trace, partial(model.foreseer.outlook, call.leaves))
+
+
+def _bytes_of(args: tuple[Any, ...], positions: Sequence[int]) -> list[int]:
+    """Of the arrays in the arguments at these positions."""
+    found = [args[k] for k in positions if -len(args) <= k < len(args)]
+    return [leaf.nbytes for leaf in pytree.flatten(found)[0] if type(leaf) is np.ndarray]
 
 
 def _key_of_arrays(args: tuple[Any, ...]) -> tuple[Any, ...] | None:

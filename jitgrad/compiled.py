@@ -39,6 +39,14 @@ class CacheInfo:
 Recipe = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
+def _gradients_of(recipe: Recipe | None) -> tuple[int, ...]:
+    """The positions of the arguments whose gradients a transform gives; none where it gives something else."""
+    if recipe is None or recipe[1][0] not in ("grad", "value_and_grad"):
+        return ()
+    argnums = recipe[1][2]
+    return argnums if isinstance(argnums, tuple) else (argnums,)
+
+
 def global_name(fn: Any) -> str | None:
     """The name under which the module of ``fn`` holds it; None when it does not."""
     found: Any = sys.modules.get(fn.__module__)
@@ -94,15 +102,16 @@ class Compiled:
     __slots__ = ("__call__", "__dict__", "__weakref__")
     __call__: Callable[..., Any]
 
-    def __init__(self, fn: Callable[..., Any], options: Options) -> None:
+    def __init__(self, fn: Callable[..., Any], options: Options, recipe: Recipe | None = None) -> None:
         self.__name__ = self.__qualname__ = type(fn).__name__
         functools.update_wrapper(self, fn)
         self.fn = fn
         self.options = options
-        self._calls = Calls(fn, options, isinstance(fn, Compiled | Transformed))
+        self._recipe: Recipe | None = recipe
+        is_transform = isinstance(fn, Compiled | Transformed)
+        self._calls = Calls(fn, options, is_transform, _gradients_of(getattr(fn, "_recipe", recipe)))
         self.__call__ = _FirstCalls(self, self._calls)
         self._derived: dict[Any, Compiled] = {}
-        self._recipe: Recipe | None = None
         self._lock = threading.RLock()
         renew_when_forked(self)
 
@@ -147,8 +156,7 @@ class Compiled:
             if key not in self._derived:
                 if own_arguments:
                     options = replace(self.options, name=None, scoped=False)
-                    self._derived[key] = Compiled(functools.wraps(self.fn)(transform), options)
-                    self._derived[key]._recipe = recipe
+                    self._derived[key] = Compiled(functools.wraps(self.fn)(transform), options, recipe)
                 else:
                     self._derived[key] = Compiled(transform, Options(scoped=False))
             return self._derived[key]

@@ -1,4 +1,5 @@
-"""What a computation may leave behind: nothing. Tensors, tapes and Variables alive, by identity; memory in use."""
+"""What a computation may leave behind: nothing. Tensors, tapes and Variables alive, by identity; memory in use, and of
+which kind."""
 
 from __future__ import annotations
 
@@ -44,3 +45,17 @@ def left_in_buffers(before: int) -> int:
     if buffers() > before:
         gc.collect()
     return buffers() - before
+
+
+def page_flags(address: int) -> list[str]:
+    """What Linux knows of the mapping around an address."""
+    with open("/proc/self/smaps") as file:
+        is_inside = False
+        for line in file:
+            first, _, rest = line.partition(" ")
+            if "-" in first and ":" not in first:
+                low, high = (int(word, 16) for word in first.split("-"))
+                is_inside = low <= address < high
+            elif is_inside and first == "VmFlags:":
+                return rest.split()
+    return []

@@ -15,6 +15,7 @@ import jitgrad as jg
 from jitgrad.compiler.driver import pages
 from jitgrad.compiler.driver.pools import OutputPool, outputs
 from jitgrad.compiler.driver.runtime import runtime
+from tests.leaks import page_flags
 
 _SIZE = 3 << 20
 
@@ -50,20 +51,6 @@ def test_memory_that_was_prepared_has_its_pages(pool: OutputPool) -> None:
     assert pool.statistics().blocks == 1
 
 
-def _flags(address: int) -> list[str]:
-    """What the system knows of the mapping around an address."""
-    with open("/proc/self/smaps") as file:
-        is_inside = False
-        for line in file:
-            first, _, rest = line.partition(" ")
-            if "-" in first and ":" not in first:
-                low, high = (int(word, 16) for word in first.split("-"))
-                is_inside = low <= address < high
-            elif is_inside and first == "VmFlags:":
-                return rest.split()
-    return []
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux tells of its pages")
 @pytest.mark.parametrize("slow", [-1.0, 1e9])
 def test_pages_are_small_where_huge_ones_are_slow(
@@ -74,7 +61,7 @@ def test_pages_are_small_where_huge_ones_are_slow(
     pages.begin_outputs([nbytes])
     _wait()
     taken = pool.take((nbytes,), np.uint8)
-    assert ("nh" in _flags(taken.ctypes.data + nbytes // 2)) == (slow < 0)
+    assert ("nh" in page_flags(taken.ctypes.data + nbytes // 2)) == (slow < 0)
     taken.fill(1)
     assert taken.sum() == nbytes
 
@@ -149,3 +136,41 @@ def test_a_first_call_keeps_no_memory_that_turns_out_not_to_be_needed() -> None:
     assert outputs.statistics().blocks == 1
     assert not outputs._prepared
     assert np.array_equal(first, second) and np.array_equal(third, x)
+
+
+@pytest.mark.parametrize("is_outside", [True, False])
+def test_gradients_have_memory_before_their_function_is_traced(
+    is_outside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime()
+    outputs.release()
+    asked: list[list[int]] = []
+    prepare = outputs.prepare
+    monkeypatch.setattr(outputs, "prepare", lambda sizes: asked.append(list(sizes)) or prepare(asked[-1]))
+    known: list[list[int]] = []
+
+    def loss(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.floating:
+        known.extend(asked)
+        return np.sum(np.sin(x) * np.cos(y["of"])) + np.sum(z * z)
+
+    x, y, z = np.ones(400_000), {"of": np.ones(400_000), "other": np.ones(3)}, np.ones(600_000)
+    f = jg.compile(jg.value_and_grad(loss, (0, 1))) if is_outside else jg.value_and_grad(jg.compile(loss), (0, 1))
+    gradients = f(x, y, z)[1]
+    _wait()
+    assert known == [[x.nbytes, y["of"].nbytes]]
+    assert gradients[1]["of"][0] == pytest.approx(-(np.sin(1.0) ** 2))
+    assert outputs.statistics().blocks == 2
+
+
+def test_memory_for_gradients_is_given_back_when_the_trace_fails() -> None:
+    runtime()
+    outputs.release()
+
+    def fails(x: np.ndarray) -> np.floating:
+        assert outputs._prepared
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        jg.compile(jg.grad(fails))(np.ones(400_000))
+    _wait()
+    assert not outputs._prepared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from jitgrad.compiler.driver.pools import ALIGNMENT, SMALL_BYTES, OutputPool, block_bytes
+from jitgrad.compiler.driver.pools import ALIGNMENT, HUGE_BYTES, SMALL_BYTES, OutputPool, block_bytes
+from tests.leaks import page_flags
 
 LARGE = (SMALL_BYTES // 4 + 5, 2)
 FLOAT = np.dtype(np.float32)
@@ -132,3 +134,12 @@ def test_size_classes_waste_little(nbytes: int) -> None:
     assert size >= nbytes
     assert size <= max(nbytes + 4096, nbytes * 1.125)
     assert block_bytes(size) == size
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux tells of its pages")
+@pytest.mark.parametrize(("nbytes", "is_small"), [(7 << 20, True), ((8 << 20) - (300 << 10), False), (8 << 20, False)])
+def test_large_memory_begins_at_a_huge_page_and_ends_with_small_ones(nbytes: int, is_small: bool) -> None:
+    taken = OutputPool(1 << 30).take((nbytes,), np.uint8)
+    assert address(taken) % HUGE_BYTES == 0
+    assert ("nh" in page_flags(address(taken) + nbytes - 1)) == is_small
+    assert "nh" not in page_flags(address(taken))

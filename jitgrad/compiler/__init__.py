@@ -65,18 +65,22 @@ def bind_program(program: Program) -> BoundProgram:
 
 
 def _begin_outputs(program: Program) -> None:
-    """Have the pages of large outputs asked for by a thread while a plan is read or made. Which outputs get memory of
-    their own is the plan's to say: one that is a view of an input gets none, others nearly always.
+    """Have memory for the outputs of a program while its plan is read or made. Which outputs get memory of their own is
+    the plan's to say: one that is a view of an input gets none, others nearly always.
     """
     producers, inputs = program.producers(), set(program.inputs)
     roots = dict.fromkeys([_viewed(program, v) for v in program.outputs])
     made = [v for v in roots if v not in inputs and program.instructions[producers[v]].origin.scope is not None]
-    sizes = [math.prod(program.specs[v].known_shape) * program.specs[v].dtype.itemsize for v in made]
+    begin_outputs([math.prod(program.specs[v].known_shape) * program.specs[v].dtype.itemsize for v in made])
+
+
+def begin_outputs(sizes: Sequence[int]) -> None:
+    """Have the pages of large outputs of so many bytes asked for by a thread, if that need not be compiled first."""
     large = [size for size in sizes if size >= LARGE_BYTES]
     if large and has_runtime():
-        from jitgrad.compiler.driver.pages import begin_outputs
+        from jitgrad.compiler.driver import pages
 
-        begin_outputs(large)
+        pages.begin_outputs(large)
 
 
 def _viewed(program: Program, v: int) -> int:
