@@ -111,7 +111,7 @@ FAMILIES = {
     "accumulation": {"axes"},
     "products": {"accumulation", "axes"},
     "reduction": {"accumulation", "axes"},
-    "sorting": {"gathering"},
+    "sorting": {"gathering", "ordering"},
     "statistics": {"axes"},
     "slices": {"rows", "standing"},
     "state": {"rows", "standing"},

@@ -268,6 +268,15 @@ RULES = [
         ["max", "constant", "take_along_axis", "subtract"],
     ),
     row(
+        "sorted_by_order",
+        lambda b, x, y: b.op(
+            "add",
+            b.op("sort", x, axis=1),
+            b.op("astype", b.op("argsort", x, axis=1), dtype=np.dtype(np.float64)),
+        ),
+        ["argsort", "take_along_axis", "astype", "add"],
+    ),
+    row(
         "scatter_into_constant",
         lambda b, x, y: b.op("scatter_take", y, x, b.constant(np.arange(N)), axis=0),
         ["constant", "constant", "scatter_take"],

@@ -68,6 +68,7 @@ class Rewriter:
         self._made: dict[int, Instruction] = {}
         self._known: dict[Any, tuple[int, ...]] = {}
         self._reads = _count_reads(program)
+        self._program = program
 
     # -- what rules ask --------------------------------------------------------------------------------------
 
@@ -79,6 +80,14 @@ class Rewriter:
     def maker(self, v: int) -> Instruction | None:
         """The instruction that makes ``v``; None for inputs, and where the order of running matters."""
         return self._made.get(v)
+
+    def instructions_of(self, name: str) -> list[Instruction]:
+        """All instructions of an op that entered or will, unless they have a place in the order of running."""
+        return [ins for ins in self._program.instructions if ins.op.name == name and not ins.after]
+
+    def new_inputs(self, ins: Instruction) -> tuple[int, ...]:
+        """What the inputs of an instruction have become so far."""
+        return tuple([self.renamed.get(v, v) for v in ins.inputs])
 
     def is_read_once(self, v: int) -> bool:
         """Whether the instruction at hand is the only reader; False for values made in this sweep."""
@@ -157,8 +166,7 @@ class Rewriter:
         renamed = self.renamed
         if not renamed or renamed.keys().isdisjoint(ins.inputs):
             return ins
-        inputs = tuple([renamed.get(v, v) for v in ins.inputs])
-        return Instruction(ins.op, inputs, ins.outputs, ins.params, ins.origin, ins.after)
+        return Instruction(ins.op, self.new_inputs(ins), ins.outputs, ins.params, ins.origin, ins.after)
 
     def keep(self, ins: Instruction) -> None:
         """Append an instruction as it is, unseen by rules."""

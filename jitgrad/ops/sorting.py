@@ -14,6 +14,7 @@ from jitgrad.opdef import Interpreted, Params, Specs, define
 from jitgrad.operators import call, function
 from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype, unsupported
 from jitgrad.ops.gathering import INDEX, scatter_take_along_op, zeros_like_shape
+from jitgrad.ops.ordering import order_along, sorted_along
 from jitgrad.spec import TensorSpec, normalize_axis
 
 _NO_KERNEL = "there is no kernel that sorts"
@@ -28,7 +29,7 @@ def _sort_vjp(g: Tensor, out: Tensor, x: Tensor, *, axis: int) -> Tensor:
 sort_op = define(
     "sort",
     infer=lambda specs, params: specs,
-    impl=lambda x, axis: np.sort(x, axis, kind="stable"),
+    impl=sorted_along,
     vjp=_sort_vjp,
     kind=Interpreted(_NO_KERNEL),
     infers_partial=True,
@@ -37,7 +38,7 @@ sort_op = define(
 argsort_op = define(
     "argsort",
     infer=lambda specs, params: (TensorSpec(specs[0].shape, INDEX),),
-    impl=lambda x, axis: np.argsort(x, axis, kind="stable"),
+    impl=order_along,
     differentiable=False,
     kind=Interpreted(_NO_KERNEL),
     infers_partial=True,

@@ -15,6 +15,7 @@ from jitgrad.compiler.rules import (
     logic,
     matrices,
     moves,
+    orders,
     products,
     signs,
     sums,
@@ -87,6 +88,7 @@ BY_OP: dict[str, tuple[Rule, ...]] = {
     "det": (matrices.determinant_by_factors,),
     "slogdet": (matrices.determinant_by_factors,),
     "take_along_axis": (gathers.gather_before_computing,),
+    "sort": (orders.sorted_by_order,),
 }
 
 BY_KIND: dict[type, tuple[Rule, ...]] = {
@@ -120,10 +122,13 @@ BY_FORM: dict[str, tuple[Rule, ...]] = {
 def rules_of(op: OpDef) -> tuple[Rule, ...]:
     """The rules for an op, in the order in which they are tried; none for ops with state.
 
-    Constants are folded first, but for reductions: the sum of a splat is a splat, not a small array; loops are not run.
+    Constants are folded first, but for reductions: the sum of a splat is a splat, not a small array; loops are not run,
+    nor is what runs in the interpreter.
     """
-    if op.stateful or isinstance(op.kind, Interpreted):
+    if op.stateful:
         return ()
+    if isinstance(op.kind, Interpreted):
+        return BY_OP.get(op.name, ())
     if isinstance(op.kind, Elementwise) and op.kind.scalar == "identity":
         return (algebra.identity,)
     if isinstance(op.kind, Control):
