@@ -151,8 +151,7 @@ def kernel(
             v2 = in1[i1]
             v3 = f32(add(v1, v2))
             v4 = f32(tanh(v3))
-            v5 = f32(square(v4))
-            acc0 = add(acc0, v5)
+            acc0 = add_product(acc0, v4, v4)
             v6 = f32(multiply(c0, v4))
             v7 = f32(multiply(v4, v4))
             v8 = f32(subtract(f32(1.0), v7))

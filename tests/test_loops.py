@@ -221,3 +221,33 @@ def test_what_all_rows_share_is_made_before_them_and_keeps_nothing_out_of_their_
     assert first.count("for i0 in parallel") == 1
     for found, expected in zip(compiled(z, y), compiled.interpret(z, y), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_products_are_added_to_sums_in_one_step() -> None:
+    def fn(x: Any, y: Any, z: Any) -> Any:
+        scaled = x * y
+        return np.sum(x * z), np.sum(-(z * z)), np.sum(y**2), np.sum(scaled), scaled, np.sum(x + y * z)
+
+    x, y, z = np.random.default_rng(7).standard_normal((3, 200))
+    compiled = jg.compile(fn)
+    text = compiled.explain(x, y, z).kernels
+    assert text.count(" = add_product(") == 3
+    assert text.count("multiply(") == 2  # one is an output, of the other a sum with x is what the program says
+    for found, expected in zip(compiled(x, y, z), fn(x, y, z), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_product_in_a_sum_is_not_rounded(dtype: Any) -> None:
+    near = 1 + np.finfo(dtype).eps
+    x, y = np.zeros((2, 512), dtype)
+    x[[0, 256]], y[[0, 256]] = (-1, near), (near * near, near)  # in one lane, for every number of lanes
+    assert jg.compile(lambda x, y: np.sum(x * y))(x, y) == dtype(np.finfo(dtype).eps) ** 2
+
+
+def test_rows_of_sums_take_products_in() -> None:
+    rng = np.random.default_rng(8)
+    x, w = rng.standard_normal((64, 48)).astype("f4"), rng.standard_normal(48).astype("f4")
+    compiled = jg.compile(jg.grad(lambda w, x: np.sum(np.tanh(np.sum(x * w, axis=1)))))
+    assert "add_product(v" in compiled.explain(w, x).kernels
+    np.testing.assert_allclose(compiled(w, x), compiled.interpret(w, x), rtol=1e-4, atol=1e-5)

@@ -24,6 +24,7 @@ from jitgrad.compiler.loopir.nests import (
     Statement,
     Store,
     Update,
+    arguments,
     statements,
 )
 from jitgrad.errors import CompileError, layout
@@ -102,8 +103,8 @@ def _names(statement: Statement) -> Iterator[str]:
             yield from (buffer, *_of_index(index), *_of_bounds(bounds))
         case Let(_, _, _, args):
             yield from _of_arguments(args)
-        case Update(acc, _, _, value, at, bounds):
-            yield from (acc, *_of_arguments((value,)), *_of_bounds(bounds), *filter(None, (at,)))
+        case Update(acc, at=at, bounds=bounds):
+            yield from (acc, *_of_arguments(arguments(statement)), *_of_bounds(bounds), *filter(None, (at,)))
         case Store(buffer, index, value, _, bounds):
             yield from (buffer, *_of_index(index), *_of_arguments((value,)), *_of_bounds(bounds))
         case Keep(count, buffers, values, bounds, slot, slots):

@@ -118,8 +118,8 @@ def _operations_of(statement: Statement, dtypes: Mapping[str, DType]) -> dict[in
         case Let(_, dtype, op, args):
             given = tuple(arg.dtype if isinstance(arg, Literal) else dtypes[arg] for arg in args)
             return {max(d.itemsize for d in (dtype, *given)): _operations_of_op(op, given, dtype)}
-        case Update(_, dtype, combine):
-            return {dtype.itemsize: _update(combine)}
+        case Update(_, dtype, combine, factor=factor):
+            return {dtype.itemsize: _update(combine if factor is None else "multiply")}
     return {}
 
 

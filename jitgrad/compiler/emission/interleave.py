@@ -17,11 +17,11 @@ order, 0.99 with four in LLVM's, two threads, and the code of four is generated 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler import vecmath
-from jitgrad.compiler.loopir.nests import PARALLEL_VECTOR, Keep, Let, Loop, Statement, Store, Update, statements
+from jitgrad.compiler.loopir.nests import PARALLEL_VECTOR, Keep, Let, Loop, Statement, Update, arguments, statements
 from jitgrad.compiler.vecmath.lanes import declare
 
 FEW, SOME = 8, 60  # statements of a loop body, in which a function of analysis counts as twelve
@@ -93,14 +93,9 @@ def most_alive(body: Sequence[Statement]) -> int:
     for s in reversed(body):
         if isinstance(s, Let):
             alive.discard(s.name)
-        alive.update(name for name in _reads(s) if name in made)
+        alive.update(name for name in arguments(s) if isinstance(name, str) and name in made)
         most = max(most, len(alive))
     return most
-
-
-def _reads(s: Statement) -> Iterator[str]:
-    arguments = s.args if isinstance(s, Let) else (s.value,) if isinstance(s, Store | Update) else ()
-    return (a for a in arguments if isinstance(a, str))
 
 
 def _weight(s: Statement) -> int:

@@ -7,7 +7,7 @@ from jitgrad.compiler.emission.keeping import KeepEmitter
 from jitgrad.compiler.emission.registers import Register
 from jitgrad.compiler.emission.routines import emit_routine
 from jitgrad.compiler.emission.scalar_values import cast, constant, element_type, memory_type
-from jitgrad.compiler.loopir.nests import Accumulator, Call, Load, Store, Update
+from jitgrad.compiler.loopir.nests import Accumulator, Call, Load, Store, Update, arguments
 
 TILES = ("tile", "sums")
 
@@ -35,9 +35,9 @@ class LaneEmitter(KeepEmitter):
             super()._update(update)
             return
         before = self._register(update.acc).value
-        new = self._argument(update.value, self.lanes).value
+        new = [self._argument(a, self.lanes).value for a in arguments(update)]
         dtype = self.inits[update.acc].dtype
-        self.builder.store(self._combine(update.combine, dtype, [before], [new], self.lanes)[0], sums[update.acc])
+        self.builder.store(self._combine(update.combine, dtype, [before], new, self.lanes)[0], sums[update.acc])
 
     def _register(self, name: str) -> Register:
         sums = self._lane_sums()

@@ -30,6 +30,7 @@ from jitgrad.compiler.loopir.nests import (
     Statement,
     Store,
     Update,
+    arguments,
     statements,
 )
 from jitgrad.records import NamedTuple
@@ -97,7 +98,7 @@ def _may_be_reordered(loop: Loop, roles: Mapping[str, str], running: Mapping[str
         for t in statements((s,)):
             if isinstance(t, Accumulator | Update) and t.combine.startswith("arg"):
                 return False
-            if any(a in running for a in _arguments(t)):
+            if any(a in running for a in arguments(t)):
                 return False
             name = _going_on(t, roles, running)
             if name is not None and touched.setdefault(name, k) != k:
@@ -155,7 +156,7 @@ def _compares(loop: Loop) -> bool:
     """Whether a loop goes by segments, between places where comparisons of its variable change their answer: sums of
     lanes would differ with those of another row.
     """
-    return any(loop.var in _arguments(s) or (isinstance(s, Load | Store) and s.bounds) for s in loop.body)
+    return any(loop.var in arguments(s) or (isinstance(s, Load | Store) and s.bounds) for s in loop.body)
 
 
 def _joined(first: Sequence[Statement], second: Sequence[Statement], roles: Mapping[str, str]) -> list[Statement]:
@@ -218,7 +219,8 @@ def _(s: Accumulator, names: Names) -> Statement:
 
 @renamed.register
 def _(s: Update, names: Names) -> Statement:
-    return replace(s, acc=names.get(s.acc, s.acc), value=_argument(s.value, names))
+    factor = None if s.factor is None else _argument(s.factor, names)
+    return replace(s, acc=names.get(s.acc, s.acc), value=_argument(s.value, names), factor=factor)
 
 
 @renamed.register
@@ -246,7 +248,3 @@ def _bounds(bounds: tuple[Bound, ...], names: Names) -> tuple[Bound, ...]:
 
 def _argument(argument: Argument, names: Names) -> Argument:
     return names.get(argument, argument) if isinstance(argument, str) else argument
-
-
-def _arguments(s: Statement) -> tuple[Argument, ...]:
-    return s.args if isinstance(s, Let) else (s.value,) if isinstance(s, Store | Update) else ()

@@ -65,6 +65,12 @@ def _multiply(o: Ops, x: Value, y: Value) -> Value:
     return o.builder.fmul(x, y) if o.is_float else o.builder.mul(x, y)
 
 
+@_op("add_product")
+def _add_product(o: Ops, total: Value, x: Value, y: Value) -> Value:
+    """total + x * y, rounded once where the processor can."""
+    return o.builder.fadd(total, o.builder.fmul(x, y, flags=("contract",)), flags=("contract",))
+
+
 @_op("divide")
 def _divide(o: Ops, x: Value, y: Value) -> Value:
     return o.builder.fdiv(x, y)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.lanes import LaneEmitter
 from jitgrad.compiler.emission.registers import BOOL, COMPARISONS, INT64, VectorLoop
-from jitgrad.compiler.loopir.nests import Argument, Check, Keep, Let, Load, Loop, Statement, Store, Update
+from jitgrad.compiler.loopir.nests import Argument, Check, Keep, Let, Load, Loop, Statement, Store, arguments
 
 MOST_POINTS = 16
 
@@ -122,10 +122,7 @@ def _without_unread(body: Sequence[Statement]) -> tuple[Statement, ...]:
         if isinstance(s, Let) and s.dtype.kind == "b" and s.name not in read:
             continue
         kept.append(s)
-        if isinstance(s, Let):
-            read.update(a for a in s.args if isinstance(a, str))
-        elif isinstance(s, Store | Update):
-            read.update([s.value] if isinstance(s.value, str) else [])
+        read.update(arguments(s))
     return tuple(reversed(kept))
 
 

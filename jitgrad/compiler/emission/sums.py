@@ -10,7 +10,7 @@ from jitgrad.compiler.emission.memory import MemoryEmitter
 from jitgrad.compiler.emission.registers import DT_INT64, INT32, INT64
 from jitgrad.compiler.emission.scalar_emit import emit_op
 from jitgrad.compiler.emission.scalar_values import constant, element_type
-from jitgrad.compiler.loopir.nests import Accumulator, Loop, Update
+from jitgrad.compiler.loopir.nests import Accumulator, Loop, Update, arguments
 from jitgrad.spec import DType
 
 
@@ -95,6 +95,8 @@ class SumEmitter(MemoryEmitter):
     def _combine(
         self, combine: str, dtype: DType, old: Sequence[ir.Value], new: Sequence[ir.Value], lanes: int
     ) -> list[ir.Value]:
+        if len(new) > len(old):
+            return [emit_op(self.builder, "add_product", [*old, *new], [dtype] * 3, dtype, lanes)]
         if len(old) == 1:
             return [emit_op(self.builder, combine, [old[0], new[0]], [dtype, dtype], dtype, lanes)]
         wins = self._wins(combine, dtype, old, new)
@@ -122,7 +124,7 @@ class SumEmitter(MemoryEmitter):
         if self.vector is not None and update.acc in self.vector.sums:
             self._update_lanes(update, dtype)
         else:
-            new = [self._argument(update.value, 0).value]
+            new = [self._argument(a, 0).value for a in arguments(update)]
             if update.at is not None:
                 new.append(self._register(update.at).value)
             self._combine_into_cell(update, dtype, new)
@@ -143,7 +145,7 @@ class SumEmitter(MemoryEmitter):
         b, lanes = self.builder, self.lanes
         cells = [self.vector.sums[update.acc]]
         old = [b.load(cells[0], typ=ir.VectorType(element_type(dtype), lanes))]
-        new = [self._argument(update.value, lanes).value]
+        new = [self._argument(a, lanes).value for a in arguments(update)]
         if update.at is not None:
             cells.append(self.vector.sums[update.acc + "_at"])
             old.append(b.load(cells[1], typ=ir.VectorType(INT64, lanes)))

@@ -151,7 +151,8 @@ class Accumulator:
 class Update:
     """Combine a value into an accumulator; ``at`` is the loop variable that argmax and argmin remember.
 
-    Where a bound, on what is the same for all of a vector, fails nothing is combined.
+    Where a bound, on what is the same for all of a vector, fails nothing is combined. With a ``factor`` the product of
+    it and the value is added, and rounded only as a part of the sum.
     """
 
     acc: str
@@ -160,6 +161,7 @@ class Update:
     value: Argument
     at: str | None = None
     bounds: tuple[Bound, ...] = ()
+    factor: Argument | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +292,18 @@ def statements(body: Sequence[Statement]) -> Iterator[Statement]:
             yield from statements(statement.body)
 
 
+def arguments(s: Statement) -> tuple[Argument, ...]:
+    """What a statement computes with, combines or stores."""
+    match s:
+        case Let(args=args):
+            return args
+        case Update(value=value, factor=factor):
+            return (value,) if factor is None else (value, factor)
+        case Store(value=value):
+            return (value,)
+    return ()
+
+
 def _kernel_lines(kernel: Kernel) -> Iterator[str]:
     yield "def kernel("
     yield from (f"    {b.name}: {_annotation(b)!r}," for b in kernel.buffers)
@@ -328,8 +342,10 @@ def _statement_lines(s: Statement) -> Iterator[str]:
             yield f"{name} = {init}"
             if combine.startswith("arg"):
                 yield f"{name}_at = i64(0)"
-        case Update(acc, _, combine, value, None, bounds):
+        case Update(acc, _, combine, value, None, bounds, None):
             yield f"{_guard(bounds)}{acc} = {combine}({acc}, {value})"
+        case Update(acc, _, _, value, None, bounds, factor):
+            yield f"{_guard(bounds)}{acc} = add_product({acc}, {value}, {factor})"
         case Update(acc, _, combine, value, at, bounds):
             yield f"{_guard(bounds)}{acc}, {acc}_at = {combine}({acc}, {acc}_at, {value}, {at})"
         case Store(buffer, index, value, _, bounds):

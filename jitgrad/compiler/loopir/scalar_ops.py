@@ -55,6 +55,12 @@ def _reciprocal_of(divisor: Any) -> Any:
     return type(divisor)(1) / (divisor * _scale_of(divisor))
 
 
+def _add_product(total: Any, x: Any, y: Any) -> Any:
+    """total + x * y, rounded once: a product of doubles fits no double, but one of long doubles nearly."""
+    wide = np.float64 if total.dtype == np.float32 else np.longdouble
+    return type(total)(wide(total) + wide(x) * wide(y))
+
+
 def _softplus(x: Any) -> Any:
     return np.logaddexp(x, type(x)(0))
 
@@ -74,6 +80,7 @@ def oracle() -> dict[str, Callable[..., Any]]:
         "clip": lambda x, lo, hi: np.minimum(np.maximum(x, lo), hi),
         "relu": lambda x: np.maximum(x, type(x)(0)),
         "softplus": _softplus,
+        "add_product": _add_product,
         "add_n": lambda *xs: functools.reduce(np.add, xs),
         "gammaln": lambda x: -np.log(abs(x)) if abs(x) < np.finfo(type(x)).tiny else special.gammaln(x),
         "polygamma1": lambda x: special.polygamma(1, x),

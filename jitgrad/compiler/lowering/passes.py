@@ -21,6 +21,7 @@ from jitgrad.compiler.loopir.nests import (
     Update,
     statements,
 )
+from jitgrad.compiler.lowering.added_products import add_products
 from jitgrad.compiler.lowering.remake import remake_cheap_values
 
 
@@ -28,7 +29,8 @@ def optimise_loops(kernel: Kernel) -> Kernel:
     """All loop passes, in order."""
     kernel = multiply_by_reciprocals(kernel)
     kernel = remake_cheap_values(kernel)
-    return hoist_invariants(kernel)
+    kernel = hoist_invariants(kernel)
+    return add_products(kernel)
 
 
 def hoist_invariants(kernel: Kernel) -> Kernel:
