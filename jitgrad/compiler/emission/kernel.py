@@ -17,6 +17,7 @@ from typing import TypeGuard
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.ahead import find_asking
+from jitgrad.compiler.emission.divisors import shared_divisors
 from jitgrad.compiler.emission.interleave import (
     FEW,
     SOME,
@@ -450,7 +451,9 @@ class _KernelEmitter(SegmentEmitter):
             self._ask_ahead(self.asking.streams, self.ahead, asks)
         if self.is_elementwise:
             self._ask_for_lines(loop)
+        self.divisors = shared_divisors(loop)
         self._body(loop.body)
+        self.divisors = frozenset()
         self._store_late()
         self.vector = None
         self.registers = outside

@@ -71,6 +71,7 @@ class RegisterEmitter:
         self.streaming: ir.Value = ir.Constant(INT64, -1)  # 0 where stores go past the caches
         self.may_stream = False
         self.late: list[tuple[ir.Value, ir.Value, Store]] = []  # values and addresses that a body stores at its end
+        self.divisors: frozenset[Argument] = frozenset()  # by which a body of lanes divides more than once
         self.is_elementwise = False  # inside whole vectors of a parallel loop of vectors
         self.inputs = frozenset(b.name for b in kernel.buffers if b.role == "in")
         self.asking: Asking | None = None  # which loop asks for the next row of the loop around it
@@ -130,6 +131,8 @@ class RegisterEmitter:
                                 dtype)  # fmt: skip
             if not limit.lanes:
                 return self._lanes_where(op, self.vector, limit.value)
+        if op == "divide" and args[1] in self.divisors:
+            op = "divide_by_shared"
         lanes = self._lanes_of(args)
         registers = [self._argument(a, lanes) for a in args]
         value = emit_op(self.builder, op, [r.value for r in registers], [r.dtype for r in registers], dtype, lanes)

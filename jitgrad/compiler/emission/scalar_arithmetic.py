@@ -11,6 +11,8 @@ from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler import vecmath
 from jitgrad.compiler.emission.scalar_values import Ops, Value, cast
 from jitgrad.compiler.emission.threefry import random_bits
+from jitgrad.compiler.vecmath.division import quotient
+from jitgrad.compiler.vecmath.lanes import Lanes, Real
 
 Emitter = Callable[..., Value]
 emitters: dict[str, Emitter] = {}
@@ -74,6 +76,13 @@ def _add_product(o: Ops, total: Value, x: Value, y: Value) -> Value:
 @_op("divide")
 def _divide(o: Ops, x: Value, y: Value) -> Value:
     return o.builder.fdiv(x, y)
+
+
+@_op("divide_by_shared")
+def _divide_by_shared(o: Ops, x: Value, y: Value) -> Value:
+    """x / y, where others are divided by y, too."""
+    lanes = Lanes(o.builder, x.type)
+    return quotient(Real(lanes, x), Real(lanes, y)).value
 
 
 @_op("negative")

@@ -62,6 +62,12 @@ def has_avx512() -> bool:
 
 
 @functools.cache
+def divides_slowly() -> bool:
+    """Whether the divider takes longer than multiply-adds that divide: of processors with AVX-512 all but AMD's."""
+    return has_avx512() and " znver" not in native.target_description()
+
+
+@functools.cache
 def emitter_version() -> str:
     """A hash of the emitter's own source."""
     digest = hashlib.sha256()
@@ -199,4 +205,4 @@ def kernel_module(
 
 
 def _new_module(name: str, quickly: bool) -> ir.Module:
-    return ir.Module(name, has_fma(), vector_bytes() if quickly else 0, has_avx512(), has_parts=quickly)
+    return ir.Module(name, has_fma(), vector_bytes() if quickly else 0, has_avx512(), quickly, divides_slowly())

@@ -339,16 +339,40 @@ def power_of_two(biased: Bits) -> Real:
 
 def times_power_of_two(x: Real, n: Real) -> Real:
     """x * 2**n for integers n, rounded once, by an instruction of registers with 64 bytes."""
-    lanes, builder = x.lanes, x.lanes.builder
+    return _of_registers("mask.scalef", (x, n), (_ROUNDED_AS_EVER,))
+
+
+def near_reciprocal(x: Real) -> Real:
+    """1 / x within 2**-14 of it, by an instruction of registers with 64 bytes."""
+    return _of_registers("rcp14", (x,))
+
+
+def significand(x: Real) -> Real:
+    """The number in [1, 2), with the sign of x, of which x is the product with a power of two; 1 for 0 and infinity. By
+    an instruction of registers with 64 bytes.
+    """
+    return _of_registers("mask.getmant", (x,), (_ROUNDED_AS_EVER,), first=(0,))
+
+
+def exponent(x: Real) -> Real:
+    """The exponent of that power of two; -inf for 0, inf for infinity. By an instruction of registers with 64 bytes."""
+    return _of_registers("mask.getexp", (x,), (_ROUNDED_AS_EVER,))
+
+
+def _of_registers(name: str, args: Sequence[Real], last: Sequence[int] = (), first: Sequence[int] = ()) -> Real:
+    """An instruction for all lanes of each register; ``first`` and ``last`` are integers that it is given besides."""
+    lanes, builder = args[0].lanes, args[0].lanes.builder
     count = _REGISTER_BITS // lanes.width
-    register, bits, number = ir.VectorType(lanes.element, count), ir.IntType(count), ir.IntType(32)
-    signature = ir.FunctionType(register, [register, register, register, bits, number])
+    register, bits = ir.VectorType(lanes.element, count), ir.IntType(count)
+    number = ir.IntType(32)
+    before, behind = ([ir.Constant(number, value) for value in values] for values in (first, last))
+    rest = [*before, ir.Constant(register, ir.Undefined), ir.Constant(bits, -1), *behind]
+    signature = ir.FunctionType(register, [*[register] * len(args), *(value.type for value in rest)])
     kind = "pd" if lanes.is_double else "ps"
-    function = declare(builder.module, f"llvm.x86.avx512.mask.scalef.{kind}.512", signature)
-    rest = [ir.Constant(register, ir.Undefined), ir.Constant(bits, -1), ir.Constant(number, _ROUNDED_AS_EVER)]
+    function = declare(builder.module, f"llvm.x86.avx512.{name}.{kind}.512", signature)
     parts = [
-        builder.call(function, [*(part_of(builder, v.value, first, count) for v in (x, n)), *rest])
-        for first in range(0, lanes.count, count)
+        builder.call(function, [*(part_of(builder, arg.value, place, count) for arg in args), *rest])
+        for place in range(0, lanes.count, count)
     ]
     return Real(lanes, joined(builder, parts))
 

@@ -27,8 +27,7 @@ def call_by_registers(builder: ir.IRBuilder, name: str, args: Sequence[ir.Value]
         return builder.call(shared_function(builder.module, f"{name}.{lanes.suffix}", type_, write), args)
     half = lanes.count // 2
     low, high = (
-        call_by_registers(builder, name, [part_of(builder, a, first, half) for a in args], write)
-        for first in (0, half)
+        call_by_registers(builder, name, [part_of(builder, a, first, half) for a in args], write) for first in (0, half)
     )
     return joined(builder, [low, high])
 
@@ -48,7 +47,7 @@ def shared_function(
 
 def _part(caller: ir.Module, name: str, type_: ir.FunctionType, write: Write, attributes: Iterable[str]) -> ir.Module:
     """A module that is the function alone; what that shares with others are modules in turn."""
-    module = ir.Module(name, caller.has_fma, caller.shared_bytes, caller.has_avx512, has_parts=True)
+    module = ir.Module(name, caller.has_fma, caller.shared_bytes, caller.has_avx512, True, caller.divides_slowly)
     _define(declare(module, name, type_), write, attributes)
     return module
 
