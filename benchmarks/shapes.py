@@ -4,7 +4,8 @@ frameworks.
 
 Functions are compiled and called with a first shape; then each of further shapes is called three times, and what the
 first of these calls takes longer than the last is the cost of the shape. Operations are those of the program, gradients
-included. No kernel may be compiled for a further shape.
+included. No kernel may be compiled for a further shape. With ``--batches``, sizes of batches are drawn instead, evenly,
+or evenly by their logarithm, none of them twice: what a session costs in which batches are of every size.
 """
 
 from __future__ import annotations
@@ -103,6 +104,42 @@ def measure(case: Case, shapes: int) -> dict[str, float]:
     }  # fmt: skip
 
 
+MOST_ROWS = 5000
+
+
+def session(case: Case, sizes: Sequence[int]) -> list[float]:
+    """Milliseconds that each of these sizes of a batch costs, beyond the first shape of all."""
+    f, spent = jg.compile(case.fn), []
+    f(*case.arguments(200))
+    time.sleep(0.5)
+    for size in sizes:
+        args = case.arguments(size)
+        times = [_seconds(f, args) for _ in range(3)]
+        spent.append(1e3 * (times[0] - min(times[1:])))
+    return spent
+
+
+def drawn(by_logarithm: bool, count: int) -> list[int]:
+    """So many different sizes of up to `MOST_ROWS`."""
+    rng = np.random.default_rng(0)
+    even = rng.uniform(0, 1, 10 * count)
+    sizes = np.exp(even * np.log(MOST_ROWS)) if by_logarithm else 1 + even * MOST_ROWS
+    return list(dict.fromkeys(sizes.astype(int).tolist()))[:count]
+
+
+def batches(count: int) -> None:
+    """Print what sessions cost."""
+    print("| function | sizes drawn evenly | mean, ms | first third | last third | median | worst |")
+    print("|---|---|---:|---:|---:|---:|---:|")
+    for case, by_logarithm in itertools.product(CASES[:4], (False, True)):
+        spent = session(case, drawn(by_logarithm, count))
+        third = max(1, count // 3)
+        figures = [statistics.mean(part) for part in (spent, spent[:third], spent[-third:])]
+        figures += [statistics.median(spent), max(spent)]
+        row = " | ".join([f"{figure:.2f}" for figure in figures])
+        print(f"| {case.name} | {'by their logarithm' if by_logarithm else 'as they are'} | {row} |")
+
+
 def _seconds(f: Callable[..., Any], args: Sequence[Any]) -> float:
     start = time.perf_counter()
     f(*args)
@@ -112,9 +149,13 @@ def _seconds(f: Callable[..., Any], args: Sequence[Any]) -> float:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.shapes", description=__doc__)
     parser.add_argument("--shapes", type=int, default=40, help="further shapes for each function")
+    parser.add_argument("--batches", type=int, metavar="COUNT", help="draw so many sizes of a batch")
     options = parser.parse_args(arguments)
     config(cache=False)
     measure(CASES[0], 3)  # what is loaded once
+    if options.batches:
+        batches(options.batches)
+        return 0
     print("| function | operations | first call, ms | a new shape, ms | per 100 operations | kernels compiled |")
     print("|---|---:|---:|---:|---:|---:|")
     for case in CASES:

@@ -17,7 +17,7 @@ from jitgrad.collecting import collection_paused
 from jitgrad.compiler import begin_outputs
 from jitgrad.compiler.calling.entrance import is_coming
 from jitgrad.compiler.driver import pools
-from jitgrad.compiler.likeness import EXACT
+from jitgrad.compiler.likeness import PLAIN_EXACT
 from jitgrad.compiler.machine.firsts import first_calls
 from jitgrad.config import config, log
 from jitgrad.eagerness import is_eager, local, settled
@@ -104,6 +104,7 @@ class Calls:
         self._plain: dict[tuple[Any, ...] | None, Entry] = {}  # entries of calls with arrays only, by dtypes and shapes
         self._listed: dict[tuple[Any, ...] | None, tuple[Callable[[Sequence[Any]], list[Any]], Results]] = {}
         self._models: dict[Any, _Model] = {}
+        self._exact = PLAIN_EXACT  # extents up to this are part of the pattern of all traces
         self._clock = 0
         self._latest: _Call | None = None
         self._once: set[Form] = set()
@@ -277,8 +278,7 @@ class Calls:
 
     def _run_of(self, call: _Call) -> tuple[Runner, Results]:
         """What runs a call, traced beside one that differs from it in shapes, if there was one."""
-        kind = call.structure, _kind_of(call.leaves), call.key[-1]
-        model = self._model_of(kind)
+        model = self._model_of(self._kind_of(call))
         if model is not None and not config.verify:
             foreseen = model.foreseer.trace(call.leaves)
             runner = None if foreseen is None else _foreseen(model, foreseen, call)
@@ -293,25 +293,42 @@ class Calls:
             name = as_name(self.options.name or self.name)
             runner = Runner(traced.outputs, traced.feeds, traced.effects, name, self.streams)
             if model is None or not model.foreseer.is_of_use:
-                self._enter_model(kind, _Model(traced.follower, runner, Foreseer(self.fn, traced)))
+                self._enter_model(call, _Model(traced.follower, runner, Foreseer(self.fn, traced)))
             return runner, traced.results
         if not model.runner.is_followed:
-            self._models[kind] = model._replace(later=_Model(traced.follower, runner, Foreseer(self.fn, traced)))
+            later = _Model(traced.follower, runner, Foreseer(self.fn, traced))
+            self._models[self._kind_of(call)] = model._replace(later=later)
         if is_plain and not config.verify:
             model.foreseer.note_followed(call.leaves, tuple(call.statics.values()), partial(self._trace, call))
         return runner, traced.results
+
+    def _kind_of(self, call: _Call) -> Any:
+        """What calls have in common of which one may follow the other: all but extents that are no part of a pattern,
+        and of these which are equal.
+        """
+        numbers: dict[int, int] = {}
+
+        def place(n: int) -> int:
+            return n if n <= self._exact else -1 - numbers.setdefault(n, len(numbers))
+
+        leaves = [(key[0], *map(place, key[1])) if type(key) is tuple else key for key in call.leaves]
+        return call.structure, tuple(leaves), call.key[-1]
 
     def _model_of(self, kind: Any) -> _Model | None:
         """The trace that others of its kind follow: the first, a later one if the plan of the first is from disk, from
         which no other plan follows, or one that did not follow, while calls are not foreseen.
         """
-        model = self._models.get(kind)
+        model = self._models.pop(kind, None)
+        if model is not None:
+            self._models[kind] = model  # the latest: others are forgotten before it
         later = model.later if model is not None else None
         if model is not None and later is not None and later.runner.is_followed and not model.runner.is_followed:
             model = self._models[kind] = later
         return model
 
-    def _enter_model(self, kind: Any, model: _Model) -> None:
+    def _enter_model(self, call: _Call, model: _Model) -> None:
+        self._exact = max(self._exact, model.follower.exact)
+        kind = self._kind_of(call)
         self._models.pop(kind, None)
         self._models[kind] = model
         while len(self._models) > max_models:
@@ -436,18 +453,6 @@ def _key_of_arrays(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
             return None
         key += (array.dtype, array.shape)
     return tuple(key)
-
-
-def _kind_of(leaves: Sequence[LeafKey]) -> tuple[Any, ...]:
-    """What the leaves of calls have in common of which one may follow the other: extents up to `EXACT`, and of the
-    others which are equal.
-    """
-    numbers: dict[int, int] = {}
-
-    def place(n: int) -> int:
-        return n if n <= EXACT else -1 - numbers.setdefault(n, len(numbers))
-
-    return tuple([(key[0], *map(place, key[1])) if type(key) is tuple else key for key in leaves])
 
 
 def _key_text(key: LeafKey) -> str:

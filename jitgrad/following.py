@@ -16,33 +16,18 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jitgrad.compiler.constants import is_splat, splat, splat_number
-from jitgrad.compiler.likeness import (
-    Extents,
-    Params,
-    Shape,
-    UnlikeError,
-    holds_large,
-    is_named,
-    is_uniform,
-    large,
-    params_of,
-)
+from jitgrad.compiler.constants import is_splat, splat_number
+from jitgrad.compiler.likeness import EXACT, Extents, Shape, UnlikeError, is_named
 from jitgrad.config import config
+from jitgrad.copying import Part, Place, Row, check_shapes, copied_params, exact_among_operations, part_of, row_of
 from jitgrad.errors import CompileError
 from jitgrad.gradient_rules import registered_rules
-from jitgrad.graph import GRADIENT_RULE, Graph, Operation, PromisedOperation, Tensor
+from jitgrad.graph import Graph, Operation, PromisedOperation, Tensor
 from jitgrad.keys import frozen
-from jitgrad.opdef import Control, OpDef
 from jitgrad.program import Instruction, Origin, Program
 from jitgrad.records import NamedTuple
 from jitgrad.sources import Source, operation_text
-from jitgrad.spec import DType, TensorSpec
-
-Place = tuple[int, int]
-"""A tensor of a graph: the number of its operation, and of the output."""
-
-_LEAST, _MOST = 0.25, 2.8  # no rule makes such numbers of extents above 64: their roots and logarithms lie outside
+from jitgrad.spec import TensorSpec
 
 
 class PromisedTensors(Sequence[Tensor]):
@@ -85,57 +70,6 @@ class Walk(NamedTuple):
     names: dict[str, int]
 
 
-class _Row(NamedTuple):
-    """An operation as it is compared and copied."""
-
-    opdef: OpDef
-    name: str
-    source: Source | None
-    inputs: tuple[Place, ...]
-    params: Mapping[str, Any]
-    compared: Params | None
-    attrs: Mapping[str, Any]
-    device: str
-    colocation: tuple[str, ...]
-    original: int
-    outputs: tuple[tuple[Shape, DType, bool], ...]
-    number: Any
-    is_fixed: bool
-    is_uniform: bool
-    is_copied: bool
-    is_gradient: bool
-    origins: int
-
-
-class _Part(NamedTuple):
-    """What a walk has added, or a whole trace: its operations, whether all can be copied, the shapes in them, and those
-    whose shapes are inferred again, with what they read.
-    """
-
-    rows: tuple[_Row, ...]
-    is_copied: bool
-    shapes: tuple[Shape, ...]
-    checked: tuple[tuple[_Row, tuple[tuple[Shape, DType], ...]], ...]
-
-
-def _row_of(op: Operation) -> _Row:
-    """UnlikeError for operations that are not followed."""
-    opdef = op.opdef
-    is_special = isinstance(opdef.kind, Control) or opdef.stateful or opdef.name in registered_rules
-    if is_special or op.control_inputs or GRADIENT_RULE in op._attrs or any(map(callable, op.params.values())):
-        raise UnlikeError
-    if any(not t.spec.is_known for t in op.outputs):
-        raise UnlikeError
-    compared = params_of(op.params)
-    return _Row(
-        opdef, op.name, op.source, tuple([(x.op.id, x.value_index) for x in op.inputs]), op.params, compared, op._attrs,
-        op.device, op._colocation, -1 if op.original_op is None else op.original_op.id,
-        tuple([(t.spec.known_shape, t.spec.dtype, t.is_weak) for t in op.outputs]),
-        _number_of(compared), compared is None or compared.is_fixed, is_uniform(opdef),
-        _is_copied(op.params, compared) and not (op.is_gradient and _counts_starts(op)), op.is_gradient, op.origins,
-    )  # fmt: skip
-
-
 class Follower:
     """Notes what gradients() adds to a graph, and copies it where the graph follows an earlier one, its ``model``."""
 
@@ -144,13 +78,13 @@ class Follower:
         self.walks: list[Walk] = []
         self._model = model
         self._compared = 0  # how many operations are like those of the model
-        self.extents = Extents()
+        self.extents = Extents(EXACT if model is None else model.exact)
         self._attrs: list[tuple[Any, Any]] = []  # annotations that were found equal
         self._sources: dict[Source | None, Source | None] = {}  # lines of the model that are others here
-        self._rows: list[_Row] = []
-        self._parts: dict[int, _Part] = {}
+        self._rows: list[Row] = []
+        self._parts: dict[int, Part] = {}
         self._predicted: list[Operation] = []
-        self._followed: Sequence[_Row] | None = None  # all operations of the model, known to be like all here
+        self._followed: Sequence[Row] | None = None  # all operations of the model, known to be like all here
         self.numbers: dict[int, Any] = {}
         """The numbers of constants that differ from the model's, by operation."""
         self.has_other_arrays = False
@@ -192,7 +126,7 @@ class Follower:
                 raise UnlikeError
             walk = model.walks[number]
             self._compare(first)
-            _check_shapes(model.part(number), self.extents.shape)
+            check_shapes(model.part(number), self.extents.shape)
         except UnlikeError:
             self.stop()
             return None
@@ -230,17 +164,26 @@ class Follower:
                     self._followed = model._rows
         self.stop()
 
+    @functools.cached_property
+    def exact(self) -> int:
+        """Up to where extents are part of the pattern of this graph, whose function has ended: those that follow it
+        have them, too.
+        """
+        if self.is_whole:
+            return self.extents.exact
+        return exact_among_operations(self.graph.operations)
+
     @property
     def is_whole(self) -> bool:
         """Whether all operations, once the function has ended, are like the model's."""
         return self._followed is not None
 
-    def _rows_until(self, last: int) -> list[_Row]:
+    def _rows_until(self, last: int) -> list[Row]:
         """The operations of this graph, as others follow them."""
         graph = self.graph
         if graph.variables or graph.functions or graph.definitions or graph.is_written:
             raise UnlikeError
-        self._rows += map(_row_of, graph.operations_since(len(self._rows), last))
+        self._rows += map(row_of, graph.operations_since(len(self._rows), last))
         return self._rows
 
     def _compare(self, last: int) -> None:
@@ -257,7 +200,7 @@ class Follower:
             self._compare_one(op, row)
         self._compared = last
 
-    def _compare_one(self, op: Operation, row: _Row) -> None:
+    def _compare_one(self, op: Operation, row: Row) -> None:
         inputs, outputs, original = op.inputs, op.outputs, op.original_op
         if (
             op.opdef is not row.opdef or op.name != row.name or op.control_inputs
@@ -302,26 +245,26 @@ class Follower:
 
     # -- copying -------------------------------------------------------------------------------------------------------
 
-    def part(self, number: int) -> _Part:
+    def part(self, number: int) -> Part:
         """What a walk has added, as others copy it; UnlikeError where they cannot."""
         found = self._parts.get(number)
         if found is None:
             walk = self.walks[number]
             rows = self._rows_until(walk.last)
-            found = self._parts[number] = _part_of(rows[: walk.last], walk.first)
+            found = self._parts[number] = part_of(rows[: walk.last], walk.first)
         if not found.is_copied:
             raise UnlikeError
         return found
 
 
-    def _promise(self, part: _Part, walk: Walk) -> None:
+    def _promise(self, part: Part, walk: Walk) -> None:
         """Append the operations of a walk, of which those that it gives are there from now on."""
         self._promise_part(part, walk.first, [place[0] for place in walk.given if place is not None])
         self.graph.take_names(walk.names)
         self._compared = walk.last
         self.walks.append(walk)
 
-    def _promise_part(self, part: _Part, first: int, numbers: Sequence[int]) -> None:
+    def _promise_part(self, part: Part, first: int, numbers: Sequence[int]) -> None:
         """Append operations from the number ``first`` on, of which those of these ``numbers`` are there from now on."""
         given = {number: self._begun(part.rows[number - first], number) for number in set(numbers) if number >= first}
 
@@ -330,7 +273,7 @@ class Follower:
 
         self.graph.promise(given, len(part.rows), make)
 
-    def _copies(self, part: _Part, first: int, given: Mapping[int, Operation]) -> list[Operation]:
+    def _copies(self, part: Part, first: int, given: Mapping[int, Operation]) -> list[Operation]:
         """The operations of a part for this graph, which does not know of them yet."""
         operations, made = self.graph.promised, list[Operation]()
 
@@ -341,13 +284,13 @@ class Follower:
         for number, row in enumerate(part.rows, first):
             op = given[number] if number in given else self._begun(row, number)
             op.inputs = tuple([operation(k).outputs[index] for k, index in row.inputs])
-            op.params = _copied_params(row, self.extents.shape, self.numbers.get(number, row.number))
+            op.params = copied_params(row, self.extents.shape, self.numbers.get(number, row.number))
             op.original_op = None if row.original < 0 else operation(row.original)
             op.__class__ = Operation
             made.append(op)
         return made
 
-    def _begun(self, row: _Row, number: int) -> Operation:
+    def _begun(self, row: Row, number: int) -> Operation:
         """The operation of a row, which gets this number, without what it is made of."""
         op = PromisedOperation.__new__(PromisedOperation)
         op.graph, op.opdef, op.name, op.id = self.graph, row.opdef, row.name, number
@@ -365,14 +308,14 @@ class Follower:
     # -- whole traces --------------------------------------------------------------------------------------------------
 
     @functools.cached_property
-    def whole(self) -> _Part:
+    def whole(self) -> Part:
         """All operations of this graph, whose function has ended, as they are foretold for other shapes; UnlikeError
         where they cannot be.
         """
         rows = self._rows_until(len(self.graph))
         if any(row.compared is not None and row.compared.array is not None and row.number is None for row in rows):
             raise UnlikeError
-        return _part_of(rows, 0)
+        return part_of(rows, 0)
 
     def number_of(self, place: int) -> Any:
         """The number of a constant of this graph, which is like its model's, by operation."""
@@ -388,12 +331,13 @@ class Follower:
         """UnlikeError where other shapes do not follow from one another as those of this graph, for which they stand;
         their extents may be symbols.
         """
-        _check_shapes(self.whole, shape)
+        check_shapes(self.whole, shape)
 
     def relate(self, model: Follower, feeds: Mapping[int, Shape], here: Source) -> None:
         """Take the extents of a model's operations for those of this graph, by the shapes of placeholders; and the line
         that calls for the one that called.
         """
+        self.extents = Extents(model.exact)
         for number, shape in feeds.items():
             row = model.whole.rows[number]
             self._sources[row.source] = here
@@ -438,71 +382,6 @@ def _instruction_of(op: Operation, like: Instruction) -> Instruction:
 
 def _place(t: Tensor) -> Place:
     return t.op.id, t.value_index
-
-
-def _copied_params(row: _Row, shape: Callable[[Shape], Shape], number: Any) -> Mapping[str, Any]:
-    """The params of a row for other extents, of a constant with this number."""
-    params, compared = row.params, row.compared
-    if row.is_fixed or compared is None:
-        return params
-    array = compared.array
-    if array is not None:
-        return {**params, "value": splat(number, shape(array.shape), array.dtype)}
-    return {**params, **{name: shape(old) for name, old in compared.shapes}}
-
-
-def _check_shapes(part: _Part, shape: Callable[[Shape], Any]) -> None:
-    """UnlikeError where a copy for other shapes would not be what a walk makes."""
-    for old in part.shapes:
-        shape(old)
-    for row, inputs in part.checked:
-        params = _copied_params(row, shape, row.number)
-        specs = tuple([TensorSpec(shape(extents), dtype) for extents, dtype, _ in row.outputs])
-        if row.opdef.infer(tuple([TensorSpec(shape(old), dtype) for old, dtype in inputs]), params) != specs:
-            raise UnlikeError
-
-
-def _part_of(rows: Sequence[_Row], first: int) -> _Part:
-    """The rows from the number ``first`` on."""
-    made = rows[first:]
-    shapes = {shape for row in made for shape, _, _ in row.outputs}
-    shapes.update(shape for row in made if row.compared is not None for _, shape in row.compared.shapes)
-    checked = tuple([
-        (row, tuple([rows[k].outputs[index][:2] for k, index in row.inputs]))
-        for row in made if row.inputs and not row.is_uniform
-    ])  # fmt: skip
-    return _Part(tuple(made), all(row.is_copied for row in made), tuple(shapes), checked)
-
-
-def _number_of(compared: Params | None) -> Any:
-    """The number of a constant, if it is one and not an array."""
-    if compared is None or compared.array is None or not is_splat(compared.array):
-        return None
-    return splat_number(compared.array)
-
-
-def _is_copied(params: Mapping[str, Any], compared: Params | None) -> bool:
-    """Whether all params of an operation in a gradient are the same for all extents, but for shapes."""
-    if compared is None:
-        return True
-    if compared.array is not None:
-        number = _number_of(compared)
-        return number is not None and (is_named(number.item()) or _LEAST <= abs(number.item()) <= _MOST)
-    names = {name for name, _ in compared.shapes}
-    return not any(holds_large(value) for name, value in params.items() if name not in names)
-
-
-def _counts_starts(op: Operation) -> bool:
-    """Whether a slice in a gradient may start and stop at sums of extents, which by accident are other extents of the
-    model, and as far apart. That of a slice has its ends, unless it takes steps: then what it has made room for ends
-    with the last of them. Those of joined arrays are all made, each beginning where the one before ends, so that their
-    shapes tell.
-    """
-    of = op.original_op
-    is_known = of is not None and of.type in ("getslice", "unslice", "concatenate")
-    has_steps = of is not None and any(abs(step) != 1 for step in of.params.get("step", ()))
-    bounds = (*(() if is_known else op.params.get("start", ())), *(op.params.get("stop", ()) if has_steps else ()))
-    return bool(large(bounds))
 
 
 def _check(predicted: Sequence[Operation], made: Sequence[Operation], has_lines: bool = True) -> None:

@@ -26,12 +26,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jitgrad.compiler.freezing.beside import Bound
-from jitgrad.compiler.likeness import EXACT, Shape, UnlikeError, large
+from jitgrad.compiler.likeness import PLAIN_EXACT, Shape, UnlikeError, large
 from jitgrad.compiler.symbols import Symbol
 from jitgrad.config import Settings, config
+from jitgrad.copying import Place
 from jitgrad.eagerness import local
 from jitgrad.errors import CompileError
-from jitgrad.following import Follower, Place, PromisedTensors
+from jitgrad.following import Follower, PromisedTensors
 from jitgrad.forking import wait_for_when_forking
 from jitgrad.graph import Operation
 from jitgrad.outlook import Outlook
@@ -89,7 +90,7 @@ class Count(NamedTuple):
             for _ in range(power):
                 count *= extents[extent]
         count -= self.less
-        if count <= EXACT:
+        if count <= PLAIN_EXACT:
             raise UnlikeError
         make = _inverse_in(dtype) if self.is_inverse else _number_in(dtype)
         return count.computed(make) if type(count) is Symbol else make(count)
@@ -158,6 +159,7 @@ class _Known(NamedTuple):
     constancy: Constancy
     settings: Settings
     outlook: Outlook
+    exact: int
     fixed: frozenset[int]
     derived: Mapping[int, Derived]
     ranges: Mapping[int, tuple[int, int]]
@@ -173,7 +175,7 @@ class _Known(NamedTuple):
             if not least <= extents[n] <= most:
                 raise UnlikeError
         found |= {n: derived.value(extents) for n, derived in self.derived.items()}
-        if any(found[n] <= EXACT for n in self.derived) or len(set(found.values())) < len(found):
+        if any(found[n] <= self.exact for n in self.derived) or len(set(found.values())) < len(found):
             raise UnlikeError
         return found
 
@@ -184,6 +186,7 @@ class Foreseer:
     def __init__(self, fn: Callable[..., Any], model: Traced) -> None:
         self._fn = fn
         self._model = model
+        self._exact = model.follower.exact
         self._followed = Counter[Order]()
         self._varying = set[int]()
         self._known: dict[Order, _Known] = {}
@@ -266,12 +269,14 @@ class Foreseer:
         return {n: leaves[leaf][1][axis] for n, (leaf, axis) in self._where.items()}
 
     def _located(self, leaves: Sequence[LeafKey]) -> dict[int, tuple[int, int]]:
-        """The large extents of the model, each with a leaf and an axis that have it, in all calls of its kind."""
+        """The extents of the model that are no part of its pattern, each with a leaf and an axis that have it, in all
+        calls of its kind.
+        """
         found: dict[int, tuple[int, int]] = {}
         arrays = [leaf for leaf, key in enumerate(leaves) if not isinstance(key, Static)]
         for leaf, op in zip(arrays, self._model.inputs, strict=True):
             for axis, n in enumerate(op.outputs[0].spec.known_shape):
-                if n > EXACT:
+                if n > self._exact:
                     found.setdefault(n, (leaf, axis))
         return found
 
@@ -286,7 +291,7 @@ class Foreseer:
         values = [key.value for key in leaves if isinstance(key, Static)]
         self._known.pop(order, None)
         kinds = dict.fromkeys((frozenset[int](), frozenset(order) - self._varying))
-        for fixed, least in itertools.product(kinds, (EXACT, 2 * EXACT)):
+        for fixed, least in itertools.product(kinds, (self._exact, 2 * self._exact)):
             try:
                 constancy = constancy_of(self._fn, *values, *statics)
                 self._known[order] = self._tried(constancy, order, fixed, least, leaves, probe)
@@ -303,7 +308,7 @@ class Foreseer:
         """What the function does for all shapes of an order that have the ``fixed`` extents, and others above the
         ``least``; UnlikeError where that is not known.
         """
-        model, settings = self._model, config.settings
+        model, settings, exact = self._model, config.settings, self._exact
         graph = model.follower.graph
         if graph.tells_extents or graph.closed_over or model.effects or None in model.results.slots:
             raise UnlikeError
@@ -319,12 +324,13 @@ class Foreseer:
             values = [trial.follower.number_of(number) for trial in trials[:2]] if row.number is not None else []
             if any(value.tobytes() != row.number.tobytes() for value in values):
                 counts[number] = _count_of([*values, row.number], trials), row.number.dtype
-        outlook = Outlook(functools.partial(_counted, model.follower, counts))
-        unknown = set[int]().union(*map(large, model.follower.whole.shapes)).difference(order)
+        outlook = Outlook(exact, functools.partial(_counted, model.follower, counts))
+        found = [large(shape, exact) for shape in model.follower.whole.shapes]
+        unknown = set[int]().union(*found).difference(order)
         derived = {n: _derived_of([*[t.follower.extents.large[n] for t in trials[:2]], n], trials) for n in unknown}
-        is_bounded = derived or fixed or least > EXACT
+        is_bounded = derived or fixed or least > exact
         ranges = {n: (ends[0][n], ends[1][n]) for n in ends[0]} if is_bounded else {}
-        return _Known(constancy, settings, outlook, fixed, derived, ranges)
+        return _Known(constancy, settings, outlook, exact, fixed, derived, ranges)
 
     def _trial(
         self, leaves: Sequence[LeafKey], shapes: Sequence[tuple[int, ...]], there: Mapping[int, int], probe: Probe
@@ -346,9 +352,9 @@ def _counted(
     """The numbers for extents that stand for those of a model; UnlikeError where shapes do not follow from these."""
 
     def shape(a: Shape) -> Any:
-        if not large(a) <= extents.keys():
+        if not large(a, model.exact) <= extents.keys():
             raise UnlikeError
-        return tuple([n if n is None or n <= EXACT else extents[n] for n in a])
+        return tuple([n if n is None or n <= model.exact else extents[n] for n in a])
 
     model.check_shapes(shape)
     return {n: count.value(extents, dtype) for n, (count, dtype) in counts.items()}

@@ -15,18 +15,20 @@ from jitgrad.executable import Executable
 
 
 class Outlook:
-    """What a function does for other shapes, where that is known: ``numbers`` gives the numbers of constants that
-    follow from extents, by operation, as `CountedNumbers`; and how its programs are bound, once one was.
+    """What a function does for other shapes, where that is known: extents up to ``exact`` are part of their pattern,
+    ``numbers`` gives the numbers of constants that follow from the others, by operation, as `CountedNumbers`; and how
+    its programs are bound, once one was.
     """
 
-    def __init__(self, numbers: CountedNumbers) -> None:
+    def __init__(self, exact: int, numbers: CountedNumbers) -> None:
+        self.exact = exact
         self.numbers = numbers
         self.foretold: Foretold | None = None
 
     def tell(self, known: Executable, numbers: Sequence[int]) -> Foretold | None:
         """How programs like that of an executable, whose instructions are operations of these numbers, are bound."""
         likeness = known.bound.likeness
-        if self.foretold is None and likeness is not None:
+        if self.foretold is None and likeness is not None and likeness.template.exact == self.exact:
             with contextlib.suppress(UnlikeError, KeyError):
                 self.foretold = Foretold(likeness, partial(_by_instruction, self.numbers, numbers))
         return self.foretold

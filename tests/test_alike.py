@@ -14,7 +14,7 @@ import jitgrad as jg
 from jitgrad import nn
 from jitgrad.compiler import reuse, stages
 from jitgrad.compiler.freezing import alike, keeping
-from jitgrad.compiler.likeness import EXACT
+from jitgrad.compiler.likeness import PLAIN_EXACT
 from jitgrad.compiler.machine.cache import kernel_cache
 from tests.test_other_extents import functions
 
@@ -197,7 +197,7 @@ def test_numbers_that_rules_make_of_extents_are_those_of_the_call(name: str, sim
     [
         ((100, 200), (200, 200)),  # extents that become equal
         ((200, 200), (100, 200)),  # and that do no longer
-        ((100, 200), (100, EXACT)),
+        ((100, 200), (100, PLAIN_EXACT)),
         ((100, 200), (1, 200)),
         ((100, 200), (0, 200)),
         ((100, 3), (100, 4)),

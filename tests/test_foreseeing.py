@@ -15,6 +15,7 @@ import pytest
 
 import jitgrad as jg
 from jitgrad import nn, pytree
+from jitgrad.calls import max_models
 from jitgrad.errors import CompileError
 from jitgrad.following import Follower
 from jitgrad.foreseeing import Count, Foreseer
@@ -102,9 +103,11 @@ def test_constant_functions_are_not_called_again(name: str, foreseen: list[Any])
 def test_special_extents(name: str, foreseen: list[Any]) -> None:
     f = jg.compile(jg.value_and_grad(CONSTANT[name]))
     with np.errstate(all="ignore"):
-        for n in (*SIZES, 64, 65, 3, 1, 2, 70, 10_000, 103, 67):
+        for n in (*SIZES, 64, 65, 3, 1, 2, 70, 10_000, 103, 67, 20, 9, 8):
             _check(f, _vector(n))
-    assert set(foreseen) >= {(70,), (10_000,), (103,)} and not {(64,), (3,), (1,), (2,)} & set(foreseen)
+    small = set() if name in ("neighbours", "rolled") else {(64,), (20,)}
+    assert set(foreseen) >= {(70,), (10_000,), (103,)} | small
+    assert not ({(8,), (3,), (1,), (2,)} | ({(64,), (20,), (9,)} if not small else set())) & set(foreseen)
 
 
 CUT: dict[str, Fn] = {
@@ -598,3 +601,14 @@ def test_rules_of_the_users_end_what_is_foreseen(foreseen: list[Any]) -> None:
     finally:
         registered_rules.pop("tanh")
     assert foreseen == [(n,) for n in SIZES[3:]]
+
+
+def test_small_batches_do_not_push_out_what_others_follow(foreseen: list[Any]) -> None:
+    """Each batch of up to eight rows has a trace of its own; so many are kept that others follow, the latest ones."""
+    f = jg.compile(jg.value_and_grad(lambda x: np.sum(np.tanh(x) ** 2)))
+    for n in SIZES[:4]:
+        _check(f, _vector(n))
+    for n in range(max_models):
+        _check(f, _vector(n))
+        _check(f, _vector(SIZES[-1] + 100 + n))
+    assert len(foreseen) == 1 + max_models

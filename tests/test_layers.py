@@ -36,7 +36,7 @@ LAYERS = (
     ),
     ("sparse",),
     ("compiler",),
-    ("executable", "following"),
+    ("copying", "executable", "following"),
     ("outlook",),
     (
         "batching",

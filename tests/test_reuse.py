@@ -12,7 +12,8 @@ import pytest
 import jitgrad as jg
 from jitgrad.compiler import reuse, stages
 from jitgrad.compiler.freezing import alike
-from jitgrad.compiler.reuse import EXACT, pattern_of
+from jitgrad.compiler.likeness import PLAIN_EXACT
+from jitgrad.compiler.reuse import pattern_of
 from jitgrad.compiler.simplify import simplify
 from tests.test_other_extents import functions
 
@@ -88,7 +89,7 @@ def test_a_batch_size_equal_to_a_width_has_a_plan_of_its_own(made: list[Any]) ->
     assert len(made) == 2
 
 
-@pytest.mark.parametrize("n", [0, 1, 2, EXACT])
+@pytest.mark.parametrize("n", [0, 1, 2, PLAIN_EXACT])
 def test_small_extents_have_plans_of_their_own(n: int, made: list[Any]) -> None:
     f = jg.compile(lambda x: np.sum(np.sin(x) * 2.5, axis=1))
     f(np.ones((100, 3)))
@@ -130,8 +131,8 @@ def test_patterns() -> None:
 
     assert pattern(100, 200) == pattern(300, 101)
     assert pattern(100, 200) != pattern(100, 100)
-    assert pattern(100, 200) != pattern(100, EXACT)
-    assert pattern(100, 20) != pattern(100, 21)
+    assert pattern(100, 200) != pattern(100, PLAIN_EXACT)
+    assert pattern(100, 20) == pattern(100, 21) and pattern(100, 7) != pattern(100, 8)
     assert pattern(100, 200) != pattern(100, 200, np.float32)
     assert pattern(100, 1) != pattern(100, 0)
 

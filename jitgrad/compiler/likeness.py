@@ -5,20 +5,24 @@ What is made of them is not said here.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from jitgrad.compiler.constants import Array, is_splat
 from jitgrad.keys import frozen
-from jitgrad.opdef import Contract, Elementwise, OpDef, Reduce
+from jitgrad.opdef import Contract, Elementwise, Fill, OpDef, Reduce, View
+from jitgrad.program import Program
 from jitgrad.records import NamedTuple
 
-EXACT = 64
-"""Extents up to this are part of a pattern: some products of small matrices are loops, some sums are unrolled."""
+EXACT, PLAIN_EXACT = 64, 8
+"""Extents up to this are part of a pattern: some products of small matrices are loops, windows are where they are;
+where all ops are plain, up to the second only, above which no rule and no stage knows an extent.
+"""
 # Ops that move elements without looking at extents: an equal shape before and after each is equal under any renaming.
 MOVES = frozenset(("broadcast_to", "transpose", "expand_dims", "squeeze", "flip"))
+_PLAIN = (MOVES - {"flip"}) | {"placeholder"}
 SHAPES = ("shape", "start", "stop")
 _NAMED = frozenset((0, 1, 2, 3, 4))
 
@@ -30,10 +34,32 @@ class UnlikeError(Exception):
     """Two programs, or two graphs, are not alike."""
 
 
-class Extents:
-    """The relation between the extents of two programs: one to one, and equal up to `EXACT`."""
+def is_plain(op: OpDef, rank: int) -> bool:
+    """Whether rules and stages ask for no more than which extents of an op are equal, and which are small, as
+    `PLAIN_EXACT` has it; ``rank`` is that of what it makes. Not so products of many matrices, which may be tiny,
+    factorizations, and what moves elements by a number of places, or to places that are computed.
+    """
+    if isinstance(op.kind, Contract):
+        return rank <= 2
+    return isinstance(op.kind, Elementwise | Reduce | View | Fill) or op.name in _PLAIN
 
-    def __init__(self) -> None:
+
+def exact_among(ops: Iterable[tuple[OpDef, int]]) -> int:
+    """Up to where extents are part of the pattern of some ops, each with the rank of what it makes."""
+    return PLAIN_EXACT if all(is_plain(op, rank) for op, rank in ops) else EXACT
+
+
+def exact_in(program: Program) -> int:
+    """The same for those of a program."""
+    specs = program.specs
+    return exact_among((ins.op, len(specs[ins.outputs[0]].known_shape)) for ins in program.instructions if ins.outputs)
+
+
+class Extents:
+    """The relation between the extents of two programs: one to one, and equal up to ``exact``."""
+
+    def __init__(self, exact: int) -> None:
+        self.exact = exact
         self._there: dict[int, int] = {}
         self._back: dict[int, int] = {}
         self._shapes: dict[Shape, Shape] = {}
@@ -52,7 +78,7 @@ class Extents:
         if type(b) is not tuple or len(a) != len(b):
             raise UnlikeError
         for m, n in zip(a, b, strict=True):
-            if m is None or n is None or m <= EXACT or n <= EXACT:
+            if m is None or n is None or m <= self.exact or n <= self.exact:
                 if m != n:
                     raise UnlikeError
             elif self._there.setdefault(m, n) != n or self._back.setdefault(n, m) != m:
@@ -66,23 +92,25 @@ class Extents:
         if found is None:
             there = self._there
             try:
-                found = self._shapes[a] = tuple([n if n is None or n <= EXACT else there[n] for n in a])
+                found = self._shapes[a] = tuple([n if n is None or n <= self.exact else there[n] for n in a])
             except KeyError:
                 raise UnlikeError from None
         return found
 
     def then(self, further: Extents) -> Extents:
-        """This relation and a further one, from the second program to a third."""
-        if self.is_identity:
+        """This relation and a further one, from the second program to a third; UnlikeError where they contradict."""
+        if any(m <= self.exact and m != n for m, n in further.large.items()):
+            raise UnlikeError
+        if self.is_identity and self.exact == further.exact:
             return further
-        made = Extents()
+        made = Extents(self.exact)
         for m, n in self._there.items():
             made.enter((m,), further.shape((n,)))
         return made
 
     @property
     def large(self) -> Mapping[int, int]:
-        """The extents above `EXACT` that were entered, with those that they stand for."""
+        """The extents that are no part of the pattern and were entered, with those that they stand for."""
         return self._there
 
     @property
@@ -91,9 +119,9 @@ class Extents:
         return all(m == n for m, n in self._there.items())
 
 
-def large(shape: Shape) -> set[int]:
-    """The extents of a shape above `EXACT`."""
-    return {n for n in shape if n is not None and n > EXACT}
+def large(shape: Shape, exact: int) -> set[int]:
+    """The extents of a shape that are no part of a pattern."""
+    return {n for n in shape if n is not None and n > exact}
 
 
 def is_uniform(op: OpDef) -> bool:
@@ -117,12 +145,14 @@ def _is_shape(n: Any) -> bool:
     return type(n) is int or n is None
 
 
-def holds_large(value: Any) -> bool:
-    """Whether a param has a number in it that may be an extent, or is of a kind that is not looked into."""
+def holds_large(value: Any, exact: int) -> bool:
+    """Whether a param has a number in it that may be an extent that is no part of a pattern, or is of a kind that is
+    not looked into.
+    """
     if isinstance(value, tuple | list):
-        return any(map(holds_large, value))
+        return any(holds_large(item, exact) for item in value)
     if isinstance(value, int):
-        return abs(value) > EXACT
+        return abs(value) > exact
     if isinstance(value, float):
         return not is_named(value)
     return not (value is None or isinstance(value, str | np.dtype))
@@ -137,8 +167,8 @@ class Params(NamedTuple):
 
     @property
     def is_fixed(self) -> bool:
-        """Whether like operations have the very same params."""
-        return self.array is None and not any(large(shape) for _, shape in self.shapes)
+        """Whether like operations have the very same params, whatever is part of the pattern."""
+        return self.array is None and not any(large(shape, PLAIN_EXACT) for _, shape in self.shapes)
 
     def compare(self, other: Mapping[str, Any], extents: Extents) -> None:
         """UnlikeError unless the other params are like these; elements of arrays, and numbers, are not compared."""

@@ -2,10 +2,10 @@
 
 Simplification is always done, for it reads numbers and shapes in many ways. What follows it asks of extents only which
 are equal, which are 1, and which are small. So two simplified programs have the same pattern when they agree in all but
-extents above `EXACT` and numbers that are no part of a kernel, and agree in which of these are equal to one another.
-Then the stages would make the same kernels of both, and only numbers differ: the extent of each class of dimensions,
-and the constants. Offsets and bounds that come from slices, pads and concatenations are numbers of another kind: a
-program that has any along larger extents is planned again, see `can_plan_again`.
+extents above those of a pattern (likeness.py) and numbers that are no part of a kernel, and agree in which of these are
+equal to one another. Then the stages would make the same kernels of both, and only numbers differ: the extent of each
+class of dimensions, and the constants. Offsets and bounds that come from slices, pads and concatenations are numbers of
+another kind: a program that has any along larger extents is planned again, see `can_plan_again`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jitgrad.compiler.constants import constant_value, is_splat, splat_number
 from jitgrad.compiler.freezing.stored import UnkeptError, dump, encode, op_name
 from jitgrad.compiler.fusing.accesses import move_maps
 from jitgrad.compiler.fusing.groups import Group
-from jitgrad.compiler.likeness import EXACT, SHAPES
+from jitgrad.compiler.likeness import EXACT, SHAPES, exact_in
 from jitgrad.compiler.loopir.quantities import Quantity
 from jitgrad.compiler.lowering.lower import CompiledCluster, Lowered, LoweredBodies
 from jitgrad.compiler.lowering.signature import BAKED
@@ -39,7 +39,7 @@ Pattern = bytes
 
 def pattern_of(program: Program) -> Pattern | None:
     """What a simplified program has in common with those that the stages treat alike; None when it has no such key."""
-    writer = _PatternWriter()
+    writer = _PatternWriter(exact_in(program))
     try:
         return dump(writer.program(program))
     except UnkeptError:
@@ -49,12 +49,14 @@ def pattern_of(program: Program) -> Pattern | None:
 class _PatternWriter:
     """Writes programs with extents and numbers by the order in which they are first met."""
 
-    def __init__(self) -> None:
+    def __init__(self, exact: int) -> None:
+        self._exact = exact
         self._extents: dict[int, int] = {}
         self._numbers: dict[Any, int] = {}
 
     def _shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple([n if n <= EXACT else -1 - self._extents.setdefault(n, len(self._extents)) for n in shape])
+        exact, known = self._exact, self._extents
+        return tuple([n if n <= exact else -1 - known.setdefault(n, len(known)) for n in shape])
 
     def program(self, program: Program) -> Any:
         """A program, or a body; partial results are numbered from the number of its values on, used ones or not."""
@@ -131,41 +133,45 @@ def enter_known(pattern: Pattern | None, compiled: Compiled) -> None:
 def can_reuse(compiled: Compiled) -> bool:
     """Whether all numbers of the kernels follow from the extents of classes, and these from the values' shapes."""
     program = compiled.program
-    return all(isinstance(step, int) or can_refreeze(program, step) for step in compiled.steps)
+    exact = exact_in(program)
+    return all(isinstance(step, int) or can_refreeze(program, step, exact) for step in compiled.steps)
 
 
 def can_plan_again(compiled: Compiled) -> bool:
     """Whether that holds of all clusters that have loops; the others may be planned again for other extents."""
     program = compiled.program
+    exact = exact_in(program)
     return all(
-        isinstance(step, int) or can_refreeze(program, step)
+        isinstance(step, int) or can_refreeze(program, step, exact)
         or not any(isinstance(item, LoweredBodies) for item in step.lowered)
         for step in compiled.steps
     )  # fmt: skip
 
 
-def can_refreeze(program: Program, step: CompiledCluster) -> bool:
-    """Whether all numbers of the kernels of a cluster, or a body, follow from the extents of its values."""
+def can_refreeze(program: Program, step: CompiledCluster, exact: int) -> bool:
+    """Whether all numbers of the kernels of a cluster, or a body, follow from the extents of its values; extents up to
+    ``exact`` are part of the pattern.
+    """
     of_values = {c for v, classes in step.plan.classes.items() if v < len(program.specs) for c in classes}
     of_chunks = {step.plan.classes[partial][0] for partial in step.plan.chunked}
-    if not all(_keeps_large(program, program.instructions[number]) for number in step.cluster.instructions):
+    if not all(_keeps_large(program, program.instructions[number], exact) for number in step.cluster.instructions):
         return False
     groups = [group for group in step.plan.steps if isinstance(group, Group)]
     sizes = {c: n for group in groups for c, n in zip(group.axes, group.extents, strict=True)}
-    if any(n > EXACT for c, n in sizes.items() if c not in of_values and c not in of_chunks):
+    if any(n > exact for c, n in sizes.items() if c not in of_values and c not in of_chunks):
         return False
     kernels = [item for item in step.lowered if isinstance(item, Lowered)]
     if any(item.moves or not all(map(_follows, item.ints)) for item in kernels):
         return False
     loops = [item for item in step.lowered if isinstance(item, LoweredBodies)]
     return all(
-        can_refreeze(body, region)
+        can_refreeze(body, region, exact)
         for item in loops
         for body, region in zip(regions_of(program.instructions[item.step.number]), item.regions, strict=True)
     )
 
 
-def _keeps_large(program: Program, ins: Instruction) -> bool:
+def _keeps_large(program: Program, ins: Instruction, exact: int) -> bool:
     """Whether an instruction moves nothing along extents that are part of no pattern.
 
     Where a slice of a constant place falls on padding for one extent, it may fall on the array for another.
@@ -175,21 +181,21 @@ def _keeps_large(program: Program, ins: Instruction) -> bool:
     for v, maps in zip(ins.outputs, move_maps(program, ins), strict=True):
         outer = program.specs[v].known_shape
         for x, index_map in zip(ins.inputs, maps, strict=True):
-            if index_map is not None and not _is_plain(index_map, program.specs[x].known_shape, outer):
+            if index_map is not None and not _is_plain(index_map, program.specs[x].known_shape, outer, exact):
                 return False
     return True
 
 
-def _is_plain(index_map: IndexMap, inner: tuple[int, ...], outer: tuple[int, ...]) -> bool:
+def _is_plain(index_map: IndexMap, inner: tuple[int, ...], outer: tuple[int, ...], exact: int) -> bool:
     for index, n in zip(index_map.dims, inner, strict=True):
         along = 0 if index.axis is None else outer[index.axis]
-        if index.offset and max(n, along) > EXACT:
+        if index.offset and max(n, along) > exact:
             return False
     for guard in index_map.guards:
         n = outer[guard.axis]
         read = {m for index, m in zip(index_map.dims, inner, strict=True) if index.axis == guard.axis}
         is_whole = guard.lo <= 0 and guard.hi >= n and read <= {n}
-        if max({n} | read) > EXACT and not is_whole:
+        if max({n} | read) > exact and not is_whole:
             return False
     return True
 

@@ -30,7 +30,7 @@ from jitgrad.compiler.fusing.fusion import plan_fusion
 from jitgrad.compiler.fusing.groups import Group, Plan, Step
 from jitgrad.compiler.fusing.nodes import Convolution, Product, build_nodes
 from jitgrad.compiler.lifting import lift_constants
-from jitgrad.compiler.likeness import UnlikeError
+from jitgrad.compiler.likeness import UnlikeError, exact_in
 from jitgrad.compiler.long_axes import long_axes_last
 from jitgrad.compiler.loopir.nests import Kernel
 from jitgrad.compiler.lowering.lower import (
@@ -121,7 +121,7 @@ def _step_like(known: CompiledCluster | int, of: Program, program: Program) -> C
     than extents; UnlikeError where that gives other kernels. Extents may be symbols, so that such numbers are, too;
     for numbers that are, those of the other stand: they are no part of kernels.
     """
-    if isinstance(known, int) or can_refreeze(of, known):
+    if isinstance(known, int) or can_refreeze(of, known, exact_in(of)):
         return known
     pairs = zip(of.instructions, program.instructions, strict=True)
     instructions = tuple([old if type(new.params.get("value")) is Symbol else new for old, new in pairs])

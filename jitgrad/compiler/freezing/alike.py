@@ -1,12 +1,13 @@
 """Templates: a program that differs from one that went through the stages in nothing but extents and numbers, and what
 the other's simplified program is for it. It makes no plan, and is loaded without the stages.
 
-Two programs are alike when they have the same instructions on the same values, equal extents up to `EXACT`, a
-one-to-one relation between the larger ones, and one between the numbers of their constants, where no number that a rule
-of simplification knows (0, 1, 2 ..., a half as a divisor) stands for another. Then simplification does the same to
-both: its rules compare shapes and ask for such numbers only. So the simplified program of one has, for the other, the
-other's own params where it has taken them over; shapes and numbers go through the relations. Where something follows
-from the source in neither way there is no template, and with `verify` all is compared with what the stages make.
+Two programs are alike when they have the same instructions on the same values, equal extents up to those of a pattern
+(likeness.py), a one-to-one relation between the larger ones, and one between the numbers of their constants, where no
+number that a rule of simplification knows (0, 1, 2 ..., a half as a divisor) stands for another. Then simplification
+does the same to both: its rules compare shapes and ask for such numbers only. So the simplified program of one has, for
+the other, the other's own params where it has taken them over; shapes and numbers go through the relations. Where
+something follows from the source in neither way there is no template, and with `verify` all is compared with what the
+stages make.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from jitgrad.compiler.likeness import (
     Params,
     Shape,
     UnlikeError,
+    exact_in,
     holds_large,
     is_named,
     is_uniform,
@@ -183,6 +185,7 @@ class Template(NamedTuple):
 
     source: Program
     simplified: Program
+    exact: int
     freeze: Freeze
     params: tuple[Params | None, ...]
     folds: tuple[_Fold, ...]
@@ -229,7 +232,8 @@ def make_template(
     if len(source.instructions) > _MOST_INSTRUCTIONS or any(map(_is_left_out, source.instructions)):
         return None
     folds, numbers = _all_folds(source)
-    known = _extents_of(source)
+    exact = max(exact_in(source), exact_in(simplified))
+    known = _extents_of(source, exact)
     places: dict[Any, int] = {}
     for number, ins in enumerate(source.instructions):
         places.setdefault((id(ins.params), ins.op), number)
@@ -241,7 +245,7 @@ def make_template(
         if place is not None:
             changes.append(_Change(number, source=place))
         else:
-            change = _change_of(number, ins, numbers, by_bytes)
+            change = _change_of(number, ins, numbers, by_bytes, exact)
             if change is None or (counted and constant_value(ins) is not None and not _is_own(ins, numbers)):
                 return None
             changes += [change] if ins.params else []
@@ -249,20 +253,24 @@ def make_template(
             checked.append(number)
     used = {v for ins in simplified.instructions for v in (*ins.inputs, *ins.outputs)}
     new = [(v, simplified.specs[v]) for v in range(len(source.specs), len(simplified.specs))]
-    if any(not large(spec.known_shape) <= known for v, spec in new if v in used):
+    if any(not large(spec.known_shape, exact) <= known for v, spec in new if v in used):
         return None
     divisors = frozenset(ins.inputs[1] for ins in source.instructions if ins.op.name == "divide")
     params = tuple([params_of(ins.params) for ins in source.instructions])
+
+    def settled(change: _Change) -> bool:
+        return _is_settled(change, simplified.instructions[change.number], exact)
+
     return Template(
-        source, simplified, freeze, params, folds, numbers, {v: bytes_of(a) for v, a in numbers.items()}, divisors,
-        tuple(c for c in changes if c.number in interpreted or not _is_settled(c, simplified.instructions[c.number])),
+        source, simplified, exact, freeze, params, folds, numbers, {v: bytes_of(a) for v, a in numbers.items()},
+        divisors, tuple(c for c in changes if c.number in interpreted or not settled(c)),
         tuple(spec if v in used else None for v, spec in new), tuple(checked), looked,
-        frozenset(interpreted), None if interpreted else _formulas(source, simplified, changes, numbers),
+        frozenset(interpreted), None if interpreted else _formulas(source, simplified, changes, numbers, known),
     )  # fmt: skip
 
 
 def _formulas(
-    source: Program, simplified: Program, changes: Sequence[_Change], numbers: Numbers
+    source: Program, simplified: Program, changes: Sequence[_Change], numbers: Numbers, extents: Collection[int]
 ) -> Formulas | None:
     """What plans may follow from by a formula; None where a number follows from nothing that is known."""
     variables = []
@@ -274,12 +282,12 @@ def _formulas(
             variables.append((change.number, value))
         elif change.source is None and not change.is_fixed:
             return None
-    return Formulas(tuple(sorted(_extents_of(source))), tuple(variables))
+    return Formulas(tuple(sorted(extents)), tuple(variables))
 
 
 def likeness_of(template: Template) -> Likeness:
     """That of the program which the template was made of."""
-    extents = Extents()
+    extents = Extents(template.exact)
     for spec in template.source.specs:
         extents.enter(spec.known_shape, spec.shape)
     return Likeness(template, extents, template.numbers)
@@ -289,13 +297,15 @@ def _is_left_out(ins: Instruction) -> bool:
     return isinstance(ins.op.kind, Control)
 
 
-def _extents_of(source: Program) -> set[int]:
-    """The extents above `EXACT` of a program, in shapes of values and of params."""
-    found = set[int]().union(*(large(spec.known_shape) for spec in source.specs))
-    return found.union(*(large(shape) for ins in source.instructions for _, shape in shapes_in(ins.params)))
+def _extents_of(source: Program, exact: int) -> set[int]:
+    """The extents of a program that are no part of the pattern, in shapes of values and of params."""
+    found = set[int]().union(*(large(spec.known_shape, exact) for spec in source.specs))
+    return found.union(*(large(shape, exact) for ins in source.instructions for _, shape in shapes_in(ins.params)))
 
 
-def _change_of(number: int, ins: Instruction, numbers: Numbers, by_bytes: Mapping[Any, int]) -> _Change | None:
+def _change_of(
+    number: int, ins: Instruction, numbers: Numbers, by_bytes: Mapping[Any, int], exact: int
+) -> _Change | None:
     """Where the params of an instruction that simplification made come from; None when that is not known."""
     array = constant_value(ins)
     if array is not None:
@@ -306,7 +316,7 @@ def _change_of(number: int, ins: Instruction, numbers: Numbers, by_bytes: Mappin
             return _Change(number, value=v)
         return _Change(number, value=by_bytes.get(key), is_fixed=is_named(splat_number(array).item()))
     others = [value for name, value in ins.params.items() if name not in dict(shapes_in(ins.params))]
-    return None if any(map(holds_large, others)) else _Change(number)
+    return None if any(holds_large(value, exact) for value in others) else _Change(number)
 
 
 def _is_own(ins: Instruction, numbers: Numbers) -> bool:
@@ -315,11 +325,11 @@ def _is_own(ins: Instruction, numbers: Numbers) -> bool:
     return number.item() == 0 or (v in numbers and bytes_of(numbers[v]) == bytes_of(number))
 
 
-def _is_settled(change: _Change, ins: Instruction) -> bool:
+def _is_settled(change: _Change, ins: Instruction, exact: int) -> bool:
     """Whether a compiled instruction is the same for all programs like this one."""
     if constant_value(ins) is not None:
-        return change.is_fixed and not large(ins.params["value"].shape)
-    return not any(large(shape) for _, shape in shapes_in(ins.params))
+        return change.is_fixed and not large(ins.params["value"].shape, exact)
+    return not any(large(shape, exact) for _, shape in shapes_in(ins.params))
 
 
 # -- another program ---------------------------------------------------------------------------------------------------
@@ -327,7 +337,7 @@ def _is_settled(change: _Change, ins: Instruction) -> bool:
 
 def simplified_like(template: Template, source: Program) -> tuple[Program, Likeness]:
     """What simplification would make of a program, from a template; UnlikeError where the template does not serve."""
-    extents = Extents()
+    extents = Extents(template.exact)
     _compare(template, source, extents)
     changed = changed_numbers(template, source.specs, lambda n: splat_number(source.instructions[n].params["value"]))
     old, instructions = template.simplified, list(template.simplified.instructions)

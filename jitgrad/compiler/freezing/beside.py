@@ -20,7 +20,7 @@ from jitgrad.compiler.freezing.alike import Formulas, Likeness, Taken, Template,
 from jitgrad.compiler.freezing.blueprints import Family, blueprint_of, is_bound_alike
 from jitgrad.compiler.freezing.plankey import has_large_constants
 from jitgrad.compiler.freezing.plans import bind_numbers, kernel_keys
-from jitgrad.compiler.likeness import EXACT, Extents, Shape, UnlikeError, shapes_in
+from jitgrad.compiler.likeness import Extents, Shape, UnlikeError, shapes_in
 from jitgrad.compiler.symbols import Notes, Symbol
 from jitgrad.program import Instruction, Program
 from jitgrad.spec import TensorSpec
@@ -99,12 +99,13 @@ Bound = tuple[Family, Any]
 class _Symbolic:
     """Extents as symbols."""
 
-    def __init__(self, symbols: Mapping[int, Any]) -> None:
+    def __init__(self, symbols: Mapping[int, Any], exact: int) -> None:
         self._symbols = symbols
+        self._exact = exact
 
     def shape(self, a: Shape) -> Any:
         """The shape that stands for one of the template."""
-        return tuple([n if n is None or n <= EXACT else self._symbols[n] for n in a])
+        return tuple([n if n is None or n <= self._exact else self._symbols[n] for n in a])
 
 
 def bound_by_formula(
@@ -181,7 +182,7 @@ def family_of(
     """How bound programs follow from extents and the numbers of constants by instruction, symbols both, noted while one
     is frozen and bound.
     """
-    renamed = _Symbolic(extents)
+    renamed = _Symbolic(extents, template.exact)
     instructions = list(template.simplified.instructions)
     for number, symbol in variables.items():
         ins = instructions[number]
