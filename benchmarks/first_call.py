@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from statistics import median
 from typing import Any
 
@@ -50,7 +50,7 @@ PHASES = (
     ("products", "jitgrad.compiler.products.blas", "matmul_step"),
     ("run", "jitgrad.executable", "Executable.__call__"),
 )
-_BLAS_SPINS = 0.5  # seconds; its threads wait busily for more after the arguments are made
+BLAS_SPINS = 0.5  # seconds; its threads wait busily for more after the arguments are made
 
 
 class Stopwatch:
@@ -79,6 +79,15 @@ class Stopwatch:
 
         return call
 
+    def watch(self, phases: Iterable[tuple[str, str, str]]) -> None:
+        """Have the functions timed that phases name, with their modules."""
+        for phase, module, path in phases:
+            owner = importlib.import_module(module)
+            *classes, attribute = path.split(".")
+            for part in classes:
+                owner = getattr(owner, part)
+            setattr(owner, attribute, self.timed(phase, getattr(owner, attribute)))
+
     def _turn(self) -> None:
         now = time.perf_counter()
         self.ms[self._stack[-1]] += 1e3 * (now - self._since)
@@ -103,14 +112,9 @@ def first_call(name: str) -> dict[str, float]:
 
     workload, watch = WORKLOADS[name], Stopwatch()
     arrays = workload.make(1.0)
-    time.sleep(_BLAS_SPINS)
+    time.sleep(BLAS_SPINS)
     jg.compile(jg.value_and_grad(PRIME.losses["numpy"], PRIME.argnums))(*PRIME.make(1.0))
-    for phase, module, path in PHASES:
-        owner = importlib.import_module(module)
-        *classes, attribute = path.split(".")
-        for part in classes:
-            owner = getattr(owner, part)
-        setattr(owner, attribute, watch.timed(phase, getattr(owner, attribute)))
+    watch.watch(PHASES)
     compiled = jg.compile(jg.value_and_grad(workload.losses["numpy"], workload.argnums, workload.has_aux))
     gc.collect()  # what has been imported is not looked through in the middle of a measurement
     watch.start()

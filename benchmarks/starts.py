@@ -1,72 +1,113 @@
 """What the first call takes in a new process with a warm cache, by phase: ``python -m benchmarks.starts [row ...]``.
 
-Each figure is the least of several processes, in milliseconds of processor time, from after ``import jitgrad`` (and the
-making of the arguments) to the first result.
+Each row is the fastest of several processes, in milliseconds, from after ``import jitgrad`` (and the making of the
+arguments) to the first result, as they pass. Functions are timed from outside, each without the others that it calls,
+so that the phases and ``other`` add up to ``total``; ``processor`` is what all threads of that process used meanwhile,
+the least of all. ``run`` is the first run of the machine code, ``again`` the same run once all is there, the median of
+the fastest process; ``beyond`` is the total without the latter: what starting takes. Rows are those with fewer than 100
+operations.
 """
 
 from __future__ import annotations
 
+import argparse
+import builtins
+import gc
 import json
 import os
 import subprocess
 import sys
+import time
+from statistics import median
+from typing import Any
 
-ROWS = ("gelu_1e3", "logistic", "rosenbrock", "mlp_32", "layer_norm")
-PHASES = ("flatten", "trace", "slice", "import", "stamp", "key", "load", "bind", "run")
-REPEAT = 7
-
-_CODE = """
-import json, sys, time
-import jitgrad as jg
+from benchmarks.first_call import BLAS_SPINS, Stopwatch
 from benchmarks.workloads import WORKLOADS
-row = sys.argv[1]
-workload = WORKLOADS[row]
-arrays = workload.make(1.0)
-time.sleep(0.5)  # threads of BLAS that made the arguments wait busily for more, and processor time is counted
-f = jg.compile(jg.value_and_grad(workload.losses["numpy"], workload.argnums, has_aux=workload.has_aux))
-loaded = set(sys.modules)
-times = [time.process_time()]
-def done(): times.append(time.process_time())
-if len(sys.argv) > 2:
-    f(*arrays)
-    sys.exit()
-call = f._calls._take_apart(arrays, {}); done()
-traced = f._calls._trace(call, call.leaves, None); done()
-from jitgrad.running import Runner
-[stage] = [step.stage for step in Runner(traced.outputs, traced.feeds, traced.effects, "main")._steps]
-program = stage.program([t.spec for t in stage.feeds]); done()
-import jitgrad.executable as executable; done()
-from jitgrad.compiler.freezing import plans
-from jitgrad.compiler.freezing.plankey import plan_key
-from jitgrad.compiler.machine.stamp import stamp
-stamp(); done()
-key = plan_key(program); done()
-found = plans.find_plan(key); done()
-bound = plans.bind_frozen(program, *found); done()
-made = executable.make_executable(program)
-made(call.arrays); done()
-heavy = sorted({"numba", "llvmlite", "scipy"} & {name.split(".")[0] for name in set(sys.modules) - loaded})
-print(json.dumps([[1000 * (b - a) for a, b in zip(times, times[1:])], heavy]))
-"""
+
+# Phase, module, and the name in it of a function or method that takes the time; modules that a first call imports are
+# not among them, for that is a phase, too.
+PHASES = (
+    ("trace", "jitgrad.calls", "trace"),
+    ("gradient", "jitgrad.tangents", "gradients"),
+    ("slice", "jitgrad.running", "slice_graph"),
+    ("stamp", "jitgrad.compiler.machine.cache", "stamp"),
+    ("stamp", "jitgrad.compiler.freezing.plankey", "stamp"),
+    ("key", "jitgrad.compiler", "plan_key"),
+    ("read", "jitgrad.compiler.machine.cache", "_contents"),
+    ("load", "jitgrad.compiler.machine.native", "load_object"),
+    ("driver", "jitgrad.compiler.driver.runtime", "load_runtime"),
+    ("bind", "jitgrad.compiler", "bind_frozen"),
+    ("memory", "jitgrad.calls", "begin_outputs"),
+    ("memory", "jitgrad.compiler", "begin_outputs"),
+    ("memory", "jitgrad.compiler.driver.pools", "OutputPool._lay"),
+    ("memory", "jitgrad.executable", "arena_for"),
+    ("run", "jitgrad.executable", "_ClusterCall.run"),
+)
+COLUMNS = (*dict.fromkeys(phase for phase, _, _ in PHASES), "import", "other", "total", "processor", "again", "beyond")
+ROWS = tuple(row for row in WORKLOADS if row not in ("gmm", "chain"))  # which have 193 and 8,004
+REPEAT = 7
+_MORE = 20
 
 
-def measure(row: str) -> tuple[list[float], list[str]]:
-    """Milliseconds of each phase, and the heavy packages that were loaded."""
-    command = [sys.executable, "-c", _CODE, row]
-    subprocess.run([*command, "warm"], check=True)
+def start(row: str) -> dict[str, Any]:
+    """Milliseconds of each phase of the first call in this process, and the heavy packages that it loaded."""
+    import scipy.special  # noqa: F401  losses import it where they use it, users at the top
+
+    import jitgrad as jg
+
+    workload, watch = WORKLOADS[row], Stopwatch()
+    arrays = workload.make(1.0)
+    time.sleep(BLAS_SPINS)
+    watch.watch(PHASES)
+    compiled = jg.compile(jg.value_and_grad(workload.losses["numpy"], workload.argnums, workload.has_aux))
+    gc.collect()  # what has been imported is not looked through in the middle of a measurement
+    loaded, given = set(sys.modules), builtins.__import__
+    builtins.__import__ = watch.timed("import", given)
+    used = time.process_time()
+    watch.start()
+    result = compiled(*arrays)
+    found = {"total": 0.0, **watch.stop(), "processor": 1e3 * (time.process_time() - used)}
+    builtins.__import__ = given
+    runs = []
+    for _ in range(_MORE):
+        watch.start()
+        result = compiled(*arrays)
+        runs.append(watch.stop())
+    del result
+    return found | {"runs": [run["all"] for run in runs], "heavy": _heavy(set(sys.modules) - loaded)}
+
+
+def _heavy(loaded: set[str]) -> list[str]:
+    return sorted({"numba", "llvmlite", "scipy"} & {name.split(".")[0] for name in loaded})
+
+
+def measure(row: str) -> tuple[dict[str, float], list[str]]:
+    """Milliseconds of each column, and the heavy packages that were loaded."""
+    command = [sys.executable, "-m", "benchmarks.starts", "--here", row]
+    subprocess.run(command, check=True, capture_output=True)  # what is not on disk yet
     runs = [json.loads(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(REPEAT)]
-    times, heavy = min(runs, key=lambda run: sum(run[0]))
-    return times, heavy
+    found = min(runs, key=lambda run: float(run["all"]))
+    found["total"], found["processor"] = found["all"], min(run["processor"] for run in runs)
+    found["again"] = min(median(run["runs"]) for run in runs)
+    found["beyond"] = found["total"] - found["again"]
+    return {column: found.get(column, 0.0) for column in COLUMNS}, found["heavy"]
 
 
-def main(rows: list[str]) -> None:
+def main() -> None:
     """Print the table."""
+    parser = argparse.ArgumentParser("python -m benchmarks.starts", description=__doc__)
+    parser.add_argument("rows", nargs="*", default=ROWS, help="rows, by name")
+    parser.add_argument("--here", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.here:
+        print(json.dumps(start(options.here)))
+        return
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    print(f"{'ms':<12}" + "".join(f"{phase:>9}" for phase in (*PHASES, "total")))
-    for row in rows:
+    print(f"{'ms':<17}" + "".join(f"{column:>10}" for column in COLUMNS))
+    for row in options.rows:
         times, heavy = measure(row)
-        print(f"{row:<12}" + "".join(f"{ms:9.2f}" for ms in (*times, sum(times))), *heavy)
+        print(f"{row:<17}" + "".join(f"{ms:10.2f}" for ms in times.values()), *heavy, flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or list(ROWS))
+    main()
