@@ -69,6 +69,10 @@ def test_what_needs_other_items_waits_for_them(loss: Loss) -> None:
     assert not names(loss)[-1].startswith("region")
 
 
+def test_an_empty_batch_has_no_region() -> None:
+    assert jg.compile(own_items)(np.ones((0, 20, 20)), np.ones((0, 20, 300))) == 0
+
+
 def test_items_beyond_the_cache_are_done_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(regions, "ITEM_BYTES", 40_000)
     with jg.config(cache=False):

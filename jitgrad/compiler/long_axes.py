@@ -5,7 +5,8 @@ matrices of few columns one row at a time. Where such matrices are made in a pro
 values with their long axis are made with that axis last: products of A and B as Bᵀ Aᵀ. What they are made of is
 transposed first, and what is read as it was in the end; where either would be as large as the products, all stays.
 
-Which axes are short and which are long is asked of extents up to `EXACT` alone, and which are one and the same of what
+Which axes are short and which are long is asked of extents up to `EXACT` alone, which are part of what programs have in
+common where they have products of a batch; and which are one and the same of what
 the program says (fusing/extents.py), so that programs of one pattern are treated alike.
 """
 

@@ -54,6 +54,7 @@ class Accesses:
         self.program = program
         self.members = members
         self.unresolved: set[int] = set()  # moves that an index does not express: to be made in memory
+        self.made: dict[int, Operand] = {}  # moves that are made in memory though an index expresses them: how
         self._memo: dict[int, Operand] = {}
 
     def producer(self, v: int) -> Instruction | None:
@@ -77,6 +78,13 @@ class Accesses:
             else:
                 self._memo[u] = self._resolve(u, ins)
         return self._memo[v]
+
+    def make(self, v: int, reader: int) -> None:
+        """Have a move made in memory, and read there from now on, as by the move that makes ``reader`` of it."""
+        self.made[v] = self.operand(v)
+        self._memo[v] = self.identity(v)
+        del self._memo[reader]
+        self.operand(reader)
 
     def _resolve(self, v: int, ins: Instruction | None) -> Operand:
         literal = splat_literal(ins)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from jitgrad.compiler.fusing.accesses import Accesses, Leaf, Operand, is_move, splat_literal
 from jitgrad.compiler.fusing.extents import ONE, ExtentClasses
 from jitgrad.compiler.fusing.small import is_small_product, is_tiny, reads_by_matrix, sized
+from jitgrad.compiler.likeness import PLAIN_EXACT
 from jitgrad.compiler.loopir.nests import Literal
 from jitgrad.opdef import (
     AxisIndex,
@@ -166,6 +167,7 @@ class _Builder:
             wanted.update(self._read_from_memory(ins))
             for v in (*ins.inputs, *ins.outputs):
                 self.accesses.operand(v)
+            wanted.update(self._turned_first(ins))
         wanted |= self.accesses.unresolved
         self._find_leads(instructions)
         items: list[Node | Product | Convolution | Nested] = []
@@ -202,6 +204,22 @@ class _Builder:
                 yield ins.inputs[0]
             case Control() | Convolve():
                 yield from ins.inputs
+
+    def _turned_first(self, ins: Instruction) -> Iterator[int]:
+        """What a broadcast repeats, if lanes would read places of it that lie far apart, each time again: it is made in
+        memory as it is read. Short arrays are in the first cache anyway.
+        """
+        if not is_move(self.program, ins) or len(ins.inputs) != 1:
+            return
+        x, out = ins.inputs[0], ins.outputs[0]
+        leaves, dims = self.accesses.operand(out).leaves, sized(self.classes.of(out))
+        is_short = max(self.program.specs[x].known_shape, default=1) <= PLAIN_EXACT
+        if is_short or len(leaves) != 1 or not leaves[0].is_selection:
+            return
+        axes = [index.axis for index in leaves[0].dims if index.axis is not None]
+        if len(axes) < len(dims) and dims[-1] in axes[:-1] and self.accesses.operand(x) != self.accesses.identity(x):
+            self.accesses.make(x, out)
+            yield x
 
     def _is_blas(self, ins: Instruction) -> bool:
         return self.program.specs[ins.outputs[0]].dtype.kind == "f"
@@ -245,7 +263,7 @@ class _Builder:
         return replace(node, batch=dims[len(lead) - 1] + 1)
 
     def _copy(self, v: int) -> Node:
-        return self._map(v, "identity", (self.accesses.operand(v),))
+        return self._map(v, "identity", (self.accesses.made.get(v) or self.accesses.operand(v),))
 
     def _map(self, v: int, op: str, operands: tuple[Operand, ...], form: str = MAP) -> Node:
         spec = self.program.specs[v]

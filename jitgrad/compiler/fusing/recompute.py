@@ -156,7 +156,10 @@ class Recomputing:
         recipe = self._recipe(v)
         inside = {node.value for node in recipe}
         leaves = {u for node in recipe for u in node.reads} - inside
-        if not recipe or len(leaves - loaded) > 1 or any(node.classes != recipe[-1].classes for node in recipe):
+        if not recipe or any(node.classes != recipe[-1].classes for node in recipe):
+            return v
+        further = leaves - loaded
+        if len(further) > 1 and (recipe[-1].dtype.kind == "b" or len(further & _read_over_all_axes(recipe)) > 1):
             return v
         names: dict[int, int] = {}
         for node in recipe:
@@ -200,28 +203,40 @@ class Recomputing:
         return Operand((Leaf(names[leaf.source], here, leaf.guards),), operand.fill)
 
     def _recipe(self, v: int, at_hand: Collection[int] = ()) -> list[Node]:
-        """The cheap nodes that make ``v`` from values in memory, in order; none when it is not cheap.
+        """The cheap nodes that make ``v`` from values in memory or of fewer axes, in order; none when it is not cheap.
 
         They begin with values ``at_hand``, however cheap these are.
         """
         recipe: dict[int, Node] = {}
-        pending, cost = [(v, True)], 0
+        pending, cost = [(v, True, False)], 0
         while pending:
-            u, in_place = pending.pop()
+            u, in_place, is_smaller = pending.pop()
             node = self.makers.get(u)
             if (u in recipe and in_place) or (u != v and (node is None or u in self.kept or u in at_hand)):
                 continue
             if node is None or not in_place or not is_cheap(node):
-                if u != v and u in self.stored and u not in recipe:
+                if u != v and (u in self.stored or is_smaller) and u not in recipe:
                     continue
                 return []
             cost += CHEAP[node.op]
             if cost > RECOMPUTE_LIMIT:
                 return []
             recipe[u] = node
-            pending += [(leaf.source, reads_in_place(leaf, node)) for o in node.operands for leaf in o.leaves
-                        if isinstance(leaf.source, int)]  # fmt: skip
+            pending += [
+                (leaf.source, reads_in_place(leaf, node), not _reads_all_axes(leaf, node))
+                for o in node.operands for leaf in o.leaves if isinstance(leaf.source, int)
+            ]  # fmt: skip
         return sorted(recipe.values(), key=lambda node: self.order[node.value])
+
+
+def _read_over_all_axes(recipe: Collection[Node]) -> set[int]:
+    """The arrays that some nodes read along each of their axes: others are smaller, and stay in cache."""
+    leaves = ((leaf, node) for node in recipe for operand in node.operands for leaf in operand.leaves)
+    return {leaf.source for leaf, node in leaves if isinstance(leaf.source, int) and _reads_all_axes(leaf, node)}
+
+
+def _reads_all_axes(leaf: Leaf, node: Node) -> bool:
+    return sum(i.axis is not None for i in leaf.dims) == sum(c != ONE for c in node.classes)
 
 
 def reads_in_place(leaf: Leaf, node: Node) -> bool:

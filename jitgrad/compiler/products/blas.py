@@ -123,7 +123,7 @@ def batch_chunks(dtype: np.dtype[Any], sizes: tuple[int, int, int], batch: int, 
     share them, 0.
     """
     m, n, k = sizes
-    if min(m, n, k) < 1 or not set_threads_address() or _tile(transposed, m, n, k, batch) != (m, n):
+    if least(m, n, k, batch) < 1 or not set_threads_address() or _tile(transposed, m, n, k, batch) != (m, n):
         return 0
     return _chunks(batch, m, n, m * n * k * batch * dtype.itemsize // 4)
 
