@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+import jitgrad as jg
 from jitgrad.compiler.loopir.nests import (
     PARALLEL,
     PARALLEL_VECTOR,
@@ -64,6 +67,7 @@ def test_a_kernel_that_holds() -> None:
         (kernel(loop(Let("v0", F64, "add", ("v0", ZERO)))), "nothing has made v0"),
         (kernel(loop(LOAD, Store("in0", PLACE, "v0", F64))), "it writes its input in0"),
         (kernel(ints=("n0", "n0")), "two parameters have one name"),
+        (kernel(loop(loop())), "i0 is made again"),
         (kernel(loop(kind=PARALLEL), loop(kind=PARALLEL_VECTOR)), "elements in one loop, vectors in another"),
     ],
 )
@@ -71,3 +75,17 @@ def test_a_kernel_that_does_not(broken: Kernel, message: str) -> None:
     with pytest.raises(CompileError, match=message) as found:
         verify_kernel(broken)
     assert "def kernel(" in str(found.value)
+
+
+def test_a_diagonal_is_one_loop() -> None:
+    """Both dimensions of what is computed run along it; two loops, one in the other, would run over one axis."""
+
+    @jg.compile
+    def f(x: Any) -> Any:
+        d = np.diagonal(x * 0.5)
+        return np.sum(d), d * 2.0
+
+    x = np.random.default_rng(0).standard_normal((200, 200))
+    assert f.explain(x).kernels.count(" in parallel_vector(") == 1 and "scratch" not in f.explain(x).kernels
+    for got, expected in zip(f(x), f.interpret(x), strict=True):
+        np.testing.assert_allclose(got, expected)

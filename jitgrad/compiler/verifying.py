@@ -61,7 +61,8 @@ def _reads(step: Step) -> Iterable[tuple[tuple[int, ...], int]]:
 
 def verify_kernel(kernel: Kernel) -> Kernel:
     """The kernel itself, when every name that a statement reads is a parameter or was made before it, in its loop or in
-    one around it, no input is written, and chunks divide all parallel loops alike. CompileError otherwise.
+    one around it, no loop hides the variable of one around it, no input is written, and chunks divide all parallel
+    loops alike. CompileError otherwise.
     """
     roles = {buffer.name: buffer.role for buffer in kernel.buffers}
     parameters = [*roles, *kernel.ints, *(constant.name for constant in kernel.constants)]
@@ -89,6 +90,8 @@ def _verify_names(body: Sequence[Statement], known: set[str], kernel: Kernel) ->
             )
         match statement:
             case Loop(var, _, _, inner):
+                if var in known:
+                    raise CompileError(layout(f"kernel: {var} is made again inside its loop", kernel=kernel.text))
                 _verify_names(inner, known | {var}, kernel)
             case Load(name) | Let(name):
                 known.add(name)

@@ -1,6 +1,8 @@
-"""Discrete Fourier transforms: one op along one axis, and NumPy's functions made of it.
+"""Discrete Fourier transforms: ops along one axis, and NumPy's functions made of them.
 
-The matrix of a transform is symmetric, so its transpose is the transform itself, and so is its gradient.
+The matrix of a transform is symmetric, so its transpose is the transform itself, and so is its gradient. Those of real
+numbers, which are half the work, are the gradients of one another, but for conjugates and weights: a frequency other
+than 0 and n/2 stands for itself and for its negative.
 """
 
 from __future__ import annotations
@@ -10,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad.errors import DTypeError
 from jitgrad.graph import Tensor, apply_one
-from jitgrad.opdef import Interpreted, define
+from jitgrad.opdef import Interpreted, Params, Specs, define
 from jitgrad.operators import function, functions
 from jitgrad.ops.common import as_tensor, build, same_spec
-from jitgrad.spec import normalize_axis
+from jitgrad.spec import TensorSpec, normalize_axis
 
+_NO_POINTS = "a Fourier transform needs at least 1 point, got {}"
 _SINGLE = (np.float16, np.float32, np.complex64)
 
 
@@ -32,6 +36,60 @@ fft_op = define(
 )
 
 
+def _halved(specs: Specs, params: Params) -> Specs:
+    """The frequencies of so many real numbers, from 0 to n // 2."""
+    (spec,), axis = specs, params["axis"]
+    shape = list(spec.known_shape)
+    shape[axis] = shape[axis] // 2 + 1
+    return (TensorSpec(tuple(shape), np.result_type(spec.dtype, np.complex64)),)
+
+
+def _doubled(specs: Specs, params: Params) -> Specs:
+    """So many real numbers as a transform is asked for."""
+    (spec,), axis = specs, params["axis"]
+    shape = list(spec.known_shape)
+    shape[axis] = params["n"]
+    return (TensorSpec(tuple(shape), np.empty(0, spec.dtype).real.dtype),)
+
+
+def _weights(n: int, of: Tensor, axis: int) -> Any:
+    """How often each frequency from 0 to n // 2 stands in a transform of n points, along an axis."""
+    weights = np.full(n // 2 + 1, 2.0, np.empty(0, of.dtype).real.dtype)
+    weights[0] = 1
+    if n % 2 == 0:
+        weights[-1] = 1
+    return weights.reshape(-1, *[1] * (-1 - axis))
+
+
+def _rfft_vjp(g: Tensor, out: Tensor, x: Tensor, *, axis: int) -> Any:
+    n = x.spec.known_shape[axis]
+    half = build("conjugate", g) * (1 / _weights(n, g, axis))
+    return apply_one(irfft_op, half, n=n, axis=axis)
+
+
+def _irfft_vjp(g: Tensor, out: Tensor, x: Tensor, *, n: int, axis: int) -> Any:
+    half = apply_one(rfft_op, g, axis=axis)
+    return build("conjugate", half) * _weights(n, half, axis)
+
+
+rfft_op = define(
+    "rfft",
+    infer=_halved,
+    impl=lambda x, axis: np.fft.rfft(x, axis=axis),
+    vjp=_rfft_vjp,
+    kind=Interpreted("Fourier transforms are NumPy's"),
+)
+
+irfft_op = define(
+    "irfft",
+    infer=_doubled,
+    impl=lambda x, n, axis: np.fft.irfft(x, n, axis=axis, norm="forward"),
+    vjp=_irfft_vjp,
+    kind=Interpreted("Fourier transforms are NumPy's"),
+)
+"""The sum over all frequencies, undivided."""
+
+
 def _complex(x: Any) -> Tensor:
     t = as_tensor(x)
     return as_tensor(t, np.dtype(np.complex64 if t.dtype in _SINGLE else np.complex128))
@@ -41,7 +99,7 @@ def _resized(x: Tensor, n: int, axis: int) -> Tensor:
     """Cut off, or with zeros behind, along an axis that counts from the end."""
     have = x.spec.known_shape[axis]
     if n < 1:
-        raise ValueError(f"a Fourier transform needs at least 1 point, got {n}")
+        raise ValueError(_NO_POINTS.format(n))
     if n < have:
         kept = [slice(None)] * x.ndim
         kept[axis] = slice(n)
@@ -63,9 +121,13 @@ def _transformed(x: Any, n: int | None, axis: int, norm: str | None, inverse: bo
     t = _complex(x)
     along = normalize_axis(axis, t.ndim) - t.ndim
     t = t if n is None else _resized(t, n, along)
-    factor = _factor(t.spec.known_shape[along], norm, inverse)
-    out = apply_one(fft_op, t, axis=along, inverse=inverse)
-    return out if factor == 1 else build("multiply", out, factor)
+    return _scaled(
+        apply_one(fft_op, t, axis=along, inverse=inverse), _factor(t.spec.known_shape[along], norm, inverse)
+    )
+
+
+def _scaled(x: Tensor, factor: float) -> Tensor:
+    return x if factor == 1 else build("multiply", x, factor)
 
 
 @function("fft.fft")
@@ -83,19 +145,26 @@ def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
 @function("fft.rfft")
 def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
     """The first ``n // 2 + 1`` terms of ``fft``, of which the others follow for real ``a``."""
-    out = fft(a, n, axis, norm)
-    return _resized(out, out.spec.known_shape[axis] // 2 + 1, normalize_axis(axis, out.ndim) - out.ndim)
+    t = as_tensor(a)
+    if t.dtype.kind == "c":
+        raise DTypeError(f"fft.rfft transforms real numbers, got {t.spec}")
+    t = as_tensor(t, np.dtype(np.float32 if t.dtype in _SINGLE else np.float64))
+    along = normalize_axis(axis, t.ndim) - t.ndim
+    t = t if n is None else _resized(t, n, along)
+    return _scaled(apply_one(rfft_op, t, axis=along), _factor(t.spec.known_shape[along], norm, False))
 
 
 @function("fft.irfft")
 def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
     """The inverse of ``rfft``, ``n`` real numbers (as many as are even without it)."""
-    t = build("moveaxis", _complex(a), axis, -1)
-    points = 2 * (t.spec.known_shape[-1] - 1) if n is None else n
-    half = _resized(t, points // 2 + 1, -1)
-    others = build("conjugate", half[..., 1 : (points + 1) // 2])
-    whole = build("concatenate", [half, build("flip", others, -1)], -1)
-    return build("moveaxis", build("real", ifft(whole, norm=norm)), -1, axis)
+    t = _complex(a)
+    along = normalize_axis(axis, t.ndim) - t.ndim
+    points = 2 * (t.spec.known_shape[along] - 1) if n is None else n
+    if points < 1:
+        raise ValueError(_NO_POINTS.format(points))
+    factor = _factor(points, norm, True) / points
+    half = _resized(t, points // 2 + 1, along)
+    return _scaled(apply_one(irfft_op, half, n=points, axis=along), factor)
 
 
 @function("fft.hfft")

@@ -117,7 +117,7 @@ class _TreeBuilder:
         """Store a value where it is complete: after the reducing loop, or right behind the node."""
         v = placed.node.value
         done = self.completes.get(v)
-        axes = tuple(sorted(a for a in placed.out_axes if a is not None))
+        axes = tuple(sorted({a for a in placed.out_axes if a is not None}))
         if done is None:
             body = self.home[v]
         else:
@@ -178,5 +178,5 @@ def outermost_reduced(placed: Placed) -> int | None:
 
 
 def domain_axes(placed: Placed) -> tuple[int, ...]:
-    """The group axes that a node runs over, outermost first."""
-    return tuple(sorted(a for a in placed.axes if a is not None))
+    """The group axes that a node runs over, outermost first; two of its dimensions may run along one, on a diagonal."""
+    return tuple(sorted({a for a in placed.axes if a is not None}))
