@@ -12,6 +12,7 @@ import pytest
 import scipy.special
 from vecmath_oracle import FUNCTIONS, Function, compiled, errors_against_float64, errors_against_mpmath, samples
 
+from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler import vecmath
 from jitgrad.compiler.machine.compilation import has_avx512
 
@@ -172,3 +173,19 @@ def test_large_arguments_in_one_lane_leave_the_others_alone() -> None:
 def test_documented_table_names_every_function() -> None:
     text = (Path(__file__).parents[1] / "docs" / "accuracy.md").read_text()
     assert set(re.findall(r"^\| (\w+) \| [24] \| ", text, re.M)) == vecmath.NAMES
+
+
+def test_a_gradient_shares_the_exponential_of_erfc_which_divides_once() -> None:
+    erfc, both = _instructions("erfc"), _instructions("erfc", "gauss")
+    assert sum(" fdiv " in line for line in erfc) == 1
+    assert len(both) - len(erfc) == 4  # the last two steps of the polynomial, and the power of two as two factors
+
+
+def _instructions(*names: str) -> list[str]:
+    """What is written of erfc(x) and exp(-x*x) for eight lanes of float64."""
+    eight = ir.VectorType(ir.DoubleType(), 8)
+    function = ir.Function(ir.Module("shared"), ir.FunctionType(eight, [eight]), "shared")
+    builder, (x,) = ir.IRBuilder(function.append_basic_block()), function.args
+    for name in names:
+        vecmath.emit(builder, *("erfc", [x]) if name == "erfc" else ("exp", [builder.fneg(builder.fmul(x, x))]))
+    return [line for line in function.definition().split("\n") if " = " in line and "bitcast" not in line]

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from math import inf, nan
 
 from jitgrad.compiler.vecmath.exponential import (
+    EXP,
     EXP2,
     LOG2_E,
-    expm1_tail,
+    exp_argument,
     nearest_integer,
     remainder_in_two_parts,
     scaled,
@@ -17,13 +18,12 @@ from jitgrad.compiler.vecmath.lanes import (
     Real,
     Table,
     copysign,
-    fast_two_sum,
     fma,
     poly,
+    poly_behind,
     power_of_two,
     select,
     sqrt,
-    two_product,
     upper_bound,
 )
 from jitgrad.compiler.vecmath.logarithmic import decompose_any, log_in_two_parts
@@ -47,8 +47,9 @@ _LOG2_ERFC = Table(
      -0.0005382889524490511, 0.0001256227650267295, -2.229721877836329e-05, 2.978897025959792e-06,
      -2.8961754609061173e-07, 1.9225647406479686e-08, -7.708483397212437e-10, 1.3820636011820029e-11),
 )  # fmt: skip
-# erfc(x) * exp(x**2) * (1 + 2*x) = P((x - K) / (x + K)) from 0.6 up to the bound, where erfc is 0; K and the bound.
-_ERFC_RANGE = Table((2.0419921875, 10.2), (4.134765625, 27.4))
+# erfc(x) * exp(x**2) * (1 + 2*x) = P((x - K) / (x + K)) from 0.6 up to the bound, where erfc is 0, but not yet exp;
+# K and the bound.
+_ERFC_RANGE = Table((2.0419921875, 10.19), (4.134765625, 27.31))
 # Relative error 2**-29.0 and 2**-56.4.
 _ERFC = Table(
     (1.2759969, -0.096150346, -0.15991895, 0.16507022, -0.059693165, -0.0051054223, 0.009139362, 0.00056115066,
@@ -78,27 +79,29 @@ def _erf_near_0(x: Real) -> Real:
 def erfc(x: Real) -> Real:
     """1 - erf(x), to 2 ulp, also where it is tiny; for x < -5/8 it is 2 - erfc(|x|).
 
-    The mapping of the half line to an interval is Shepherd & Laframboise's (1981). exp(-x**2) is 2**n * (1 + e) with
-    x**2 in two parts. The division of P by 1 + 2*x is corrected by its residual, for which 1 / (1 + 2*x) is near
-    enough 0.83 of the quotient, and exp(r) near enough 1 + r.
+    The mapping of the half line to an interval is Shepherd & Laframboise's (1981). One division serves both quotients,
+    by x + K and by 1 + 2*x, and the residual corrects the second. exp(-x**2) begins as exp of the rounded square, so
+    that a gradient, which has that, shares it, and what rounding lost is made good to first order.
     """
     centre, end = _ERFC_RANGE.of(x)
     size = upper_bound(abs(x), end)
     first, *others = _ERFC.of(x)
-    q = (size - centre) / (size + centre)
+    shifted, divisor = size + centre, fma(size, 2.0, 1.0)
+    divisor_low = fma(size, 2.0, 1.0 - divisor)
+    inverse = 1.0 / (shifted * divisor)
+    q = (size - centre) * (divisor * inverse)
     rest = poly(q, others)
     numerator = fma(q, rest, first)
     numerator_low = fma(q, rest, first - numerator)
-    divisor = fma(size, 2.0, 1.0)
-    divisor_low = fma(size, 2.0, 1.0 - divisor)
-    scale = numerator / divisor
+    inverse = shifted * inverse
+    scale = numerator * inverse
     residual = fma(-scale, divisor, numerator) + fma(-scale, divisor_low, numerator_low)
-    square, error = two_product(size, size)
-    n, biased = nearest_integer(square, -LOG2_E)
-    r, low = remainder_in_two_parts(-square, n)
-    r, low = fast_two_sum(r, low - error)
-    lost = residual * (scale * 0.83)
-    growth = fma(scale, r, fma(scale, expm1_tail(r, low), fma(lost, r, lost)))
+    minus_square = exp_argument(-(x * x))
+    n, biased = nearest_integer(minus_square, LOG2_E)
+    r, low = remainder_in_two_parts(minus_square, n)
+    bend = r * r * poly_behind(r, EXP.of(x))
+    lost = fma(scale, low - fma(size, size, minus_square), residual * inverse)
+    growth = fma(scale, r, fma(scale, bend, fma(lost, r + bend, lost)))
     value = scaled(scale + growth, n, biased)
     return select(abs(x) < 0.625, 1.0 - _erf_near_0(x), select(x < 0.0, 2.0 - value, value))
 

@@ -53,10 +53,15 @@ _EXP2_BOUNDS = Table((-151.0, 128.0), (-1076.0, 1024.0))
 
 def exp(x: Real) -> Real:
     """e**x, to 1 ulp."""
-    low, high = EXP_BOUNDS.of(x)
-    bounded = lower_bound(upper_bound(x, high), low)
+    bounded = exp_argument(x)
     n, biased = nearest_integer(bounded, LOG2_E)
     return scaled(poly(remainder(bounded, n), EXP), n, biased)
+
+
+def exp_argument(x: Real) -> Real:
+    """x, or the bound beyond which exp is 0 or inf; functions that go on as exp does share what they have in common."""
+    low, high = EXP_BOUNDS.of(x)
+    return lower_bound(upper_bound(x, high), low)
 
 
 def exp2(x: Real) -> Real:

@@ -297,11 +297,15 @@ def poly(x: Real, coefficients: Table | Sequence[Operand]) -> Real:
     The last two steps are Horner's in any case, so that where |x| is small the error is that of c0 + c1*x.
     """
     terms = list(coefficients.of(x) if isinstance(coefficients, Table) else coefficients)
+    return _horner(x, [*terms[:2], poly_behind(x, terms)]) if len(terms) > 2 else _horner(x, terms)
+
+
+def poly_behind(x: Real, terms: Sequence[Operand]) -> Real:
+    """c2 + c3*x + c4*x**2 + ..., as it is part of the polynomial."""
     if len(terms) <= 8:
-        return _horner(x, terms)
+        return _horner(x, terms[2:])
     square = x * x
-    tail = fma(_horner(square, terms[3::2]), x, _horner(square, terms[2::2]))
-    return _horner(x, [*terms[:2], tail])
+    return fma(_horner(square, terms[3::2]), x, _horner(square, terms[2::2]))
 
 
 def _horner(x: Real, terms: Sequence[Operand]) -> Real:
