@@ -5,15 +5,15 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-import threading
+import time
 import weakref
 
 import numpy as np
 import pytest
 
 import jitgrad as jg
-from jitgrad.compiler.driver import pages
-from jitgrad.compiler.driver.pools import OutputPool, outputs
+from jitgrad.compiler.driver import pages, pools
+from jitgrad.compiler.driver.pools import Arena, OutputPool, outputs
 from jitgrad.compiler.driver.runtime import runtime
 from tests.leaks import page_flags
 
@@ -21,9 +21,8 @@ _SIZE = 3 << 20
 
 
 def _wait() -> None:
-    for thread in threading.enumerate():
-        if thread.name == "jitgrad-pages":
-            thread.join()
+    while pages.at_work:
+        time.sleep(1e-3)
 
 
 @pytest.fixture
@@ -62,8 +61,27 @@ def test_pages_are_small_where_huge_ones_are_slow(
     _wait()
     taken = pool.take((nbytes,), np.uint8)
     assert ("nh" in page_flags(taken.ctypes.data + nbytes // 2)) == (slow < 0)
+    assert pool.has_slow_huge_pages == (slow < 0)
     taken.fill(1)
     assert taken.sum() == nbytes
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux tells of its pages")
+@pytest.mark.parametrize("is_slow", [True, False])
+def test_two_outputs_of_one_huge_page_tell_whether_they_are_slow(
+    pool: OutputPool, is_slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "_SLOW", -1.0 if is_slow else 1e9)
+    monkeypatch.setattr(pools, "outputs", pool)
+    sizes = [2 << 20, 2 << 20, 7 << 19]
+    pages.begin_outputs(sizes)
+    _wait()
+    *_, last = taken = [pool.take((size,), np.uint8) for size in sizes]
+    assert ("nh" in page_flags(last.ctypes.data)) == is_slow
+    arena = Arena(8 << 20)
+    arena.reach(8 << 20)
+    assert ("nh" in page_flags(arena.address + (4 << 20))) == is_slow
+    assert len(taken) == 3
 
 
 def test_pages_are_asked_for_without_a_change_and_until_memory_is_taken() -> None:

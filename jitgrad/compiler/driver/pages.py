@@ -9,15 +9,17 @@ thread would need the GIL each time. It ends when the run has the memory, whose 
 A virtual machine whose host has taken memory back has small pages at hand, which processes that have ended gave back,
 but hardly a huge one: each takes 2 to 4 ms then, 80 MB 90 to 170 and in small pages 30 (with memory, 14). The steady
 calls of a gelu of 10 million, which writes all of it, take 3 to 14 % longer with small pages. So the first two are
-timed; where both are slow the others are small.
+timed; where both are slow the others are small, and so are those of temporaries. The thread is begun as the
+interpreter's own module begins one: `threading` waits until a new thread runs, 0.2 ms, and 1 to 4 where other processes
+keep the processors busy.
 """
 
 from __future__ import annotations
 
 import ctypes
-import threading
+from _thread import start_new_thread
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from itertools import islice
 from time import perf_counter
 
 from jitgrad.compiler.driver.pools import HUGE_BYTES, Block, have_small_pages, outputs
@@ -29,25 +31,48 @@ _PAGE = 4096
 _SLOW = 1e-3  # seconds for a huge page, which take 0.1 to 0.4 ms where there is memory
 
 
+at_work: set[object] = set()
+"""Something for each thread that has not ended."""
+
+
 def begin_outputs(sizes: Iterable[int]) -> None:
     """Have memory for outputs of so many bytes, which are probably taken soon."""
     blocks = outputs.prepare(sizes)
     if blocks:
         places = [(block, block.memory.ctypes.data + block.offset, nbytes) for block, nbytes in blocks]
         touch = ctypes.CFUNCTYPE(None, *(ctypes.c_int64,) * 4, ctypes.c_int8)(runtime().touch_address)
-        with suppress(RuntimeError):  # no more threads: the run asks for pages
-            threading.Thread(target=_touch, args=(touch, places), name="jitgrad-pages").start()
+        number = object()
+        at_work.add(number)
+        try:
+            start_new_thread(_work, (number, touch, places))
+        except RuntimeError:  # no more threads: the run asks for pages
+            at_work.discard(number)
+
+
+def _work(number: object, touch: _Touch, places: Sequence[tuple[Block, int, int]]) -> None:
+    try:
+        _touch(touch, places)
+    finally:
+        at_work.discard(number)
 
 
 def _touch(touch: _Touch, places: Sequence[tuple[Block, int, int]]) -> None:
     """Ask for all pages at addresses. It keeps the blocks, but never refers to their memory, which would be in use."""
-    huge = [(-(-address // HUGE_BYTES) * HUGE_BYTES, address + nbytes) for _, address, nbytes in places]
-    tried = next((page for page, end in huge if page + 2 * HUGE_BYTES < end), None)
-    if tried is not None and min(_seconds(touch, tried), _seconds(touch, tried + HUGE_BYTES)) > _SLOW:
-        for page, end in huge:
-            have_small_pages(page + 2 * HUGE_BYTES if page == tried else page, end)
-    for _, address, nbytes in places:
-        touch(address, address + nbytes, _PAGE, outputs.is_taken_address, 0)
+    ends = [(address, address + nbytes) for _, address, nbytes in places]
+    whole = (page for first, end in ends for page in range(_next_huge(first), end - HUGE_BYTES + 1, HUGE_BYTES))
+    tried = list(islice(whole, 2))
+    if len(tried) == 2:
+        outputs.has_slow_huge_pages = min([_seconds(touch, page) for page in tried]) > _SLOW
+    if outputs.has_slow_huge_pages:
+        for first, end in ends:
+            behind = [page + HUGE_BYTES for page in tried if first <= page < end]
+            have_small_pages(max([_next_huge(first), *behind]), end)
+    for first, end in ends:
+        touch(first, end, _PAGE, outputs.is_taken_address, 0)
+
+
+def _next_huge(address: int) -> int:
+    return -(-address // HUGE_BYTES) * HUGE_BYTES
 
 
 def _seconds(touch: _Touch, page: int) -> float:

@@ -88,6 +88,7 @@ class OutputPool:
         self._prepared: dict[int, list[Block]] = {}  # by size class; not known before they are taken
         self._is_taken = np.zeros(1, np.int64)  # whether one of those was, or all were forgotten
         self.is_taken_address = int(self._is_taken.ctypes.data)
+        self.has_slow_huge_pages = False  # when some were asked for last
         self._nbytes = self._hits = self._misses = 0
         self._lock = threading.Lock()
 
@@ -268,9 +269,11 @@ class Arena:
         self.address = self.busy_address + ALIGNMENT
 
     def reach(self, nbytes: int) -> None:
-        """Have huge pages where a call fills all of one; what it fills of the next would make memory of the whole."""
+        """Have huge pages where a call fills all of one, unless they are slow; what it fills of the next would make
+        memory of the whole.
+        """
         whole = (nbytes + ALIGNMENT) // HUGE_BYTES * HUGE_BYTES
-        if self._mapping and whole > self._huge_bytes:
+        if self._mapping and whole > self._huge_bytes and not outputs.has_slow_huge_pages:
             from mmap import MADV_HUGEPAGE
 
             self._mapping.madvise(MADV_HUGEPAGE, self._start, whole)
