@@ -130,6 +130,19 @@ def test_nan_and_infinity_pass_through() -> None:
     np.testing.assert_array_equal(c, np.array([[np.nan, np.inf], [np.nan, np.nan]]))
 
 
+@pytest.mark.skipif(not blas.set_threads_address(), reason="BLAS keeps its own threads")
+@pytest.mark.parametrize(
+    ("sizes", "chunks"),
+    [((256, 10, 512), 4), ((10, 256, 512), 4), ((512, 10, 256), 4), ((300, 3, 2000), 5), ((32, 5, 32), 1)],
+)
+def test_thin_products_are_shared(sizes: tuple[int, int, int], chunks: int) -> None:
+    """Few columns take as long as some more, so that the work is worth another thread."""
+    _, n, k = sizes
+    step = matmul_step(np.dtype("float32"), sizes, Operand(0, k), Operand(1, n), Operand(2, n))
+    assert step is not None
+    assert step.nchunks == chunks
+
+
 @pytest.mark.parametrize("sizes", [(300, 300, 300), (1100, 600, 40), (1, 3000, 700), (3000, 1, 700)])
 def test_bits_do_not_depend_on_threads(sizes: tuple[int, int, int]) -> None:
     m, n, k = sizes
