@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from jitgrad.collecting import collection_paused
 
-with collection_paused():  # modules are no garbage, and looking for some took a seventh of the import
+with collection_paused(are_kept=True):  # modules are no garbage, and looking for some took a seventh of the import
     from jitgrad.aggregation import AggregationMethod
     from jitgrad.building import colocate_with, control_dependencies, device, name_scope
     from jitgrad.config import config, get_num_threads, set_num_threads

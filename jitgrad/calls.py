@@ -122,7 +122,7 @@ class Calls:
                 return self._inline(args, kwargs)
             if call.key in self._entries:
                 return self._run(call, args, kwargs)
-            with collection_paused(), first_calls.one():  # once for trace, plan and run, not at the end of each
+            with collection_paused(are_kept=True), first_calls.one():  # once for trace, plan and run
                 try:
                     if not self._entries:
                         begin_outputs(_bytes_of(args, self._gradients_of))

@@ -5,7 +5,6 @@ their params read in messages; it builds nothing.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -52,9 +51,13 @@ def place() -> str:
     return f"at {source_text(user_source())}"
 
 
+_SIGNS = str.maketrans("", "", "_.-/")
+
+
 def checked_name(name: str) -> str:
     """``name``; ValueError unless it is made of letters, digits and ``_ . - /``."""
-    if not re.fullmatch(r"[\w.\-/]+", name):
+    rest = name.translate(_SIGNS)
+    if not name or (rest and not rest.isalnum()):
         raise ValueError(
             layout(f"{name!r} cannot be the name of an operation", needed=f"at {source_text(user_source())}",
                    hint="use letters, digits and _ . - /")

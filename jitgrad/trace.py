@@ -8,7 +8,6 @@ import contextlib
 import functools
 import inspect
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from typing import Any
@@ -334,9 +333,8 @@ def leaf_names(parameters: Sequence[str], args: Any, kwargs: Any) -> list[str]:
     names = []
     for path in pytree.paths((args, kwargs)):
         is_positional, rest = path.startswith("[0]"), path[3:]
-        first = re.match(r"\[(.+?)\]", rest)
-        assert first is not None
-        head, tail = first.group(1), rest[first.end() :]
+        end = rest.index("]", 2)
+        head, tail = rest[1:end], rest[end + 1 :]
         if is_positional:
             index = int(head)
             head = parameters[index] if index < len(parameters) else f"args[{index}]"
@@ -346,7 +344,8 @@ def leaf_names(parameters: Sequence[str], args: Any, kwargs: Any) -> list[str]:
 
 def as_name(path: str) -> str:
     """A path as the name of a placeholder: ``params['w'][0]`` becomes ``params_w_0``."""
-    return re.sub(r"\W+", "_", path).strip("_") or "x"
+    words = "".join([c if c.isalnum() or c == "_" else " " for c in path]).split()
+    return "_".join(words).strip("_") or "x"
 
 
 def detach(tree: Any) -> Any:

@@ -111,3 +111,21 @@ def test_description_names_what_code_depends_on() -> None:
     description = native.target_description()
     assert description.startswith("llvm ")
     assert "llvmlite" in description
+
+
+def test_a_symbol_is_looked_for_when_code_wants_it_and_once() -> None:
+    text, name = unique("declare i32 @there_NAME()\ndefine i32 @NAME() { %x = call i32 @there_NAME()\n ret i32 %x }")
+    there = ctypes.CFUNCTYPE(ctypes.c_int32)(lambda: 7)
+    asked: list[str] = []
+
+    def address() -> int:
+        asked.append(name)
+        return ctypes.cast(there, ctypes.c_void_p).value or 0
+
+    native.add_symbol(f"there_{name}", address)
+    assert not asked
+    object_code = native.compile_to_object(text)
+    for _ in range(2):
+        loaded = native.load_object(object_code, [name])
+        assert ctypes.CFUNCTYPE(ctypes.c_int32)(loaded[name])() == 7
+    assert asked == [name]

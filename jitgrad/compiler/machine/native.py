@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -123,7 +123,7 @@ def _load_without_llvm(object_code: bytes) -> dict[str, int] | None:
     if not elf.is_supported():
         return None
     try:
-        return elf.load_elf(object_code, lambda name: _symbols.get(name) or elf.find_symbol(name))
+        return elf.load_elf(object_code, lambda name: _symbol(name) or elf.find_symbol(name))
     except elf.RefusedError:
         return None
 
@@ -132,19 +132,29 @@ def _load_with_llvm(object_code: bytes, names: Iterable[str]) -> dict[str, int]:
     import llvmlite.binding as llvm
 
     engine = _engine()
-    for name, address in _symbols.items():
-        llvm.add_symbol(name, address)
+    for name in [*_symbols]:
+        llvm.add_symbol(name, _symbol(name))
     engine.add_object_file(llvm.ObjectFileRef.from_data(object_code))
     engine.finalize_object()
     return {name: int(engine.get_function_address(name)) for name in names}
 
 
-_symbols: dict[str, int] = {}
+_symbols: dict[str, int | Callable[[], int]] = {}
 
 
-def add_symbol(name: str, address: int) -> None:
-    """Make an address of this process known under a name that IR may declare and call."""
+def add_symbol(name: str, address: int | Callable[[], int]) -> None:
+    """Make an address of this process known under a name that IR may declare and call, or what finds it when code
+    does.
+    """
     _symbols[name] = address
+
+
+def _symbol(name: str) -> int:
+    """The address that a name was given; 0 when it was given none."""
+    known = _symbols.get(name, 0)
+    if not isinstance(known, int):
+        known = _symbols[name] = known()
+    return known
 
 
 @lru_cache(maxsize=1)
