@@ -25,6 +25,7 @@ from jitgrad.opdef import (
     Scan,
     Scatter,
     Shaped,
+    Sweep,
     View,
     find,
 )  # fmt: skip
@@ -223,6 +224,16 @@ def _convolve(op: Operation, inputs: Inputs, mask: Mask, lead: Lead) -> Any:
     return call("moveaxis", call("reshape", out, _open(*made[:out_of], lead.extent, *made[out_of:])), out_of, 0)
 
 
+def _sweep(op: Operation, inputs: Inputs, mask: Mask, lead: Lead) -> Any:
+    """Each example slides its vector: a product with all stretches. Searches in tables of their own have no rule."""
+    if op.opdef.kind != Sweep("slide"):
+        return None
+    x, w = inputs
+    (count,), (k,) = op.outputs[0].spec.known_shape, op.inputs[1].spec.known_shape
+    stretches = call("take", x, np.arange(count)[:, None] + np.arange(k), -1)
+    return call("squeeze", call("matmul", stretches, call("expand_dims", w, -1)), -1)
+
+
 # -- positions -------------------------------------------------------------------------------------------------------
 
 
@@ -362,6 +373,7 @@ _rules: dict[type, Rule] = {
     Scan: _along_axis,
     Contract: _contract,
     Convolve: _convolve,
+    Sweep: _sweep,
     Gather: _gather,
     Scatter: _scatter,
     Library: _library,

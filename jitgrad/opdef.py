@@ -125,6 +125,17 @@ class Convolve:
 
 
 @dataclass(frozen=True, slots=True)
+class Sweep:
+    """For each element of the result a loop over a vector that lies in memory.
+
+    ``form``: "slide" (inputs x [n] and w [k], not longer: the sum of products of w and the stretch of x from there on),
+    or "search" (a sorted vector, and values: how many of its elements stand before each; params["side"]).
+    """
+
+    form: str
+
+
+@dataclass(frozen=True, slots=True)
 class Gather:
     """``out[..., k.., ...] = x[..., index[k..], ...]``: inputs (x, index, ...).
 
@@ -185,8 +196,8 @@ class Interpreted:
 
 
 Kind = (
-    Elementwise | Fill | Reindex | View | Reduce | Scan | Contract | Convolve | Gather | Scatter | Shaped | Library
-    | Control | Interpreted
+    Elementwise | Fill | Reindex | View | Reduce | Scan | Contract | Convolve | Sweep | Gather | Scatter | Shaped
+    | Library | Control | Interpreted
 )
 
 # Kinds whose ops infer the same from equal specs and params, whatever else has happened.

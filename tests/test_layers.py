@@ -111,6 +111,7 @@ FAMILIES = {
     "accumulation": {"axes"},
     "products": {"accumulation", "axes"},
     "reduction": {"accumulation", "axes"},
+    "signals": {"sliding"},
     "sorting": {"gathering", "ordering"},
     "statistics": {"axes"},
     "slices": {"rows", "standing"},

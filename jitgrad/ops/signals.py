@@ -10,6 +10,7 @@ from jitgrad.errors import ShapeError
 from jitgrad.graph import Tensor
 from jitgrad.operators import call, function
 from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype, unsupported
+from jitgrad.ops.sliding import slide
 from jitgrad.spec import normalize_axis
 
 
@@ -41,15 +42,14 @@ def _vectors(name: str, a: Any, v: Any) -> tuple[Tensor, Tensor]:
 
 def _slid(x: Tensor, kernel: Tensor, mode: str) -> Tensor:
     """The product of the kernel, which is not longer than ``x``, with each stretch of ``x``."""
-    n, k = x.size, kernel.size
+    k = kernel.size
     before = {"full": k - 1, "same": k // 2, "valid": 0}
     if mode not in before:
         raise ValueError(f"mode must be 'full', 'same' or 'valid', got {mode!r}")
     low = before[mode]
     high = {"full": k - 1, "same": k - 1 - low, "valid": 0}[mode]
     padded = build("pad", x, ((low, high),)) if low or high else x
-    places = np.arange(n + low + high - k + 1)[:, None] + np.arange(k)
-    return build("matmul", build("take", padded, places), kernel)
+    return slide(padded, kernel)
 
 
 @function("polyval")

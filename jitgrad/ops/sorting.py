@@ -10,7 +10,7 @@ import numpy as np
 
 from jitgrad.errors import ShapeError
 from jitgrad.graph import Tensor, apply_one
-from jitgrad.opdef import Interpreted, Params, Specs, define
+from jitgrad.opdef import Interpreted, Params, Specs, Sweep, define
 from jitgrad.operators import call, function
 from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype, unsupported
 from jitgrad.ops.gathering import INDEX, scatter_take_along_op, zeros_like_shape
@@ -109,7 +109,7 @@ searchsorted_op = define(
     infer=_infer_searchsorted,
     impl=lambda a, v, side: np.asarray(np.searchsorted(a, v, side)),
     differentiable=False,
-    kind=Interpreted("there is no kernel that searches"),
+    kind=Sweep("search"),
     infers_partial=True,
 )
 

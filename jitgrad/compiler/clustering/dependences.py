@@ -27,11 +27,13 @@ from jitgrad.opdef import (
     Scan,
     Scatter,
     Shaped,
+    Sweep,
     View,
 )  # fmt: skip
 from jitgrad.program import Instruction, Program
 from jitgrad.sources import source_text
 
+_COMPUTING = (Elementwise, Fill, View, Reduce, Scan, Contract, Convolve, Sweep, Gather, Scatter)
 KERNEL_DTYPES = frozenset(map(np.dtype, ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")))
 ROUTINES = frozenset(("solve", "solve_triangular", "inv", "det", "slogdet", "cholesky"))
 METADATA = frozenset(("shape", "rank", "size"))
@@ -70,7 +72,7 @@ def _op_refusal(op: OpDef, outputs: int) -> str | None:
             return f"{op.name} takes its shape from another value, which simplify() has not resolved"
         case Reindex() | Control():
             return None
-        case Elementwise() | Fill() | View() | Reduce() | Scan() | Contract() | Convolve() | Gather() | Scatter():
+        case kind if isinstance(kind, _COMPUTING):
             return None if outputs == 1 else f"{op.name} has {outputs} outputs"
     return f"{op.name} is of a kind that has no kernels"
 

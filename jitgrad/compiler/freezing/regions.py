@@ -215,7 +215,7 @@ class Search:
             matrix, vector = (item.a, item.b) if item.transpose_a else (item.b, item.a)
             return self.root(vector) in made and self.root(matrix) not in made
         group = item.group
-        if group.is_serial or group.lead is not None or group.is_scatter or group.rolled:
+        if group.is_serial or group.lead is not None or group.is_alone or group.rolled:
             return False
         if self.sizes.extent(item) != rows:
             return False

@@ -75,7 +75,7 @@ def _is_by_rows(program: Program, item: LoweredStep, search: Search, made: set[i
     if not isinstance(item, Lowered):
         return False
     group, extent = item.group, search.sizes.extent(item)
-    if group.is_serial or group.lead is not None or group.is_scatter or group.partials or extent % chunks:
+    if group.is_serial or group.lead is not None or group.is_alone or group.partials or extent % chunks:
         return False
     if any(buffer.role == "status" for buffer in item.kernel.buffers):
         return False

@@ -7,7 +7,7 @@ from dataclasses import field
 
 from jitgrad.compiler.fusing.extents import ONE
 from jitgrad.compiler.fusing.groups import Axes, Placed
-from jitgrad.compiler.fusing.nodes import MAP, PLACE, SCAN, SCATTER, Node
+from jitgrad.compiler.fusing.nodes import DOTS, MAP, PLACE, SCAN, SCATTER, SLIDE, SWEEP, Node
 from jitgrad.records import dataclass
 
 # What it costs to compute an op again, against storing its result and loading it back (about 4 on this scale).
@@ -22,6 +22,7 @@ CHEAP = {
 # faster than the code, and long repetitive programs have fewer kernels that are equal.
 ANALYTIC_WEIGHT = 8
 MOST_WEIGHT = 200
+SEARCH_WEIGHT = 32  # of a search in a sorted vector: some ten steps
 
 
 @dataclass(eq=False)
@@ -60,13 +61,15 @@ class Draft:
         self.out_axes = {p.node.value: p.out_axes for p in nodes}
 
     @property
-    def is_scatter(self) -> bool:
-        """Whether this is the kernel of a scatter, which no other node joins."""
-        return bool(self.nodes) and self.nodes[0].node.form == SCATTER
+    def is_alone(self) -> bool:
+        """Whether this is the kernel of a node that no other joins."""
+        return bool(self.nodes) and self.nodes[0].node.form in (SCATTER, SWEEP)
 
 
 def weight_of(node: Node) -> int:
     """What an op adds to the size of a kernel."""
+    if node.form == SWEEP:
+        return 1 if node.op in (SLIDE, DOTS) else SEARCH_WEIGHT
     if node.form != MAP or node.op.startswith(PLACE):
         return 1
     return len(node.operands) if node.op == "add_n" else CHEAP.get(node.op, ANALYTIC_WEIGHT)
@@ -87,8 +90,8 @@ def fit(draft: Draft, node: Node) -> Axes | str:
     """The group axis of each domain dimension, new inner axes included; or the reason why the node cannot join."""
     if draft.weight + weight_of(node) > MOST_WEIGHT:
         return f"the kernel is full: its ops weigh {draft.weight} of {MOST_WEIGHT}"
-    if draft.is_scatter:
-        return "a scatter has a kernel of its own"
+    if draft.is_alone:
+        return f"a {draft.nodes[0].node.form} has a kernel of its own"
     if node.batch is not None:
         return "small matrices have kernels of their own"
     fixed: dict[int, int] = {}

@@ -23,6 +23,7 @@ from jitgrad.opdef import (
     Reindex,
     Scan,
     Scatter,
+    Sweep,
     View,
 )  # fmt: skip
 from jitgrad.program import Instruction, Program
@@ -93,6 +94,9 @@ def equal_dims(program: Program, ins: Instruction) -> Iterator[tuple[Dim, Dim]]:
             yield from _through_contract(program, ins)
         case Convolve(form):
             yield from _through_convolution(ins, form)
+        case Sweep("search"):
+            for d in range(len(program.specs[out].known_shape)):
+                yield (ins.inputs[1], d), (out, d)
         case Gather(form):
             yield from _through_gather(program, ins.inputs[0], ins.inputs[1], out, ins, form)
         case Control():

@@ -18,7 +18,7 @@ from jitgrad.compiler.fusing.drafts import Draft, assign_axes, fit, runs_seriall
 from jitgrad.compiler.fusing.extents import ExtentClasses
 from jitgrad.compiler.fusing.groups import Axes, Group, Placed, Plan, Refusal, Step
 from jitgrad.compiler.fusing.matrices import fit_matrices, lead_dims, matrix_axes
-from jitgrad.compiler.fusing.nodes import MAP, REDUCE, SCATTER, ClusterNodes, Convolution, Nested, Node, Product
+from jitgrad.compiler.fusing.nodes import MAP, REDUCE, SCATTER, SWEEP, ClusterNodes, Convolution, Nested, Node, Product
 from jitgrad.compiler.fusing.recompute import Floating, Recomputing
 from jitgrad.compiler.fusing.rolling import roll_windows
 from jitgrad.compiler.fusing.scatters import is_shared_out
@@ -115,7 +115,7 @@ class _Planner:
 
     def _candidates(self, node: Node) -> Iterator[int]:
         """Groups that the node may join: those of its producers, those that read the same arrays, the latest one."""
-        if node.form == SCATTER:
+        if node.form in (SCATTER, SWEEP):
             return
         reads = self.floating.real_reads(node)
         makers = {self._step_of(v) for v in reads}
@@ -207,7 +207,7 @@ class _Planner:
         }  # fmt: skip
         recomputing = Recomputing(makers, self.cluster.kept, self._stored(), self._new_value, self._new_element)
         for step in self.steps:
-            if isinstance(step, Draft) and not step.is_scatter and step.lead is None:
+            if isinstance(step, Draft) and not step.is_alone and step.lead is None:
                 recomputing.rewrite(step)
 
     def _stored(self) -> set[int]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from jitgrad.compiler.fusing.nodes import SCATTER, Convolution, Nested, Node, Product
+from jitgrad.compiler.fusing.nodes import SCATTER, SWEEP, Convolution, Nested, Node, Product
 from jitgrad.records import dataclass
 from jitgrad.spec import TensorSpec
 
@@ -70,6 +70,11 @@ class Group:
     def is_scatter(self) -> bool:
         """Whether this is the kernel of a scatter, which has no other node."""
         return self.nodes[0].node.form == SCATTER
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this is the kernel of a node that no other joins."""
+        return self.nodes[0].node.form in (SCATTER, SWEEP)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from jitgrad.opdef import (
     Reduce,
     Scan,
     Scatter,
+    Sweep,
     View,
 )  # fmt: skip
 from jitgrad.program import Instruction, Program
@@ -33,6 +34,8 @@ from jitgrad.records import dataclass
 from jitgrad.spec import DType, normalize_axes, normalize_axis
 
 MAP, REDUCE, SCAN, GATHER, SCATTER, ROUTINE = "map", "reduce", "scan", "gather", "scatter", "routine"
+SWEEP, SLIDE, DOTS = "sweep", "slide", "dots"
+_FEW = 128  # results: too few for a lane each, some registers at once
 PLACE = "place"  # with a dimension: the first operand where the loop along it stands at the second one, else zero
 
 
@@ -202,7 +205,7 @@ class _Builder:
                 yield from ins.inputs
             case Gather():
                 yield ins.inputs[0]
-            case Control() | Convolve():
+            case Control() | Convolve() | Sweep():
                 yield from ins.inputs
 
     def _turned_first(self, ins: Instruction) -> Iterator[int]:
@@ -290,6 +293,8 @@ class _Builder:
             case Convolve(form):
                 (top, _), (left, _) = ins.params["padding"]
                 return Convolution(out, form, ins.inputs[0], ins.inputs[1], (top, left), ins.params["dilation"])
+            case Sweep(form):
+                return self._sweep(ins, form)
             case Gather(form):
                 return self._gather(ins, form)
             case Scatter(form):
@@ -387,6 +392,21 @@ class _Builder:
             return replace(leaf, dims=dims, guards=tuple(replace(g, axis=axes[g.axis]) for g in leaf.guards))
 
         return replace(operand, leaves=tuple(map(moved, operand.leaves)))
+
+    def _sweep(self, ins: Instruction, form: str) -> Node:
+        """Over the elements of the result, and those of what slides; both inputs are read from memory."""
+        out, other = ins.outputs[0], ins.inputs[1]
+        shape, classes = self.program.specs[out].known_shape, self.classes.of(out)
+        op = ins.params.get("side", SLIDE)
+        out_dims = _sized(classes)
+        is_single = form == SLIDE and classes == (ONE,)
+        if form == SLIDE:
+            shape += self.program.specs[other].known_shape
+            classes += self.classes.of(other)
+            op = DOTS if shape[0] < min(shape[1], _FEW) else SLIDE
+        operands = tuple(Operand((Leaf(v, (AxisIndex(None, 0),)),)) for v in ins.inputs)
+        dtype = self.program.specs[out].dtype
+        return Node(out, SWEEP, op, operands, shape, classes, out_dims, dtype, is_serial=is_single)
 
     def _gather(self, ins: Instruction, form: str) -> Node:
         table, out = ins.inputs[0], ins.outputs[0]

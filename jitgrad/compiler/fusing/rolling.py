@@ -190,7 +190,7 @@ def _offset(placed: Placed, dims: Sequence[AxisIndex], d: int) -> int:
 
 
 def _has_rows(step: Step | None) -> TypeGuard[Group]:
-    return isinstance(step, Group) and not step.is_serial and step.lead is None and not step.is_scatter
+    return isinstance(step, Group) and not step.is_serial and step.lead is None and not step.is_alone
 
 
 def _is_one_loop(group: Group) -> bool:

@@ -11,7 +11,7 @@ from jitgrad.compiler.fusing.collapse import collapse_axes
 from jitgrad.compiler.fusing.drafts import weight_of
 from jitgrad.compiler.fusing.extents import ONE
 from jitgrad.compiler.fusing.groups import Group, Plan
-from jitgrad.compiler.fusing.nodes import Convolution, Nested, Product
+from jitgrad.compiler.fusing.nodes import SCATTER, SWEEP, Convolution, Nested, Product
 from jitgrad.compiler.fusing.order import Needs, needs_of
 from jitgrad.compiler.loopir.nests import OWN, Kernel, Literal
 from jitgrad.compiler.loopir.quantities import Quantity
@@ -20,6 +20,7 @@ from jitgrad.compiler.lowering.passes import optimise_loops
 from jitgrad.compiler.lowering.rings import RollingLowering
 from jitgrad.compiler.lowering.routine_calls import RoutineLowering
 from jitgrad.compiler.lowering.scatter import ScatterLowering
+from jitgrad.compiler.lowering.sweeps import SweepLowering
 from jitgrad.program import Instruction
 from jitgrad.records import NamedTuple, dataclass
 
@@ -183,6 +184,9 @@ def kernels_of(compiled: CompiledCluster) -> Iterator[Kernel]:
                 yield from kernels_of(region)
 
 
+_ALONE: dict[str, type[Lowering]] = {SCATTER: ScatterLowering, SWEEP: SweepLowering}
+
+
 def lower_group(group: Group, plan: Plan) -> Lowered:
     """The kernel of a group."""
     kind: type[Lowering]
@@ -192,7 +196,7 @@ def lower_group(group: Group, plan: Plan) -> Lowered:
     else:
         collapsed, axis_classes = collapse_axes(replace(group, nodes=group.own), plan, by_row=bool(group.rolled))
         group = group if group.rolled else collapsed
-        kind = ScatterLowering if group.is_scatter else RollingLowering if group.rolled else Lowering
+        kind = RollingLowering if group.rolled else _ALONE.get(group.nodes[0].node.form, Lowering)
     lowering = kind(group if group.lead is not None else collapsed, plan, axis_classes)
     body = lowering.body()
     signature = lowering.signature

@@ -12,7 +12,6 @@ from jitgrad.compiler.fusing.looptree import TreeLoop
 from jitgrad.compiler.fusing.scatters import axes_of_rows, axes_of_updates, has_long_rows, has_own_rows
 from jitgrad.compiler.loopir.nests import (
     PARALLEL,
-    PARALLEL_VECTOR,
     SERIAL,
     VECTOR,
     Accumulator,
@@ -89,9 +88,8 @@ class ScatterLowering(Lowering):
         rows = {placed.axes[d] for d in axes_of_rows(placed.node)}
         statements = _statements(bodies[-1])
         for axis, around in zip(reversed(axes), bodies[-2::-1], strict=True):
-            is_innermost = axis == axes[-1] and axis in rows
-            is_parallel = axis == 0 and not self.group.is_serial
-            kind = (PARALLEL_VECTOR if is_parallel else VECTOR) if is_innermost else PARALLEL if is_parallel else SERIAL
+            is_parallel = axis == 0 and not self.group.is_serial  # not of vectors: a chunk has the rows that it cleared
+            kind = PARALLEL if is_parallel else VECTOR if axis == axes[-1] and axis in rows else SERIAL
             statements = [*_statements(around), Loop(self.var(axis), self.extent((axis,)), kind, tuple(statements))]
         return statements
 

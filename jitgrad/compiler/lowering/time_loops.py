@@ -60,7 +60,7 @@ def fuse_scan(ins: Instruction, body: Program, region: CompiledCluster) -> Fused
     if ins.op.kind.form != "scan" or len(region.lowered) != 1:
         return None
     step, item = region.plan.steps[0], region.lowered[0]
-    if not isinstance(step, Group) or not isinstance(item, Lowered) or step.lead is not None or step.is_scatter:
+    if not isinstance(step, Group) or not isinstance(item, Lowered) or step.lead is not None or step.is_alone:
         return None
     try:
         return _Fusing(ins, body, region, item).fused()
