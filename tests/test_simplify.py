@@ -53,6 +53,9 @@ def simplified(program: Program, ulps: int = 0) -> tuple[Program, dict[str, int]
 
 Write = Callable[[Builder, int, int], int]
 
+FACTORED = np.roll(np.eye(64) * np.exp2(np.arange(64) % 3), 1, axis=0) + 1 / 64
+"""A matrix whose factorization exchanges rows, and whose inverse has no zeros."""
+
 
 def full(b: Builder, number: float, v: int) -> int:
     """A splat of the shape and dtype of ``v``."""
@@ -354,6 +357,24 @@ RULES = [
         ["stack", "reshape", "reshape", "matmul", "sum", "reshape"],
         dtype=np.int64,
         shape=(2, 2, 3, 3),
+    ),
+    row(
+        "solve_by_factors",
+        lambda b, x, y: b.op("solve", b.constant(FACTORED), x),
+        ["constant", "lu", "lu_solve"],
+        shape=(64, 3),
+    ),
+    row(
+        "inverse_by_factors",
+        lambda b, x, y: b.op("inv", b.constant(FACTORED)),
+        ["constant", "lu", "lu_inv"],
+        ulps=2000,
+    ),
+    row(
+        "determinant_by_factors",
+        lambda b, x, y: b.op("det", b.constant(FACTORED)),
+        ["constant", "lu", "lu_det"],
+        ulps=500,
     ),
     row("dead_code", lambda b, x, y: (b.op("exp", x), b.op("log", x))[1], ["log"]),
 ]

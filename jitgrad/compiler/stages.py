@@ -12,6 +12,7 @@ from typing import Any
 from jitgrad import recording
 from jitgrad.compiler import vecmath
 from jitgrad.compiler.clustering.clusters import Cluster, Clustering, body_cluster, find_clusters
+from jitgrad.compiler.complex_pairs import complex_as_pairs
 from jitgrad.compiler.freezing.alike import (
     Likeness,
     Taken,
@@ -159,10 +160,11 @@ def _simplified(source: Program) -> tuple[Program, bool, bool]:
     """The program, whether elements of constants were read, and whether a rule has made a number of an extent."""
     with recording.span("simplify", source.name):
         program, fired, looked = simplify_and_watch(source)
-        moved = long_axes_last(program)
-        if moved is not program:
-            program, again, looked_again = simplify_and_watch(moved)
-            fired, looked = {**fired, **again}, looked or looked_again
+        for written_anew in (complex_as_pairs, long_axes_last):
+            other = written_anew(program)
+            if other is not program:
+                program, again, looked_again = simplify_and_watch(other)
+                fired, looked = {**fired, **again}, looked or looked_again
         program = lift_constants(program)
     if config.verify:
         verify(program, "simplify")

@@ -67,6 +67,37 @@ conjugate_op = from_ufunc(
 )
 
 
+# -- what compiled programs make of complex numbers: pairs of real ones ------------------------------------------
+
+
+def _infer_pair(specs: Specs, params: Params) -> Specs:
+    return (TensorSpec((*specs[0].known_shape, 2), _real_dtype(specs[0].dtype)),)
+
+
+def _infer_complex(specs: Specs, params: Params) -> Specs:
+    return (TensorSpec(specs[0].shape, np.result_type(specs[0].dtype, np.complex64)),)
+
+
+def _complex_of(re: Any, im: Any) -> Any:
+    out = np.empty(re.shape, np.result_type(re.dtype, np.complex64))
+    out.real, out.imag = re, im
+    return out
+
+
+pair_op = define(
+    "pair_of",
+    infer=_infer_pair,
+    impl=lambda x: np.ascontiguousarray(x[..., None]).view(_real_dtype(x.dtype)),
+    kind=Interpreted("it reads complex numbers as pairs of real ones, in place"),
+)
+complex_op = define(
+    "complex_of",
+    infer=_infer_complex,
+    impl=_complex_of,
+    kind=Interpreted("it puts complex numbers together"),
+)
+
+
 @function("conjugate", "conj")
 def conjugate(x: Any) -> Tensor:
     """As numpy.conjugate; a copy of a real tensor."""

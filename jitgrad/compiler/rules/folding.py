@@ -6,34 +6,45 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler.constants import Array, splat
+from jitgrad.compiler.constants import Array, constant_value, is_splat, splat, splat_number
 from jitgrad.compiler.rewriter import Rewriter, Rule
-from jitgrad.opdef import Elementwise, Library, Reindex, View
+from jitgrad.opdef import Elementwise, Interpreted, Library, Reindex, View
 from jitgrad.program import Instruction
 
 
 def fold_splats(rw: Rewriter, ins: Instruction) -> Instruction | None:
     """f(splat(a), splat(b)) = splat(f(a, b)); moved(splat(a)) = splat(a) where every element is read."""
-    numbers = rw.numbers
+    numbers = []
     for v in ins.inputs:
-        if v not in numbers:
+        number = _number(rw, v)
+        if number is None:
             return None
+        numbers.append(number)
     if not ins.inputs or len(ins.outputs) != 1:
         return None
     kind, spec = ins.op.kind, rw.specs[ins.outputs[0]]
     match kind:
         case View():
-            return rw.constant(ins, splat(numbers[ins.inputs[0]], spec.known_shape, spec.dtype))
+            return rw.constant(ins, splat(numbers[0], spec.known_shape, spec.dtype))
         case Reindex(maps) if len(ins.inputs) == 1:
             ((index_map,),) = maps((rw.specs[ins.inputs[0]],), ins.params)
             if index_map is not None and not index_map.guards:
-                return rw.constant(ins, splat(numbers[ins.inputs[0]], spec.known_shape, spec.dtype))
-        case Elementwise():
-            scalars = [np.asarray(numbers[v], rw.dtype(v)) for v in ins.inputs]
+                return rw.constant(ins, splat(numbers[0], spec.known_shape, spec.dtype))
+        case Elementwise() | Interpreted(is_elementwise=True):
+            scalars = [np.asarray(number, rw.dtype(v)) for number, v in zip(numbers, ins.inputs, strict=True)]
             number = _computed(ins, scalars)
             if number is not None and number.shape == () and number.dtype == spec.dtype:
                 return rw.constant(ins, splat(number, spec.known_shape, spec.dtype))
     return None
+
+
+def _number(rw: Rewriter, v: int) -> Any:
+    """The number that a constant is everywhere; None for other values."""
+    if v in rw.numbers:
+        return rw.numbers[v]
+    maker = rw.maker(v) if rw.dtype(v).kind == "c" else None
+    array = constant_value(maker) if maker is not None else None
+    return splat_number(array) if array is not None and is_splat(array) else None
 
 
 def fold_dense(rw: Rewriter, ins: Instruction) -> Instruction | None:

@@ -1,0 +1,351 @@
+"""Complex numbers as pairs of real ones, for which there are kernels; it makes none itself.
+
+Complex values that are made by operations with a rule here, and read by such, form islands. The operations of an island
+become those of real and imaginary parts: two or more in place of one, but fused with their neighbours. What other
+operations make is read in place, as real numbers in pairs (`pair_of`), and what they read is put together from two
+arrays (`complex_of`), which costs about what an operation in NumPy does; an island with fewer operations than it has
+such results stays as it is.
+
+The formulas are those of NumPy's own loops, so that infinities, NaN and zeros come out as there: products as they are
+written, quotients by R. L. Smith's algorithm (Communications of the ACM 5, 1962), which does not overflow on the way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from jitgrad.compiler.constants import constant_value, is_splat, splat, splat_number
+from jitgrad.opdef import find
+from jitgrad.program import Instruction, Program
+from jitgrad.records import NamedTuple
+from jitgrad.spec import TensorSpec
+
+_TO_LEAVE = 2
+"""Operations that an island must have for each of its values that others read."""
+_LARGE_EXPONENT = 700.0
+"""Half of the way to where the square of exp overflows; beyond it, exp is made in two factors."""
+
+
+class Pair(NamedTuple):
+    """The values that are the real and the imaginary part of one."""
+
+    re: int
+    im: int
+
+
+def complex_as_pairs(program: Program) -> Program:
+    """An equal program, in which complex values that kernels can make are pairs of real ones; the same object where
+    there are none. Nothing is simplified.
+    """
+    if not any(spec.dtype.kind == "c" for spec in program.specs) or any(ins.after for ins in program.instructions):
+        return program
+    chosen = _chosen(program)
+    return _Splitter(program, chosen).split() if chosen else program
+
+
+# -- islands -----------------------------------------------------------------------------------------------------------
+
+
+def _chosen(program: Program) -> frozenset[int]:
+    """The numbers of the instructions that become those of parts."""
+    able = {n for n, ins in enumerate(program.instructions) if _is_able(program, ins)}
+    islands = _Islands(len(program.specs))
+    for n in able:
+        islands.join(_complex_values(program, program.instructions[n]))
+    work: Counter[int] = Counter()
+    left: dict[int, set[int]] = {}
+    for n, ins in enumerate(program.instructions):
+        values = _complex_values(program, ins)
+        if n in able:
+            work[islands.of(values[0])] += constant_value(ins) is None
+        else:
+            for v in ins.inputs:
+                left.setdefault(islands.of(v), set()).add(v)
+    for v in program.outputs:
+        left.setdefault(islands.of(v), set()).add(v)
+    made = {v for n in able for v in program.instructions[n].outputs}
+    good = {k for k, count in work.items() if count > _TO_LEAVE * len(left.get(k, set()) & made)}
+    return frozenset(
+        n for n in able if islands.of(_complex_values(program, program.instructions[n])[0]) in good
+    )  # fmt: skip
+
+
+def _is_able(program: Program, ins: Instruction) -> bool:
+    """Whether an instruction is about complex numbers, and there is a rule for it."""
+    values = _complex_values(program, ins)
+    if not values or ins.origin.scope is None or ins.origin.is_refused:
+        return False
+    if ins.op.name == "astype" and ins.params["dtype"].kind not in "fc":
+        return False
+    return ins.op.name in _RULES
+
+
+def _complex_values(program: Program, ins: Instruction) -> list[int]:
+    return [v for v in (*ins.inputs, *ins.outputs) if program.specs[v].dtype.kind == "c"]
+
+
+class _Islands:
+    """Sets of values that are joined bit by bit."""
+
+    def __init__(self, count: int) -> None:
+        self._above = list(range(count))
+
+    def of(self, v: int) -> int:
+        """The value that stands for the set."""
+        while self._above[v] != v:
+            self._above[v] = v = self._above[self._above[v]]
+        return v
+
+    def join(self, values: Sequence[int]) -> None:
+        """One set of several."""
+        for v in values[1:]:
+            self._above[self.of(v)] = self.of(values[0])
+
+
+# -- the program anew --------------------------------------------------------------------------------------------------
+
+
+class _Splitter:
+    """The instructions of a program anew: those chosen by parts, the others with what they read put together."""
+
+    def __init__(self, program: Program, chosen: frozenset[int]) -> None:
+        self.program = program
+        self.chosen = chosen
+        self.specs: list[TensorSpec] = list(program.specs)
+        self.instructions: list[Instruction] = []
+        self.origin = program.instructions[0].origin
+        self._parts: dict[int, Pair] = {}
+        self._constants: dict[int, Instruction] = {}
+        self._whole: dict[int, int] = {v: v for v in program.inputs}
+
+    def split(self) -> Program:
+        """The whole program."""
+        for number, ins in enumerate(self.program.instructions):
+            self.origin = ins.origin
+            if number in self.chosen:
+                if constant_value(ins) is not None:
+                    self._constants[ins.outputs[0]] = ins
+                made = _RULES[ins.op.name](self, ins)
+                if isinstance(made, Pair):
+                    self._parts[ins.outputs[0]] = made
+                else:
+                    self._whole[ins.outputs[0]] = made
+            else:
+                inputs = tuple([self.whole(v) for v in ins.inputs])
+                self.instructions.append(replace(ins, inputs=inputs))
+                self._whole.update((v, v) for v in ins.outputs)
+        outputs = tuple([self.whole(v) for v in self.program.outputs])
+        return replace(
+            self.program, instructions=tuple(self.instructions), outputs=outputs, specs=tuple(self.specs), _cache={}
+        )
+
+    def emit(self, name: str, *inputs: int, **params: Any) -> int:
+        """A new instruction; its value."""
+        op = find(name)
+        (spec,) = op.infer(tuple([self.specs[v] for v in inputs]), params)
+        self.specs.append(spec)
+        v = len(self.specs) - 1
+        self.instructions.append(Instruction(op, inputs, (v,), params, self.origin))
+        return v
+
+    def number(self, value: float, like: int) -> int:
+        """A constant of one number with shape and dtype of a value."""
+        spec = self.specs[like]
+        return self.emit("constant", value=splat(value, spec.known_shape, spec.dtype))
+
+    def whole(self, v: int) -> int:
+        """A value as the program had it."""
+        if v in self._constants:
+            self.instructions.append(self._constants.pop(v))
+            self._whole[v] = v
+        if v not in self._whole:
+            self._whole[v] = self.emit("complex_of", *self._parts[v])
+        return self._whole[v]
+
+    def parts(self, v: int) -> Pair:
+        """The parts of a value; the imaginary one of a real value is 0."""
+        if v not in self._parts:
+            self._parts[v] = self._read(v)
+        return self._parts[v]
+
+    def _read(self, v: int) -> Pair:
+        whole = self.whole(v)
+        if self.specs[whole].dtype.kind != "c":
+            return Pair(whole, self.number(0.0, whole))
+        pair = self.emit("pair_of", whole)
+        shape = self.specs[whole].known_shape
+        rank = len(shape)
+
+        def part(k: int) -> int:
+            start, stop, step = (0,) * rank + (k,), (*shape, k + 1), (1,) * (rank + 1)
+            return self.emit("getslice", pair, start=start, stop=stop, step=step, drop=(rank,))
+
+        return Pair(part(0), part(1))
+
+    # -- arithmetic ----------------------------------------------------------------------------------------------------
+
+    def plus(self, x: int, y: int) -> int:
+        """x + y"""
+        return self.emit("add", x, y)
+
+    def minus(self, x: int, y: int) -> int:
+        """x - y"""
+        return self.emit("subtract", x, y)
+
+    def times(self, x: int, y: int) -> int:
+        """x y"""
+        return self.emit("multiply", x, y)
+
+    def product(self, x: Pair, y: Pair, times: Callable[[int, int], int]) -> Pair:
+        """The product of two complex numbers, by what multiplies real ones."""
+        re = self.minus(times(x.re, y.re), times(x.im, y.im))
+        return Pair(re, self.plus(times(x.re, y.im), times(x.im, y.re)))
+
+    def choice(self, where: int, x: int, y: int) -> int:
+        """x where it holds, y elsewhere"""
+        return self.emit("where", where, x, y)
+
+
+_Rule = Callable[[_Splitter, Instruction], Pair | int]
+
+
+def _constant(s: _Splitter, ins: Instruction) -> Pair:
+    value = ins.params["value"]
+
+    def part(x: Any) -> int:
+        array = splat(splat_number(x), x.shape, x.dtype) if is_splat(x) else np.ascontiguousarray(x)
+        return s.emit("constant", value=array)
+
+    return Pair(part(value.real), part(value.imag))
+
+
+def _each(s: _Splitter, ins: Instruction) -> Pair:
+    """The op itself on all real parts and on all imaginary ones; other inputs, positions, are for both."""
+    sides = []
+    for side in (0, 1):
+        inputs = [
+            s.parts(v)[side] if s.program.specs[v].dtype.kind == "c" else s.whole(v) for v in ins.inputs
+        ]  # fmt: skip
+        sides.append(s.emit(ins.op.name, *inputs, **ins.params))
+    return Pair(*sides)
+
+
+def _padded(s: _Splitter, ins: Instruction) -> Pair:
+    x, fill = s.parts(ins.inputs[0]), complex(ins.params["fill"])
+    width = ins.params["pad_width"]
+    return Pair(
+        s.emit("pad", x.re, pad_width=width, fill=fill.real), s.emit("pad", x.im, pad_width=width, fill=fill.imag)
+    )
+
+
+def _cast(s: _Splitter, ins: Instruction) -> Pair | int:
+    dtype = ins.params["dtype"]
+    x = s.parts(ins.inputs[0])
+    to = np.empty(0, dtype).real.dtype
+    re = s.emit("astype", x.re, dtype=to)
+    if dtype.kind == "c":
+        im = s.emit("astype", x.im, dtype=to) if s.program.specs[ins.inputs[0]].dtype.kind == "c" else s.number(0.0, re)
+        return Pair(re, im)
+    return re
+
+
+def _multiplied(s: _Splitter, ins: Instruction) -> Pair:
+    return s.product(s.parts(ins.inputs[0]), s.parts(ins.inputs[-1]), s.times)  # a square has one input
+
+
+def _multiplied_matrices(s: _Splitter, ins: Instruction) -> Pair:
+    a, b = (s.parts(v) for v in ins.inputs)
+    return s.product(a, b, lambda x, y: s.emit("matmul", x, y, **ins.params))
+
+
+def _divided(s: _Splitter, ins: Instruction) -> Pair:
+    a, b = (s.parts(v) for v in ins.inputs)
+    size_re, size_im = s.emit("absolute", b.re), s.emit("absolute", b.im)
+    by_re = s.emit("greater_equal", size_re, size_im)
+    large, small = s.choice(by_re, b.re, b.im), s.choice(by_re, b.im, b.re)
+    ratio = s.emit("divide", small, large)
+    scale = s.emit("divide", s.number(1.0, ratio), s.plus(large, s.times(small, ratio)))
+    first, second = s.choice(by_re, a.re, a.im), s.choice(by_re, a.im, a.re)
+    re = s.times(s.plus(first, s.times(second, ratio)), scale)
+    part = s.times(first, ratio)
+    im = s.times(s.minus(s.choice(by_re, second, part), s.choice(by_re, part, second)), scale)
+    is_zero = s.emit("equal", s.choice(by_re, size_re, size_im), s.number(0.0, ratio))
+    return Pair(
+        s.choice(is_zero, s.emit("divide", a.re, size_re), re), s.choice(is_zero, s.emit("divide", a.im, size_re), im)
+    )
+
+
+def _exponential(s: _Splitter, ins: Instruction) -> Pair:
+    """exp(x + iy) = exp(x) (cos y + i sin y), as C has it where x or y is not finite, and y where that is 0."""
+    x, y = s.parts(ins.inputs[0])
+    limit = s.number(_LARGE_EXPONENT if s.specs[x].dtype.itemsize == 8 else _LARGE_EXPONENT / 8, x)
+    is_large = s.emit("greater", x, limit)
+    rest = s.choice(is_large, s.minus(x, limit), x)
+    factor = s.choice(is_large, s.emit("exp", limit), s.number(1.0, x))
+
+    def scaled(part: int) -> int:
+        return s.times(s.times(s.emit("exp", rest), part), factor)
+
+    zero = s.number(0.0, x)
+    wild = s.emit("logical_and", s.emit("isinf", x), s.emit("logical_not", s.emit("isfinite", y)))
+    re, im = scaled(s.emit("cos", y)), scaled(s.emit("sin", y))
+    falls = s.emit("less", x, zero)
+    re = s.choice(wild, s.choice(falls, zero, s.emit("absolute", x)), re)
+    im = s.choice(s.emit("logical_and", wild, falls), zero, im)
+    return Pair(re, s.choice(s.emit("equal", y, zero), y, im))
+
+
+def _conjugate(s: _Splitter, ins: Instruction) -> Pair:
+    x = s.parts(ins.inputs[0])
+    return Pair(x.re, s.emit("negative", x.im))
+
+
+def _absolute(s: _Splitter, ins: Instruction) -> int:
+    return s.emit("hypot", *s.parts(ins.inputs[0]))
+
+
+def _compared(s: _Splitter, ins: Instruction) -> int:
+    a, b = (s.parts(v) for v in ins.inputs)
+    both = "logical_and" if ins.op.name == "equal" else "logical_or"
+    return s.emit(both, s.emit(ins.op.name, a.re, b.re), s.emit(ins.op.name, a.im, b.im))
+
+
+def _tested(s: _Splitter, ins: Instruction) -> int:
+    x = s.parts(ins.inputs[0])
+    both = "logical_and" if ins.op.name == "isfinite" else "logical_or"
+    return s.emit(both, s.emit(ins.op.name, x.re), s.emit(ins.op.name, x.im))
+
+
+_RULES: Mapping[str, _Rule] = {
+    "constant": _constant,
+    "pad": _padded,
+    "astype": _cast,
+    "multiply": _multiplied,
+    "square": _multiplied,
+    "matmul": _multiplied_matrices,
+    "divide": _divided,
+    "exp": _exponential,
+    "conjugate": _conjugate,
+    "absolute": _absolute,
+    "real": lambda s, ins: s.parts(ins.inputs[0]).re,
+    "imag": lambda s, ins: s.parts(ins.inputs[0]).im,
+    "equal": _compared,
+    "not_equal": _compared,
+    "isnan": _tested,
+    "isinf": _tested,
+    "isfinite": _tested,
+    **dict.fromkeys(
+        (
+            "add", "subtract", "negative", "positive", "add_n", "identity", "stop_gradient", "where", "sum", "cumsum",
+            "reshape", "merge_axes", "getslice", "unslice", "broadcast_to", "diagonal", "concatenate", "stack",
+            "transpose", "expand_dims", "squeeze", "flip", "take", "index", "take_along_axis", "scatter_take",
+            "scatter_index", "scatter_take_along_axis",
+        ),
+        _each,
+    ),
+}  # fmt: skip
