@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-import jitgrad.ops  # noqa: F401
+import jitgrad
 from jitgrad.errors import UnsupportedOpError
 from jitgrad.graph import Graph, Tensor
 from jitgrad.interpreter import interpret
@@ -279,3 +279,9 @@ def test_cumulative_functions_of_nothing_and_without_an_axis() -> None:
     assert_close(found, np.ones(1))
     with pytest.raises(ValueError, match="an array of 2 dimensions needs axis="):
         results_of(functions["cumulative_sum"], [np.ones((2, 3))], {}, unknown=False)
+
+
+def test_slopes_are_computed_along_the_axis_where_it_lies() -> None:
+    """What is computed of a transpose goes through memory as one, against the order of its readers."""
+    step = jitgrad.compile(jitgrad.grad(lambda u: sum(np.sum(s * s) for s in np.gradient(u))))
+    assert "transpose" not in step.explain(np.ones((6, 7))).program

@@ -89,18 +89,23 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> An
 
 
 def _slope(y: Tensor, axis: int, h: Any) -> Tensor:
-    line = build("moveaxis", y, axis, -1)
-    n = line.shape[-1]
+    n = y.shape[axis]
     if n < 2:
         raise ShapeError(f"gradient needs at least 2 elements along axis {axis}, got {n}")
     if np.ndim(h) == 0:
-        inside = (line[..., 2:] - line[..., :-2]) / (2.0 * h)
-        first, last = (line[..., 1:2] - line[..., :1]) / h, (line[..., -1:] - line[..., -2:-1]) / h
+        inside = (_part(y, axis, 2, None) - _part(y, axis, 0, -2)) / (2.0 * h)
+        first = (_part(y, axis, 1, 2) - _part(y, axis, 0, 1)) / h
+        last = (_part(y, axis, -1, None) - _part(y, axis, -2, -1)) / h
     else:
-        gaps = call("diff", h)
-        steps = (line[..., 1:] - line[..., :-1]) / gaps
+        gaps = call("reshape", call("diff", h), (-1, *[1] * (y.ndim - axis - 1)))
+        steps = (_part(y, axis, 1, None) - _part(y, axis, 0, -1)) / gaps
         left, right = gaps[:-1], gaps[1:]
-        inside = (right * steps[..., :-1] + left * steps[..., 1:]) / (left + right)
-        first, last = steps[..., :1], steps[..., -1:]
-    slopes = build("concatenate", [first, inside, last], -1)
-    return build("moveaxis", slopes, -1, axis)
+        before, behind = _part(steps, axis, 0, -1), _part(steps, axis, 1, None)
+        inside = (right * before + left * behind) / (left + right)
+        first, last = _part(steps, axis, 0, 1), _part(steps, axis, -1, None)
+    return build("concatenate", [first, inside, last], axis)
+
+
+def _part(x: Tensor, axis: int, start: int, stop: int | None) -> Any:
+    """A part along an axis, which stays where it is: what is computed of a transpose is a transpose to its readers."""
+    return x[(*[slice(None)] * axis, slice(start, stop))]
