@@ -30,6 +30,7 @@ from jitgrad.compiler.emission.interleave import (
 )
 from jitgrad.compiler.emission.lanes import TILES
 from jitgrad.compiler.emission.memory import CACHE_LINE
+from jitgrad.compiler.emission.pinned import pin_constants, pins_constants
 from jitgrad.compiler.emission.registers import BOOL, DT_INT64, INT32, INT64, POINTER, Register, VectorLoop
 from jitgrad.compiler.emission.rows import SECOND, pair_rows, pairs_rows, takes_pairs
 from jitgrad.compiler.emission.scalar_values import constant, element_type
@@ -211,6 +212,7 @@ class _KernelEmitter(SegmentEmitter):
                     self.registers[statement.name] = self._load(statement)
                 case Let(name, dtype, op, args):
                     self.registers[name] = self._let(dtype, op, args)
+                    self.made[name] = statement
                     if op == "scale_of":
                         self.scales.add(name)
                 case Accumulator():
@@ -333,9 +335,13 @@ class _KernelEmitter(SegmentEmitter):
         whole = [self._sums_of_one(cells, ir.Constant(INT64, k)) for k in range(turns)] if turns > 1 else [cells]
         self.lanes = lanes
         rest = self._open_sums(loop)
+        outside = dict(self.registers)
+        self._settle_sums(loop)
 
         def part(first: ir.Value, end: ir.Value, segment: ir.Value | None) -> None:
             split, inner = self._split(loop, first, end, segment, wide)
+            if not self.is_quick:
+                self._spread_invariants(inner, segment)
             self.lanes = wide // turns
             asks = wide if self.asking is not None and inner is self.asking.loop else 0
 
@@ -347,6 +353,7 @@ class _KernelEmitter(SegmentEmitter):
             self._masked_vectors(loop, split, end, lambda _: rest, segment, may_be_whole=wide > lanes)
 
         emit_parts(part)
+        self.registers = outside
         self._close_sums(loop, [whole, [rest]])
 
     def _is_crowded(self, loop: Loop) -> bool:
@@ -357,9 +364,9 @@ class _KernelEmitter(SegmentEmitter):
         return self.is_short and has_sums and loop in self.at_once and weight_of(loop) > FEW
 
     def _scaled_or_not(self, loop: Loop, emit: Callable[[Loop], None]) -> None:
-        """A loop; before AVX-512 also without multiplications by scales of divisors, for where all of these are 1."""
+        """A loop, and the same without multiplications by scales of divisors, for where all of these are 1."""
         found = {s.args[1] for s in loop.body if _is_scaling(s, self.scales)}
-        if self.is_quick or not self.is_short or not found or is_analytic(loop):
+        if self.is_quick or not found or is_analytic(loop):
             emit(loop)
             return
         b = self.builder
@@ -424,6 +431,8 @@ class _KernelEmitter(SegmentEmitter):
             keep_order(block, first)
             for further in blocks[known:]:
                 keep_order(further)
+        if not self.is_quick and block.dominator and pins_constants(loop, block.function.module):
+            pin_constants(block.dominator, (block, *blocks[known:]), self.register_lanes)
 
     def _masked_vectors(
         self, loop: Loop, start: ir.Value, stop: ir.Value, sums: Callable[[ir.Value], dict[str, ir.Value]],

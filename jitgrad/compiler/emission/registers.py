@@ -11,7 +11,7 @@ from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.ahead import Asking
 from jitgrad.compiler.emission.scalar_emit import emit_op
 from jitgrad.compiler.emission.scalar_values import constant, element_type
-from jitgrad.compiler.loopir.nests import Accumulator, Argument, Buffer, Kernel, Literal, Loop, Store
+from jitgrad.compiler.loopir.nests import Accumulator, Argument, Buffer, Kernel, Let, Literal, Loop, Store
 from jitgrad.records import dataclass
 from jitgrad.spec import DType
 
@@ -60,7 +60,7 @@ class RegisterEmitter:
     def __init__(self, function: ir.Function, kernel: Kernel, lanes: int) -> None:
         self.kernel = kernel
         self.function = function
-        self.lanes = lanes
+        self.lanes = self.register_lanes = lanes
         self.entry = ir.IRBuilder(function.append_basic_block("entry"))
         self.builder = ir.IRBuilder(function.append_basic_block("start"))
         self.registers: dict[str, Register] = {}
@@ -77,6 +77,7 @@ class RegisterEmitter:
         self.asking: Asking | None = None  # which loop asks for the next row of the loop around it
         self.ahead: list[ir.Value] = []  # how far, for each stream that it asks for
         self.at_once: dict[Loop, int] = {}  # on how many registers loops over two rows work
+        self.made: dict[str, Let] = {}  # the ops behind values of the loop being emitted
         self.scales: set[str] = set()  # the names of what divisors are multiplied by before their reciprocal
         self.is_parallel = False  # inside a parallel loop, where most of the work is
         self.is_nested = False  # inside any loop
@@ -88,6 +89,10 @@ class RegisterEmitter:
         type_ = ir.VectorType(value.type, lanes)
         if isinstance(value, ir.Constant):
             return ir.splat(value.type, value.text, lanes)
+        if lanes > self.register_lanes:
+            narrow = self._splat(value, self.register_lanes)
+            picks = [k % self.register_lanes for k in range(lanes)]
+            return self.builder.shuffle_vector(narrow, narrow, ir.Constant(ir.VectorType(INT32, lanes), picks))
         single = self.builder.insert_element(ir.Constant(type_, ir.Undefined), value, ir.Constant(INT32, 0))
         zeros = ir.Constant(ir.VectorType(INT32, lanes), None)
         return self.builder.shuffle_vector(single, ir.Constant(type_, ir.Undefined), zeros)
@@ -114,9 +119,9 @@ class RegisterEmitter:
         if self.vector is not None and name == self.vector.var and name not in self.registers:
             numbers = self.builder.add(self._splat(self.vector.base, self.lanes), self._lane_numbers())
             self.registers[name] = Register(numbers, DT_INT64, self.lanes)
-        cell = self.accumulators.get(name)
-        if cell is None:
+        if name in self.registers:
             return self.registers[name]
+        cell = self.accumulators[name]
         dtype = DT_INT64 if name.endswith("_at") else self.inits[name].dtype
         return Register(self.builder.load(cell, typ=element_type(dtype)), dtype)
 

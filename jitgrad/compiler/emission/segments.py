@@ -10,7 +10,7 @@ from dataclasses import replace
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.lanes import LaneEmitter
 from jitgrad.compiler.emission.registers import BOOL, COMPARISONS, INT64, VectorLoop
-from jitgrad.compiler.loopir.nests import Argument, Check, Keep, Let, Load, Loop, Statement, Store, arguments
+from jitgrad.compiler.loopir.nests import Argument, Check, Keep, Let, Load, Loop, Statement, Store, Update, arguments
 
 MOST_POINTS = 16
 
@@ -63,6 +63,28 @@ class SegmentEmitter(LaneEmitter):
 
     def _reads_ring(self, loop: Loop) -> bool:
         return any(isinstance(s, Load) and self.buffers[s.buffer][1].role == "ring" for s in loop.body)
+
+    def _settle_sums(self, loop: Loop) -> None:
+        """In front of a loop, accumulators that it reads and does not update become values."""
+        updated = {s.acc for s in loop.body if isinstance(s, Update)}
+        for name in {a for s in loop.body for a in arguments(s) if a in self.accumulators} - updated:
+            self.registers[str(name)] = self._register(str(name))
+
+    def _spread_invariants(self, loop: Loop, segment: ir.Value | None) -> None:
+        """In front of a loop, what is the same for all of its lanes is computed and put in all lanes of a register,
+        where the builder finds it again: left to LLVM, both happen in each turn of most loops.
+        """
+        outside = dict(self.registers)
+        self.vector = VectorLoop(loop.var, self.lanes, ir.Constant(INT64, 0), None, segment=segment)
+        self.registers.pop(loop.var, None)
+        for s in loop.body:
+            is_compared = isinstance(s, Let) and s.op in COMPARISONS and s.args[0] == loop.var
+            if isinstance(s, Let) and self._is_settled(loop, s.op, s.args) and (segment is not None or not is_compared):
+                self.registers[s.name] = self._let(s.dtype, s.op, s.args)
+                continue
+            for name in {a for a in arguments(s) if a in self.registers} if not is_compared else ():
+                self._argument(name, self.register_lanes)
+        self.vector, self.registers = None, outside
 
     def _where_all_hold(self, loop: Loop, segment: ir.Value) -> tuple[ir.Value, Loop]:
         """Whether all bounds and choices of a loop hold in a whole segment, and the loop without them.

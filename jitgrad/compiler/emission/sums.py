@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.memory import MemoryEmitter
 from jitgrad.compiler.emission.registers import DT_INT64, INT32, INT64
 from jitgrad.compiler.emission.scalar_emit import emit_op
 from jitgrad.compiler.emission.scalar_values import constant, element_type
-from jitgrad.compiler.loopir.nests import Accumulator, Loop, Update, arguments
+from jitgrad.compiler.loopir.nests import Accumulator, Argument, Literal, Loop, Update, arguments
 from jitgrad.spec import DType
 
 
@@ -145,7 +147,8 @@ class SumEmitter(MemoryEmitter):
         b, lanes = self.builder, self.lanes
         cells = [self.vector.sums[update.acc]]
         old = [b.load(cells[0], typ=ir.VectorType(element_type(dtype), lanes))]
-        new = [self._argument(a, lanes).value for a in arguments(update)]
+        chosen = self._chosen(update)
+        new = [self._argument(a, lanes).value for a in (chosen[1:] if chosen else arguments(update))]
         if update.at is not None:
             cells.append(self.vector.sums[update.acc + "_at"])
             old.append(b.load(cells[1], typ=ir.VectorType(INT64, lanes)))
@@ -153,8 +156,32 @@ class SumEmitter(MemoryEmitter):
         # An extreme asks its first argument whether it is NaN: what is new, for which nothing has to wait.
         is_extreme = update.combine in ("maximum", "minimum")
         pair = (new, old) if is_extreme else (old, new)
+        mask = self.vector.mask
+        if chosen:
+            where = self._argument(chosen[0], lanes).value
+            mask = where if mask is None else b.and_(mask, where)
         for cell, before, after in zip(cells, old, self._combine(update.combine, dtype, *pair, lanes), strict=True):
-            b.store(after if self.vector.mask is None else b.select(self.vector.mask, after, before), cell)
+            b.store(after if mask is None else b.select(mask, after, before), cell)
+
+    def _chosen(self, update: Update) -> tuple[Argument, Argument] | None:
+        """The condition and the value, where a sum adds a value in some lanes and 0.0 in the others: with AVX-512 an
+        addition has a mask. A sum that began with 0.0 is never -0.0, so that adding 0.0 leaves it as it is.
+        """
+        let, init = self.made.get(str(update.value)), self.inits[update.acc]
+        is_sum = update.combine == "add" and update.factor is None and init.dtype.kind == "f" and _is_zero(init.init)
+        if let is None or not is_sum or not self.builder.module.has_avx512:
+            return None
+        match let.op, let.args:
+            case "where", (str(condition), value, Literal() as other) if _is_zero(other):
+                return condition, value
+            case "cast", (str(condition),) if self._register(condition).dtype.kind == "b":
+                return condition, Literal(init.dtype.type(1), init.dtype)
+        return None
+
+
+def _is_zero(number: Literal) -> bool:
+    """Whether a number is 0.0, which -0.0 is not."""
+    return number.value == 0 and not np.signbit(number.value)
 
 
 def _updates(loop: Loop) -> Iterator[Update]:
