@@ -89,7 +89,7 @@ def test_neither_an_import_nor_a_first_call_is_followed_by_a_collection() -> Non
 def test_later_first_calls_do_not_put_off_collections() -> None:
     code = "import jitgrad as jg\n" + _FIRST_CALL + "before = count()\n" + _FIRST_CALL
     looks, new = _collections(code + "new = gc.get_count()[0]\nprint(count() - before, new)")
-    assert looks or new > 100
+    assert looks or new > 30
 
 
 def test_what_the_user_has_put_aside_stays_there() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jitgrad.sources import checked_name
@@ -16,11 +16,13 @@ _TEXTS = st.text("ab_./-[]' \"1é²٣\n\u0300", max_size=8) | st.text(max_size=8
 pytestmark = pytest.mark.quick
 
 
+@settings(deadline=None)
 @given(_TEXTS)
 def test_a_path_becomes_words_with_bars_between(path: str) -> None:
     assert as_name(path) == (re.sub(r"\W+", "_", path).strip("_") or "x")
 
 
+@settings(deadline=None)
 @given(_TEXTS)
 def test_names_of_operations_are_made_of_words_and_four_signs(name: str) -> None:
     if re.fullmatch(r"[\w.\-/]+", name):
