@@ -4,6 +4,7 @@ nesting, exit.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from step_kernels import COUNT, NEST, SPIN, Call, compiled
 
+from jitgrad.compiler.driver.pool_layout import THREAD_IDS
 from jitgrad.compiler.driver.runtime import Runtime, load_runtime, runtime
 from jitgrad.compiler.driver.steps import driver_ir
 from jitgrad.compiler.driver.system import host_platform
@@ -123,14 +125,16 @@ def test_too_many_chunks_run_serially() -> None:
 
 def test_no_thread_for_one() -> None:
     script = """
-import threading
+import _thread, time
 from step_kernels import *
 from jitgrad.compiler.driver.runtime import runtime
 call = Call([np.zeros(10, np.int64)] * 4, [(compiled(COUNT), (), 10, 4)])
 runtime().run_steps(*call.arguments, 0, 1, 0)
-assert runtime().pool.running == 0 and threading.active_count() == 1
+assert runtime().pool.running == 0 and _thread._count() == 0
 runtime().run_steps(*call.arguments, 0, 2, 0)
-assert runtime().pool.running == 1 and threading.active_count() == 2
+while _thread._count() == 0:
+    time.sleep(1e-3)
+assert runtime().pool.running == 1 and _thread._count() == 1
 """
     python(script)
 
@@ -237,6 +241,26 @@ def test_stopped_workers_start_again() -> None:
     run(call, 2)
     assert (call.buffers[0] == 1).all()
     assert runtime().pool.running == 1
+
+
+def test_nobody_waits_for_a_worker_to_run_and_one_that_comes_late_takes_part() -> None:
+    pool, turn = runtime().pool, sys.getswitchinterval()
+    pool.stop()
+    word = ctypes.c_int32.from_address(pool._pool + THREAD_IDS)
+    sys.setswitchinterval(60)
+    try:
+        pool.ensure(2)
+        assert pool.running == 1
+        assert word.value == -1
+        call = counting(8)
+        run(call, 2)
+        assert (call.buffers[0] == 1).all()
+    finally:
+        sys.setswitchinterval(turn)
+    while word.value == -1:
+        time.sleep(1e-3)
+    assert word.value > 0
+    test_threads_share_the_work()
 
 
 def test_without_futex_and_affinity() -> None:
