@@ -37,6 +37,11 @@ def moments(means: Any, factors: Any, x: Any) -> Any:
     return np.sum(np.where(scaled > least, scaled * most, -scaled), axis=(0, 2)), least.astype(np.float32)
 
 
+def distances(means: Any, x: Any) -> Any:
+    """Sums of squares without products."""
+    return np.exp(-np.sum((x[:, None, :] - means) ** 2, axis=2))
+
+
 def given(n: int = 100, k: int = 3, d: int = 5, dtype: Any = np.float64) -> list[Array]:
     rng = np.random.default_rng(n + k + d)
     shapes = (k, d), (k, d, d), (n, d)
@@ -68,6 +73,19 @@ def test_products_have_points_last_and_only_points_are_transposed() -> None:
     assert {(3, 100, 5), (100, 3, 5)} <= set(transposed(before))
     made = [after.specs[ins.outputs[0]].known_shape for ins in after.instructions]
     assert {shape for shape in made if 100 in shape and len(shape) == 3} == {(3, 5, 100), (3, 1, 100)}
+
+
+def test_what_is_combined_along_a_short_axis_has_points_last() -> None:
+    means, _, x = given(d=8)
+    before = program_of(jg.value_and_grad(lambda means, x: np.sum(distances(means, x)), argnums=(0, 1)), [means, x])
+    after = simplify(long_axes_last(before))
+    made = [after.specs[ins.outputs[0]].known_shape for ins in after.instructions]
+    assert {shape for shape in made if 100 in shape and len(shape) == 3} == {(3, 8, 100), (3, 1, 100)}
+    compiled = jg.compile(jg.value_and_grad(lambda means, x: np.sum(distances(means, x) ** 2), argnums=(0, 1)))
+    for n in (100, 9, 8, 300):
+        arrays = [means, given(n, d=8)[2]]
+        for got, expected in zip(_flat(compiled(*arrays)), _flat(compiled.interpret(*arrays)), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-11, atol=1e-15)
 
 
 @pytest.mark.parametrize("f", [mixture, total, moments, jg.value_and_grad(total, argnums=(0, 1, 2))])
@@ -133,6 +151,10 @@ def _returned(means: Any, factors: Any, x: Any) -> Any:
         (_also_rows, [*given(), np.ones((100, 70))]),
         (_returned, given()),
         (jnp.exp, [np.ones((100, 3, 5))]),
+        (distances, [np.ones((3, 9)), np.ones((100, 9))]),
+        (distances, [np.ones((3, 5)), np.ones((8, 5))]),
+        (lambda x: np.sum(np.exp(x), axis=2), [np.ones((100, 3, 5))]),
+        (lambda x, y: np.sum(np.exp(x) * y, axis=1), [np.ones((100, 5)), np.ones(5)]),
     ],
 )
 def test_others_stay(f: Any, arrays: list[Array]) -> None:
