@@ -285,3 +285,16 @@ def test_slopes_are_computed_along_the_axis_where_it_lies() -> None:
     """What is computed of a transpose goes through memory as one, against the order of its readers."""
     step = jitgrad.compile(jitgrad.grad(lambda u: sum(np.sum(s * s) for s in np.gradient(u))))
     assert "transpose" not in step.explain(np.ones((6, 7))).program
+
+
+@pytest.mark.parametrize("count", [1, 2, 8, 9])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_few_copies_are_read_by_an_index(axis: int, count: int) -> None:
+    x, weights = np.arange(12.0).reshape(3, 4), np.random.default_rng(0).standard_normal((3, 4, count))
+    weights = weights.reshape(3, 4 * count) if axis else weights.transpose(0, 2, 1).reshape(3 * count, 4)
+    step = jitgrad.compile(jitgrad.value_and_grad(lambda x: np.sum(np.sin(np.repeat(x, count, axis)) * weights)))
+    value, slope = step(x)
+    np.testing.assert_allclose(value, np.sum(np.sin(np.repeat(x, count, axis)) * weights))
+    shares = weights.reshape(3, 4, count).sum(2) if axis else weights.reshape(3, count, 4).sum(1)
+    np.testing.assert_allclose(slope, np.cos(x) * shares)
+    assert ("broadcast_to" in step.explain(x).program) == (count > 8)

@@ -107,7 +107,7 @@ FAMILIES = {
     "elementwise": {"ufunc"},
     "gathering": {"rows"},
     "indexing": {"gathering", "slicing"},
-    "joining": {"slicing"},
+    "joining": {"holding", "slicing"},
     "accumulation": {"axes"},
     "products": {"accumulation", "axes"},
     "reduction": {"accumulation", "axes"},

@@ -74,6 +74,14 @@ def _vjp(g: Tensor, out: Tensor, v: Tensor, **params: Any) -> Tensor:
 held_op = define("held", infer=_infer, impl=_impl, vjp=_vjp, kind=Reindex(_maps))
 
 
+def repeated(x: Tensor, count: int, axis: int) -> Tensor:
+    """Each element ``count`` times along an axis of known extent: the one window that each place lies in. Its gradient
+    is the sum of ``count`` slices.
+    """
+    extents = (x.spec.known_shape[axis] * count,)
+    return apply_one(held_op, x, first=axis, extents=extents, stride=(count,), before=(0,), back=(0,))
+
+
 
 # -- pooling ---------------------------------------------------------------------------------------------------------
 

@@ -14,10 +14,12 @@ from jitgrad.graph import Tensor, apply, apply_one
 from jitgrad.opdef import AxisIndex, Guard, IndexMap, Params, Reindex, Specs, define
 from jitgrad.operators import function
 from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype, known_extents, unsupported
+from jitgrad.ops.holding import repeated
 from jitgrad.ops.slicing import getslice, select_runs, selected, slice_axis, unslice
 from jitgrad.spec import TensorSpec, is_compatible, normalize_axis
 
 Maps = tuple[tuple[IndexMap | None, ...], ...]
+_FEW_COPIES = 8  # read by an index, and their gradient a sum of as many slices
 
 
 # -- concatenate ---------------------------------------------------------------------------------------------
@@ -398,6 +400,8 @@ def _counts(name: str, values: Any) -> tuple[int, ...]:
 
 def _repeat_each(x: Tensor, count: int, axis: int) -> Tensor:
     shape = x.spec.known_shape
+    if 1 < count <= _FEW_COPIES:
+        return repeated(x, count, axis)
     apart = build("expand_dims", x, axis + 1)
     wide = build("broadcast_to", apart, (*shape[: axis + 1], count, *shape[axis + 1 :]))
     return build("reshape", wide, (*shape[:axis], shape[axis] * count, *shape[axis + 1 :]))
