@@ -160,3 +160,25 @@ def _returned(means: Any, factors: Any, x: Any) -> Any:
 def test_others_stay(f: Any, arrays: list[Array]) -> None:
     program = program_of(f, arrays)
     assert long_axes_last(program) is program
+
+
+def among(x: Any) -> Any:
+    """Sums of squares of the differences among points of one set."""
+    return np.sum(np.exp(-np.sum((x[:, None, :] - x[None, :, :]) ** 2, axis=-1)))
+
+
+def beside(x: Any, means: Any) -> Any:
+    """Distances, and a matrix whose rows and columns are both the points."""
+    return np.sum(distances(means, x)) + np.sum(np.tanh(x[:, None, 0] * x[None, :, 1] + x[:, None, 2]))
+
+
+@pytest.mark.parametrize("f", [among, beside])
+def test_of_two_axes_of_the_same_points_neither_is_made_the_last(f: Any) -> None:
+    means, _, x = given(n=120, k=20, d=3)
+    arrays = [x] if f is among else [x, means]
+    step = jg.compile(jg.value_and_grad(f, argnums=tuple(range(len(arrays)))))
+    value, slopes = step(*arrays)
+    expected, others = step.interpret(*arrays)
+    np.testing.assert_allclose(value, expected, rtol=1e-12)
+    for slope, other in zip(slopes, others, strict=True):
+        np.testing.assert_allclose(slope, other, rtol=1e-10, atol=1e-10)

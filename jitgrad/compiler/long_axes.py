@@ -113,7 +113,7 @@ def _longs_of(program: Program, ins: Instruction, classes: ExtentClasses, exact:
     used = frozenset([c for v in values for c in _sized(classes.of(v))])
     pairs = list(zip(found, program.specs[made].known_shape, strict=True))
     for axis, extent in pairs[-2:-1] if isinstance(ins.op.kind, Contract) else pairs[:-1]:
-        if extent > exact:
+        if extent > exact and found.count(axis) == 1:
             yield _Long(axis, len(_sized(found)), used, ins.origin.scope)
 
 
@@ -220,6 +220,8 @@ class _Mover:
         _RefusedError for one of another scope, and for axes that the products do not have.
         """
         out = ins.outputs[0]
+        if any(self.classes.of(v).count(self.long.axis) > 1 for v in (*ins.inputs, *ins.outputs)):
+            return False  # of two such axes neither is the last
         rule = _RULES.get(ins.op.name) or _RULES_BY_KIND.get(type(ins.op.kind))
         if ins.origin.scope != self.long.scope or ins.origin.is_refused:
             raise _RefusedError
