@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from jitgrad.compiler.loopir.nests import (
     Term,
     Update,
 )
+from jitgrad.compiler.machine.tiers import improver
 
 F32, BOOL = np.dtype(np.float32), np.dtype(bool)
 ROW = Index((Term("i0", "n0"), Term("i1")))
@@ -106,3 +108,37 @@ def test_constants_of_a_row_are_in_registers_before_its_loop() -> None:
     assert pinned == len(set(re.findall(r"splat \(float 0x[0-9a-f]*[1-9a-f][0-9a-f]*\)", before))) >= 12
     assert "splat (float" not in loop.replace("splat (float 0x0000000000000000)", "")
     assert "asm" not in _text(Loop("i1", "n0", VECTOR, (LOAD, Let("v1", F32, "square", ("v0",)), *body[2:])))
+
+
+@pytest.mark.quick
+def test_an_element_that_equals_a_number_leaves_whole_vectors_in_their_places() -> None:
+    body = (
+        LOAD,
+        Let("v1", BOOL, "equal", ("i1", "o0")),
+        Let("v2", F32, "where", ("v1", ONE, "v0")),
+        Update("acc1", F32, "add", "v2"),
+    )
+    text = _text(Loop("i1", "n0", VECTOR, body))
+    assert re.search(r"= and i64 %v\d+, -64$", text, re.MULTILINE)  # the place, in whole turns of four registers
+    assert "shl i64 1" in text  # lanes are asked
+    assert "shl i64 1" not in _loop_with(text, "load <64 x float>")
+    between = (*body[:1], replace(body[1], op="less"), *body[2:])
+    assert "shl i64 1" not in _text(Loop("i1", "n0", VECTOR, between))
+
+
+@pytest.mark.parametrize("n", [1, 40, 64, 100, 1000])
+def test_quick_and_good_code_give_the_same_bits_wherever_the_element_is(n: int) -> None:
+    def loss(z: Any, labels: Any) -> Any:
+        z = z - np.max(z, axis=1, keepdims=True)
+        picked = np.take_along_axis(z, labels[:, None], axis=1)[:, 0]
+        return np.mean(np.log(np.sum(np.exp(z), axis=1)) - picked)
+
+    labels = np.arange(-n, n)
+    z = np.random.default_rng(n).standard_normal((2 * n, n)).astype(np.float32)
+    step = jg.compile(jg.value_and_grad(loss))
+    quick = step(z, labels)
+    improver.wait()
+    good = step(z, labels)
+    for first, second, expected in zip(quick, good, step.interpret(z, labels), strict=True):
+        np.testing.assert_array_equal(first, second)
+        np.testing.assert_allclose(second, expected, rtol=1e-5, atol=1e-6)

@@ -310,7 +310,8 @@ class _KernelEmitter(SegmentEmitter):
             self._masked_vectors(loop, start, stop, lambda _: sums)
             self._close_sums(loop, [[sums]])
             return
-        points = self._turning_points(loop)
+        wide = self.lanes * (self.at_once.get(loop) or registers_at_once(loop, self.is_short))
+        points = self._turning_points(loop, start, wide)
         if points or (self.is_parallel and not self.is_quick and not compares(loop)):
             points += self._line_start(loop, start, stop, bool(points))
         emit = self._registers_in_turn if self.is_quick and len(loop.body) > SOME else self._wide_vectors
@@ -411,6 +412,8 @@ class _KernelEmitter(SegmentEmitter):
         """Up to where a part of a loop is so many lanes at once, and the loop as it is there."""
         b = self.builder
         split = b.sub(end, b.srem(b.sub(end, first), ir.Constant(INT64, wide)))
+        if segment is not None and self._asks_lanes(loop):
+            return b.select(self._has_equal(loop, first, end), first, split), loop
         if segment is None or not self._reads_ring(loop):
             return split, loop
         holds, inner = self._where_all_hold(loop, segment)
@@ -440,6 +443,7 @@ class _KernelEmitter(SegmentEmitter):
     ) -> None:  # fmt: skip
         """Registers of lanes from ``start`` on, the last one masked; ``sums`` gives the accumulators of each."""
         b, lanes = self.builder, self.lanes
+        segment = None if self._asks_lanes(loop) else segment
 
         def masked(i: ir.Value) -> None:
             left, most = b.sub(stop, i), ir.Constant(INT64, lanes)

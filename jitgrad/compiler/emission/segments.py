@@ -18,18 +18,39 @@ MOST_POINTS = 16
 class SegmentEmitter(LaneEmitter):
     """Emits loops over segments, and asks what holds in all of one."""
 
-    def _turning_points(self, loop: Loop) -> list[ir.Value]:
-        """Where comparisons of a loop's variable change their answer; none where that is not known before the loop."""
-        b = self.builder
+    def _turning_points(self, loop: Loop, start: ir.Value, wide: int) -> list[ir.Value]:
+        """Where comparisons of a loop's variable change their answer; none where that is not known before the loop.
+
+        One element in which a number is equal would cut a row in three: for it alone there are ``wide`` lanes around
+        it, counted from the start, of which each is asked, so that all else are whole vectors in their places.
+        """
+        b, wide_lanes = self.builder, ir.Constant(INT64, wide)
         points: dict[tuple[str, str], ir.Value] = {}
         for op, limit in _comparisons(loop):
             register = self.registers.get(limit) if isinstance(limit, str) else None
             if register is None or register.lanes:
                 return []
             points["at", str(limit)] = register.value
-            if op == "equal":
+            if self._asks_lanes(loop):
+                ahead = b.and_(b.sub(register.value, start), ir.Constant(INT64, -wide))
+                points["at", str(limit)] = b.add(start, ahead)
+                points["behind", str(limit)] = b.add(points["at", str(limit)], wide_lanes)
+            elif op == "equal":
                 points["behind", str(limit)] = b.add(register.value, ir.Constant(INT64, 1))
         return list(points.values()) if len(points) <= MOST_POINTS else []
+
+    def _asks_lanes(self, loop: Loop) -> bool:
+        """Whether a loop only asks whether its variable equals numbers."""
+        return {op for op, _ in _comparisons(loop)} == {"equal"} and not self._reads_ring(loop)
+
+    def _has_equal(self, loop: Loop, first: ir.Value, end: ir.Value) -> ir.Value:
+        """Whether the variable of such a loop equals one of the numbers within a segment."""
+        b = self.builder
+        found: ir.Value = ir.Constant(BOOL, 0)
+        for _, limit in _comparisons(loop):
+            value = self.registers[str(limit)].value
+            found = b.or_(found, b.and_(b.icmp_signed("<=", first, value), b.icmp_signed("<", value, end)))
+        return found
 
     def _segments(
         self,
