@@ -56,7 +56,7 @@ def test_what_is_alive_is_counted() -> None:
     ("kind", "body", "count"),
     [
         (PARALLEL_VECTOR, _chain(20), 4),  # waits for itself
-        (PARALLEL_VECTOR, _wide(12), 4),  # more than registers hold
+        (PARALLEL_VECTOR, _wide(12), 2),
         (PARALLEL_VECTOR, _wide(20), 1),  # no room in the registers
         (PARALLEL_VECTOR, _chain(20, "multiply"), 2),
         (VECTOR, _chain(3), 2),  # rows may be short
@@ -90,7 +90,7 @@ def test_more_registers_where_they_are_short(
 def test_the_order_of_a_body_is_kept_where_registers_do_not_hold_it(
     values: int, register_bytes: int, in_order: bool
 ) -> None:
-    text = _text(_wide(values), register_bytes)
+    text = _text(_wide(values), register_bytes)  # at 64 bytes in another one
     assert ("codeview.annotation(metadata !" in text) == in_order
     assert compile_to_object(text)
 

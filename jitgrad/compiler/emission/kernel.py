@@ -30,6 +30,7 @@ from jitgrad.compiler.emission.interleave import (
 )
 from jitgrad.compiler.emission.lanes import TILES
 from jitgrad.compiler.emission.memory import CACHE_LINE
+from jitgrad.compiler.emission.order import order_block
 from jitgrad.compiler.emission.pinned import pin_constants, pins_constants
 from jitgrad.compiler.emission.registers import BOOL, DT_INT64, INT32, INT64, POINTER, Register, VectorLoop
 from jitgrad.compiler.emission.rows import SECOND, pair_rows, pairs_rows, takes_pairs
@@ -431,9 +432,11 @@ class _KernelEmitter(SegmentEmitter):
             self._vector_body(loop, at, None, cells, segment, asks=0 if k else asks)
         self.is_elementwise = False
         if not self.is_quick and keeps_order(loop, self.is_short):
-            keep_order(block, first)
-            for further in blocks[known:]:
-                keep_order(further)
+            for part in (block, *blocks[known:]):
+                begin = first if part is block else 0
+                if not self.is_short:
+                    order_block(part, begin, self.register_lanes)
+                keep_order(part, begin)
         if not self.is_quick and block.dominator and pins_constants(loop, block.function.module):
             pin_constants(block.dominator, (block, *blocks[known:]), self.register_lanes)
 
