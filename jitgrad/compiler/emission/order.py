@@ -3,8 +3,9 @@
 A processor with AVX-512 begins two operations on registers in a cycle and waits four for each, but of those that wait
 it sees a hundred: where functions of analysis stand one behind another, each of them a chain, it waits. So instructions
 are put in the order in which such a processor would begin them if it saw them all: what the longest chain waits for
-goes first, and where more values are alive than there are registers, the first that needs no other. LLVM's own order
-puts one chain behind the other, which needs the fewest registers.
+goes first, and where more values are alive than there are registers, what is written first: taking what ends the most
+values gives code as fast, and takes 112 ms for 564 lines in place of 3. LLVM's own order puts one chain behind the
+other, which needs the fewest registers.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
+from operator import itemgetter
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.records import dataclass
@@ -72,7 +74,7 @@ def order_of_need(lines: Sequence[Line], room: int, lanes: int) -> list[Line]:
         while waiting and waiting[0][0] <= time:
             k = heappop(waiting)[1]
             heappush(begun, (-found[k].height, k))
-        k = _taken(begun, found, unread, alive > room)
+        k = _taken(begun, alive > room)
         this = found[k]
         if this.divides and divider > time:
             heappush(waiting, (divider, k))
@@ -96,20 +98,14 @@ def order_of_need(lines: Sequence[Line], room: int, lanes: int) -> list[Line]:
     return order
 
 
-def _taken(begun: list[tuple[int, int]], found: Sequence[_Instruction], unread: Sequence[int], is_full: bool) -> int:
-    """Take out what comes next: what most waits for, or, where registers are full, the first that needs no other."""
+def _taken(begun: list[tuple[int, int]], is_full: bool) -> int:
+    """Take out what comes next: what most waits for, or, where registers are full, what is written first."""
     if not is_full:
         return heappop(begun)[1]
-
-    def cost(place: int) -> tuple[bool, int]:
-        this = found[place]
-        ended = sum(found[j].size for j in this.before if unread[j] == 1)
-        return ended < this.size and unread[place] > 0, place
-
-    best = min((k for _, k in begun), key=cost)
-    begun.remove((-found[best].height, best))
+    next_one = min(begun, key=itemgetter(1))
+    begun.remove(next_one)
     heapify(begun)
-    return best
+    return next_one[1]
 
 
 def _instructions(lines: Sequence[Line], lanes: int) -> list[_Instruction]:
