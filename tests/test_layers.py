@@ -111,9 +111,9 @@ FAMILIES = {
     "accumulation": {"axes"},
     "products": {"accumulation", "axes"},
     "reduction": {"accumulation", "axes"},
-    "signals": {"sliding"},
+    "signals": {"slicing", "sliding"},
     "sorting": {"gathering", "ordering"},
-    "statistics": {"axes"},
+    "statistics": {"axes", "slicing"},
     "slices": {"rows", "standing"},
     "state": {"rows", "standing"},
 }

@@ -43,7 +43,7 @@ def _impl(v: Any, **params: Any) -> Any:
         inside = (window >= 0) & (window < v.shape[axis])
         seen = np.take(out, np.where(inside, window, 0), axis) if v.shape[axis] else np.zeros_like(out)
         shape = [-1 if k == axis else 1 for k in range(v.ndim)]
-        out = np.where(inside.reshape(shape), seen, np.zeros((), v.dtype))
+        out = seen if inside.all() else np.where(inside.reshape(shape), seen, np.zeros((), v.dtype))
     return out
 
 

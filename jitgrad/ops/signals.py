@@ -10,6 +10,7 @@ from jitgrad.errors import ShapeError
 from jitgrad.graph import Tensor
 from jitgrad.operators import call, function
 from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype, unsupported
+from jitgrad.ops.slicing import slice_axis
 from jitgrad.ops.sliding import slide
 from jitgrad.spec import normalize_axis
 
@@ -89,23 +90,19 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> An
 
 
 def _slope(y: Tensor, axis: int, h: Any) -> Tensor:
+    """Along an axis that stays where it is: what is computed of a transpose is one to its readers, and in memory."""
     n = y.shape[axis]
     if n < 2:
         raise ShapeError(f"gradient needs at least 2 elements along axis {axis}, got {n}")
     if np.ndim(h) == 0:
-        inside = (_part(y, axis, 2, None) - _part(y, axis, 0, -2)) / (2.0 * h)
-        first = (_part(y, axis, 1, 2) - _part(y, axis, 0, 1)) / h
-        last = (_part(y, axis, -1, None) - _part(y, axis, -2, -1)) / h
+        inside = (slice_axis(y, axis, 2, None) - slice_axis(y, axis, 0, -2)) / (2.0 * h)
+        first = (slice_axis(y, axis, 1, 2) - slice_axis(y, axis, 0, 1)) / h
+        last = (slice_axis(y, axis, -1, None) - slice_axis(y, axis, -2, -1)) / h
     else:
         gaps = call("reshape", call("diff", h), (-1, *[1] * (y.ndim - axis - 1)))
-        steps = (_part(y, axis, 1, None) - _part(y, axis, 0, -1)) / gaps
+        steps = (slice_axis(y, axis, 1, None) - slice_axis(y, axis, 0, -1)) / gaps
         left, right = gaps[:-1], gaps[1:]
-        before, behind = _part(steps, axis, 0, -1), _part(steps, axis, 1, None)
+        before, behind = slice_axis(steps, axis, 0, -1), slice_axis(steps, axis, 1, None)
         inside = (right * before + left * behind) / (left + right)
-        first, last = _part(steps, axis, 0, 1), _part(steps, axis, -1, None)
+        first, last = slice_axis(steps, axis, 0, 1), slice_axis(steps, axis, -1, None)
     return build("concatenate", [first, inside, last], axis)
-
-
-def _part(x: Tensor, axis: int, start: int, stop: int | None) -> Any:
-    """A part along an axis, which stays where it is: what is computed of a transpose is a transpose to its readers."""
-    return x[(*[slice(None)] * axis, slice(start, stop))]

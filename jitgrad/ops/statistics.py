@@ -13,7 +13,8 @@ from jitgrad.opdef import Shaped, define
 from jitgrad.operators import call, function
 from jitgrad.ops.axes import Axes, axes_of
 from jitgrad.ops.common import as_tensor, as_tensors, refuse_options, unsupported, where
-from jitgrad.spec import DType, TensorSpec
+from jitgrad.ops.slicing import slice_axis
+from jitgrad.spec import DType, TensorSpec, normalize_axis
 
 # -- counting ------------------------------------------------------------------------------------------------
 
@@ -194,14 +195,18 @@ def median(
 @function("trapezoid")
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     """As numpy.trapezoid: the integral of a piecewise linear function."""
-    heights = call("moveaxis", y, axis, -1)
-    widths = dx if x is None else _widths(as_tensors(heights, x)[1], axis)
-    return call("sum", widths * (heights[..., 1:] + heights[..., :-1]) / 2.0, -1)
+    heights = as_tensor(y)
+    along = normalize_axis(axis, heights.ndim)
+    widths = dx if x is None else _widths(as_tensors(heights, x)[1], axis, heights.ndim - along - 1)
+    pairs = slice_axis(heights, along, 1) + slice_axis(heights, along, None, -1)
+    return call("sum", widths * pairs / 2.0, along)
 
 
-def _widths(x: Tensor, axis: int) -> Any:
-    along = x if x.ndim == 1 else call("moveaxis", x, axis, -1)
-    return along[..., 1:] - along[..., :-1]
+def _widths(x: Tensor, axis: int, behind: int) -> Any:
+    """Distances of coordinates along an axis, ``behind`` axes before the last, from all of them or from a vector."""
+    if x.ndim > 1:
+        return call("diff", x, axis=axis)
+    return call("reshape", call("diff", x), (-1, *[1] * behind))
 
 
 # -- sums of exponentials ------------------------------------------------------------------------------------
