@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jitgrad.compiler.emission.ahead import find_asking
+from jitgrad.compiler.emission.ahead import find_asking, rows_to_write
 from jitgrad.compiler.emission.kernel import emit_kernel
 from jitgrad.compiler.llvmir import Module
 from jitgrad.compiler.loopir.nests import (
@@ -78,7 +78,8 @@ def test_lines_are_asked_for_once_per_turn_of_whole_registers() -> None:
     buffers = tuple(Buffer(name, F32, role) for name, role in roles.items())
     module = Module("rows", True)
     emit_kernel(module, Kernel(buffers, ("n0", "n1"), (), (_rows(SUM, LAST),)), "kernel", 64)
-    assert str(module).count("llvm.prefetch.p0") == 1 + (2 + 1) * 2 * 2  # for a pair and a row: arrays, registers
+    to_read = str(module).count("i32 0, i32 1, i32 1)")
+    assert to_read == (2 + 1) * 2 * 2  # for a pair and a row: arrays, registers
 
 
 @pytest.mark.quick
@@ -87,3 +88,14 @@ def test_a_row_that_is_read_at_several_places_is_asked_for_at_the_last() -> None
     asking = find_asking(_rows(SUM, replace(LAST, body=(shifted, *LAST.body))), INPUTS)
     assert asking is not None
     assert {s.buffer: s.offsets for s in asking.streams} == {"in0": (None, "k0"), "in1": (None,)}
+
+
+def test_the_loop_before_a_store_asks_for_the_lines_to_write() -> None:
+    rows = _rows(SUM, SUM, LAST)
+    assert rows_to_write(rows, {"out0"}) == {SUM: (LAST.body[-1],)}
+    assert rows_to_write(rows, {"out1"}) == {}
+    module = Module("kernel")
+    buffers = tuple(Buffer(name, F32, "out" if name == "out0" else "in") for name in (*INPUTS, "out0"))
+    emit_kernel(module, Kernel(buffers, ("n0", "n1"), (), (_rows(SUM, LAST),)), "kernel", 64)
+    to_write = [line for line in str(module).splitlines() if "i32 1, i32 3, i32 1)" in line]
+    assert len(to_write) == 4 * (2 + 1)  # lines of a turn of four registers, of two rows at once and of one

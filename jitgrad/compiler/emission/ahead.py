@@ -4,14 +4,19 @@ A row that several loops go through is read from memory by the first of them alo
 memory idle. The loop with the most work asks: in the first one, which adds a row up, lines are wanted faster than
 memory gives them, so that it waits while nothing is computed: written by hand, layer norm of 4096x768 floats takes
 1.42 ms so, and 1.13 where the longest loop asks.
+
+What a loop will store, the loop over the row before it asks for: lines have to be in the first cache before they are
+written, and processors ask for them only when the row is stored. Softmax cross-entropy of 4096x1000 takes 0.90 of the
+time, in the second cache too, layer norm, whose rows are whole lines, as long as without (AVX-512, in turns).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection
 
 from jitgrad.compiler.emission.interleave import weight_of
-from jitgrad.compiler.loopir.nests import VECTOR, Index, Load, Loop, Term
+from jitgrad.compiler.loopir.nests import VECTOR, Index, Load, Loop, Store, Term
 from jitgrad.records import NamedTuple
 
 
@@ -50,6 +55,18 @@ def find_asking(row: Loop, inputs: Collection[str], others: Collection[str] = ()
             if load.index.offset not in known.offsets:
                 streams[key] = known._replace(offsets=(*known.offsets, load.index.offset))
     return Asking(asking, tuple(streams.values()))
+
+
+def rows_to_write(row: Loop, outputs: Collection[str]) -> dict[Loop, tuple[Store, ...]]:
+    """The stores of a row into arrays, by the loop over the row before the one that stores."""
+    passes = [s for s in row.body if isinstance(s, Loop) and s.kind == VECTOR]
+    found: dict[Loop, tuple[Store, ...]] = {}
+    for before, loop in itertools.pairwise(passes):
+        stores = [s for s in loop.body if isinstance(s, Store) and s.buffer in outputs and not s.bounds]
+        rows = tuple(s for s in stores if Term(loop.var) in s.index.terms)
+        if rows and (before.var, before.extent) == (loop.var, loop.extent):
+            found[before] = rows
+    return found
 
 
 def _stride_of_rows(index: Index, rows: Collection[str], lane: str) -> str | None:

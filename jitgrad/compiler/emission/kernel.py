@@ -16,7 +16,7 @@ from functools import partial
 from typing import TypeGuard
 
 from jitgrad.compiler import llvmir as ir
-from jitgrad.compiler.emission.ahead import find_asking
+from jitgrad.compiler.emission.ahead import find_asking, rows_to_write
 from jitgrad.compiler.emission.divisors import shared_divisors
 from jitgrad.compiler.emission.interleave import (
     FEW,
@@ -294,11 +294,12 @@ class _KernelEmitter(SegmentEmitter):
     def _turn(self, loop: Loop, i: ir.Value, others: tuple[str, ...] = ()) -> None:
         """The body of a loop; ``others`` are the axes of further rows, which it works on as well."""
         self.registers[loop.var] = Register(i, DT_INT64)
-        around = self.asking, self.ahead
+        around = self.asking, self.ahead, self.written
         self.asking = find_asking(loop, self.inputs, others)
         self.ahead = self._rows_ahead(self.asking.streams, 1 + len(others)) if self.asking else []
+        self.written = rows_to_write(loop, self.outputs) if self.is_parallel and not self.is_quick else {}
         self._body(loop.body)
-        self.asking, self.ahead = around
+        self.asking, self.ahead, self.written = around
 
     def _vector_loop(self, loop: Loop) -> None:
         """Whole vectors first, some at once, then masked ones for what is left; all masked where little work is done.
@@ -429,7 +430,7 @@ class _KernelEmitter(SegmentEmitter):
         self.is_elementwise = loop.kind == PARALLEL_VECTOR and not self.is_quick
         for k, cells in enumerate(sums):
             at = self.builder.add(i, ir.Constant(INT64, k * self.lanes)) if k else i
-            self._vector_body(loop, at, None, cells, segment, asks=0 if k else asks)
+            self._vector_body(loop, at, None, cells, segment, asks=0 if k else asks, is_first=not k)
         self.is_elementwise = False
         if not self.is_quick and keeps_order(loop, self.is_short):
             for part in (block, *blocks[known:]):
@@ -458,13 +459,15 @@ class _KernelEmitter(SegmentEmitter):
 
     def _vector_body(
         self, loop: Loop, i: ir.Value, mask: ir.Value | None, sums: dict[str, ir.Value], segment: ir.Value | None,
-        first: ir.Value | None = None, may_be_whole: bool = False, asks: int = 0,
+        first: ir.Value | None = None, may_be_whole: bool = False, asks: int = 0, is_first: bool = True,
     ) -> None:  # fmt: skip
         outside = dict(self.registers)
         self.vector = VectorLoop(loop.var, self.lanes, i, mask, sums, segment, first=first, may_be_whole=may_be_whole)
         self.registers.pop(loop.var, None)
         if asks and self.asking is not None:
             self._ask_ahead(self.asking.streams, self.ahead, asks)
+        if is_first and mask is None:
+            self._ask_to_write(self.written.get(loop, ()))
         if self.is_elementwise:
             self._ask_for_lines(loop)
         self.divisors = shared_divisors(loop)

@@ -138,6 +138,19 @@ class MemoryEmitter(PlaceEmitter):
                 address = self._address(buffer, b.add(place, ir.Constant(INT64, line // size)))
                 b.call(call, [address, _int32(0), _int32(1), _int32(1)])  # to read, into the second cache, data
 
+    def _ask_to_write(self, stores: Sequence[Store]) -> None:
+        """Bring what the next loop over this row will store, if not past the caches, into them."""
+        b = self.builder
+        if not stores:
+            return
+        call = declare(b.module, "llvm.prefetch.p0", ir.FunctionType(ir.VoidType(), [POINTER, INT32, INT32, INT32]))
+        with b.if_then(b.icmp_signed("!=", self.streaming, ir.Constant(INT64, 0)), likely=True):
+            for s in stores:
+                place = self._place(s.index)[0]
+                for lane in range(0, self.lanes, CACHE_LINE // s.dtype.itemsize):
+                    address = self._address(s.buffer, b.add(place, ir.Constant(INT64, lane)))
+                    b.call(call, [address, _int32(1), _int32(3), _int32(1)])  # to write, data
+
     def _ask_for_lines(self, loop: Loop) -> None:
         """Bring what an element-wise loop reads some turns later into the first cache, where stores go past the caches.
 

@@ -75,6 +75,8 @@ class RegisterEmitter:
         self.is_elementwise = False  # inside whole vectors of a parallel loop of vectors
         self.inputs = frozenset(b.name for b in kernel.buffers if b.role == "in")
         self.asking: Asking | None = None  # which loop asks for the next row of the loop around it
+        self.outputs = frozenset(b.name for b in kernel.buffers if b.role == "out")
+        self.written: dict[Loop, tuple[Store, ...]] = {}  # what the loop over a row behind one stores
         self.ahead: list[ir.Value] = []  # how far, for each stream that it asks for
         self.at_once: dict[Loop, int] = {}  # on how many registers loops over two rows work
         self.made: dict[str, Let] = {}  # the ops behind values of the loop being emitted
