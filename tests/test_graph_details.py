@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -92,3 +93,28 @@ def test_rules_and_their_cotangents(graph: jg.Graph) -> None:
 
     with pytest.raises(ZeroDivisionError, match=r"^in the rule$"):
         jg.gradients(broken(x), x)
+
+
+def test_a_number_that_is_broadcast_to_a_constant_stays_one_number() -> None:
+    number = np.ones(())
+    with jg.Graph().as_default():
+        value = jg.constant(np.broadcast_to(number, (300, 200))).op.params["value"]
+    number[...] = 2
+    assert value.strides == (0, 0) and not value.flags.writeable
+    assert value.shape == (300, 200) and value[7, 8] == 1
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x, index: np.take_along_axis(x, index[:, None], 1),
+        lambda x, index: np.take(x, index, 0),
+        lambda x, index: x[index],
+        lambda x, index: np.sort(x, 0)[:9],
+    ],
+)
+def test_gradients_of_positions_hold_no_array_of_zeros(read: Callable[[Any, Any], Any]) -> None:
+    x, index = np.random.default_rng(0).standard_normal((90, 90)), np.arange(90)
+    runner, _ = jg.compile(jg.grad(lambda x: np.sum(read(x, index) ** 2))).prepared(x)
+    held = [op.params["value"] for op in runner.operations if op.type == "constant"]
+    assert not [value for value in held if value.size == x.size and any(value.strides)]

@@ -43,8 +43,7 @@ def constant(value: Any, dtype: Any = None, name: str | None = None, *, graph: G
     if array.dtype.kind in "OUSV":
         raise DTypeError(f"a constant cannot hold values of dtype {array.dtype}")
     if not _is_frozen(array):
-        array = array.copy()
-        array.flags.writeable = False
+        array = _frozen_copy(array)
     return graph.add(constant_op, (), {"value": array}, (spec_of(array),), name).outputs[0]
 
 
@@ -62,6 +61,17 @@ def _closed_over(value: Any, dtype: Any, name: str | None, graph: Graph) -> Tens
     trace.closed_over.append((held, value))
     here = graph.captured(held)
     return here if dtype is None or here.dtype == dtype else operators.call("astype", here, dtype)
+
+
+def _frozen_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A copy that nobody can write to. One number that is broadcast stays that: gradients of positions refer to zeros
+    of the shape of what is read, 16 MB for 4096 rows of 1000.
+    """
+    is_broadcast = array.size > 1 and not any(array.strides)
+    own = array[(0,) * array.ndim] if is_broadcast else array
+    copy = np.array(own, order="C")
+    copy.flags.writeable = False
+    return np.broadcast_to(copy, array.shape) if is_broadcast else copy
 
 
 def _is_frozen(array: Any) -> bool:
