@@ -11,6 +11,7 @@ from benchmarks.workloads import (
     convolution,
     elbo,
     embedding,
+    gaussian_process,
     gelu,
     gmm,
     mlp,
@@ -20,6 +21,7 @@ from benchmarks.workloads import (
     rowwise,
     sequences,
     stencil,
+    waves,
 )
 
 FAMILIES = (
@@ -32,8 +34,10 @@ FAMILIES = (
     regression,
     elbo,
     gmm,
+    gaussian_process,
     rosenbrock,
     chain,
+    waves,
     convolution,
     stencil,
     batched,
