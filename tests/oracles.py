@@ -54,7 +54,7 @@ def _run_cluster(program: Program, cluster: Any, values: dict[int, Array]) -> di
     from jitgrad.compiler.fusing.extents import ExtentClasses
     from jitgrad.compiler.fusing.fusion import plan_fusion
     from jitgrad.compiler.fusing.groups import Group
-    from jitgrad.compiler.fusing.nodes import build_nodes
+    from jitgrad.compiler.fusing.node_building import build_nodes
     from jitgrad.compiler.lowering.lower import lower_group
 
     classes = ExtentClasses(program, cluster.instructions)

@@ -117,7 +117,7 @@ def test_a_kernel_prints_as_a_python_loop_nest() -> None:
     from jitgrad.compiler.fusing.extents import ExtentClasses
     from jitgrad.compiler.fusing.fusion import plan_fusion
     from jitgrad.compiler.fusing.groups import Group
-    from jitgrad.compiler.fusing.nodes import build_nodes
+    from jitgrad.compiler.fusing.node_building import build_nodes
     from jitgrad.compiler.lowering.lower import lower_group
     from jitgrad.compiler.simplify import simplify
 

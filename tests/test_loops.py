@@ -123,7 +123,7 @@ def test_elements_stored_past_the_caches_are_the_same(n: int, dtype: Any, monkey
     step = jg.value_and_grad(smooth, argnums=(0, 1))
     value, expected = jg.compile(step)(x, w)
     monkeypatch.setattr("jitgrad.compiler.freezing.freeze.last_level_bytes", lambda: 1)
-    monkeypatch.setattr("jitgrad.compiler.freezing.freeze.CHUNK_NANOSECONDS", 50)  # many, also of few elements
+    monkeypatch.setattr("jitgrad.compiler.freezing.chunks.CHUNK_NANOSECONDS", 50)  # many, also of few elements
     streamed = jg.compile(lambda x, w: step(x, w))
     with jg.config(cache=False):  # a plan on disk is for the cache that the machine has
         streamed(x, w)

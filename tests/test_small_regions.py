@@ -129,7 +129,7 @@ def test_one_row_that_all_read(columns: int) -> None:
 def test_chunks_that_begin_with_whole_lines(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of few elements some chunks have none."""
     x = np.random.default_rng(0).standard_normal(n)
-    monkeypatch.setattr("jitgrad.compiler.freezing.freeze.CHUNK_NANOSECONDS", 500)
+    monkeypatch.setattr("jitgrad.compiler.freezing.chunks.CHUNK_NANOSECONDS", 500)
     made = []
     for elements in (1, 10**9):
         monkeypatch.setattr("jitgrad.compiler.freezing.freeze.LONG_CHUNK", elements)

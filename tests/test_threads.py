@@ -14,7 +14,7 @@ import pytest
 import jitgrad as jg
 from benchmarks.steps import Steps
 from benchmarks.workloads import WORKLOADS
-from jitgrad.compiler.emission.kernel import APART
+from jitgrad.compiler.emission.arguments import APART
 from jitgrad.compiler.freezing.bind import BoundCluster
 from jitgrad.executable import Executable, make_executable
 from tests.random_programs import LARGE, random_program
@@ -83,7 +83,7 @@ def test_two_threads_have_as_many_chunks_each() -> None:
         x = np.ones((25, 10 * rows, 10))
         f = jg.compile(lambda x: np.exp(x) @ np.ones((25, 10, 10)))
         f(x)
-        (stage, given), = f.stages(x)
+        ((stage, given),) = f.stages(x)
         *_, cluster = stage.executable(given).bound.steps
         assert isinstance(cluster, BoundCluster)
         counts += [int(count) for count in cluster.steps[:, 3] if 1 < count < 25]

@@ -23,13 +23,16 @@ from jitgrad.compiler.freezing.alike import (
     make_template,
 )
 from jitgrad.compiler.freezing.blueprints import is_bound_alike
-from jitgrad.compiler.freezing.freeze import Frozen, freeze_cluster, freeze_op
+from jitgrad.compiler.freezing.freeze import freeze_cluster
+from jitgrad.compiler.freezing.freeze_loops import Frozen
+from jitgrad.compiler.freezing.freeze_ops import freeze_op
 from jitgrad.compiler.freezing.plankey import has_large_constants
 from jitgrad.compiler.freezing.plans import has_regions
 from jitgrad.compiler.fusing.extents import ExtentClasses
 from jitgrad.compiler.fusing.fusion import plan_fusion
 from jitgrad.compiler.fusing.groups import Group, Plan, Step
-from jitgrad.compiler.fusing.nodes import Convolution, Product, build_nodes
+from jitgrad.compiler.fusing.node_building import build_nodes
+from jitgrad.compiler.fusing.nodes import Convolution, Product
 from jitgrad.compiler.lifting import lift_constants
 from jitgrad.compiler.likeness import UnlikeError, exact_in
 from jitgrad.compiler.long_axes import long_axes_last

@@ -39,14 +39,14 @@ import numpy as np
 
 from jitgrad.compiler.constants import splat_number
 from jitgrad.compiler.driver.trials import PAST, THROUGH, TRIED, WHOLE_LINES
-from jitgrad.compiler.emission.kernel import lanes_for, own_bytes
+from jitgrad.compiler.emission.arguments import own_bytes
+from jitgrad.compiler.emission.kernel import lanes_for
 from jitgrad.compiler.emission.memory import CACHE_LINE
-from jitgrad.compiler.freezing.freeze_loops import freeze_loop
+from jitgrad.compiler.freezing.chunks import chunk_count
+from jitgrad.compiler.freezing.freeze_loops import Frozen, freeze_loop
 from jitgrad.compiler.freezing.lines import finds_lines, is_elementwise
 from jitgrad.compiler.freezing.regions import SMALL_CHUNKS, Sizes, Unit, find_units
 from jitgrad.compiler.freezing.row_loops import RowCut, find_row_cut
-from jitgrad.compiler.freezing.stored import UnkeptError, encode_params, op_name
-from jitgrad.compiler.freezing.stored_programs import encode_program, origins_of
 from jitgrad.compiler.fusing.buffers import aligned
 from jitgrad.compiler.fusing.extents import ONE
 from jitgrad.compiler.fusing.groups import Group
@@ -61,23 +61,13 @@ from jitgrad.compiler.products.gemm import GemmPlan, plan_product
 from jitgrad.compiler.products.gemv import GemvPlan, plan_vector_product
 from jitgrad.compiler.products.own_products import calls_in_chunks, product_sizes
 from jitgrad.compiler.subprograms import regions_of, status_offsets
-from jitgrad.compiler.symbols import Symbol, at_once, least, most
+from jitgrad.compiler.symbols import Symbol, at_once
 from jitgrad.program import Program
 from jitgrad.records import dataclass
 
-# A chunk should take some microseconds, so that sharing it out costs little; the count depends on the work alone,
-# never on the number of threads, because the order of partial sums follows it.
-CHUNK_NANOSECONDS = 8_000
-MOST_CHUNKS = 64
 LONG_CHUNK = 256  # elements, of which chunks may have half a line more or less
-# Of a kernel with rolled groups, rows of a chunk for each that it makes before its first: as many where there are many
-# rows, as few where threads would be idle. Few chunks are a power of two, so that threads have as many each.
-_MOST_ROWS, _LEAST_ROWS, _FEW_CHUNKS = 16, 2, 4
-NANOSECONDS_PER_NODE = 0.08  # one element of one node, vectorised, in cache
 STATUS = -1
 _PARTS, _SCRATCH, _ROOM = "parts", "scratch", "room"
-
-Frozen = tuple[Any, ...]
 
 
 def freeze_cluster(program: Program, compiled: CompiledCluster) -> Frozen:
@@ -93,22 +83,6 @@ class _Span:
     is_scratch: bool
     first: int
     last: int
-
-
-def freeze_op(source: Program, program: Program, number: int) -> Frozen:
-    """The step of an instruction of ``program`` that is interpreted; ``source`` is the program before the stages."""
-    ins = program.instructions[number]
-    for n, before in enumerate(source.instructions):
-        if before.params is ins.params and before.op is ins.op:
-            return "interpreted", n, None, None, ins.inputs, ins.outputs
-    name = op_name(ins.op)
-    try:
-        params = encode_params(ins.params, None, lambda value: encode_program(value, origins_of(source)))
-    except UnkeptError:
-        name = None
-    if name is None:
-        return "interpreted", None, ins, None, ins.inputs, ins.outputs
-    return "interpreted", None, name, params, ins.inputs, ins.outputs
 
 
 class _Freezer:
@@ -508,18 +482,3 @@ def word_in(dtype: np.dtype[Any]) -> Callable[[Any], int]:
 
 def _fused(item: LoweredStep) -> FusedScan | None:
     return item.fused if isinstance(item, LoweredBodies) else None
-
-
-def chunk_count(item: Lowered, extents: Mapping[int, int], times: int = 1) -> int:
-    """In how many chunks the parallel loop of a kernel is cut, for these extents of classes; all is done ``times``."""
-    if item.group.is_serial or not item.group.axes:
-        return 1
-    work = times * sum([weight * math.prod([extents[c] for c in classes]) for classes, weight in item.work])
-    wanted = math.floor(work * NANOSECONDS_PER_NODE / CHUNK_NANOSECONDS)
-    wanted -= wanted % 2  # two threads have as many each: five of 25 rows would take as long as 15 rows
-    rows = item.extent.value(extents)
-    if halo := item.group.halo:  # a chunk makes so many rows of the one before it again
-        rows = max(rows // (_MOST_ROWS * halo), min(_FEW_CHUNKS, rows // (_LEAST_ROWS * halo)))
-        rows = 1 << (rows - 1).bit_length() if rows else 1
-    chunks: int = least(most(1, wanted), MOST_CHUNKS, most(1, rows))
-    return chunks

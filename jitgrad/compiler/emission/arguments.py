@@ -1,0 +1,106 @@
+"""What a kernel is given: its buffers, ints and constants, and the memory that each worker has of its own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import partial
+
+from jitgrad.compiler import llvmir as ir
+from jitgrad.compiler.emission.lanes import TILES
+from jitgrad.compiler.emission.memory import CACHE_LINE
+from jitgrad.compiler.emission.registers import DT_INT64, INT64, POINTER, Register
+from jitgrad.compiler.emission.rows import SECOND, pairs_rows
+from jitgrad.compiler.emission.scalar_values import element_type
+from jitgrad.compiler.emission.segments import SegmentEmitter
+from jitgrad.compiler.loopir.nests import OWN, Buffer, Kernel
+
+APART = 4 << 10
+"""Bytes between what one worker has of its own and what the next has: processors ask for what comes behind what they
+read, up to the end of a page, and would take it from the one that is writing there. With 4 KB the kernel of layer norm
+of 4096x768 floats takes 0.9 of the time that it takes with 1 KB (two Zen 3 cores).
+"""
+
+
+def own_bytes(kernel: Kernel, extents: Sequence[int], lanes: int) -> int:
+    """Bytes that a worker has of its own, for these extents of the buffers that are for one worker each; 0 where a
+    kernel has none.
+    """
+    own = [buffer for buffer in kernel.buffers if buffer.role in OWN]
+    sizes = map(partial(_part_bytes, lanes=lanes), own, extents)
+    rows = 2 if pairs_rows(kernel) else 1
+    whole = sum([size * (rows if b.role == "scratch" else 1) for b, size in zip(own, sizes, strict=True)])
+    return whole + APART if own else 0
+
+
+def _part_bytes(buffer: Buffer, extent: int, lanes: int) -> int:
+    """Bytes of one worker's part of a buffer, in whole cache lines; a tile has room for whole squares of lanes, a list
+    for a register behind its end.
+    """
+    size = extent * buffer.dtype.itemsize
+    if buffer.role == "kept":
+        size += lanes * buffer.dtype.itemsize
+    size = (size + lanes * buffer.dtype.itemsize) * lanes if buffer.role in TILES else size
+    return -(-size // CACHE_LINE) * CACHE_LINE
+
+
+class ArgumentEmitter(SegmentEmitter):
+    """Emits how a kernel reads its arguments, of which kernel.py tells the layout."""
+
+    def _prologue(self) -> None:
+        table, block, _, _, chunk, worker = self.function.args
+        words = itertools.count()
+        slots = [self._word(block, next(words)) for _ in self.kernel.buffers]
+        for name in self.kernel.ints:
+            self.registers[name] = Register(self._word(block, next(words)), DT_INT64)
+        for number in self.kernel.constants:
+            value = self._word(block, next(words), element_type(number.dtype))
+            self.registers[number.name] = Register(value, number.dtype)
+        self.streaming = self._word(block, next(words))
+        own: list[tuple[Buffer, ir.Value]] = []
+        for buffer, slot in zip(self.kernel.buffers, slots, strict=True):
+            address = self.builder.load(self.builder.gep(table, [slot], source_etype=INT64), typ=POINTER)
+            if buffer.role in OWN:
+                own.append((buffer, address))
+                continue
+            if buffer.role == "partial":
+                address = self._behind(address, self.builder.mul(chunk, self._part_bytes(buffer)))
+            self.buffers[buffer.name] = (address, buffer)
+        if own:
+            self._place_own(own, worker)
+
+    def _place_own(self, own: Sequence[tuple[Buffer, ir.Value]], worker: ir.Value) -> None:
+        """Where the buffers lie that each worker has of its own: all of one worker, then all of the next."""
+        sizes = [self._part_bytes(buffer) for buffer, _ in own]
+        is_pair = pairs_rows(self.kernel)
+        ends: list[ir.Value] = [ir.Constant(INT64, 0)]
+        for (buffer, _), size in zip(own, sizes, strict=True):
+            ends.append(self.builder.add(ends[-1], size))
+            if is_pair and buffer.role == "scratch":
+                ends[-1] = self.builder.add(ends[-1], size)
+        stride = self.builder.add(ends[-1], ir.Constant(INT64, APART))
+        first = self.builder.mul(worker, stride)
+        for (buffer, address), size, place in zip(own, sizes, ends, strict=False):
+            address = self._behind(address, self.builder.add(first, place))
+            self.buffers[buffer.name] = (address, buffer)
+            self.buffers[buffer.name + SECOND] = (self._behind(address, size), buffer)
+
+    def _behind(self, address: ir.Value, nbytes: ir.Value) -> ir.Value:
+        return self.builder.gep(address, [nbytes], source_etype=ir.IntType(8))
+
+    def _word(self, block: ir.Value, number: int, type_: ir.Type = INT64) -> ir.Value:
+        place = self.builder.gep(block, [ir.Constant(INT64, number)], source_etype=INT64)
+        return self.builder.load(place, typ=type_)
+
+    def _part_bytes(self, buffer: Buffer) -> ir.Value:
+        """Bytes of one worker's or chunk's part; workers' parts are whole cache lines."""
+        assert buffer.extent is not None
+        size = self.builder.mul(self.registers[buffer.extent].value, ir.Constant(INT64, buffer.dtype.itemsize))
+        if buffer.role == "partial":
+            return size
+        if buffer.role in ("kept", *TILES):
+            size = self.builder.add(size, ir.Constant(INT64, self.lanes * buffer.dtype.itemsize))
+        if buffer.role in TILES:
+            size = self.builder.mul(size, ir.Constant(INT64, self.lanes))
+        padded = self.builder.add(size, ir.Constant(INT64, CACHE_LINE - 1))
+        return self.builder.and_(padded, ir.Constant(INT64, -CACHE_LINE))
