@@ -204,19 +204,19 @@ def test_good_code_waits_for_first_calls_but_not_for_long(monkeypatch: pytest.Mo
 
 
 def test_a_first_call_lasts_until_its_run_is_over_and_others_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    under_way: list[int] = []
+    under_way: list[bool] = []
     call = Executable.__call__
 
     def watched(executable: Executable, arrays: Sequence[Any]) -> list[Any]:
-        under_way.append(first_calls._count)
+        under_way.append(first_calls.are_under_way)
         return call(executable, arrays)
 
     monkeypatch.setattr(Executable, "__call__", watched)
     f = jg.compile(lambda x: np.sin(x) * x)
     for n in (3, 3, 4):
         f(np.ones(n))
-    assert under_way == [1, 0, 1]
-    assert first_calls._count == 0
+    assert under_way == [True, False, True]
+    assert not first_calls.are_under_way
 
 
 def test_what_is_long_is_written_once_where_code_is_wanted_quickly() -> None:
@@ -313,7 +313,7 @@ def test_threads_take_short_turns_in_first_calls_alone() -> None:
 
 
 def test_tracing_is_part_of_a_first_call() -> None:
-    under_way: list[int] = []
-    f = jg.compile(lambda x: under_way.append(first_calls._count) or np.cos(x))
+    under_way: list[bool] = []
+    f = jg.compile(lambda x: under_way.append(first_calls.are_under_way) or np.cos(x))
     f(np.ones(3))
-    assert under_way == [1]
+    assert under_way == [True]
