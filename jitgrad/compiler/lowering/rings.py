@@ -1,22 +1,22 @@
 """Lowering of groups with others rolled into them: rings of rows, and the loops that fill them just in time.
 
-    acc0 = f32(0.0)
-    acc1 = i64(0)                                    the first row that no ring has had yet
-    for i0 in parallel(n2):
-        v0 = i64(add(i0, o0))                        the first row that this one reads; o0 is -2, say
-        v1 = i64(maximum(v0, acc1))
-        v2 = i64(minimum(v3, n3))                    behind the last one, of n3 that there are
-        ...
-        for w0 in serial(v1, v2):
-            v6 = i64(remainder(w0, o2))              its place in the ring
-            for i1 in vector(n1):
-                ...
-                scratch0[v6*n1 + i1] = v9
-                if v5 <= w0: acc0 = add(acc0, v10)   v5: the first row that belongs to row i0, and so to its chunk
-        acc1 = maximum(acc1, v2)
+acc0 = f32(0.0)
+acc1 = i64(0)                                    the first row that no ring has had yet
+for i0 in parallel(n2):
+    v0 = i64(add(i0, o0))                        the first row that this one reads; o0 is -2, say
+    v1 = i64(maximum(v0, acc1))
+    v2 = i64(minimum(v3, n3))                    behind the last one, of n3 that there are
+    ...
+    for w0 in serial(v1, v2):
+        v6 = i64(remainder(w0, o2))              its place in the ring
         for i1 in vector(n1):
-            ...                                      what reads scratch0 at the rows i0 - 2 to i0
-    partial0[0] = acc0
+            ...
+            scratch0[v6*n1 + i1] = v9
+            if v5 <= w0: acc0 = add(acc0, v10)   v5: the first row that belongs to row i0, and so to its chunk
+    acc1 = maximum(acc1, v2)
+    for i1 in vector(n1):
+        ...                                      what reads scratch0 at the rows i0 - 2 to i0
+partial0[0] = acc0
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ from jitgrad.compiler.loopir.nests import (
     Update,
 )
 from jitgrad.compiler.loopir.quantities import product
-from jitgrad.compiler.lowering.body import INT64, Body, Lowering
+from jitgrad.compiler.lowering.body import Lowering
 from jitgrad.compiler.lowering.choices import Choice
+from jitgrad.compiler.lowering.reading import INT64, Body
 from jitgrad.compiler.lowering.signature import Signature
 from jitgrad.opdef import AxisIndex
 from jitgrad.records import dataclass

@@ -16,7 +16,7 @@ from jitgrad.compiler.fusing.nodes import REDUCE, ROUTINE, Node
 from jitgrad.compiler.fusing.small import depends_on, sized
 from jitgrad.compiler.loopir.nests import Bound, Call, Check, Index, Literal, Load, Store, Term
 from jitgrad.compiler.loopir.quantities import Quantity, product
-from jitgrad.compiler.lowering.body import INT64, Body
+from jitgrad.compiler.lowering.reading import INT64, Body
 from jitgrad.compiler.lowering.tiles import TileLowering
 
 _CHECKED = {"solve", "inv"}

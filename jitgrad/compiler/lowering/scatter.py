@@ -27,7 +27,8 @@ from jitgrad.compiler.loopir.nests import (
     Term,
 )
 from jitgrad.compiler.loopir.quantities import Quantity, product
-from jitgrad.compiler.lowering.body import INT64, Body, Lowering
+from jitgrad.compiler.lowering.body import Lowering
+from jitgrad.compiler.lowering.reading import INT64, Body
 
 INT32 = np.dtype(np.int32)
 BLOCK_BITS, SLOT_BITS = 5, 2

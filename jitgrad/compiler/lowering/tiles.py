@@ -38,7 +38,8 @@ from jitgrad.compiler.loopir.nests import (
 )  # fmt: skip
 from jitgrad.compiler.loopir.quantities import product
 from jitgrad.compiler.lowering.accumulate import initial_value
-from jitgrad.compiler.lowering.body import Body, Lowering
+from jitgrad.compiler.lowering.body import Lowering
+from jitgrad.compiler.lowering.reading import Body
 from jitgrad.compiler.lowering.signature import Signature
 from jitgrad.opdef import AxisIndex
 
@@ -191,8 +192,11 @@ class TileLowering(Lowering):
         self.after.append(Call(f"fold_{node.combine}", (partial, sums), (count,)))
 
     def _partial_count(self, placed: Placed) -> str:
-        kept = [c for d, c in zip(placed.node.out_dims, self.plan.classes[placed.node.value], strict=True)
-                if d is not None and c != ONE]
+        kept = [
+            c
+            for d, c in zip(placed.node.out_dims, self.plan.classes[placed.node.value], strict=True)
+            if d is not None and c != ONE
+        ]
         return self.signature.product(product(tuple(kept)))
 
     def _add_to_sums(self, placed: Placed, value: Argument, body: Body) -> None:
