@@ -107,7 +107,7 @@ def test_derivatives_at_the_origin_and_on_the_axes_are_numbers(at: complex) -> N
 
 @pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
 @pytest.mark.parametrize("separate", [None, False, True])
-def test_complex_parts_of_compiled_scopes_are_interpreted(dtype: Any, separate: bool | None) -> None:
+def test_complex_parts_of_compiled_scopes(dtype: Any, separate: bool | None) -> None:
     with jg.Graph().as_default():
         z = jg.placeholder(dtype, (3,), name="z")
         x = jg.placeholder(z.real.dtype, (3,))

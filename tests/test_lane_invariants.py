@@ -37,9 +37,9 @@ LOAD = Load("v0", F32, "in0", ROW)
 SUM = Loop("i1", "n0", VECTOR, (LOAD, Update("acc0", F32, "add", "v0")))
 
 
-def _text(*body: Statement, init: Literal = ZERO, has_avx512: bool = True) -> str:
+def _text(*body: Statement, init: Literal = ZERO, has_avx512: bool = True, count: int = 2) -> str:
     buffers = (Buffer("in0", F32, "in"), Buffer("out0", F32, "out"), Buffer("scratch0", F32, "scratch", "n0"))
-    sums = tuple(Accumulator(f"acc{k}", F32, "add", init) for k in range(2))
+    sums = tuple(Accumulator(f"acc{k}", F32, "add", init) for k in range(count))
     rows = Loop("i0", "n1", PARALLEL, (*sums, *body))
     module = ir.Module("kernel", True, has_avx512=has_avx512)
     emit_kernel(module, Kernel(buffers, ("n0", "n1", "o0"), (), (rows,)), "kernel", 64)
@@ -66,6 +66,20 @@ def test_what_is_the_same_for_all_lanes_stands_in_front_of_the_loop() -> None:
     assert "select" not in loop
     assert "alloca" not in loop
     assert len(re.findall(r"load float,", loop)) == 0  # of the sum
+
+
+@pytest.mark.quick
+def test_what_stands_in_front_of_a_loop_is_in_the_order_in_which_the_loop_reads_it() -> None:
+    """Not in that of a set of names, which differs from process to process: the same program has the same text."""
+    sums = [f"acc{k}" for k in range(7)]
+    body = (LOAD, Let("v1", F32, "add_n", ("v0", *sums)), Store("out0", ROW, "v1", F32))
+    text = _text(Loop("i1", "n0", VECTOR, body), count=len(sums))
+    cells = re.findall(r"(%\S+) = alloca float", text)
+    assert len(cells) == len(sums)
+    read = re.findall(r"(%\S+) = load float, ptr (%\S+?)[,\n]", text)
+    assert [cell for _, cell in read] == cells
+    spread = re.findall(r"insertelement <16 x float> poison, float (%\S+), i32 0", text)
+    assert spread == [name for name, _ in read]
 
 
 @pytest.mark.quick

@@ -37,5 +37,5 @@ slide_op = define(
 
 
 def slide(x: Tensor, w: Tensor) -> Tensor:
-    """``out[i] = sum_k x[i + k] w[k]`` for all k of ``w``, which is not longer than ``x``; of one dtype."""
+    """``out[i] = sum_k x[i + k] w[k]`` [n - k + 1] of ``x`` [n] and ``w`` [k], of one dtype; ShapeError where k > n."""
     return apply_one(slide_op, x, w)

@@ -88,8 +88,10 @@ class SegmentEmitter(LaneEmitter):
     def _settle_sums(self, loop: Loop) -> None:
         """In front of a loop, accumulators that it reads and does not update become values."""
         updated = {s.acc for s in loop.body if isinstance(s, Update)}
-        for name in {a for s in loop.body for a in arguments(s) if a in self.accumulators} - updated:
-            self.registers[str(name)] = self._register(str(name))
+        read = dict.fromkeys([str(a) for s in loop.body for a in arguments(s) if a in self.accumulators])
+        for name in read:
+            if name not in updated:
+                self.registers[name] = self._register(name)
 
     def _spread_invariants(self, loop: Loop, segment: ir.Value | None) -> None:
         """In front of a loop, what is the same for all of its lanes is computed and put in all lanes of a register,
@@ -103,7 +105,7 @@ class SegmentEmitter(LaneEmitter):
             if isinstance(s, Let) and self._is_settled(loop, s.op, s.args) and (segment is not None or not is_compared):
                 self.registers[s.name] = self._let(s.dtype, s.op, s.args)
                 continue
-            for name in {a for a in arguments(s) if a in self.registers} if not is_compared else ():
+            for name in dict.fromkeys([a for a in arguments(s) if a in self.registers]) if not is_compared else ():
                 self._argument(name, self.register_lanes)
         self.vector, self.registers = None, outside
 
