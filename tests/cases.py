@@ -199,8 +199,6 @@ cases: list[OpCase] = [
     case("stop_gradient", "f64[4]", dtypes=everything, order=0),
     *unary("real imag conjugate", dtypes="f32 c64 c128"),
     *(case("fft", "c128[3,4]", dtypes="c64", axis=-k, inverse=bool(k - 1)) for k in (1, 2)),
-    case("pair_of", "c128[3,2]", dtypes="c64", order=0),
-    case("complex_of", "f64[3,2] f64[3,2]", dtypes="f32", order=0),
     case("rfft", "f64[3,4]", dtypes="f32", axis=-2),
     case("rfft", "f64[2,4]", dtypes="f32", axis=-1),
     *(case("irfft", "c128[3,4]", dtypes="c64", n=n, axis=-1) for n in (6, 7)),

@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
+from jitgrad.compiler.emission.kernel import emit_kernel
+from jitgrad.compiler.emission.memory import CACHE_LINE
+from jitgrad.compiler.llvmir import Module
 from jitgrad.compiler.loopir.nests import (
+    LANES,
     PARALLEL,
     PARALLEL_VECTOR,
     VECTOR,
@@ -68,7 +72,7 @@ def test_a_kernel_that_holds() -> None:
         (kernel(loop(LOAD, Store("in0", PLACE, "v0", F64))), "it writes its input in0"),
         (kernel(ints=("n0", "n0")), "two parameters have one name"),
         (kernel(loop(loop())), "i0 is made again"),
-        (kernel(loop(kind=PARALLEL), loop(kind=PARALLEL_VECTOR)), "elements in one loop, vectors in another"),
+        (kernel(loop(kind=LANES), loop(kind=PARALLEL_VECTOR)), "elements in one loop, vectors in another"),
     ],
 )
 def test_a_kernel_that_does_not(broken: Kernel, message: str) -> None:
@@ -89,3 +93,18 @@ def test_a_diagonal_is_one_loop() -> None:
     assert f.explain(x).kernels.count(" in parallel_vector(") == 1 and "scratch" not in f.explain(x).kernels
     for got, expected in zip(f(x), f.interpret(x), strict=True):
         np.testing.assert_allclose(got, expected)
+
+
+def test_loops_over_rows_and_of_vectors_are_cut_alike() -> None:
+    """A chunk of a loop of vectors begins where a line does; not where a loop over rows reads what it has made."""
+    made = Loop("i0", "n0", PARALLEL_VECTOR, (LOAD, Store("scratch0", PLACE, "v0", F64)))
+    row = Loop("i1", "n1", VECTOR, (Store("out0", Index((Term("i0", "n1"), Term("i1"))), "v1", F64),))
+    rows = Loop("i0", "n0", PARALLEL, (Load("v1", F64, "scratch0", PLACE), row))
+    buffers = (Buffer("in0", F64, "in"), Buffer("scratch0", F64, "scratch", "n0"), Buffer("out0", F64, "out"))
+
+    def is_cut_at_lines(*body: Statement) -> bool:
+        module = Module("kernel", True, has_avx512=True)
+        emit_kernel(module, verify_kernel(Kernel(buffers, ("n0", "n1"), (), body)), "kernel", 64)
+        return f"i64 -{CACHE_LINE}" in str(module)
+
+    assert is_cut_at_lines(made) and not is_cut_at_lines(made, rows)

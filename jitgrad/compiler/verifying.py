@@ -69,7 +69,7 @@ def verify_kernel(kernel: Kernel) -> Kernel:
     if len({*parameters}) < len(parameters):
         raise CompileError(layout("kernel: two parameters have one name", kernel=kernel.text))
     kinds = {s.kind for s in statements(kernel.body) if isinstance(s, Loop)}
-    if kinds & {PARALLEL, COLUMNS} and kinds & {PARALLEL_VECTOR, LANES}:
+    if LANES in kinds and kinds & {PARALLEL, PARALLEL_VECTOR, COLUMNS}:
         raise CompileError(
             layout("kernel: chunks would count elements in one loop, vectors in another", kernel=kernel.text)
         )

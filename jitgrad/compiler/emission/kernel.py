@@ -9,6 +9,7 @@ allows reassociation, and the pass pipeline can be a short one.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TypeGuard
@@ -48,6 +49,7 @@ from jitgrad.compiler.loopir.nests import (
     Statement,
     Store,
     Update,
+    statements,
 )
 
 KERNEL_TYPE = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, INT64, INT64, INT64, INT64])
@@ -136,12 +138,17 @@ class _KernelEmitter(ArgumentEmitter):
                     self._check(statement)
 
     def _range(self, loop: Loop) -> tuple[ir.Value, ir.Value]:
-        if loop.kind == PARALLEL_VECTOR:
+        if loop.kind == PARALLEL_VECTOR and not self._has_rows:
             return self._whole_lines(loop)
-        if loop.kind == PARALLEL:
+        if loop.kind in (PARALLEL, PARALLEL_VECTOR):
             return self.function.args[2], self.function.args[3]
         start = self._register(loop.start).value if loop.start else ir.Constant(INT64, 0)
         return start, self._register(loop.extent).value
+
+    @functools.cached_property
+    def _has_rows(self) -> bool:
+        """Whether a loop over rows is cut as the loops of vectors are, one of which may make what it reads."""
+        return any(isinstance(s, Loop) and s.kind == PARALLEL for s in statements(self.kernel.body))
 
     def _whole_lines(self, loop: Loop) -> tuple[ir.Value, ir.Value]:
         """The range of a chunk, whose bounds are moved to where the nearest lines begin, but for short chunks."""
