@@ -96,7 +96,7 @@ def solve_factored(factors: Array, exchanged: Array, b: Array, transposed: bool)
 
 
 def inverse_of_factors(factors: Array, exchanged: Array, dtype: np.dtype[Any]) -> Array:
-    """The inverse of a matrix from its factors. LinAlgError if singular."""
+    """The inverse of each matrix [..., n, n], in ``dtype``, from its factors. LinAlgError if one is singular."""
     n = factors.shape[-1]
     _refuse_zeros(factors)
     inverses, space = factors.copy(), np.empty(64 * n, factors.dtype)
@@ -106,7 +106,9 @@ def inverse_of_factors(factors: Array, exchanged: Array, dtype: np.dtype[Any]) -
 
 
 def slogdet_of_factors(factors: Array, exchanged: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
-    """Sign and logarithm of the absolute value of the determinant: 0 and -inf of a singular matrix."""
+    """Sign, in ``dtype``, and logarithm of the absolute value of each determinant, real, both [...] for factors
+    [..., n, n]: 0 and -inf of a singular matrix.
+    """
     diagonal = np.diagonal(factors, axis1=-2, axis2=-1)
     size = np.abs(diagonal)
     is_odd = np.count_nonzero(exchanged != np.arange(1, factors.shape[-1] + 1), axis=-1) % 2
@@ -118,7 +120,9 @@ def slogdet_of_factors(factors: Array, exchanged: Array, dtype: np.dtype[Any]) -
 
 
 def det_of_factors(factors: Array, exchanged: Array, dtype: np.dtype[Any]) -> Array:
-    """The determinant, from its logarithm as NumPy's: no product of the diagonal overflows on the way."""
+    """Each determinant [...], in ``dtype``, from its logarithm as NumPy's: no product of the diagonal overflows on the
+    way.
+    """
     sign, logarithm = slogdet_of_factors(factors, exchanged, factors.dtype)
     with np.errstate(over="ignore"):
         return np.asarray(sign * np.exp(logarithm), dtype)

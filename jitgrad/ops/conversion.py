@@ -71,10 +71,12 @@ conjugate_op = from_ufunc(
 
 
 def _infer_pair(specs: Specs, params: Params) -> Specs:
+    """Real and imaginary part of each number along a new last axis."""
     return (TensorSpec((*specs[0].known_shape, 2), _real_dtype(specs[0].dtype)),)
 
 
 def _infer_complex(specs: Specs, params: Params) -> Specs:
+    """A complex number of each two real ones, of two arrays of one shape and dtype."""
     return (TensorSpec(specs[0].shape, np.result_type(specs[0].dtype, np.complex64)),)
 
 
@@ -84,13 +86,13 @@ def _complex_of(re: Any, im: Any) -> Any:
     return out
 
 
-pair_op = define(
+define(
     "pair_of",
     infer=_infer_pair,
     impl=lambda x: np.ascontiguousarray(x[..., None]).view(_real_dtype(x.dtype)),
     kind=Interpreted("it reads complex numbers as pairs of real ones, in place"),
 )
-complex_op = define(
+define(
     "complex_of",
     infer=_infer_complex,
     impl=_complex_of,

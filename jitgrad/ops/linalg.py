@@ -176,6 +176,7 @@ def _real(name: str, a: Any) -> Tensor:
 
 
 def _infer_lu(specs: Specs, params: Params) -> Specs:
+    """Both factors in one matrix, in double precision, and the rows exchanged, int64: as `lapack.factor` has them."""
     spec = _square(specs, params)[0]
     shape = spec.known_shape
     return TensorSpec(shape, lapack.DOUBLE[spec.dtype.char]), TensorSpec(shape[:-1], np.dtype(np.int64))

@@ -41,19 +41,20 @@ def begin_outputs(sizes: Iterable[int]) -> None:
     if blocks:
         places = [(block, block.memory.ctypes.data + block.offset, nbytes) for block, nbytes in blocks]
         touch = ctypes.CFUNCTYPE(None, *(ctypes.c_int64,) * 4, ctypes.c_int8)(runtime().touch_address)
-        number = object()
-        at_work.add(number)
+        token = object()
+        at_work.add(token)
         try:
-            start_new_thread(_work, (number, touch, places))
+            start_new_thread(_work, (token, touch, places))
         except RuntimeError:  # no more threads: the run asks for pages
-            at_work.discard(number)
+            at_work.discard(token)
 
 
-def _work(number: object, touch: _Touch, places: Sequence[tuple[Block, int, int]]) -> None:
+def _work(token: object, touch: _Touch, places: Sequence[tuple[Block, int, int]]) -> None:
+    """The life of a thread, of which ``token`` says that it has not ended."""
     try:
         _touch(touch, places)
     finally:
-        at_work.discard(number)
+        at_work.discard(token)
 
 
 def _touch(touch: _Touch, places: Sequence[tuple[Block, int, int]]) -> None:
