@@ -73,6 +73,13 @@ def test_an_empty_batch_has_no_region() -> None:
     assert jg.compile(own_items)(np.ones((0, 20, 20)), np.ones((0, 20, 300))) == 0
 
 
+def test_a_kernel_over_nothing_may_stand_before_products() -> None:
+    compiled = jg.compile(lambda empty, w, x: (normed(empty), w @ normed(x)))
+    nothing, product = compiled(np.ones((0, 30)), *given())
+    assert nothing.shape == (0, 30)
+    np.testing.assert_allclose(product, given()[0] @ normed(given()[1]), rtol=1e-11, atol=1e-11)
+
+
 def test_items_beyond_the_cache_are_done_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(regions, "ITEM_BYTES", 40_000)
     with jg.config(cache=False):

@@ -182,3 +182,12 @@ def test_of_two_axes_of_the_same_points_neither_is_made_the_last(f: Any) -> None
     np.testing.assert_allclose(value, expected, rtol=1e-12)
     for slope, other in zip(slopes, others, strict=True):
         np.testing.assert_allclose(slope, other, rtol=1e-10, atol=1e-10)
+
+
+def test_beside_factors_of_a_matrix() -> None:
+    """Pivots have one axis less than what is made of them."""
+    means, _, x = given()
+    a = np.eye(70) * 3 + 0.1
+    inverse, sums = jg.compile(lambda a, means, x: (np.linalg.inv(a), distances(means, x)))(a, means, x)
+    np.testing.assert_allclose(inverse, np.linalg.inv(a), atol=1e-14)
+    np.testing.assert_allclose(sums, distances(means, x), rtol=1e-11)

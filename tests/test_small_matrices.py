@@ -41,6 +41,13 @@ def _chain(a: Any, b: Any, c: Any) -> Any:
     return (a @ b @ c) ** 2
 
 
+def _sorted(a: Any) -> Any:
+    """A matrix, and matrices as many as it has rows."""
+    rows = np.sort(a, axis=0)
+    products = rows[:, :, None] * a[:, None, :]
+    return rows.T @ np.transpose(products, (1, 0, 2))
+
+
 _cases: dict[str, tuple[Any, list[tuple[int, ...]]]] = {
     "chain": (_chain, [(37, 4, 4), (37, 4, 4), (37, 4, 4)]),
     "unequal extents": (_chain, [(19, 2, 5), (19, 5, 3), (19, 3, 7)]),
@@ -55,6 +62,13 @@ _cases: dict[str, tuple[Any, list[tuple[int, ...]]]] = {
     "symmetric": (lambda a: a @ _turned(a) + np.eye(4), [(33, 4, 4)]),
     "slices of matrices": (lambda a, b: a[:, 1:, :2] @ b[:, ::-1, :][:, :2], [(20, 4, 4), (20, 3, 5)]),
     "slices of the batch": (lambda a, b: a[1:] @ b[:-1], [(20, 3, 3), (20, 3, 3)]),
+    "one matrix for all": (lambda a: np.exp(a)[-1] @ _turned(np.exp(a)), [(20, 4, 4)]),
+    "one product for all": (lambda a: (a @ a)[1] @ (a @ a), [(20, 4, 4)]),
+    "one beside each": (lambda a: np.tanh((a @ a)[1] + a @ a) @ a, [(20, 4, 4)]),
+    "an element of one for all": (lambda a: (np.exp(a)[-1, 0][:, None] * np.exp(a)) @ a, [(300, 3, 3)]),
+    "one in routines": (lambda a: np.linalg.inv(np.exp(a)[-1] + np.exp(a) + 9 * np.eye(4)), [(20, 4, 4)]),
+    "outer products of rows": (lambda a: a @ (np.sin(a)[:, :, None] * np.sin(a)[:, None, :]), [(4, 4)]),
+    "one whose rows count the others": (_sorted, [(4, 4)]),
     "matrices last": (lambda a, b: np.moveaxis(a * 2, -1, 0) @ b, [(3, 3, 20), (20, 3, 3)]),
     "padded": (lambda a, b: np.pad(a @ b, ((0, 0), (1, 0), (0, 2))) @ np.ones((5, 2)), [(20, 3, 3), (20, 3, 3)]),
     "rows normalised": (lambda a, b: np.exp(a @ b) / np.sum(np.exp(a @ b), axis=-1, keepdims=True),

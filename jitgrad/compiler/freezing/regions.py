@@ -107,7 +107,7 @@ class Search:
         themselves, all together; as long as what they make of an item of the batch stays in the second cache.
         """
         rows = None if self.batches.keys().isdisjoint(pending) else self._rows_of_batch(pending[0])
-        if rows is None:
+        if not rows:  # a kernel over nothing may stand before products
             return None
         made, lost, chunks, count = set[int](), 0, 0, 0
         for number in pending:

@@ -177,9 +177,10 @@ def _through_library(program: Program, ins: Instruction) -> Iterator[tuple[Dim, 
     for v in (*ins.inputs[1:], *ins.outputs):
         for d in range(min(rank - 1, len(program.specs[v].known_shape))):
             yield (a, d), (v, d)
+    columns = next(v for v in reversed(ins.inputs) if len(program.specs[v].known_shape) >= rank)  # not the pivots
     for v in ins.outputs:
         if len(program.specs[v].known_shape) == rank:
-            yield (ins.inputs[-1], rank - 1), (v, rank - 1)
+            yield (columns, rank - 1), (v, rank - 1)
 
 
 def _through_bodies(program: Program, ins: Instruction) -> Iterator[tuple[Dim, Dim]]:

@@ -97,11 +97,24 @@ class _Planner:
         found = set()
         for leaf in (leaf for operand in node.operands for leaf in operand.leaves):
             v = leaf.source if isinstance(leaf.source, int) else NOTHING
-            if not reads_by_matrix(leaf, dims, node.classes, () if v == NOTHING else self._classes(v)) or (
-                v in self.floating.nodes and depends_on(leaf, dims) and self._misread(self.floating.nodes[v], lead)
-            ):
+            maker = self.floating.nodes.get(v)
+            if maker is None:
+                is_misread = False
+            elif depends_on(leaf, dims):
+                is_misread = bool(self._misread(maker, lead))
+            else:
+                is_misread = self._is_of_matrices(maker, lead)
+            if is_misread or not reads_by_matrix(leaf, dims, node.classes, () if v == NOTHING else self._classes(v)):
                 found.add(v)
         return found
+
+    def _is_of_matrices(self, node: Node, lead: tuple[int, ...]) -> bool:
+        """Whether a floating value, one for all matrices, is made of what kernels make matrix by matrix."""
+        return any(
+            tuple(self._classes(v)[d] for d in sized(self._classes(v))[: len(lead)]) == lead
+            or (v in self.floating.nodes and self._is_of_matrices(self.floating.nodes[v], lead))
+            for v in node.reads
+        )
 
     def _classes(self, v: int) -> tuple[int, ...]:
         return self.class_of[v] if v in self.class_of else self.classes.of(v)

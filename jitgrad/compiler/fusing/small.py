@@ -60,15 +60,16 @@ def sized(classes: Sequence[int]) -> list[int]:
 
 def reads_by_matrix(leaf: Leaf, lead: Sequence[int], classes: Sequence[int], source_classes: Sequence[int]) -> bool:
     """Whether a leaf reads, for the matrix at a place of the dimensions ``lead``, the same place of its source, or a
-    place that does not depend on them. ``classes`` are those of the domain.
+    place that does not depend on them, of a source that is one matrix. ``classes`` are those of the domain.
     """
     if any(guard.axis in lead for guard in leaf.guards):
         return False
-    if not depends_on(leaf, lead):
-        return True
     outer = sized(source_classes)[: len(lead)]
-    return [leaf.dims[d] for d in outer] == [AxisIndex(d) for d in lead] and (
-        [source_classes[d] for d in outer] == [classes[d] for d in lead]
+    is_batch = [source_classes[d] for d in outer] == [classes[d] for d in lead]
+    if not depends_on(leaf, lead):
+        return not (lead and is_batch)  # a lane has its own place of a batch only
+    return is_batch and (
+        [leaf.dims[d] for d in outer] == [AxisIndex(d) for d in lead]
         and sum(index.axis in lead for index in leaf.dims) == len(lead)
     )
 
