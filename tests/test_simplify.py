@@ -368,7 +368,7 @@ RULES = [
         "inverse_by_factors",
         lambda b, x, y: b.op("inv", b.constant(FACTORED)),
         ["constant", "lu", "lu_inv"],
-        ulps=2000,
+        ulps=200,
     ),
     row(
         "determinant_by_factors",

@@ -25,6 +25,7 @@ from jitgrad.compiler.loopir.nests import (
 )  # fmt: skip
 from jitgrad.compiler.loopir.quantities import Quantity, product
 from jitgrad.compiler.lowering.accumulate import (
+    INT64,
     RECURRENCE,
     accumulating,
     initial_value,
@@ -32,7 +33,7 @@ from jitgrad.compiler.lowering.accumulate import (
     recurrence,
     register_axis,
 )
-from jitgrad.compiler.lowering.reading import INT64, Body, Reading
+from jitgrad.compiler.lowering.reading import Body, Reading
 from jitgrad.opdef import AxisIndex
 from jitgrad.spec import DType
 

@@ -28,6 +28,7 @@ from jitgrad.compiler.loopir.nests import (
 )  # fmt: skip
 from jitgrad.compiler.loopir.quantities import product
 from jitgrad.compiler.lowering.accumulate import (
+    INT64,
     inner_kept,
 )
 from jitgrad.compiler.lowering.choices import Choice, bounds_along, find_choice
@@ -37,8 +38,6 @@ from jitgrad.compiler.lowering.spills import find_spilled, ready_in
 from jitgrad.opdef import AxisIndex
 from jitgrad.records import dataclass
 from jitgrad.spec import DType
-
-INT64 = np.dtype(np.int64)
 
 
 @dataclass(eq=False)

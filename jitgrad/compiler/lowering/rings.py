@@ -45,9 +45,10 @@ from jitgrad.compiler.loopir.nests import (
     Update,
 )
 from jitgrad.compiler.loopir.quantities import product
+from jitgrad.compiler.lowering.accumulate import INT64
 from jitgrad.compiler.lowering.body import Lowering
 from jitgrad.compiler.lowering.choices import Choice
-from jitgrad.compiler.lowering.reading import INT64, Body
+from jitgrad.compiler.lowering.reading import Body
 from jitgrad.compiler.lowering.signature import Signature
 from jitgrad.opdef import AxisIndex
 from jitgrad.records import dataclass

@@ -16,7 +16,8 @@ from jitgrad.compiler.fusing.nodes import REDUCE, ROUTINE, Node
 from jitgrad.compiler.fusing.small import depends_on, sized
 from jitgrad.compiler.loopir.nests import Bound, Call, Check, Index, Literal, Load, Store, Term
 from jitgrad.compiler.loopir.quantities import Quantity, product
-from jitgrad.compiler.lowering.reading import INT64, Body
+from jitgrad.compiler.lowering.accumulate import INT64
+from jitgrad.compiler.lowering.reading import Body
 from jitgrad.compiler.lowering.tiles import TileLowering
 
 _CHECKED = {"solve", "inv"}

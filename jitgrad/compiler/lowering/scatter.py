@@ -27,8 +27,9 @@ from jitgrad.compiler.loopir.nests import (
     Term,
 )
 from jitgrad.compiler.loopir.quantities import Quantity, product
+from jitgrad.compiler.lowering.accumulate import INT64
 from jitgrad.compiler.lowering.body import Lowering
-from jitgrad.compiler.lowering.reading import INT64, Body
+from jitgrad.compiler.lowering.reading import Body
 
 INT32 = np.dtype(np.int32)
 BLOCK_BITS, SLOT_BITS = 5, 2

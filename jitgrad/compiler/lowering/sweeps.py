@@ -24,8 +24,8 @@ from jitgrad.compiler.loopir.nests import (
     Update,
 )
 from jitgrad.compiler.loopir.quantities import Quantity, product
+from jitgrad.compiler.lowering.accumulate import INT64
 from jitgrad.compiler.lowering.body import Lowering
-from jitgrad.compiler.lowering.reading import INT64
 from jitgrad.spec import DType
 
 BOOL = np.dtype(np.bool_)

@@ -17,8 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-import numpy as np
-
 from jitgrad.compiler.fusing.groups import Group
 from jitgrad.compiler.loopir.nests import (
     COLUMNS,
@@ -39,6 +37,7 @@ from jitgrad.compiler.loopir.nests import (
     Term,
     Update,
 )
+from jitgrad.compiler.lowering.accumulate import INT64
 from jitgrad.compiler.lowering.lower import CompiledCluster, FusedScan, Lowered
 from jitgrad.compiler.lowering.passes import hoist_invariants
 from jitgrad.opdef import Control
@@ -46,7 +45,6 @@ from jitgrad.program import Instruction, Program
 from jitgrad.records import dataclass
 from jitgrad.spec import DType
 
-_INT64 = np.dtype(np.int64)
 _STEPS, _LAST = "steps", "last"
 
 
@@ -155,7 +153,7 @@ class _Fusing:
         rows = list(self._rows(stored))
         updates = [self._update(k, stored) for k in range(self.carried)]
         after = [self._final(k) for k in range(self.carried)]
-        row = [Let("row", _INT64, "subtract", (_LAST, "t"))] if self.is_reverse else []
+        row = [Let("row", INT64, "subtract", (_LAST, "t"))] if self.is_reverse else []
         was = [Let(f"was{k}", self._dtype(self.first + k), "identity", (f"state{k}",)) for k in range(self.carried)]
         steps = Loop("t", _STEPS, SERIAL, (*row, *was, *self.inside, *rows, *updates))
         whole: tuple[Statement, ...] = (*before, *self.before, steps, *after)
@@ -210,7 +208,7 @@ class _Fusing:
                     yield buffer, value
                 case Let() | Check():
                     if isinstance(s, Check):
-                        self._buffer(s.buffer, _INT64, "status", ("status", 0))
+                        self._buffer(s.buffer, INT64, "status", ("status", 0))
                     self.inside.append(s)
                 case _:
                     raise _StepwiseError
