@@ -308,3 +308,15 @@ def test_rows_of_negative_segments_are_dropped(run: Any) -> None:
     np.testing.assert_array_equal(run(lambda x: jg.unsorted_segment_sum(x, ids, 2))(rows), [[0, 0], [6, 8]])
     slope = jg.grad(lambda x: np.sum(jg.unsorted_segment_sum(x, ids, 2) * weights))
     np.testing.assert_array_equal(run(slope)(rows), [[3, 4], [0, 0], [3, 4]])
+
+
+def test_what_is_made_again_for_a_reader_has_extents_that_are_stored() -> None:
+    """The extent of the outer join's half is known of nothing but a sum that is made where it is read."""
+
+    def twice(x: Any) -> Any:
+        return np.concatenate([x, x])[: x.shape[0]]
+
+    slope = jg.compile(jg.grad(lambda x: np.sum(np.sin(twice(twice(x)))) + np.sum(x * x)))
+    for n in (203, 70, 3):
+        x = np.linspace(-1, 1, n)
+        np.testing.assert_allclose(slope(x), np.cos(x) + 2 * x, rtol=1e-14, atol=1e-14)

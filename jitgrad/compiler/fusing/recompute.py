@@ -146,13 +146,16 @@ class Recomputing:
             return self._copied_elsewhere(operand, placed, loaded, result)
         axes = tuple(None if i.axis is None else placed.axes[i.axis] for i in leaf.dims)
         if (v, axes) not in copies:
-            copies[v, axes] = self._copy(v, axes, loaded, result)
+            copies[v, axes] = self._copy(v, axes, draft, loaded, result)
         if copies[v, axes] == v:
             return operand
         return Operand((replace(leaf, source=copies[v, axes]),), operand.fill)
 
-    def _copy(self, v: int, axes: Axes, loaded: set[int], result: list[Placed]) -> int:
-        """A copy of a value over the given axes, or the value itself when it is not cheap to make."""
+    def _copy(self, v: int, axes: Axes, draft: Draft, loaded: set[int], result: list[Placed]) -> int:
+        """A copy of a value over the given axes, or the value itself when it is not cheap to make.
+
+        Its extents are those of the axes: its own may be those of nothing that is stored.
+        """
         recipe = self._recipe(v)
         inside = {node.value for node in recipe}
         leaves = {u for node in recipe for u in node.reads} - inside
@@ -162,9 +165,11 @@ class Recomputing:
         if len(further) > 1 and (recipe[-1].dtype.kind == "b" or len(further & _read_over_all_axes(recipe)) > 1):
             return v
         names: dict[int, int] = {}
+        classes = tuple([c if a is None else draft.axes[a] for c, a in zip(recipe[-1].classes, axes, strict=True)])
         for node in recipe:
-            names[node.value] = self.new_value(node)
-            result.append(Placed(replace(with_sources(node, names), value=names[node.value]), axes))
+            made = replace(with_sources(node, names), classes=classes)
+            names[node.value] = self.new_value(made)
+            result.append(Placed(replace(made, value=names[node.value]), axes))
         loaded |= leaves
         return names[v]
 
