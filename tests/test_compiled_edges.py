@@ -320,3 +320,14 @@ def test_what_is_made_again_for_a_reader_has_extents_that_are_stored() -> None:
     for n in (203, 70, 3):
         x = np.linspace(-1, 1, n)
         np.testing.assert_allclose(slope(x), np.cos(x) + 2 * x, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("shape", [(6, 7, 7), (6, 40, 40)])
+def test_what_is_read_in_place_and_transposed_is_not_made_again_for_both(shape: tuple[int, ...]) -> None:
+    def f(a: Any, w: Any) -> Any:
+        y = a / (np.abs(np.sum(a, axis=2, keepdims=True)) + 0.5)
+        return np.sum(np.sin(0.3 * w @ (y - np.swapaxes(y, 1, 2)) ** 2)) + np.sum(np.sin(y))
+
+    a, w = np.random.default_rng(0).standard_normal((2, *shape))
+    slope = jg.compile(jg.grad(f))
+    np.testing.assert_allclose(slope(a, w), slope.interpret(a, w), rtol=1e-9, atol=1e-9)

@@ -231,6 +231,11 @@ class Recomputing:
                 (leaf.source, reads_in_place(leaf, node), not _reads_all_axes(leaf, node))
                 for o in node.operands for leaf in o.leaves if isinstance(leaf.source, int)
             ]  # fmt: skip
+        if any(
+            leaf.source in recipe and not reads_in_place(leaf, node)
+            for node in recipe.values() for operand in node.operands for leaf in operand.leaves
+        ):  # fmt: skip
+            return []  # a copy is made at one place: not y - y.T
         return sorted(recipe.values(), key=lambda node: self.order[node.value])
 
 
