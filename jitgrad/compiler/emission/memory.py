@@ -13,7 +13,7 @@ from jitgrad.compiler.emission.ahead import Stream
 from jitgrad.compiler.emission.places import Distance, PlaceEmitter, Shared
 from jitgrad.compiler.emission.registers import BOOL, DT_INT64, INT32, INT64, POINTER, Register
 from jitgrad.compiler.emission.scalar_values import cast, constant, memory_type
-from jitgrad.compiler.loopir.nests import Bound, Check, Load, Loop, Store, Update, statements
+from jitgrad.compiler.loopir.nests import Bound, Check, Let, Load, Loop, Store, Update, statements
 from jitgrad.compiler.vecmath.lanes import declare
 from jitgrad.spec import DType
 
@@ -182,8 +182,9 @@ class MemoryEmitter(PlaceEmitter):
         b, roles = self.builder, {name: buffer.role for name, (_, buffer) in self.buffers.items()}
         has_ring = any(isinstance(s, Load) and roles[s.buffer] == "ring" for s in loop.body)
         store = row_store(loop, roles)
-        if store is None or (has_parts and not has_ring):
-            return []
+        made = {s.name for s in loop.body if isinstance(s, Load | Let)}
+        if store is None or (has_parts and not has_ring) or any(term.var in made for term in store.index.terms):
+            return []  # also where it is stored at positions that are read
         self.registers[loop.var] = Register(start, DT_INT64)
         place, _ = self._place(store.index)
         del self.registers[loop.var]
