@@ -44,7 +44,8 @@ _HINTS = {
     r"cannot solve": "the right side has as many rows as the matrix: transpose it, or give vectors as b[..., None]",
     r"square matri|must be square|expected square": "x.T @ x is square; np.linalg.pinv and np.linalg.svd take any "
     "matrix",
-    r"(two|2) dimensions|two-dimensional|at least 2": "x[None] makes a row of a vector, x[:, None] a column",
+    r"(two|2) dimensions|two-dimensional|at least 2(?! elements)": "x[None] makes a row of a vector, x[:, None] "
+    "a column",
     r"cannot reshape": "keep the number of elements; one extent may be left open with -1",
     r"extents? open|one unknown dimension": "give all extents but one",
     r"cannot (?:select an axis to )?squeeze": "drop such an axis by an index, x[0], or by a sum",
@@ -98,7 +99,11 @@ _HINTS = {
     r"[Pp]ercentiles": "percentiles are from 0 to 100; np.quantile takes them from 0 to 1",
     r"norm order": "orders of matrices are 'fro', 'nuc', 1, -1, 2, -2 and the infinities, of vectors all numbers",
     r"norm takes|[Ii]mproper number of dimensions to norm": "give one axis or a pair, or x.ravel()",
+    r"transforms real numbers": "np.fft.fft transforms complex numbers; np.real(x) has the real parts",
     r"Fourier transform|Invalid number of FFT": "leave n out to transform all elements",
+    r"norm must be": "leave norm out: the inverse divides by n, and nothing else does",
+    r"must be 'left' or 'right'": "'left' is in front of equal elements, 'right' behind them",
+    r"coordinates, one for each": "leave coordinates out and give dx=, if all are as far apart",
     r"unexpected keyword|positional argument": "see help(fn) for its arguments",
     r"indexing must be|for `indexing`": "give indexing='xy' or indexing='ij'",
     r"select needs|same length": "give as many of the one as of the other",

@@ -71,3 +71,17 @@ def test_searches_are_numpys(count: int, dtype: str, side: str) -> None:
         np.testing.assert_array_equal(found, np.searchsorted(table, values, side))
         assert found.dtype == np.int64
     assert "columns(" in kernels(run, table, values)
+
+
+@pytest.mark.quick
+def test_a_side_that_is_none_is_refused() -> None:
+    f = jg.compile(lambda a, v: np.searchsorted(a, v, side="middle"))
+    with pytest.raises(ValueError, match=r"'left' or 'right', got 'middle'[^$]*test_sweeps[^$]*hint: 'left' is in"):
+        f(np.arange(4.0), np.ones(3))
+
+
+@pytest.mark.quick
+def test_coordinates_of_an_integral_are_as_many_as_heights() -> None:
+    f = jg.compile(lambda y, x: np.trapezoid(y, x))
+    with pytest.raises(jg.errors.ShapeError, match=r"trapezoid needs 5 coordinates[^$]*test_sweeps[^$]*hint: leave"):
+        f(np.ones(5), np.ones(4))

@@ -116,7 +116,12 @@ searchsorted_op = define(
 
 @function("searchsorted")
 def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Tensor:
-    """Where elements of ``v`` would be inserted into the sorted vector ``a`` to keep its order."""
+    """Where elements of ``v`` would be inserted into the sorted vector ``a`` to keep its order.
+
+    ValueError unless ``side`` is 'left' or 'right'.
+    """
+    if side not in ("left", "right"):
+        raise ValueError(f"side must be 'left' or 'right', got {side!r}")
     xs, values = as_tensors(a, v)
     xs = xs if sorter is None else build("take", xs, sorter, 0)
     dtype = common_dtype(a, v)

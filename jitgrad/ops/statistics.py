@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad.errors import ShapeError
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Shaped, define
 from jitgrad.operators import call, function
@@ -194,19 +195,25 @@ def median(
 
 @function("trapezoid")
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
-    """As numpy.trapezoid: the integral of a piecewise linear function."""
+    """As numpy.trapezoid: the integral of a piecewise linear function.
+
+    ShapeError unless a vector ``x`` has as many coordinates as ``y`` has heights along the axis.
+    """
     heights = as_tensor(y)
     along = normalize_axis(axis, heights.ndim)
-    widths = dx if x is None else _widths(as_tensors(heights, x)[1], axis, heights.ndim - along - 1)
+    widths = dx if x is None else _widths(as_tensors(heights, x)[1], axis, heights, along)
     pairs = slice_axis(heights, along, 1) + slice_axis(heights, along, None, -1)
     return call("sum", widths * pairs / 2.0, along)
 
 
-def _widths(x: Tensor, axis: int, behind: int) -> Any:
-    """Distances of coordinates along an axis, ``behind`` axes before the last, from all of them or from a vector."""
+def _widths(x: Tensor, axis: int, heights: Tensor, along: int) -> Any:
+    """Distances of coordinates along an axis, which of ``heights`` is ``along``, from all of them or from a vector."""
     if x.ndim > 1:
         return call("diff", x, axis=axis)
-    return call("reshape", call("diff", x), (-1, *[1] * behind))
+    count, given = heights.shape[along], x.shape[0] if x.ndim else None
+    if None not in (count, given) and count != given:
+        raise ShapeError(f"trapezoid needs {count} coordinates, one for each height along axis {axis}, got {given}")
+    return call("reshape", call("diff", x), (-1, *[1] * (heights.ndim - along - 1)))
 
 
 # -- sums of exponentials ------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import numpy as np
 
 from jitgrad.compiler.constants import Array, constant_value, is_splat, splat, splat_number
 from jitgrad.compiler.rewriter import Rewriter, Rule
-from jitgrad.opdef import Elementwise, Interpreted, Library, Reindex, View
+from jitgrad.opdef import Elementwise, Library, Reindex, View
 from jitgrad.program import Instruction
 
 
@@ -30,7 +30,7 @@ def fold_splats(rw: Rewriter, ins: Instruction) -> Instruction | None:
             ((index_map,),) = maps((rw.specs[ins.inputs[0]],), ins.params)
             if index_map is not None and not index_map.guards:
                 return rw.constant(ins, splat(numbers[0], spec.known_shape, spec.dtype))
-        case Elementwise() | Interpreted(is_elementwise=True):
+        case Elementwise():
             scalars = [np.asarray(number, rw.dtype(v)) for number, v in zip(numbers, ins.inputs, strict=True)]
             number = _computed(ins, scalars)
             if number is not None and number.shape == () and number.dtype == spec.dtype:
