@@ -7,7 +7,7 @@ import weakref
 from array import array as words
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from jitgrad.compiler.freezing.plans import BoundOp, BoundProgram
 from jitgrad.compiler.machine.kernels import statistics
 from jitgrad.config import get_num_threads
 from jitgrad.interpreter import located, run_error
-from jitgrad.opdef import Control
+from jitgrad.opdef import Control, Fill
 from jitgrad.program import Program
 from jitgrad.records import NamedTuple
 from jitgrad.spec import TensorSpec
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 # A run of at most this many steps, none of them cut in chunks, is taken to be short: it keeps the GIL.
 _SHORT_RUN = 2
 _SAMPLE = 4096
+_CONSTANT = Fill("constant")
 
 
 class Stats(NamedTuple):
@@ -72,16 +73,23 @@ class StepRun(NamedTuple):
 
 
 class _ClusterCall:
-    """Calls a compiled cluster: arrays in, new arrays out."""
+    """Calls a compiled cluster: arrays in, new arrays out. Those of its inputs that are ``constants`` are not given."""
 
-    def __init__(self, executable: Executable, number: int, bound: BoundCluster, report: Callable[[int], None]) -> None:
+    def __init__(
+        self, executable: Executable, number: int, bound: BoundCluster, report: Callable[[int], None],
+        constants: Mapping[int, Any],
+    ) -> None:  # fmt: skip
         self._executable = weakref.ref(executable)
         self._number = number
         self._recorded_runs = 0
         self.bound = bound
         self._report = report
         self._checks = bound.checks
-        self.inputs = bound.inputs
+        self.inputs = tuple(v for v in bound.inputs if v not in constants)
+        self._constants = [
+            (place, self._fitting(constants[v], spec))
+            for place, (v, spec) in enumerate(zip(bound.inputs, bound.in_specs, strict=True)) if v in constants
+        ]  # fmt: skip
         self.outputs = bound.outputs + tuple(v for v, _, _ in bound.copied)
         self._workers = bound.workers
         self._takers = [outputs.taker(shape, dtype) for dtype, shape in bound.out_specs]
@@ -96,6 +104,8 @@ class _ClusterCall:
 
     def __call__(self, arrays: Sequence[Any]) -> list[Any]:
         made = [take() for take in self._takers]
+        if self._constants:
+            arrays = self._with_constants(arrays)
         frame = self._take_frame()
         try:
             self._run_on(frame, arrays, made)
@@ -107,6 +117,13 @@ class _ClusterCall:
                 (made[place] if place >= 0 else arrays[~place]).reshape(shape).copy() for place, shape in self._copied
             ]
         return made
+
+    def _with_constants(self, arrays: Sequence[Any]) -> list[Any]:
+        """What is given, and the constants, in their places."""
+        joined = list(arrays)
+        for place, array in self._constants:
+            joined.insert(place, array)
+        return joined
 
     def _run_on(self, frame: _Frame, arrays: Sequence[Any], made: list[Any]) -> None:
         if not self._unbox(self._arguments_address, frame.address, *arrays, *made):
@@ -143,7 +160,7 @@ class _ClusterCall:
         recording.record("native", name, start, end, StepRun(executable, self._number, stamps))
         self._recorded_runs += 1
         if not self._recorded_runs & (self._recorded_runs - 1):
-            for v, array in zip((*self.inputs, *self.outputs), (*arrays, *made), strict=False):
+            for v, array in zip((*self.bound.inputs, *self.outputs), (*arrays, *made), strict=False):
                 start = perf_counter_ns()
                 if holds_denormals(array):
                     found = StepRun(executable, self._number, value=v)
@@ -194,9 +211,11 @@ class _ClusterCall:
         copies = scalars + 2 * len(wanted)
         frame = self._new_frame(self._take_frame().arena, copies + len(wanted) - bound.nslots - 1)
         frame.arena.give_back()
+        for place, array in self._constants:
+            frame.table[place] = array.ctypes.data
         slots = {v: slot for slot, v in enumerate((*bound.inputs, *bound.outputs))}
         places = tuple(slots.setdefault(v, first + 2 * k) for k, (v, _) in enumerate(inputs))
-        specs = dict(inputs) | dict(zip(bound.outputs, bound.out_specs, strict=True))
+        specs = dict(zip(bound.inputs + bound.outputs, bound.in_specs + bound.out_specs, strict=True)) | dict(inputs)
         for v, place, shape in bound.copied:
             root = bound.outputs[place] if place >= 0 else bound.inputs[~place]
             slots[v], specs[v] = slots[root], (specs[root][0], shape)
@@ -211,7 +230,8 @@ class _ClusterCall:
         return Run(
             frame.table, places, tuple(first + 2 * k + 1 for k in range(len(places))), tuple(made), bound.steps,
             self._workers, bool(self._release), runtime().enter_address, frame.arena.busy_address,
-            frame.word(bound.nslots), self._report if self._checks else None, self._step_run, (frame, bound),
+            frame.word(bound.nslots), self._report if self._checks else None, self._step_run,
+            (frame, bound, self._constants),
         )  # fmt: skip
 
     def _fitting(self, array: Any, spec: Any) -> npt.NDArray[Any]:
@@ -283,7 +303,8 @@ class Executable:
         self._specs = specs
         self._source = source
         self.stats = stats
-        self._steps = [self._step(number, step) for number, step in enumerate(bound.steps)]
+        self._constants = {step.outputs[0]: step.params["value"] for step in bound.steps if _is_constant(step)}
+        self._steps = [self._step(number, step) for number, step in enumerate(bound.steps) if not _is_constant(step)]
         known: _Step | None = None if like is None else like._whole
         self._whole: _Step | None = self._as_one_call() if known is None else (*known[:2], self._steps[0][2])
 
@@ -319,6 +340,8 @@ class Executable:
         values: list[Any] = [None] * self.bound.nvalues
         for v, array in zip(self.inputs, arrays, strict=True):
             values[v] = array
+        for v, array in self._constants.items():
+            values[v] = array
         for (inputs, outs, call), dead in zip(self._steps, self._dead, strict=True):
             results = call([values[v] for v in inputs])
             for v, result in zip(outs, results, strict=True):
@@ -353,7 +376,7 @@ class Executable:
 
     def _step(self, number: int, step: BoundCluster | BoundOp) -> _Step:
         if isinstance(step, BoundCluster):
-            call = _ClusterCall(self, number, step, _Report(self._source))
+            call = _ClusterCall(self, number, step, _Report(self._source), self._constants)
             return call.inputs, call.outputs, call
         here = weakref.ref(self)
 
@@ -396,6 +419,11 @@ class Executable:
         """Whether each output is made by a cluster, which gives it memory of its own."""
         made = {v for inputs, outs, call in self._steps if isinstance(call, _ClusterCall) for v in outs}
         return [v in made for v in self.bound.outputs]
+
+
+def _is_constant(step: BoundCluster | BoundOp) -> TypeGuard[BoundOp]:
+    """Whether a step gives the same array in every run: none is made of it."""
+    return isinstance(step, BoundOp) and step.op.kind == _CONSTANT
 
 
 def make_executable(program: Program) -> Executable:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+import jitgrad as jg
 from jitgrad import pytree
 from tests.watched_calls import Watched, X, no_trace_is_left_open, same, total
 
@@ -97,6 +98,7 @@ def test_dtypes_and_shapes(dtype: str, shape: tuple[int, ...]) -> None:
     same(f.taken(x), f.f.interpret(x))
 
 
+C = np.array([[1.0, 3.0, 0.5, 2.5], [2.0, 1.0, 4.0, 0.25], [1.0, 1.5, 2.0, 3.5], [0.0, 1.0, 5.0, 2.0]])
 RESULTS: list[Callable[[Any], Any]] = [
     lambda x: x * 2,
     lambda x: x.sum(),
@@ -113,6 +115,9 @@ RESULTS: list[Callable[[Any], Any]] = [
     lambda x: (x.reshape(2, 2), x.sum() > 3, x.astype(np.complex128).sum()),
     lambda x: np.zeros((8192, 4)) + x,
     lambda x: {f"k{n}": x + n for n in range(50)},
+    lambda x: x * C[0] + C[1] @ x,
+    lambda x: (x[[2, 0]] * C[0, :2], C[:, ::2] * x[::2], np.tril(x + C)),
+    lambda x: (x + C, C[:1] + 0 * x[0], np.where(C > 2, x, 0)),
 ]
 
 
@@ -128,6 +133,31 @@ def test_results(fn: Callable[[Any], Any]) -> None:
         assert array.flags.c_contiguous
         assert not np.shares_memory(array, X)
         assert not any(np.shares_memory(array, other) for other in arrays[:k])
+
+
+def test_constants_are_given_to_no_call_and_no_caller() -> None:
+    """Machine code takes a function with arrays of its own; what is changed in results, or outside, changes no call."""
+    table = C.copy()
+    f = Watched(lambda x: (x * table, np.sort(x) + table[0]))
+    first = f(X)
+    table[:] = 0
+    f(X)[0][:] = 0
+    same(f(X), first)
+    g = Watched(lambda x: (x + C[1], C.reshape(2, 8), C))
+    for made in (g(X), g.taken(X)):
+        same(made, (X + C[1], C.reshape(2, 8), C))
+        assert not any(np.shares_memory(array, C) for array in made)
+        made[2][:] = made[1][:] = 7
+
+
+def test_constants_are_no_steps_of_a_run() -> None:
+    f = Watched(lambda x: np.sum(x * C[0]) + np.max(C @ x))
+    f.taken(X)
+    with jg.profile() as prof:
+        f(X)
+        f(X)
+    assert [event.name for event in prof.events if event.kind == "numpy"] == []
+    assert len([event for event in prof.events if event.kind == "native"]) == 2
 
 
 class Subclass(np.ndarray[Any, Any]):
