@@ -156,6 +156,11 @@ RULES = [
     row("short_sum", lambda b, x, y: b.op("add_n", x), []),
     row("short_sum", lambda b, x, y: b.op("add_n", x, y), ["add"]),
     row("zeros_of_sum", lambda b, x, y: b.op("add_n", x, full(b, 0.0, x), y, full(b, 0.0, x)), ["constant", "add_n"]),
+    row(
+        "sum_of_sums_with_zero",
+        lambda b, x, y: b.op("add_n", b.op("add", x, full(b, 0.0, x)), y, b.op("add", full(b, 0.0, x), y)),
+        ["constant", "add_n"],
+    ),
     row("long_sum", lambda b, x, y: b.op("add_n", *[x, y] * 40), ["add_n"] * 3),
     row("same_dtype", lambda b, x, y: b.op("astype", x, dtype=F64), []),
     row(

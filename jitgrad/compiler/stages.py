@@ -47,6 +47,7 @@ from jitgrad.compiler.lowering.lower import (
 )
 from jitgrad.compiler.lowering.time_loops import fuse_scan
 from jitgrad.compiler.machine.compilation import begin_functions, begin_kernel, load_kernels
+from jitgrad.compiler.outer_products import outer_products_by_element
 from jitgrad.compiler.products.own_products import begin_products
 from jitgrad.compiler.products.product_code import begin_modules
 from jitgrad.compiler.products.sequences import sequence_modules
@@ -163,7 +164,7 @@ def _simplified(source: Program) -> tuple[Program, bool, bool]:
     """The program, whether elements of constants were read, and whether a rule has made a number of an extent."""
     with recording.span("simplify", source.name):
         program, fired, looked = simplify_and_watch(source)
-        for written_anew in (complex_as_pairs, long_axes_last):
+        for written_anew in (complex_as_pairs, long_axes_last, outer_products_by_element):
             other = written_anew(program)
             if other is not program:
                 program, again, looked_again = simplify_and_watch(other)

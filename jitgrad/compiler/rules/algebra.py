@@ -123,6 +123,17 @@ def zeros_of_sum(rw: Rewriter, ins: Instruction) -> Instruction | None:
     return rw.replace(ins, "add_n", *kept)
 
 
+def sum_of_sums_with_zero(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """add_n(x + 0, y + 0) = add_n(x, y, 0): a sum with one 0.0 is never -0.0, and no addend of it need be"""
+    addends: list[int] = []
+    for v in ins.inputs:
+        inner = rw.producer(v, "add")
+        parts = inner.inputs if inner is not None else ()
+        is_kept = not any(_is_zero(rw.numbers.get(part), sign=1) for part in parts)
+        addends += (v,) if is_kept else parts
+    return rw.replace(ins, "add_n", *addends) if len(addends) > len(ins.inputs) else None
+
+
 def log_of_one_and_exponential(rw: Rewriter, ins: Instruction) -> Instruction | None:
     """log(exp(0) + exp(x)) = softplus(x), which shares its exponential with the sigmoid of its gradient"""
     x, y = ins.inputs
