@@ -420,8 +420,8 @@ class _Freezer:
         itemsize = self.program.specs[item.value].dtype.itemsize
         if matrix is not None:
             scratch = ((number, _SCRATCH), aligned(matrix.worker_bytes), True)
-            parts = ((number, _PARTS), matrix.parts * self._nbytes(item.value), False)
-            return [scratch, parts] if matrix.parts > 1 else [scratch]
+            beside = matrix.shared_bytes or (matrix.parts * self._nbytes(item.value) if matrix.parts > 1 else 0)
+            return [scratch, ((number, _PARTS), beside, False)] if beside else [scratch]
         return [((number, _PARTS), vector.parts * itemsize, False)] if vector is not None and vector.parts else []
 
     def _product(self, number: int, item: Product) -> Frozen:

@@ -196,7 +196,8 @@ def _own_product(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
 
     _, number, dtype, sizes, cut, scratch, part, *operands = task
     made = product_steps(np.dtype(dtype), sizes, cut, _operands(operands, slots), slots[scratch], slots[part])
-    return [(name, *step[1:]) for name, step in zip((f"tiles_{number}", f"sum_{number}"), made, strict=False)]
+    names = ("pack", "tiles") if cut[7] == "shared" else ("tiles", "sum")
+    return [(f"{name}_{number}", *step[1:]) for name, step in zip(names, made, strict=False)]
 
 
 def _convolution(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:

@@ -68,6 +68,14 @@ def divides_slowly() -> bool:
 
 
 @functools.cache
+def multiplies_halves() -> bool:
+    """Whether a register of 64 bytes is multiplied as two of 32: one multiply-add begins in a cycle, beside four other
+    instructions.
+    """
+    return has_avx512() and " znver4 " in native.target_description()
+
+
+@functools.cache
 def emitter_version() -> str:
     """A hash of the emitter's own source."""
     digest = hashlib.sha256()

@@ -25,6 +25,14 @@ float64; n, B T and A T as below:
     as fast or faster by BLAS: 64 x 64 x 64 (128, ours 128), 1024 x 10 x 1024 (100, ours 65), 2048 x 40 x 2048 (197,
     ours 163)
 
+Where registers of 64 bytes are multiplied in halves, those of 192 rows and 32 million multiplications share packed B
+(gemm_shared.py). Two Zen 4 cores with a peak of 236 GFLOP/s, which others use as well, GFLOP/s as a step of the MLP's,
+each thread packing for itself and sharing, medians in turns, float32:
+
+    1024 x 1024 x 784                  188 and 206          784 x 1024 x 1024, A T             174 and 206
+    1024 x 1024 x 1024, B T            188 and 206          256 x 512 x 784                    188 and 195
+    1024 x 1024 x 1024, A T            171 and 202          784 x 512 x 256, A T               204 and 208
+
 On 16 registers of 32 bytes, in float32 and float64, all but small products and those of a thousand of each, and
 batches. Two Zen 3 cores, GFLOP/s beside OpenBLAS in our tiles, in turns, float32 and float64:
 
@@ -52,6 +60,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.compiler.products.gemm_code import WIDTH, scratch_bytes
+from jitgrad.compiler.products.gemm_shared import MOST_ROWS, cell_bytes, part_depth, shared_bytes
 from jitgrad.compiler.products.gemm_tiles import TALL, narrow
 from jitgrad.compiler.products.registers import Numbers, kinds
 from jitgrad.compiler.products.short_steps import MOST_SHORT, SUMS
@@ -74,6 +83,9 @@ _LEAST_PLACES = 128
 _LEAST_ROWS, _LEAST_COLUMNS = 48, 64
 _LARGE_CELL = 1 << 27
 _CELLS_OF_A_PROCESSOR = 2
+_LEAST_SHARING = 192  # rows
+_LEAST_SHARED = 32_000_000  # multiplications
+_LEAST_HIGH = 36
 _COSTS = (8, 11)  # of packing an element, and of turning it
 
 
@@ -101,7 +113,8 @@ _PAGE = 4096
 class GemmPlan(NamedTuple):
     """Tiles of C, parts of the sum and the places in each, the number of tiles of parts of all products of the batch,
     the bytes that each worker needs, and how many products there are. Or, in the form ``across`` or ``down``, a product
-    of few rows with a long matrix, in ``cells`` chunks of its rows.
+    of few rows with a long matrix, in ``cells`` chunks of its rows. Or, in the form ``shared``, rows of C, the columns
+    of B that are packed at a time, the places of a part of the sum, and the bytes of packed B.
     """
 
     rows: int
@@ -112,6 +125,7 @@ class GemmPlan(NamedTuple):
     worker_bytes: int
     batch: int = 1
     form: str = "tiles"
+    shared_bytes: int = 0
 
 
 def plan_product(
@@ -125,6 +139,8 @@ def plan_product(
     if batch == 1 and (form := _short_form(dtype, sizes, transposed)) is not None:
         return _short_plan(sizes, form, dtype.itemsize)
     if _is_wide(dtype, sizes, batch, transposed):
+        if kind.shares and batch == 1 and m >= _LEAST_SHARING and m * n * k >= _LEAST_SHARED:
+            return _shared_plan(kind, sizes)
         pieces = min(_MOST_CELLS, max(_CELLS_OF_A_PROCESSOR * (os.cpu_count() or 1), m * n * k // _LARGE_CELL))
         rows, columns = _tile(m, n, -(-pieces // batch), transposed, kind)
         cells = batch * -(-m // rows) * -(-n // columns)
@@ -137,6 +153,18 @@ def plan_product(
     rows, columns = _tile(m, n, -(-min(_MOST_CELLS, most) // parts), transposed, kind)
     cells = -(-m // rows) * -(-n // columns) * parts
     return GemmPlan(rows, columns, parts, depth, cells, scratch_bytes(kind, columns, transposed[0]))
+
+
+def _shared_plan(kind: Numbers, sizes: tuple[int, int, int]) -> GemmPlan:
+    """Cells of equal rows, so that every processor has as many of them."""
+    m, n, k = sizes
+    processors = os.cpu_count() or 1
+    cuts = [(-(-m // (rows * processors)) * rows, rows) for rows in range(_LEAST_HIGH, MOST_ROWS + 1, TALL)]
+    rows = min(cuts)[1]
+    cells, worker_bytes, all_of_b = -(-m // rows), cell_bytes(kind, rows), shared_bytes(kind, n, k)
+    return GemmPlan(
+        rows, WIDTH, 1, part_depth(kind, k), cells, worker_bytes, form="shared", shared_bytes=all_of_b
+    )
 
 
 def _short_form(dtype: np.dtype[Any], sizes: tuple[int, int, int], transposed: tuple[bool, bool]) -> str | None:

@@ -45,15 +45,16 @@ def scratch_bytes(kind: Numbers, columns: int, is_turned: bool) -> int:
 def multiply_ir(kind: Numbers) -> str:
     """The function `multiply_<type>` and what it calls, but for the tiles."""
     kernels = [f"declare void @{name}(ptr, ptr, i64, ptr, i64, i1) #0" for name in tile_names(kind.suffix)]
-    loops = (_row_of_tiles(kind), _multiply(kind))
+    loops = (row_of_tiles_ir(kind), _multiply(kind))
     return "\n".join((declarations_ir(kind), *kernels, packing_ir(kind), *loops))
 
 
 # -- the loops ---------------------------------------------------------------------------------------------------------
 
 
-def _row_of_tiles(kind: Numbers) -> str:
-    """A packed panel of A times all packed panels of B. A tile that C does not have all of is made beside it.
+def row_of_tiles_ir(kind: Numbers) -> str:
+    """The function `tiles_<type>`: a packed panel of A times all packed panels of B. A tile that C does not have all of
+    is made beside it.
 
     With each tile, its share of `asked` rows of the next panel of A is asked for.
     """

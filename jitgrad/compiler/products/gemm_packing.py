@@ -15,8 +15,17 @@ _TOGETHER = 4  # registers of a row of A
 
 def packing_ir(kind: Numbers) -> str:
     """The functions `copy_<type>`, `turn_<type>`, and `pack_a_<type>`, `pack_b_<type>`, both `.._turned_..`, too."""
-    parts = (_copy_tile, turn_ir, _pack_a, _pack_a_turned, _pack_b, _pack_b_turned)
-    return "\n".join(part(kind) for part in parts)
+    return "\n".join((packing_a_ir(kind), _pack_b(kind), _pack_b_turned(kind)))
+
+
+def packing_a_ir(kind: Numbers) -> str:
+    """All but those of B."""
+    return "\n".join(part(kind) for part in (_copy_tile, turn_ir, _pack_a, _pack_a_turned))
+
+
+def packing_b_ir(kind: Numbers) -> str:
+    """Those of B."""
+    return "\n".join(part(kind) for part in (turn_ir, _pack_b, _pack_b_turned))
 
 
 def _copy_tile(kind: Numbers) -> str:

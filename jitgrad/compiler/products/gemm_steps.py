@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from jitgrad.compiler.products.blas import BlasStep, Operand, product_block
 from jitgrad.compiler.products.gemv_steps import sum_modules, sum_step
-from jitgrad.compiler.products.product_code import SUFFIXES, Module, code_modules, product_address, tile_names
+from jitgrad.compiler.products.product_code import (
+    PACK_STUBS,
+    SHARED_STUBS,
+    SUFFIXES,
+    Module,
+    code_modules,
+    product_address,
+    tile_names,
+)
 from jitgrad.compiler.products.short_steps import short_steps
 from jitgrad.compiler.symbols import least
 from jitgrad.spec import dtype_name
@@ -19,7 +28,7 @@ STUBS = {"float32": "jitgrad_multiply_f32", "float64": "jitgrad_multiply_f64"}
 def product_steps(
     dtype: np.dtype[Any],
     sizes: tuple[int, int, int],
-    cut: tuple[int, int, int, int, int, int, int, str],
+    cut: tuple[int, int, int, int, int, int, int, str, int],
     operands: tuple[Operand, Operand, Operand],
     scratch: int,
     part: int,
@@ -27,30 +36,61 @@ def product_steps(
     """The steps of a product C = op(A) op(B) of sizes (m, n, k), or a batch of them, cut as a `GemmPlan`
     says. ValueError for a C with gaps between its rows.
 
-    ``scratch`` is the slot of the workers' memory; ``part`` that of the parts of a sum, one after another, else of C.
+    ``scratch`` is the slot of the workers' memory; ``part`` that of the parts of a sum, one after another, or of packed
+    B, else of C.
     """
     m, n, k = sizes
     if operands[2].row_stride != n:
         distance = operands[2].row_stride
         raise ValueError(f"the result of our own products has no gaps: rows of {n} elements, stored {distance} apart")
-    rows, columns, parts, depth, cells, worker_bytes, batch, form = cut
+    rows, columns, parts, depth, cells, worker_bytes, batch, form, _ = cut
+    if form == "shared":
+        return _shared_steps(dtype, sizes, cut, operands, scratch, part)
     if form != "tiles":
         return short_steps(dtype, sizes, form, cells, operands, part)
     a, b, c = operands
     block = product_block(
         (0, 0, m, n, k, rows, columns, 0), (a, b, Operand(part, n, (m * n,))), (batch,), (scratch, worker_bytes, depth)
     )
-    stub = STUBS[dtype_name(dtype)]
-    address = product_address(stub, _text, tile_names(SUFFIXES[dtype_name(dtype)]), _tiles_text)
-    steps = [BlasStep(stub, address, block, cells, least(cells, 64))]
+    steps = [_tiles_step(dtype, STUBS, block, cells)]
     if parts > 1:
         steps.append(sum_step(dtype, part, c.slot, m * n, parts))
     return steps
 
 
+def _shared_steps(
+    dtype: np.dtype[Any],
+    sizes: tuple[int, int, int],
+    cut: tuple[int, int, int, int, int, int, int, str, int],
+    operands: tuple[Operand, Operand, Operand],
+    scratch: int,
+    part: int,
+) -> list[BlasStep]:
+    """One step packs B, the next makes rows of C."""
+    (m, n, k), (a, b, c) = sizes, operands
+    rows, columns, _, depth, cells, worker_bytes, *_ = cut
+    name, packed = dtype_name(dtype), Operand(part, n)
+    pack = product_block((0, 0, k, n, 0, depth, columns, 0), (b, b, packed), ())
+    block = product_block((0, 0, m, n, k, rows, n, 0), (a, packed, c), (), (scratch, worker_bytes, depth))
+    stub, pieces = PACK_STUBS[name], -(-k // depth) * -(-n // columns)
+    packing = BlasStep(stub, product_address(stub, _text), pack, pieces, least(pieces, 64))
+    return [packing, _tiles_step(dtype, SHARED_STUBS, block, cells)]
+
+
+def _tiles_step(dtype: np.dtype[Any], stubs: Mapping[str, str], block: tuple[int, ...], cells: int) -> BlasStep:
+    stub, tiles = stubs[dtype_name(dtype)], tile_names(SUFFIXES[dtype_name(dtype)])
+    return BlasStep(stub, product_address(stub, _text, tiles, _tiles_text), block, cells, least(cells, 64))
+
+
 def product_modules(dtype: np.dtype[Any], has_parts: bool) -> dict[str, Module]:
-    """The modules that `product_steps` refers to."""
+    """The modules that `product_steps` refers to, where B is not shared."""
     return code_modules(STUBS[dtype_name(dtype)], _text, _tiles_text) | (sum_modules(dtype) if has_parts else {})
+
+
+def shared_modules(dtype: np.dtype[Any]) -> dict[str, Module]:
+    """The same where it is."""
+    name = dtype_name(dtype)
+    return code_modules(PACK_STUBS[name], _text) | code_modules(SHARED_STUBS[name], _text, _tiles_text)
 
 
 def _text(stub: str) -> str:

@@ -17,6 +17,8 @@ Module = tuple[Callable[[], str], bool]
 MATMUL_STUBS = {"float32": "jitgrad_matmul_f32", "float64": "jitgrad_matmul_f64"}
 GUARD_STUBS = ("jitgrad_blas_enter", "jitgrad_blas_leave")
 RESET_STUB = "jitgrad_blas_reset"
+PACK_STUBS = {"float32": "jitgrad_pack_f32", "float64": "jitgrad_pack_f64"}
+SHARED_STUBS = {"float32": "jitgrad_shared_f32", "float64": "jitgrad_shared_f64"}
 SUFFIXES = {"float32": "f32", "float64": "f64"}
 
 _addresses: dict[str, int] = {}

@@ -11,7 +11,7 @@ from jitgrad.records import NamedTuple
 
 class Numbers(NamedTuple):
     """A number type of LLVM on a kind of machine: its name, its suffix in intrinsics, its bytes, how many fill a
-    register, how much of a sum is done at a time, and how many registers there are.
+    register, how much of a sum is done at a time, how many registers there are, and whether threads share packed B.
     """
 
     type: str
@@ -20,6 +20,7 @@ class Numbers(NamedTuple):
     lanes: int
     depth: int
     registers: int
+    shares: bool = False
 
     @property
     def bytes(self) -> int:
@@ -65,14 +66,22 @@ _KINDS = {
     32: {"float32": Numbers("float", "f32", 4, 8, 320, 16), "float64": Numbers("double", "f64", 8, 4, 192, 16)},
 }
 
+_HALVES = {
+    "float32": Numbers("float", "f32", 4, 16, 256, 32, shares=True),
+    "float64": Numbers("double", "f64", 8, 8, 192, 32, shares=True),
+}
+"""Where registers of 64 bytes are multiplied in halves."""
+
 
 def kinds() -> Mapping[str, Numbers]:
     """The number types by the names of their dtypes; none where registers are shorter, or a product is not added with
     one rounding.
     """
-    from jitgrad.compiler.machine.compilation import has_fma, vector_bytes
+    from jitgrad.compiler.machine.compilation import has_fma, multiplies_halves, vector_bytes
 
-    return _KINDS.get(vector_bytes(), {}) if has_fma() else {}
+    if not has_fma():
+        return {}
+    return _HALVES if vector_bytes() == 64 and multiplies_halves() else _KINDS.get(vector_bytes(), {})
 
 
 def declarations_ir(kind: Numbers) -> str:
