@@ -83,7 +83,7 @@ def verify_kernel(kernel: Kernel) -> Kernel:
 
 def _verify_names(body: Sequence[Statement], known: set[str], kernel: Kernel) -> None:
     for statement in body:
-        missing = [name for name in _names(statement) if name not in known]
+        missing = [name for name in names_read(statement) if name not in known]
         if missing:
             raise CompileError(
                 layout(f"kernel: nothing has made {', '.join(missing)} where it is read", kernel=kernel.text)
@@ -99,7 +99,7 @@ def _verify_names(body: Sequence[Statement], known: set[str], kernel: Kernel) ->
                 known.update((name, f"{name}_at") if combine.startswith("arg") else (name,))
 
 
-def _names(statement: Statement) -> Iterator[str]:
+def names_read(statement: Statement) -> Iterator[str]:
     """The names that a statement reads, buffers among them; of a loop, its limits."""
     match statement:
         case Load(_, _, buffer, index, bounds):

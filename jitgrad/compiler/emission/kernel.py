@@ -386,8 +386,9 @@ class _KernelEmitter(ArgumentEmitter):
         if self.is_elementwise:
             self._ask_for_lines(loop)
         self.divisors = shared_divisors(loop)
+        self._enter_strides(loop)
         self._body(loop.body)
-        self.divisors = frozenset()
+        self.divisors, self.apart, self.spread = frozenset(), {}, {}
         self._store_late()
         self.vector = None
         self.registers = outside

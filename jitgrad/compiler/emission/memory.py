@@ -10,9 +10,11 @@ import numpy as np
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.ahead import Stream
-from jitgrad.compiler.emission.places import Distance, PlaceEmitter, Shared
+from jitgrad.compiler.emission.places import Distance, Shared
 from jitgrad.compiler.emission.registers import BOOL, DT_INT64, INT32, INT64, POINTER, Register
 from jitgrad.compiler.emission.scalar_values import cast, constant, memory_type
+from jitgrad.compiler.emission.shuffles import joined
+from jitgrad.compiler.emission.strided import StridedEmitter
 from jitgrad.compiler.loopir.nests import Bound, Check, Let, Load, Loop, Store, Update, statements
 from jitgrad.compiler.vecmath.lanes import declare
 from jitgrad.spec import DType
@@ -22,6 +24,8 @@ AHEAD, SHORT_ROW = 16 << 10, 64 << 10  # bytes
 LONG_ROW, LEAST_ROW = 4 << 10, 1 << 10  # bytes
 LINES_AHEAD = 2 << 10  # bytes
 FEW_STORES = 4
+_WHOLE_REGISTERS = (0, 1, -1, 2, 3, 4)
+"""Distances of lanes that are all read out of whole registers, whatever the mask."""
 
 
 def row_store(loop: Loop, roles: Mapping[str, str]) -> Store | None:
@@ -32,7 +36,7 @@ def row_store(loop: Loop, roles: Mapping[str, str]) -> Store | None:
     return stores[0] if len(stores) == 1 and not any(isinstance(s, Update) for s in loop.body) else None
 
 
-class MemoryEmitter(PlaceEmitter):
+class MemoryEmitter(StridedEmitter):
     """Emits loads, stores and checks, for scalars and for vectors of lanes with any distance between them."""
 
     def _load(self, load: Load) -> Register:
@@ -44,8 +48,12 @@ class MemoryEmitter(PlaceEmitter):
         assert self.vector is not None
         if inside is not None and not inside.lanes:
             return self._load_where(load, inside)
+        if self._is_apart(load):
+            return Register(self._from_memory(self._load_places(load), load.dtype, self.lanes), load.dtype, self.lanes)
         mask = self._mask(inside)
         fill = constant(load.fill.value if load.fill else 0, load.dtype, self.lanes)
+        if isinstance(distance, int) and distance not in _WHOLE_REGISTERS:
+            place, distance = b.add(self._splat(place, self.lanes), self._steps(distance)), None
         if distance == 0 and not isinstance(place.type, ir.VectorType):
             place = self._splat(place, self.lanes)
         is_known = mask is None or (inside is None and self.vector.first is not None)
@@ -268,7 +276,12 @@ class MemoryEmitter(PlaceEmitter):
         register = self._argument(store.value, self.lanes)
         value = cast(b, register.value, register.dtype, store.dtype, self.lanes)
         raw = self._to_memory(value, store.dtype, self.lanes)
+        if self._is_spread(store):
+            self._store_places(store, self._registers_of(store, raw))
+            return
         mask = self._mask(inside)
+        if isinstance(distance, int) and distance not in (1, -1):
+            place = b.add(self._splat(place, self.lanes), self._steps(distance))
         if distance == -1:
             place = b.sub(place, ir.Constant(INT64, self.lanes - 1))
             raw, mask = self._reversed(raw), None if mask is None else self._reversed(mask)
@@ -282,6 +295,28 @@ class MemoryEmitter(PlaceEmitter):
             self._store_first(raw, address, store, self.vector.first, mask)
         else:
             self._masked("store", raw.type, [raw, address, _int32(align), mask])
+
+    def _store_places(self, store: Store, registers: Sequence[ir.Value]) -> None:
+        """Store registers one behind the other, from the first place of a stride on."""
+        if not registers:
+            return
+        assert self.vector is not None
+        b, lanes, align = self.builder, self.register_lanes, store.dtype.itemsize
+        group = self.spread[store.buffer, store.index]
+        place = self._place(group.first)[0]
+        numbers = range(0, len(registers) * lanes, lanes)
+        if self.vector.mask is None or self.vector.first is None:
+            together = max(1, CACHE_LINE // (lanes * align))
+            together = together if len(registers) % together == 0 else 1
+            for k in range(0, len(registers), together):
+                address = self._address(store.buffer, b.add(place, ir.Constant(INT64, numbers[k])))
+                self._store_lanes(joined(b, registers[k : k + together]), address, store)
+            return
+        end = self._splat(b.mul(self.vector.first, _int32(group.stride)), lanes)
+        for first, raw in zip(numbers, registers, strict=True):
+            elements = ir.Constant(ir.VectorType(INT32, lanes), list(range(first, first + lanes)))
+            address = self._address(store.buffer, b.add(place, ir.Constant(INT64, first)))
+            self._masked("store", raw.type, [raw, address, _int32(align), b.icmp_signed("<", elements, end)])
 
     def _avoids_masks(self, store: Store) -> bool:
         """Whether the first lanes of a register are stored without a mask."""

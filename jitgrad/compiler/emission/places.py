@@ -29,6 +29,7 @@ class PlaceEmitter(RegisterEmitter):
         """The place of lane 0 and the distance of lanes, or a vector of places."""
         b = self.builder
         scalar = self.registers[index.offset].value if index.offset else ir.Constant(INT64, 0)
+        scalar = b.add(scalar, ir.Constant(INT64, index.place)) if index.place else scalar
         vector: ir.Value | None = None
         distance: Distance = 0
         for term in index.terms:

@@ -11,7 +11,8 @@ from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.ahead import Asking
 from jitgrad.compiler.emission.scalar_emit import emit_op
 from jitgrad.compiler.emission.scalar_values import constant, element_type
-from jitgrad.compiler.loopir.nests import Accumulator, Argument, Buffer, Kernel, Let, Literal, Loop, Store
+from jitgrad.compiler.emission.strides import Places
+from jitgrad.compiler.loopir.nests import Accumulator, Argument, Buffer, Index, Kernel, Let, Literal, Loop, Store
 from jitgrad.records import dataclass
 from jitgrad.spec import DType
 
@@ -71,6 +72,10 @@ class RegisterEmitter:
         self.streaming: ir.Value = ir.Constant(INT64, -1)  # 0 where stores go past the caches
         self.may_stream = False
         self.late: list[tuple[ir.Value, ir.Value, Store]] = []  # values and addresses that a body stores at its end
+        self.apart: dict[str, Places] = {}  # loads of a body of lanes at places of strides, by their names
+        self.spread: dict[tuple[str, Index], Places] = {}  # stores in all places of strides
+        self.loaded_apart: dict[Places, dict[int, ir.Value]] = {}
+        self.stored_apart: dict[Places, dict[int, ir.Value]] = {}
         self.divisors: frozenset[Argument] = frozenset()  # by which a body of lanes divides more than once
         self.is_elementwise = False  # inside whole vectors of a parallel loop of vectors
         self.inputs = frozenset(b.name for b in kernel.buffers if b.role == "in")

@@ -236,7 +236,8 @@ def _(s: Check, names: Names) -> Statement:
 
 def _index(index: Index, names: Names) -> Index:
     terms = tuple(replace(t, var=names.get(t.var, t.var)) for t in index.terms)
-    return Index(terms, None if index.offset is None else names.get(index.offset, index.offset))
+    offset = None if index.offset is None else names.get(index.offset, index.offset)
+    return replace(index, terms=terms, offset=offset)
 
 
 def _bounds(bounds: tuple[Bound, ...], names: Names) -> tuple[Bound, ...]:

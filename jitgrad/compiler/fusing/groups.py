@@ -4,6 +4,7 @@ refused.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 from jitgrad.compiler.fusing.nodes import SCATTER, SWEEP, Convolution, Nested, Node, Product
@@ -124,3 +125,10 @@ class Plan:
     chunked: Mapping[int, int]
     refusals: tuple[Refusal, ...]
     aliases: Mapping[int, int]
+
+    @functools.cached_property
+    def extents(self) -> Mapping[int, int]:
+        """The extents of classes, which may be symbols."""
+        return {
+            c: n for v, classes in self.classes.items() for c, n in zip(classes, self.specs[v].known_shape, strict=True)
+        }  # fmt: skip

@@ -13,7 +13,7 @@
                                                                          of a vector's lanes, those that the chunk keeps
                 | "if not" bound* BUFFER "[0] =" INT                     a position out of bounds is reported
                 | ROUTINE "(" BUFFER* argument* ")"                      a piece of work on whole tiles, see routines
-    index     ::= place ["*" stride] ("+" ...)* ["+" OFFSET]
+    index     ::= place ["*" stride] ("+" ...)* ["+" OFFSET] ["+" NUMBER]
     place     ::= VAR | NAME | VAR "//" NUMBER | "(" VAR "+" OFFSET ")" "//" NUMBER
     argument  ::= NAME | VAR | INT | CONSTANT | literal
 
@@ -76,8 +76,8 @@ Argument = str | Literal
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """``(var + shift) // divisor * stride``; what is divided is not negative. The stride is one of `LITERAL_STRIDES` or
-    the name of an int, as the shift is.
+    """``(var + shift) // divisor * stride``; what is divided is not negative. The stride is a small number (of an outer
+    loop one of `LITERAL_STRIDES`) or the name of an int, as the shift is.
     """
 
     var: str
@@ -93,13 +93,15 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The sum of terms and an offset (the name of an int): a place in a flat buffer."""
+    """The sum of terms, an offset (the name of an int) and a number: a place in a flat buffer."""
 
     terms: tuple[Term, ...]
     offset: str | None = None
+    place: int = 0
 
     def __str__(self) -> str:
         parts = [str(term) for term in self.terms] + ([self.offset] if self.offset else [])
+        parts += [str(self.place)] if self.place else []
         return " + ".join(parts) or "0"
 
 

@@ -20,6 +20,7 @@ from jitgrad.compiler.lowering.passes import optimise_loops
 from jitgrad.compiler.lowering.rings import RollingLowering
 from jitgrad.compiler.lowering.routine_calls import RoutineLowering
 from jitgrad.compiler.lowering.scatter import ScatterLowering
+from jitgrad.compiler.lowering.strides import write_strides
 from jitgrad.compiler.lowering.sweeps import SweepLowering
 from jitgrad.program import Instruction
 from jitgrad.records import NamedTuple, dataclass
@@ -201,12 +202,13 @@ def lower_group(group: Group, plan: Plan) -> Lowered:
     body = lowering.body()
     signature = lowering.signature
     whole = signature.kernel(body)
-    kernel = optimise_loops(whole)
+    quantities = dict(zip(whole.ints, signature.quantities, strict=True))
+    kernel = write_strides(optimise_loops(whole), quantities, plan.extents)
     extent = Quantity() if group.is_serial else lowering.parallel_extent
     behind = {b.name: v for b, v in zip(whole.buffers, signature.values, strict=True)}
     values = tuple(behind[b.name] for b in kernel.buffers)
     cleared = tuple(c for c in plan.classes[group.nodes[0].node.value] if c != ONE) if group.is_scatter else None
     return Lowered(
-        kernel, values, signature.quantities, signature.constants, extent, group.is_serial, group, signature.moves,
-        cleared,
+        kernel, values, tuple(quantities[name] for name in kernel.ints), signature.constants, extent, group.is_serial,
+        group, signature.moves, cleared,
     )  # fmt: skip
