@@ -93,6 +93,7 @@ LAZY = {
     ("operators", "control.deferred"),
     ("gradient_rules", "control.deferred"),
     ("ops.rows", "compiler.rows"),
+    ("lapack", "compiler.cholesky"),
     ("executable", "control.ops"),
     ("compiler.explain", "profiler.drawing"),
     ("compiler.explain", "profiler.planned_picture"),

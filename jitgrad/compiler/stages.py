@@ -48,7 +48,7 @@ from jitgrad.compiler.lowering.lower import (
 from jitgrad.compiler.lowering.time_loops import fuse_scan
 from jitgrad.compiler.machine.compilation import begin_functions, begin_kernel, load_kernels
 from jitgrad.compiler.outer_products import outer_products_by_element
-from jitgrad.compiler.products.own_products import begin_products
+from jitgrad.compiler.products.own_products import begin_products, begin_routines
 from jitgrad.compiler.products.product_code import begin_modules
 from jitgrad.compiler.products.sequences import sequence_modules
 from jitgrad.compiler.reuse import can_plan_again, can_refreeze, enter_known, find_known, pattern_of
@@ -178,6 +178,7 @@ def _simplified(source: Program) -> tuple[Program, bool, bool]:
 def _compile_simplified(program: Program) -> Compiled:
     with recording.span("cluster", program.name):
         clustering = find_clusters(program)
+    begin_routines(program, [step for step in clustering.steps if isinstance(step, int)])
     steps = tuple(compile_cluster(program, step) if isinstance(step, Cluster) else step for step in clustering.steps)
     return Compiled(program, clustering, steps)
 

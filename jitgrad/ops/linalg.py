@@ -216,12 +216,34 @@ def _lower_half(x: Tensor) -> Any:
     return (build("tril", x) + build("tril", x, -1)) * 0.5
 
 
+_LARGE = 32
+"""From more rows on the gradient of a Cholesky factor is one operation: kernels have none for it."""
+
+
 def _cholesky_vjp(g: Tensor, out: Tensor, a: Tensor) -> Any:
+    if out.shape[-1] is not None and told_shape(out)[-1] > _LARGE:
+        return apply_one(cholesky_cotangent_op, out, g)
     upper = _turned(out)
     inner = _lower_half(upper @ g)
     left = solve_triangular(upper, inner)
     return _symmetric(_turned(solve_triangular(upper, _turned(left))))
 
+
+def _cholesky_cotangent_vjp(h: Tensor, out: Tensor, factor: Tensor, g: Tensor) -> tuple[Any, Any]:
+    """With out = sym(inv(L)' P inv(L)) and P = half(L' g): 2 sym(dP) = half(inv(L) sym(h) inv(L)') is its cotangent."""
+    right = solve_triangular(factor, _symmetric(h), lower=True)
+    inner = _lower_half(solve_triangular(factor, _turned(right), lower=True))
+    outer = build("tril", g) @ _turned(inner) - 2 * (out @ _turned(right))
+    return build("tril", outer), build("tril", factor) @ inner
+
+
+cholesky_cotangent_op = define(
+    "cholesky_cotangent",
+    infer=lambda specs, params: (_square(specs, params)[0],),
+    impl=lapack.cholesky_cotangent,
+    vjp=_cholesky_cotangent_vjp,
+    kind=Library("cholesky_cotangent"),
+)
 
 cholesky_op = define(
     "cholesky", infer=_square, impl=lapack.cholesky, vjp=_cholesky_vjp, kind=Library("cholesky")

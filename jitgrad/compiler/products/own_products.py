@@ -1,5 +1,5 @@
-"""Products and convolutions among the steps of a program: their sizes, and the code they will need; how they are cut is
-decided elsewhere (blas.py, gemm.py, gemv.py, conv.py).
+"""Products, convolutions and factorizations among the steps of a program: their sizes, and the code they will need; how
+they are cut is decided elsewhere (blas.py, gemm.py, gemv.py, conv.py).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 
 from jitgrad.compiler.fusing.nodes import Convolution, Product
 from jitgrad.compiler.products.blas import batch_chunks, stub_modules
+from jitgrad.compiler.products.cholesky_steps import MODULE, cholesky_text
 from jitgrad.compiler.products.conv_steps import convolution_modules
 from jitgrad.compiler.products.gemm import plan_product
 from jitgrad.compiler.products.gemm_steps import product_modules, shared_modules
@@ -21,6 +22,8 @@ from jitgrad.compiler.products.gemv_steps import vector_modules
 from jitgrad.compiler.products.product_code import Module, begin_modules
 from jitgrad.compiler.products.short_steps import short_modules
 from jitgrad.compiler.symbols import at_once
+from jitgrad.lapack import uses_own
+from jitgrad.opdef import Library
 from jitgrad.program import Program
 
 
@@ -54,6 +57,13 @@ def begin_products(program: Program, steps: Iterable[object]) -> None:
         elif isinstance(item, Product):
             modules |= _modules_of(program, item)
     begin_modules(modules)
+
+
+def begin_routines(program: Program, numbers: Iterable[int]) -> None:
+    """Begin to compile our own code for those of a program's interpreted instructions that will call it."""
+    called = [program.instructions[number] for number in numbers]
+    if any(uses_own(ins.op.name, program.specs[ins.inputs[0]]) for ins in called if isinstance(ins.op.kind, Library)):
+        begin_modules({MODULE: (cholesky_text, False)})
 
 
 def _modules_of(program: Program, item: Product) -> dict[str, Module]:

@@ -1,0 +1,98 @@
+"""Our own factorization of a positive definite matrix, and its gradient, called from Python; the code is made in
+products/cholesky_code.py.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache, lru_cache
+from typing import Any
+
+import numpy as np
+
+from jitgrad.compiler.driver.pools import Arena, arena_for, outputs
+from jitgrad.compiler.driver.runtime import pack_steps, runtime
+from jitgrad.compiler.machine.cache import compile_cached
+from jitgrad.compiler.machine.native import NativeCode
+from jitgrad.compiler.products.cholesky_steps import (
+    LANES,
+    LINE,
+    MODULE,
+    PREFIXES,
+    STEPS,
+    Layout,
+    cholesky_text,
+    cuts,
+    layout_for,
+    names,
+)
+from jitgrad.config import get_num_threads
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_DOUBLE = np.dtype(np.float64)
+_kept: list[Arena] = []
+"""The memory of the latest call: the next one needs no fresh pages."""
+
+
+def cholesky(a: Array) -> Array | None:
+    """The lower factor of a float64 matrix in C order, of which the lower triangle is read; None: it is not positive
+    definite.
+    """
+    return _run(PREFIXES[0], a, a)
+
+
+def cholesky_cotangent(factor: Array, g: Array) -> Array | None:
+    """The cotangent of a symmetric matrix, symmetric, from that of its lower factor, of which the lower triangle is
+    read; float64 matrices in C order.
+    """
+    return _run(PREFIXES[1], g, factor)
+
+
+def has_code() -> bool:
+    """Whether there is code for this machine."""
+    return _lanes() > 0
+
+
+def _run(prefix: str, source: Array, factor: Array) -> Array | None:
+    layout = _layout(source.shape[0])
+    result = outputs.take(source.shape, _DOUBLE)
+    arena = arena_for(layout.nbytes)
+    try:
+        status = _run_on(arena.address, layout, prefix, (source, factor, result))
+    finally:
+        arena.give_back()
+        _kept[:] = [arena]
+    return None if status else result
+
+
+def _run_on(start: int, layout: Layout, prefix: str, arrays: tuple[Array, Array, Array]) -> int:
+    """Run the steps; the status that they leave."""
+    source, factor, result = (array.ctypes.data for array in arrays)
+    claims = start + layout.claims
+    ctypes.memset(claims, 0, 2 * LINE)
+    block = np.array((
+        source, factor, start, result, layout.n, layout.ld, layout.blocks, layout.panels, start + layout.diagonals,
+        start + layout.flags, claims,
+    ), np.int64)  # fmt: skip
+    place, code = block.ctypes.data, _code()
+    steps = pack_steps([
+        (code[f"{prefix}_{step}"], place, *cut) for step, cut in zip(STEPS, cuts(layout), strict=True)
+    ])  # fmt: skip
+    runtime().run_steps(0, steps.ctypes.data, len(steps), 0, get_num_threads(), 1)
+    return ctypes.c_int64.from_address(claims + LINE).value
+
+
+@lru_cache(maxsize=64)
+def _layout(n: int) -> Layout:
+    return layout_for(n, _lanes())
+
+
+@cache
+def _lanes() -> int:
+    return int(ctypes.CFUNCTYPE(ctypes.c_int64)(_code()[LANES])())
+
+
+@cache
+def _code() -> NativeCode:
+    return compile_cached(MODULE, cholesky_text, names())

@@ -1,0 +1,69 @@
+"""Our own factorization of a positive definite matrix, and its gradient, as steps: names, words and memory; not the
+code (cholesky_code.py).
+"""
+
+from __future__ import annotations
+
+from jitgrad.records import NamedTuple
+
+MODULE = "jitgrad_cholesky"
+LANES = f"{MODULE}_lanes"
+"""The function that gives the rows of a block; 0 where there is no code for the machine."""
+STEPS = ("fill", "tasks", "finish")
+PREFIXES = (MODULE, f"{MODULE}_cotangent")
+BLOCK = ("source", "factor", "work", "result", "n", "ld", "blocks", "panels", "diagonals", "flags", "claims")
+"""Addresses and sizes. `source` is A, or the cotangent of its lower factor, which is `factor`; both have rows of n, as
+`result` has. A flag per tile, of each row of blocks one more for its end. Behind the claims, a line apart, lies the
+status.
+"""
+WIDE = 3
+"""The blocks of a panel: registers of a row of the widest tile."""
+LINE = 64
+_MOST_CHUNKS = 64
+_ROWS_OF_A_CHUNK = 16
+
+
+def cholesky_text() -> str:
+    """The module, for this machine."""
+    from jitgrad.compiler.products.cholesky_code import cholesky_ir, no_cholesky_ir
+    from jitgrad.compiler.products.registers import kinds
+
+    kind = kinds().get("float64")
+    return cholesky_ir(kind) if kind is not None else no_cholesky_ir()
+
+
+class Layout(NamedTuple):
+    """Sizes, and places in the memory of a call, which begins with the working matrix, in bytes."""
+
+    n: int
+    ld: int
+    blocks: int
+    panels: int
+    diagonals: int
+    flags: int
+    claims: int
+    nbytes: int
+
+
+def names() -> tuple[str, ...]:
+    """All functions of the module."""
+    return LANES, *(f"{prefix}_{step}" for prefix in PREFIXES for step in STEPS)
+
+
+def layout_for(n: int, lanes: int) -> Layout:
+    """For matrices of n rows: whole blocks, and rows of an odd number of lines, which share no places in the cache."""
+    blocks, line = -(-n // lanes), LINE // 8
+    panels = -(-blocks // WIDE)
+    ld = (-(-blocks * lanes // line) | 1) * line
+    diagonals = 8 * blocks * lanes * ld
+    flags = diagonals + 8 * blocks * lanes * (lanes + 1)
+    claims = flags + -(-4 * blocks * (panels + 1) // LINE) * LINE
+    return Layout(n, ld, blocks, panels, diagonals, flags, claims, claims + 2 * LINE)
+
+
+def cuts(layout: Layout) -> tuple[tuple[int, int], ...]:
+    """Extent and number of chunks of each step. All chunks of the tasks are one: whoever takes one takes tasks as long
+    as there are any.
+    """
+    rows = max(1, min(_MOST_CHUNKS, layout.n // _ROWS_OF_A_CHUNK))
+    return (layout.blocks, min(layout.blocks, rows)), (_MOST_CHUNKS, _MOST_CHUNKS), (layout.n, rows)

@@ -1,0 +1,245 @@
+"""What our own factorization of positive definite matrices, and its gradient, are made of, as LLVM IR text: tiles of
+one block of rows. A block has as many rows as a register has lanes; the order of tiles is elsewhere (cholesky_code.py).
+
+    void sum_<w>(ptr p, i64 ldp, ptr q, i64 ldq, i64 k, ptr t, i64 ldt)   t -= pᵀ q, over k rows; w registers wide
+    void forward(ptr d, ptr t, i64 ldt, i64 count)                        t = inv(Uᵀ) t, for so many blocks beside
+    void backward(ptr d, ptr t, i64 ldt, i64 count)                       t = inv(U) t
+    i1 factor(ptr t, i64 ldt, ptr d)                                      Uᵀ U = t; whether it is not positive definite
+    void reverse(ptr d, ptr t, i64 ldt)                                   the cotangent of Uᵀ U from that of U, in t
+
+A block on the diagonal, ``d``, holds a square U with zeros below its diagonal, and behind it one over each element of
+the diagonal. Three registers of each row hold sums, as many as registers allow.
+"""
+
+from __future__ import annotations
+
+from jitgrad.compiler.products.cholesky_steps import WIDE
+from jitgrad.compiler.products.registers import Numbers, at_ir, loop_ir
+from jitgrad.compiler.products.transposes import turn_ir, turned_ir
+
+
+def cholesky_tiles_ir(kind: Numbers) -> str:
+    """All of them, and `turn_<type>`."""
+    sums = (_sum(kind, wide) for wide in range(1, WIDE + 1))
+    return "\n".join((turn_ir(kind), *sums, _solve(kind, True), _solve(kind, False), _factor(kind), _reverse(kind)))
+
+
+def diagonal_elements(kind: Numbers) -> int:
+    """Elements of a block on the diagonal, with what is behind it."""
+    return kind.lanes * (kind.lanes + 1)
+
+
+def turn_block_ir(kind: Numbers, source: str, lds: str, to: str, ldt: str) -> str:
+    """A whole block transposed."""
+    n = kind.lanes
+    return (
+        f"  call void @turn_{kind.type}(ptr {source}, i64 {lds}, i64 {n}, i64 0, i64 {n}, i64 0, ptr {to}, i64 {ldt})"
+    )
+
+
+def _splat(kind: Numbers, name: str, scalar: str) -> str:
+    v = kind.vector
+    return f"""  %{name}_one = insertelement {v} poison, {kind.type} {scalar}, i64 0
+  %{name} = shufflevector {v} %{name}_one, {v} poison, <{kind.lanes} x i32> zeroinitializer"""
+
+
+def _lane(kind: Numbers, name: str, register: str, lane: int) -> str:
+    """A lane of a register in all lanes."""
+    lanes = ", ".join(f"i32 {lane}" for _ in range(kind.lanes))
+    return f"  %{name} = shufflevector {kind.vector} {register}, {kind.vector} poison, <{kind.lanes} x i32> <{lanes}>"
+
+
+def _fma(kind: Numbers, name: str, x: str, y: str, z: str) -> str:
+    v = kind.vector
+    return f"  %{name} = call {v} @llvm.fma.v{kind.lanes}{kind.suffix}({v} {x}, {v} {y}, {v} {z})"
+
+
+def _from_lane(kind: Numbers, lane: int, above: str, below: str) -> str:
+    """A select of one register from a lane on, and of another before it."""
+    bits = ", ".join(f"i1 {int(k >= lane)}" for k in range(kind.lanes))
+    return f"select {kind.mask} <{bits}>, {kind.vector} {above}, {kind.vector} {below}"
+
+
+def _rows(kind: Numbers, name: str, base: str, distance: str) -> str:
+    """The addresses of the rows of a block."""
+    return "\n".join(
+        at_ir(f"{name}{r}", kind, *((f"%{name}{r - 1}", distance) if r else (base, "0"))) for r in range(kind.lanes)
+    )
+
+
+def _loads(kind: Numbers, name: str, base: str, distance: str) -> str:
+    """The rows of a block in registers; their addresses stay known."""
+    loads = (f"  %{name}{r} = load {kind.vector}, ptr %{name}_at{r}, align {kind.size}" for r in range(kind.lanes))
+    return "\n".join((_rows(kind, f"{name}_at", base, distance), *loads))
+
+
+def _sum(kind: Numbers, wide: int) -> str:
+    v, rows = kind.vector, kind.lanes
+    tile = [(r, c) for r in range(rows) for c in range(wide)]
+    phis = "\n".join(f"  %s{r}_{c} = phi {v} [ zeroinitializer, %entry ], [ %s{r}_{c}_n, %loop ]" for r, c in tile)
+    lines = []
+    for c in range(wide):
+        lines += [
+            at_ir(f"q{c}_at", kind, "%q_at", str(c * kind.lanes)),
+            f"  %q{c} = load {v}, ptr %q{c}_at, align {kind.size}",
+        ]
+    for r in range(rows):
+        lines += [
+            at_ir(f"p{r}_at", kind, "%p_at", str(r)),
+            f"  %p{r} = load {kind.type}, ptr %p{r}_at",
+            _splat(kind, f"x{r}", f"%p{r}"),
+            *(_fma(kind, f"s{r}_{c}_n", f"%x{r}", f"%q{c}", f"%s{r}_{c}") for c in range(wide)),
+        ]
+    ends = [_rows(kind, "t", "%t", "%ldt")]
+    for r, c in tile:
+        ends += [
+            at_ir(f"t{r}_{c}", kind, f"%t{r}", str(c * kind.lanes)),
+            f"  %old{r}_{c} = load {v}, ptr %t{r}_{c}, align {kind.size}",
+            f"  %new{r}_{c} = fsub {v} %old{r}_{c}, %s{r}_{c}_n",
+            f"  store {v} %new{r}_{c}, ptr %t{r}_{c}, align {kind.size}",
+        ]
+    body, end = "\n".join(lines), "\n".join(ends)
+    return f"""
+define internal void @sum_{wide}(ptr %p, i64 %ldp, ptr %q, i64 %ldq, i64 %k, ptr %t, i64 %ldt) noinline #0 {{
+entry:
+  %some = icmp sgt i64 %k, 0
+  br i1 %some, label %loop, label %done
+loop:
+  %i = phi i64 [ 0, %entry ], [ %i1, %loop ]
+  %p_at = phi ptr [ %p, %entry ], [ %p_next, %loop ]
+  %q_at = phi ptr [ %q, %entry ], [ %q_next, %loop ]
+{phis}
+{body}
+{at_ir("p_next", kind, "%p_at", "%ldp")}
+{at_ir("q_next", kind, "%q_at", "%ldq")}
+  %i1 = add i64 %i, 1
+  %again = icmp slt i64 %i1, %k
+  br i1 %again, label %loop, label %end
+end:
+{end}
+  br label %done
+done:
+  ret void
+}}"""
+
+
+def _solve(kind: Numbers, is_forward: bool) -> str:
+    """Each row that is known is taken from all that wait for it."""
+    n, lines = kind.lanes, [_loads(kind, "x", "%t_here", "%ldt")]
+    order = list(range(n)) if is_forward else list(range(n))[::-1]
+    names = {r: f"x{r}" for r in order}
+    for place, r in enumerate(order):
+        lines += [
+            at_ir(f"inverse{r}_at", kind, "%d", str(n * n + r)),
+            f"  %inverse{r}_scalar = load {kind.type}, ptr %inverse{r}_at",
+            _splat(kind, f"inverse{r}", f"%inverse{r}_scalar"),
+            f"  %solved{r} = fmul {kind.vector} %{names[r]}, %inverse{r}",
+            f"  store {kind.vector} %solved{r}, ptr %x_at{r}, align {kind.size}",
+            f"  %less{r} = fneg {kind.vector} %solved{r}",
+        ]
+        for s in order[place + 1 :]:
+            name = f"x{s}_{place}"
+            lines += [
+                at_ir(f"u{r}_{s}_at", kind, "%d", str(n * r + s if is_forward else n * s + r)),
+                f"  %u{r}_{s}_scalar = load {kind.type}, ptr %u{r}_{s}_at",
+                _splat(kind, f"u{r}_{s}", f"%u{r}_{s}_scalar"),
+                _fma(kind, name, f"%less{r}", f"%u{r}_{s}", f"%{names[s]}"),
+            ]
+            names[s] = name
+    body = f"""  %across = mul i64 %b, {n}
+{at_ir("t_here", kind, "%t", "%across")}
+{chr(10).join(lines)}"""
+    return f"""
+define internal void @{"forward" if is_forward else "backward"}(ptr %d, ptr %t, i64 %ldt, i64 %count) noinline #0 {{
+{loop_ir("b", "%count", "1", body)}
+  ret void
+}}"""
+
+
+def _factor(kind: Numbers) -> str:
+    n, v = kind.lanes, kind.vector
+    lines, names, bad = [_loads(kind, "x", "%t", "%ldt")], [f"x{r}" for r in range(n)], "false"
+    for r in range(n):
+        lines += [
+            f"  %pivot{r} = extractelement {v} %{names[r]}, i64 {r}",
+            f"  %bad{r}_here = fcmp ole {kind.type} %pivot{r}, 0.0",
+            f"  %bad{r} = or i1 %bad{r}_here, {bad}",
+            f"  %root{r} = call {kind.type} @llvm.sqrt.{kind.suffix}({kind.type} %pivot{r})",
+            f"  %inverse{r} = fdiv {kind.type} 1.0, %root{r}",
+            at_ir(f"inverse{r}_at", kind, "%d", str(n * n + r)),
+            f"  store {kind.type} %inverse{r}, ptr %inverse{r}_at",
+            _splat(kind, f"roots{r}", f"%root{r}"),
+            f"  %scaled{r} = fdiv {v} %{names[r]}, %roots{r}",
+            f"  %row{r}_upper = {_from_lane(kind, r, f'%scaled{r}', 'zeroinitializer')}",
+            f"  %row{r} = insertelement {v} %row{r}_upper, {kind.type} %root{r}, i64 {r}",
+            at_ir(f"d{r}_at", kind, "%d", str(n * r)),
+            f"  store {v} %row{r}, ptr %d{r}_at, align {kind.size}",
+        ]
+        bad = f"%bad{r}"
+        for s in range(r + 1, n):
+            lines += [
+                _lane(kind, f"u{r}_{s}", f"%row{r}", s),
+                f"  %less{r}_{s} = fneg {v} %u{r}_{s}",
+                _fma(kind, f"x{s}_{r}", f"%less{r}_{s}", f"%row{r}", f"%{names[s]}"),
+            ]
+            names[s] = f"x{s}_{r}"
+    return f"""
+declare {kind.type} @llvm.sqrt.{kind.suffix}({kind.type}) #0
+
+define internal i1 @factor(ptr %t, i64 %ldt, ptr %d) noinline #0 {{
+{chr(10).join(lines)}
+  ret i1 {bad}
+}}"""
+
+
+def _reverse(kind: Numbers) -> str:
+    """inv(U) M inv(U)ᵀ, where M is the symmetric matrix of the upper triangle of t Uᵀ: I. Murray, "Differentiation of
+    the Cholesky decomposition", 2016. It is twice the cotangent of a symmetric matrix, as is all of the working matrix.
+    """
+    n, v = kind.lanes, kind.vector
+    lines = [_loads(kind, "t", "%t", "%ldt"), _loads(kind, "u", "%d", str(n))]
+    turning, l_rows = turned_ir(kind, [f"%u{r}" for r in range(n)])
+    lines += turning
+    for i in range(n):
+        name = "zeroinitializer"
+        for k in range(i, n):
+            lines += [
+                _lane(kind, f"t{i}_{k}", f"%t{i}", k),
+                _fma(kind, f"m{i}_{k}", f"%t{i}_{k}", l_rows[k], name),
+            ]
+            name = f"%m{i}_{k}"
+        lines += [
+            f"  %upper{i} = {_from_lane(kind, i, name, 'zeroinitializer')}",
+            f"  %beyond{i} = {_from_lane(kind, i + 1, name, 'zeroinitializer')}",
+            at_ir(f"one{i}", kind, "%one", str(n * i)),
+            f"  store {v} %beyond{i}, ptr %one{i}, align {kind.size}",
+        ]
+    whole = [
+        f"""{at_ir(f"two{i}", kind, "%two", str(n * i))}
+  %lower{i} = load {v}, ptr %two{i}, align {kind.size}
+  %whole{i} = fadd {v} %upper{i}, %lower{i}
+  store {v} %whole{i}, ptr %one{i}, align {kind.size}"""
+        for i in range(n)
+    ]
+    halves = [
+        f"""  %x{i} = load {v}, ptr %one{i}, align {kind.size}
+  %y{i} = load {v}, ptr %two{i}, align {kind.size}
+  %both{i} = fadd {v} %x{i}, %y{i}
+  %mean{i} = fmul {v} %both{i}, splat ({kind.type} 0.5)
+  store {v} %mean{i}, ptr %t_at{i}, align {kind.size}"""
+        for i in range(n)
+    ]
+    return f"""
+define internal void @reverse(ptr %d, ptr %t, i64 %ldt) noinline #0 {{
+  %one = alloca [{n * n} x {kind.type}], align {kind.bytes}
+  %two = alloca [{n * n} x {kind.type}], align {kind.bytes}
+{chr(10).join(lines)}
+{turn_block_ir(kind, "%one", str(n), "%two", str(n))}
+{chr(10).join(whole)}
+  call void @backward(ptr %d, ptr %one, i64 {n}, i64 1)
+{turn_block_ir(kind, "%one", str(n), "%two", str(n))}
+  call void @backward(ptr %d, ptr %two, i64 {n}, i64 1)
+{turn_block_ir(kind, "%two", str(n), "%one", str(n))}
+{chr(10).join(halves)}
+  ret void
+}}"""
