@@ -9,6 +9,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 _FEW = 64  # below, a stable sort takes no longer
+_FEW_TO_ORDER = 256  # the same for orders, of which ties are asked: 200 float64 take 8 us stably, 10 in this way
 _FAST = frozenset(map(np.dtype, ("f4", "f8", "i4", "i8", "u4", "u8")))  # others NumPy sorts stably as fast, or faster
 
 
@@ -29,21 +30,28 @@ def sorted_along(x: Array, axis: int) -> Array:
 
 def order_along(x: Array, axis: int) -> Array:
     """As np.argsort(x, axis, kind="stable"): an unstable one, then places of equal elements are sorted among them."""
-    if not _is_fast(x, axis):
+    if not _is_fast(x, axis) or x.size < _FEW_TO_ORDER:
         return np.argsort(x, axis, kind="stable")
     order = np.argsort(x, axis)
+    if x.ndim == 1:
+        return _ties_in_order(x[order], order)
     places = np.moveaxis(order, axis, -1)
     values = np.take_along_axis(np.moveaxis(x, axis, -1), places, -1)
+    return np.moveaxis(_ties_in_order(values, places), -1, axis)
+
+
+def _ties_in_order(values: Array, places: Array) -> Array:
+    """Places of sorted values along the last axis, those of equal ones in order."""
     left, right = values[..., :-1], values[..., 1:]
     tied = left == right
-    if x.dtype.kind == "f" and np.isnan(values[..., -1]).any():  # of two neighbours, the first is NaN only if both are
-        tied |= np.isnan(left)
+    if values.dtype.kind == "f" and np.isnan(values[..., -1]).any():
+        tied |= np.isnan(left)  # of two neighbours, the first is NaN only if both are
     if not tied.any():
-        return order
+        return places
     runs = np.zeros(places.shape, np.int64)
     np.cumsum(~tied, axis=-1, out=runs[..., 1:])
     runs *= places.shape[-1]
-    return np.moveaxis(np.sort(runs + places, -1) - runs, -1, axis)
+    return np.sort(runs + places, -1) - runs  # type: ignore[no-any-return]
 
 
 def _is_fast(x: Array, axis: int) -> bool:
