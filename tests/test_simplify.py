@@ -364,6 +364,12 @@ RULES = [
         shape=(2, 2, 3, 3),
     ),
     row(
+        "solve_by_column",
+        lambda b, x, y: b.op("solve", b.constant(FACTORED[:2, :2]), x, scope="1"),
+        ["constant", "broadcast_to", "transpose", "reshape", "solve", "reshape", "transpose"],
+        shape=(2, 40),
+    ),
+    row(
         "solve_by_factors",
         lambda b, x, y: b.op("solve", b.constant(FACTORED), x),
         ["constant", "lu", "lu_solve"],

@@ -176,6 +176,10 @@ _routines: dict[str, tuple[Any, list[tuple[int, ...]]]] = {
     "a single matrix and a vector": (lambda a, b: np.linalg.inv(_positive(a)) @ b, [(4, 4), (4,)]),
     "a batch of one": (lambda a: np.linalg.cholesky(_positive(a)), [(1, 4, 4)]),
     "a single chain": (lambda a, b: np.sum(np.tanh(np.linalg.solve(np.linalg.inv(a), b)), axis=0), [(4, 4), (4, 2)]),
+    "many columns": (np.linalg.solve, [(5, 5), (5, 40)]),
+    "many columns, transposed": (lambda a, b: np.linalg.solve(_turned(a), b) @ _turned(b), [(8, 8), (8, 70)]),
+    "many columns of a triangle": (lambda a, b: functions["linalg.solve_triangular"](a + 4 * np.eye(4), b, lower=True),
+                                   [(4, 4), (4, 33)]),
     "thirty-two": (np.linalg.inv, [(9, 32, 32)]),
     "normal densities": (_density, [(40, 6, 6), (40, 6, 1)]),
 }  # fmt: skip
@@ -194,6 +198,17 @@ def test_routines_equal_the_interpreter(name: str, dtype: Any) -> None:
         for ours, theirs in zip(results, expected, strict=True):
             scale = np.abs(theirs).max(initial=1.0)
             np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=rtol * scale)
+
+
+@pytest.mark.parametrize("columns", [17, 40, 65, 300, 3, 0])
+def test_many_columns_with_gradients_are_solved_in_kernels(columns: int) -> None:
+    f = jg.compile(jg.value_and_grad(lambda a, b: np.sum(np.linalg.solve(_positive(a), b) ** 2), argnums=(0, 1)))
+    a, b = _normal((6, 6), (6, columns))
+    for ours, theirs in zip(f(a, b)[1], f.interpret(a, b)[1], strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-8)
+    assert columns == 0 or "not compiled" not in f.explain(a, b).clusters
+    with pytest.raises(np.linalg.LinAlgError, match="Singular"):
+        jg.compile(np.linalg.solve)(np.ones((6, 6)), np.ones((6, max(columns, 17))))
 
 
 def test_densities_with_their_gradients_factor_each_matrix_once_in_one_kernel() -> None:

@@ -51,7 +51,7 @@ def _ties_in_order(values: Array, places: Array) -> Array:
     runs = np.zeros(places.shape, np.int64)
     np.cumsum(~tied, axis=-1, out=runs[..., 1:])
     runs *= places.shape[-1]
-    return np.sort(runs + places, -1) - runs  # type: ignore[no-any-return]
+    return np.sort(runs + places, -1) - runs
 
 
 def _is_fast(x: Array, axis: int) -> bool:
