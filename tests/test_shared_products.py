@@ -26,7 +26,7 @@ MARKS = 64
 
 def share(monkeypatch: pytest.MonkeyPatch, is_sharing: bool) -> None:
     """Have all products share packed B, or none."""
-    found = {name: kind._replace(shares=is_sharing) for name, kind in kinds().items()}
+    found = {name: kind._replace(halves=is_sharing) for name, kind in kinds().items()}
     monkeypatch.setattr(gemm, "kinds", lambda: found)
     monkeypatch.setattr(gemm, "_is_wide", lambda *of_product: True)
     monkeypatch.setattr(gemm, "_short_form", lambda *of_product: None)

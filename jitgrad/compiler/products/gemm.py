@@ -139,7 +139,7 @@ def plan_product(
     if batch == 1 and (form := _short_form(dtype, sizes, transposed)) is not None:
         return _short_plan(sizes, form, dtype.itemsize)
     if _is_wide(dtype, sizes, batch, transposed):
-        if kind.shares and batch == 1 and m >= _LEAST_SHARING and m * n * k >= _LEAST_SHARED:
+        if kind.halves and batch == 1 and m >= _LEAST_SHARING and m * n * k >= _LEAST_SHARED:
             return _shared_plan(kind, sizes)
         pieces = min(_MOST_CELLS, max(_CELLS_OF_A_PROCESSOR * (os.cpu_count() or 1), m * n * k // _LARGE_CELL))
         rows, columns = _tile(m, n, -(-pieces // batch), transposed, kind)

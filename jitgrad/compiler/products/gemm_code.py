@@ -26,7 +26,7 @@ own:
 from __future__ import annotations
 
 from jitgrad.compiler.products.gemm_packing import GROUP, filled_ir, packing_ir
-from jitgrad.compiler.products.gemm_tiles import LOW, TALL, narrow
+from jitgrad.compiler.products.gemm_tiles import LOW, TALL, narrow, tile_declarations_ir
 from jitgrad.compiler.products.product_code import tile_names
 from jitgrad.compiler.products.registers import Numbers, at_ir, declarations_ir, loop_ir, min_ir
 
@@ -44,9 +44,8 @@ def scratch_bytes(kind: Numbers, columns: int, is_turned: bool) -> int:
 
 def multiply_ir(kind: Numbers) -> str:
     """The function `multiply_<type>` and what it calls, but for the tiles."""
-    kernels = [f"declare void @{name}(ptr, ptr, i64, ptr, i64, i1) #0" for name in tile_names(kind.suffix)]
     loops = (row_of_tiles_ir(kind), _multiply(kind))
-    return "\n".join((declarations_ir(kind), *kernels, packing_ir(kind), *loops))
+    return "\n".join((declarations_ir(kind), tile_declarations_ir(kind), packing_ir(kind), *loops))
 
 
 # -- the loops ---------------------------------------------------------------------------------------------------------
@@ -56,11 +55,12 @@ def row_of_tiles_ir(kind: Numbers) -> str:
     """The function `tiles_<type>`: a packed panel of A times all packed panels of B. A tile that C does not have all of
     is made beside it.
 
-    With each tile, its share of `asked` rows of the next panel of A is asked for.
+    With each tile, its share of `asked` rows of the next panel of A is asked for, if tiles do not ask themselves.
     """
     whole, low, few = tile_names(kind.suffix)
+    more = ", ptr %ahead, i64 %lda" if kind.halves else ""
     calls = "\n".join(
-        f"make_{form}:\n  call void @{name}(ptr %a, ptr %b_at, i64 %filled, ptr %out, i64 %ldo, i1 %fresh)\n"
+        f"make_{form}:\n  call void @{name}(ptr %a, ptr %b_at, i64 %filled, ptr %out, i64 %ldo, i1 %fresh{more})\n"
         "  br label %made"
         for form, name in (("whole", whole), ("low", low), ("narrow", few))
     )
@@ -69,7 +69,7 @@ def row_of_tiles_ir(kind: Numbers) -> str:
 {at_ir("ahead_line", kind, "%ahead_at", "%ahead_place")}
   call void @llvm.prefetch.p0(ptr %ahead_line, i32 0, i32 3, i32 1)"""
     lines = loop_ir("q", "%share", str(kind.line), line)
-    ask = loop_ir("row", "%asked", "1", f"  %ahead_down = mul i64 %row, %lda{lines}")
+    ask = "" if kind.halves else loop_ir("row", "%asked", "1", f"  %ahead_down = mul i64 %row, %lda{lines}")
     body = f"""
   %left = sub i64 %n, %j
   %b_offset = mul i64 %j, {kind.depth}

@@ -14,8 +14,7 @@ from __future__ import annotations
 from jitgrad.compiler.products.blas_stubs import Scalar, cell_start_ir, cells_ir, words_ir
 from jitgrad.compiler.products.gemm_code import WIDTH, row_of_tiles_ir
 from jitgrad.compiler.products.gemm_packing import GROUP, packing_a_ir, packing_b_ir
-from jitgrad.compiler.products.gemm_tiles import TALL
-from jitgrad.compiler.products.product_code import tile_names
+from jitgrad.compiler.products.gemm_tiles import TALL, tile_declarations_ir
 from jitgrad.compiler.products.registers import Numbers, at_ir, declarations_ir, loop_ir, min_ir
 
 MOST_ROWS = GROUP
@@ -54,9 +53,8 @@ def pack_step_ir(kind: Numbers, stub: str) -> str:
 def shared_step_ir(kind: Numbers, stub: str) -> str:
     """The module of the step over rows of C; `depth` is that of a part."""
     scalar = Scalar(kind.type, stub, kind.size)
-    tiles = [f"declare void @{name}(ptr, ptr, i64, ptr, i64, i1) #0" for name in tile_names(kind.suffix)]
     loops = (row_of_tiles_ir(kind), _rows(kind), _rows_cell(scalar), cells_ir(scalar))
-    return "\n".join((_LEAST, declarations_ir(kind), *tiles, packing_a_ir(kind), *loops)) + _END
+    return "\n".join((_LEAST, declarations_ir(kind), tile_declarations_ir(kind), packing_a_ir(kind), *loops)) + _END
 
 
 def _across(kind: Numbers) -> str:

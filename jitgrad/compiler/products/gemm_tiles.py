@@ -2,6 +2,7 @@
 is elsewhere (gemm_code.py).
 
     void tile(ptr a, ptr b, i64 k, ptr c, i64 ldc, i1 fresh)
+    void tile(ptr a, ptr b, i64 k, ptr c, i64 ldc, i1 fresh, ptr ahead, i64 lda)        registers in halves
 
 A whole tile is 6 x 4 of 32 registers of 64 bytes, 6 x 2 of 16 of 32 bytes. All that it reads is packed, with fixed
 distances, so next to nothing but loads and multiply-adds is done: steps of addresses would take their places, on
@@ -12,6 +13,16 @@ from tile to tile:
     rows where they are, 12 x 2, places 1      164 to 180
     packed at fixed distances, 12 x 2, 2       184
     packed at fixed distances,  6 x 4, 2       192 to 198
+
+Where registers are multiplied in halves, each turn asks for a little of what comes next: first for rows of C, then for
+what follows in six rows of A at `ahead`. Asked for at once they would be more than the first cache waits for at a time,
+and B had to wait for them. GFLOP/s of one Zen 4 core with a peak of 118, where A, B and C come from far, medians:
+
+                           C at once, A behind each tile        with each turn
+    256 x 256 x 64, B T              81, 69                         79, 92
+    256 x 64 x 256                   80, 74                         85, 88
+    64 x 512 x 128, B T              58, 65                         67, 74
+    the same as steps of attention: 256 x 256 x 64, B T    91 and 100;    256 x 64 x 256    84 and 105
 """
 
 from __future__ import annotations
@@ -19,12 +30,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jitgrad.compiler.products.product_code import tile_names
-from jitgrad.compiler.products.registers import Numbers, at_ir, declarations_ir
+from jitgrad.compiler.products.registers import Numbers, at_ir, declarations_ir, min_ir
 
 TALL, LOW = 6, 4
 """The rows of tiles."""
 _AHEAD = 16  # places of the sum in packed B
 _ORDER = '  call void asm sideeffect "", "~{memory}"()'  # loads of the next place would come first, and sums be spilled
+
+
+def tile_declarations_ir(kind: Numbers) -> str:
+    """The tiles, for the modules that call them."""
+    more = ", ptr, i64" if kind.halves else ""
+    names = tile_names(kind.suffix)
+    return "\n".join(f"declare void @{name}(ptr, ptr, i64, ptr, i64, i1{more}) #0" for name in names)
 
 
 def places(kind: Numbers) -> int:
@@ -56,8 +74,9 @@ def _kernel(kind: Numbers, name: str, rows: int, wide: int, together: int) -> st
     phis = "\n".join(
         f"  %s{r}_{c}_0 = phi {v} [ zeroinitializer, %entry ], [ %s{r}_{c}_{together}, %loop ]" for r, c in tile
     )
+    more, asks = (", ptr %ahead, i64 %lda", _asks(kind, rows, wide, together)) if kind.halves else ("", "")
     turn = f"\n{_ORDER}\n".join(_place(kind, rows, wide, place, together) for place in range(together))
-    ask = [f"  call void @llvm.prefetch.p0(ptr %ask{r}_{c}, i32 1, i32 3, i32 1)" for r, c in tile]
+    ask = [] if kind.halves else [_asked(f"ask{r}_{c}", 1) for r, c in tile]
     sums = [(f"{r}_{c}", f"%s{r}_{c}_{together}") for r, c in tile]
     put = [f"  store {v} {total}, ptr %new{at}, align {kind.size}" for at, total in sums]
     add = [
@@ -67,7 +86,7 @@ def _kernel(kind: Numbers, name: str, rows: int, wide: int, together: int) -> st
         for at, total in sums
     ]
     return f"""
-define void @{name}(ptr %a, ptr %b, i64 %k, ptr %c, i64 %ldc, i1 %fresh) noinline #0 {{
+define void @{name}(ptr %a, ptr %b, i64 %k, ptr %c, i64 %ldc, i1 %fresh{more}) noinline #0 {{
 entry:
 {_at_tile(kind, "ask", wide, ask)}
   br label %loop
@@ -77,6 +96,7 @@ loop:
   %b_at = phi ptr [ %b, %entry ], [ %b_next, %loop ]
 {phis}
 {turn}
+{asks}
 {at_ir("a_next", kind, "%a_at", str(together))}
 {at_ir("b_next", kind, "%b_at", str(together * kind.columns))}
   %p1 = add i64 %p, {together}
@@ -91,6 +111,35 @@ add:
 {_at_tile(kind, "both", wide, add)}
   ret void
 }}"""
+
+
+def _asked(pointer: str, is_written: int) -> str:
+    return f"  call void @llvm.prefetch.p0(ptr %{pointer}, i32 {is_written}, i32 3, i32 1)"
+
+
+def _asks(kind: Numbers, rows: int, wide: int, together: int) -> str:
+    """A row of C, the last one again and again; and one line of as many of the rows at `ahead` as have to be asked for
+    in a turn, so that all rows have been when their next lines begin.
+    """
+    turns = kind.line // together
+    lines = [
+        f"  %turn = udiv i64 %p, {together}",
+        min_ir("row", "%turn", str(rows - 1)),
+        "  %row_down = mul i64 %row, %ldc",
+        at_ir("c_row", kind, "%c", "%row_down"),
+    ]
+    for c in range(wide):
+        lines += [at_ir(f"c_line{c}", kind, "%c_row", str(c * kind.lanes)), _asked(f"c_line{c}", 1)]
+    lines += [f"  %row0 = and i64 %turn, {turns - 1}", at_ir("ahead_place", kind, "%ahead", "%p")]
+    for i in range(-(-TALL // turns)):
+        if i:
+            lines.append(f"  %row{i} = add i64 %row0, {i * turns}")
+        lines += [
+            f"  %row{i}_down = mul i64 %row{i}, %lda",
+            at_ir(f"ahead_line{i}", kind, "%ahead_place", f"%row{i}_down"),
+            _asked(f"ahead_line{i}", 0),
+        ]
+    return "\n".join(lines)
 
 
 def _at_tile(kind: Numbers, name: str, wide: int, accesses: Sequence[str]) -> str:

@@ -11,7 +11,8 @@ from jitgrad.records import NamedTuple
 
 class Numbers(NamedTuple):
     """A number type of LLVM on a kind of machine: its name, its suffix in intrinsics, its bytes, how many fill a
-    register, how much of a sum is done at a time, how many registers there are, and whether threads share packed B.
+    register, how much of a sum is done at a time, how many registers there are, and whether they are multiplied in
+    halves: then one multiply-add begins in a cycle, and other instructions take no time beside it.
     """
 
     type: str
@@ -20,7 +21,7 @@ class Numbers(NamedTuple):
     lanes: int
     depth: int
     registers: int
-    shares: bool = False
+    halves: bool = False
 
     @property
     def bytes(self) -> int:
@@ -67,8 +68,8 @@ _KINDS = {
 }
 
 _HALVES = {
-    "float32": Numbers("float", "f32", 4, 16, 256, 32, shares=True),
-    "float64": Numbers("double", "f64", 8, 8, 192, 32, shares=True),
+    "float32": Numbers("float", "f32", 4, 16, 256, 32, halves=True),
+    "float64": Numbers("double", "f64", 8, 8, 192, 32, halves=True),
 }
 """Where registers of 64 bytes are multiplied in halves."""
 
