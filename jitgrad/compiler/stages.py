@@ -52,6 +52,7 @@ from jitgrad.compiler.products.own_products import begin_products, begin_routine
 from jitgrad.compiler.products.product_code import begin_modules
 from jitgrad.compiler.products.sequences import sequence_modules
 from jitgrad.compiler.reuse import can_plan_again, can_refreeze, enter_known, find_known, pattern_of
+from jitgrad.compiler.short_axes import short_axes_apart
 from jitgrad.compiler.simplify import simplify_and_watch
 from jitgrad.compiler.subprograms import regions_of
 from jitgrad.compiler.symbols import Symbol
@@ -164,7 +165,7 @@ def _simplified(source: Program) -> tuple[Program, bool, bool]:
     """The program, whether elements of constants were read, and whether a rule has made a number of an extent."""
     with recording.span("simplify", source.name):
         program, fired, looked = simplify_and_watch(source)
-        for written_anew in (complex_as_pairs, long_axes_last, outer_products_by_element):
+        for written_anew in (complex_as_pairs, short_axes_apart, long_axes_last, outer_products_by_element):
             other = written_anew(program)
             if other is not program:
                 program, again, looked_again = simplify_and_watch(other)

@@ -18,7 +18,18 @@ from jitgrad.compiler.fusing.drafts import Draft, assign_axes, fit, runs_seriall
 from jitgrad.compiler.fusing.extents import ExtentClasses
 from jitgrad.compiler.fusing.groups import Axes, Group, Placed, Plan, Refusal, Step
 from jitgrad.compiler.fusing.matrices import fit_matrices, lead_dims, matrix_axes
-from jitgrad.compiler.fusing.nodes import MAP, REDUCE, SCATTER, SWEEP, ClusterNodes, Convolution, Nested, Node, Product
+from jitgrad.compiler.fusing.nodes import (
+    MAP,
+    PACK,
+    REDUCE,
+    SCATTER,
+    SWEEP,
+    ClusterNodes,
+    Convolution,
+    Nested,
+    Node,
+    Product,
+)  # fmt: skip
 from jitgrad.compiler.fusing.recompute import Floating, Recomputing
 from jitgrad.compiler.fusing.rolling import roll_windows
 from jitgrad.compiler.fusing.scatters import is_shared_out
@@ -51,6 +62,7 @@ class _Planner:
         self.class_of: dict[int, tuple[int, ...]] = {}  # of values that are not the program's
         self.chunk_class: dict[int, int] = {}
         self.chunked: dict[int, int] = {}
+        self.packed: set[int] = set()  # values that no register holds
         self.refusals: list[Refusal] = []
         self.floating = Floating()
 
@@ -145,6 +157,8 @@ class _Planner:
         draft = self.steps[step] if step >= 0 else None
         if not isinstance(draft, Draft) or v in draft.incomplete or v in self.cluster.aliases or node.table == v:
             return step + 1
+        if v in self.packed:
+            return step + 1
         if draft.lead is not None:
             return step + 1 if v in self._misread(node, draft.lead) else step
         return step + 1 if v in node.moved else step
@@ -179,6 +193,8 @@ class _Planner:
             for v in made.node.reads:
                 if v not in draft.out_axes:
                     self.readers.setdefault(v, []).append(number)
+        if node.form == PACK:
+            self.packed.add(node.value)
         if node.form == REDUCE and not draft.is_serial and any(axes[d] == 0 for d in node.along):
             self._combine_partials(number, draft, placed)
 

@@ -25,6 +25,7 @@ from jitgrad.compiler.fusing.nodes import (
     Node,
     Product,
 )
+from jitgrad.compiler.fusing.packing import pack
 from jitgrad.compiler.fusing.small import is_small_product, is_tiny, reads_by_matrix, sized
 from jitgrad.compiler.likeness import PLAIN_EXACT
 from jitgrad.opdef import (
@@ -168,7 +169,9 @@ class _Builder:
         return replace(node, batch=dims[len(lead) - 1] + 1)
 
     def _copy(self, v: int) -> Node:
-        return self._map(v, "identity", (self.accesses.made.get(v) or self.accesses.operand(v),))
+        operand = self.accesses.made.get(v) or self.accesses.operand(v)
+        packed = pack(v, operand, self.program.specs[v], self.classes.of(v))
+        return packed or self._map(v, "identity", (operand,))
 
     def _map(self, v: int, op: str, operands: tuple[Operand, ...], form: str = MAP) -> Node:
         spec = self.program.specs[v]

@@ -14,6 +14,7 @@ from jitgrad.spec import DType
 
 MAP, REDUCE, SCAN, GATHER, SCATTER, ROUTINE = "map", "reduce", "scan", "gather", "scatter", "routine"
 SWEEP, SLIDE, DOTS = "sweep", "slide", "dots"
+PACK = "pack"  # each operand at its place along the dimensions that only the value has, see packing.py
 PLACE = "place"  # with a dimension: the first operand where the loop along it stands at the second one, else zero
 
 
@@ -22,7 +23,8 @@ class Node:
     """``value[out_dims] = form(op(operands))`` over an iteration domain.
 
     ``shape`` and ``classes`` describe the domain, ``out_dims`` gives the domain's dimension of each output dimension
-    (None for an extent of 1). ``along`` are the domain dimensions that a reduction combines or a scan runs along.
+    (None for an extent of 1, and for those along which a pack has its operands). ``along`` are the domain dimensions
+    that a reduction combines or a scan runs along.
     A gather reads ``table`` at ``table_dims``: per dimension an AxisIndex, or the position of an index operand.
     A scatter adds its first operand to its value at ``table_dims``. ``batch`` leading dimensions count the matrices of
     a small product, of a routine, or of an elementwise node before them, in a kernel with a matrix per lane; None for

@@ -17,7 +17,7 @@ from jitgrad.compiler.fusing.collapse import collapse_axes
 from jitgrad.compiler.fusing.drafts import MOST_WEIGHT, weight_of
 from jitgrad.compiler.fusing.groups import Group, Placed, Plan, Refusal, Rolled, Step
 from jitgrad.compiler.fusing.looptree import TreeLoop, build_loop_tree
-from jitgrad.compiler.fusing.nodes import MAP
+from jitgrad.compiler.fusing.nodes import MAP, PACK
 from jitgrad.compiler.loopir.nests import Literal
 from jitgrad.compiler.symbols import number as known_number
 from jitgrad.opdef import AxisIndex
@@ -110,6 +110,8 @@ class _Rolling:
     def _roll(self, pair: _Pair) -> None:
         maker, reader = self._group(pair.maker), self._group(pair.reader)
         for group in (maker, reader):
+            if any(p.node.form == PACK for p in group.nodes):
+                raise _NoWindowError("an array is put together of its places")
             if not _is_one_loop(group):
                 raise _NoWindowError("one of both kernels is no nest over rows")
             if len(collapse_axes(replace(group, nodes=group.own), self.before, by_row=True)[1]) > MOST_AXES:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from jitgrad.compiler.fusing.groups import Placed
 from jitgrad.compiler.fusing.looptree import Entry, TreeLoop, outermost_reduced
-from jitgrad.compiler.fusing.nodes import GATHER, MAP, PLACE, SCAN, Node
+from jitgrad.compiler.fusing.nodes import GATHER, MAP, PACK, PLACE, SCAN, Node
+from jitgrad.compiler.fusing.packing import places_of
 from jitgrad.compiler.loopir.nests import (
     PARALLEL,
     PARALLEL_VECTOR,
@@ -137,6 +140,8 @@ class Lowering(Reading):
         args = tuple(self.read(operand, placed, body) for operand in node.operands)
         if node.form == GATHER:
             self.registers[node.value] = self._gather(placed, args, body)
+        elif node.form == PACK:
+            self.packs[node.value] = args
         elif node.form == MAP:
             self.registers[node.value] = self._apply(node, node.dtype, args, placed, body)
         else:
@@ -249,8 +254,16 @@ class Lowering(Reading):
         return name
 
     def _store(self, placed: Placed, body: Body) -> None:
-        v = placed.node.value
-        value = self._read_made(v, body)
-        axes = placed.out_axes
-        index, _ = self._index(v, tuple(AxisIndex(a) for a in axes))
-        body.rest.append(Store(self.signature.buffer("out", v, placed.node.dtype), index, value, placed.node.dtype))
+        node = placed.node
+        if node.form != PACK:
+            self._store_at(node, tuple(AxisIndex(a) for a in placed.out_axes), self._read_made(node.value, body), body)
+            return
+        places = places_of(node, self.plan.specs[node.value].known_shape)
+        for value, dims in zip(self.packs[node.value], places, strict=True):
+            axes = [None if index.axis is None else placed.axes[index.axis] for index in dims]
+            at = tuple(replace(index, axis=axis) for index, axis in zip(dims, axes, strict=True))
+            self._store_at(node, at, value, body)
+
+    def _store_at(self, node: Node, dims: tuple[AxisIndex, ...], value: Argument, body: Body) -> None:
+        index, _ = self._index(node.value, dims)
+        body.rest.append(Store(self.signature.buffer("out", node.value, node.dtype), index, value, node.dtype))

@@ -63,6 +63,7 @@ class Reading:
         self.makers = {p.node.value: p for p in group.nodes}
         self.signature = signature or Signature()
         self.registers: dict[int, str] = {}
+        self.packs: dict[int, tuple[Argument, ...]] = {}
         self.bodies: dict[TreeLoop, Body] = {}
         self.spilled = find_spilled(self.tree, self.makers)
 
