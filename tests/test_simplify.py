@@ -231,6 +231,11 @@ RULES = [
         lambda b, x, y: b.op("add", wide(b, x), full(b, 2, wide(b, x))),
         ["constant", "add", "broadcast_to"],
     ),
+    row(
+        "view_after_computing",
+        lambda b, x, y: b.op("add", b.op("reshape", x, shape=(3 * N,)), b.op("reshape", y, shape=(3 * N,))),
+        ["add", "reshape"],
+    ),
     row("same_order", lambda b, x, y: b.op("transpose", x, axes=(0, 1)), []),
     row(
         "transpose_of_transpose",

@@ -97,6 +97,28 @@ def test_gradients_of_columns(dtype: str) -> None:
         _assert_equal(jg.grad(lambda x: np.sum(x[:, 0] * x[:, -1])), x)
 
 
+def _halves(x: Any) -> Any:
+    return np.sum(x[..., ::2] * x[..., 1::2] ** 2)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("step", [2, 3, -2])
+def test_gradients_of_steps(step: int, dtype: str) -> None:
+    """Also where a step leaves elements over at either end of the axis."""
+    for n, first in itertools.product((9, 24, 25, 50), (0, 1, 2)):
+        _assert_equal(jg.grad(lambda x, first=first: np.sum(x[first::step] ** 2) * 2), _array((n,), dtype))
+        _assert_equal(jg.grad(lambda x, first=first: np.sum(x[:, first::step] ** 2) * 2), _array((3, n), dtype))
+
+
+@pytest.mark.quick
+def test_the_gradient_of_both_halves_is_one_kernel() -> None:
+    x = _array((48,), "float64")
+    explained = jg.compile(jg.grad(_halves)).explain(x)
+    assert explained.kernels.count("def kernel(") == 1
+    assert "out0[i0*2 + 1] =" in explained.kernels
+    _assert_equal(jg.grad(_halves), x)
+
+
 def test_further_rows_compile_nothing() -> None:
     f = jg.compile(lambda x: x[1:, 0] * x[:-1, 2] + x[::-1, 1][1:])
     f(_array((100, 3), "float64"))

@@ -207,25 +207,35 @@ def _unslice(v: Tensor, like: Tensor, params: Params) -> Tensor:
         extent = extents[axis] if extents is not None else None
         assert extent is not None
         chosen = range(extent)[slice(start[axis], stop[axis], step[axis])]
+        place = axis - sum(d < axis for d in params["drop"])
+        if _runs_through(chosen, extent):
+            v = _spread(v, place, chosen.step, chosen.start, extent)
+            start[axis], stop[axis], step[axis] = 0, extent, 1
+            continue
         sign = 1 if chosen.step > 0 else -1
-        v = _spread(v, axis - sum(d < axis for d in params["drop"]), abs(chosen.step), len(chosen))
+        v = _spread(v, place, abs(chosen.step), 0, (len(chosen) - 1) * abs(chosen.step) + 1)
         last = chosen[-1] + sign
         stop[axis], step[axis] = None if last < 0 else last, sign
+    if strided and not params["drop"] and v.spec.is_known and v.spec.shape == extents:
+        return v
     unit = {"start": tuple(start), "stop": tuple(stop), "step": tuple(step), "drop": params["drop"]}
     if like.spec.is_known:
         return apply_one(unslice_op, v, shape=like.spec.known_shape, **unit)
     return apply_one(unslice_op, v, like, shape=None, **unit)
 
 
-def _spread(v: Tensor, axis: int, step: int, extent: int) -> Tensor:
-    """``v`` with ``step - 1`` zeros between elements: a new axis, padded, merged and cut at the end."""
-    rank = v.ndim
+def _runs_through(chosen: range, extent: int) -> bool:
+    """Whether a slice with a step takes one of each so many elements, up to the end of the axis."""
+    return 0 <= chosen.start < chosen.step and extent <= len(chosen) * chosen.step
+
+
+def _spread(v: Tensor, axis: int, step: int, first: int, extent: int) -> Tensor:
+    """``v`` with zeros between elements, from the place ``first`` on: a new axis, padded, merged and cut at the end."""
     apart: Tensor = build("expand_dims", v, axis + 1)
-    widths = [(0, 0)] * (rank + 1)
-    widths[axis + 1] = (0, step - 1)
-    return slice_axis(
-        build("merge_axes", pad_constant(apart, widths), axis), axis, 0, (extent - 1) * step + 1
-    )
+    widths = [(0, 0)] * (v.ndim + 1)
+    widths[axis + 1] = (first, step - 1 - first)
+    merged: Tensor = build("merge_axes", pad_constant(apart, widths), axis)
+    return merged if merged.shape[axis] == extent else slice_axis(merged, axis, 0, extent)
 
 
 # -- padding -------------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ BY_KIND: dict[type, tuple[Rule, ...]] = {
     Reduce: (sums.reduce_nothing, sums.reduce_of_broadcast, sums.reduce_of_reduce),
     Scatter: (moves.scatter_into_constant,),
     Shaped: (moves.shape_made_explicit,),
-    Elementwise: (moves.broadcast_after_computing,),
+    Elementwise: (moves.broadcast_after_computing, moves.view_after_computing),
 }
 
 _LOOP_RULES = (settled.settled_loop, hoisting.invariants_first, windows.windows_behind)

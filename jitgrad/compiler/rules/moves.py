@@ -116,6 +116,32 @@ def _before_broadcast(rw: Rewriter, ins: Instruction, v: int, shape: tuple[int, 
     return rw.emit(ins.origin, "constant", value=splat(rw.numbers[v], shape, rw.dtype(v)))
 
 
+def view_after_computing(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """f(reshape(x), reshape(y), c) = reshape(f(x, y, c)), when x and y have the same shape and are read nowhere else"""
+    views = [v for v in ins.inputs if v not in rw.numbers]
+    inner = [rw.producer(v, "reshape") for v in views]
+    shapes = {rw.shape(maker.inputs[0]) if maker is not None else None for maker in inner}
+    shape = next(iter(shapes), None)
+    if len(set(views)) < 2 or len(shapes) != 1 or shape is None or not all(map(rw.is_read_once, views)):
+        return None
+    if _without_units(shape) == _without_units(rw.shape(ins.outputs[0])) or len(ins.outputs) != 1:
+        return None  # such a reshape is part of an index
+    before = tuple([_before_view(rw, ins, v, shape) for v in ins.inputs])
+    out = rw.emit_op(ins.origin, ins.op, before, ins.params)
+    return rw.replace(ins, "reshape", out, shape=rw.shape(ins.outputs[0]))
+
+
+def _before_view(rw: Rewriter, ins: Instruction, v: int, shape: tuple[int, ...]) -> int:
+    inner = rw.producer(v, "reshape")
+    if v not in rw.numbers and inner is not None:
+        return inner.inputs[0]
+    return rw.emit(ins.origin, "constant", value=splat(rw.numbers[v], shape, rw.dtype(v)))
+
+
+def _without_units(shape: tuple[int, ...]) -> list[int]:
+    return [n for n in shape if n != 1]
+
+
 # -- transposes and other orders -----------------------------------------------------------------------------
 
 
