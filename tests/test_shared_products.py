@@ -1,4 +1,6 @@
-"""Our own products whose packed B all threads share, against NumPy's matmul and the same products without sharing."""
+"""Our own products whose packed B all threads share, or with a transposed A that is not packed, against NumPy's matmul
+and the same products in tiles.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,13 @@ from jitgrad.compiler.products.registers import kinds
 
 pytestmark = pytest.mark.skipif(not kinds(), reason="these products need registers of 32 bytes")
 SIZES = ((36, 64, 40), (97, 65, 321), (130, 257, 523), (205, 70, 3), (200, 300, 600), (7, 33, 5))
+PANELS = ((45, 3, 264), (256, 0, 256), (41, 5, 392), (33, 0, 8), (300, 1, 500))
 TOLERANCE = {"float32": 2e-5, "float64": 1e-13}
 MARKS = 64
 
 
 def share(monkeypatch: pytest.MonkeyPatch, is_sharing: bool) -> None:
-    """Have all products share packed B, or none."""
+    """Have all products share packed B, but those of a transposed A with one panel, or none."""
     found = {name: kind._replace(halves=is_sharing) for name, kind in kinds().items()}
     monkeypatch.setattr(gemm, "kinds", lambda: found)
     monkeypatch.setattr(gemm, "_is_wide", lambda *of_product: True)
@@ -80,7 +83,21 @@ def test_same_bits_as_without_sharing(monkeypatch: pytest.MonkeyPatch, dtype: st
         for is_sharing, threads in ((True, 1), (True, 2), (True, 3), (False, 2)):
             share(monkeypatch, is_sharing)
             result, plan = multiply(dtype, sizes, ta, tb, threads)
-            assert (plan.form == "shared") == is_sharing
+            assert (plan.form != "tiles") == is_sharing
+            made.add(result.tobytes())
+        assert len(made) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("m", "missing", "k"), PANELS)
+def test_transposed_and_not_packed(monkeypatch: pytest.MonkeyPatch, dtype: str, m: int, missing: int, k: int) -> None:
+    """One panel of B, or nearly; rows that fill tiles and others, parts of the sum."""
+    for turned in (False, True):
+        made = set()
+        for is_sharing, threads in ((True, 1), (True, 2), (False, 2)):
+            share(monkeypatch, is_sharing)
+            result, plan = multiply(dtype, (m, kinds()[dtype].columns - missing, k), True, turned, threads)
+            assert plan.form == ("unpacked" if is_sharing else "tiles")
             made.add(result.tobytes())
         assert len(made) == 1
 
@@ -97,8 +114,8 @@ def test_processors_have_as_many_rows(monkeypatch: pytest.MonkeyPatch, rows: int
 def test_which_products_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """Large ones of two matrices, where registers of 64 bytes are multiplied in halves."""
 
-    def form(m: int, n: int, k: int, batch: int = 1) -> str | None:
-        plan = gemm.plan_product(np.dtype("f4"), (m, n, k), batch, (False, False))
+    def form(m: int, n: int, k: int, batch: int = 1, turned: bool = False) -> str | None:
+        plan = gemm.plan_product(np.dtype("f4"), (m, n, k), batch, (turned, False))
         return None if plan is None else plan.form
 
     monkeypatch.setattr(compilation, "vector_bytes", lambda: 64)
@@ -109,8 +126,13 @@ def test_which_products_share(monkeypatch: pytest.MonkeyPatch) -> None:
     assert form(256, 256, 256) == "tiles"
     assert form(512, 512, 512, 4) == "tiles"
     assert form(1024, 10, 1024) is None
+    assert form(256, 64, 256, 32) == "tiles"
+    assert form(256, 64, 256, 32, True) == "unpacked"
+    assert form(256, 64, 255, 32, True) is None
+    assert form(256, 32, 256, 32, True) is None
     monkeypatch.setattr(compilation, "multiplies_halves", lambda: False)
     assert form(1024, 1024, 784) == "tiles"
+    assert form(256, 64, 256, 32, True) is None
 
 
 def test_values_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:

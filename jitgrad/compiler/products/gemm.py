@@ -33,6 +33,8 @@ each thread packing for itself and sharing, medians in turns, float32:
     1024 x 1024 x 1024, B T            188 and 206          256 x 512 x 784                    188 and 195
     1024 x 1024 x 1024, A T            171 and 202          784 x 512 x 256, A T               204 and 208
 
+There, too, a transposed A that meets one panel of B is read where it lies (gemm_unpacked.py); others leave it to BLAS.
+
 On 16 registers of 32 bytes, in float32 and float64, all but small products and those of a thousand of each, and
 batches. Two Zen 3 cores, GFLOP/s beside OpenBLAS in our tiles, in turns, float32 and float64:
 
@@ -61,7 +63,8 @@ import numpy as np
 
 from jitgrad.compiler.products.gemm_code import WIDTH, scratch_bytes
 from jitgrad.compiler.products.gemm_shared import MOST_ROWS, cell_bytes, part_depth, shared_bytes
-from jitgrad.compiler.products.gemm_tiles import TALL, narrow
+from jitgrad.compiler.products.gemm_tiles import TALL, narrow, places
+from jitgrad.compiler.products.gemm_unpacked import unpacked_bytes
 from jitgrad.compiler.products.registers import Numbers, kinds
 from jitgrad.compiler.products.short_steps import MOST_SHORT, SUMS
 from jitgrad.records import NamedTuple
@@ -114,7 +117,8 @@ class GemmPlan(NamedTuple):
     """Tiles of C, parts of the sum and the places in each, the number of tiles of parts of all products of the batch,
     the bytes that each worker needs, and how many products there are. Or, in the form ``across`` or ``down``, a product
     of few rows with a long matrix, in ``cells`` chunks of its rows. Or, in the form ``shared``, rows of C, the columns
-    of B that are packed at a time, the places of a part of the sum, and the bytes of packed B.
+    of B that are packed at a time, the places of a part of the sum, and the bytes of packed B. Or, in the form
+    ``unpacked``, tiles of one panel of columns, of a transposed A that is read where it lies.
     """
 
     rows: int
@@ -139,12 +143,10 @@ def plan_product(
     if batch == 1 and (form := _short_form(dtype, sizes, transposed)) is not None:
         return _short_plan(sizes, form, dtype.itemsize)
     if _is_wide(dtype, sizes, batch, transposed):
-        if kind.halves and batch == 1 and m >= _LEAST_SHARING and m * n * k >= _LEAST_SHARED:
+        is_shared = kind.halves and batch == 1 and m >= _LEAST_SHARING and m * n * k >= _LEAST_SHARED
+        if is_shared and not _is_unpacked(kind, sizes, transposed[0]):
             return _shared_plan(kind, sizes)
-        pieces = min(_MOST_CELLS, max(_CELLS_OF_A_PROCESSOR * (os.cpu_count() or 1), m * n * k // _LARGE_CELL))
-        rows, columns = _tile(m, n, -(-pieces // batch), transposed, kind)
-        cells = batch * -(-m // rows) * -(-n // columns)
-        return GemmPlan(rows, columns, 1, k, cells, scratch_bytes(kind, columns, transposed[0]), batch)
+        return _tiled_plan(kind, sizes, batch, transposed)
     if batch > 1 or not _is_long_sum(sizes):
         return None
     most = max(1, m * n * k * dtype.itemsize // 4 // _CELL)
@@ -153,6 +155,19 @@ def plan_product(
     rows, columns = _tile(m, n, -(-min(_MOST_CELLS, most) // parts), transposed, kind)
     cells = -(-m // rows) * -(-n // columns) * parts
     return GemmPlan(rows, columns, parts, depth, cells, scratch_bytes(kind, columns, transposed[0]))
+
+
+def _tiled_plan(
+    kind: Numbers, sizes: tuple[int, int, int], batch: int, transposed: tuple[bool, bool]
+) -> GemmPlan:
+    """Cells that are tiles of C."""
+    m, n, k = sizes
+    pieces = min(_MOST_CELLS, max(_CELLS_OF_A_PROCESSOR * (os.cpu_count() or 1), m * n * k // _LARGE_CELL))
+    rows, columns = _tile(m, n, -(-pieces // batch), transposed, kind)
+    cells = batch * -(-m // rows) * -(-n // columns)
+    if _is_unpacked(kind, sizes, transposed[0]):
+        return GemmPlan(rows, columns, 1, part_depth(kind, k), cells, unpacked_bytes(kind), batch, "unpacked")
+    return GemmPlan(rows, columns, 1, k, cells, scratch_bytes(kind, columns, transposed[0]), batch)
 
 
 def _shared_plan(kind: Numbers, sizes: tuple[int, int, int]) -> GemmPlan:
@@ -204,7 +219,14 @@ def _is_wide(
     if kind.registers < 32:
         return _is_tiled(_TILED[16], sizes, batch) or _is_panel(kind, sizes, batch, transposed[0])
     fills = sizes[1] >= _FILLED * narrow(kind) * -(-sizes[1] // narrow(kind))
-    return fills and _is_tiled(_TILED[32], sizes, batch) and (not transposed[0] or sizes[1] > kind.columns)
+    is_turned_for_one = transposed[0] and sizes[1] <= kind.columns and not _is_unpacked(kind, sizes, transposed[0])
+    return fills and _is_tiled(_TILED[32], sizes, batch) and not is_turned_for_one
+
+
+def _is_unpacked(kind: Numbers, sizes: tuple[int, int, int], is_turned: bool) -> bool:
+    """Whether a transposed A is read where it lies, for one panel."""
+    _, n, k = sizes
+    return kind.halves and is_turned and narrow(kind) < n <= kind.columns and k % places(kind) == 0
 
 
 def _is_tiled(least: Tiled, sizes: tuple[int, int, int], batch: int) -> bool:

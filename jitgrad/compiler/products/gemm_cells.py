@@ -6,28 +6,34 @@ from jitgrad.compiler.products.blas_stubs import Scalar, cell_start_ir, cells_ir
 from jitgrad.compiler.products.gemm_code import multiply_ir
 from jitgrad.compiler.products.gemm_shared import pack_step_ir, shared_step_ir
 from jitgrad.compiler.products.gemm_steps import STUBS
-from jitgrad.compiler.products.gemm_tiles import tiles_ir
-from jitgrad.compiler.products.product_code import PACK_STUBS, SHARED_STUBS
+from jitgrad.compiler.products.gemm_tiles import tiles_ir, unpacked_tile_ir
+from jitgrad.compiler.products.gemm_unpacked import unpacked_step_ir
+from jitgrad.compiler.products.product_code import PACK_STUBS, SHARED_STUBS, UNPACKED_STUBS
 from jitgrad.compiler.products.registers import Numbers, kinds
 
 
 def gemm_tiles_ir(stub: str) -> str:
     """The module of the tiles that a product's stub calls."""
-    return f"{tiles_ir(_numbers(stub))}\nattributes #0 = {{ nounwind }}\n"
+    text = unpacked_tile_ir if stub in UNPACKED_STUBS.values() else tiles_ir
+    return f"{text(_numbers(stub))}\nattributes #0 = {{ nounwind }}\n"
 
 
 def _numbers(stub: str) -> Numbers:
-    stubs = (STUBS, PACK_STUBS, SHARED_STUBS)
+    stubs = (STUBS, PACK_STUBS, SHARED_STUBS, UNPACKED_STUBS)
     return kinds()[next(dtype for names in stubs for dtype, name in names.items() if name == stub)]
 
 
 def gemm_step_ir(stub: str) -> str:
-    """The module of one of `STUBS`, over cells, or of a step of a product that shares packed B."""
+    """The module of one of `STUBS`, over cells, of a step of a product that shares packed B, or of one with a
+    transposed A that is not packed.
+    """
     numbers = _numbers(stub)
     if stub in PACK_STUBS.values():
         return pack_step_ir(numbers, stub)
     if stub in SHARED_STUBS.values():
         return shared_step_ir(numbers, stub)
+    if stub in UNPACKED_STUBS.values():
+        return unpacked_step_ir(numbers, stub)
     kind = Scalar(numbers.type, stub, numbers.size)
     parts = ("declare i64 @llvm.smin.i64(i64, i64) #0", multiply_ir(numbers), _cell(kind), cells_ir(kind))
     return "\n".join(parts) + "\nattributes #0 = { nounwind }\n"

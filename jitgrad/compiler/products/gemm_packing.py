@@ -23,6 +23,11 @@ def packing_a_ir(kind: Numbers) -> str:
     return "\n".join(part(kind) for part in (_copy_tile, turn_ir, _pack_a, _pack_a_turned))
 
 
+def copying_ir(kind: Numbers) -> str:
+    """Of tiles that C does not have all of."""
+    return _copy_tile(kind)
+
+
 def packing_b_ir(kind: Numbers) -> str:
     """Those of B."""
     return "\n".join(part(kind) for part in (turn_ir, _pack_b, _pack_b_turned))

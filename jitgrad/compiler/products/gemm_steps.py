@@ -13,10 +13,12 @@ from jitgrad.compiler.products.product_code import (
     PACK_STUBS,
     SHARED_STUBS,
     SUFFIXES,
+    UNPACKED_STUBS,
     Module,
     code_modules,
     product_address,
     tile_names,
+    unpacked_name,
 )
 from jitgrad.compiler.products.short_steps import short_steps
 from jitgrad.compiler.symbols import least
@@ -46,6 +48,8 @@ def product_steps(
     rows, columns, parts, depth, cells, worker_bytes, batch, form, _ = cut
     if form == "shared":
         return _shared_steps(dtype, sizes, cut, operands, scratch, part)
+    if form == "unpacked":
+        return [_unpacked_step(dtype, sizes, cut, operands, scratch)]
     if form != "tiles":
         return short_steps(dtype, sizes, form, cells, operands, part)
     a, b, c = operands
@@ -82,13 +86,33 @@ def _tiles_step(dtype: np.dtype[Any], stubs: Mapping[str, str], block: tuple[int
     return BlasStep(stub, product_address(stub, _text, tiles, _tiles_text), block, cells, least(cells, 64))
 
 
+def _unpacked_step(
+    dtype: np.dtype[Any],
+    sizes: tuple[int, int, int],
+    cut: tuple[int, int, int, int, int, int, int, str, int],
+    operands: tuple[Operand, Operand, Operand],
+    scratch: int,
+) -> BlasStep:
+    rows, columns, _, depth, cells, worker_bytes, batch, *_ = cut
+    name = dtype_name(dtype)
+    a, b, c = operands
+    block = product_block((0, 0, *sizes, rows, columns, 0), (a, b, c), (batch,), (scratch, worker_bytes, depth))
+    address = product_address(UNPACKED_STUBS[name], _text, (unpacked_name(SUFFIXES[name]),), _tiles_text)
+    return BlasStep(UNPACKED_STUBS[name], address, block, cells, least(cells, 64))
+
+
 def product_modules(dtype: np.dtype[Any], has_parts: bool) -> dict[str, Module]:
     """The modules that `product_steps` refers to, where B is not shared."""
     return code_modules(STUBS[dtype_name(dtype)], _text, _tiles_text) | (sum_modules(dtype) if has_parts else {})
 
 
+def unpacked_modules(dtype: np.dtype[Any]) -> dict[str, Module]:
+    """The same where a transposed A is not packed."""
+    return code_modules(UNPACKED_STUBS[dtype_name(dtype)], _text, _tiles_text)
+
+
 def shared_modules(dtype: np.dtype[Any]) -> dict[str, Module]:
-    """The same where it is."""
+    """The same where B is shared."""
     name = dtype_name(dtype)
     return code_modules(PACK_STUBS[name], _text) | code_modules(SHARED_STUBS[name], _text, _tiles_text)
 

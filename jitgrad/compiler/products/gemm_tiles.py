@@ -3,6 +3,7 @@ is elsewhere (gemm_code.py).
 
     void tile(ptr a, ptr b, i64 k, ptr c, i64 ldc, i1 fresh)
     void tile(ptr a, ptr b, i64 k, ptr c, i64 ldc, i1 fresh, ptr ahead, i64 lda)        registers in halves
+    void tile(ptr a, ptr b, i64 k, ptr c, i64 ldc, i1 fresh, i64 lda)        the same, A transposed and not packed
 
 A whole tile is 6 x 4 of 32 registers of 64 bytes, 6 x 2 of 16 of 32 bytes. All that it reads is packed, with fixed
 distances, so next to nothing but loads and multiply-adds is done: steps of addresses would take their places, on
@@ -27,9 +28,9 @@ and B had to wait for them. GFLOP/s of one Zen 4 core with a peak of 118, where 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from jitgrad.compiler.products.product_code import tile_names
+from jitgrad.compiler.products.product_code import tile_names, unpacked_name
 from jitgrad.compiler.products.registers import Numbers, at_ir, declarations_ir, min_ir
 
 TALL, LOW = 6, 4
@@ -64,19 +65,29 @@ def tiles_ir(kind: Numbers) -> str:
     ))  # fmt: skip
 
 
-def _kernel(kind: Numbers, name: str, rows: int, wide: int, together: int) -> str:
+def unpacked_tile_ir(kind: Numbers) -> str:
+    """The module of the tile with a transposed A."""
+    made = _kernel(kind, unpacked_name(kind.suffix), TALL, kind.wide, places(kind), is_across=True)
+    return f"{declarations_ir(kind)}\n{made}"
+
+
+def _kernel(kind: Numbers, name: str, rows: int, wide: int, together: int, is_across: bool = False) -> str:
     """A tile of so many rows and registers: C = or += A times packed B over k >= 1, a multiple of the places of a turn.
 
-    The distance of the rows of A is `Numbers.row`, of those of B `Numbers.columns`.
+    The distance of the rows of A is `Numbers.row`, of those of B `Numbers.columns`. Or A is read across its rows, and
+    `lda` is the distance of its places.
     """
     v = kind.vector
     tile = [(r, c) for r in range(rows) for c in range(wide)]
     phis = "\n".join(
         f"  %s{r}_{c}_0 = phi {v} [ zeroinitializer, %entry ], [ %s{r}_{c}_{together}, %loop ]" for r, c in tile
     )
-    more, asks = (", ptr %ahead, i64 %lda", _asks(kind, rows, wide, together)) if kind.halves else ("", "")
-    turn = f"\n{_ORDER}\n".join(_place(kind, rows, wide, place, together) for place in range(together))
-    ask = [] if kind.halves else [_asked(f"ask{r}_{c}", 1) for r, c in tile]
+    asks_itself = kind.halves or is_across
+    more = ", i64 %lda" if is_across else ", ptr %ahead, i64 %lda" if kind.halves else ""
+    asks = _asks(kind, rows, wide, together, is_across) if asks_itself else ""
+    turn = f"\n{_ORDER}\n".join(_place(kind, rows, wide, place, together, is_across) for place in range(together))
+    step = f"  %a_step = mul i64 %lda, {together}" if is_across else f"  %a_step = add i64 0, {together}"
+    ask = [] if asks_itself else [_asked(f"ask{r}_{c}", 1) for r, c in tile]
     sums = [(f"{r}_{c}", f"%s{r}_{c}_{together}") for r, c in tile]
     put = [f"  store {v} {total}, ptr %new{at}, align {kind.size}" for at, total in sums]
     add = [
@@ -89,6 +100,7 @@ def _kernel(kind: Numbers, name: str, rows: int, wide: int, together: int) -> st
 define void @{name}(ptr %a, ptr %b, i64 %k, ptr %c, i64 %ldc, i1 %fresh{more}) noinline #0 {{
 entry:
 {_at_tile(kind, "ask", wide, ask)}
+{step}
   br label %loop
 loop:
   %p = phi i64 [ 0, %entry ], [ %p1, %loop ]
@@ -97,7 +109,7 @@ loop:
 {phis}
 {turn}
 {asks}
-{at_ir("a_next", kind, "%a_at", str(together))}
+{at_ir("a_next", kind, "%a_at", "%a_step")}
 {at_ir("b_next", kind, "%b_at", str(together * kind.columns))}
   %p1 = add i64 %p, {together}
   %again = icmp slt i64 %p1, %k
@@ -117,11 +129,8 @@ def _asked(pointer: str, is_written: int) -> str:
     return f"  call void @llvm.prefetch.p0(ptr %{pointer}, i32 {is_written}, i32 3, i32 1)"
 
 
-def _asks(kind: Numbers, rows: int, wide: int, together: int) -> str:
-    """A row of C, the last one again and again; and one line of as many of the rows at `ahead` as have to be asked for
-    in a turn, so that all rows have been when their next lines begin.
-    """
-    turns = kind.line // together
+def _asks(kind: Numbers, rows: int, wide: int, together: int, is_across: bool) -> str:
+    """What a turn asks for: a row of C, the last one again and again, and a little of A."""
     lines = [
         f"  %turn = udiv i64 %p, {together}",
         min_ir("row", "%turn", str(rows - 1)),
@@ -130,7 +139,22 @@ def _asks(kind: Numbers, rows: int, wide: int, together: int) -> str:
     ]
     for c in range(wide):
         lines += [at_ir(f"c_line{c}", kind, "%c_row", str(c * kind.lanes)), _asked(f"c_line{c}", 1)]
-    lines += [f"  %row0 = and i64 %turn, {turns - 1}", at_ir("ahead_place", kind, "%ahead", "%p")]
+    return "\n".join((*lines, *(_asks_across if is_across else _asks_ahead)(kind, together)))
+
+
+def _asks_across(kind: Numbers, together: int) -> Iterator[str]:
+    """The next line of each row that the turn has read."""
+    for place in range(together):
+        yield at_ir(f"next_line{place}", kind, f"%a_place{place}", str(kind.line))
+        yield _asked(f"next_line{place}", 0)
+
+
+def _asks_ahead(kind: Numbers, together: int) -> Sequence[str]:
+    """A line of as many of the rows at `ahead` as have to be asked for in a turn, so that all rows have been when their
+    next lines begin.
+    """
+    turns = kind.line // together
+    lines = [f"  %row0 = and i64 %turn, {turns - 1}", at_ir("ahead_place", kind, "%ahead", "%p")]
     for i in range(-(-TALL // turns)):
         if i:
             lines.append(f"  %row{i} = add i64 %row0, {i * turns}")
@@ -139,7 +163,7 @@ def _asks(kind: Numbers, rows: int, wide: int, together: int) -> str:
             at_ir(f"ahead_line{i}", kind, "%ahead_place", f"%row{i}_down"),
             _asked(f"ahead_line{i}", 0),
         ]
-    return "\n".join(lines)
+    return lines
 
 
 def _at_tile(kind: Numbers, name: str, wide: int, accesses: Sequence[str]) -> str:
@@ -153,7 +177,7 @@ def _at_tile(kind: Numbers, name: str, wide: int, accesses: Sequence[str]) -> st
     return "\n".join(lines)
 
 
-def _place(kind: Numbers, rows: int, wide: int, place: int, together: int) -> str:
+def _place(kind: Numbers, rows: int, wide: int, place: int, together: int, is_across: bool) -> str:
     """One place of the sum in a turn: its row of packed B, and of each row of A one element."""
     v, lines = kind.vector, []
     for c in range(wide):
@@ -166,9 +190,12 @@ def _place(kind: Numbers, rows: int, wide: int, place: int, together: int) -> st
             at_ir(f"ahead{place}", kind, "%b_at", str((_AHEAD + place) * kind.columns)),
             f"  call void @llvm.prefetch.p0(ptr %ahead{place}, i32 0, i32 3, i32 1)",
         ]
+    if is_across:
+        lines.append(at_ir(f"a_place{place}", kind, *((f"%a_place{place - 1}", "%lda") if place else ("%a_at", "0"))))
     for r in range(rows):
+        base, offset = (f"%a_place{place}", r) if is_across else ("%a_at", r * kind.row + place)
         lines += [
-            at_ir(f"a{r}_at_{place}", kind, "%a_at", str(r * kind.row + place)),
+            at_ir(f"a{r}_at_{place}", kind, base, str(offset)),
             f"  %x{r}_{place} = load {kind.type}, ptr %a{r}_at_{place}",
             f"  %y{r}_{place} = insertelement {v} poison, {kind.type} %x{r}_{place}, i64 0",
             f"  %z{r}_{place} = shufflevector {v} %y{r}_{place}, {v} poison, <{kind.lanes} x i32> zeroinitializer",

@@ -16,7 +16,7 @@ from jitgrad.compiler.products.blas import batch_chunks, stub_modules
 from jitgrad.compiler.products.cholesky_steps import MODULE, cholesky_text
 from jitgrad.compiler.products.conv_steps import convolution_modules
 from jitgrad.compiler.products.gemm import plan_product
-from jitgrad.compiler.products.gemm_steps import product_modules, shared_modules
+from jitgrad.compiler.products.gemm_steps import product_modules, shared_modules, unpacked_modules
 from jitgrad.compiler.products.gemv import plan_vector_product
 from jitgrad.compiler.products.gemv_steps import vector_modules
 from jitgrad.compiler.products.product_code import Module, begin_modules
@@ -77,6 +77,8 @@ def _modules_of(program: Program, item: Product) -> dict[str, Module]:
         return stub_modules(dtype)
     if own.form == "shared":
         return shared_modules(dtype)
+    if own.form == "unpacked":
+        return unpacked_modules(dtype)
     if own.form != "tiles":
         return short_modules(dtype, own.form, own.parts > 1)
     return product_modules(dtype, own.parts > 1)

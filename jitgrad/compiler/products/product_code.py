@@ -19,6 +19,7 @@ GUARD_STUBS = ("jitgrad_blas_enter", "jitgrad_blas_leave")
 RESET_STUB = "jitgrad_blas_reset"
 PACK_STUBS = {"float32": "jitgrad_pack_f32", "float64": "jitgrad_pack_f64"}
 SHARED_STUBS = {"float32": "jitgrad_shared_f32", "float64": "jitgrad_shared_f64"}
+UNPACKED_STUBS = {"float32": "jitgrad_unpacked_f32", "float64": "jitgrad_unpacked_f64"}
 SUFFIXES = {"float32": "f32", "float64": "f64"}
 
 _addresses: dict[str, int] = {}
@@ -27,6 +28,11 @@ _addresses: dict[str, int] = {}
 def tile_names(suffix: str) -> tuple[str, ...]:
     """The functions that make tiles of a product: whole ones, low and narrow ones."""
     return tuple(f"jitgrad_tile_{suffix}_{form}" for form in ("whole", "low", "narrow"))
+
+
+def unpacked_name(suffix: str) -> str:
+    """The function that makes a tile of a product with a transposed A as it lies."""
+    return f"jitgrad_tile_{suffix}_unpacked"
 
 
 def convolution_tile_names(suffix: str, form: str) -> tuple[str, ...]:
