@@ -57,12 +57,27 @@ def test_what_factors_answer_is_what_numpy_says(shape: tuple[int, ...], dtype: s
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("lower", [False, True])
-def test_triangular_systems_read_one_triangle(shape: tuple[int, ...], dtype: str, lower: bool) -> None:
-    a, b = matrices(shape, dtype), matrices(shape, dtype)[..., : shape[-1] // 2]
+@pytest.mark.parametrize("columns", [1, 3])
+def test_triangular_systems_read_one_triangle(shape: tuple[int, ...], dtype: str, lower: bool, columns: int) -> None:
+    a, b = matrices(shape, dtype), matrices(shape, dtype)[..., :columns]
     a = a + (4 * shape[-1] * np.eye(shape[-1])).astype(dtype)
     triangle = np.tril(a) if lower else np.triu(a)
     other = np.where(triangle == 0, np.nan, a).astype(dtype)
     close(lapack.solve_triangular(other, b, lower), np.linalg.solve(triangle, b))
+    close(lapack.solve_triangular(other, b, lower, transposed=True), np.linalg.solve(np.swapaxes(triangle, -1, -2), b))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_nan_and_infinities_reach_what_is_solved_after_them(lower: bool, transposed: bool) -> None:
+    a = matrices((45, 45), "f8") + 100 * np.eye(45)
+    b = a[:, :1].copy()
+    for value in (np.nan, np.inf):
+        b[20] = value
+        x = lapack.solve_triangular(a, b, lower, transposed)[:, 0]
+        touched = ~np.isfinite(x)
+        assert touched.tolist() == [k >= 20 if lower != transposed else k <= 20 for k in range(45)]
 
 
 @pytest.mark.quick
@@ -164,3 +179,19 @@ def test_complex_matrices_and_stacks() -> None:
 def test_a_singular_matrix_tells_the_line() -> None:
     with pytest.raises(np.linalg.LinAlgError, match=r"Singular matrix[^$]*lu_solve[^$]*test_lapack"):
         jg.compile(lambda a, b: np.linalg.solve(a, b))(np.ones((90, 90)), np.ones(90))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("columns", [1, 5])
+def test_a_transposed_triangle_is_not_copied(columns: int) -> None:
+    from jitgrad.scipy.linalg import cho_solve
+
+    a = matrices((70, 70), "f8")
+    args = (np.linalg.cholesky(a @ a.T + 70 * np.eye(70)), a[:, :columns])
+    f = jg.compile(jg.value_and_grad(lambda c, b: np.sum(np.sin(cho_solve((c, True), b))), argnums=(0, 1)))
+    text = f.explain(*args).clusters
+    assert (text.count(" = solve_triangular("), text.count(" = solve_turned(")) == (2, 2)
+    (value, slopes), (expected, wanted) = f(*args), f.interpret(*args)
+    np.testing.assert_allclose(value, expected, 1e-12)
+    for got, want in zip(slopes, wanted, strict=True):
+        np.testing.assert_allclose(got, want, 1e-9, 1e-12)

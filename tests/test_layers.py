@@ -94,6 +94,7 @@ LAZY = {
     ("gradient_rules", "control.deferred"),
     ("ops.rows", "compiler.rows"),
     ("lapack", "compiler.cholesky"),
+    ("lapack", "compiler.triangles"),
     ("executable", "control.ops"),
     ("compiler.explain", "profiler.drawing"),
     ("compiler.explain", "profiler.planned_picture"),

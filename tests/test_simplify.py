@@ -381,6 +381,18 @@ RULES = [
         shape=(64, 3),
     ),
     row(
+        "solve_by_rows",
+        lambda b, x, y: b.op(
+            "solve_triangular",
+            b.op("transpose", b.op("add", b.op("cos", x), b.constant(100 * np.eye(64))), axes=(1, 0)),
+            y,
+            lower=True,
+        ),
+        ["cos", "constant", "add", "solve_turned"],
+        shape=(64, 64),
+        ulps=64,
+    ),
+    row(
         "inverse_by_factors",
         lambda b, x, y: b.op("inv", b.constant(FACTORED)),
         ["constant", "lu", "lu_inv"],

@@ -15,7 +15,6 @@ from jitgrad.compiler.driver.runtime import pack_steps, runtime
 from jitgrad.compiler.machine.cache import compile_cached
 from jitgrad.compiler.machine.native import NativeCode
 from jitgrad.compiler.products.cholesky_steps import (
-    LANES,
     LINE,
     MODULE,
     PREFIXES,
@@ -26,6 +25,7 @@ from jitgrad.compiler.products.cholesky_steps import (
     layout_for,
     names,
 )
+from jitgrad.compiler.triangles import lanes
 from jitgrad.config import get_num_threads
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -47,11 +47,6 @@ def cholesky_cotangent(factor: Array, g: Array) -> Array | None:
     read; float64 matrices in C order.
     """
     return _run(PREFIXES[1], g, factor)
-
-
-def has_code() -> bool:
-    """Whether there is code for this machine."""
-    return _lanes() > 0
 
 
 def _run(prefix: str, source: Array, factor: Array) -> Array | None:
@@ -85,12 +80,7 @@ def _run_on(start: int, layout: Layout, prefix: str, arrays: tuple[Array, Array,
 
 @lru_cache(maxsize=64)
 def _layout(n: int) -> Layout:
-    return layout_for(n, _lanes())
-
-
-@cache
-def _lanes() -> int:
-    return int(ctypes.CFUNCTYPE(ctypes.c_int64)(_code()[LANES])())
+    return layout_for(n, lanes())
 
 
 @cache

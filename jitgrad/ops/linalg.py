@@ -8,6 +8,7 @@ and L. Lehmann, 2012.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -202,6 +203,7 @@ _define_factored(
 )
 _define_factored("lu_det", _infer_lu_det, lapack.det_of_factors)
 _define_factored("lu_slogdet", _infer_lu_slogdet, lapack.slogdet_of_factors)
+_define_factored("solve_turned", _infer_solve, functools.partial(lapack.solve_triangular, transposed=True))
 
 
 # -- factorizations ------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import sys
 
-from jitgrad.compiler.products.cholesky_steps import BLOCK, LANES, LINE, PREFIXES, STEPS, WIDE, names
+from jitgrad.compiler.products.cholesky_steps import BLOCK, LINE, PREFIXES, STEPS, WIDE
 from jitgrad.compiler.products.cholesky_tiles import cholesky_tiles_ir, diagonal_elements, turn_block_ir
 from jitgrad.compiler.products.gemv_pieces import KERNEL
 from jitgrad.compiler.products.registers import (
@@ -46,18 +46,7 @@ def cholesky_ir(kind: Numbers) -> str:
             _gradient_task(kind) if is_gradient else _factor_task(kind),
             _finish(kind, prefix, is_gradient),
         ]
-    parts.append(_lanes(kind.lanes))
     return "\n".join(parts) + "\nattributes #0 = { nounwind }\n"
-
-
-def no_cholesky_ir() -> str:
-    """The same for a machine without registers for it: functions that do nothing."""
-    empty = [f"define void @{name}({KERNEL}) #0 {{\n  ret void\n}}" for name in names() if name != LANES]
-    return "\n".join((*empty, _lanes(0))) + "\nattributes #0 = { nounwind }\n"
-
-
-def _lanes(count: int) -> str:
-    return f"define i64 @{LANES}() #0 {{\n  ret i64 {count}\n}}"
 
 
 _POINTERS = ("source", "factor", "work", "result", "diagonals", "flags", "claims")

@@ -7,8 +7,6 @@ from __future__ import annotations
 from jitgrad.records import NamedTuple
 
 MODULE = "jitgrad_cholesky"
-LANES = f"{MODULE}_lanes"
-"""The function that gives the rows of a block; 0 where there is no code for the machine."""
 STEPS = ("fill", "tasks", "finish")
 PREFIXES = (MODULE, f"{MODULE}_cotangent")
 BLOCK = ("source", "factor", "work", "result", "n", "ld", "blocks", "panels", "diagonals", "flags", "claims")
@@ -16,6 +14,11 @@ BLOCK = ("source", "factor", "work", "result", "n", "ld", "blocks", "panels", "d
 `result` has. A flag per tile, of each row of blocks one more for its end. Behind the claims, a line apart, lies the
 status.
 """
+TRIANGLES_MODULE = "jitgrad_triangles"
+TRIANGLES = ("jitgrad_triangle_rows", "jitgrad_triangle_columns")
+"""The functions that solve with a triangle, and with its transpose."""
+LANES = "jitgrad_triangle_lanes"
+"""The function that gives how many rows a block has; 0 where all this is left to LAPACK."""
 WIDE = 3
 """The blocks of a panel: registers of a row of the widest tile."""
 LINE = 64
@@ -24,12 +27,20 @@ _ROWS_OF_A_CHUNK = 16
 
 
 def cholesky_text() -> str:
-    """The module, for this machine."""
-    from jitgrad.compiler.products.cholesky_code import cholesky_ir, no_cholesky_ir
+    """The module of `names`, for this machine."""
+    from jitgrad.compiler.products.cholesky_code import cholesky_ir
     from jitgrad.compiler.products.registers import kinds
 
+    return cholesky_ir(kinds()["float64"])
+
+
+def triangles_text() -> str:
+    """The module of `TRIANGLES` and `LANES`, for this machine; where it has no such registers, they do nothing."""
+    from jitgrad.compiler.products.registers import kinds
+    from jitgrad.compiler.products.triangle_code import no_triangles_ir, triangles_ir
+
     kind = kinds().get("float64")
-    return cholesky_ir(kind) if kind is not None else no_cholesky_ir()
+    return triangles_ir(kind) if kind is not None else no_triangles_ir()
 
 
 class Layout(NamedTuple):
@@ -47,7 +58,7 @@ class Layout(NamedTuple):
 
 def names() -> tuple[str, ...]:
     """All functions of the module."""
-    return LANES, *(f"{prefix}_{step}" for prefix in PREFIXES for step in STEPS)
+    return tuple(f"{prefix}_{step}" for prefix in PREFIXES for step in STEPS)
 
 
 def layout_for(n: int, lanes: int) -> Layout:

@@ -20,6 +20,7 @@ from jitgrad.compiler.products.gemm_steps import product_modules, shared_modules
 from jitgrad.compiler.products.gemv import plan_vector_product
 from jitgrad.compiler.products.gemv_steps import vector_modules
 from jitgrad.compiler.products.product_code import Module, begin_modules
+from jitgrad.compiler.products.registers import kinds
 from jitgrad.compiler.products.short_steps import short_modules
 from jitgrad.compiler.symbols import at_once
 from jitgrad.lapack import uses_own
@@ -62,8 +63,10 @@ def begin_products(program: Program, steps: Iterable[object]) -> None:
 def begin_routines(program: Program, numbers: Iterable[int]) -> None:
     """Begin to compile our own code for those of a program's interpreted instructions that will call it."""
     called = [program.instructions[number] for number in numbers]
-    if any(uses_own(ins.op.name, program.specs[ins.inputs[0]]) for ins in called if isinstance(ins.op.kind, Library)):
-        begin_modules({MODULE: (cholesky_text, False)})
+    routines = [ins for ins in called if isinstance(ins.op.kind, Library)]
+    if routines and kinds():
+        own = any(uses_own(ins.op.name, program.specs[ins.inputs[0]]) for ins in routines)
+        begin_modules({MODULE: (cholesky_text, False)} if own else {})
 
 
 def _modules_of(program: Program, item: Product) -> dict[str, Module]:

@@ -84,7 +84,7 @@ BY_OP: dict[str, tuple[Rule, ...]] = {
     "convolve_windows": (convolutions.windows_as_products,),
     "convolve_filters": (convolutions.filters_as_products,),
     "solve": (matrices.solve_by_column, matrices.solve_by_factors),
-    "solve_triangular": (matrices.solve_by_column,),
+    "solve_triangular": (matrices.solve_by_column, matrices.solve_by_rows),
     "inv": (matrices.inverse_by_factors,),
     "det": (matrices.determinant_by_factors,),
     "slogdet": (matrices.determinant_by_factors,),

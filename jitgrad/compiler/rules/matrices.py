@@ -2,6 +2,7 @@
 
 ``a.T`` has the factors of ``a``, so the gradient of a solution, which solves with ``a.T``, costs no factorization.
 Small matrices are left to the kernels, which factor each for every question, and for every column where there are many.
+A larger triangle is solved with as it lies in memory.
 """
 
 from __future__ import annotations
@@ -77,6 +78,15 @@ def determinant_by_factors(rw: Rewriter, ins: Instruction) -> Instruction | None
     if found is None:
         return None
     return rw.replace(ins, f"lu_{ins.op.name}", *found[0], dtype=rw.dtype(ins.outputs[0]))
+
+
+def solve_by_rows(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """solve_triangular(a.T, b) = solve_turned(a, b), without a.T"""
+    a, b = ins.inputs
+    turned = rw.producer(a, "transpose")
+    if turned is None or not swaps_last_two(turned.params["axes"]) or is_small_routine(rw.shape(a), rw.shape(b)[-1]):
+        return None
+    return rw.replace(ins, "solve_turned", turned.inputs[0], b, lower=not ins.params["lower"])
 
 
 def _factored(rw: Rewriter, ins: Instruction) -> tuple[tuple[int, ...], bool] | None:
