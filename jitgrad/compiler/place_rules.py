@@ -18,8 +18,9 @@ from jitgrad.spec import DType, normalize_axes, normalize_axis
 
 MOST_PLACES = 16
 """Places into which a value is taken apart."""
-_MOST_PRODUCTS = 64
-"""Products that a product of matrices may become."""
+_MOST_PRODUCTS = 32
+"""Products that a product of matrices may become. Two matrices of 4 x 4 are 64, and with gradients take 0.84 ms for 1e4
+where a kernel with a matrix per lane takes 0.22 (float64); a matrix of 3 x 3 and a vector 0.05 and 0.11."""
 
 Parts = tuple[int, ...]
 """The values at the places along the short axes of one, in row-major order."""
