@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from jitgrad.compiler.emission.ahead import find_asking, rows_to_write
+from jitgrad.compiler.emission.asking import LEAST_AHEAD
 from jitgrad.compiler.emission.kernel import emit_kernel
 from jitgrad.compiler.llvmir import Module
 from jitgrad.compiler.loopir.nests import (
@@ -55,22 +57,40 @@ def _rows(*body: Statement) -> Loop:
 
 
 def test_the_loop_with_the_most_work_asks_for_all_arrays_with_rows() -> None:
-    asking = find_asking(_rows(SUM, LAST), INPUTS)
-    assert asking is not None
-    assert asking.loop is LAST
-    assert asking.streams == (("in0", ROW, "n0", (None,)), ("in1", ROW, "n0", (None,)))
+    streams = ("in0", ROW, "n0", (None,)), ("in1", ROW, "n0", (None,))
+    assert find_asking(_rows(SUM, LAST), INPUTS) == {LAST: streams}
+
+
+def test_long_loops_share_what_is_asked_for() -> None:
+    longer = replace(LAST, body=(*LAST.body, Let("v8", F32, "add", ("v5", "v4"))))
+    asking = find_asking(_rows(SUM, LAST, longer), INPUTS)
+    assert {loop: [s.buffer for s in streams] for loop, streams in asking.items()} == {longer: ["in0"], LAST: ["in1"]}
 
 
 def test_a_single_loop_over_a_row_does_not_ask() -> None:
-    assert find_asking(_rows(LAST), INPUTS) is None
+    assert find_asking(_rows(LAST), INPUTS) == {}
 
 
 def test_scratch_and_what_is_read_within_bounds_is_not_asked_for() -> None:
     scratch = Loop("i1", "n0", VECTOR, (Load("v6", F32, "scratch0", ROW),))
     bounded = Loop("i1", "n0", VECTOR, (Load("v7", F32, "in2", ROW, (Bound("i1", "o0", None),), None),))
     asking = find_asking(_rows(SUM, scratch, bounded), INPUTS)
-    assert asking is not None
-    assert asking.streams == (("in0", ROW, "n0", (None,)),)
+    assert asking == {SUM: (("in0", ROW, "n0", (None,)),)}
+
+
+def test_short_rows_are_asked_for_as_many_turns_ahead_as_have_7_kb() -> None:
+    module = Module("rows")
+    buffers = tuple(Buffer(name, F32, "out" if name == "out0" else "in") for name in (*INPUTS, "out0"))
+    emit_kernel(module, Kernel(buffers, ("n0", "n1"), (), (_rows(SUM, LAST),)), "kernel", 64)
+    for rows in (1, 2):
+        turn = re.search(rf"(%\w+) = mul i64 (%\w+), {rows}\n", str(module))
+        assert turn is not None
+        pattern = rf"(%\w+) = or i64 {turn[1]}, 1\n +(%\w+) = sdiv i64 {LEAST_AHEAD // 4 - 1}, \1\n"
+        division = re.search(pattern, str(module))
+        assert division is not None
+        turns = re.search(rf"(%\w+) = add i64 {division[2]}, 1\n", str(module))
+        assert turns is not None
+        assert f"mul i64 {turn[1]}, {turns[1]}\n" in str(module)
 
 
 def test_lines_are_asked_for_once_per_turn_of_whole_registers() -> None:
@@ -86,8 +106,8 @@ def test_lines_are_asked_for_once_per_turn_of_whole_registers() -> None:
 def test_a_row_that_is_read_at_several_places_is_asked_for_at_the_last() -> None:
     shifted = Load("v9", F32, "in0", replace(ROW, offset="k0"))
     asking = find_asking(_rows(SUM, replace(LAST, body=(shifted, *LAST.body))), INPUTS)
-    assert asking is not None
-    assert {s.buffer: s.offsets for s in asking.streams} == {"in0": (None, "k0"), "in1": (None,)}
+    (streams,) = asking.values()
+    assert {s.buffer: s.offsets for s in streams} == {"in0": (None, "k0"), "in1": (None,)}
 
 
 def test_the_loop_before_a_store_asks_for_the_lines_to_write() -> None:

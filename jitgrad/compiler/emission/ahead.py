@@ -1,9 +1,11 @@
-"""Which loop over a row asks for the lines of the next row, while several loops work on this one; it emits nothing.
+"""Which loops over a row ask for the lines of rows to come, while several loops work on this one; it emits nothing.
 
 A row that several loops go through is read from memory by the first of them alone, and the others would leave the
-memory idle. The loop with the most work asks: in the first one, which adds a row up, lines are wanted faster than
-memory gives them, so that it waits while nothing is computed: written by hand, layer norm of 4096x768 floats takes
-1.42 ms so, and 1.13 where the longest loop asks.
+memory idle. Those with the most work ask: in the first one, which adds a row up, lines are wanted faster than memory
+gives them, so that it waits while nothing is computed: written by hand, layer norm of 4096x768 floats takes 1.42 ms
+so, and 1.13 where the longest loop asks. Where a turn reads several rows, long loops share them, and ask for what is
+read two or more turns later: the memory has longer to give as many lines. That layer norm then takes 0.91 of the time
+where others use the memory too, 0.98 where they do not (Zen 4, in turns).
 
 What a loop will store, the loop over the row before it asks for: lines have to be in the first cache before they are
 written, and processors ask for them only when the row is stored. Softmax cross-entropy of 4096x1000 takes 0.90 of the
@@ -13,7 +15,7 @@ time, in the second cache too, layer norm, whose rows are whole lines, as long a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
 from jitgrad.compiler.emission.interleave import weight_of
 from jitgrad.compiler.loopir.nests import VECTOR, Index, Load, Loop, Store, Term
@@ -31,30 +33,38 @@ class Stream(NamedTuple):
     offsets: tuple[str | None, ...]
 
 
-class Asking(NamedTuple):
-    """A loop over a row, or over several at once, and the inputs whose rows are read by loops over its axis."""
-
-    loop: Loop
-    streams: tuple[Stream, ...]
+Asking = Mapping[Loop, tuple[Stream, ...]]
+"""What the loops over a row, or over several at once, ask for: inputs whose rows are read by loops over their axis."""
 
 
-def find_asking(row: Loop, inputs: Collection[str], others: Collection[str] = ()) -> Asking | None:
-    """The loop that asks for the next row; None where fewer than two go through a row, and it is none of a ring: the
+def find_asking(row: Loop, inputs: Collection[str], others: Collection[str] = ()) -> Asking:
+    """The loops that ask for rows to come, none where fewer than two go through a row, and it is none of a ring: the
     processor fetches ahead by itself then. ``others`` are the axes of further rows that a turn works on.
     """
     passes = [s for s in row.body if isinstance(s, Loop) and s.kind == VECTOR]
     if len(passes) < (1 if row.start else 2):
-        return None
-    asking = max(passes, key=weight_of)
+        return {}
+    longest = max(passes, key=weight_of)
+    along = [p for p in passes if (p.var, p.extent) == (longest.var, longest.extent)]
+    long = [p for p in along if 2 * weight_of(p) >= weight_of(longest)]
     streams: dict[object, Stream] = {}
-    for load in (s for p in passes if p.var == asking.var for s in p.body if isinstance(s, Load)):
-        stride = _stride_of_rows(load.index, {row.var, *others}, asking.var)
+    for load in (s for p in passes if p.var == longest.var for s in p.body if isinstance(s, Load)):
+        stride = _stride_of_rows(load.index, {row.var, *others}, longest.var)
         if stride and load.buffer in inputs and not load.bounds:
             key = load.buffer, load.index.terms
             known = streams.setdefault(key, Stream(load.buffer, load.index, stride, (load.index.offset,)))
             if load.index.offset not in known.offsets:
                 streams[key] = known._replace(offsets=(*known.offsets, load.index.offset))
-    return Asking(asking, tuple(streams.values()))
+    return _shared_out(tuple(streams.values()), long)
+
+
+def _shared_out(streams: Sequence[Stream], passes: Sequence[Loop]) -> Asking:
+    """Streams, each given to the loop that has the most work for each of its own."""
+    found: dict[Loop, tuple[Stream, ...]] = {}
+    for stream in streams:
+        loop = max(passes, key=lambda p: weight_of(p) / (1 + len(found.get(p, ()))))
+        found[loop] = (*found.get(loop, ()), stream)
+    return found
 
 
 def rows_to_write(row: Loop, outputs: Collection[str]) -> dict[Loop, tuple[Store, ...]]:

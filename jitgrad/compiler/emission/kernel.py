@@ -186,7 +186,7 @@ class _KernelEmitter(ArgumentEmitter):
         outer, self.is_nested = self.is_nested, True
         if not self.is_quick and takes_pairs(loop, self.kernel):
             start = self._row_pairs(loop, start, stop)
-        self._counted(start, stop, 1, lambda i: self._turn(loop, i))
+        self._turns(loop, start, stop)
         self.is_parallel, self.is_nested = outside, outer
 
     def _row_pairs(self, loop: Loop, start: ir.Value, stop: ir.Value) -> ir.Value:
@@ -196,25 +196,27 @@ class _KernelEmitter(ArgumentEmitter):
         most = ir.Constant(INT64, PAIRED_ROW // self.kernel.float_bytes)
         is_short = b.icmp_signed("<=", self.registers[extent].value, most)
         behind = b.select(is_short, b.sub(stop, b.and_(b.sub(stop, start), one)), start)
-        turn = replace(loop, body=pair.body)
         self.at_once = dict(pair.at_once)
-
-        def body(i: ir.Value) -> None:
-            self.registers[pair.axis] = Register(b.add(i, one), DT_INT64)
-            self._turn(turn, i, (pair.axis,))
-
-        self._counted(start, behind, 2, body)
+        self._turns(replace(loop, body=pair.body), start, behind, (pair.axis,))
         return behind
 
-    def _turn(self, loop: Loop, i: ir.Value, others: tuple[str, ...] = ()) -> None:
-        """The body of a loop; ``others`` are the axes of further rows, which it works on as well."""
-        self.registers[loop.var] = Register(i, DT_INT64)
-        around = self.asking, self.ahead, self.written
-        self.asking = find_asking(loop, self.inputs, others)
-        self.ahead = self._rows_ahead(self.asking.streams, 1 + len(others)) if self.asking else []
-        self.written = rows_to_write(loop, self.outputs) if self.is_parallel and not self.is_quick else {}
-        self._body(loop.body)
-        self.asking, self.ahead, self.written = around
+    def _turns(self, loop: Loop, start: ir.Value, stop: ir.Value, others: tuple[str, ...] = ()) -> None:
+        """All turns of a loop; ``others`` are the axes of the following rows, which a turn works on as well."""
+        b, rows = self.builder, 1 + len(others)
+        asking = find_asking(loop, self.inputs, others)
+        ahead = {s: self._rows_ahead(s, rows) for streams in asking.values() for s in streams}
+        written = rows_to_write(loop, self.outputs) if self.is_parallel and not self.is_quick else {}
+
+        def turn(i: ir.Value) -> None:
+            self.registers[loop.var] = Register(i, DT_INT64)
+            for number, axis in enumerate(others, 1):
+                self.registers[axis] = Register(b.add(i, ir.Constant(INT64, number)), DT_INT64)
+            around = self.asking, self.ahead, self.written
+            self.asking, self.ahead, self.written = asking, ahead, written
+            self._body(loop.body)
+            self.asking, self.ahead, self.written = around
+
+        self._counted(start, stop, rows, turn)
 
     def _vector_loop(self, loop: Loop) -> None:
         """Whole vectors first, some at once, then masked ones for what is left; all masked where little work is done.
@@ -261,7 +263,7 @@ class _KernelEmitter(ArgumentEmitter):
             if not self.is_quick:
                 self._spread_invariants(inner, segment)
             self.lanes = wide // turns
-            asks = wide if self.asking is not None and inner is self.asking.loop else 0
+            self.asked, asks = self.asking.get(inner, ()), wide
 
             def emit(variant: Loop) -> None:
                 self._counted(first, split, wide, lambda i: self._whole_vectors(variant, i, whole, segment, asks))
@@ -379,8 +381,8 @@ class _KernelEmitter(ArgumentEmitter):
         outside = dict(self.registers)
         self.vector = VectorLoop(loop.var, self.lanes, i, mask, sums, segment, first=first, may_be_whole=may_be_whole)
         self.registers.pop(loop.var, None)
-        if asks and self.asking is not None:
-            self._ask_ahead(self.asking.streams, self.ahead, asks)
+        if asks:
+            self._ask_ahead(asks)
         if is_first and mask is None:
             self._ask_to_write(self.written.get(loop, ()))
         if self.is_elementwise:

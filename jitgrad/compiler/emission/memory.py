@@ -9,20 +9,16 @@ from dataclasses import replace
 import numpy as np
 
 from jitgrad.compiler import llvmir as ir
-from jitgrad.compiler.emission.ahead import Stream
 from jitgrad.compiler.emission.places import Distance, Shared
-from jitgrad.compiler.emission.registers import BOOL, DT_INT64, INT32, INT64, POINTER, Register
+from jitgrad.compiler.emission.registers import BOOL, DT_INT64, INT32, INT64, Register
 from jitgrad.compiler.emission.scalar_values import cast, constant, memory_type
 from jitgrad.compiler.emission.shuffles import joined
 from jitgrad.compiler.emission.strided import StridedEmitter
 from jitgrad.compiler.loopir.nests import Bound, Check, Let, Load, Loop, Store, Update, statements
-from jitgrad.compiler.vecmath.lanes import declare
 from jitgrad.spec import DType
 
 CACHE_LINE = 64
-AHEAD, SHORT_ROW = 16 << 10, 64 << 10  # bytes
 LONG_ROW, LEAST_ROW = 4 << 10, 1 << 10  # bytes
-LINES_AHEAD = 2 << 10  # bytes
 FEW_STORES = 4
 _WHOLE_REGISTERS = (0, 1, -1, 2, 3, 4)
 """Distances of lanes that are all read out of whole registers, whatever the mask."""
@@ -116,69 +112,6 @@ class MemoryEmitter(StridedEmitter):
         else:
             raw = self._masked("load", vector, [address, _int32(align), mask, raw_fill])
         return self._reversed(raw) if distance == -1 else raw
-
-    def _rows_ahead(self, streams: Sequence[Stream], rows: int) -> list[ir.Value]:
-        """How far ahead to ask for what each stream reads: so many rows, or 16 KB where rows have over 64 KB."""
-        b, found = self.builder, []
-        for buffer, place, stride, offsets in streams:
-            row, size = self.registers[stride].value, self.buffers[buffer][1].dtype.itemsize
-            is_short = b.icmp_signed("<", row, ir.Constant(INT64, SHORT_ROW // size))
-            ahead = b.select(is_short, b.mul(row, ir.Constant(INT64, rows)), ir.Constant(INT64, AHEAD // size))
-            found.append(b.add(ahead, self._furthest(place.offset, offsets)) if len(offsets) > 1 else ahead)
-        return found
-
-    def _furthest(self, first: str | None, offsets: Sequence[str | None]) -> ir.Value:
-        """How far behind the first of several offsets the largest is."""
-        b, zero = self.builder, ir.Constant(INT64, 0)
-        values = {offset: self.registers[offset].value if offset else zero for offset in (first, *offsets)}
-        most = values[first]
-        for value in values.values():
-            most = b.select(b.icmp_signed("<", most, value), value, most)
-        return b.sub(most, values[first])
-
-    def _ask_ahead(self, streams: Sequence[Stream], ahead: Sequence[ir.Value], lanes: int) -> None:
-        """Bring so many lanes of what loops over the next row will read into the second cache."""
-        b = self.builder
-        call = declare(b.module, "llvm.prefetch.p0", ir.FunctionType(ir.VoidType(), [POINTER, INT32, INT32, INT32]))
-        for (buffer, index, _, _), distance in zip(streams, ahead, strict=True):
-            place, size = b.add(self._place(index)[0], distance), self.buffers[buffer][1].dtype.itemsize
-            for line in range(0, lanes * size, CACHE_LINE):
-                address = self._address(buffer, b.add(place, ir.Constant(INT64, line // size)))
-                b.call(call, [address, _int32(0), _int32(1), _int32(1)])  # to read, into the second cache, data
-
-    def _ask_to_write(self, stores: Sequence[Store]) -> None:
-        """Bring what the next loop over this row will store, if not past the caches, into them."""
-        b = self.builder
-        if not stores:
-            return
-        call = declare(b.module, "llvm.prefetch.p0", ir.FunctionType(ir.VoidType(), [POINTER, INT32, INT32, INT32]))
-        with b.if_then(b.icmp_signed("!=", self.streaming, ir.Constant(INT64, 0)), likely=True):
-            for s in stores:
-                place = self._place(s.index)[0]
-                for lane in range(0, self.lanes, CACHE_LINE // s.dtype.itemsize):
-                    address = self._address(s.buffer, b.add(place, ir.Constant(INT64, lane)))
-                    b.call(call, [address, _int32(1), _int32(3), _int32(1)])  # to write, data
-
-    def _ask_for_lines(self, loop: Loop) -> None:
-        """Bring what an element-wise loop reads some turns later into the first cache, where stores go past the caches.
-
-        A processor sees a turn of a long body ahead, and what it then asks memory for comes later than it is wanted:
-        gelu of ten million floats took as long as its arithmetic and its memory one after the other, 15.0 ms on one
-        thread; stored past the caches 11.2, and with lines asked for 7.4 (Intel, AVX-512). In cache they would be asked
-        for in vain.
-        """
-        b, lines = self.builder, list[ir.Value]()
-        call = declare(b.module, "llvm.prefetch.p0", ir.FunctionType(ir.VoidType(), [POINTER, INT32, INT32, INT32]))
-        for s in {(s.buffer, s.index.terms): s for s in loop.body if isinstance(s, Load) and not s.bounds}.values():
-            place, distance = self._place(s.index)
-            if s.buffer in self.inputs and distance == 1:
-                size = s.dtype.itemsize
-                ahead = range(LINES_AHEAD // size, (LINES_AHEAD + self.lanes * size) // size, CACHE_LINE // size)
-                lines += [self._address(s.buffer, b.add(place, ir.Constant(INT64, far))) for far in ahead]
-        if lines:
-            with b.if_then(b.icmp_signed("==", self.streaming, ir.Constant(INT64, 0)), likely=False):
-                for address in lines:
-                    b.call(call, [address, _int32(0), _int32(3), _int32(1)])  # to read, into the first cache, data
 
     def _line_start(self, loop: Loop, start: ir.Value, stop: ir.Value, has_parts: bool) -> list[ir.Value]:
         """Where a loop that stores rows past the caches comes to the start of a cache line, if rows may share lines.

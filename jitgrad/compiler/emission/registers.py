@@ -8,7 +8,7 @@ from dataclasses import field
 import numpy as np
 
 from jitgrad.compiler import llvmir as ir
-from jitgrad.compiler.emission.ahead import Asking
+from jitgrad.compiler.emission.ahead import Asking, Stream
 from jitgrad.compiler.emission.scalar_emit import emit_op
 from jitgrad.compiler.emission.scalar_values import constant, element_type
 from jitgrad.compiler.emission.strides import Places
@@ -79,10 +79,11 @@ class RegisterEmitter:
         self.divisors: frozenset[Argument] = frozenset()  # by which a body of lanes divides more than once
         self.is_elementwise = False  # inside whole vectors of a parallel loop of vectors
         self.inputs = frozenset(b.name for b in kernel.buffers if b.role == "in")
-        self.asking: Asking | None = None  # which loop asks for the next row of the loop around it
+        self.asking: Asking = {}  # which loops ask for rows to come of the loop around them
+        self.asked: Sequence[Stream] = ()  # those of the loop being emitted
         self.outputs = frozenset(b.name for b in kernel.buffers if b.role == "out")
         self.written: dict[Loop, tuple[Store, ...]] = {}  # what the loop over a row behind one stores
-        self.ahead: list[ir.Value] = []  # how far, for each stream that it asks for
+        self.ahead: dict[Stream, ir.Value] = {}  # how far
         self.at_once: dict[Loop, int] = {}  # on how many registers loops over two rows work
         self.made: dict[str, Let] = {}  # the ops behind values of the loop being emitted
         self.scales: set[str] = set()  # the names of what divisors are multiplied by before their reciprocal

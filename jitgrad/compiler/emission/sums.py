@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.compiler import llvmir as ir
-from jitgrad.compiler.emission.memory import MemoryEmitter
+from jitgrad.compiler.emission.asking import AskingEmitter
 from jitgrad.compiler.emission.registers import DT_INT64, INT32, INT64
 from jitgrad.compiler.emission.scalar_emit import emit_op
 from jitgrad.compiler.emission.scalar_values import constant, element_type
@@ -16,7 +16,7 @@ from jitgrad.compiler.loopir.nests import Accumulator, Argument, Literal, Loop, 
 from jitgrad.spec import DType
 
 
-class SumEmitter(MemoryEmitter):
+class SumEmitter(AskingEmitter):
     """Emits accumulators: a cell per accumulator, and in vector loops one per lane, combined behind the loop."""
 
     def _accumulator(self, statement: Accumulator) -> None:

@@ -1,0 +1,89 @@
+"""Emission of what asks for lines of memory before they are read or written; which loops ask is not decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jitgrad.compiler import llvmir as ir
+from jitgrad.compiler.emission.ahead import Stream
+from jitgrad.compiler.emission.memory import CACHE_LINE, MemoryEmitter
+from jitgrad.compiler.emission.registers import INT32, INT64, POINTER
+from jitgrad.compiler.loopir.nests import Load, Loop, Store
+from jitgrad.compiler.vecmath.lanes import declare
+
+AHEAD, LEAST_AHEAD, SHORT_ROW = 16 << 10, 7 << 10, 64 << 10  # bytes
+LINES_AHEAD = 2 << 10  # bytes
+TO_READ, TO_WRITE, DATA = 0, 1, 1
+SECOND_CACHE, FIRST_CACHE = 1, 3
+
+
+class AskingEmitter(MemoryEmitter):
+    """Emits requests for lines, which a processor may leave alone."""
+
+    def _rows_ahead(self, stream: Stream, rows: int) -> ir.Value:
+        """How far ahead to ask for a stream, of which a turn reads so many rows: as many turns as have 7 KB, or 16 KB
+        where rows have over 64 KB.
+        """
+        b, (buffer, place, stride, offsets) = self.builder, stream
+        row, size = self.registers[stride].value, self.buffers[buffer][1].dtype.itemsize
+        turn, one = b.mul(row, ir.Constant(INT64, rows)), ir.Constant(INT64, 1)
+        turns = b.add(b.sdiv(ir.Constant(INT64, LEAST_AHEAD // size - 1), b.or_(turn, one)), one)
+        is_short = b.icmp_signed("<", row, ir.Constant(INT64, SHORT_ROW // size))
+        ahead = b.select(is_short, b.mul(turn, turns), ir.Constant(INT64, AHEAD // size))
+        return b.add(ahead, self._furthest(place.offset, offsets)) if len(offsets) > 1 else ahead
+
+    def _furthest(self, first: str | None, offsets: Sequence[str | None]) -> ir.Value:
+        """How far behind the first of several offsets the largest is."""
+        b, zero = self.builder, ir.Constant(INT64, 0)
+        values = {offset: self.registers[offset].value if offset else zero for offset in (first, *offsets)}
+        most = values[first]
+        for value in values.values():
+            most = b.select(b.icmp_signed("<", most, value), value, most)
+        return b.sub(most, values[first])
+
+    def _ask_ahead(self, lanes: int) -> None:
+        """Bring so many lanes of what loops over rows to come will read into the second cache."""
+        b = self.builder
+        for stream in self.asked:
+            place = b.add(self._place(stream.place)[0], self.ahead[stream])
+            size = self.buffers[stream.buffer][1].dtype.itemsize
+            for line in range(0, lanes * size, CACHE_LINE):
+                address = self._address(stream.buffer, b.add(place, ir.Constant(INT64, line // size)))
+                self._ask_for(address, TO_READ, SECOND_CACHE)
+
+    def _ask_to_write(self, stores: Sequence[Store]) -> None:
+        """Bring what the next loop over this row will store, if not past the caches, into them."""
+        b = self.builder
+        if not stores:
+            return
+        with b.if_then(b.icmp_signed("!=", self.streaming, ir.Constant(INT64, 0)), likely=True):
+            for s in stores:
+                place = self._place(s.index)[0]
+                for lane in range(0, self.lanes, CACHE_LINE // s.dtype.itemsize):
+                    address = self._address(s.buffer, b.add(place, ir.Constant(INT64, lane)))
+                    self._ask_for(address, TO_WRITE, FIRST_CACHE)
+
+    def _ask_for_lines(self, loop: Loop) -> None:
+        """Bring what an element-wise loop reads some turns later into the first cache, where stores go past the caches.
+
+        A processor sees a turn of a long body ahead, and what it then asks memory for comes later than it is wanted:
+        gelu of ten million floats took as long as its arithmetic and its memory one after the other, 15.0 ms on one
+        thread; stored past the caches 11.2, and with lines asked for 7.4 (Intel, AVX-512). In cache they would be asked
+        for in vain.
+        """
+        b, lines = self.builder, list[ir.Value]()
+        for s in {(s.buffer, s.index.terms): s for s in loop.body if isinstance(s, Load) and not s.bounds}.values():
+            place, distance = self._place(s.index)
+            if s.buffer in self.inputs and distance == 1:
+                size = s.dtype.itemsize
+                ahead = range(LINES_AHEAD // size, (LINES_AHEAD + self.lanes * size) // size, CACHE_LINE // size)
+                lines += [self._address(s.buffer, b.add(place, ir.Constant(INT64, far))) for far in ahead]
+        if lines:
+            with b.if_then(b.icmp_signed("==", self.streaming, ir.Constant(INT64, 0)), likely=False):
+                for address in lines:
+                    self._ask_for(address, TO_READ, FIRST_CACHE)
+
+    def _ask_for(self, address: ir.Value, use: int, cache: int) -> None:
+        module = self.builder.module
+        call = declare(module, "llvm.prefetch.p0", ir.FunctionType(ir.VoidType(), [POINTER, INT32, INT32, INT32]))
+        self.builder.call(call, [address, *(ir.Constant(INT32, word) for word in (use, cache, DATA))])
