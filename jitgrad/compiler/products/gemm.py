@@ -1,8 +1,9 @@
 """Our own products of two matrices: which products they are, and how they are cut; not the steps, nor the code.
 
 They are ours where the processor has registers of 32 bytes or more and BLAS is slower. A long sum for a small result,
-which BLAS can hardly share, is cut in parts, which are added at the end; and few rows meet a long, narrow matrix,
-transposed or not, in a form of their own (short_code.py). Two Zen 4 cores, microseconds:
+which BLAS can hardly share, is cut in parts, which are added at the end; few rows meet a long, narrow matrix,
+transposed or not, in a form of their own (short_code.py), and so do two matrices of many rows and few columns
+(tall_code.py). Two Zen 4 cores, microseconds:
 
     float32   16 x 10000 x 50, transposed     97 (NumPy's OpenBLAS in our tiles 176)    float64    176 (244)
               16 x 50 x 10000                 97 (240)                                             166 (503)
@@ -67,6 +68,7 @@ from jitgrad.compiler.products.gemm_tiles import TALL, narrow, places
 from jitgrad.compiler.products.gemm_unpacked import unpacked_bytes
 from jitgrad.compiler.products.registers import Numbers, kinds
 from jitgrad.compiler.products.short_steps import MOST_SHORT, SUMS
+from jitgrad.compiler.products.tall_steps import MOST_COLUMNS, MOST_FEW
 from jitgrad.records import NamedTuple
 from jitgrad.spec import dtype_name
 
@@ -78,6 +80,7 @@ _LEAST_SUMS = 8  # in registers, one for each lane: fewer wait for themselves
 _LONG_SIDE = 1024
 _LONG_SUM = 4096
 _LEAST = 4_000_000  # multiplications: less is not worth the compilation of a module
+_LEAST_TALL, _LEAST_HEIGHT = 550_000, 2048  # multiplications, and rows
 _CELL = 250_000  # multiplications of float32 that a cell should have: 5 us
 _MOST_PARTS = 16
 _MOST_CELLS = 64
@@ -116,9 +119,10 @@ _PAGE = 4096
 class GemmPlan(NamedTuple):
     """Tiles of C, parts of the sum and the places in each, the number of tiles of parts of all products of the batch,
     the bytes that each worker needs, and how many products there are. Or, in the form ``across`` or ``down``, a product
-    of few rows with a long matrix, in ``cells`` chunks of its rows. Or, in the form ``shared``, rows of C, the columns
-    of B that are packed at a time, the places of a part of the sum, and the bytes of packed B. Or, in the form
-    ``unpacked``, tiles of one panel of columns, of a transposed A that is read where it lies.
+    of few rows with a long matrix, or, ``tall`` or ``turned``, one of two of few columns, in ``cells`` chunks of rows.
+    Or, in the form ``shared``, rows of C, the columns of B that are packed at a time, the places of a part of the sum,
+    and the bytes of packed B. Or, in the form ``unpacked``, tiles of one panel of columns, of a transposed A that is
+    read where it lies.
     """
 
     rows: int
@@ -142,6 +146,8 @@ def plan_product(
         return None
     if batch == 1 and (form := _short_form(dtype, sizes, transposed)) is not None:
         return _short_plan(sizes, form, dtype.itemsize)
+    if batch == 1 and _is_tall(sizes, transposed):
+        return _tall_plan(kind, sizes)
     if _is_wide(dtype, sizes, batch, transposed):
         is_shared = kind.halves and batch == 1 and m >= _LEAST_SHARING and m * n * k >= _LEAST_SHARED
         if is_shared and not _is_unpacked(kind, sizes, transposed[0]):
@@ -198,6 +204,21 @@ def _short_form(dtype: np.dtype[Any], sizes: tuple[int, int, int], transposed: t
         return "across" if kind.lanes >= _LEAST_SUMS else None
     made = n - n % wide + few * -(-(n % wide) // few)
     return "down" if n >= 0.75 * made else None
+
+
+def _is_tall(sizes: tuple[int, int, int], transposed: tuple[bool, bool]) -> bool:
+    """Whether both matrices are tall and have few columns: a long sum of outer products of their rows."""
+    m, n, k = sizes
+    is_few = 2 <= min(m, n) <= MOST_FEW and max(m, n) <= MOST_COLUMNS
+    return transposed == (True, False) and is_few and k >= _LEAST_HEIGHT and m * n * k >= _LEAST_TALL
+
+
+def _tall_plan(kind: Numbers, sizes: tuple[int, int, int]) -> GemmPlan:
+    """Chunks of rows; lanes are the columns of the matrix for which registers are fewer."""
+    m, n, k = sizes
+    chunks = max(1, min(_MOST_PARTS, m * n * k * kind.size // 4 // _CELL, k // _LEAST_DEPTH))
+    form = "tall" if m * -(-n // kind.lanes) <= n * -(-m // kind.lanes) else "turned"
+    return GemmPlan(m, n, chunks, -(-k // chunks), chunks, 0, form=form)
 
 
 def _short_plan(sizes: tuple[int, int, int], form: str, itemsize: int) -> GemmPlan:

@@ -21,6 +21,7 @@ from jitgrad.compiler.products.product_code import (
     unpacked_name,
 )
 from jitgrad.compiler.products.short_steps import short_steps
+from jitgrad.compiler.products.tall_steps import FORMS, tall_steps
 from jitgrad.compiler.symbols import least
 from jitgrad.spec import dtype_name
 
@@ -50,6 +51,8 @@ def product_steps(
         return _shared_steps(dtype, sizes, cut, operands, scratch, part)
     if form == "unpacked":
         return [_unpacked_step(dtype, sizes, cut, operands, scratch)]
+    if form in FORMS:
+        return tall_steps(dtype, sizes, form, cells, operands, part)
     if form != "tiles":
         return short_steps(dtype, sizes, form, cells, operands, part)
     a, b, c = operands

@@ -22,6 +22,7 @@ from jitgrad.compiler.products.gemv_steps import vector_modules
 from jitgrad.compiler.products.product_code import Module, begin_modules
 from jitgrad.compiler.products.registers import kinds
 from jitgrad.compiler.products.short_steps import short_modules
+from jitgrad.compiler.products.tall_steps import FORMS, tall_modules
 from jitgrad.compiler.symbols import at_once
 from jitgrad.lapack import uses_own
 from jitgrad.opdef import Library
@@ -82,6 +83,8 @@ def _modules_of(program: Program, item: Product) -> dict[str, Module]:
         return shared_modules(dtype)
     if own.form == "unpacked":
         return unpacked_modules(dtype)
+    if own.form in FORMS:
+        return tall_modules(dtype, own.parts > 1)
     if own.form != "tiles":
         return short_modules(dtype, own.form, own.parts > 1)
     return product_modules(dtype, own.parts > 1)
