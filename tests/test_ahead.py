@@ -233,7 +233,9 @@ def test_functions_and_kernels_are_begun_while_the_stages_are_at_work(
 ) -> None:
     happened: list[str] = []
     begin, nodes, lower, take = ahead.begin, stages.build_nodes, stages.lower_group, ahead.compile_all
+    simplify = stages.simplify_and_watch
     monkeypatch.setattr(ahead, "begin", lambda modules: happened.extend(modules) or begin(modules))
+    monkeypatch.setattr(stages, "simplify_and_watch", lambda *args: happened.append("simplify") or simplify(*args))
     monkeypatch.setattr(stages, "build_nodes", lambda *args: happened.append("nodes") or nodes(*args))
     monkeypatch.setattr(stages, "lower_group", lambda *args: happened.append("lower") or lower(*args))
     monkeypatch.setattr(ahead, "compile_all", lambda modules: happened.append("taken") or take(modules))
@@ -241,10 +243,11 @@ def test_functions_and_kernels_are_begun_while_the_stages_are_at_work(
     monkeypatch.setattr(parts, "_texts", {})
     x = np.linspace(0.0, 1.0, 1000)
     with config(num_threads=2, cache_dir=str(tmp_path), quick_start=True):
-        jg.compile(lambda x: np.sum(np.arccosh(1.0 + np.arctan(x) ** 2)))(x)
+        jg.compile(lambda x: np.sum(np.arccosh(1.0 + np.power(np.arctan(x), 3.0))))(x)
     told = ["kernel" if re.fullmatch("jitgrad_[0-9a-f]{32}_quick", name) else name for name in happened]
     told = [name for name in told[: told.index("taken")] if name not in ("driver", "unbox")]  # of any first call
-    functions, stage = told[: told.index("nodes")], told[told.index("nodes") :]
+    functions, stage = told[: told.index("simplify")], told[told.index("nodes") :]
+    assert set(told[len(functions) : told.index("nodes")]) == {"simplify"}
     assert sorted(name.partition(".v")[0] for name in functions) == ["jitgrad.arccosh", "jitgrad.arctan"]
     assert stage[:4] == ["nodes", "lower", "kernel", "lower"]
     assert not parts._texts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from typing import Any
@@ -156,3 +157,11 @@ def test_quick_and_good_code_give_the_same_bits_wherever_the_element_is(n: int) 
     for first, second, expected in zip(quick, good, step.interpret(z, labels), strict=True):
         np.testing.assert_array_equal(first, second)
         np.testing.assert_allclose(second, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_an_operation_reads_an_accumulator_once() -> None:
+    x = np.arange(60.0).reshape(6, 10) + 1
+    shares = jg.compile(lambda x: np.sum(np.cumsum(x, 1) / np.max(x, 1, keepdims=True)))
+    read = [line.partition(" = ")[2] for line in shares.explain(x).llvm.splitlines()]
+    assert any(text.startswith("load double") for text in read)
+    assert not [text for text, following in itertools.pairwise(read) if text == following and text.startswith("load")]

@@ -54,6 +54,23 @@ def test_what_was_computed_is_not_computed_again() -> None:
     assert b.icmp_signed("<", x, y) is not b.icmp_unsigned("<", x, y)
 
 
+def test_a_scalar_is_spread_once() -> None:
+    _, function, b = new_function(FLOAT, FLOAT)
+    spread = b.spread(function.args[0], 4)
+    assert b.spread(function.args[0], 4) is spread and spread.type == ir.VectorType(FLOAT, 4)
+    assert b.block.lines == [
+        "  %v1 = insertelement <4 x float> poison, float %a0, i32 0",
+        "  %v2 = shufflevector <4 x float> %v1, <4 x float> poison, <4 x i32> zeroinitializer",
+    ]
+    assert ir.vector_of(FLOAT, 4) is ir.vector_of(ir.FloatType(), 4) is not ir.vector_of(INT64, 4)
+
+
+def test_words_are_read_from_their_places() -> None:
+    _, function, b = new_function(INT64, ir.PointerType())
+    assert b.load_word(function.args[0], 3, FLOAT).type == FLOAT
+    assert b.block.lines == ["  %v1 = getelementptr i64, ptr %a0, i64 3", "  %v2 = load float, ptr %v1"]
+
+
 def test_what_memory_held_is_read_again() -> None:
     _, function, b = new_function(INT64, ir.PointerType())
     (pointer,) = function.args

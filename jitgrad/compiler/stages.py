@@ -5,7 +5,7 @@ Loaded only where a program's plan is neither in memory nor on disk, or has to b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -62,6 +62,9 @@ from jitgrad.errors import CompileError
 from jitgrad.program import Program, verify
 from jitgrad.records import dataclass
 
+_OFTEN_REWRITTEN = ("power", "logaddexp")
+"""Functions of analysis that simplification writes anew: as products, by others."""
+
 
 @dataclass(frozen=True)
 class Compiled:
@@ -79,6 +82,7 @@ def make_plan(source: Program) -> tuple[Frozen, bool, Likeness | None]:
     Where the stages have seen a program of the same pattern, what they made of that serves for this one.
     """
     like = frozen_like(source) if config.verify else None
+    _begin_functions(source, _OFTEN_REWRITTEN)
     program, looked, counted = _simplified(source)
     pattern = pattern_of(program)
     known = find_known(pattern)
@@ -180,13 +184,13 @@ def _compile_simplified(program: Program) -> Compiled:
     with recording.span("cluster", program.name):
         clustering = find_clusters(program)
     begin_routines(program, [step for step in clustering.steps if isinstance(step, int)])
+    _begin_functions(program)
     steps = tuple(compile_cluster(program, step) if isinstance(step, Cluster) else step for step in clustering.steps)
     return Compiled(program, clustering, steps)
 
 
 def compile_cluster(program: Program, cluster: Cluster) -> CompiledCluster:
     """A cluster's stages, in order; its kernels are begun, and wait for `load_kernels`."""
-    _begin_functions(program, cluster)
     planned = _plan_cluster(program, cluster, begin_kernel)
     if config.verify:
         for kernel in kernels_of(planned):
@@ -194,13 +198,15 @@ def compile_cluster(program: Program, cluster: Cluster) -> CompiledCluster:
     return _with_keys(planned, map(begin_kernel, kernels_of(planned)))
 
 
-def _begin_functions(program: Program, cluster: Cluster) -> None:
-    """Begin to compile the functions of analysis that the kernels will call, where all are of one dtype."""
-    made = [(program.instructions[n].op.name, program.specs[v]) for n in cluster.instructions
-            for v in program.instructions[n].outputs]  # fmt: skip
+def _begin_functions(program: Program, without: Collection[str] = ()) -> None:
+    """Begin to compile the functions of analysis that the kernels will call, where all are of one dtype, but some. They
+    are begun before the first stage: they take LLVM as long as the stages take up to the first text of a kernel.
+    """
+    made = [(ins.op.name, program.specs[v]) for ins in program.instructions if ins.origin.scope is not None
+            for v in ins.outputs]  # fmt: skip
     floats = {spec.dtype for _, spec in made if spec.dtype.kind == "f"}
     if len(floats) == 1:
-        names = vecmath.NAMES.intersection([name for name, spec in made if spec.shape != ()])
+        names = vecmath.NAMES.intersection([name for name, spec in made if spec.shape != ()]).difference(without)
         begin_functions(sorted(names), floats.pop())
 
 

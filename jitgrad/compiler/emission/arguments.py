@@ -89,8 +89,7 @@ class ArgumentEmitter(SegmentEmitter):
         return self.builder.gep(address, [nbytes], source_etype=ir.IntType(8))
 
     def _word(self, block: ir.Value, number: int, type_: ir.Type = INT64) -> ir.Value:
-        place = self.builder.gep(block, [ir.Constant(INT64, number)], source_etype=INT64)
-        return self.builder.load(place, typ=type_)
+        return self.builder.load_word(block, number, type_)
 
     def _part_bytes(self, buffer: Buffer) -> ir.Value:
         """Bytes of one worker's or chunk's part; workers' parts are whole cache lines."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.registers import INT32, INT64, Register
-from jitgrad.compiler.emission.scalar_values import call_intrinsic, type_suffix
+from jitgrad.compiler.emission.scalar_values import call_intrinsic
 from jitgrad.compiler.emission.sums import SumEmitter
 from jitgrad.compiler.loopir.nests import Keep
 from jitgrad.compiler.vecmath.lanes import declare
@@ -64,7 +64,7 @@ class KeepEmitter(SumEmitter):
 
     def _compressed(self, value: ir.Value, mask: ir.Value) -> ir.Value:
         """The lanes of the mask, side by side."""
-        name = f"llvm.experimental.vector.compress.{type_suffix(value.type)}"
+        name = f"llvm.experimental.vector.compress.{value.type.suffix}"
         args = [value, mask, ir.Constant(value.type, ir.Undefined)]
         signature = ir.FunctionType(value.type, [a.type for a in args])
         return self.builder.call(declare(self.builder.module, name, signature), args)

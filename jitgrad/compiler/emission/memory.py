@@ -94,7 +94,7 @@ class MemoryEmitter(StridedEmitter):
         b, lanes = self.builder, self.lanes
         if isinstance(distance, Shared):
             return self._load_shared(load, place, distance)
-        vector = ir.VectorType(memory_type(load.dtype), lanes)
+        vector = ir.vector_of(memory_type(load.dtype), lanes)
         align = load.dtype.itemsize
         raw_fill = self._to_memory(fill, load.dtype, lanes)
         if distance is not None and distance > 1:

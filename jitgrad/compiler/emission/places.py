@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.registers import BOOL, INT32, INT64, Register, RegisterEmitter
-from jitgrad.compiler.emission.scalar_values import memory_type, type_suffix
+from jitgrad.compiler.emission.scalar_values import memory_type
 from jitgrad.compiler.loopir.nests import Index, Load, Term
 from jitgrad.compiler.vecmath.lanes import declare
 from jitgrad.records import dataclass
@@ -97,12 +97,12 @@ class PlaceEmitter(RegisterEmitter):
 
     def _masked(self, name: str, vector: ir.Type, args: list[ir.Value]) -> ir.Value:
         pointers = "p0" if name in ("load", "store") else f"v{self.lanes}p0"
-        full = f"llvm.masked.{name}.{type_suffix(vector)}.{pointers}"
-        is_store = name in ("store", "scatter")
-        result = ir.VoidType() if is_store else vector
-        return self.builder.call(
-            declare(self.builder.module, full, ir.FunctionType(result, [a.type for a in args])), args
-        )
+        full = f"llvm.masked.{name}.{vector.suffix}.{pointers}"
+        known = self.builder.module.functions.get(full)
+        if known is None:
+            result = ir.VoidType() if name in ("store", "scatter") else vector
+            known = declare(self.builder.module, full, ir.FunctionType(result, [a.type for a in args]))
+        return self.builder.call(known, args)
 
     # -- lanes that lie apart, or share elements ----------------------------------------------------------------------
 

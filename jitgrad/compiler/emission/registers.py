@@ -94,16 +94,13 @@ class RegisterEmitter:
         return ir.Constant(ir.VectorType(type_, self.lanes), list(range(self.lanes)))
 
     def _splat(self, value: ir.Value, lanes: int) -> ir.Value:
-        type_ = ir.VectorType(value.type, lanes)
         if isinstance(value, ir.Constant):
             return ir.splat(value.type, value.text, lanes)
         if lanes > self.register_lanes:
             narrow = self._splat(value, self.register_lanes)
             picks = [k % self.register_lanes for k in range(lanes)]
             return self.builder.shuffle_vector(narrow, narrow, ir.Constant(ir.VectorType(INT32, lanes), picks))
-        single = self.builder.insert_element(ir.Constant(type_, ir.Undefined), value, ir.Constant(INT32, 0))
-        zeros = ir.Constant(ir.VectorType(INT32, lanes), None)
-        return self.builder.shuffle_vector(single, ir.Constant(type_, ir.Undefined), zeros)
+        return self.builder.spread(value, lanes)
 
     def _part(self, value: ir.Value, first: int, count: int) -> ir.Value:
         """Some neighbouring lanes."""
@@ -113,28 +110,35 @@ class RegisterEmitter:
     # -- scalar ops ------------------------------------------------------------------------------------------------
 
     def _argument(self, argument: Argument, lanes: int) -> Register:
+        return self._in_lanes(argument if isinstance(argument, Literal) else self._register(argument), lanes)
+
+    def _arguments(self, arguments: Sequence[Argument]) -> tuple[list[Register], int]:
+        """Those of an op, all in as many lanes as one of them has; and how many these are."""
+        found = [a if isinstance(a, Literal) else self._register(a) for a in arguments]
+        lanes = max([a.lanes for a in found if isinstance(a, Register)], default=0)
+        return [self._in_lanes(a, lanes) for a in found], lanes
+
+    def _in_lanes(self, argument: Register | Literal, lanes: int) -> Register:
         if isinstance(argument, Literal):
             return Register(constant(argument.value, argument.dtype, lanes), argument.dtype, lanes)
-        register = self._register(argument)
-        if lanes and not register.lanes:
-            return Register(self._splat(register.value, lanes), register.dtype, lanes)
-        return register
+        if lanes and not argument.lanes:
+            return Register(self._splat(argument.value, lanes), argument.dtype, lanes)
+        return argument
 
     def _register(self, name: str) -> Register:
         """What a name stands for; an accumulator is read at each use, a vector of loop numbers made at the
         first one.
         """
-        if self.vector is not None and name == self.vector.var and name not in self.registers:
+        known = self.registers.get(name)
+        if known is not None:
+            return known
+        if self.vector is not None and name == self.vector.var:
             numbers = self.builder.add(self._splat(self.vector.base, self.lanes), self._lane_numbers())
-            self.registers[name] = Register(numbers, DT_INT64, self.lanes)
-        if name in self.registers:
-            return self.registers[name]
+            made = self.registers[name] = Register(numbers, DT_INT64, self.lanes)
+            return made
         cell = self.accumulators[name]
         dtype = DT_INT64 if name.endswith("_at") else self.inits[name].dtype
         return Register(self.builder.load(cell, typ=element_type(dtype)), dtype)
-
-    def _lanes_of(self, arguments: Sequence[Argument]) -> int:
-        return max((self._register(a).lanes for a in arguments if isinstance(a, str)), default=0)
 
     def _let(self, dtype: DType, op: str, args: tuple[Argument, ...]) -> Register:
         if op in COMPARISONS and self.vector is not None and args[0] == self.vector.var:
@@ -146,8 +150,7 @@ class RegisterEmitter:
                 return self._lanes_where(op, self.vector, limit.value)
         if op == "divide" and args[1] in self.divisors:
             op = "divide_by_shared"
-        lanes = self._lanes_of(args)
-        registers = [self._argument(a, lanes) for a in args]
+        registers, lanes = self._arguments(args)
         value = emit_op(self.builder, op, [r.value for r in registers], [r.dtype for r in registers], dtype, lanes)
         return Register(value, dtype, lanes)
 

@@ -11,7 +11,7 @@ from jitgrad.compiler.emission import linalg as emit_linalg
 from jitgrad.compiler.emission import products as emit_products
 from jitgrad.compiler.emission.registers import INT32, POINTER
 from jitgrad.compiler.emission.scalar_emit import emit_op
-from jitgrad.compiler.emission.scalar_values import cast, memory_type, type_suffix
+from jitgrad.compiler.emission.scalar_values import cast, memory_type
 from jitgrad.compiler.emission.tiles import Routine
 from jitgrad.compiler.loopir.nests import Buffer
 from jitgrad.compiler.vecmath.lanes import declare
@@ -67,7 +67,7 @@ def _columns(r: Routine, start: ir.Value, n: ir.Value) -> ir.Value:
 
 def _masked(r: Routine, name: str, args: list[ir.Value]) -> ir.Value:
     result = r.vector if name == "load" else ir.VoidType()
-    full = f"llvm.masked.{name}.{type_suffix(r.vector)}.p0"
+    full = f"llvm.masked.{name}.{r.vector.suffix}.p0"
     return r.builder.call(declare(r.builder.module, full, ir.FunctionType(result, [a.type for a in args])), args)
 
 

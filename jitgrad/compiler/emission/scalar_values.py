@@ -15,20 +15,21 @@ from jitgrad.spec import DType
 Value: TypeAlias = Any  # an ir.Value; llvmlite is not typed
 
 _FLOATS = {"f": ir.FloatType(), "d": ir.DoubleType()}
+_BOOL, _INTS = ir.IntType(1), {size: ir.IntType(8 * size) for size in (1, 2, 4, 8)}
 
 
 def element_type(dtype: DType) -> ir.Type:
     """The LLVM type of an element in a register; bool is i1."""
     if dtype.kind == "b":
-        return ir.IntType(1)
+        return _BOOL
     if dtype.kind == "f":
         return _FLOATS[dtype.char]
-    return ir.IntType(8 * dtype.itemsize)
+    return _INTS[dtype.itemsize]
 
 
 def memory_type(dtype: DType) -> ir.Type:
     """The LLVM type of an element in memory; bool is i8."""
-    return ir.IntType(8) if dtype.kind == "b" else element_type(dtype)
+    return _INTS[1] if dtype.kind == "b" else element_type(dtype)
 
 
 def constant_text(value: object, dtype: DType) -> str:
@@ -62,7 +63,7 @@ class Ops:
     def shaped(self, dtype: DType) -> ir.Type:
         """The register type of a dtype in as many lanes."""
         element = element_type(dtype)
-        return ir.VectorType(element, self.lanes) if self.lanes else element
+        return ir.vector_of(element, self.lanes) if self.lanes else element
 
     def intrinsic(self, name: str, *args: Value) -> Value:
         """Call ``llvm.name`` overloaded on the type of the first argument."""
@@ -96,20 +97,9 @@ class Ops:
 def call_intrinsic(builder: ir.IRBuilder, name: str, args: Sequence[Value]) -> Value:
     """Call ``llvm.name`` overloaded on the type of the first argument, which is also the result's."""
     type_ = args[0].type
-    full = f"llvm.{name}.{type_suffix(type_)}"
+    full = f"llvm.{name}.{type_.suffix}"
     function = declare(builder.module, full, ir.FunctionType(type_, [a.type for a in args]))
     return builder.call(function, args)
-
-
-def type_suffix(type_: ir.Type) -> str:
-    """The overload suffix of a type: ``f32``, ``v16f64``."""
-    if isinstance(type_, ir.VectorType):
-        return f"v{type_.count}{type_suffix(type_.element)}"
-    if isinstance(type_, ir.FloatType):
-        return "f32"
-    if isinstance(type_, ir.DoubleType):
-        return "f64"
-    return type_.text
 
 
 def cast(builder: ir.IRBuilder, x: Value, source: DType, target: DType, lanes: int) -> Value:

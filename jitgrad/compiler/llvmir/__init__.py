@@ -18,6 +18,7 @@ from jitgrad.compiler.llvmir.types import (
     Type,
     VectorType,
     VoidType,
+    vector_of,
 )
 from jitgrad.compiler.llvmir.values import Cell, Constant, Literal, Phi, Undefined, Value, splat
 
@@ -43,4 +44,5 @@ __all__ = [
     "VectorType",
     "VoidType",
     "splat",
+    "vector_of",
 ]

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from jitgrad.compiler.llvmir.module import Block, Function, Line, Module
-from jitgrad.compiler.llvmir.types import FunctionType, IntType, PointerType, Type, VectorType
+from jitgrad.compiler.llvmir.types import FunctionType, IntType, PointerType, Type, VectorType, vector_of
 from jitgrad.compiler.llvmir.values import Cell, Constant, Phi, Product, Value
 
-_BOOL = IntType(1)
+_BOOL, _POINTER = IntType(1), PointerType()
 _RELATIONS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 _WEIGHTS = {True: '!"branch_weights", i32 99, i32 1', False: '!"branch_weights", i32 1, i32 99'}
 
@@ -66,13 +66,15 @@ class IRBuilder:
         self.block = block
 
     def _pure(self, type_: Type, text: str) -> Value:
-        block: Block | None = self.block
-        while block is not None:
-            known = block.known.get(text)
+        block = self.block
+        above: Block | None = block
+        while above is not None:
+            known = above.known.get(text)
             if known is not None:
                 return known
-            block = block.dominator
-        value = self.block.known[text] = self._write(type_, text)
+            above = above.dominator
+        value = block.known[text] = Value(type_, block.function.new_name())
+        block.lines.append(f"  {value.text} = {text}")
         return value
 
     def _write(self, type_: Type, text: str) -> Value:
@@ -151,7 +153,7 @@ class IRBuilder:
         return self._compare("fcmp", "u" + _RELATIONS[relation] if relation in _RELATIONS else relation, x, y)
 
     def _compare(self, opcode: str, condition: str, x: Value, y: Value) -> Value:
-        type_ = VectorType(_BOOL, x.type.count) if isinstance(x.type, VectorType) else _BOOL
+        type_ = vector_of(_BOOL, x.type.count) if isinstance(x.type, VectorType) else _BOOL
         return self._pure(type_, f"{opcode} {condition} {x.type.text} {x.text}, {y.text}")
 
     def select(self, condition: Value, yes: Value, no: Value) -> Value:
@@ -177,8 +179,15 @@ class IRBuilder:
         """Lanes of two vectors by number."""
         assert isinstance(first.type, VectorType)
         assert isinstance(picks.type, VectorType)
-        type_ = VectorType(first.type.element, picks.type.count)
+        type_ = vector_of(first.type.element, picks.type.count)
         return self._pure(type_, f"shufflevector {first}, {second}, {picks}")
+
+    def spread(self, value: Value, count: int) -> Value:
+        """A scalar in so many lanes."""
+        type_ = vector_of(value.type, count)
+        single = self._pure(type_, f"insertelement {type_.text} poison, {value}, i32 0")
+        nothing, zeros = f"{type_.text} poison", f"<{count} x i32> zeroinitializer"
+        return self._pure(type_, f"shufflevector {single}, {nothing}, {zeros}")
 
     # -- memory ----------------------------------------------------------------------------------------------
 
@@ -190,9 +199,16 @@ class IRBuilder:
 
     def gep(self, pointer: Value, indices: Sequence[Value], source_etype: Type) -> Value:
         """An address, or a vector of them where an index is a vector, from indices of elements of a type."""
-        lanes = [i.type.count for i in indices if isinstance(i.type, VectorType)]
-        type_ = VectorType(PointerType(), lanes[0]) if lanes else PointerType()
+        type_: Type = _POINTER
+        for index in indices:
+            if isinstance(index.type, VectorType):
+                type_ = vector_of(_POINTER, index.type.count)
         return self._pure(type_, f"getelementptr {source_etype.text}, {pointer}, {', '.join(map(str, indices))}")
+
+    def load_word(self, pointer: Value, number: int, typ: Type) -> Value:
+        """What lies at an address of words of 64 bits, so many behind it."""
+        place = self._pure(_POINTER, f"getelementptr i64, ptr {pointer.text}, i64 {number}")
+        return self._write(typ, f"load {typ.text}, ptr {place.text}")
 
     def load(self, pointer: Value, typ: Type, align: int | None = None) -> Value:
         """What lies at an address."""

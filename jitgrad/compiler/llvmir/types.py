@@ -99,6 +99,18 @@ class VectorType(Type):
         return f"v{self.count}{self.element.suffix}"
 
 
+_vectors: dict[tuple[str, int], VectorType] = {}
+
+
+def vector_of(element: Type, count: int) -> VectorType:
+    """So many lanes of an element: made once, for a kernel asks for the same few again and again."""
+    key = element.text, count
+    known = _vectors.get(key)
+    if known is None:
+        known = _vectors[key] = VectorType(element, count)
+    return known
+
+
 class ArrayType(Type):
     """So many elements in memory."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from jitgrad.compiler.llvmir.types import ArrayType, IntType, PointerType, Type, VectorType
+from jitgrad.compiler.llvmir.types import ArrayType, IntType, PointerType, Type, VectorType, vector_of
 
 if TYPE_CHECKING:
     from jitgrad.compiler.llvmir.module import Block
@@ -63,7 +63,7 @@ class Literal(Constant):
 
 def splat(element: Type, text: str, lanes: int) -> Constant:
     """A constant in all lanes. Spelling out every lane makes the text several times longer to read."""
-    return Literal(VectorType(element, lanes), f"splat ({element.text} {text})")
+    return Literal(vector_of(element, lanes), f"splat ({element.text} {text})")
 
 
 def _constant_text(type_: Type, value: Any) -> str:

@@ -24,6 +24,8 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
+from jitgrad.compiler.machine.native import host_features
+
 # What is written once and in order needs little: the cells of sums become registers, and blocks are joined. Value
 # numbering and the combination of instructions find next to nothing more, and took 11 % of the time. Quick code without
 # cells needs nothing, which saves another 8 %.
@@ -182,16 +184,9 @@ def _new_machine(level: int) -> llvm.TargetMachine:
     relocation = "static" if target.name.startswith("x86") else "default"
     return target.create_target_machine(
         cpu=llvm.get_host_cpu_name(),
-        features=_features(),
+        features=host_features(),
         opt=level,
         reloc=relocation,
         codemodel="jitdefault",
         jit=True,
     )
-
-
-def _features() -> str:
-    try:
-        return str(llvm.get_host_cpu_features().flatten())
-    except RuntimeError:
-        return ""

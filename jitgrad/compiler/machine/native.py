@@ -166,10 +166,12 @@ def target_description() -> str:
     import llvmlite.binding as llvm
 
     versions = f"llvm {'.'.join(map(str, llvm.llvm_version_info))} llvmlite {llvmlite.__version__}"
-    return " ".join((versions, llvm.get_process_triple(), llvm.get_host_cpu_name(), _features()))
+    return " ".join((versions, llvm.get_process_triple(), llvm.get_host_cpu_name(), host_features()))
 
 
-def _features() -> str:
+@lru_cache(maxsize=1)
+def host_features() -> str:
+    """The instruction sets of this processor; LLVM takes 0.4 ms to find them."""
     import llvmlite.binding as llvm
 
     try:
@@ -188,6 +190,6 @@ def _engine() -> Any:
     target = llvm.Target.from_triple(llvm.get_process_triple())
     relocation = "static" if target.name.startswith("x86") else "default"
     machine = target.create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=_features(), reloc=relocation, codemodel="jitdefault", jit=True
+        cpu=llvm.get_host_cpu_name(), features=host_features(), reloc=relocation, codemodel="jitdefault", jit=True
     )
     return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)

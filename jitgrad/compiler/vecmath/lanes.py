@@ -52,7 +52,7 @@ class Lanes:
 
     def shaped(self, element: ir.Type) -> ir.Type:
         """The type with this element in as many lanes."""
-        return ir.VectorType(element, self.count) if self.count else element
+        return ir.vector_of(element, self.count) if self.count else element
 
     def constant(self, value: Number) -> Real:
         """The number, rounded to this precision, in all lanes."""

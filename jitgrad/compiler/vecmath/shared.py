@@ -20,6 +20,9 @@ _PLAIN = ("nounwind", "noinline")
 
 def call_by_registers(builder: ir.IRBuilder, name: str, args: Sequence[ir.Value], write: Write) -> ir.Value:
     """The function ``name`` of arguments of one type, lane by lane; ``write`` writes it for one register of lanes."""
+    known = builder.module.functions.get(f"{name}.{args[0].type.suffix}")
+    if known is not None:
+        return builder.call(known, args)
     lanes = Lanes(builder, args[0].type)
     most = 8 * builder.module.shared_bytes // lanes.width
     if lanes.count <= most:
