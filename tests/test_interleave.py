@@ -46,6 +46,14 @@ def _wide(values: int) -> tuple[Statement, ...]:
     return (*body, Store("out0", INDEX, f"s{values - 1}", F32))
 
 
+def _kept_chain(ops: int) -> tuple[Statement, ...]:
+    """A chain whose values are all read again behind it, as by its gradient."""
+    *chain, _ = _chain(ops)
+    last = f"v{ops - 1}"
+    again = [Let(f"g{k}", F32, "multiply", (f"g{k + 1}" if k < ops - 2 else last, f"v{k}")) for k in range(ops - 1)]
+    return (*chain, *reversed(again), Store("out0", INDEX, "g0", F32))
+
+
 def test_what_is_alive_is_counted() -> None:
     assert most_alive(_chain(5)) == 1
     assert most_alive(_wide(7)) == 7
@@ -58,6 +66,8 @@ def test_what_is_alive_is_counted() -> None:
         (PARALLEL_VECTOR, _chain(20), 4),  # waits for itself
         (PARALLEL_VECTOR, _wide(12), 2),
         (PARALLEL_VECTOR, _wide(20), 1),  # no room in the registers
+        (PARALLEL_VECTOR, _kept_chain(12), 4),  # more than registers hold, but it waits for itself
+        (PARALLEL_VECTOR, _kept_chain(24), 4),
         (PARALLEL_VECTOR, _chain(20, "multiply"), 2),
         (VECTOR, _chain(3), 2),  # rows may be short
         (VECTOR, (LOAD, Update("acc0", F32, "add", "x")), 4),
@@ -84,6 +94,11 @@ def test_more_registers_where_they_are_short(
     assert registers_at_once(loop, is_short=True) == count
     assert keeps_order(loop, is_short=True) == in_order
     assert keeps_order(loop, is_short=False) == (in_order and count == 4)
+
+
+def test_a_body_that_waits_for_itself_is_left_to_llvm() -> None:
+    assert most_alive(_kept_chain(12)) == 12
+    assert not keeps_order(Loop("i0", "n0", PARALLEL_VECTOR, _kept_chain(12)), is_short=False)
 
 
 @pytest.mark.parametrize(("values", "register_bytes", "in_order"), [(6, 64, False), (12, 64, True), (12, 32, True)])
