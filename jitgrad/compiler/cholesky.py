@@ -15,6 +15,7 @@ from jitgrad.compiler.driver.runtime import pack_steps, runtime
 from jitgrad.compiler.machine.cache import compile_cached
 from jitgrad.compiler.machine.native import NativeCode
 from jitgrad.compiler.products.cholesky_steps import (
+    BLOCK,
     LINE,
     MODULE,
     PREFIXES,
@@ -31,6 +32,7 @@ from jitgrad.config import get_num_threads
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _DOUBLE = np.dtype(np.float64)
+_Words = ctypes.c_int64 * len(BLOCK)
 _kept: list[Arena] = []
 """The memory of the latest call: the next one needs no fresh pages."""
 
@@ -62,20 +64,28 @@ def _run(prefix: str, source: Array, factor: Array) -> Array | None:
 
 
 def _run_on(start: int, layout: Layout, prefix: str, arrays: tuple[Array, Array, Array]) -> int:
-    """Run the steps; the status that they leave."""
-    source, factor, result = (array.ctypes.data for array in arrays)
+    """Run the steps on memory; the status that they leave."""
+    source, factor, result = [array.__array_interface__["data"][0] for array in arrays]
     claims = start + layout.claims
     ctypes.memset(claims, 0, 2 * LINE)
-    block = np.array((
+    _Words.from_address(start + layout.words)[:] = [
         source, factor, start, result, layout.n, layout.ld, layout.blocks, layout.panels, start + layout.diagonals,
         start + layout.flags, claims,
-    ), np.int64)  # fmt: skip
-    place, code = block.ctypes.data, _code()
-    steps = pack_steps([
-        (code[f"{prefix}_{step}"], place, *cut) for step, cut in zip(STEPS, cuts(layout), strict=True)
-    ])  # fmt: skip
-    runtime().run_steps(0, steps.ctypes.data, len(steps), 0, get_num_threads(), 1)
+    ]  # fmt: skip
+    steps, address = _steps(prefix, layout.n, start)
+    runtime().run_steps(0, address, len(steps), 0, get_num_threads(), 1)
     return ctypes.c_int64.from_address(claims + LINE).value
+
+
+@lru_cache(maxsize=64)
+def _steps(prefix: str, n: int, start: int) -> tuple[Array, int]:
+    """The steps for memory that lies there, and where they lie."""
+    layout, code = _layout(n), _code()
+    block = start + layout.words
+    steps = pack_steps([
+        (code[f"{prefix}_{step}"], block, *cut) for step, cut in zip(STEPS, cuts(layout), strict=True)
+    ])  # fmt: skip
+    return steps, int(steps.ctypes.data)
 
 
 @lru_cache(maxsize=64)

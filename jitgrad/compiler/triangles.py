@@ -25,7 +25,8 @@ def solve_triangle(a: Array, b: Array, lower: bool, transposed: bool) -> Array:
     n = a.shape[0]
     x = np.zeros((n + LINE // b.itemsize, 1))
     x[:n] = b
-    _function(TRIANGLES[transposed])(a.ctypes.data, n, x.ctypes.data, int(lower))
+    places = [array.__array_interface__["data"][0] for array in (a, x)]
+    _function(TRIANGLES[transposed])(places[0], n, places[1], int(lower))
     return x[:n]
 
 

@@ -53,6 +53,7 @@ class Layout(NamedTuple):
     diagonals: int
     flags: int
     claims: int
+    words: int
     nbytes: int
 
 
@@ -69,7 +70,8 @@ def layout_for(n: int, lanes: int) -> Layout:
     diagonals = 8 * blocks * lanes * ld
     flags = diagonals + 8 * blocks * lanes * (lanes + 1)
     claims = flags + -(-4 * blocks * (panels + 1) // LINE) * LINE
-    return Layout(n, ld, blocks, panels, diagonals, flags, claims, claims + 2 * LINE)
+    words = claims + 2 * LINE
+    return Layout(n, ld, blocks, panels, diagonals, flags, claims, words, words + 8 * len(BLOCK))
 
 
 def cuts(layout: Layout) -> tuple[tuple[int, int], ...]:
