@@ -115,6 +115,19 @@ def crossed_axes(x: Any) -> Any:
     return np.sum(np.stack([y, y.T, y * y], axis=-1), axis=-1) @ (y + y.T) + np.sum(y[:, :, None] * x[0], axis=2)
 
 
+def pooled(x: Any) -> Any:
+    """The largest of each two by two: short axes between long ones, behind a batch."""
+    images = x.reshape(-1, 2, 4, 2, 10, 2)[:, :, :, :, :9]
+    return np.max(images, axis=(3, 5)) * np.sum(images, axis=(1, 2, 3))[:, None, None, :, 0]
+
+
+def turned_pairs(x: Any, angle: Any) -> Any:
+    """Rotary embedding: pairs of neighbours in arrays that are counted by short axes."""
+    a, b = x.reshape(2, 4, -1, 20)[..., 0::2], x.reshape(2, 4, -1, 20)[..., 1::2]
+    c, s = np.cos(angle[:10]), np.sin(angle[:10])
+    return np.stack([a * c - b * s, a * s + b * c], axis=-1).reshape(x.shape)
+
+
 FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "rotated_by_quaternions": (rotated_by_quaternions, ((N, 4), (N, 3))),
     "multiplied_quaternions": (multiplied_quaternions, ((N, 4), (N, 4))),
@@ -133,6 +146,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "saturation": (saturation, ((N, 3),)),
     "solved": (solved, ((N, 2, 2), (N, 2))),
     "running": (running, ((N, 4),)),
+    "pooled": (pooled, ((N, 320),)),
+    "turned_pairs": (turned_pairs, ((N, 160), (N,))),
     "crossed_axes": (crossed_axes, ((N, 3),)),
 }
 """By name: the function, and the shapes of its arguments."""

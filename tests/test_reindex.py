@@ -140,3 +140,15 @@ def test_extents_of_one_may_move_in_a_reshape() -> None:
 
     a, b = np.arange(27.0).reshape(1, 9, 3), np.ones((1, 9, 3))
     np.testing.assert_array_equal(jg.compile(f)(a, b), a + b)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 12])
+def test_repeated_elements_are_read_where_the_first_lane_is_outside(count: int) -> None:
+    """Lane 0 is before the first element, others are inside: what is divided is negative only in lanes that are not."""
+
+    def shifted(x: Any) -> Any:
+        wide = np.repeat(x, 3, axis=1)
+        return sum(np.pad(wide, ((0, 0), (k, 12 - k))) * (k + 1.0) for k in range(count))
+
+    x = np.random.default_rng(0).normal(size=(5, 9))
+    np.testing.assert_allclose(jg.compile(shifted)(x), shifted(x))

@@ -140,8 +140,9 @@ def _reduced(program: Program, ins: Instruction, shapes: Shapes, combine: str) -
     shape, dtype = shapes(x), program.specs[out].dtype
     axes = normalize_axes(ins.params["axis"], len(shape.extents))
     kept = [d for d in shape.short if d not in axes]
-    if shapes(out).rest != tuple([shape.extents[d] for d in shape.long if d not in axes]):
-        return None  # an axis that is last only in the result
+    left = [d for d in range(len(shape.extents)) if d not in axes or ins.params["keepdims"]]
+    if any((d in shape.long and d not in axes) != (e in shapes(out).long) for e, d in enumerate(left)):
+        return None  # an axis that is short only in the result
     rest = tuple([k for k, d in enumerate(shape.long) if d in axes])
     maker = program.instructions[program.producers()[x]].op.name if x in program.producers() else ""
     is_short_sum = combine == "add" and dtype.kind == "f" and len(kept) < len(shape.short)
@@ -309,12 +310,15 @@ def _multiplied(ins: Instruction, shapes: Shapes) -> Make | None:
     inner_b, column = (rank - 1, rank - 2) if tb else (rank - 2, rank - 1)
     m, n, k = left.extents[row], right.extents[column], left.extents[inner]
     is_long = [row in left.long, column in right.long, inner in left.long]
+    leads = [[d for d in shape.long if d < rank - 2] for shape in (left, right, result)]
     if is_long != [rank - 2 in result.long, rank - 1 in result.long, inner_b in right.long]:
-        return None  # an axis that is last in one of them only
+        return None  # an axis that is short in one of them only
+    if leads[0] != leads[2] or leads[1] != leads[2]:
+        return None
     terms = 1 if is_long[2] else k
     if sum(is_long) > 1 or result.places * terms > _MOST_PRODUCTS or not (m and n and k):
         return None
-    batch = sum(d < rank - 2 for d in result.long)
+    batch = len(leads[2])
 
     def factor(s: Making, v: int, shape: Shape, at: Mapping[int, int], has_long: bool) -> int:
         part = s.parts(v)[shape.number(at)]

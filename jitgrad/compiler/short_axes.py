@@ -13,6 +13,7 @@ of one pattern are treated alike.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -59,13 +60,18 @@ def _may_be_short(spec: TensorSpec) -> bool:
 
 def shape_of(extents: tuple[int, ...], exact: int) -> Shape:
     """A shape, where extents up to ``exact`` are known: those up to `PLAIN_EXACT` are short, that of a last axis up to
-    `MOST_PLACES`.
+    `MOST_PLACES`. Not so axes before the first long one, which count arrays, unless the shape is that of a transposed
+    array of points; and where others have too many places, those before the last long one.
     """
     last = min(MOST_PLACES, exact) if len(extents) > 1 else PLAIN_EXACT
     limits = [PLAIN_EXACT] * (len(extents) - 1) + [last]
-    short = tuple([d for d, n in enumerate(extents) if 1 < n <= limits[d]])
-    long = tuple([d for d, n in enumerate(extents) if n > limits[d] or n == 0])
-    return Shape(extents, short, long)
+    long = [d for d, n in enumerate(extents) if n > limits[d] or n == 0]
+    sized = [d for d, n in enumerate(extents) if n != 1]
+    if long and len(sized) > 2:
+        long = [d for d in sized if d <= long[0] or d in long]
+    if long and math.prod(extents[d] for d in sized if d not in long) > MOST_PLACES:
+        long = [d for d in sized if d <= long[-1]]
+    return Shape(extents, tuple([d for d in sized if d not in long]), tuple(long))
 
 
 # -- islands -----------------------------------------------------------------------------------------------------------

@@ -18,6 +18,9 @@ class Shared:
     phase: ir.Value
 
 
+_FAR = 1 << 32  # more than any place below 0 is away from it
+
+
 Distance = int | Shared | None
 """Of neighbouring lanes: 0 where all read one element, None for any."""
 
@@ -54,9 +57,12 @@ class PlaceEmitter(RegisterEmitter):
         assert isinstance(term.stride, int)
         if term.divisor == 1:
             return self._times(base, term.stride), term.stride
-        shifted = base if term.shift is None else b.add(base, self.registers[term.shift].value)
         times = ir.Constant(INT64, term.divisor)
-        return b.udiv(shifted, times), Shared(term.divisor, b.urem(shifted, times))
+        if term.shift is None:
+            return b.udiv(base, times), Shared(term.divisor, b.urem(base, times))
+        shifted = b.add(b.add(base, self.registers[term.shift].value), ir.Constant(INT64, term.divisor * _FAR))
+        place = b.sub(b.udiv(shifted, times), ir.Constant(INT64, _FAR))  # lane 0 may be outside, and below 0
+        return place, Shared(term.divisor, b.urem(shifted, times))
 
     def _steps(self, distance: int | Shared) -> ir.Value:
         """How far each lane is from lane 0."""
