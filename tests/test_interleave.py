@@ -46,6 +46,16 @@ def _wide(values: int) -> tuple[Statement, ...]:
     return (*body, Store("out0", INDEX, f"s{values - 1}", F32))
 
 
+def _chains(count: int, ops: int) -> tuple[Statement, ...]:
+    """So many chains side by side, whose values are all read again behind them."""
+    body: list[Statement] = [LOAD]
+    for k in range(ops):
+        body += [Let(f"v{k}_{c}", F32, "exp", (f"v{k - 1}_{c}" if k else "x",)) for c in range(count)]
+    made = [s.name for s in body if isinstance(s, Let)]
+    body += [Let(f"s{k}", F32, "add", (f"s{k - 1}" if k else "x", name)) for k, name in enumerate(made)]
+    return (*body, Store("out0", INDEX, f"s{len(made) - 1}", F32))
+
+
 def _kept_chain(ops: int) -> tuple[Statement, ...]:
     """A chain whose values are all read again behind it, as by its gradient."""
     *chain, _ = _chain(ops)
@@ -68,6 +78,7 @@ def test_what_is_alive_is_counted() -> None:
         (PARALLEL_VECTOR, _wide(20), 1),  # no room in the registers
         (PARALLEL_VECTOR, _kept_chain(12), 4),  # more than registers hold, but it waits for itself
         (PARALLEL_VECTOR, _kept_chain(24), 4),
+        (PARALLEL_VECTOR, _chains(3, 8), 2),  # more than registers hold, but the processor has little else to do
         (PARALLEL_VECTOR, _chain(20, "multiply"), 2),
         (VECTOR, _chain(3), 2),  # rows may be short
         (VECTOR, (LOAD, Update("acc0", F32, "add", "x")), 4),

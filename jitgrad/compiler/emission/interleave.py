@@ -12,7 +12,9 @@ Such a chain keeps much alive for its gradient, more than there are registers fo
 registers of 64 bytes four are worked on whatever is alive, where a body has at most twice as much to do as its longest
 chain: value and gradient of eight sines of one another take 0.77 of the time of two, of exp(-x * x) repeated five times
 0.72, and repeated eight times, where it was one register, 0.42. What is less of a chain gains or loses by four: twelve
-exponentials of one number take 1.04, two chains of five tanh 1.13 (float64, one thread, Zen 4 with AVX-512).
+exponentials of one number take 1.04, two chains of five tanh 1.13. Up to five chains get two registers, not one: three
+chains of four exp(-x * x) take 0.84 of the time so, of four log(1 + x * x) 0.77, four of three exp(-x * x) 0.95
+(float64, one thread, Zen 4 with AVX-512; in float32 0.73, 0.81 and 0.94).
 
 LLVM's scheduler puts a long body of several registers in an order that needs fewer registers: one chain after the
 other, so that the processor sees fewer of them at a time. Where values of the body are kept in memory anyway, it is
@@ -26,6 +28,7 @@ where four in LLVM's order take 0.99 (Black-Scholes, Zen 3), and the code of fou
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler import vecmath
@@ -35,7 +38,7 @@ from jitgrad.compiler.vecmath.lanes import declare
 FEW, SOME = 8, 60  # statements of a loop body, in which a function of analysis counts as twelve
 ANALYTIC = 12
 FEW_ALIVE, SOME_ALIVE = 8, 16  # values of a body that are made and still to be read
-_FEW_CHAINS = 2  # what a body has to do, over what its longest chain has
+_FEW_CHAINS, _SOME_CHAINS = 2, 5  # of a body
 _TOGETHER = 8  # operations that LLVM may put in another order
 _ANNOTATION = "llvm.codeview.annotation"
 
@@ -51,10 +54,11 @@ def registers_at_once(loop: Loop, is_short: bool = False) -> int:
     alive = most_alive(loop.body)
     is_sum = any(isinstance(s, Update) for s in loop.body)
     is_long = is_analytic(loop) and (is_short or loop.kind == PARALLEL_VECTOR)
+    chains = chains_of(loop) if is_long and not is_short else inf
     has_room = alive <= (SOME_ALIVE if is_short else FEW_ALIVE)
-    if (is_long and (has_room or (waits_for_itself(loop) and not is_short))) or (weight <= FEW and is_sum):
+    if (is_long and (has_room or chains <= _FEW_CHAINS)) or (weight <= FEW and is_sum):
         return 4
-    return 2 if weight <= SOME or alive <= SOME_ALIVE else 1
+    return 2 if weight <= SOME or alive <= SOME_ALIVE or chains <= _SOME_CHAINS else 1
 
 
 def is_analytic(loop: Loop) -> bool:
@@ -65,7 +69,7 @@ def is_analytic(loop: Loop) -> bool:
 def keeps_order(loop: Loop, is_short: bool) -> bool:
     """Whether LLVM is to leave the instructions of a vector loop in the order in which it is given them."""
     alive = most_alive(loop.body)
-    is_wide = is_short or (loop.kind == PARALLEL_VECTOR and alive <= SOME_ALIVE and not waits_for_itself(loop))
+    is_wide = is_short or (loop.kind == PARALLEL_VECTOR and alive <= SOME_ALIVE and chains_of(loop) > _FEW_CHAINS)
     return is_wide and is_analytic(loop) and alive > FEW_ALIVE
 
 
@@ -83,13 +87,13 @@ def keep_order(block: ir.Block, first: int = 0) -> None:
         block.lines.insert(first + place, mark)
 
 
-def waits_for_itself(loop: Loop) -> bool:
-    """Whether a loop's body is little more than one chain, each operation of which waits for the one before it."""
+def chains_of(loop: Loop) -> float:
+    """How many chains a loop's body is made of: what it has to do, over what its longest chain has."""
     ends: dict[str, int] = {}
     for s in loop.body:
         if isinstance(s, Let):
             ends[s.name] = _weight(s) + max((ends.get(a, 0) for a in s.args if isinstance(a, str)), default=0)
-    return sum(_weight(s) for s in loop.body if isinstance(s, Let)) <= _FEW_CHAINS * max(ends.values(), default=0)
+    return sum(_weight(s) for s in loop.body if isinstance(s, Let)) / max(ends.values(), default=1)
 
 
 def weight_of(loop: Loop) -> int:
