@@ -111,12 +111,23 @@ def test_gradients_of_steps(step: int, dtype: str) -> None:
 
 
 @pytest.mark.quick
-def test_the_gradient_of_both_halves_is_one_kernel() -> None:
-    x = _array((48,), "float64")
+@pytest.mark.parametrize("shape", [(48,), (20, 48), (4, 8, 30, 48)])
+def test_the_gradient_of_both_halves_is_one_kernel(shape: tuple[int, ...]) -> None:
+    x = _array(shape, "float64")
     explained = jg.compile(jg.grad(_halves)).explain(x)
     assert explained.kernels.count("def kernel(") == 1
-    assert "out0[i0*2 + 1] =" in explained.kernels
+    assert "*2 + 1] =" in explained.kernels
     _assert_equal(jg.grad(_halves), x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_stacks_of_columns(dtype: str) -> None:
+    for stride, rows in itertools.product((2, 3, 5, 8), EXTENTS):
+        x, y = _array((stride, rows), dtype), _array((rows, max(1, stride - 2)), dtype)
+        _assert_equal(lambda x: np.stack([_times(part, part[::-1]) for part in x], -1), x)
+        _assert_equal(lambda x: (np.stack([x[0], x[1]], -1), np.stack([x[1], x[0], _times(x[0], x[1])], -1)), x)
+        _assert_equal(lambda x, y: np.concatenate([x[0][:, None], y, x[1][:, None]], 1), x, y)
+        _assert_equal(lambda x: np.stack([x[0], x[1]], -1).astype(np.float32), x)
 
 
 def test_further_rows_compile_nothing() -> None:

@@ -78,7 +78,7 @@ def weight_of(node: Node) -> int:
     if node.form == SWEEP:
         return 1 if node.op in (SLIDE, DOTS) else SEARCH_WEIGHT
     if node.form == PACK:
-        return len(node.operands)
+        return len(node.operands) * (1 if node.op == "add_n" else CHEAP.get(node.op, ANALYTIC_WEIGHT))
     if node.form != MAP or node.op.startswith(PLACE):
         return 1
     return len(node.operands) if node.op == "add_n" else CHEAP.get(node.op, ANALYTIC_WEIGHT)

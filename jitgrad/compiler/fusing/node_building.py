@@ -25,7 +25,7 @@ from jitgrad.compiler.fusing.nodes import (
     Node,
     Product,
 )
-from jitgrad.compiler.fusing.packing import pack
+from jitgrad.compiler.fusing.packing import pack, pack_end
 from jitgrad.compiler.fusing.small import is_small_product, is_tiny, reads_by_matrix, sized
 from jitgrad.compiler.likeness import PLAIN_EXACT
 from jitgrad.opdef import (
@@ -89,6 +89,8 @@ class _Builder:
             else:
                 items.append(self._node(ins))
         self.kept = {self.aliases.get(v, v) for v in wanted}
+        ends = self.kept.difference(*[item.reads for item in items if isinstance(item, Node)])
+        items = [pack_end(item) if isinstance(item, Node) and item.value in ends else item for item in items]
         return ClusterNodes(tuple(items), self.aliases, frozenset(self.kept))
 
     def _needs_copy(self, ins: Instruction) -> bool:

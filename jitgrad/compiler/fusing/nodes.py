@@ -14,7 +14,7 @@ from jitgrad.spec import DType
 
 MAP, REDUCE, SCAN, GATHER, SCATTER, ROUTINE = "map", "reduce", "scan", "gather", "scatter", "routine"
 SWEEP, SLIDE, DOTS = "sweep", "slide", "dots"
-PACK = "pack"  # each operand at its place along the dimensions that only the value has, see packing.py
+PACK = "pack"  # an op of some operands at each place along the dimensions that only the value has, see packing.py
 PLACE = "place"  # with a dimension: the first operand where the loop along it stands at the second one, else zero
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from jitgrad.compiler.fusing.accesses import Leaf, Operand, compose
 from jitgrad.compiler.fusing.extents import ONE
-from jitgrad.compiler.fusing.nodes import PACK, Node
+from jitgrad.compiler.fusing.nodes import MAP, PACK, PLACE, Node
 from jitgrad.compiler.likeness import PLAIN_EXACT
 from jitgrad.opdef import AxisIndex, IndexMap
 from jitgrad.spec import TensorSpec
@@ -26,10 +27,28 @@ def pack(v: int, operand: Operand, spec: TensorSpec, classes: tuple[int, ...]) -
     """The node that makes ``v`` place by place of what the operand reads; None where a copy does as well, because it
     runs along whole arrays, or there are too many places.
     """
-    shape = spec.known_shape
-    short = packed_dims(operand, shape, classes)
+    short = packed_dims(operand, spec.known_shape, classes)
     if not short:
         return None
+    axes = tuple([d if c != ONE else None for d, c in enumerate(classes)])
+    return _packed(Node(v, MAP, "identity", (operand,), spec.known_shape, classes, axes, spec.dtype), short)
+
+
+def pack_end(node: Node) -> Node:
+    """A node whose value nothing but memory takes, place by place where it reads pieces along a short last axis: the
+    sum of gradients of columns. The node itself where it does not.
+    """
+    last = len(node.shape) - 1
+    if node.form != MAP or node.batch is not None or node.op.startswith(("iota", PLACE)):
+        return node
+    if last < 1 or not 1 < node.shape[last] <= PLAIN_EXACT or set(node.classes[:last]) <= {ONE}:
+        return node
+    return _packed(node, [last]) if any(_is_of_pieces(operand, last) for operand in node.operands) else node
+
+
+def _packed(node: Node, short: list[int]) -> Node:
+    """A node over all dimensions but the short ones; its operands are those of one place behind those of another."""
+    shape, classes = node.shape, node.classes
     kept = [d for d in range(len(shape)) if d not in short]
     domain = {d: k for k, d in enumerate(kept)}
     inner = tuple([shape[d] for d in kept])
@@ -40,11 +59,18 @@ def pack(v: int, operand: Operand, spec: TensorSpec, classes: tuple[int, ...]) -
             AxisIndex(None, 0, at[d]) if d in at else AxisIndex(domain[d] if shape[d] != 1 else None)
             for d in range(len(shape))
         ])  # fmt: skip
-        operands.append(_read_at(operand, IndexMap(dims), inner))
-    return Node(
-        v, PACK, "identity", tuple(operands), inner, tuple([classes[d] for d in kept]),
-        tuple([domain[d] if d in domain and shape[d] != 1 else None for d in range(len(shape))]), spec.dtype,
+        operands += [_read_at(operand, IndexMap(dims), inner) for operand in node.operands]
+    out_dims = tuple([domain[d] if d in domain and shape[d] != 1 else None for d in range(len(shape))])
+    return replace(
+        node, form=PACK, operands=tuple(operands), shape=inner, classes=tuple([classes[d] for d in kept]),
+        out_dims=out_dims,
     )  # fmt: skip
+
+
+def _is_of_pieces(operand: Operand, axis: int) -> bool:
+    """Whether an operand is put together along an axis, or one place of it: not where a grid has a border."""
+    guards = [guard for leaf in operand.leaves for guard in leaf.guards if guard.axis == axis]
+    return len(guards) > 1 or any(guard.hi - guard.lo == 1 for guard in guards)
 
 
 def packed_dims(operand: Operand, shape: tuple[int, ...], classes: tuple[int, ...]) -> list[int]:

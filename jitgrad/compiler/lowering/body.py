@@ -141,7 +141,7 @@ class Lowering(Reading):
         if node.form == GATHER:
             self.registers[node.value] = self._gather(placed, args, body)
         elif node.form == PACK:
-            self.packs[node.value] = args
+            self.packs[node.value] = self._at_places(placed, args, body)
         elif node.form == MAP:
             self.registers[node.value] = self._apply(node, node.dtype, args, placed, body)
         else:
@@ -160,6 +160,15 @@ class Lowering(Reading):
         name = self.name()
         body.rest.append(Let(name, dtype, op, args))
         return name
+
+    def _at_places(self, placed: Placed, args: tuple[Argument, ...], body: Body) -> tuple[Argument, ...]:
+        """What a pack makes at each of its places."""
+        node = placed.node
+        if node.op == "identity":
+            return args
+        count = len(args) // len(list(places_of(node, self.plan.specs[node.value].known_shape)))
+        groups = [args[first : first + count] for first in range(0, len(args), count)]
+        return tuple([self._apply(node, node.dtype, group, placed, body) for group in groups])
 
     def _accumulate(self, placed: Placed, args: tuple[Argument, ...], body: Body) -> None:
         node = placed.node
