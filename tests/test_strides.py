@@ -130,6 +130,13 @@ def test_stacks_of_columns(dtype: str) -> None:
         _assert_equal(lambda x: np.stack([x[0], x[1]], -1).astype(np.float32), x)
 
 
+def test_places_between_two_axes() -> None:
+    """Axes around those along which a value is stored by places are two loops."""
+    for shape in ((3, 5, 2), (20, 30, 2)):
+        x = _array(shape, "float64")
+        _assert_equal(lambda x: np.pad(np.cos(x)[:, None], ((0, 0), (0, 1), (0, 0), (0, 0))).reshape(-1, 2), x * 0)
+
+
 def test_further_rows_compile_nothing() -> None:
     f = jg.compile(lambda x: x[1:, 0] * x[:-1, 2] + x[::-1, 1][1:])
     f(_array((100, 3), "float64"))

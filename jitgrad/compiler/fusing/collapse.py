@@ -10,7 +10,7 @@ from dataclasses import replace
 from jitgrad.compiler.fusing.accesses import Leaf
 from jitgrad.compiler.fusing.extents import ONE
 from jitgrad.compiler.fusing.groups import Group, Placed, Plan
-from jitgrad.compiler.fusing.nodes import PLACE, SCAN
+from jitgrad.compiler.fusing.nodes import PACK, PLACE, SCAN, Node
 from jitgrad.opdef import AxisIndex
 
 
@@ -51,11 +51,17 @@ def _merges(placed: Placed, a: int, b: int, plan: Plan) -> bool:
         and da in node.along)
     ):
         return False
-    if node.op.startswith(("iota", PLACE)):
+    if node.op.startswith(("iota", PLACE)) or (node.form == PACK and not _is_stored_as_one(node, da, db, plan)):
         return False
     if node.table is not None and not _dims_merge(node.table_dims, da, db, plan.classes[node.table], node.classes[db]):
         return False
     return all(_leaf_merges(leaf, da, db, plan, node.classes[db]) for o in node.operands for leaf in o.leaves)
+
+
+def _is_stored_as_one(node: Node, da: int, db: int, plan: Plan) -> bool:
+    """Whether a pack has no places between two neighbouring dimensions of its domain."""
+    between = range(node.out_dims.index(da) + 1, node.out_dims.index(db))
+    return all(plan.classes[node.value][d] == ONE for d in between)
 
 
 def _leaf_merges(leaf: Leaf, da: int, db: int, plan: Plan, inner: int) -> bool:
