@@ -99,7 +99,7 @@ def test_lines_are_asked_for_once_per_turn_of_whole_registers() -> None:
     module = Module("rows", True)
     emit_kernel(module, Kernel(buffers, ("n0", "n1"), (), (_rows(SUM, LAST),)), "kernel", 64)
     to_read = str(module).count("i32 0, i32 1, i32 1)")
-    assert to_read == (2 + 1) * 2 * 2  # for a pair and a row: arrays, registers
+    assert to_read == (2 + 1) * 2 * (2 + 1)  # for a pair and a row: arrays, whole registers and one of what is left
 
 
 @pytest.mark.quick
@@ -118,4 +118,4 @@ def test_the_loop_before_a_store_asks_for_the_lines_to_write() -> None:
     buffers = tuple(Buffer(name, F32, "out" if name == "out0" else "in") for name in (*INPUTS, "out0"))
     emit_kernel(module, Kernel(buffers, ("n0", "n1"), (), (_rows(SUM, LAST),)), "kernel", 64)
     to_write = [line for line in str(module).splitlines() if "i32 1, i32 3, i32 1)" in line]
-    assert len(to_write) == 4 * (2 + 1)  # lines of a turn of four registers, of two rows at once and of one
+    assert len(to_write) == (4 + 1) * (2 + 1)  # of four registers and of what is left, of two rows at once and of one

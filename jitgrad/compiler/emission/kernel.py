@@ -270,7 +270,8 @@ class _KernelEmitter(ArgumentEmitter):
 
             self._scaled_or_not(inner, emit)
             self.lanes = lanes
-            self._masked_vectors(loop, split, end, lambda _: rest, segment, may_be_whole=wide > lanes)
+            left_over = 0 if self.is_quick else lanes
+            self._masked_vectors(loop, split, end, lambda _: rest, segment, wide > lanes, left_over)
 
         emit_parts(part)
         self.registers = outside
@@ -360,7 +361,7 @@ class _KernelEmitter(ArgumentEmitter):
 
     def _masked_vectors(
         self, loop: Loop, start: ir.Value, stop: ir.Value, sums: Callable[[ir.Value], dict[str, ir.Value]],
-        segment: ir.Value | None = None, may_be_whole: bool = True,
+        segment: ir.Value | None = None, may_be_whole: bool = True, asks: int = 0,
     ) -> None:  # fmt: skip
         """Registers of lanes from ``start`` on, the last one masked; ``sums`` gives the accumulators of each."""
         b, lanes = self.builder, self.lanes
@@ -370,7 +371,7 @@ class _KernelEmitter(ArgumentEmitter):
             left, most = b.sub(stop, i), ir.Constant(INT64, lanes)
             inside = b.trunc(b.select(b.icmp_signed("<", left, most), left, most), INT32)
             mask = b.icmp_unsigned("<", self._lane_numbers(INT32), self._splat(inside, lanes))
-            self._vector_body(loop, i, mask, sums(i), segment, inside, may_be_whole)
+            self._vector_body(loop, i, mask, sums(i), segment, inside, may_be_whole, asks)
 
         self._counted(start, stop, lanes, masked)
 
@@ -383,7 +384,7 @@ class _KernelEmitter(ArgumentEmitter):
         self.registers.pop(loop.var, None)
         if asks:
             self._ask_ahead(asks)
-        if is_first and mask is None:
+        if asks and is_first:
             self._ask_to_write(self.written.get(loop, ()))
         if self.is_elementwise:
             self._ask_for_lines(loop)
