@@ -33,7 +33,7 @@ from jitgrad.compiler.products.registers import (
     word_ir,
 )
 
-_PATIENCE = 4000
+_PATIENCE = 50_000  # looks, some 70 us: who yields beside busy processes may not run for milliseconds
 
 
 def cholesky_ir(kind: Numbers) -> str:
