@@ -10,6 +10,7 @@ planning.
 from __future__ import annotations
 
 from jitgrad.compiler.products.product_code import GUARD_STUBS, MATMUL_STUBS, RESET_STUB
+from jitgrad.compiler.products.registers import KERNEL
 from jitgrad.records import NamedTuple
 
 BLOCK = (
@@ -24,7 +25,6 @@ own: memory for each worker, and how much of the sum is one part of it.
 """
 
 _ATTRIBUTES = "\nattributes #0 = { nounwind }\n"
-_KERNEL = "ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker"
 
 
 class Scalar(NamedTuple):
@@ -69,7 +69,7 @@ def cells_ir(kind: Scalar) -> str:
     left of it is the part of the sum.
     """
     return f"""
-define void @{kind.stub}({_KERNEL}) #0 {{
+define void @{kind.stub}({KERNEL}) #0 {{
 entry:
 {words_ir("m", "n", "rows", "columns", "nbatch", "a_offset", "b_offset", "c_offset")}
   %m_up = add i64 %m, %rows
@@ -160,6 +160,15 @@ entry:
 {a}
 {b}
 {c}"""
+
+
+def scratch_ir() -> str:
+    """The memory of the worker, `%scratch`."""
+    return f"""{words_ir("scratch_slot", "scratch_bytes")}
+  %scratch_entry = getelementptr ptr, ptr %table, i64 %scratch_slot
+  %scratches = load ptr, ptr %scratch_entry
+  %scratch_offset = mul i64 %worker, %scratch_bytes
+  %scratch = getelementptr i8, ptr %scratches, i64 %scratch_offset"""
 
 
 def _cell(kind: Scalar) -> str:
@@ -296,7 +305,7 @@ done:
   ret void
 }}
 
-define void @{GUARD_STUBS[0]}({_KERNEL}) #0 {{
+define void @{GUARD_STUBS[0]}({KERNEL}) #0 {{
 entry:
   call void @acquire()
   %depth = load i32, ptr @depth
@@ -323,7 +332,7 @@ done:
 def _count_down() -> str:
     """What runs behind products, and in a child that was forked between."""
     return f"""\
-define void @{GUARD_STUBS[1]}({_KERNEL}) #0 {{
+define void @{GUARD_STUBS[1]}({KERNEL}) #0 {{
 entry:
   call void @acquire()
   %depth = load i32, ptr @depth

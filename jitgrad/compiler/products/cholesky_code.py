@@ -1,144 +1,59 @@
-"""Our own factorization of a positive definite matrix, and its gradient, as LLVM IR text: which tiles are made when,
-and by whom; the tiles are elsewhere (cholesky_tiles.py), as are the memory and the call (compiler/cholesky.py).
+"""Our own factorization of a positive definite matrix, and its gradient, as LLVM IR text: its three steps, and the
+order of tasks. What a task does is elsewhere (cholesky_tasks.py), as are memory and the call (compiler/cholesky.py).
 
-A = Uᵀ U is made row of blocks by row of blocks, from the first on, the cotangent S of A by that of U from the last:
+A = Uᵀ U is made row of blocks by row of blocks, from the first on, twice the cotangent of A, S, by Ū, that of U, from
+the last:
 
     U[j, c] = inv(U[j, j]ᵀ) (A[j, c] - sum over k < j of U[k, j]ᵀ U[k, c])
     S[j, c] = inv(U[j, j]) (Ū[j, c] - sum over k > j of U[j, k] S[k, c])        c > j
 
-which takes n³/3 and 2 n³/3 operations. The working matrix has whole blocks, with ones on the diagonal behind the last
-element, rows an odd number of lines apart, and both triangles: what is above the diagonal, transposed, is below it.
+which takes n³/3 and 2 n³/3 operations. The second line says that U S is Ū above the diagonal: for a symmetric S/2,
+<S/2, dA> = <U S, dU>. On the diagonal it is what I. Murray, "Differentiation of the Cholesky decomposition", 2016, says
+of the whole matrix. The working matrix has whole blocks, with ones on the diagonal behind the last element, rows an odd
+number of lines apart, and both triangles: what is above the diagonal, transposed, is below it.
 
-Tiles are tasks in one order, which threads take one after another. A thread waits for the tasks that its own one needs:
-they come before it in the order, so those who have taken them are at work, and no number of threads can stop. What a
-task does depends on the sizes alone, so the bits are the same for any number of threads.
+Tiles are tasks (A. Buttari, J. Langou, J. Kurzak and J. Dongarra, "A class of parallel tiled linear algebra algorithms
+for multicore architectures", 2009) in one order, which threads take one after another. A thread waits for the tasks
+that its own one needs: they come before it in the order, so those who have taken them are at work, and no number of
+threads can stop. What a task does depends on the sizes alone, so the bits are the same for any number of threads.
 """
 
 from __future__ import annotations
 
-import sys
-
-from jitgrad.compiler.products.cholesky_steps import BLOCK, LINE, PREFIXES, STEPS, WIDE
-from jitgrad.compiler.products.cholesky_tiles import cholesky_tiles_ir, diagonal_elements, turn_block_ir
-from jitgrad.compiler.products.gemv_pieces import KERNEL
+from jitgrad.compiler.products.cholesky_steps import PREFIXES, STEPS, WIDE
+from jitgrad.compiler.products.cholesky_tasks import (
+    block_at_ir,
+    block_words_ir,
+    diagonal_at_ir,
+    factor_task_ir,
+    gradient_task_ir,
+    helpers_ir,
+    waiting_ir,
+)
+from jitgrad.compiler.products.cholesky_tiles import cholesky_tiles_ir
 from jitgrad.compiler.products.registers import (
+    KERNEL,
     Numbers,
     at_ir,
     declarations_ir,
     load_ir,
     loop_ir,
     mask_ir,
-    min_ir,
     store_ir,
-    word_ir,
 )
-
-_PATIENCE = 50_000  # looks, some 70 us: who yields beside busy processes may not run for milliseconds
 
 
 def cholesky_ir(kind: Numbers) -> str:
     """The module with the steps of both."""
-    parts = [declarations_ir(kind), cholesky_tiles_ir(kind), _waiting(), _helpers(kind)]
+    parts = [declarations_ir(kind), cholesky_tiles_ir(kind), waiting_ir(), helpers_ir(kind)]
     for prefix, is_gradient in zip(PREFIXES, (False, True), strict=True):
         parts += [
             _fill(kind, prefix, is_gradient),
             _tasks(prefix, is_gradient),
-            _gradient_task(kind) if is_gradient else _factor_task(kind),
+            gradient_task_ir(kind) if is_gradient else factor_task_ir(kind),
             _finish(kind, prefix, is_gradient),
         ]
     return "\n".join(parts) + "\nattributes #0 = { nounwind }\n"
-
-
-_POINTERS = ("source", "factor", "work", "result", "diagonals", "flags", "claims")
-
-
-def _words() -> str:
-    """All words of the block."""
-    words = ((name, word_ir(name, BLOCK)) for name in BLOCK)
-    return "\n".join(text.replace("load i64", "load ptr") if name in _POINTERS else text for name, text in words)
-
-
-def _waiting() -> str:
-    """A task is over when its flag is set; who has waited long lets others run."""
-    can_yield = sys.platform != "win32"
-    declared = "declare i32 @sched_yield() #0" if can_yield else ""
-    yields = "  %r = call i32 @sched_yield()" if can_yield else ""
-    return f"""
-{declared}
-define internal void @await(ptr %flags, i64 %task) noinline #0 {{
-entry:
-  %at = getelementptr i32, ptr %flags, i64 %task
-  br label %look
-look:
-  %k = phi i32 [ 0, %entry ], [ %k1, %again ]
-  %flag = load atomic i32, ptr %at acquire, align 4
-  %over = icmp ne i32 %flag, 0
-  br i1 %over, label %done, label %next
-next:
-  %k1 = add i32 %k, 1
-  %long = icmp ugt i32 %k1, {_PATIENCE}
-  br i1 %long, label %yield, label %again
-yield:
-{yields}
-  br label %again
-again:
-  br label %look
-done:
-  ret void
-}}
-
-define internal void @tell(ptr %flags, i64 %task) #0 {{
-  %at = getelementptr i32, ptr %flags, i64 %task
-  store atomic i32 1, ptr %at release, align 4
-  ret void
-}}"""
-
-
-def _helpers(kind: Numbers) -> str:
-    """A sum of one to three blocks; blocks above the diagonal turned to their places below it."""
-    n = kind.lanes
-    cases = "\n".join(f"    i64 {wide}, label %w{wide}" for wide in range(1, WIDE + 1))
-    calls = "\n".join(
-        f"""w{wide}:
-  call void @sum_{wide}(ptr %p, i64 %ldp, ptr %q, i64 %ldq, i64 %k, ptr %t, i64 %ldt)
-  br label %done"""
-        for wide in range(1, WIDE + 1)
-    )
-    body = f"""
-  %across = mul i64 %c, {n}
-{at_ir("from", kind, "%t", "%across")}
-  %down = mul i64 %across, %ld
-{at_ir("to", kind, "%mirrored", "%down")}
-{turn_block_ir(kind, "%from", "%ld", "%to", "%ld")}"""
-    return f"""
-define internal void @sum(ptr %p, i64 %ldp, ptr %q, i64 %ldq, i64 %k, ptr %t, i64 %ldt, i64 %wide) #0 {{
-  switch i64 %wide, label %done [
-{cases}
-  ]
-{calls}
-done:
-  ret void
-}}
-
-; `mirrored` is where the first of the blocks at `t` comes.
-define internal void @mirror(ptr %t, ptr %mirrored, i64 %ld, i64 %count) #0 {{
-{loop_ir("c", "%count", "1", body)}
-  ret void
-}}"""
-
-
-def _block_at(kind: Numbers, name: str, base: str, row: str, column: str, ld: str = "%ld") -> str:
-    """The address of a block."""
-    return f"""  %{name}_row = mul i64 {row}, {kind.lanes}
-  %{name}_column = mul i64 {column}, {kind.lanes}
-  %{name}_down = mul i64 %{name}_row, {ld}
-  %{name}_place = add i64 %{name}_down, %{name}_column
-{at_ir(name, kind, base, f"%{name}_place")}"""
-
-
-def _diagonal_at(kind: Numbers, row: str) -> str:
-    return f"""  %d_place = mul i64 {row}, {diagonal_elements(kind)}
-{at_ir("d", kind, "%diagonals", "%d_place")}"""
 
 
 def _fill(kind: Numbers, prefix: str, is_gradient: bool) -> str:
@@ -146,14 +61,14 @@ def _fill(kind: Numbers, prefix: str, is_gradient: bool) -> str:
     factor is given, its blocks on the diagonal.
     """
     fetch = f"""
-{_block_at(kind, "from", "%source", "%c", "%j", "%n")}
-{_block_at(kind, "to", "%work", "%j", "%c")}
+{block_at_ir(kind, "from", "%source", "%c", "%j", "%n")}
+{block_at_ir(kind, "to", "%work", "%j", "%c")}
   %height = sub i64 %n, %from_row
   %end = sub i64 %n, %from_column
   call void @turn_{kind.type}(ptr %from, i64 %n, i64 %height, i64 0, i64 %end, i64 0, ptr %to, i64 %ld)"""
     body = f"""
 {loop_ir("c", "%blocks", "1", fetch, "%j")}
-{_block_at(kind, "own", "%work", "%j", "%j")}
+{block_at_ir(kind, "own", "%work", "%j", "%j")}
   %left = sub i64 %n, %own_row
 {_diagonal(kind) if is_gradient else _ones(kind)}
   %stride = add i64 %panels, 1
@@ -162,7 +77,7 @@ def _fill(kind: Numbers, prefix: str, is_gradient: bool) -> str:
 {loop_ir("f", "%last_flag", "1", _clear_flag(), "%first_flag")}"""
     return f"""
 define void @{prefix}_{STEPS[0]}({KERNEL}) #0 {{
-{_words()}
+{block_words_ir()}
 {loop_ir("j", "%hi", "1", body, "%lo")}
   ret void
 }}"""
@@ -201,8 +116,8 @@ def _diagonal(kind: Numbers) -> str:
   %inverse_place = add i64 %r, {n * n}
 {at_ir("inverse_at", kind, "%d", "%inverse_place")}
   store {kind.type} %inverse, ptr %inverse_at"""
-    return f"""{_diagonal_at(kind, "%j")}
-{_block_at(kind, "given", "%factor", "%j", "%j", "%n")}
+    return f"""{diagonal_at_ir(kind, "%j")}
+{block_at_ir(kind, "given", "%factor", "%j", "%j", "%n")}
   call void @turn_{kind.type}(ptr %given, i64 %n, i64 %left, i64 0, i64 %left, i64 0, ptr %d, i64 {n})
 {loop_ir("r", str(n), "1", each)}"""
 
@@ -237,7 +152,7 @@ def _tasks(prefix: str, is_gradient: bool) -> str:
     return f"""
 define void @{prefix}_{STEPS[1]}({KERNEL}) #0 {{
 entry:
-{_words()}
+{block_words_ir()}
   %last_block = sub i64 %blocks, 1
   br label %take
 take:
@@ -268,133 +183,6 @@ done:
 }}"""
 
 
-def _task_start(kind: Numbers, first: str) -> str:
-    """What a tile is: its blocks, from `first`, its flag, and those of the row."""
-    return f"""{_words()}
-  %stride = add i64 %panels, 1
-  %row_flag = mul i64 %j, %stride
-  %flag = add i64 %row_flag, %panel
-  %start = mul i64 %panel, {WIDE}
-  %stop = add i64 %start, {WIDE}
-{min_ir("end", "%stop", "%blocks")}
-  %inside = icmp sgt i64 {first}, %start
-  %c = select i1 %inside, i64 {first}, i64 %start
-  %wide = sub i64 %end, %c
-{_diagonal_at(kind, "%j")}
-{_block_at(kind, "t", "%work", "%j", "%c")}
-{_block_at(kind, "mirrored", "%work", "%c", "%j")}"""
-
-
-def _factor_task(kind: Numbers) -> str:
-    """A tile of U. The one on the diagonal factors its first block, for which all others of the row wait when they have
-    their sums.
-    """
-    n = kind.lanes
-    return f"""
-define internal void @factor_task(ptr %block, i64 %j, i64 %panel) noinline #0 {{
-entry:
-{_task_start(kind, "%j")}
-  %first_panel = udiv i64 %j, {WIDE}
-  %is_first = icmp eq i64 %panel, %first_panel
-  %first_flag = add i64 %row_flag, %first_panel
-  %top = icmp eq i64 %j, 0
-  br i1 %top, label %summed, label %after_others
-after_others:
-  %above = sub i64 %flag, %stride
-  call void @await(ptr %flags, i64 %above)
-  %above_first = sub i64 %first_flag, %stride
-  call void @await(ptr %flags, i64 %above_first)
-  br label %add
-add:
-{_block_at(kind, "p", "%work", "0", "%j")}
-{_block_at(kind, "q", "%work", "0", "%c")}
-  call void @sum(ptr %p, i64 %ld, ptr %q, i64 %ld, i64 %t_row, ptr %t, i64 %ld, i64 %wide)
-  br label %summed
-summed:
-  br i1 %is_first, label %first, label %other
-first:
-  %bad = call i1 @factor(ptr %t, i64 %ld, ptr %d)
-  br i1 %bad, label %fail, label %rest
-fail:
-  %status = getelementptr i8, ptr %claims, i64 {LINE}
-  store i64 1, ptr %status
-  br label %rest
-rest:
-{turn_block_ir(kind, "%d", str(n), "%t", "%ld")}
-{at_ir("t_rest", kind, "%t", str(n))}
-  %n_down = mul i64 %ld, {n}
-{at_ir("mirrored_rest", kind, "%mirrored", "%n_down")}
-  %wide_rest = sub i64 %wide, 1
-  br label %solve
-other:
-  call void @await(ptr %flags, i64 %first_flag)
-  br label %solve
-solve:
-  %t_at = phi ptr [ %t_rest, %rest ], [ %t, %other ]
-  %to = phi ptr [ %mirrored_rest, %rest ], [ %mirrored, %other ]
-  %count = phi i64 [ %wide_rest, %rest ], [ %wide, %other ]
-  call void @forward(ptr %d, ptr %t_at, i64 %ld, i64 %count)
-  call void @mirror(ptr %t_at, ptr %to, i64 %ld, i64 %count)
-  call void @tell(ptr %flags, i64 %flag)
-  ret void
-}}"""
-
-
-def _gradient_task(kind: Numbers) -> str:
-    """A tile of S, or the block on the diagonal, behind all tiles of its row. A tile needs the row below it, and of the
-    rows that it meets on the diagonal all: what lies below that is theirs, turned.
-    """
-    return f"""
-define internal void @gradient_task(ptr %block, i64 %j, i64 %panel, i64 %first_panel) noinline #0 {{
-entry:
-  %j1 = add i64 %j, 1
-{_task_start(kind, "%j1")}
-{_block_at(kind, "p", "%factor", "%j1", "%j", "%n")}
-  %k = sub i64 %n, %p_row
-  %is_end = icmp eq i64 %panel, %panels
-  br i1 %is_end, label %diagonal, label %tile
-tile:
-  %none = icmp slt i64 %wide, 1
-  br i1 %none, label %over, label %wait
-wait:
-  %met_row = mul i64 %c, %stride
-  %met = add i64 %met_row, %panels
-  call void @await(ptr %flags, i64 %met)
-  %is_next = icmp eq i64 %c, %j1
-  br i1 %is_next, label %add, label %wait_below
-wait_below:
-  %below = add i64 %flag, %stride
-  call void @await(ptr %flags, i64 %below)
-  br label %add
-add:
-{_block_at(kind, "q", "%work", "%j1", "%c")}
-  call void @sum(ptr %p, i64 %n, ptr %q, i64 %ld, i64 %k, ptr %t, i64 %ld, i64 %wide)
-  call void @backward(ptr %d, ptr %t, i64 %ld, i64 %wide)
-  call void @mirror(ptr %t, ptr %mirrored, i64 %ld, i64 %wide)
-  br label %over
-diagonal:
-  br label %look
-look:
-  %f = phi i64 [ %first_panel, %diagonal ], [ %f1, %ask ]
-  %more = icmp slt i64 %f, %panels
-  br i1 %more, label %ask, label %ready
-ask:
-  %asked = add i64 %row_flag, %f
-  call void @await(ptr %flags, i64 %asked)
-  %f1 = add i64 %f, 1
-  br label %look
-ready:
-{_block_at(kind, "own", "%work", "%j", "%j")}
-{_block_at(kind, "below_own", "%work", "%j1", "%j")}
-  call void @sum_1(ptr %p, i64 %n, ptr %below_own, i64 %ld, i64 %k, ptr %own, i64 %ld)
-  call void @reverse(ptr %d, ptr %own, i64 %ld)
-  br label %over
-over:
-  call void @tell(ptr %flags, i64 %flag)
-  ret void
-}}"""
-
-
 def _finish(kind: Numbers, prefix: str, is_gradient: bool) -> str:
     """Rows of the result: of the lower factor with zeros behind the diagonal, or of S, halved."""
     end = "%n" if is_gradient else "%row_end"
@@ -418,7 +206,7 @@ def _finish(kind: Numbers, prefix: str, is_gradient: bool) -> str:
 {loop_ir("c", "%n", str(kind.lanes), columns)}"""
     return f"""
 define void @{prefix}_{STEPS[2]}({KERNEL}) #0 {{
-{_words()}
+{block_words_ir()}
 {loop_ir("i", "%hi", "1", body, "%lo")}
   ret void
 }}"""

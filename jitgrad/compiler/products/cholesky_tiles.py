@@ -14,7 +14,7 @@ the diagonal. Three registers of each row hold sums, as many as registers allow.
 from __future__ import annotations
 
 from jitgrad.compiler.products.cholesky_steps import WIDE
-from jitgrad.compiler.products.registers import Numbers, at_ir, loop_ir
+from jitgrad.compiler.products.registers import Numbers, at_ir, fma_ir, loop_ir, spread_ir
 from jitgrad.compiler.products.transposes import turn_ir, turned_ir
 
 
@@ -37,21 +37,10 @@ def turn_block_ir(kind: Numbers, source: str, lds: str, to: str, ldt: str) -> st
     )
 
 
-def _splat(kind: Numbers, name: str, scalar: str) -> str:
-    v = kind.vector
-    return f"""  %{name}_one = insertelement {v} poison, {kind.type} {scalar}, i64 0
-  %{name} = shufflevector {v} %{name}_one, {v} poison, <{kind.lanes} x i32> zeroinitializer"""
-
-
 def _lane(kind: Numbers, name: str, register: str, lane: int) -> str:
     """A lane of a register in all lanes."""
     lanes = ", ".join(f"i32 {lane}" for _ in range(kind.lanes))
     return f"  %{name} = shufflevector {kind.vector} {register}, {kind.vector} poison, <{kind.lanes} x i32> <{lanes}>"
-
-
-def _fma(kind: Numbers, name: str, x: str, y: str, z: str) -> str:
-    v = kind.vector
-    return f"  %{name} = call {v} @llvm.fma.v{kind.lanes}{kind.suffix}({v} {x}, {v} {y}, {v} {z})"
 
 
 def _from_lane(kind: Numbers, lane: int, above: str, below: str) -> str:
@@ -74,6 +63,7 @@ def _loads(kind: Numbers, name: str, base: str, distance: str) -> str:
 
 
 def _sum(kind: Numbers, wide: int) -> str:
+    """Sums of a block of rows and so many registers: an element of p is spread to all lanes for each row."""
     v, rows = kind.vector, kind.lanes
     tile = [(r, c) for r in range(rows) for c in range(wide)]
     phis = "\n".join(f"  %s{r}_{c} = phi {v} [ zeroinitializer, %entry ], [ %s{r}_{c}_n, %loop ]" for r, c in tile)
@@ -87,8 +77,8 @@ def _sum(kind: Numbers, wide: int) -> str:
         lines += [
             at_ir(f"p{r}_at", kind, "%p_at", str(r)),
             f"  %p{r} = load {kind.type}, ptr %p{r}_at",
-            _splat(kind, f"x{r}", f"%p{r}"),
-            *(_fma(kind, f"s{r}_{c}_n", f"%x{r}", f"%q{c}", f"%s{r}_{c}") for c in range(wide)),
+            spread_ir(f"x{r}", kind, f"%p{r}"),
+            *(fma_ir(f"s{r}_{c}_n", kind, f"%x{r}", f"%q{c}", f"%s{r}_{c}") for c in range(wide)),
         ]
     ends = [_rows(kind, "t", "%t", "%ldt")]
     for r, c in tile:
@@ -132,7 +122,7 @@ def _solve(kind: Numbers, is_forward: bool) -> str:
         lines += [
             at_ir(f"inverse{r}_at", kind, "%d", str(n * n + r)),
             f"  %inverse{r}_scalar = load {kind.type}, ptr %inverse{r}_at",
-            _splat(kind, f"inverse{r}", f"%inverse{r}_scalar"),
+            spread_ir(f"inverse{r}", kind, f"%inverse{r}_scalar"),
             f"  %solved{r} = fmul {kind.vector} %{names[r]}, %inverse{r}",
             f"  store {kind.vector} %solved{r}, ptr %x_at{r}, align {kind.size}",
             f"  %less{r} = fneg {kind.vector} %solved{r}",
@@ -142,8 +132,8 @@ def _solve(kind: Numbers, is_forward: bool) -> str:
             lines += [
                 at_ir(f"u{r}_{s}_at", kind, "%d", str(n * r + s if is_forward else n * s + r)),
                 f"  %u{r}_{s}_scalar = load {kind.type}, ptr %u{r}_{s}_at",
-                _splat(kind, f"u{r}_{s}", f"%u{r}_{s}_scalar"),
-                _fma(kind, name, f"%less{r}", f"%u{r}_{s}", f"%{names[s]}"),
+                spread_ir(f"u{r}_{s}", kind, f"%u{r}_{s}_scalar"),
+                fma_ir(name, kind, f"%less{r}", f"%u{r}_{s}", f"%{names[s]}"),
             ]
             names[s] = name
     body = f"""  %across = mul i64 %b, {n}
@@ -157,6 +147,7 @@ define internal void @{"forward" if is_forward else "backward"}(ptr %d, ptr %t, 
 
 
 def _factor(kind: Numbers) -> str:
+    """Row by row: the square root of its pivot, what it is divided by, and taken from all rows below, in registers."""
     n, v = kind.lanes, kind.vector
     lines, names, bad = [_loads(kind, "x", "%t", "%ldt")], [f"x{r}" for r in range(n)], "false"
     for r in range(n):
@@ -168,7 +159,7 @@ def _factor(kind: Numbers) -> str:
             f"  %inverse{r} = fdiv {kind.type} 1.0, %root{r}",
             at_ir(f"inverse{r}_at", kind, "%d", str(n * n + r)),
             f"  store {kind.type} %inverse{r}, ptr %inverse{r}_at",
-            _splat(kind, f"roots{r}", f"%root{r}"),
+            spread_ir(f"roots{r}", kind, f"%root{r}"),
             f"  %scaled{r} = fdiv {v} %{names[r]}, %roots{r}",
             f"  %row{r}_upper = {_from_lane(kind, r, f'%scaled{r}', 'zeroinitializer')}",
             f"  %row{r} = insertelement {v} %row{r}_upper, {kind.type} %root{r}, i64 {r}",
@@ -180,7 +171,7 @@ def _factor(kind: Numbers) -> str:
             lines += [
                 _lane(kind, f"u{r}_{s}", f"%row{r}", s),
                 f"  %less{r}_{s} = fneg {v} %u{r}_{s}",
-                _fma(kind, f"x{s}_{r}", f"%less{r}_{s}", f"%row{r}", f"%{names[s]}"),
+                fma_ir(f"x{s}_{r}", kind, f"%less{r}_{s}", f"%row{r}", f"%{names[s]}"),
             ]
             names[s] = f"x{s}_{r}"
     return f"""
@@ -205,7 +196,7 @@ def _reverse(kind: Numbers) -> str:
         for k in range(i, n):
             lines += [
                 _lane(kind, f"t{i}_{k}", f"%t{i}", k),
-                _fma(kind, f"m{i}_{k}", f"%t{i}_{k}", l_rows[k], name),
+                fma_ir(f"m{i}_{k}", kind, f"%t{i}_{k}", l_rows[k], name),
             ]
             name = f"%m{i}_{k}"
         lines += [
@@ -221,7 +212,7 @@ def _reverse(kind: Numbers) -> str:
   store {v} %whole{i}, ptr %one{i}, align {kind.size}"""
         for i in range(n)
     ]
-    halves = [
+    means = [
         f"""  %x{i} = load {v}, ptr %one{i}, align {kind.size}
   %y{i} = load {v}, ptr %two{i}, align {kind.size}
   %both{i} = fadd {v} %x{i}, %y{i}
@@ -240,6 +231,6 @@ define internal void @reverse(ptr %d, ptr %t, i64 %ldt) noinline #0 {{
 {turn_block_ir(kind, "%one", str(n), "%two", str(n))}
   call void @backward(ptr %d, ptr %two, i64 {n}, i64 1)
 {turn_block_ir(kind, "%two", str(n), "%one", str(n))}
-{chr(10).join(halves)}
+{chr(10).join(means)}
   ret void
 }}"""

@@ -38,6 +38,7 @@ from jitgrad.compiler.products.conv_steps import (
 )  # fmt: skip
 from jitgrad.compiler.products.conv_tiles import loop_over_tiles_ir, tile_declarations_ir, tiles_ir
 from jitgrad.compiler.products.registers import (
+    KERNEL,
     Numbers,
     at_ir,
     declarations_ir,
@@ -48,8 +49,6 @@ from jitgrad.compiler.products.registers import (
     word_ir,
 )  # fmt: skip
 from jitgrad.compiler.products.transposes import turn_ir
-
-_KERNEL = "ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker"
 
 
 def stub_ir(stub: str) -> str:
@@ -173,7 +172,7 @@ def _windows(kind: Numbers, stub: str) -> str:
   call void @bring_{kind.type}(ptr %flat, i64 %ldc, i64 %pitch, i64 %outputs, i64 %rows, i64 %out_width, ptr %out_at,
       i64 %out_area)"""
     return f"""
-define void @{stub}({_KERNEL}) #0 {{
+define void @{stub}({KERNEL}) #0 {{
 {_words(WINDOWS_BLOCK)}
 {_array("x")}
 {_array("w")}
@@ -229,7 +228,7 @@ def _filters(kind: Numbers, stub: str) -> str:
     clear = f"""{at_ir("clear_at", kind, "%part", "%e")}
   store {kind.vector} zeroinitializer, ptr %clear_at, align {kind.bytes}"""
     return f"""
-define void @{stub}({_KERNEL}) #0 {{
+define void @{stub}({KERNEL}) #0 {{
 {_words(FILTERS_BLOCK)}
 {_array("x")}
 {_array("g")}
@@ -292,7 +291,7 @@ def _gather(kind: Numbers, stub: str) -> str:
   %down = mul i64 %o, %ldc
 {loop_ir("channel", "%channels", str(n), loop_ir("tap", "%taps", "1", tap))}"""
     return f"""
-define void @{stub}({_KERNEL}) #0 {{
+define void @{stub}({KERNEL}) #0 {{
   %sum = alloca {v}, align {kind.bytes}
 {_words(GATHER_BLOCK)}
 {_array("parts")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jitgrad.compiler.products.blas_stubs import Scalar, cell_start_ir, cells_ir, words_ir
+from jitgrad.compiler.products.blas_stubs import Scalar, cell_start_ir, cells_ir, scratch_ir, words_ir
 from jitgrad.compiler.products.gemm_code import multiply_ir
 from jitgrad.compiler.products.gemm_shared import pack_step_ir, shared_step_ir
 from jitgrad.compiler.products.gemm_steps import STUBS
@@ -42,7 +42,8 @@ def gemm_step_ir(stub: str) -> str:
 def _cell(kind: Scalar) -> str:
     """A tile of C, or of one part of it: the sum over `depth` places from the part's first."""
     return f"""{cell_start_ir(kind)}
-{words_ir("scratch_slot", "scratch_bytes", "depth")}
+{words_ir("depth")}
+{scratch_ir()}
   %fresh = icmp eq i64 %accumulate, 0
   %first = mul i64 %part, %depth
   %k_left = sub i64 %k, %first
@@ -56,10 +57,6 @@ def _cell(kind: Scalar) -> str:
   %c_rows = mul i64 %part, %m
   %c_shift = mul i64 %c_rows, %c_stride
   %c_part = getelementptr {kind.type}, ptr %c_ptr, i64 %c_shift
-  %scratch_entry = getelementptr ptr, ptr %table, i64 %scratch_slot
-  %scratches = load ptr, ptr %scratch_entry
-  %scratch_offset = mul i64 %worker, %scratch_bytes
-  %scratch = getelementptr i8, ptr %scratches, i64 %scratch_offset
   call void @multiply_{kind.type}(i1 %a_t, i1 %b_t, i64 %m_tile, i64 %n_tile, i64 %k_part, ptr %a_part,
       i64 %a_stride, ptr %b_part, i64 %b_stride, i1 %fresh, ptr %c_part, i64 %c_stride, ptr %scratch)
   ret void

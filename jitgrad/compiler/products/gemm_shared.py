@@ -11,7 +11,7 @@ of Zen 4's with a peak of 118 GFLOP/s, C of 510 x 1024, in turns:
 
 from __future__ import annotations
 
-from jitgrad.compiler.products.blas_stubs import Scalar, cell_start_ir, cells_ir, words_ir
+from jitgrad.compiler.products.blas_stubs import Scalar, cell_start_ir, cells_ir, scratch_ir, words_ir
 from jitgrad.compiler.products.gemm_code import WIDTH, row_of_tiles_ir
 from jitgrad.compiler.products.gemm_packing import GROUP, packing_a_ir, packing_b_ir
 from jitgrad.compiler.products.gemm_tiles import TALL, tile_declarations_ir
@@ -65,6 +65,7 @@ def _across(kind: Numbers) -> str:
 
 
 def _pack_cell(kind: Numbers) -> str:
+    """Some columns of a part of B, packed to their place behind that of the parts and columns before."""
     return f"""
 define internal void @cell_{kind.type}(ptr %table, ptr %block, i64 %row, i64 %column, i64 %a, i64 %b,
       i64 %c, i64 %part, i64 %worker) #0 {{
@@ -150,12 +151,10 @@ define internal void @rows_{kind.type}(i1 %ta, i64 %m, i64 %n, i64 %k, i64 %even
 
 
 def _rows_cell(kind: Scalar) -> str:
+    """Some rows of C."""
     return f"""{cell_start_ir(kind)}
-{words_ir("scratch_slot", "scratch_bytes", "depth")}
-  %scratch_entry = getelementptr ptr, ptr %table, i64 %scratch_slot
-  %scratches = load ptr, ptr %scratch_entry
-  %scratch_offset = mul i64 %worker, %scratch_bytes
-  %scratch = getelementptr i8, ptr %scratches, i64 %scratch_offset
+{words_ir("depth")}
+{scratch_ir()}
   call void @rows_{kind.type}(i1 %a_t, i64 %m_tile, i64 %n, i64 %k, i64 %depth, ptr %a_ptr, i64 %a_stride, ptr %b_ptr,
       ptr %c_ptr, i64 %c_stride, ptr %scratch)
   ret void

@@ -7,7 +7,7 @@ is left of the rows is a tile with some of those before, which are not written a
 
 from __future__ import annotations
 
-from jitgrad.compiler.products.blas_stubs import Scalar, cell_start_ir, cells_ir, words_ir
+from jitgrad.compiler.products.blas_stubs import Scalar, cell_start_ir, cells_ir, scratch_ir, words_ir
 from jitgrad.compiler.products.gemm_packing import copying_ir, packing_b_ir
 from jitgrad.compiler.products.gemm_tiles import TALL
 from jitgrad.compiler.products.product_code import unpacked_name
@@ -87,12 +87,10 @@ define internal void @unpacked_{kind.type}(i1 %tb, i64 %m, i64 %n, i64 %k, i64 %
 
 
 def _cell(kind: Scalar) -> str:
+    """Some rows of C."""
     return f"""{cell_start_ir(kind)}
-{words_ir("scratch_slot", "scratch_bytes", "depth")}
-  %scratch_entry = getelementptr ptr, ptr %table, i64 %scratch_slot
-  %scratches = load ptr, ptr %scratch_entry
-  %scratch_offset = mul i64 %worker, %scratch_bytes
-  %scratch = getelementptr i8, ptr %scratches, i64 %scratch_offset
+{words_ir("depth")}
+{scratch_ir()}
   call void @unpacked_{kind.type}(i1 %b_t, i64 %m_tile, i64 %n, i64 %k, i64 %depth, ptr %a_ptr, i64 %a_stride,
       ptr %b_ptr, i64 %b_stride, ptr %c_ptr, i64 %c_stride, ptr %scratch)
   ret void

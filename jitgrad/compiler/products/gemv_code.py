@@ -16,12 +16,14 @@ those of gemv_narrow_code.py.
 from __future__ import annotations
 
 from jitgrad.compiler.products.gemv_narrow_code import narrow_combine, narrow_dots
-from jitgrad.compiler.products.gemv_pieces import KERNEL, ask, fma, next_chunk, start, suffixed, sums
+from jitgrad.compiler.products.gemv_pieces import ask, next_chunk, start, suffixed, sums
 from jitgrad.compiler.products.gemv_steps import COMBINE_STUBS, DOTS_STUBS, SUM_BLOCK, SUM_STUBS
 from jitgrad.compiler.products.registers import (
+    KERNEL,
     Numbers,
     at_ir,
     declarations_ir,
+    fma_ir,
     kinds,
     load_ir,
     loop_ir,
@@ -74,7 +76,7 @@ def _dots(kind: Numbers, stub: str, _: bool) -> str:
         steps += [
             at_ir(f"from{r}", kind, f"%row_at{r}", "%j"),
             load_ir(f"e{r}", kind, f"%from{r}", "%mask"),
-            fma(kind, f"t{r}", f"%e{r}", "%xs", f"%s{r}"),
+            fma_ir(f"t{r}", kind, f"%e{r}", "%xs", f"%s{r}"),
         ]
     adding, total = sums(kind, [f"%t{r}" for r in range(n)])
     newline = "\n"
@@ -156,7 +158,7 @@ def _column_block(kind: Numbers, wide: int) -> str:
             (
                 at_ir(f"from{r}_{c}", kind, f"%row{r}", str(c * kind.lanes)),
                 load_ir(f"e{r}_{c}", kind, f"%from{r}_{c}", f"%{'mask' if not r else 'both'}{c}"),
-                fma(kind, f"t{r}_{c}", f"%e{r}_{c}", f"%x{r}s", f"%s{r}_{c}"),
+                fma_ir(f"t{r}_{c}", kind, f"%e{r}_{c}", f"%x{r}s", f"%s{r}_{c}"),
             )
         )
         for r, c in tile

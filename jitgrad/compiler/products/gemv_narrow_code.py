@@ -8,8 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jitgrad.compiler.products.gemv_pieces import KERNEL, ask, fma, next_chunk, start, suffixed, sums
-from jitgrad.compiler.products.registers import Numbers, at_ir, load_ir, loop_ir, mask_ir, min_ir, store_ir
+from jitgrad.compiler.products.gemv_pieces import ask, next_chunk, start, suffixed, sums
+from jitgrad.compiler.products.registers import (
+    KERNEL,
+    Numbers,
+    at_ir,
+    fma_ir,
+    load_ir,
+    loop_ir,
+    mask_ir,
+    min_ir,
+    store_ir,
+)
 
 _WIDE = 6  # registers of columns in `combine`: two sums each, and one each for a mask, two numbers and an element
 
@@ -92,7 +102,7 @@ def _step(kind: Numbers, column: str, mask: str = "") -> str:
             (
                 at_ir(f"from{r}", kind, f"%row_at{r}", column),
                 _load(f"e{r}", kind, f"%from{r}", mask),
-                fma(kind, f"t{r}", f"%e{r}", "%xs", f"%s{r}"),
+                fma_ir(f"t{r}", kind, f"%e{r}", "%xs", f"%s{r}"),
             )
         )
         for r in range(n)
@@ -180,7 +190,7 @@ def _row(kind: Numbers, wide: int, r: int, i: str) -> str:
             (
                 at_ir(f"from{r}_{c}", kind, f"%row{r}", str(c * kind.lanes)),
                 _load(f"e{r}_{c}", kind, f"%from{r}_{c}", "%mask" if c == wide - 1 else ""),
-                fma(kind, f"t{r}_{c}", f"%e{r}_{c}", f"%x{r}s", f"%s{r}_{c}"),
+                fma_ir(f"t{r}_{c}", kind, f"%e{r}_{c}", f"%x{r}s", f"%s{r}_{c}"),
             )
         )
         for c in range(wide)

@@ -9,8 +9,6 @@ import re
 from jitgrad.compiler.products.gemv_steps import BLOCK
 from jitgrad.compiler.products.registers import Numbers, at_ir, word_ir
 
-KERNEL = "ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker"
-
 
 def start() -> str:
     """The words of the block, the matrix %a, the vector %x and the result %y."""
@@ -59,12 +57,6 @@ def ask(kind: Numbers, registers: int, rows: int, column: str) -> str:
         parts.append(at_ir(f"ask{q}", kind, "%ask", str(q * kind.lanes)))
         parts.append(f"  call void @llvm.prefetch.p0(ptr %ask{q}, i32 0, i32 1, i32 1)")
     return "\n".join((*parts, "  br label %asked", "asked:"))
-
-
-def fma(kind: Numbers, name: str, a: str, b: str, c: str) -> str:
-    """a b + c, lane by lane, with one rounding."""
-    v = kind.vector
-    return f"  %{name} = call {v} @llvm.fma.v{kind.lanes}{kind.suffix}({v} {a}, {v} {b}, {v} {c})"
 
 
 def sums(kind: Numbers, names: list[str]) -> tuple[list[str], str]:

@@ -61,6 +61,8 @@ class Numbers(NamedTuple):
 
 LINE = 64
 """Bytes in a line of the caches."""
+KERNEL = "ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker"
+"""The parameters of a step: the table of addresses, the step's own words, its part of the indices, and who runs it."""
 
 _KINDS = {
     64: {"float32": Numbers("float", "f32", 4, 16, 320, 32), "float64": Numbers("double", "f64", 8, 8, 192, 32)},
@@ -94,6 +96,19 @@ declare {v} @llvm.masked.load.{name}.p0(ptr, i32, {m}, {v}) #0
 declare void @llvm.masked.store.{name}.p0({v}, ptr, i32, {m}) #0
 declare void @llvm.prefetch.p0(ptr, i32, i32, i32) #0
 """
+
+
+def spread_ir(name: str, kind: Numbers, scalar: str) -> str:
+    """A number in all lanes."""
+    v = kind.vector
+    return f"""  %{name}_one = insertelement {v} poison, {kind.type} {scalar}, i64 0
+  %{name} = shufflevector {v} %{name}_one, {v} poison, <{kind.lanes} x i32> zeroinitializer"""
+
+
+def fma_ir(name: str, kind: Numbers, x: str, y: str, z: str) -> str:
+    """x y + z in each lane, rounded once."""
+    v = kind.vector
+    return f"  %{name} = call {v} @llvm.fma.v{kind.lanes}{kind.suffix}({v} {x}, {v} {y}, {v} {z})"
 
 
 def word_ir(name: str, names: Sequence[str]) -> str:

@@ -22,8 +22,7 @@ def sequence_modules() -> dict[str, Module]:
 
 
 def _text(stub: str) -> str:
-    from jitgrad.compiler.products.gemv_pieces import KERNEL
-    from jitgrad.compiler.products.registers import loop_ir
+    from jitgrad.compiler.products.registers import KERNEL, loop_ir
 
     body = """
   %function_at = getelementptr [2 x i64], ptr %pairs, i64 %k

@@ -24,6 +24,7 @@ On 16 registers, 13 or 6 columns at a time in place of 26 or 12; figures are in 
 from __future__ import annotations
 
 from jitgrad.compiler.products.registers import (
+    KERNEL,
     Numbers,
     at_ir,
     declarations_ir,
@@ -37,7 +38,6 @@ from jitgrad.compiler.products.registers import (
 from jitgrad.compiler.products.short_steps import ACROSS_STUBS, BLOCK, DOWN_STUBS, MOST_SHORT, SUMS, tile_names_of
 from jitgrad.compiler.products.transposes import turned_ir
 
-_KERNEL = "ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker"
 _PLACES = 64  # of A that are turned at a time: with as many rows of B they stay in the first cache
 
 
@@ -151,7 +151,7 @@ def _across(kind: Numbers, stub: str) -> str:
     return f"""
 declare void @{name}(ptr, ptr, i64, i64, ptr, i64, i64, i64) #0
 
-define void @{stub}({_KERNEL}) #0 {{
+define void @{stub}({KERNEL}) #0 {{
   %panel = alloca [{MOST_SHORT} x {kind.vector}], align {kind.bytes}
 {_start(kind)}
   %latest = sub i64 %hi, {kind.lanes}
@@ -275,7 +275,7 @@ declare void @{turn}(ptr, i64, i64, i64, i64, ptr) #0
 declare void @{wide}(ptr, ptr, i64, i64, ptr, i64) #0
 declare void @{few}(ptr, ptr, i64, i64, ptr, i64) #0
 
-define void @{stub}({_KERNEL}) #0 {{
+define void @{stub}({KERNEL}) #0 {{
   %panel = alloca [{_PLACES} x {kind.vector}], align {kind.bytes}
   %sums = alloca [{MOST_SHORT} x {kind.vector}], align {kind.bytes}
 {_start(kind)}

@@ -17,20 +17,22 @@ processor foresees no strips of rows. 100000 rows of 100 and 8 float64 take 2.1 
 from __future__ import annotations
 
 from jitgrad.compiler.products.registers import (
+    KERNEL,
     Numbers,
     at_ir,
     declarations_ir,
+    fma_ir,
     kinds,
     load_ir,
     loop_ir,
     mask_ir,
     min_ir,
+    spread_ir,
     store_ir,
     word_ir,
 )
 from jitgrad.compiler.products.tall_steps import BLOCK, HEIGHTS, MOST_COLUMNS, MOST_FEW, STUBS, tile_names
 
-_KERNEL = "ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker"
 _TILE = "ptr %a, i64 %lda, ptr %b, i64 %ldb, i64 %k, ptr %c, i64 %ldc, i64 %left, i64 %skipped"
 _PLACES = 64  # rows of A and B at a time: they stay in the nearest caches while all of C is gone through
 
@@ -65,7 +67,11 @@ def _tile(kind: Numbers, name: str, height: int, width: int) -> str:
         steps += [at_ir(f"b{r}", kind, "%b_at", str(r * kind.lanes)), load_ir(f"y{r}", kind, f"%b{r}", f"%mask{r}")]
     for s in range(height):
         old += [f"  %down{s} = mul i64 %ldc, {s}", at_ir(f"row{s}", kind, "%c", f"%down{s}")]
-        steps += [at_ir(f"a{s}", kind, "%a_at", str(s)), *_spread(kind, s)]
+        steps += [
+            at_ir(f"a{s}", kind, "%a_at", str(s)),
+            f"  %x{s} = load {kind.type}, ptr %a{s}",
+            spread_ir(f"z{s}", kind, f"%x{s}"),
+        ]
         kept += [
             f"  %is_kept{s} = icmp sge i64 {s}, %skipped",
             f"  %to{s} = select i1 %is_kept{s}, ptr %row{s}, ptr %nowhere",
@@ -77,7 +83,7 @@ def _tile(kind: Numbers, name: str, height: int, width: int) -> str:
                 load_ir(f"old{x}", kind, f"%sum_at{x}", f"%mask{r}"),
             ]
             sums.append(f"  %s{x} = phi {v} [ %old{x}, %entry ], [ %t{x}, %loop ]")
-            steps.append(f"  %t{x} = call {v} @llvm.fma.v{kind.lanes}{kind.suffix}({v} %z{s}, {v} %y{r}, {v} %s{x})")
+            steps.append(fma_ir(f"t{x}", kind, f"%z{s}", f"%y{r}", f"%s{x}"))
             kept += [
                 at_ir(f"to{x}", kind, f"%to{s}", str(r * kind.lanes)),
                 store_ir(kind, f"%t{x}", f"%to{x}", f"%mask{r}"),
@@ -112,16 +118,6 @@ end:
 def _asked(pointer: str) -> str:
     """A line of the next block, asked for while this one is worked on: a processor does not foresee strips of rows."""
     return f"  call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 2, i32 1)"
-
-
-def _spread(kind: Numbers, s: int) -> list[str]:
-    """An element of A in all lanes."""
-    v = kind.vector
-    return [
-        f"  %x{s} = load {kind.type}, ptr %a{s}",
-        f"  %i{s} = insertelement {v} poison, {kind.type} %x{s}, i64 0",
-        f"  %z{s} = shufflevector {v} %i{s}, {v} poison, <{kind.lanes} x i32> zeroinitializer",
-    ]
 
 
 def _product(kind: Numbers, stub: str) -> str:
@@ -162,7 +158,27 @@ def _product(kind: Numbers, stub: str) -> str:
   %b_down = mul i64 %p, %ldb
 {at_ir("b_rows", kind, "%b", "%b_down")}
 {loop_ir("j", "%n", "%width", columns)}"""
-    put = f"""
+    declared = "\n".join(f"declare void @{name}({_TILE}) #0" for name in tile_names(stub))
+    return f"""
+{declared}
+
+define void @{stub}({KERNEL}) #0 {{
+  %sums = alloca [{MOST_COLUMNS * MOST_FEW} x {kind.type}], align {kind.bytes}
+{words}
+{arrays}
+  %count = mul i64 %m, %n
+  %chunk_offset = mul i64 %chunk, %count
+{at_ir("c_chunk", kind, "%c", "%chunk_offset")}
+{loop_ir("z", "%count", "1", clear)}
+{loop_ir("p", "%hi", str(_PLACES), block, first="%lo")}
+{loop_ir("u", "%m", "1", loop_ir("v", "%n", "1", _put(kind)))}
+  ret void
+}}"""
+
+
+def _put(kind: Numbers) -> str:
+    """An element of the chunk's sums to its place in C, which may lie turned."""
+    return f"""
   %sum_row = mul i64 %u, %n
   %sum_offset = add i64 %sum_row, %v
 {at_ir("sum_at", kind, "%sums", "%sum_offset")}
@@ -172,22 +188,6 @@ def _product(kind: Numbers, stub: str) -> str:
   %put_offset = add i64 %put_down, %put_along
 {at_ir("put_at", kind, "%c_chunk", "%put_offset")}
   store {kind.type} %sum, ptr %put_at"""
-    declared = "\n".join(f"declare void @{name}({_TILE}) #0" for name in tile_names(stub))
-    return f"""
-{declared}
-
-define void @{stub}({_KERNEL}) #0 {{
-  %sums = alloca [{MOST_COLUMNS * MOST_FEW} x {kind.type}], align {kind.bytes}
-{words}
-{arrays}
-  %count = mul i64 %m, %n
-  %chunk_offset = mul i64 %chunk, %count
-{at_ir("c_chunk", kind, "%c", "%chunk_offset")}
-{loop_ir("z", "%count", "1", clear)}
-{loop_ir("p", "%hi", str(_PLACES), block, first="%lo")}
-{loop_ir("u", "%m", "1", loop_ir("v", "%n", "1", put))}
-  ret void
-}}"""
 
 
 def _chosen(stub: str, heights: tuple[int, ...]) -> str:

@@ -10,7 +10,16 @@ from what is not. ``x`` has room for whole registers.
 from __future__ import annotations
 
 from jitgrad.compiler.products.cholesky_steps import LANES, TRIANGLES
-from jitgrad.compiler.products.registers import Numbers, at_ir, declarations_ir, load_ir, loop_ir, mask_ir
+from jitgrad.compiler.products.registers import (
+    Numbers,
+    at_ir,
+    declarations_ir,
+    fma_ir,
+    load_ir,
+    loop_ir,
+    mask_ir,
+    spread_ir,
+)
 
 _HEAD = "(ptr %a, i64 %n, ptr %x, i64 %is_lower) #0"
 
@@ -34,11 +43,12 @@ def _lanes(count: int) -> str:
 
 
 def _rows(kind: Numbers) -> str:
+    """Each element of x from those known before, a sum of products along its row."""
     v = kind.vector
     add = f"""{_piece(kind)}
 {load_ir("known", kind, "%x_at", "%here")}
   %sum = load {v}, ptr %sums
-  %more = call {v} @llvm.fma.v{kind.lanes}{kind.suffix}({v} %piece, {v} %known, {v} %sum)
+{fma_ir("more", kind, "%piece", "%known", "%sum")}
   store {v} %more, ptr %sums"""
     body = f"""{_row(kind, "%forward")}
   store {v} zeroinitializer, ptr %sums
@@ -62,10 +72,11 @@ define void @{TRIANGLES[0]}{_HEAD} {{
 
 
 def _columns(kind: Numbers) -> str:
+    """Each element of x that is known is taken, times its row, from those that are not."""
     v = kind.vector
     take = f"""{_piece(kind)}
   %before = load {v}, ptr %x_at, align {kind.size}
-  %after = call {v} @llvm.fma.v{kind.lanes}{kind.suffix}({v} %piece, {v} %less, {v} %before)
+{fma_ir("after", kind, "%piece", "%less", "%before")}
   %now = select {kind.mask} %here, {v} %after, {v} %before
   store {v} %now, ptr %x_at, align {kind.size}"""
     body = f"""{_row(kind, "%backward")}
@@ -73,8 +84,7 @@ def _columns(kind: Numbers) -> str:
   %solved = fdiv {kind.type} %given, %pivot
   store {kind.type} %solved, ptr %own
   %opposite = fneg {kind.type} %solved
-  %less_one = insertelement {v} poison, {kind.type} %opposite, i64 0
-  %less = shufflevector {v} %less_one, {v} poison, <{kind.lanes} x i32> zeroinitializer
+{spread_ir("less", kind, "%opposite")}
 {loop_ir("c", "%end", str(kind.lanes), take, "%start")}"""
     return f"""
 define void @{TRIANGLES[1]}{_HEAD} {{
