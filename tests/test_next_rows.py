@@ -61,10 +61,15 @@ def test_the_loop_with_the_most_work_asks_for_all_arrays_with_rows() -> None:
     assert find_asking(_rows(SUM, LAST), INPUTS) == {LAST: streams}
 
 
-def test_long_loops_share_what_is_asked_for() -> None:
+@pytest.mark.parametrize(("others", "shorter"), [(("i9",), ["in1"]), ((), [])], ids=["two rows", "one"])
+def test_long_loops_share_what_is_asked_for_where_a_turn_has_several_rows(
+    others: tuple[str, ...], shorter: list[str]
+) -> None:
     longer = replace(LAST, body=(*LAST.body, Let("v8", F32, "add", ("v5", "v4"))))
-    asking = find_asking(_rows(SUM, LAST, longer), INPUTS)
-    assert {loop: [s.buffer for s in streams] for loop, streams in asking.items()} == {longer: ["in0"], LAST: ["in1"]}
+    asking = find_asking(_rows(SUM, LAST, longer), INPUTS, others)
+    asked = {loop: [s.buffer for s in streams] for loop, streams in asking.items()}
+    assert asked.get(LAST, []) == shorter
+    assert asked[longer] == [name for name in ("in0", "in1") if name not in shorter]
 
 
 def test_a_single_loop_over_a_row_does_not_ask() -> None:

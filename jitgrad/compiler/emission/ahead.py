@@ -2,11 +2,13 @@
 
 A row that several loops go through is read from memory by the first of them alone, and the others would leave the
 memory idle. Those with the most work ask: in the first one, which adds a row up, lines are wanted faster than memory
-gives them, so that it waits while nothing is computed: written by hand, layer norm of 4096x768 floats takes 1.42 ms
-so, and 1.13 where the longest loop asks. Where a turn reads several rows, long loops share them, and ask for what is
-read two or more turns later: the memory has longer to give as many lines. That layer norm then takes 0.91 of the time
-where others use the memory too, 0.98 where they do not (Zen 4, in turns). What is left over of a row is asked for as
-well, since a line that nobody asked for is waited for: 8192 rows of 784 floats take 0.76 of the time so.
+gives them, so that it waits while nothing is computed: written by hand, layer norm of 4096x768 floats takes 1.42 ms so,
+and 1.13 where the longest loop asks. Where a turn reads several rows, long loops share them, and ask for what is read
+two or more turns later: the memory has longer to give as many lines. That layer norm then takes 0.91 of the time where
+others use the memory too, 0.98 where they do not (Zen 4, in turns). What is left over of a row is asked for as well,
+since a line that nobody asked for is waited for: 8192 rows of 784 floats take 0.76 of the time so. One row alone one
+loop asks for: shared by two, log-softmax with gradient takes 1.24 times as long for 256x16384 floats, 1.12 for
+1024x4096, softmax 1.10 for 512x8192, layer norm and cross-entropy as long.
 
 What a loop will store, the loop over the row before it asks for: lines have to be in the first cache before they are
 written, and processors ask for them only when the row is stored. Softmax cross-entropy of 4096x1000 takes 0.90 of the
@@ -47,7 +49,7 @@ def find_asking(row: Loop, inputs: Collection[str], others: Collection[str] = ()
         return {}
     longest = max(passes, key=weight_of)
     along = [p for p in passes if (p.var, p.extent) == (longest.var, longest.extent)]
-    long = [p for p in along if 2 * weight_of(p) >= weight_of(longest)]
+    long = [p for p in along if 2 * weight_of(p) >= weight_of(longest)] if others else [longest]
     streams: dict[object, Stream] = {}
     for load in (s for p in passes if p.var == longest.var for s in p.body if isinstance(s, Load)):
         stride = _stride_of_rows(load.index, {row.var, *others}, longest.var)
