@@ -121,6 +121,8 @@ def solve_triangular(a: Array, b: Array, lower: bool, transposed: bool = False) 
         triangle = np.tril(a) if lower else np.triu(a)
         return np.linalg.solve(np.swapaxes(triangle, -1, -2) if transposed else triangle, b)
     _refuse_zeros(a)
+    if not b.size:
+        return np.empty(b.shape, b.dtype)
     dtype = DOUBLE[a.dtype.char]
     matrices = np.ascontiguousarray(a, dtype)
     own = _own_triangles() if k == 1 and dtype.kind == "f" else None
@@ -156,6 +158,8 @@ def solve_factored(factors: Array, exchanged: Array, b: Array, transposed: bool)
     """
     n, k = b.shape[-2:]
     _refuse_zeros(factors)
+    if not b.size:
+        return np.empty(b.shape, b.dtype)
     solved = np.array(np.swapaxes(b, -1, -2), factors.dtype, order="C")
     for matrix, rows, x in zip(_each(factors), _rows(exchanged), _each(solved), strict=True):
         _run("getrs", factors.dtype, b"T" if transposed else b"N", n, k, matrix, n, rows, x, n)

@@ -47,6 +47,7 @@ def test_what_factors_answer_is_what_numpy_says(shape: tuple[int, ...], dtype: s
     close(lapack.solve_factored(*factors, b, False), np.linalg.solve(a, b))
     close(lapack.solve_factored(*factors, b, True), np.linalg.solve(np.swapaxes(a, -1, -2), b))
     close(lapack.inverse_of_factors(*factors, a.dtype), np.linalg.inv(a))
+    assert lapack.solve_factored(*factors, b[..., :0], False).shape == (*shape[:-1], 0)
     for got, expected in zip(lapack.slogdet_of_factors(*factors, a.dtype), np.linalg.slogdet(a), strict=True):
         close(got, np.asarray(expected))
     small = a[..., :8, :8]
@@ -57,7 +58,7 @@ def test_what_factors_answer_is_what_numpy_says(shape: tuple[int, ...], dtype: s
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("lower", [False, True])
-@pytest.mark.parametrize("columns", [1, 3])
+@pytest.mark.parametrize("columns", [0, 1, 3])
 def test_triangular_systems_read_one_triangle(shape: tuple[int, ...], dtype: str, lower: bool, columns: int) -> None:
     a, b = matrices(shape, dtype), matrices(shape, dtype)[..., :columns]
     a = a + (4 * shape[-1] * np.eye(shape[-1])).astype(dtype)
