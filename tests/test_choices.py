@@ -28,7 +28,7 @@ stacks: dict[str, tuple[Callable[[Any], Any], tuple[int, ...], int]] = {
     "backwards": (lambda x: np.stack([x[:, ::-1][:, :6], x[:, ::-1][:, 2:]]), (3, 8), 1),
     "rows rolled": (lambda x: np.roll(x, 2, axis=0) * 2.0, (5, 6), 1),
     "unequal parts": (lambda x: np.concatenate([x[3:5], x[:1], x[1:4]]), (5, 6), 1),
-    "the innermost axis": (lambda x: np.stack([x[:, 1:], x[:, :-1]], -1), (3, 8), 2),
+    "the innermost axis": (lambda x: np.stack([x[:, 1:], x[:, :-1]], -1), (3, 20), 2),
     "two arrays": (lambda x: np.stack([x, np.abs(x)]), (3, 8), 3),
     "different directions": (lambda x: np.stack([x, x.T]), (4, 4), 2),
     "gaps": (lambda x: np.pad(np.stack([x[1:], x[:-1]]), ((1, 1), (0, 0), (0, 0))), (4, 5), 2),

@@ -151,11 +151,11 @@ def test_positions_of_each_example() -> None:
 def test_hessian_of_a_likelihood_is_one_product() -> None:
     """X.T @ diag(weight) @ X with the matrix read as it is, and no product with the unit directions."""
     with jg.Graph().as_default():
-        x, w = jg.placeholder(np.float64, (50, 7)), jg.placeholder(np.float64, (7,))
+        x, w = jg.placeholder(np.float64, (50, 9)), jg.placeholder(np.float64, (9,))
         with jg.jit_scope():
             loss = np.sum(np.logaddexp(0.0, x @ w))
         (h,) = jg.hessians(loss, w)
-        ((stage, arrays),) = jg.Session().stages(h, {x: rng.normal(size=(50, 7)), w: np.zeros(7)})
+        ((stage, arrays),) = jg.Session().stages(h, {x: rng.normal(size=(50, 9)), w: np.zeros(9)})
         program = stage.executable(arrays).program
         products = [ins for ins in program.instructions if ins.op.name == "matmul"]
         assert len(products) == 2, "the other one is the score"
