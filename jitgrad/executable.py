@@ -90,11 +90,11 @@ class _ClusterCall:
             (place, self._fitting(constants[v], spec))
             for place, (v, spec) in enumerate(zip(bound.inputs, bound.in_specs, strict=True)) if v in constants
         ]  # fmt: skip
-        self.outputs = bound.outputs + tuple(v for v, _, _ in bound.copied)
+        self.outputs = bound.outputs + tuple(v for v, *_ in bound.copied)
         self._workers = bound.workers
         self._takers = [outputs.taker(shape, dtype) for dtype, shape in bound.out_specs]
         self._steps_address, self._arguments_address = bound.addresses
-        self._copied = [(place, shape) for _, place, shape in bound.copied]
+        self._copied = [(place, np.dtype(dtype), shape) for _, place, dtype, shape in bound.copied]
         self._nsteps = len(bound.steps)
         is_short = self._nsteps <= _SHORT_RUN and max(bound.steps[:, 3].tolist(), default=0) <= 1
         self._release = int(not is_short or bound.has_loops)
@@ -114,7 +114,8 @@ class _ClusterCall:
             self._frames.append(frame)
         if self._copied:
             made += [
-                (made[place] if place >= 0 else arrays[~place]).reshape(shape).copy() for place, shape in self._copied
+                _copy(made[place] if place >= 0 else arrays[~place], dtype, shape)
+                for place, dtype, shape in self._copied
             ]
         return made
 
@@ -216,9 +217,9 @@ class _ClusterCall:
         slots = {v: slot for slot, v in enumerate((*bound.inputs, *bound.outputs))}
         places = tuple(slots.setdefault(v, first + 2 * k) for k, (v, _) in enumerate(inputs))
         specs = dict(zip(bound.inputs + bound.outputs, bound.in_specs + bound.out_specs, strict=True)) | dict(inputs)
-        for v, place, shape in bound.copied:
+        for v, place, dtype, shape in bound.copied:
             root = bound.outputs[place] if place >= 0 else bound.inputs[~place]
-            slots[v], specs[v] = slots[root], (specs[root][0], shape)
+            slots[v], specs[v] = slots[root], (np.dtype(dtype), shape)
         made = []
         for k, v in enumerate(wanted):
             if v in bound.outputs and v not in wanted[:k]:
@@ -262,6 +263,13 @@ class _Report:
         if isinstance(ins.op.kind, Control):
             raise LoopLimitError(loop_limit_text(ins.params["maximum_iterations"]))
         raise run_error(program, ins)
+
+
+def _copy(array: npt.NDArray[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """A copy under another shape, also one of pairs of real numbers as complex ones, or the other way round."""
+    made = np.empty(shape, dtype)
+    made.reshape(-1).view(array.dtype).reshape(array.shape)[...] = array
+    return made
 
 
 def holds_denormals(array: Any) -> bool:

@@ -87,6 +87,11 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
+class Pairs:
+    """The memory of complex numbers as pairs of real ones, which are a last axis, or the other way round."""
+
+
+@dataclass(frozen=True, slots=True)
 class Reduce:
     """Combines along params["axis"] (an int, a tuple or None for all), params["keepdims"].
 
@@ -196,12 +201,12 @@ class Interpreted:
 
 
 Kind = (
-    Elementwise | Fill | Reindex | View | Reduce | Scan | Contract | Convolve | Sweep | Gather | Scatter | Shaped
-    | Library | Control | Interpreted
+    Elementwise | Fill | Reindex | View | Pairs | Reduce | Scan | Contract | Convolve | Sweep | Gather | Scatter
+    | Shaped | Library | Control | Interpreted
 )
 
 # Kinds whose ops infer the same from equal specs and params, whatever else has happened.
-PURE_KINDS = frozenset((Elementwise, Reindex, View, Reduce, Contract, Convolve, Shaped))
+PURE_KINDS = frozenset((Elementwise, Reindex, View, Pairs, Reduce, Contract, Convolve, Shaped))
 
 # vjp(g, out, *inputs, **params): g and out are tensors (tuples of them for several outputs); gives one cotangent or
 # None per input, bare for a single input. That of a control op gets ``wanted`` as well: per input, whether its

@@ -33,7 +33,7 @@ from jitgrad.compiler.machine.kernels import find_kernels
 from jitgrad.compiler.products.product_code import begin_modules
 from jitgrad.config import config
 from jitgrad.errors import CompileError
-from jitgrad.opdef import View
+from jitgrad.opdef import Pairs, View
 from jitgrad.program import Program
 
 
@@ -86,7 +86,7 @@ def begin_outputs(sizes: Sequence[int]) -> None:
 def _viewed(program: Program, v: int) -> int:
     """The value of which another is a view, itself else."""
     producers = program.producers()
-    while v in producers and isinstance((ins := program.instructions[producers[v]]).op.kind, View):
+    while v in producers and isinstance((ins := program.instructions[producers[v]]).op.kind, View | Pairs):
         v = ins.inputs[0]
     return v
 

@@ -2,9 +2,9 @@
 
 Complex values that are made by operations with a rule here, and read by such, form islands. The operations of an island
 become those of real and imaginary parts: two or more in place of one, but fused with their neighbours. What other
-operations make is read in place, as real numbers in pairs (`pair_of`), and what they read is put together from two
-arrays (`complex_of`), which costs about what an operation in NumPy does; an island with fewer operations than it has
-such results stays as it is.
+operations make is read in place, as real numbers in pairs (`pair_of`), and what they read is stored as such by the
+kernel that makes it, and then taken for complex numbers in the same memory (`complex_of`). An island that only moves
+numbers for others stays as it is.
 
 The formulas are those of NumPy's own loops, so that infinities, NaN and zeros come out as there: products as they are
 written, quotients by R. L. Smith's algorithm (Communications of the ACM 5, 1962), which does not overflow on the way.
@@ -12,7 +12,6 @@ written, quotients by R. L. Smith's algorithm (Communications of the ACM 5, 1962
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,13 +19,13 @@ from typing import Any
 import numpy as np
 
 from jitgrad.compiler.constants import constant_value, is_splat, splat, splat_number
-from jitgrad.opdef import find
+from jitgrad.opdef import Fill, Gather, Reindex, View, find
 from jitgrad.program import Instruction, Program
 from jitgrad.records import NamedTuple
 from jitgrad.spec import TensorSpec
 
-_TO_LEAVE = 2
-"""Operations that an island must have for each of its values that others read."""
+_MOVES = (Reindex, View, Gather, Fill)
+"""Kinds of operations that compute nothing: for what others read, NumPy has views, or copies as kernels do."""
 _LARGE_EXPONENT = 700.0
 """Half of the way to where the square of exp overflows; beyond it, exp is made in two factors."""
 
@@ -57,22 +56,19 @@ def _chosen(program: Program) -> frozenset[int]:
     islands = _Islands(len(program.specs))
     for n in able:
         islands.join(_complex_values(program, program.instructions[n]))
-    work: Counter[int] = Counter()
-    left: dict[int, set[int]] = {}
+    computing: set[int] = set()
+    left: set[int] = set()
     for n, ins in enumerate(program.instructions):
         values = _complex_values(program, ins)
         if n in able:
-            work[islands.of(values[0])] += constant_value(ins) is None
+            if not isinstance(ins.op.kind, _MOVES):
+                computing.add(islands.of(values[0]))
         else:
-            for v in ins.inputs:
-                left.setdefault(islands.of(v), set()).add(v)
-    for v in program.outputs:
-        left.setdefault(islands.of(v), set()).add(v)
-    made = {v for n in able for v in program.instructions[n].outputs}
-    good = {k for k, count in work.items() if count > _TO_LEAVE * len(left.get(k, set()) & made)}
-    return frozenset(
-        n for n in able if islands.of(_complex_values(program, program.instructions[n])[0]) in good
-    )  # fmt: skip
+            left.update(ins.inputs)
+    left.update(program.outputs)
+    read = {islands.of(v) for n in able for v in program.instructions[n].outputs if v in left}
+    numbers = {n: islands.of(_complex_values(program, program.instructions[n])[0]) for n in able}
+    return frozenset(n for n, island in numbers.items() if island in computing or island not in read)
 
 
 def _is_able(program: Program, ins: Instruction) -> bool:
@@ -164,7 +160,9 @@ class _Splitter:
             self.instructions.append(self._constants.pop(v))
             self._whole[v] = v
         if v not in self._whole:
-            self._whole[v] = self.emit("complex_of", *self._parts[v])
+            pair = self._parts[v]
+            places = self.emit("stack", *pair, axis=len(self.specs[pair.re].known_shape))
+            self._whole[v] = self.emit("complex_of", places)
         return self._whole[v]
 
     def parts(self, v: int) -> Pair:

@@ -12,7 +12,7 @@ import numpy as np
 
 from jitgrad.compiler.constants import Array, is_splat
 from jitgrad.keys import frozen
-from jitgrad.opdef import Contract, Elementwise, Fill, OpDef, Reduce, View
+from jitgrad.opdef import Contract, Elementwise, Fill, OpDef, Pairs, Reduce, View
 from jitgrad.program import Program
 from jitgrad.records import NamedTuple
 
@@ -41,7 +41,7 @@ def is_plain(op: OpDef, rank: int) -> bool:
     """
     if isinstance(op.kind, Contract):
         return rank <= 2
-    return isinstance(op.kind, Elementwise | Reduce | View | Fill) or op.name in _PLAIN
+    return isinstance(op.kind, Elementwise | Reduce | View | Pairs | Fill) or op.name in _PLAIN
 
 
 def exact_among(ops: Iterable[tuple[OpDef, int]]) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.graph import Tensor, apply_one
-from jitgrad.opdef import Elementwise, Interpreted, Params, Specs, define
+from jitgrad.opdef import Elementwise, Interpreted, Pairs, Params, Specs, define
 from jitgrad.operators import call, function
 from jitgrad.ops.common import as_tensor, shaped_like
 from jitgrad.ops.ufunc import from_ufunc
@@ -76,28 +76,21 @@ def _infer_pair(specs: Specs, params: Params) -> Specs:
 
 
 def _infer_complex(specs: Specs, params: Params) -> Specs:
-    """A complex number of each two real ones, of two arrays of one shape and dtype."""
-    return (TensorSpec(specs[0].shape, np.result_type(specs[0].dtype, np.complex64)),)
+    """The complex numbers that pairs along the last axis are."""
+    return (TensorSpec(specs[0].known_shape[:-1], np.result_type(specs[0].dtype, np.complex64)),)
 
 
-def _complex_of(re: Any, im: Any) -> Any:
-    out = np.empty(re.shape, np.result_type(re.dtype, np.complex64))
-    out.real, out.imag = re, im
-    return out
+def _complex_of(pairs: Any) -> Any:
+    return np.ascontiguousarray(pairs).view(np.result_type(pairs.dtype, np.complex64))[..., 0]
 
 
 define(
     "pair_of",
     infer=_infer_pair,
     impl=lambda x: np.ascontiguousarray(x[..., None]).view(_real_dtype(x.dtype)),
-    kind=Interpreted("it reads complex numbers as pairs of real ones, in place"),
+    kind=Pairs(),
 )
-define(
-    "complex_of",
-    infer=_infer_complex,
-    impl=_complex_of,
-    kind=Interpreted("it puts complex numbers together"),
-)
+define("complex_of", infer=_infer_complex, impl=_complex_of, kind=Pairs())
 
 
 @function("conjugate", "conj")

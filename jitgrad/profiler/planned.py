@@ -53,7 +53,7 @@ def _residual_bytes(compiled: Compiled) -> int:
 def _cluster_work(program: Program, step: CompiledCluster, bound: BoundCluster) -> Work:
     products = sum(isinstance(item, Product) for item in step.lowered)
     moved = sum(_bytes_of(step, item) for item in step.lowered)
-    moved += sum(2 * program.specs[v].nbytes for v, _, _ in bound.copied)
+    moved += sum(2 * program.specs[v].nbytes for v, *_ in bound.copied)
     return Work(len(step.lowered) - products, products, 0, 1, moved)
 
 
@@ -85,5 +85,5 @@ def _planned_peak(executable: Executable) -> int:
 def _step_values(step: BoundCluster | BoundOp) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The values that a step reads and makes."""
     if isinstance(step, BoundCluster):
-        return step.inputs, step.outputs + tuple(v for v, _, _ in step.copied)
+        return step.inputs, step.outputs + tuple(v for v, *_ in step.copied)
     return step.inputs, step.outputs

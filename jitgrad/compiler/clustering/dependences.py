@@ -22,6 +22,7 @@ from jitgrad.opdef import (
     Interpreted,
     Library,
     OpDef,
+    Pairs,
     Reduce,
     Reindex,
     Scan,
@@ -33,7 +34,7 @@ from jitgrad.opdef import (
 from jitgrad.program import Instruction, Program
 from jitgrad.sources import source_text
 
-_COMPUTING = (Elementwise, Fill, View, Reduce, Scan, Contract, Convolve, Sweep, Gather, Scatter)
+_COMPUTING = (Elementwise, Fill, View, Pairs, Reduce, Scan, Contract, Convolve, Sweep, Gather, Scatter)
 KERNEL_DTYPES = frozenset(map(np.dtype, ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")))
 ROUTINES = frozenset(("solve", "solve_triangular", "inv", "det", "slogdet", "cholesky"))
 METADATA = frozenset(("shape", "rank", "size"))
@@ -45,6 +46,8 @@ def kernel_refusal(instruction: Instruction, program: Program) -> str | None:
     if refusal is not None:
         return refusal
     specs = program.specs
+    if isinstance(instruction.op.kind, Pairs):
+        return None
     for v in (*instruction.inputs, *instruction.outputs):
         dtype = specs[v].dtype
         if dtype not in KERNEL_DTYPES:

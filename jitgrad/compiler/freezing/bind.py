@@ -34,7 +34,7 @@ class BoundCluster(NamedTuple):
     had a position out of bounds, 0 when none had; ``checks`` says that a kernel sets it. ``in_specs`` and ``out_specs``
     are dtypes and shapes, ``arguments`` the same for `unbox`; ``addresses`` are those of the steps and of the
     arguments. ``copied`` are outputs that share memory with another value and are copied from it after the
-    run: the value, the number of an output or ~ that of an input, and the shape.
+    run: the value, the number of an output or ~ that of an input, dtype and shape.
     """
 
     steps: npt.NDArray[np.int64]
@@ -44,7 +44,7 @@ class BoundCluster(NamedTuple):
     in_specs: tuple[ArraySpec, ...]
     outputs: tuple[int, ...]
     out_specs: tuple[ArraySpec, ...]
-    copied: tuple[tuple[int, int, tuple[int, ...]], ...]
+    copied: tuple[tuple[int, int, str, tuple[int, ...]], ...]
     checks: bool
     temporaries: tuple[tuple[int, int], ...]
     arena: ArenaPlan

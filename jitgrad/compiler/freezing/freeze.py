@@ -8,7 +8,7 @@ needed to get there (programs, nodes, groups, kernels) is left behind. Its shape
                | ("interpreted", instruction, None, None, inputs, outputs)
                | ("interpreted", None, op, params, inputs, outputs)
     inputs   ::= (value, dtype, shape)*                                  outputs: likewise
-    copies   ::= (value, place, shape)*         place: number of an output, or ~number of an input
+    copies   ::= (value, place, dtype, shape)*         place: number of an output, or ~number of an input
     lifetime ::= (bytes, is_scratch, first task, last task)              of inputs, outputs, then temporaries
     task     ::= ("kernel", number, key, places, ints, words, extent, chunks)
                | ("product", number, dtype, (m, n, k), operand a, b, c, batch)
@@ -168,7 +168,7 @@ class _Freezer:
             "cluster",
             tuple(self._described(v) for v in inputs),
             tuple(self._described(v) for v in outputs),
-            tuple((v, self._copied_from(root, outputs), self._shape(v)) for v, root in copied),
+            tuple((v, self._copied_from(root, outputs), *self._described(v)[1:]) for v, root in copied),
             any(map(self._may_fail, range(len(self.lowered)))),
             tuple((s.nbytes, s.is_scratch, s.first, s.last) for s in lifetimes),
             *self._tasks(),

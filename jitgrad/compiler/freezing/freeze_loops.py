@@ -89,7 +89,7 @@ class _Layout:
     def origin(self, k: int, v: int) -> tuple[bool, int]:
         """What an output of a body is: (True, n) the memory of its n-th own one, (False, n) that of its n-th input."""
         _, inputs, outputs, copied, *_ = self.bodies[k]
-        for value, place, _ in copied:
+        for value, place, *_ in copied:
             if value == v:
                 return (True, place) if place >= 0 else (False, ~place)
         made = [value for value, _, _ in outputs]

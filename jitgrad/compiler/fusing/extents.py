@@ -19,6 +19,7 @@ from jitgrad.opdef import (
     Gather,
     IndexMap,
     Library,
+    Pairs,
     Reduce,
     Reindex,
     Scan,
@@ -88,6 +89,10 @@ def equal_dims(program: Program, ins: Instruction) -> Iterator[tuple[Dim, Dim]]:
                         yield from _through_map(program, x, v, index_map)
         case Reduce():
             yield from _kept(program, ins.inputs[0], out, ins)
+        case Pairs():
+            x = ins.inputs[0]
+            for d in range(min(len(program.specs[v].known_shape) for v in (x, out))):
+                yield (x, d), (out, d)
         case View():
             yield from _through_view(program, ins.inputs[0], out)
         case Contract():

@@ -37,6 +37,7 @@ from jitgrad.opdef import (
     Fill,
     Gather,
     Library,
+    Pairs,
     Reduce,
     Scan,
     Scatter,
@@ -97,12 +98,12 @@ class _Builder:
         return not isinstance(ins.op.kind, Fill) or splat_literal(ins) is not None
 
     def _is_view(self, ins: Instruction) -> bool:
-        return isinstance(ins.op.kind, View) and not is_move(self.program, ins)
+        return isinstance(ins.op.kind, View | Pairs) and not is_move(self.program, ins)
 
     def _read_from_memory(self, ins: Instruction) -> Iterator[int]:
         """Inputs that an instruction reads by address, not by element."""
         match ins.op.kind:
-            case View() if not is_move(self.program, ins):
+            case View() | Pairs() if not is_move(self.program, ins):
                 yield ins.inputs[0]
             case Contract() | Library() if self._is_by_matrix(ins):
                 yield from (v for v in ins.inputs if self._by_matrix(v) != self.accesses.operand(v))
