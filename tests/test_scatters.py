@@ -11,6 +11,7 @@ import pytest
 import jitgrad as jg
 from benchmarks.steps import Steps
 from jitgrad.compiler.machine import compilation
+from jitgrad.opdef import Scatter
 from tests.oracles import python_results
 
 COUNTS = (1, 2, 3, 5)
@@ -37,6 +38,11 @@ def rows_of(shape: tuple[int, ...], rows: int, dtype: Any = np.float32) -> Calla
     return make
 
 
+def whole(rng: Rng, *shape: int) -> Any:
+    """Numbers of which sums of products are exact."""
+    return rng.integers(-9, 10, shape).astype(float)
+
+
 def looked_up(table: Any, at: Any, w: Any) -> Any:
     return np.sum(table[at] * w)
 
@@ -55,6 +61,20 @@ def in_columns(x: Any, at: Any, w: Any) -> Any:
 
 def joined(table: Any, at: Any, w: Any) -> Any:
     return np.sum(table[np.concatenate([at[::-1], at])] * np.concatenate([w, w]))
+
+
+def pair_energy(x: Any, i: Any, j: Any) -> Any:
+    d = x[i] - x[j]
+    return np.sum(np.sum(d * d, axis=-1) ** 2)
+
+
+def areas(x: Any, faces: Any) -> Any:
+    corners = x[faces]
+    return np.sum(np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]) ** 2)
+
+
+def in_boxes(x: Any, at: Any, w: Any) -> Any:
+    return np.sum(x[:, at] * w)
 
 
 cases: dict[str, tuple[Callable[..., Any], Callable[[Rng], list[Any]]]] = {
@@ -86,7 +106,28 @@ cases: dict[str, tuple[Callable[..., Any], Callable[[Rng], list[Any]]]] = {
         looked_up,
         lambda rng: [rng.standard_normal((90, 5)), rng.integers(0, 90, 400), rng.standard_normal((400, 5))],
     ),
+    "eight columns": (
+        looked_up,
+        lambda rng: [rng.standard_normal((90, 8)), rng.integers(0, 90, 400), rng.standard_normal((400, 8))],
+    ),
+    "pairs": (
+        pair_energy,
+        lambda rng: [whole(rng, 60, 3), rng.integers(-60, 60, 300), rng.integers(0, 60, 300)],
+    ),
+    "triangles": (areas, lambda rng: [whole(rng, 70, 3), rng.integers(-70, 70, (150, 3))]),
+    "small matrices": (
+        looked_up,
+        lambda rng: [
+            rng.standard_normal((70, 3, 2)), rng.integers(-70, 70, (40, 9)), rng.standard_normal((40, 9, 3, 2)),
+        ],
+    ),
+    "points of batches": (
+        in_boxes,
+        lambda rng: [rng.standard_normal((9, 50, 3)), rng.integers(-50, 50, 80), rng.standard_normal((9, 80, 3))],
+    ),
 }  # fmt: skip
+ON_ONE_THREAD = ("few rows", "short rows", "eight columns", "small matrices")
+BY_PLACES = ("short rows", "pairs", "triangles", "small matrices", "points of batches")
 
 
 @pytest.mark.parametrize("name", cases)
@@ -111,11 +152,23 @@ def test_in_any_number_of_chunks(name: str) -> None:
     np.testing.assert_array_equal(python_results(executable.source, given)[0], expected)
     steps = Steps(executable, given)
     is_cut = steps.bound.steps[:, 2] > 1
-    assert is_cut.any() == (name not in ("few rows", "short rows"))
+    assert is_cut.any() == (name not in ON_ONE_THREAD)
     for chunks in (1, 2, 4):
         steps.bound.steps[is_cut, 3] = chunks
         steps.seconds(2)
         np.testing.assert_array_equal(steps._kept[-1], expected)
+
+
+@pytest.mark.parametrize("name", cases)
+def test_short_rows_are_added_place_by_place(name: str) -> None:
+    arrays = cases[name][1](np.random.default_rng(6))
+    (stage, given), *_ = jg.compile(jg.grad(cases[name][0])).stages(*arrays)
+    source = stage.executable(given).source
+    rows = next(source.specs[i.inputs[1]].known_shape for i in source.instructions if isinstance(i.op.kind, Scatter))
+    text = jg.compile(jg.grad(cases[name][0])).explain(*arrays).fusion
+    axes = [int(line.split(" axes")[0].split()[-1]) for line in text.splitlines() if "): scatter" in line]
+    assert axes
+    assert all((n < len(rows)) == (name in BY_PLACES) for n in axes)
 
 
 def test_with_short_registers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,6 +190,16 @@ def test_a_position_out_of_bounds_is_found_whosoever_row_it_is() -> None:
             with pytest.raises(IndexError):
                 f(table, at_wrong, w)
     np.testing.assert_array_equal(f(table, at, w), f.interpret(table, at, w))
+
+
+def test_a_position_out_of_bounds_is_found_for_short_rows() -> None:
+    table, at, w = cases["short rows"][1](np.random.default_rng(4))
+    f = jg.compile(jg.grad(looked_up))
+    for wrong in (90, -91, 1 << 40):
+        at_wrong = at.copy()
+        at_wrong[17] = wrong
+        with pytest.raises(IndexError):
+            f(table, at_wrong, w)
 
 
 def test_large_scatters_are_cut_in_chunks() -> None:

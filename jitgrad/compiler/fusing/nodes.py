@@ -26,10 +26,10 @@ class Node:
     (None for an extent of 1, and for those along which a pack has its operands). ``along`` are the domain dimensions
     that a reduction combines or a scan runs along.
     A gather reads ``table`` at ``table_dims``: per dimension an AxisIndex, or the position of an index operand.
-    A scatter adds its first operand to its value at ``table_dims``. ``batch`` leading dimensions count the matrices of
-    a small product, of a routine, or of an elementwise node before them, in a kernel with a matrix per lane; None for
-    all other nodes. The operands of a routine are a matrix over the next two dimensions, and right sides over the first
-    and the third of the next three.
+    A scatter adds its first operand to its value at ``table_dims``, or as many as there are places along those of them
+    with a scale of 0 (packing.py). ``batch`` leading dimensions count the matrices of a small product, of a routine, or
+    of an elementwise node before them, in a kernel with a matrix per lane; None for all other nodes. The operands of a
+    routine are a matrix over the next two dimensions, and right sides over the first and the third of the next three.
     """
 
     value: int

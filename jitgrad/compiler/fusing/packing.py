@@ -2,7 +2,8 @@
 
 `np.stack([a, b, c], axis=-1)` as a loop over its elements has a choice among three at each, in vectors of three lanes.
 As a pack it is a node over the other axes, with one operand for each place along the short ones, and joins the kernel
-that makes a, b and c: each goes from its register to its place.
+that makes a, b and c: each goes from its register to its place. A scatter of short rows reads its updates so, too: it
+adds three numbers to three places, where a vector of three lanes waits for what it has stored of the row before.
 """
 
 from __future__ import annotations
@@ -12,15 +13,20 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from jitgrad.compiler.fusing.accesses import Leaf, Operand, compose
+from jitgrad.compiler.fusing.accesses import Leaf, Operand, compose, substitute
 from jitgrad.compiler.fusing.extents import ONE
 from jitgrad.compiler.fusing.nodes import MAP, PACK, PLACE, Node
+from jitgrad.compiler.fusing.scatters import axes_of_rows, axes_of_updates, read_by_positions
 from jitgrad.compiler.likeness import PLAIN_EXACT
 from jitgrad.opdef import AxisIndex, IndexMap
 from jitgrad.spec import TensorSpec
 
 MOST_PLACES = 16
 """Places along short axes that one node fills."""
+MOST_COLUMNS = 7
+"""Those of a row that a scatter adds place by place. Value and gradient of a table of 5000 rows that are read 200000
+times take 0.28 of the time for 2 in float64, 0.44 for 4 in float32; for 8, which fill a register, 1.46 (Zen 4).
+"""
 
 
 def pack(v: int, operand: Operand, spec: TensorSpec, classes: tuple[int, ...]) -> Node | None:
@@ -46,25 +52,48 @@ def pack_end(node: Node) -> Node:
     return _packed(node, [last]) if any(_is_of_pieces(operand, last) for operand in node.operands) else node
 
 
+def pack_scatter(node: Node) -> Node:
+    """A scatter of whole short rows, over the rows: its operands are the updates at each place of one, then the
+    positions. The node itself where rows are long, or positions differ along them.
+    """
+    along = axes_of_updates(node)
+    short = [d for d in axes_of_rows(node) if along and d > max(along)]
+    extents = [node.shape[d] for d in short]
+    if not short or max(extents) > PLAIN_EXACT or not read_by_positions(node).isdisjoint(short):
+        return node
+    if extents[-1] > MOST_COLUMNS or math.prod(extents) > MOST_PLACES:
+        return node
+    updates, *positions = node.operands
+    maps = list(_maps(node.shape, short))
+    inner = tuple([n for d, n in enumerate(node.shape) if d not in short])
+    operands = [_read_at(updates, index_map, inner) for index_map in maps]
+    operands += [_read_at(position, maps[0], inner) for position in positions]
+    table = [entry if isinstance(entry, int) else substitute(entry, maps[0].dims) for entry in node.table_dims]
+    classes = tuple([c for d, c in enumerate(node.classes) if d not in short])
+    return replace(node, operands=tuple(operands), shape=inner, classes=classes, table_dims=tuple(table))
+
+
 def _packed(node: Node, short: list[int]) -> Node:
     """A node over all dimensions but the short ones; its operands are those of one place behind those of another."""
-    shape, classes = node.shape, node.classes
-    kept = [d for d in range(len(shape)) if d not in short]
-    domain = {d: k for k, d in enumerate(kept)}
-    inner = tuple([shape[d] for d in kept])
-    operands = []
+    kept = [d for d in range(len(node.shape)) if d not in short]
+    inner, classes = tuple([node.shape[d] for d in kept]), tuple([node.classes[d] for d in kept])
+    maps = list(_maps(node.shape, short))
+    operands = tuple([_read_at(operand, index_map, inner) for index_map in maps for operand in node.operands])
+    out_dims = tuple([index.axis for index in maps[0].dims])
+    return replace(node, form=PACK, operands=operands, shape=inner, classes=classes, out_dims=out_dims)
+
+
+def _maps(shape: tuple[int, ...], short: list[int]) -> Iterator[IndexMap]:
+    """Where each place along some dimensions lies, as indices by the domain of the others."""
+    domain = {d: k for k, d in enumerate(d for d in range(len(shape)) if d not in short)}
     for places in itertools.product(*(range(shape[d]) for d in short)):
         at = dict(zip(short, places, strict=True))
-        dims = tuple([
-            AxisIndex(None, 0, at[d]) if d in at else AxisIndex(domain[d] if shape[d] != 1 else None)
-            for d in range(len(shape))
-        ])  # fmt: skip
-        operands += [_read_at(operand, IndexMap(dims), inner) for operand in node.operands]
-    out_dims = tuple([domain[d] if d in domain and shape[d] != 1 else None for d in range(len(shape))])
-    return replace(
-        node, form=PACK, operands=tuple(operands), shape=inner, classes=tuple([classes[d] for d in kept]),
-        out_dims=out_dims,
-    )  # fmt: skip
+        yield IndexMap(
+            tuple([
+                AxisIndex(None, 0, at[d]) if d in at else AxisIndex(domain[d] if shape[d] != 1 else None)
+                for d in range(len(shape))
+            ])
+        )
 
 
 def _is_of_pieces(operand: Operand, axis: int) -> bool:
@@ -89,6 +118,16 @@ def packed_dims(operand: Operand, shape: tuple[int, ...], classes: tuple[int, ..
             break
         short.add(d)
     return sorted(short) if sized[0] not in short else []
+
+
+def places_of_rows(node: Node, shape: tuple[int, ...]) -> list[int]:
+    """How far from the first place each update of a scatter lies in a table of this shape."""
+    offsets = [0]
+    for d, entry in enumerate(node.table_dims):
+        if isinstance(entry, AxisIndex) and entry.scale == 0:
+            stride = math.prod(shape[d + 1 :])
+            offsets = [offset + k * stride for offset in offsets for k in range(shape[d])]
+    return offsets
 
 
 def places_of(node: Node, shape: tuple[int, ...]) -> Iterator[tuple[AxisIndex, ...]]:

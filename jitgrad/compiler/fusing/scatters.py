@@ -38,10 +38,15 @@ def has_long_rows(node: Node, classes: Sequence[int], shape: Sequence[int]) -> b
         return False
     columns = math.prod(n for entry, n in dims if isinstance(entry, AxisIndex))
     along, across = axes_of_updates(node), axes_of_rows(node)
-    leaves = [leaf for operand in node.operands[1:] for leaf in operand.leaves]
-    read = {i.axis for leaf in leaves for i in leaf.dims} | {g.axis for leaf in leaves for g in leaf.guards}
-    is_nested = bool(along and across) and max(along) < min(across) and read.isdisjoint(across)
+    is_nested = bool(along and across) and max(along) < min(across) and read_by_positions(node).isdisjoint(across)
     return is_nested and columns >= LEAST_COLUMNS and all(node.shape[d] < MOST_UPDATES for d in along)
+
+
+def read_by_positions(node: Node) -> set[int | None]:
+    """The dimensions of the domain that the positions of a scatter depend on."""
+    count = sum(isinstance(entry, int) for entry in node.table_dims)
+    leaves = [leaf for operand in node.operands[-count:] for leaf in operand.leaves]
+    return {i.axis for leaf in leaves for i in leaf.dims} | {g.axis for leaf in leaves for g in leaf.guards}
 
 
 def axes_of_rows(node: Node) -> list[int]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from jitgrad.compiler.fusing.extents import ONE
 from jitgrad.compiler.fusing.groups import Placed
 from jitgrad.compiler.fusing.looptree import TreeLoop
+from jitgrad.compiler.fusing.packing import places_of_rows
 from jitgrad.compiler.fusing.scatters import axes_of_rows, axes_of_updates, has_long_rows, has_own_rows
 from jitgrad.compiler.loopir.nests import (
     PARALLEL,
@@ -103,18 +105,24 @@ class ScatterLowering(Lowering):
         return [self.bodies.setdefault(tree, Body(tree)) for tree in trees]
 
     def _add(self, placed: Placed, body: Body, is_inside: bool) -> None:
-        """One update; where it is not known that its position ``is_inside``, that is checked."""
+        """One update, or one for each place of a short row; where it is not known that its position ``is_inside``, that
+        is checked.
+        """
         node = placed.node
-        update, *positions = (self.read(operand, placed, body) for operand in node.operands)
+        offsets = places_of_rows(node, self.plan.specs[node.value].known_shape)
+        arguments = [self.read(operand, placed, body) for operand in node.operands]
+        updates, positions = arguments[: len(offsets)], arguments[len(offsets) :]
         index, bounds = self.table_index(placed, node.value, positions, body)
         if is_inside:
             bounds = ()
         else:
             self.check(bounds, node.value, body)
-        before, after = self.name(), self.name()
-        body.rest.append(Load(before, node.dtype, self.out, index, bounds, self.zero if bounds else None))
-        body.rest.append(Let(after, node.dtype, "add", (before, update)))
-        body.rest.append(Store(self.out, index, after, node.dtype, bounds))
+        places = [replace(index, place=offset) for offset in offsets]
+        before, after = ([self.name() for _ in places] for _ in range(2))
+        fill = self.zero if bounds else None
+        body.rest += [Load(v, node.dtype, self.out, at, bounds, fill) for v, at in zip(before, places, strict=True)]
+        body.rest += [Let(v, node.dtype, "add", (x, y)) for v, x, y in zip(after, before, updates, strict=True)]
+        body.rest += [Store(self.out, at, v, node.dtype, bounds) for v, at in zip(after, places, strict=True)]
 
     # -- rows of the table shared out ----------------------------------------------------------------------------------
 
