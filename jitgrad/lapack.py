@@ -70,7 +70,7 @@ def _library_cholesky(matrix: Array) -> Array | None:
 
 def cholesky_cotangent(factor: Array, g: Array) -> Array:
     """The symmetric cotangent of each matrix [..., n, n] from that of its lower factor; of both the lower
-    triangle is read.
+    triangle is read. I. Murray, "Differentiation of the Cholesky decomposition", 2016.
     """
     own = _own_cholesky() if uses_own("cholesky_cotangent", factor) else None
     if own is None:

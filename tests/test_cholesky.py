@@ -19,7 +19,6 @@ from jitgrad import lapack
 from jitgrad.testing import check_gradients
 
 Array = np.ndarray[Any, np.dtype[Any]]
-EPS = np.finfo(np.float64).eps
 SIZES = (33, 40, 80, 103, 128, 130, 150, 301)
 
 
@@ -46,6 +45,11 @@ def by_formula(factor: Array, g: Array) -> Array:
     return (half + half.T) / 2
 
 
+def size_of(error: Any) -> float:
+    """The Frobenius norm: the largest of all errors is a matter of luck, on each kind of processor another."""
+    return float(np.sqrt(np.sum(np.asarray(error, np.longdouble) ** 2)))
+
+
 @pytest.mark.quick
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("condition", [1e2, 1e10])
@@ -55,9 +59,9 @@ def test_a_factor_is_as_near_as_lapacks(n: int, condition: float) -> None:
     errors = []
     for factor in (lapack.cholesky(a), np.linalg.cholesky(a)):
         exact = factor.astype(np.longdouble)
-        errors.append(float(np.max(np.abs(exact @ exact.T - a))))
+        errors.append(size_of(exact @ exact.T - a))
         assert not np.any(np.triu(factor, 1))
-    assert errors[0] <= 2 * errors[1] + EPS * np.max(np.abs(a))
+    assert errors[0] <= 2 * errors[1]
 
 
 @pytest.mark.quick
@@ -70,10 +74,8 @@ def test_a_cotangent_is_as_near_as_by_solutions(n: int, condition: float) -> Non
     inner[np.diag_indices(n)] /= 2
     left = lapack.solve_triangular(factor.T, inner, False)
     whole = lapack.solve_triangular(factor.T, left.T, False)
-    errors = [
-        float(np.max(np.abs(got - exact))) for got in (lapack.cholesky_cotangent(factor, g), (whole + whole.T) / 2)
-    ]
-    assert errors[0] <= 4 * errors[1] + EPS * float(np.max(np.abs(exact)))
+    errors = [size_of(got - exact) for got in (lapack.cholesky_cotangent(factor, g), (whole + whole.T) / 2)]
+    assert errors[0] <= 4 * errors[1]
 
 
 @pytest.mark.quick

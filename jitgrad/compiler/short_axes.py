@@ -20,7 +20,7 @@ from typing import Any
 
 from jitgrad.compiler.identity import instruction_key
 from jitgrad.compiler.likeness import PLAIN_EXACT, exact_in
-from jitgrad.compiler.place_rules import MOST_PLACES, Make, Parts, Shape, rule_for
+from jitgrad.compiler.place_rules import MOST_PLACES, Make, Parts, Shape, Shapes, rule_for
 from jitgrad.opdef import Contract, Elementwise, Fill, Gather, Library, Reduce, Reindex, Scan, Scatter, View, find
 from jitgrad.program import Instruction, Program
 from jitgrad.spec import TensorSpec, normalize_axes
@@ -36,7 +36,6 @@ _MOST_OPERATIONS = 3000
 _MOST_FOR_EACH = 100
 """Operations that it may become for each of those that loops over short axes do badly: long chains of others run well
 along whole arrays, and are so many times less to compile."""
-
 _MOST_OF_SEED = 16
 """Products of a matrix and a vector, or of two, that are better apart than with a matrix per lane: 1e5 of 3 x 3 with
 gradients take 0.45 ms and 1.24 (float64). Two of 3 x 3 are 27, take 0.8 of the time and ten times as long to compile.
@@ -49,11 +48,13 @@ def short_axes_apart(program: Program) -> Program:
     """
     if not any(_may_be_short(spec) for spec in program.specs) or any(ins.after for ins in program.instructions):
         return program
-    chosen = _Islands(program).chosen()
-    return _Splitter(program, chosen).split() if chosen else program
+    islands = _Islands(program)
+    chosen = islands.chosen()
+    return _Splitter(program, chosen, islands.shape).split() if chosen else program
 
 
 def _may_be_short(spec: TensorSpec) -> bool:
+    """Whether a value is one of many points with a short last axis."""
     shape = spec.known_shape
     return len(shape) > 1 and 1 < shape[-1] <= _MOST and max(shape) > PLAIN_EXACT
 
@@ -214,10 +215,10 @@ class _Islands:
 class _Splitter:
     """The instructions of a program anew: those chosen by places, the others with what they read put together."""
 
-    def __init__(self, program: Program, chosen: dict[int, Make]) -> None:
+    def __init__(self, program: Program, chosen: dict[int, Make], shapes: Shapes) -> None:
         self.program = program
         self.chosen = chosen
-        self.shapes = _Islands(program).shape
+        self.shapes = shapes
         self.specs: list[TensorSpec] = list(program.specs)
         self.instructions: list[Instruction] = []
         self.origin = program.instructions[0].origin
