@@ -21,8 +21,11 @@ class StridedEmitter(PlaceEmitter):
     """Emits what a body of lanes reads and stores at places of strides."""
 
     def _enter_strides(self, loop: Loop) -> None:
-        """Find what a body does so, before it is emitted."""
-        self.apart, self.spread = find_loads(loop), find_stores(loop)
+        """Find what a body does so, before it is emitted: nothing in quick code, where shuffles would take LLVM longer
+        than they save: 13 ms for the gradient of max-pooling in place of 3.
+        """
+        is_quick = self.builder.module.shared_bytes > 0
+        self.apart, self.spread = ({}, {}) if is_quick else (find_loads(loop), find_stores(loop))
         self.loaded_apart, self.stored_apart = {}, {}
 
     def _is_apart(self, load: Load) -> bool:
