@@ -76,6 +76,15 @@ def test_another_number_of_points_compiles_nothing(name: str) -> None:
     np.testing.assert_allclose(value, loss_of(name)(*arguments(name, 1001)))
 
 
+@pytest.mark.quick
+def test_products_of_points_are_never_minus_zero() -> None:
+    r, p = np.zeros((40, 2, 2)), np.tile([1.0, -0.0], (40, 1))
+    r[:, 0] = -0.0, 1.0
+    f = jg.compile(lambda r, p: (r @ p[:, :, None])[:, :, 0])
+    assert not np.signbit(f.interpret(r, p)).any()
+    assert not np.signbit(f(r, p)).any()
+
+
 @pytest.mark.parametrize("name", ["rotated_by_quaternions", "rotated_by_one_matrix"])
 def test_bits_are_those_of_any_number_of_threads(name: str) -> None:
     given = arguments(name, 30_011)

@@ -88,7 +88,7 @@ def rule_for(program: Program, ins: Instruction, shapes: Shapes) -> Make | None:
         case View():
             return _viewed(ins, shapes)
         case Contract():
-            return _multiplied(ins, shapes)
+            return _multiplied(ins, shapes, program.specs[ins.outputs[0]].dtype)
     return None
 
 
@@ -300,7 +300,7 @@ def _gaps(shape: Shape) -> list[int]:
 # -- products of matrices ----------------------------------------------------------------------------------------------
 
 
-def _multiplied(ins: Instruction, shapes: Shapes) -> Make | None:
+def _multiplied(ins: Instruction, shapes: Shapes, dtype: DType) -> Make | None:
     """Sums of products, of places along the inner axis, or along that axis where it is long and both others short."""
     (a, b), out = ins.inputs, ins.outputs[0]
     left, right, result = shapes(a), shapes(b), shapes(out)
@@ -339,7 +339,10 @@ def _multiplied(ins: Instruction, shapes: Shapes) -> Make | None:
                 for q in range(terms)
             ]
             total = reduce(lambda x, y: s.emit("add", x, y), products)
-            made.append(s.emit("sum", total, axis=(batch,), keepdims=False) if is_long[2] else total)
+            if is_long[2]:
+                made.append(s.emit("sum", total, axis=(batch,), keepdims=False))
+            else:  # as sums, products begin with 0.0
+                made.append(s.emit("add", total, _number(s, 0, result.rest, dtype)))
         return (tuple(made),)
 
     return make
