@@ -59,7 +59,7 @@ def pack_scatter(node: Node) -> Node:
     along = axes_of_updates(node)
     short = [d for d in axes_of_rows(node) if along and d > max(along)]
     extents = [node.shape[d] for d in short]
-    if not short or max(extents) > PLAIN_EXACT or not read_by_positions(node).isdisjoint(short):
+    if not short or 0 in extents or max(extents) > PLAIN_EXACT or not read_by_positions(node).isdisjoint(short):
         return node
     if extents[-1] > MOST_COLUMNS or math.prod(extents) > MOST_PLACES:
         return node
@@ -104,10 +104,10 @@ def _is_of_pieces(operand: Operand, axis: int) -> bool:
 
 def packed_dims(operand: Operand, shape: tuple[int, ...], classes: tuple[int, ...]) -> list[int]:
     """The short dimensions whose places are filled one by one: the last ones, and those by which the operand chooses
-    what it reads; none where the first one would be among them.
+    what it reads; none where the first one would be among them, or there are no elements.
     """
     sized = [d for d, c in enumerate(classes) if c != ONE]
-    if len(sized) < 2 or _runs_along(operand, sized[-1]):
+    if len(sized) < 2 or 0 in shape or _runs_along(operand, sized[-1]):
         return []
     short = {guard.axis for leaf in operand.leaves for guard in leaf.guards} | {sized[-1]}
     most = PLAIN_EXACT if len(operand.leaves) == 1 and not operand.leaves[0].guards else MOST_PLACES
