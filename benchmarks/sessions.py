@@ -78,7 +78,9 @@ class Session:
 
 
 def _environment(cache: Path) -> dict[str, str]:
-    """The environment of a worker: all processors for every thread pool, all caches in a place of its own."""
+    """The environment of a worker: all processors for every thread pool, all caches in a place of its own. Bytecode of
+    modules is kept, as users have it.
+    """
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     threads = str(len(os.sched_getaffinity(0)))
     pools = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -88,4 +90,5 @@ def _environment(cache: Path) -> dict[str, str]:
         "TORCHINDUCTOR_CACHE_DIR": str(cache),
         "PYTENSOR_FLAGS": f"base_compiledir={cache}",
     }
-    return {**os.environ, **dict.fromkeys(pools, threads), **caches, "PYTHONPATH": str(ROOT)}
+    given = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**given, **dict.fromkeys(pools, threads), **caches, "PYTHONPATH": str(ROOT)}
