@@ -16,23 +16,21 @@ from benchmarks.tables import aligned
 from benchmarks.workload import Workload
 
 NOTES = (
-    "Times are medians in ms, first calls in ms, memory in MB; a dash stands for what was not measured. "
+    "- Times are medians in ms, first and warm calls too, memory in MB; a dash stands for what was not measured. "
     "Value and gradient of each; all frameworks in processes of their own, called in turns.",
-    "faster: time of the best peer over jitgrad's, the median over the turns. limit: the time that the work must "
-    "take, at its shortest; of limit: the shortest of a turn over jitgrad's median in it, the median over the turns, "
-    "since the machine is not as fast in all of them. It is the longer of two. One: all arguments read and all "
-    "gradients written once, at the best rate for as many bytes in the same turns, through the caches or past them "
-    "(L2, L3, memory: where so many bytes fit). The other: the large matrix products by NumPy's BLAS (BLAS) and the "
-    "arithmetic that jitgrad's kernels do beside them, at the rates at which this machine does multiply-adds, "
-    "divisions and the rest on registers (ALU), as if none waited for another.",
-    "first: tracing, gradient, compiling and running, with empty caches, in a process that has compiled "
-    "something small before, the median of three of jitgrad and JAX; but PyTensor's cache lasts for the run. warm: in "
-    "a new process, machine code on disk, the median of three. "
-    "peak: of resident memory, above the level after the import; arguments and results are part of it.",
-    "NumPy's times depend on what its process did before. A new process pays page faults for each array of some "
-    "hundred kilobytes or more; once it has freed a large block, the C library keeps memory instead of handing it "
-    "back (gelu, 1e6: 3200 faults a call and 18 ms, against none and 11 ms after freeing 31 MB). Here it is new.",
+    "- faster: time of the best peer over jitgrad's, the median over the turns.",
+    "- limit: the time that the work must take, the longer of two. One: all arguments read and all gradients written "
+    "once, at the best rate for as many bytes in the same turns (L2, L3, memory: where so many bytes fit). The other: "
+    "large products by NumPy's BLAS (BLAS), and other arithmetic at the rates of this machine's registers (ALU).",
+    "- of limit: the shortest limit of a turn over jitgrad's median in it, the median over the turns.",
+    "- first: tracing, gradient, compiling and running, with empty caches, in a process that has compiled something "
+    "small before; the median of three of jitgrad and JAX. PyTensor's cache lasts for the run.",
+    "- warm: in a new process, machine code on disk; the median of three.",
+    "- peak: of resident memory, above the level after the import; arguments and results are part of it.",
+    "- NumPy's times are those of a new process, which pays page faults for each array of some hundred kilobytes or "
+    "more. Once it has freed a large block the C library keeps memory (gelu, 1e6: 11 ms in place of 18).",
 )
+"""A list in Markdown, which reads as text, too."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ class Report:
         bars = ["|".join(["", *("---" if k == 0 else "---:" for k in range(len(cells[0]))), ""])]
         lines = ["| " + " | ".join(row) + " |" for row in cells]
         return "\n\n".join(
-            [names, "\n".join([lines[0], *bars, *lines[1:]]), *NOTES, *self._totals(), *self._errors()]
+            [names, "\n".join([lines[0], *bars, *lines[1:]]), "\n".join(NOTES), *self._totals(), *self._errors()]
         )
 
     @property
