@@ -16,7 +16,7 @@ from jitgrad.compiler.freezing.bind import BoundCluster
 from jitgrad.compiler.machine import compilation
 from jitgrad.compiler.products import gemm
 from jitgrad.compiler.products.blas import Operand
-from jitgrad.compiler.products.gemm_steps import product_steps
+from jitgrad.compiler.products.gemm_steps import GemmPlan, product_steps
 from jitgrad.compiler.products.registers import kinds
 
 needs_registers = pytest.mark.skipif(not kinds(), reason="these products need registers of 32 bytes")
@@ -33,7 +33,7 @@ def all_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemm, "_is_wide", lambda dtype, sizes, batch, transposed: batch > 1)
 
 
-def multiply(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], ta: bool, tb: bool, threads: int = 2) -> gemm.GemmPlan:
+def multiply(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], ta: bool, tb: bool, threads: int = 2) -> GemmPlan:
     """c = op(a) op(b) in steps; how it was cut."""
     sizes = (*c.shape, a.shape[0] if ta else a.shape[1])
     plan = gemm.plan_product(c.dtype, sizes, 1, (ta, tb))

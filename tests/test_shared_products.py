@@ -17,7 +17,7 @@ from jitgrad.compiler.driver.runtime import runtime
 from jitgrad.compiler.machine import compilation
 from jitgrad.compiler.products import gemm
 from jitgrad.compiler.products.blas import Operand
-from jitgrad.compiler.products.gemm_steps import product_steps
+from jitgrad.compiler.products.gemm_steps import GemmPlan, product_steps
 from jitgrad.compiler.products.registers import kinds
 
 pytestmark = pytest.mark.skipif(not kinds(), reason="these products need registers of 32 bytes")
@@ -47,7 +47,7 @@ def marked(dtype: str, nbytes: int) -> NDArray[Any]:
 
 def multiply(
     dtype: str, sizes: tuple[int, int, int], ta: bool, tb: bool, threads: int = 2
-) -> tuple[NDArray[Any], gemm.GemmPlan]:
+) -> tuple[NDArray[Any], GemmPlan]:
     """A product of normal numbers with NaN between their rows and around them, checked; and how it was cut."""
     (m, n, k), rng = sizes, np.random.default_rng(6)
     plan = gemm.plan_product(np.dtype(dtype), sizes, 1, (ta, tb))

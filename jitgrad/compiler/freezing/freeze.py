@@ -57,8 +57,10 @@ from jitgrad.compiler.lowering.lower import CompiledCluster, FusedScan, Lowered,
 from jitgrad.compiler.machine.caches import last_level_bytes
 from jitgrad.compiler.machine.compilation import vector_bytes
 from jitgrad.compiler.products.conv import ConvPlan, Geometry, plan_filters, plan_windows
-from jitgrad.compiler.products.gemm import GemmPlan, plan_product
-from jitgrad.compiler.products.gemv import GemvPlan, plan_vector_product
+from jitgrad.compiler.products.gemm import plan_product
+from jitgrad.compiler.products.gemm_steps import GemmPlan
+from jitgrad.compiler.products.gemv import plan_vector_product
+from jitgrad.compiler.products.gemv_steps import GemvPlan
 from jitgrad.compiler.products.own_products import calls_in_chunks, product_sizes
 from jitgrad.compiler.subprograms import regions_of, status_offsets
 from jitgrad.compiler.symbols import Symbol, at_once

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jitgrad.compiler.freezing.row_loops import RowCut
 from jitgrad.compiler.subprograms import regions_of, status_offsets
 from jitgrad.opdef import Control
 from jitgrad.program import Program
@@ -39,10 +40,10 @@ STACK_BYTES = 1 << 16
 
 def freeze_loop(
     program: Program, number: int, step: int, bodies: Sequence[Frozen], place: Callable[[int], int], room: int,
-    cut: tuple[int, int] | None,
+    cut: RowCut | None,
 ) -> Frozen:  # fmt: skip
     """The task of a control op, by the numbers of its instruction and its step; ``place`` is that of a value, ``cut``
-    are rows and chunks of a scan whose rows are independent.
+    that of a scan whose rows are independent.
     """
     ins = program.instructions[number]
     assert isinstance(ins.op.kind, Control)
@@ -52,7 +53,7 @@ def freeze_loop(
         "cond": layout.branches, "call": layout.branches,
     }[ins.op.kind.form]()  # fmt: skip
     if cut is not None:
-        details |= {"rows": cut[0], "chunks": cut[1]}
+        details |= {"rows": cut.rows, "chunks": cut.chunks}
     return "loop", step, ins.op.kind.form, room, tuple(layout.cells), tuple(layout.regions), tuple(details.items())
 
 

@@ -184,19 +184,20 @@ def _row_product(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
 
 
 def _vector_product(task: tuple[Any, ...], slots: Sequence[int], asks: bool = False) -> list[Step]:
-    from jitgrad.compiler.products.gemv_steps import vector_steps
+    from jitgrad.compiler.products.gemv_steps import GemvPlan, vector_steps
 
     _, number, dtype, n, cut, part, *operands = task
-    made = vector_steps(np.dtype(dtype), n, cut, _operands(operands, slots), slots[part], asks)
+    made = vector_steps(np.dtype(dtype), n, GemvPlan(*cut), _operands(operands, slots), slots[part], asks)
     return [(name, *step[1:]) for name, step in zip((f"rows_{number}", f"sum_{number}"), made, strict=False)]
 
 
 def _own_product(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
-    from jitgrad.compiler.products.gemm_steps import product_steps
+    from jitgrad.compiler.products.gemm_steps import GemmPlan, product_steps
 
     _, number, dtype, sizes, cut, scratch, part, *operands = task
-    made = product_steps(np.dtype(dtype), sizes, cut, _operands(operands, slots), slots[scratch], slots[part])
-    names = ("pack", "tiles") if cut[7] == "shared" else ("tiles", "sum")
+    plan = GemmPlan(*cut)
+    made = product_steps(np.dtype(dtype), sizes, plan, _operands(operands, slots), slots[scratch], slots[part])
+    names = ("pack", "tiles") if plan.form == "shared" else ("tiles", "sum")
     return [(f"{name}_{number}", *step[1:]) for name, step in zip(names, made, strict=False)]
 
 

@@ -18,7 +18,7 @@ from jitgrad.compiler.fusing.extents import ONE
 from jitgrad.compiler.fusing.groups import Placed
 from jitgrad.compiler.fusing.nodes import Convolution, Product
 from jitgrad.compiler.lowering.lower import CompiledCluster, Lowered, LoweredBodies
-from jitgrad.compiler.products.gemv import GemvPlan
+from jitgrad.compiler.products.gemv_steps import GemvPlan
 from jitgrad.compiler.symbols import least
 from jitgrad.records import NamedTuple
 

@@ -10,7 +10,7 @@ planning.
 from __future__ import annotations
 
 from jitgrad.compiler.products.product_code import GUARD_STUBS, MATMUL_STUBS, RESET_STUB
-from jitgrad.compiler.products.registers import KERNEL
+from jitgrad.compiler.products.registers import KERNEL, SMALLER, module_ir, word_ir
 from jitgrad.records import NamedTuple
 
 BLOCK = (
@@ -23,8 +23,6 @@ BLOCK = (
 """The words of a product's block, in order; strides and offsets in elements. The last three are for products of our
 own: memory for each worker, and how much of the sum is one part of it.
 """
-
-_ATTRIBUTES = "\nattributes #0 = { nounwind }\n"
 
 
 class Scalar(NamedTuple):
@@ -44,24 +42,17 @@ _KINDS = {
 def matmul_ir(dtype: str) -> str:
     """The module of the products of a dtype."""
     kind = _KINDS[dtype]
-    parts = (cells_ir(kind), _cell(kind), _gemm(kind), _gemv(kind), _zero())
-    return "\n".join(parts) + _ATTRIBUTES
+    return module_ir(cells_ir(kind), _cell(kind), _gemm(kind), _gemv(kind), _zero())
 
 
 def guard_ir() -> str:
     """The module of what stands before and after products."""
-    return _guard() + _ATTRIBUTES
-
-
-def word_ir(name: str, names: tuple[str, ...] = BLOCK) -> str:
-    """The word of a block under its name."""
-    return f"""  %{name}_at = getelementptr i64, ptr %block, i64 {names.index(name)}
-  %{name} = load i64, ptr %{name}_at"""
+    return module_ir(_guard())
 
 
 def words_ir(*names: str) -> str:
     """Words of the block of a product."""
-    return "\n".join(map(word_ir, names))
+    return "\n".join(word_ir(name, BLOCK) for name in names)
 
 
 def cells_ir(kind: Scalar) -> str:
@@ -84,7 +75,20 @@ cell:
   %i = phi i64 [ %lo, %entry ], [ %i1, %call ]
   %more = icmp slt i64 %i, %hi
   br i1 %more, label %split, label %done
-split:
+{_split()}
+call:
+  call void @cell_{kind.type}(ptr %table, ptr %block, i64 %row, i64 %column, i64 %a, i64 %b, i64 %c,
+      i64 %rest, i64 %worker)
+  %i1 = add i64 %i, 1
+  br label %cell
+done:
+  ret void
+}}"""
+
+
+def _split() -> str:
+    """A cell's row, column and batch index, and from that the offsets of the operands, axis by axis from the last."""
+    return """split:
   %column = urem i64 %i, %across
   %i_row = udiv i64 %i, %across
   %row = urem i64 %i_row, %down
@@ -116,15 +120,7 @@ next:
   %a1 = add i64 %a, %da
   %b1 = add i64 %b, %db
   %c1 = add i64 %c, %dc
-  br label %axis
-call:
-  call void @cell_{kind.type}(ptr %table, ptr %block, i64 %row, i64 %column, i64 %a, i64 %b, i64 %c,
-      i64 %rest, i64 %worker)
-  %i1 = add i64 %i, 1
-  br label %cell
-done:
-  ret void
-}}"""
+  br label %axis"""
 
 
 def operand_ir(name: str, kind: Scalar) -> str:
@@ -233,7 +229,7 @@ def _gemm(kind: Scalar) -> str:
     return f"""
 define internal void @gemm_{kind.type}(ptr %block, i1 %ta, i1 %tb, i64 %m, i64 %n, i64 %k, ptr %a,
       i64 %lda, ptr %b, i64 %ldb, i1 %fresh, ptr %c, i64 %ldc) #0 {{
-{word_ir("gemm")}
+{words_ir("gemm")}
   %alpha = select i1 true, {kind.type} 1.0, {kind.type} 1.0
   %beta = select i1 %fresh, {kind.type} 0.0, {kind.type} 1.0
 {_by_reference(cells)}
@@ -249,7 +245,7 @@ def _gemv(kind: Scalar) -> str:
     return f"""
 define internal void @gemv_{kind.type}(ptr %block, i1 %t, i64 %m, i64 %n, ptr %a, i64 %lda, ptr %x,
       i64 %incx, ptr %y, i64 %incy) #0 {{
-{word_ir("gemv")}
+{words_ir("gemv")}
   %one = select i1 true, {kind.type} 1.0, {kind.type} 1.0
 {_by_reference(cells)}
   %function = inttoptr i64 %gemv to ptr
@@ -260,11 +256,11 @@ define internal void @gemv_{kind.type}(ptr %block, i1 %t, i64 %m, i64 %n, ptr %a
 
 
 def _zero() -> str:
-    return """
+    return f"""
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1) #0
-declare i64 @llvm.smin.i64(i64, i64) #0
+{SMALLER}
 
-define internal void @zero_rows(ptr %start, i64 %rows, i64 %bytes, i64 %stride) #0 {
+define internal void @zero_rows(ptr %start, i64 %rows, i64 %bytes, i64 %stride) #0 {{
 entry:
   br label %row
 row:
@@ -277,7 +273,7 @@ row:
   br i1 %more, label %row, label %done
 done:
   ret void
-}"""
+}}"""
 
 
 def _guard() -> str:

@@ -39,6 +39,7 @@ from jitgrad.compiler.products.registers import (
     load_ir,
     loop_ir,
     mask_ir,
+    module_ir,
     store_ir,
 )
 
@@ -53,7 +54,7 @@ def cholesky_ir(kind: Numbers) -> str:
             gradient_task_ir(kind) if is_gradient else factor_task_ir(kind),
             _finish(kind, prefix, is_gradient),
         ]
-    return "\n".join(parts) + "\nattributes #0 = { nounwind }\n"
+    return module_ir(*parts)
 
 
 def _fill(kind: Numbers, prefix: str, is_gradient: bool) -> str:

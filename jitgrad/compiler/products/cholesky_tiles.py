@@ -13,6 +13,8 @@ the diagonal. Three registers of each row hold sums, as many as registers allow.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from jitgrad.compiler.products.cholesky_steps import WIDE
 from jitgrad.compiler.products.registers import Numbers, at_ir, fma_ir, loop_ir, spread_ir
 from jitgrad.compiler.products.transposes import turn_ir, turned_ir
@@ -64,31 +66,10 @@ def _loads(kind: Numbers, name: str, base: str, distance: str) -> str:
 
 def _sum(kind: Numbers, wide: int) -> str:
     """Sums of a block of rows and so many registers: an element of p is spread to all lanes for each row."""
-    v, rows = kind.vector, kind.lanes
-    tile = [(r, c) for r in range(rows) for c in range(wide)]
+    v = kind.vector
+    tile = [(r, c) for r in range(kind.lanes) for c in range(wide)]
     phis = "\n".join(f"  %s{r}_{c} = phi {v} [ zeroinitializer, %entry ], [ %s{r}_{c}_n, %loop ]" for r, c in tile)
-    lines = []
-    for c in range(wide):
-        lines += [
-            at_ir(f"q{c}_at", kind, "%q_at", str(c * kind.lanes)),
-            f"  %q{c} = load {v}, ptr %q{c}_at, align {kind.size}",
-        ]
-    for r in range(rows):
-        lines += [
-            at_ir(f"p{r}_at", kind, "%p_at", str(r)),
-            f"  %p{r} = load {kind.type}, ptr %p{r}_at",
-            spread_ir(f"x{r}", kind, f"%p{r}"),
-            *(fma_ir(f"s{r}_{c}_n", kind, f"%x{r}", f"%q{c}", f"%s{r}_{c}") for c in range(wide)),
-        ]
-    ends = [_rows(kind, "t", "%t", "%ldt")]
-    for r, c in tile:
-        ends += [
-            at_ir(f"t{r}_{c}", kind, f"%t{r}", str(c * kind.lanes)),
-            f"  %old{r}_{c} = load {v}, ptr %t{r}_{c}, align {kind.size}",
-            f"  %new{r}_{c} = fsub {v} %old{r}_{c}, %s{r}_{c}_n",
-            f"  store {v} %new{r}_{c}, ptr %t{r}_{c}, align {kind.size}",
-        ]
-    body, end = "\n".join(lines), "\n".join(ends)
+    takes = "\n".join(_taken(kind, r, c) for r, c in tile)
     return f"""
 define internal void @sum_{wide}(ptr %p, i64 %ldp, ptr %q, i64 %ldq, i64 %k, ptr %t, i64 %ldt) noinline #0 {{
 entry:
@@ -99,18 +80,45 @@ loop:
   %p_at = phi ptr [ %p, %entry ], [ %p_next, %loop ]
   %q_at = phi ptr [ %q, %entry ], [ %q_next, %loop ]
 {phis}
-{body}
+{_summed_row(kind, wide)}
 {at_ir("p_next", kind, "%p_at", "%ldp")}
 {at_ir("q_next", kind, "%q_at", "%ldq")}
   %i1 = add i64 %i, 1
   %again = icmp slt i64 %i1, %k
   br i1 %again, label %loop, label %end
 end:
-{end}
+{_rows(kind, "t", "%t", "%ldt")}
+{takes}
   br label %done
 done:
   ret void
 }}"""
+
+
+def _summed_row(kind: Numbers, wide: int) -> str:
+    """A row of p and of q: outer products of their elements, added to the sums."""
+    lines = []
+    for c in range(wide):
+        lines += [
+            at_ir(f"q{c}_at", kind, "%q_at", str(c * kind.lanes)),
+            f"  %q{c} = load {kind.vector}, ptr %q{c}_at, align {kind.size}",
+        ]
+    for r in range(kind.lanes):
+        lines += [
+            at_ir(f"p{r}_at", kind, "%p_at", str(r)),
+            f"  %p{r} = load {kind.type}, ptr %p{r}_at",
+            spread_ir(f"x{r}", kind, f"%p{r}"),
+            *(fma_ir(f"s{r}_{c}_n", kind, f"%x{r}", f"%q{c}", f"%s{r}_{c}") for c in range(wide)),
+        ]
+    return "\n".join(lines)
+
+
+def _taken(kind: Numbers, r: int, c: int) -> str:
+    """The sums of a register, taken from what is in its place."""
+    return f"""{at_ir(f"t{r}_{c}", kind, f"%t{r}", str(c * kind.lanes))}
+  %old{r}_{c} = load {kind.vector}, ptr %t{r}_{c}, align {kind.size}
+  %new{r}_{c} = fsub {kind.vector} %old{r}_{c}, %s{r}_{c}_n
+  store {kind.vector} %new{r}_{c}, ptr %t{r}_{c}, align {kind.size}"""
 
 
 def _solve(kind: Numbers, is_forward: bool) -> str:
@@ -187,50 +195,57 @@ def _reverse(kind: Numbers) -> str:
     """inv(U) M inv(U)ᵀ, where M is the symmetric matrix of the upper triangle of t Uᵀ: I. Murray, "Differentiation of
     the Cholesky decomposition", 2016. It is twice the cotangent of a symmetric matrix, as is all of the working matrix.
     """
-    n, v = kind.lanes, kind.vector
-    lines = [_loads(kind, "t", "%t", "%ldt"), _loads(kind, "u", "%d", str(n))]
+    n, newline = kind.lanes, "\n"
     turning, l_rows = turned_ir(kind, [f"%u{r}" for r in range(n)])
-    lines += turning
-    for i in range(n):
-        name = "zeroinitializer"
-        for k in range(i, n):
-            lines += [
-                _lane(kind, f"t{i}_{k}", f"%t{i}", k),
-                fma_ir(f"m{i}_{k}", kind, f"%t{i}_{k}", l_rows[k], name),
-            ]
-            name = f"%m{i}_{k}"
-        lines += [
-            f"  %upper{i} = {_from_lane(kind, i, name, 'zeroinitializer')}",
-            f"  %beyond{i} = {_from_lane(kind, i + 1, name, 'zeroinitializer')}",
-            at_ir(f"one{i}", kind, "%one", str(n * i)),
-            f"  store {v} %beyond{i}, ptr %one{i}, align {kind.size}",
-        ]
-    whole = [
-        f"""{at_ir(f"two{i}", kind, "%two", str(n * i))}
-  %lower{i} = load {v}, ptr %two{i}, align {kind.size}
-  %whole{i} = fadd {v} %upper{i}, %lower{i}
-  store {v} %whole{i}, ptr %one{i}, align {kind.size}"""
-        for i in range(n)
-    ]
-    means = [
-        f"""  %x{i} = load {v}, ptr %one{i}, align {kind.size}
-  %y{i} = load {v}, ptr %two{i}, align {kind.size}
-  %both{i} = fadd {v} %x{i}, %y{i}
-  %mean{i} = fmul {v} %both{i}, splat ({kind.type} 0.5)
-  store {v} %mean{i}, ptr %t_at{i}, align {kind.size}"""
-        for i in range(n)
-    ]
     return f"""
 define internal void @reverse(ptr %d, ptr %t, i64 %ldt) noinline #0 {{
   %one = alloca [{n * n} x {kind.type}], align {kind.bytes}
   %two = alloca [{n * n} x {kind.type}], align {kind.bytes}
-{chr(10).join(lines)}
+{_loads(kind, "t", "%t", "%ldt")}
+{_loads(kind, "u", "%d", str(n))}
+{newline.join(turning)}
+{newline.join(_upper_row(kind, l_rows, i) for i in range(n))}
 {turn_block_ir(kind, "%one", str(n), "%two", str(n))}
-{chr(10).join(whole)}
+{newline.join(_whole_row(kind, i) for i in range(n))}
   call void @backward(ptr %d, ptr %one, i64 {n}, i64 1)
 {turn_block_ir(kind, "%one", str(n), "%two", str(n))}
   call void @backward(ptr %d, ptr %two, i64 {n}, i64 1)
 {turn_block_ir(kind, "%two", str(n), "%one", str(n))}
-{chr(10).join(means)}
+{newline.join(_mean_row(kind, i) for i in range(n))}
   ret void
 }}"""
+
+
+def _upper_row(kind: Numbers, l_rows: Sequence[str], i: int) -> str:
+    """A row of t Uᵀ, `upper` from the diagonal on; what is beyond it, in the first square."""
+    lines, name = [], "zeroinitializer"
+    for k in range(i, kind.lanes):
+        lines += [
+            _lane(kind, f"t{i}_{k}", f"%t{i}", k),
+            fma_ir(f"m{i}_{k}", kind, f"%t{i}_{k}", l_rows[k], name),
+        ]
+        name = f"%m{i}_{k}"
+    lines += [
+        f"  %upper{i} = {_from_lane(kind, i, name, 'zeroinitializer')}",
+        f"  %beyond{i} = {_from_lane(kind, i + 1, name, 'zeroinitializer')}",
+        at_ir(f"one{i}", kind, "%one", str(kind.lanes * i)),
+        f"  store {kind.vector} %beyond{i}, ptr %one{i}, align {kind.size}",
+    ]
+    return "\n".join(lines)
+
+
+def _whole_row(kind: Numbers, i: int) -> str:
+    """A row of the symmetric matrix of an upper triangle, in the first square; the second has what is below."""
+    return f"""{at_ir(f"two{i}", kind, "%two", str(kind.lanes * i))}
+  %lower{i} = load {kind.vector}, ptr %two{i}, align {kind.size}
+  %whole{i} = fadd {kind.vector} %upper{i}, %lower{i}
+  store {kind.vector} %whole{i}, ptr %one{i}, align {kind.size}"""
+
+
+def _mean_row(kind: Numbers, i: int) -> str:
+    """A row of t: the mean of both squares, of which one is the other transposed."""
+    return f"""  %x{i} = load {kind.vector}, ptr %one{i}, align {kind.size}
+  %y{i} = load {kind.vector}, ptr %two{i}, align {kind.size}
+  %both{i} = fadd {kind.vector} %x{i}, %y{i}
+  %mean{i} = fmul {kind.vector} %both{i}, splat ({kind.type} 0.5)
+  store {kind.vector} %mean{i}, ptr %t_at{i}, align {kind.size}"""

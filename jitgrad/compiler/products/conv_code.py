@@ -24,8 +24,6 @@ Milliseconds of two Zen 3 cores (AVX2), and by products, in turns; examples, cha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from jitgrad.compiler.products.conv import tile_rows
 from jitgrad.compiler.products.conv_images import bring_rows_ir, copy_image_ir, turn_image_ir
 from jitgrad.compiler.products.conv_steps import (
@@ -40,13 +38,16 @@ from jitgrad.compiler.products.conv_tiles import loop_over_tiles_ir, tile_declar
 from jitgrad.compiler.products.registers import (
     KERNEL,
     Numbers,
+    array_ir,
+    arrays_ir,
     at_ir,
+    block_ir,
     declarations_ir,
-    kinds,
     loop_ir,
     mask_ir,
     min_ir,
-    word_ir,
+    module_ir,
+    numbers_of,
 )  # fmt: skip
 from jitgrad.compiler.products.transposes import turn_ir
 
@@ -54,21 +55,14 @@ from jitgrad.compiler.products.transposes import turn_ir
 def stub_ir(stub: str) -> str:
     """The module of one of the stubs."""
     made_of = ((WINDOWS_STUBS, _windows_parts), (FILTERS_STUBS, _filters_parts), (GATHER_STUBS, _gather_parts))
-    for stubs, made in made_of:
-        for dtype, name in stubs.items():
-            if name == stub:
-                kind = kinds()[dtype]
-                return "\n".join((declarations_ir(kind), *made(kind, stub))) + "\nattributes #0 = { nounwind }\n"
-    raise ValueError(f"no stub {stub}")
+    kind = numbers_of(stub, *(stubs for stubs, _ in made_of))
+    made = next(made for stubs, made in made_of if stub in stubs.values())
+    return module_ir(declarations_ir(kind), *made(kind, stub))
 
 
 def tiles_of_stub_ir(stub: str) -> str:
     """The module of the tiles that one of the stubs calls."""
-    for stubs, is_window in ((WINDOWS_STUBS, True), (FILTERS_STUBS, False)):
-        for dtype, name in stubs.items():
-            if name == stub:
-                return f"{tiles_ir(kinds()[dtype], is_window)}\nattributes #0 = {{ nounwind }}\n"
-    raise ValueError(f"no tiles for {stub}")
+    return module_ir(tiles_ir(numbers_of(stub, WINDOWS_STUBS, FILTERS_STUBS), stub in WINDOWS_STUBS.values()))
 
 
 def _windows_parts(kind: Numbers, stub: str) -> tuple[str, ...]:
@@ -83,18 +77,8 @@ def _gather_parts(kind: Numbers, stub: str) -> tuple[str, ...]:
     return _scatter_declaration(kind), _gather(kind, stub)
 
 
-def _words(block: Sequence[str]) -> str:
-    return "\n".join(word_ir(name, block) for name in block)
-
-
-def _array(name: str) -> str:
-    """The address in a slot of the table."""
-    return f"""  %{name}_entry = getelementptr ptr, ptr %table, i64 %{name}_slot
-  %{name} = load ptr, ptr %{name}_entry"""
-
-
 def _scratch() -> str:
-    return f"""{_array("scratches")}
+    return f"""{array_ir("scratches")}
   %scratch_offset = mul i64 %worker, %scratch_bytes
   %offsets = getelementptr i8, ptr %scratches, i64 %scratch_offset
   %image = getelementptr i8, ptr %offsets, i64 %image_at"""
@@ -133,10 +117,61 @@ def _band() -> str:
 
 
 def _windows(kind: Numbers, stub: str) -> str:
+    entry = """  %of_channel = mul i64 %channel, %plane
+  %entry = add i64 %of_channel, %tap"""
+    return f"""
+define void @{stub}({KERNEL}) #0 {{
+{block_ir(WINDOWS_BLOCK)}
+{arrays_ir("x", "w", "out")}
+{_scratch()}
+  %flat = getelementptr i8, ptr %offsets, i64 %flat_at
+  %area = mul i64 %height, %width
+  %out_area = mul i64 %out_height, %out_width
+{_offsets(entry)}
+  %terms = mul i64 %channels, %taps
+{loop_ir("i", "%hi", "1", _windows_cell(kind), "%lo")}
+  ret void
+}}"""
+
+
+def _windows_cell(kind: Numbers) -> str:
+    """A band of an example: some channels after another, and the rows brought to their places."""
+    return f"""
+{_band()}
+  %rows_above = sub i64 %rows, 1
+  %places_above = mul i64 %rows_above, %pitch
+  %places = add i64 %places_above, %out_width
+{loop_ir("c", "%channels", "%at_once", _windows_of_channels(kind))}
+  %out_channel = mul i64 %example, %outputs
+  %out_first = mul i64 %out_channel, %out_area
+  %out_down = mul i64 %y0, %out_width
+  %out_offset = add i64 %out_first, %out_down
+{at_ir("out_at", kind, "%out", "%out_offset")}
+  call void @bring_{kind.type}(ptr %flat, i64 %ldc, i64 %pitch, i64 %outputs, i64 %rows, i64 %out_width, ptr %out_at,
+      i64 %out_area)"""
+
+
+def _windows_of_channels(kind: Numbers) -> str:
+    """What some channels add to all results."""
+    return f"""
+  %channels_left = sub i64 %channels, %c
+{min_ir("some", "%channels_left", "%at_once")}
+  %count = mul i64 %some, %taps
+  %fresh = icmp eq i64 %c, 0
+  %x_channel = add i64 %first_channel, %c
+  %x_offset = mul i64 %x_channel, %area
+{at_ir("x_at", kind, "%x", "%x_offset")}
+  call void @copy_image_{kind.type}(ptr %x_at, i64 %some, i64 %height, i64 %width, i64 %first, i64 %image_rows,
+      i64 %left, i64 %pitch, i64 %plane, ptr %image)
+{loop_ir("o", "%outputs", str(tile_rows(kind)), _windows_panel(kind))}"""
+
+
+def _windows_panel(kind: Numbers) -> str:
+    """What they add to as many results as a tile has rows."""
     places = f"""{at_ir("b_at", kind, "%image", "%p")}
 {at_ir("c_at", kind, "%c_row", "%p")}"""
     operands = "ptr %a_at, i64 %terms, i64 %last, ptr %b_at, ptr %offsets, i64 %count, ptr %c_at, i64 %ldc, i1 %fresh"
-    panel = f"""
+    return f"""
   %height_left = sub i64 %outputs, %o
 {min_ir("tall", "%height_left", str(tile_rows(kind)))}
   %last = sub i64 %tall, 1
@@ -147,54 +182,68 @@ def _windows(kind: Numbers, stub: str) -> str:
   %c_down = mul i64 %o, %ldc
 {at_ir("c_row", kind, "%flat", "%c_down")}
 {loop_over_tiles_ir(kind, True, "p", "%places", kind.lanes, places, operands)}"""
-    part = f"""
-  %channels_left = sub i64 %channels, %c
-{min_ir("some", "%channels_left", "%at_once")}
-  %count = mul i64 %some, %taps
-  %fresh = icmp eq i64 %c, 0
-  %x_channel = add i64 %first_channel, %c
-  %x_offset = mul i64 %x_channel, %area
-{at_ir("x_at", kind, "%x", "%x_offset")}
-  call void @copy_image_{kind.type}(ptr %x_at, i64 %some, i64 %height, i64 %width, i64 %first, i64 %image_rows,
-      i64 %left, i64 %pitch, i64 %plane, ptr %image)
-{loop_ir("o", "%outputs", str(tile_rows(kind)), panel)}"""
-    cell = f"""
-{_band()}
-  %rows_above = sub i64 %rows, 1
-  %places_above = mul i64 %rows_above, %pitch
-  %places = add i64 %places_above, %out_width
-{loop_ir("c", "%channels", "%at_once", part)}
-  %out_channel = mul i64 %example, %outputs
-  %out_first = mul i64 %out_channel, %out_area
-  %out_down = mul i64 %y0, %out_width
-  %out_offset = add i64 %out_first, %out_down
-{at_ir("out_at", kind, "%out", "%out_offset")}
-  call void @bring_{kind.type}(ptr %flat, i64 %ldc, i64 %pitch, i64 %outputs, i64 %rows, i64 %out_width, ptr %out_at,
-      i64 %out_area)"""
+
+
+def _filters(kind: Numbers, stub: str) -> str:
+    entry = f"""  %of_channel = mul i64 %channel, %plane_lanes
+  %tap_lanes = mul i64 %tap, {kind.lanes}
+  %entry = add i64 %of_channel, %tap_lanes"""
+    clear = f"""{at_ir("clear_at", kind, "%part", "%e")}
+  store {kind.vector} zeroinitializer, ptr %clear_at, align {kind.bytes}"""
     return f"""
 define void @{stub}({KERNEL}) #0 {{
-{_words(WINDOWS_BLOCK)}
-{_array("x")}
-{_array("w")}
-{_array("out")}
+{block_ir(FILTERS_BLOCK)}
+{arrays_ir("x", "g", "parts")}
 {_scratch()}
-  %flat = getelementptr i8, ptr %offsets, i64 %flat_at
   %area = mul i64 %height, %width
   %out_area = mul i64 %out_height, %out_width
-{_offsets("  %of_channel = mul i64 %channel, %plane" + chr(10) + "  %entry = add i64 %of_channel, %tap")}
-  %terms = mul i64 %channels, %taps
-{loop_ir("i", "%hi", "1", cell, "%lo")}
+  %step = mul i64 %at_once, {kind.lanes}
+  %plane_lanes = mul i64 %plane, {kind.lanes}
+  %over = sub i64 %pitch, %out_width
+  %gap = mul i64 %over, {kind.lanes}
+{_offsets(entry)}
+  %part_offset = mul i64 %chunk, %part_elements
+{at_ir("part", kind, "%parts", "%part_offset")}
+{loop_ir("e", "%part_elements", str(kind.lanes), clear)}
+{loop_ir("i", "%hi", "1", _filters_cell(kind), "%lo")}
   ret void
 }}"""
 
 
-def _filters(kind: Numbers, stub: str) -> str:
+def _filters_cell(kind: Numbers) -> str:
+    """A band of an example: some channels after another."""
+    return f"""
+{_band()}
+  %places = mul i64 %rows, %out_width
+  %g_channel = mul i64 %example, %outputs
+  %g_places = mul i64 %y0, %out_width
+{loop_ir("c", "%channels", "%step", _filters_of_channels(kind))}"""
+
+
+def _filters_of_channels(kind: Numbers) -> str:
+    """What the band adds to the filters of some channels, which lie in lanes."""
+    return f"""
+  %channels_left = sub i64 %channels, %c
+{min_ir("some", "%channels_left", "%step")}
+  %some_up = add i64 %some, {kind.lanes - 1}
+  %some_blocks = udiv i64 %some_up, {kind.lanes}
+  %columns = mul i64 %some_blocks, %taps
+  %x_channel = add i64 %first_channel, %c
+  %x_offset = mul i64 %x_channel, %area
+{at_ir("x_at", kind, "%x", "%x_offset")}
+  call void @turn_image_{kind.type}(ptr %x_at, i64 %some, i64 %height, i64 %width, i64 %first, i64 %image_rows,
+      i64 %left, i64 %pitch, i64 %plane, ptr %image)
+{loop_ir("o", "%outputs", str(tile_rows(kind)), _filters_panel(kind))}"""
+
+
+def _filters_panel(kind: Numbers) -> str:
+    """What it adds to those of as many results as a tile has rows."""
     columns = f"""  %offsets_at = getelementptr i64, ptr %offsets, i64 %q
   %c_across = mul i64 %q, {kind.lanes}
 {at_ir("c_at", kind, "%c_row", "%c_across")}"""
     operands = """ptr %a_at, i64 %out_area, i64 %last, ptr %image, ptr %offsets_at, i64 %places,
       i64 %out_width, i64 %gap, ptr %c_at, i64 %ldc, i1 false"""
-    panel = f"""
+    return f"""
   %height_left = sub i64 %outputs, %o
 {min_ir("tall", "%height_left", str(tile_rows(kind)))}
   %last = sub i64 %tall, 1
@@ -207,47 +256,6 @@ def _filters(kind: Numbers, stub: str) -> str:
   %c_offset = add i64 %c_down, %c_columns
 {at_ir("c_row", kind, "%part", "%c_offset")}
 {loop_over_tiles_ir(kind, False, "q", "%columns", 1, columns, operands)}"""
-    some = f"""
-  %channels_left = sub i64 %channels, %c
-{min_ir("some", "%channels_left", "%step")}
-  %some_up = add i64 %some, {kind.lanes - 1}
-  %some_blocks = udiv i64 %some_up, {kind.lanes}
-  %columns = mul i64 %some_blocks, %taps
-  %x_channel = add i64 %first_channel, %c
-  %x_offset = mul i64 %x_channel, %area
-{at_ir("x_at", kind, "%x", "%x_offset")}
-  call void @turn_image_{kind.type}(ptr %x_at, i64 %some, i64 %height, i64 %width, i64 %first, i64 %image_rows,
-      i64 %left, i64 %pitch, i64 %plane, ptr %image)
-{loop_ir("o", "%outputs", str(tile_rows(kind)), panel)}"""
-    cell = f"""
-{_band()}
-  %places = mul i64 %rows, %out_width
-  %g_channel = mul i64 %example, %outputs
-  %g_places = mul i64 %y0, %out_width
-{loop_ir("c", "%channels", "%step", some)}"""
-    clear = f"""{at_ir("clear_at", kind, "%part", "%e")}
-  store {kind.vector} zeroinitializer, ptr %clear_at, align {kind.bytes}"""
-    return f"""
-define void @{stub}({KERNEL}) #0 {{
-{_words(FILTERS_BLOCK)}
-{_array("x")}
-{_array("g")}
-{_array("parts")}
-{_scratch()}
-  %area = mul i64 %height, %width
-  %out_area = mul i64 %out_height, %out_width
-  %step = mul i64 %at_once, {kind.lanes}
-  %plane_lanes = mul i64 %plane, {kind.lanes}
-  %over = sub i64 %pitch, %out_width
-  %gap = mul i64 %over, {kind.lanes}
-{_offsets(f"  %of_channel = mul i64 %channel, %plane_lanes{chr(10)}  %tap_lanes = mul i64 %tap, {kind.lanes}{chr(10)}"
-          "  %entry = add i64 %of_channel, %tap_lanes")}
-  %part_offset = mul i64 %chunk, %part_elements
-{at_ir("part", kind, "%parts", "%part_offset")}
-{loop_ir("e", "%part_elements", str(kind.lanes), clear)}
-{loop_ir("i", "%hi", "1", cell, "%lo")}
-  ret void
-}}"""
 
 
 def _scatter_declaration(kind: Numbers) -> str:
@@ -260,6 +268,26 @@ def _gather(kind: Numbers, stub: str) -> str:
     n, v = kind.lanes, kind.vector
     many = f"<{n} x i64>"
     numbers = ", ".join(f"i64 {k}" for k in range(n))
+    row = f"""
+  %down = mul i64 %o, %ldc
+{loop_ir("channel", "%channels", str(n), loop_ir("tap", "%taps", "1", _gathered(kind)))}"""
+    return f"""
+define void @{stub}({KERNEL}) #0 {{
+  %sum = alloca {v}, align {kind.bytes}
+{block_ir(GATHER_BLOCK)}
+{arrays_ir("parts", "out")}
+  %terms = mul i64 %channels, %taps
+  %taps_one = insertelement {many} poison, i64 %taps, i64 0
+  %taps_all = shufflevector {many} %taps_one, {many} poison, <{n} x i32> zeroinitializer
+  %strides = mul {many} %taps_all, <{numbers}>
+{loop_ir("o", "%hi", "1", row, "%lo")}
+  ret void
+}}"""
+
+
+def _gathered(kind: Numbers) -> str:
+    """A tap of a register of channels: the sum over the parts, put in the places of the channels."""
+    n, v = kind.lanes, kind.vector
     add = f"""
   %part_offset = mul i64 %part, %part_elements
   %from_offset = add i64 %part_offset, %lane_offset
@@ -268,7 +296,7 @@ def _gather(kind: Numbers, stub: str) -> str:
   %old = load {v}, ptr %sum, align {kind.bytes}
   %new = fadd {v} %old, %x
   store {v} %new, ptr %sum, align {kind.bytes}"""
-    tap = f"""
+    return f"""
   %block_number = udiv i64 %channel, {n}
   %column_block = mul i64 %block_number, %taps
   %column = add i64 %column_block, %tap
@@ -284,22 +312,6 @@ def _gather(kind: Numbers, stub: str) -> str:
   %before = add i64 %own, %row
   %to_offset = add i64 %before, %tap
 {at_ir("to", kind, "%out", "%to_offset")}
-  %to_all = getelementptr {kind.type}, ptr %to, {many} %strides
+  %to_all = getelementptr {kind.type}, ptr %to, <{n} x i64> %strides
   call void @llvm.masked.scatter.v{n}{kind.suffix}.v{n}p0({v} %total, <{n} x ptr> %to_all, i32 {kind.size},
       {kind.mask} %mask)"""
-    row = f"""
-  %down = mul i64 %o, %ldc
-{loop_ir("channel", "%channels", str(n), loop_ir("tap", "%taps", "1", tap))}"""
-    return f"""
-define void @{stub}({KERNEL}) #0 {{
-  %sum = alloca {v}, align {kind.bytes}
-{_words(GATHER_BLOCK)}
-{_array("parts")}
-{_array("out")}
-  %terms = mul i64 %channels, %taps
-  %taps_one = insertelement {many} poison, i64 %taps, i64 0
-  %taps_all = shufflevector {many} %taps_one, {many} poison, <{n} x i32> zeroinitializer
-  %strides = mul {many} %taps_all, <{numbers}>
-{loop_ir("o", "%hi", "1", row, "%lo")}
-  ret void
-}}"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jitgrad.compiler.products.conv import tile_rows
 from jitgrad.compiler.products.product_code import convolution_tile_names
-from jitgrad.compiler.products.registers import Numbers, at_ir, declarations_ir, loop_ir, min_ir
+from jitgrad.compiler.products.registers import Numbers, at_ir, declarations_ir, fma_ir, loop_ir, min_ir, spread_ir
 
 WIDE = 3
 
@@ -68,18 +68,12 @@ end:
 
 
 def _tile_row(kind: Numbers, r: int, columns: int) -> str:
-    v = kind.vector
-    lines = [
+    return "\n".join((
         at_ir(f"a{r}_at", kind, f"%row{r}", "%p"),
         f"  %x{r} = load {kind.type}, ptr %a{r}_at",
-        f"  %y{r} = insertelement {v} poison, {kind.type} %x{r}, i64 0",
-        f"  %w{r} = shufflevector {v} %y{r}, {v} poison, <{kind.lanes} x i32> zeroinitializer",
-    ]
-    lines += [
-        f"  %t{r}_{c} = call {v} @llvm.fma.v{kind.lanes}{kind.suffix}({v} %w{r}, {v} %b{c}, {v} %s{r}_{c})"
-        for c in range(columns)
-    ]
-    return "\n".join(lines)
+        spread_ir(f"w{r}", kind, f"%x{r}"),
+        *(fma_ir(f"t{r}_{c}", kind, f"%w{r}", f"%b{c}", f"%s{r}_{c}") for c in range(columns)),
+    ))  # fmt: skip
 
 
 def _sums(kind: Numbers, columns: int, name: str, *sources: tuple[str, str]) -> str:

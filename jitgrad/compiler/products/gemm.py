@@ -64,6 +64,7 @@ import numpy as np
 
 from jitgrad.compiler.products.gemm_code import WIDTH, scratch_bytes
 from jitgrad.compiler.products.gemm_shared import MOST_ROWS, cell_bytes, part_depth, shared_bytes
+from jitgrad.compiler.products.gemm_steps import GemmPlan
 from jitgrad.compiler.products.gemm_tiles import TALL, narrow, places
 from jitgrad.compiler.products.gemm_unpacked import unpacked_bytes
 from jitgrad.compiler.products.registers import Numbers, kinds
@@ -114,26 +115,6 @@ _PANEL_FILLED = 0.6
 _FILLED = 0.7  # of the columns that tiles make
 _PANEL_TERMS, _PANEL_TERMS_TURNED = 784, 256  # more are for BLAS
 _PAGE = 4096
-
-
-class GemmPlan(NamedTuple):
-    """Tiles of C, parts of the sum and the places in each, the number of tiles of parts of all products of the batch,
-    the bytes that each worker needs, and how many products there are. Or, in the form ``across`` or ``down``, a product
-    of few rows with a long matrix, or, ``tall`` or ``turned``, one of two of few columns, in ``cells`` chunks of rows.
-    Or, in the form ``shared``, rows of C, the columns of B that are packed at a time, the places of a part of the sum,
-    and the bytes of packed B. Or, in the form ``unpacked``, tiles of one panel of columns, of a transposed A that is
-    read where it lies.
-    """
-
-    rows: int
-    columns: int
-    parts: int
-    depth: int
-    cells: int
-    worker_bytes: int
-    batch: int = 1
-    form: str = "tiles"
-    shared_bytes: int = 0
 
 
 def plan_product(

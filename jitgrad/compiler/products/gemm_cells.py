@@ -9,25 +9,22 @@ from jitgrad.compiler.products.gemm_steps import STUBS
 from jitgrad.compiler.products.gemm_tiles import tiles_ir, unpacked_tile_ir
 from jitgrad.compiler.products.gemm_unpacked import unpacked_step_ir
 from jitgrad.compiler.products.product_code import PACK_STUBS, SHARED_STUBS, UNPACKED_STUBS
-from jitgrad.compiler.products.registers import Numbers, kinds
+from jitgrad.compiler.products.registers import SMALLER, module_ir, numbers_of
+
+_STUBS = (STUBS, PACK_STUBS, SHARED_STUBS, UNPACKED_STUBS)
 
 
 def gemm_tiles_ir(stub: str) -> str:
     """The module of the tiles that a product's stub calls."""
     text = unpacked_tile_ir if stub in UNPACKED_STUBS.values() else tiles_ir
-    return f"{text(_numbers(stub))}\nattributes #0 = {{ nounwind }}\n"
-
-
-def _numbers(stub: str) -> Numbers:
-    stubs = (STUBS, PACK_STUBS, SHARED_STUBS, UNPACKED_STUBS)
-    return kinds()[next(dtype for names in stubs for dtype, name in names.items() if name == stub)]
+    return module_ir(text(numbers_of(stub, *_STUBS)))
 
 
 def gemm_step_ir(stub: str) -> str:
     """The module of one of `STUBS`, over cells, of a step of a product that shares packed B, or of one with a
     transposed A that is not packed.
     """
-    numbers = _numbers(stub)
+    numbers = numbers_of(stub, *_STUBS)
     if stub in PACK_STUBS.values():
         return pack_step_ir(numbers, stub)
     if stub in SHARED_STUBS.values():
@@ -35,8 +32,7 @@ def gemm_step_ir(stub: str) -> str:
     if stub in UNPACKED_STUBS.values():
         return unpacked_step_ir(numbers, stub)
     kind = Scalar(numbers.type, stub, numbers.size)
-    parts = ("declare i64 @llvm.smin.i64(i64, i64) #0", multiply_ir(numbers), _cell(kind), cells_ir(kind))
-    return "\n".join(parts) + "\nattributes #0 = { nounwind }\n"
+    return module_ir(SMALLER, multiply_ir(numbers), _cell(kind), cells_ir(kind))
 
 
 def _cell(kind: Scalar) -> str:

@@ -25,7 +25,7 @@ own:
 
 from __future__ import annotations
 
-from jitgrad.compiler.products.gemm_packing import GROUP, filled_ir, packing_ir
+from jitgrad.compiler.products.gemm_packing import GROUP, filled_ir, packed_ir, packing_ir
 from jitgrad.compiler.products.gemm_tiles import LOW, TALL, narrow, tile_declarations_ir
 from jitgrad.compiler.products.product_code import tile_names
 from jitgrad.compiler.products.registers import Numbers, at_ir, declarations_ir, loop_ir, min_ir
@@ -57,20 +57,25 @@ def row_of_tiles_ir(kind: Numbers) -> str:
 
     With each tile, its share of `asked` rows of the next panel of A is asked for, if tiles do not ask themselves.
     """
-    whole, low, few = tile_names(kind.suffix)
-    more = ", ptr %ahead, i64 %lda" if kind.halves else ""
-    calls = "\n".join(
-        f"make_{form}:\n  call void @{name}(ptr %a, ptr %b_at, i64 %filled, ptr %out, i64 %ldo, i1 %fresh{more})\n"
-        "  br label %made"
-        for form, name in (("whole", whole), ("low", low), ("narrow", few))
-    )
-    line = f"""
-  %ahead_place = add i64 %ahead_down, %q
-{at_ir("ahead_line", kind, "%ahead_at", "%ahead_place")}
-  call void @llvm.prefetch.p0(ptr %ahead_line, i32 0, i32 3, i32 1)"""
-    lines = loop_ir("q", "%share", str(kind.line), line)
-    ask = "" if kind.halves else loop_ir("row", "%asked", "1", f"  %ahead_down = mul i64 %row, %lda{lines}")
-    body = f"""
+    return f"""
+define internal void @tiles_{kind.type}(ptr %a, ptr %packed, ptr %tile, i64 %n, i64 %k, i1 %fresh, i64 %height, ptr %c,
+      i64 %ldc, ptr %ahead, i64 %lda, i64 %asked) noinline #0 {{
+{filled_ir(kind, "%k")}
+  %is_low = icmp sle i64 %height, {LOW}
+  %high = select i1 %is_low, i64 {LOW}, i64 {TALL}
+  %last = add i64 %n, {kind.columns - 1}
+  %tiles = udiv i64 %last, {kind.columns}
+  %some_more = sub i64 %tiles, 1
+  %shared = add i64 %k, %some_more
+  %share = udiv i64 %shared, %tiles
+{loop_ir("j", "%n", str(kind.columns), _tile_of_row(kind))}
+  ret void
+}}"""
+
+
+def _tile_of_row(kind: Numbers) -> str:
+    """One tile: in its place, or beside it, between a copy of what is there and a copy back."""
+    return f"""
   %left = sub i64 %n, %j
   %b_offset = mul i64 %j, {kind.depth}
 {at_ir("b_at", kind, "%packed", "%b_offset")}
@@ -95,33 +100,91 @@ make:
   br i1 %is_narrow, label %make_narrow, label %make_wide
 make_wide:
   br i1 %is_low, label %make_low, label %make_whole
-{calls}
+{_calls(kind)}
 made:
-{ask}
+{"" if kind.halves else _ask_ahead(kind)}
   br i1 %is_whole, label %j_latch, label %bring
 bring:
   call void @copy_{kind.type}(ptr %tile, i64 {kind.columns}, ptr %c_at, i64 %ldc, i64 %height, i64 %left)"""
+
+
+def _calls(kind: Numbers) -> str:
+    """The functions that make a tile, each in a block of its own."""
+    forms = zip(("whole", "low", "narrow"), tile_names(kind.suffix), strict=True)
+    more = ", ptr %ahead, i64 %lda" if kind.halves else ""
+    return "\n".join(
+        f"make_{form}:\n  call void @{name}(ptr %a, ptr %b_at, i64 %filled, ptr %out, i64 %ldo, i1 %fresh{more})\n"
+        "  br label %made"
+        for form, name in forms
+    )
+
+
+def _ask_ahead(kind: Numbers) -> str:
+    """The tile's share of the next panel of A, line by line."""
+    line = f"""
+  %ahead_place = add i64 %ahead_down, %q
+{at_ir("ahead_line", kind, "%ahead_at", "%ahead_place")}
+  call void @llvm.prefetch.p0(ptr %ahead_line, i32 0, i32 3, i32 1)"""
+    lines = loop_ir("q", "%share", str(kind.line), line)
+    return loop_ir("row", "%asked", "1", f"  %ahead_down = mul i64 %row, %lda{lines}")
+
+
+def _multiply(kind: Numbers) -> str:
+    """Parts of the sum, one after another: equal ones of whole registers."""
+    part = f"""
+  %k_left = sub i64 %k, %p
+{min_ir("depth", "%k_left", "%even")}
+  %is_first = icmp eq i64 %p, 0
+  %new = and i1 %fresh, %is_first
+{loop_ir("j", "%n", str(WIDTH), _columns(kind))}"""
     return f"""
-define internal void @tiles_{kind.type}(ptr %a, ptr %packed, ptr %tile, i64 %n, i64 %k, i1 %fresh, i64 %height, ptr %c,
-      i64 %ldc, ptr %ahead, i64 %lda, i64 %asked) noinline #0 {{
-{filled_ir(kind, "%k")}
-  %is_low = icmp sle i64 %height, {LOW}
-  %high = select i1 %is_low, i64 {LOW}, i64 {TALL}
-  %last = add i64 %n, {kind.columns - 1}
-  %tiles = udiv i64 %last, {kind.columns}
-  %some_more = sub i64 %tiles, 1
-  %shared = add i64 %k, %some_more
-  %share = udiv i64 %shared, %tiles
-{loop_ir("j", "%n", str(kind.columns), body)}
+define internal void @multiply_{kind.type}(i1 %ta, i1 %tb, i64 %m, i64 %n, i64 %k, ptr %a, i64 %lda, ptr %b,
+      i64 %ldb, i1 %fresh, ptr %c, i64 %ldc, ptr %tile) noinline #0 {{
+{at_ir("panel", kind, "%tile", str(TALL * kind.columns))}
+  %rows_packed = select i1 %ta, i64 {GROUP * kind.row}, i64 {TALL * kind.row}
+{at_ir("packed", kind, "%panel", "%rows_packed")}
+  %asked = select i1 %ta, i64 0, i64 {TALL}
+  %k_last = sub i64 %k, 1
+  %more_parts = udiv i64 %k_last, {kind.depth}
+  %parts = add i64 %more_parts, 1
+  %k_shared = add i64 %k, %more_parts
+  %share = udiv i64 %k_shared, %parts
+  %beyond = add i64 %share, {kind.lanes - 1}
+  %even = and i64 %beyond, -{kind.lanes}
+{loop_ir("p", "%k", "%even", part)}
   ret void
 }}"""
 
 
-def _multiply(kind: Numbers) -> str:
+def _columns(kind: Numbers) -> str:
+    """Some columns of B, packed, and all panels of A."""
+    turned = f"""  %b_down = mul i64 %j, %ldb
+  %b_there = add i64 %b_down, %p
+{at_ir("b_turned", kind, "%b", "%b_there")}"""
+    straight = f"""  %b_far = mul i64 %p, %ldb
+  %b_here = add i64 %b_far, %j
+{at_ir("b_straight", kind, "%b", "%b_here")}"""
     panel = f"""
   %height = sub i64 %m, %i
 {min_ir("filled", "%height", str(TALL))}
-  br i1 %ta, label %a_turned, label %a_straight
+{_packed_panel(kind)}
+  %c_down = mul i64 %i, %ldc
+  %c_there = add i64 %c_down, %j
+{at_ir("c_at", kind, "%c", "%c_there")}
+  call void @tiles_{kind.type}(ptr %used, ptr %packed, ptr %tile, i64 %width, i64 %depth, i1 %new, i64 %filled,
+      ptr %c_at, i64 %ldc, ptr %ahead, i64 %lda, i64 %asked)"""
+    return f"""
+  %n_left = sub i64 %n, %j
+{min_ir("width", "%n_left", str(WIDTH))}
+{packed_ir(kind, "b", "%width", "%packed", turned, straight)}
+{loop_ir("i", "%m", str(TALL), panel)}"""
+
+
+def _packed_panel(kind: Numbers) -> str:
+    """The packed panel of A, `used`, and the rows of the next, `ahead`: panels of a transposed A are packed some at a
+    time.
+    """
+    return f"""  br i1 %ta, label %a_turned, label %a_straight
 a_turned:
   %in_group = urem i64 %i, {GROUP}
   %place = mul i64 %in_group, {kind.row}
@@ -145,50 +208,4 @@ a_straight:
   br label %packed_a
 packed_a:
   %used = phi ptr [ %panel_of_group, %a_turned ], [ %panel_of_group, %pack_group ], [ %panel, %a_straight ]
-  %ahead = phi ptr [ %a, %a_turned ], [ %a, %pack_group ], [ %next_rows, %a_straight ]
-  %c_down = mul i64 %i, %ldc
-  %c_there = add i64 %c_down, %j
-{at_ir("c_at", kind, "%c", "%c_there")}
-  call void @tiles_{kind.type}(ptr %used, ptr %packed, ptr %tile, i64 %width, i64 %depth, i1 %new, i64 %filled,
-      ptr %c_at, i64 %ldc, ptr %ahead, i64 %lda, i64 %asked)"""
-    block = f"""
-  %n_left = sub i64 %n, %j
-{min_ir("width", "%n_left", str(WIDTH))}
-  br i1 %tb, label %b_turned, label %b_straight
-b_turned:
-  %b_down = mul i64 %j, %ldb
-  %b_there = add i64 %b_down, %p
-{at_ir("b_rows", kind, "%b", "%b_there")}
-  call void @pack_b_turned_{kind.type}(ptr %b_rows, i64 %ldb, i64 %width, i64 %depth, ptr %packed)
-  br label %packed_b
-b_straight:
-  %b_far = mul i64 %p, %ldb
-  %b_here = add i64 %b_far, %j
-{at_ir("b_columns", kind, "%b", "%b_here")}
-  call void @pack_b_{kind.type}(ptr %b_columns, i64 %ldb, i64 %width, i64 %depth, ptr %packed)
-  br label %packed_b
-packed_b:
-{loop_ir("i", "%m", str(TALL), panel)}"""
-    part = f"""
-  %k_left = sub i64 %k, %p
-{min_ir("depth", "%k_left", "%even")}
-  %is_first = icmp eq i64 %p, 0
-  %new = and i1 %fresh, %is_first
-{loop_ir("j", "%n", str(WIDTH), block)}"""
-    return f"""
-define internal void @multiply_{kind.type}(i1 %ta, i1 %tb, i64 %m, i64 %n, i64 %k, ptr %a, i64 %lda, ptr %b,
-      i64 %ldb, i1 %fresh, ptr %c, i64 %ldc, ptr %tile) noinline #0 {{
-{at_ir("panel", kind, "%tile", str(TALL * kind.columns))}
-  %rows_packed = select i1 %ta, i64 {GROUP * kind.row}, i64 {TALL * kind.row}
-{at_ir("packed", kind, "%panel", "%rows_packed")}
-  %asked = select i1 %ta, i64 0, i64 {TALL}
-  %k_last = sub i64 %k, 1
-  %more_parts = udiv i64 %k_last, {kind.depth}
-  %parts = add i64 %more_parts, 1
-  %k_shared = add i64 %k, %more_parts
-  %share = udiv i64 %k_shared, %parts
-  %beyond = add i64 %share, {kind.lanes - 1}
-  %even = and i64 %beyond, -{kind.lanes}
-{loop_ir("p", "%k", "%even", part)}
-  ret void
-}}"""
+  %ahead = phi ptr [ %a, %a_turned ], [ %a, %pack_group ], [ %next_rows, %a_straight ]"""

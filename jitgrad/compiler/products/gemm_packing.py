@@ -33,6 +33,23 @@ def packing_b_ir(kind: Numbers) -> str:
     return "\n".join(part(kind) for part in (turn_ir, _pack_b, _pack_b_turned))
 
 
+def packed_ir(kind: Numbers, x: str, count: str, to: str, turned: str, straight: str) -> str:
+    """Some columns of B, or rows of A, by what `x` is, packed for a part of the sum; ``turned`` makes the address
+    `%<x>_turned` of what lies transposed, ``straight`` that of what does not, `%<x>_straight`.
+    """
+    arguments = f"i64 %ld{x}, i64 {count}, i64 %depth, ptr {to}"
+    return f"""  br i1 %t{x}, label %turned_{x}, label %straight_{x}
+turned_{x}:
+{turned}
+  call void @pack_{x}_turned_{kind.type}(ptr %{x}_turned, {arguments})
+  br label %packed_{x}
+straight_{x}:
+{straight}
+  call void @pack_{x}_{kind.type}(ptr %{x}_straight, {arguments})
+  br label %packed_{x}
+packed_{x}:"""
+
+
 def _copy_tile(kind: Numbers) -> str:
     """Rows of up to a panel's registers from one place to another."""
     lines = [

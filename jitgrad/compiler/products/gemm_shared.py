@@ -13,15 +13,12 @@ from __future__ import annotations
 
 from jitgrad.compiler.products.blas_stubs import Scalar, cell_start_ir, cells_ir, scratch_ir, words_ir
 from jitgrad.compiler.products.gemm_code import WIDTH, row_of_tiles_ir
-from jitgrad.compiler.products.gemm_packing import GROUP, packing_a_ir, packing_b_ir
+from jitgrad.compiler.products.gemm_packing import GROUP, packed_ir, packing_a_ir, packing_b_ir
 from jitgrad.compiler.products.gemm_tiles import TALL, tile_declarations_ir
-from jitgrad.compiler.products.registers import Numbers, at_ir, declarations_ir, loop_ir, min_ir
+from jitgrad.compiler.products.registers import SMALLER, Numbers, at_ir, declarations_ir, loop_ir, min_ir, module_ir
 
 MOST_ROWS = GROUP
 """The rows of a cell: as many as are packed at a time, turned or not."""
-
-_END = "\nattributes #0 = { nounwind }\n"
-_LEAST = "declare i64 @llvm.smin.i64(i64, i64) #0"
 
 
 def shared_bytes(kind: Numbers, n: int, k: int) -> int:
@@ -46,15 +43,15 @@ def pack_step_ir(kind: Numbers, stub: str) -> str:
     """The module of the step that packs B: a cell is some columns of a part of the sum, which are the rows and columns
     of its block.
     """
-    parts = (declarations_ir(kind), packing_b_ir(kind), _pack_cell(kind), cells_ir(Scalar(kind.type, stub, kind.size)))
-    return "\n".join(parts) + _END
+    cells = cells_ir(Scalar(kind.type, stub, kind.size))
+    return module_ir(declarations_ir(kind), packing_b_ir(kind), _pack_cell(kind), cells)
 
 
 def shared_step_ir(kind: Numbers, stub: str) -> str:
     """The module of the step over rows of C; `depth` is that of a part."""
     scalar = Scalar(kind.type, stub, kind.size)
     loops = (row_of_tiles_ir(kind), _rows(kind), _rows_cell(scalar), cells_ir(scalar))
-    return "\n".join((_LEAST, declarations_ir(kind), tile_declarations_ir(kind), packing_a_ir(kind), *loops)) + _END
+    return module_ir(SMALLER, declarations_ir(kind), tile_declarations_ir(kind), packing_a_ir(kind), *loops)
 
 
 def _across(kind: Numbers) -> str:
@@ -105,6 +102,30 @@ straight:
 
 def _rows(kind: Numbers) -> str:
     """Rows of C: for each part, A is packed, and its panels meet those columns of B that the second cache holds."""
+    turned = f"""  %a_down = mul i64 %p, %lda
+{at_ir("a_turned", kind, "%a", "%a_down")}"""
+    straight = at_ir("a_straight", kind, "%a", "%p")
+    part = f"""
+  %k_left = sub i64 %k, %p
+{min_ir("depth", "%k_left", "%even")}
+  %new = icmp eq i64 %p, 0
+  %number = udiv i64 %p, %even
+  %part_offset = mul i64 %number, %part_distance
+{at_ir("packed_part", kind, "%packed", "%part_offset")}
+{packed_ir(kind, "a", "%m", "%panels_of_a", turned, straight)}
+{loop_ir("j", "%n", str(WIDTH), _columns(kind))}"""
+    return f"""
+define internal void @rows_{kind.type}(i1 %ta, i64 %m, i64 %n, i64 %k, i64 %even, ptr %a, i64 %lda, ptr %packed, ptr %c,
+      i64 %ldc, ptr %tile) noinline #0 {{
+{_across(kind)}
+{at_ir("panels_of_a", kind, "%tile", str(TALL * kind.columns))}
+{loop_ir("p", "%k", "%even", part)}
+  ret void
+}}"""
+
+
+def _columns(kind: Numbers) -> str:
+    """Those columns of B that the second cache holds, and the panels of A one after another."""
     panel = f"""
   %height = sub i64 %m, %i
 {min_ir("filled", "%height", str(TALL))}
@@ -115,39 +136,12 @@ def _rows(kind: Numbers) -> str:
 {at_ir("c_at", kind, "%c", "%c_there")}
   call void @tiles_{kind.type}(ptr %panel, ptr %packed_at, ptr %tile, i64 %width, i64 %depth, i1 %new, i64 %filled,
       ptr %c_at, i64 %ldc, ptr %panel, i64 0, i64 0)"""
-    block = f"""
+    return f"""
   %n_left = sub i64 %n, %j
 {min_ir("width", "%n_left", str(WIDTH))}
   %columns_offset = mul i64 %j, {kind.depth}
 {at_ir("packed_at", kind, "%packed_part", "%columns_offset")}
 {loop_ir("i", "%m", str(TALL), panel)}"""
-    part = f"""
-  %k_left = sub i64 %k, %p
-{min_ir("depth", "%k_left", "%even")}
-  %new = icmp eq i64 %p, 0
-  %number = udiv i64 %p, %even
-  %part_offset = mul i64 %number, %part_distance
-{at_ir("packed_part", kind, "%packed", "%part_offset")}
-  br i1 %ta, label %turned, label %straight
-turned:
-  %a_down = mul i64 %p, %lda
-{at_ir("a_columns", kind, "%a", "%a_down")}
-  call void @pack_a_turned_{kind.type}(ptr %a_columns, i64 %lda, i64 %m, i64 %depth, ptr %panels_of_a)
-  br label %packed_a
-straight:
-{at_ir("a_rows", kind, "%a", "%p")}
-  call void @pack_a_{kind.type}(ptr %a_rows, i64 %lda, i64 %m, i64 %depth, ptr %panels_of_a)
-  br label %packed_a
-packed_a:
-{loop_ir("j", "%n", str(WIDTH), block)}"""
-    return f"""
-define internal void @rows_{kind.type}(i1 %ta, i64 %m, i64 %n, i64 %k, i64 %even, ptr %a, i64 %lda, ptr %packed, ptr %c,
-      i64 %ldc, ptr %tile) noinline #0 {{
-{_across(kind)}
-{at_ir("panels_of_a", kind, "%tile", str(TALL * kind.columns))}
-{loop_ir("p", "%k", "%even", part)}
-  ret void
-}}"""
 
 
 def _rows_cell(kind: Scalar) -> str:

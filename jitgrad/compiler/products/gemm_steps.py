@@ -23,21 +23,42 @@ from jitgrad.compiler.products.product_code import (
 from jitgrad.compiler.products.short_steps import short_steps
 from jitgrad.compiler.products.tall_steps import FORMS, tall_steps
 from jitgrad.compiler.symbols import least
+from jitgrad.records import NamedTuple
 from jitgrad.spec import dtype_name
 
 STUBS = {"float32": "jitgrad_multiply_f32", "float64": "jitgrad_multiply_f64"}
 
 
+class GemmPlan(NamedTuple):
+    """Tiles of C, parts of the sum and the places in each, the number of tiles of parts of all products of the batch,
+    the bytes that each worker needs, and how many products there are. Or, in the form ``across`` or ``down``, a product
+    of few rows with a long matrix, or, ``tall`` or ``turned``, one of two of few columns, in ``cells`` chunks of rows.
+    Or, in the form ``shared``, rows of C, the columns of B that are packed at a time, the places of a part of the sum,
+    and the bytes of packed B. Or, in the form ``unpacked``, tiles of one panel of columns, of a transposed A that is
+    read where it lies.
+    """
+
+    rows: int
+    columns: int
+    parts: int
+    depth: int
+    cells: int
+    worker_bytes: int
+    batch: int = 1
+    form: str = "tiles"
+    shared_bytes: int = 0
+
+
 def product_steps(
     dtype: np.dtype[Any],
     sizes: tuple[int, int, int],
-    cut: tuple[int, int, int, int, int, int, int, str, int],
+    plan: GemmPlan,
     operands: tuple[Operand, Operand, Operand],
     scratch: int,
     part: int,
 ) -> list[BlasStep]:
-    """The steps of a product C = op(A) op(B) of sizes (m, n, k), or a batch of them, cut as a `GemmPlan`
-    says. ValueError for a C with gaps between its rows.
+    """The steps of a product C = op(A) op(B) of sizes (m, n, k), or a batch of them, cut as planned. ValueError for a C
+    with gaps between its rows.
 
     ``scratch`` is the slot of the workers' memory; ``part`` that of the parts of a sum, one after another, or of packed
     B, else of C.
@@ -46,42 +67,44 @@ def product_steps(
     if operands[2].row_stride != n:
         distance = operands[2].row_stride
         raise ValueError(f"the result of our own products has no gaps: rows of {n} elements, stored {distance} apart")
-    rows, columns, parts, depth, cells, worker_bytes, batch, form, _ = cut
-    if form == "shared":
-        return _shared_steps(dtype, sizes, cut, operands, scratch, part)
-    if form == "unpacked":
-        return [_unpacked_step(dtype, sizes, cut, operands, scratch)]
-    if form in FORMS:
-        return tall_steps(dtype, sizes, form, cells, operands, part)
-    if form != "tiles":
-        return short_steps(dtype, sizes, form, cells, operands, part)
+    if plan.form == "shared":
+        return _shared_steps(dtype, sizes, plan, operands, scratch, part)
+    if plan.form == "unpacked":
+        return [_unpacked_step(dtype, sizes, plan, operands, scratch)]
+    if plan.form in FORMS:
+        return tall_steps(dtype, sizes, plan.form, plan.cells, operands, part)
+    if plan.form != "tiles":
+        return short_steps(dtype, sizes, plan.form, plan.cells, operands, part)
     a, b, c = operands
     block = product_block(
-        (0, 0, m, n, k, rows, columns, 0), (a, b, Operand(part, n, (m * n,))), (batch,), (scratch, worker_bytes, depth)
+        (0, 0, m, n, k, plan.rows, plan.columns, 0),
+        (a, b, Operand(part, n, (m * n,))),
+        (plan.batch,),
+        (scratch, plan.worker_bytes, plan.depth),
     )
-    steps = [_tiles_step(dtype, STUBS, block, cells)]
-    if parts > 1:
-        steps.append(sum_step(dtype, part, c.slot, m * n, parts))
+    steps = [_tiles_step(dtype, STUBS, block, plan.cells)]
+    if plan.parts > 1:
+        steps.append(sum_step(dtype, part, c.slot, m * n, plan.parts))
     return steps
 
 
 def _shared_steps(
     dtype: np.dtype[Any],
     sizes: tuple[int, int, int],
-    cut: tuple[int, int, int, int, int, int, int, str, int],
+    plan: GemmPlan,
     operands: tuple[Operand, Operand, Operand],
     scratch: int,
     part: int,
 ) -> list[BlasStep]:
     """One step packs B, the next makes rows of C."""
     (m, n, k), (a, b, c) = sizes, operands
-    rows, columns, _, depth, cells, worker_bytes, *_ = cut
     name, packed = dtype_name(dtype), Operand(part, n)
-    pack = product_block((0, 0, k, n, 0, depth, columns, 0), (b, b, packed), ())
-    block = product_block((0, 0, m, n, k, rows, n, 0), (a, packed, c), (), (scratch, worker_bytes, depth))
-    stub, pieces = PACK_STUBS[name], -(-k // depth) * -(-n // columns)
+    pack = product_block((0, 0, k, n, 0, plan.depth, plan.columns, 0), (b, b, packed), ())
+    worker = scratch, plan.worker_bytes, plan.depth
+    block = product_block((0, 0, m, n, k, plan.rows, n, 0), (a, packed, c), (), worker)
+    stub, pieces = PACK_STUBS[name], -(-k // plan.depth) * -(-n // plan.columns)
     packing = BlasStep(stub, product_address(stub, _text), pack, pieces, least(pieces, 64))
-    return [packing, _tiles_step(dtype, SHARED_STUBS, block, cells)]
+    return [packing, _tiles_step(dtype, SHARED_STUBS, block, plan.cells)]
 
 
 def _tiles_step(dtype: np.dtype[Any], stubs: Mapping[str, str], block: tuple[int, ...], cells: int) -> BlasStep:
@@ -92,16 +115,14 @@ def _tiles_step(dtype: np.dtype[Any], stubs: Mapping[str, str], block: tuple[int
 def _unpacked_step(
     dtype: np.dtype[Any],
     sizes: tuple[int, int, int],
-    cut: tuple[int, int, int, int, int, int, int, str, int],
+    plan: GemmPlan,
     operands: tuple[Operand, Operand, Operand],
     scratch: int,
 ) -> BlasStep:
-    rows, columns, _, depth, cells, worker_bytes, batch, *_ = cut
-    name = dtype_name(dtype)
-    a, b, c = operands
-    block = product_block((0, 0, *sizes, rows, columns, 0), (a, b, c), (batch,), (scratch, worker_bytes, depth))
+    name, worker = dtype_name(dtype), (scratch, plan.worker_bytes, plan.depth)
+    block = product_block((0, 0, *sizes, plan.rows, plan.columns, 0), operands, (plan.batch,), worker)
     address = product_address(UNPACKED_STUBS[name], _text, (unpacked_name(SUFFIXES[name]),), _tiles_text)
-    return BlasStep(UNPACKED_STUBS[name], address, block, cells, least(cells, 64))
+    return BlasStep(UNPACKED_STUBS[name], address, block, plan.cells, least(plan.cells, 64))
 
 
 def product_modules(dtype: np.dtype[Any], has_parts: bool) -> dict[str, Module]:

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from jitgrad.compiler.products.product_code import tile_names, unpacked_name
-from jitgrad.compiler.products.registers import Numbers, at_ir, declarations_ir, min_ir
+from jitgrad.compiler.products.registers import Numbers, at_ir, declarations_ir, fma_ir, min_ir, places_ir, spread_ir
 
 TALL, LOW = 6, 4
 """The rows of tiles."""
@@ -77,52 +77,44 @@ def _kernel(kind: Numbers, name: str, rows: int, wide: int, together: int, is_ac
     The distance of the rows of A is `Numbers.row`, of those of B `Numbers.columns`. Or A is read across its rows, and
     `lda` is the distance of its places.
     """
-    v = kind.vector
     tile = [(r, c) for r in range(rows) for c in range(wide)]
-    phis = "\n".join(
-        f"  %s{r}_{c}_0 = phi {v} [ zeroinitializer, %entry ], [ %s{r}_{c}_{together}, %loop ]" for r, c in tile
-    )
+    sums = [
+        f"  %s{r}_{c}_0 = phi {kind.vector} [ zeroinitializer, %entry ], [ %s{r}_{c}_{together}, %loop ]"
+        for r, c in tile
+    ]
     asks_itself = kind.halves or is_across
     more = ", i64 %lda" if is_across else ", ptr %ahead, i64 %lda" if kind.halves else ""
-    asks = _asks(kind, rows, wide, together, is_across) if asks_itself else ""
     turn = f"\n{_ORDER}\n".join(_place(kind, rows, wide, place, together, is_across) for place in range(together))
+    asks = _asks(kind, rows, wide, together, is_across) if asks_itself else ""
     step = f"  %a_step = mul i64 %lda, {together}" if is_across else f"  %a_step = add i64 0, {together}"
     ask = [] if asks_itself else [_asked(f"ask{r}_{c}", 1) for r, c in tile]
-    sums = [(f"{r}_{c}", f"%s{r}_{c}_{together}") for r, c in tile]
-    put = [f"  store {v} {total}, ptr %new{at}, align {kind.size}" for at, total in sums]
-    add = [
-        f"""  %old{at} = load {v}, ptr %both{at}, align {kind.size}
-  %sum{at} = fadd {v} %old{at}, {total}
-  store {v} %sum{at}, ptr %both{at}, align {kind.size}"""
-        for at, total in sums
-    ]
+    steps = {"a": "%a_step", "b": str(together * kind.columns)}
     return f"""
 define void @{name}(ptr %a, ptr %b, i64 %k, ptr %c, i64 %ldc, i1 %fresh{more}) noinline #0 {{
 entry:
 {_at_tile(kind, "ask", wide, ask)}
 {step}
-  br label %loop
-loop:
-  %p = phi i64 [ 0, %entry ], [ %p1, %loop ]
-  %a_at = phi ptr [ %a, %entry ], [ %a_next, %loop ]
-  %b_at = phi ptr [ %b, %entry ], [ %b_next, %loop ]
-{phis}
-{turn}
-{asks}
-{at_ir("a_next", kind, "%a_at", "%a_step")}
-{at_ir("b_next", kind, "%b_at", str(together * kind.columns))}
-  %p1 = add i64 %p, {together}
-  %again = icmp slt i64 %p1, %k
-  br i1 %again, label %loop, label %end
-end:
+{places_ir(kind, steps, chr(10).join(sums), f"{turn}{chr(10)}{asks}", together)}
   br i1 %fresh, label %put, label %add
 put:
-{_at_tile(kind, "new", wide, put)}
+{_at_tile(kind, "new", wide, [_put(kind, f"{r}_{c}", together) for r, c in tile])}
   ret void
 add:
-{_at_tile(kind, "both", wide, add)}
+{_at_tile(kind, "both", wide, [_add(kind, f"{r}_{c}", together) for r, c in tile])}
   ret void
 }}"""
+
+
+def _put(kind: Numbers, at: str, together: int) -> str:
+    """The sums of a register of C, in its place."""
+    return f"  store {kind.vector} %s{at}_{together}, ptr %new{at}, align {kind.size}"
+
+
+def _add(kind: Numbers, at: str, together: int) -> str:
+    """The same, added to what is there."""
+    return f"""  %old{at} = load {kind.vector}, ptr %both{at}, align {kind.size}
+  %sum{at} = fadd {kind.vector} %old{at}, %s{at}_{together}
+  store {kind.vector} %sum{at}, ptr %both{at}, align {kind.size}"""
 
 
 def _asked(pointer: str, is_written: int) -> str:
@@ -179,11 +171,11 @@ def _at_tile(kind: Numbers, name: str, wide: int, accesses: Sequence[str]) -> st
 
 def _place(kind: Numbers, rows: int, wide: int, place: int, together: int, is_across: bool) -> str:
     """One place of the sum in a turn: its row of packed B, and of each row of A one element."""
-    v, lines = kind.vector, []
+    lines = []
     for c in range(wide):
         lines += [
             at_ir(f"b{c}_at_{place}", kind, "%b_at", str(place * kind.columns + c * kind.lanes)),
-            f"  %b{c}_{place} = load {v}, ptr %b{c}_at_{place}, align {kind.bytes}",
+            f"  %b{c}_{place} = load {kind.vector}, ptr %b{c}_at_{place}, align {kind.bytes}",
         ]
     if together > 2:
         lines += [
@@ -197,12 +189,9 @@ def _place(kind: Numbers, rows: int, wide: int, place: int, together: int, is_ac
         lines += [
             at_ir(f"a{r}_at_{place}", kind, base, str(offset)),
             f"  %x{r}_{place} = load {kind.type}, ptr %a{r}_at_{place}",
-            f"  %y{r}_{place} = insertelement {v} poison, {kind.type} %x{r}_{place}, i64 0",
-            f"  %z{r}_{place} = shufflevector {v} %y{r}_{place}, {v} poison, <{kind.lanes} x i32> zeroinitializer",
+            spread_ir(f"z{r}_{place}", kind, f"%x{r}_{place}"),
         ]
-        lines += [
-            f"  %s{r}_{c}_{place + 1} = call {v} @llvm.fma.v{kind.lanes}{kind.suffix}"
-            f"({v} %z{r}_{place}, {v} %b{c}_{place}, {v} %s{r}_{c}_{place})"
-            for c in range(wide)
-        ]
+        for c in range(wide):
+            total = f"s{r}_{c}_{place + 1}"
+            lines.append(fma_ir(total, kind, f"%z{r}_{place}", f"%b{c}_{place}", f"%s{r}_{c}_{place}"))
     return "\n".join(lines)

@@ -8,10 +8,10 @@ is left of the rows is a tile with some of those before, which are not written a
 from __future__ import annotations
 
 from jitgrad.compiler.products.blas_stubs import Scalar, cell_start_ir, cells_ir, scratch_ir, words_ir
-from jitgrad.compiler.products.gemm_packing import copying_ir, packing_b_ir
+from jitgrad.compiler.products.gemm_packing import copying_ir, packed_ir, packing_b_ir
 from jitgrad.compiler.products.gemm_tiles import TALL
 from jitgrad.compiler.products.product_code import unpacked_name
-from jitgrad.compiler.products.registers import Numbers, at_ir, declarations_ir, loop_ir, min_ir
+from jitgrad.compiler.products.registers import SMALLER, Numbers, at_ir, declarations_ir, loop_ir, min_ir, module_ir
 
 
 def unpacked_bytes(kind: Numbers) -> int:
@@ -22,19 +22,38 @@ def unpacked_bytes(kind: Numbers) -> int:
 def unpacked_step_ir(kind: Numbers, stub: str) -> str:
     """The module of the step over cells; `depth` is that of a part."""
     scalar = Scalar(kind.type, stub, kind.size)
-    declared = (
-        "declare i64 @llvm.smin.i64(i64, i64) #0",
-        declarations_ir(kind),
-        f"declare void @{unpacked_name(kind.suffix)}(ptr, ptr, i64, ptr, i64, i1, i64) #0",
-    )
-    made = (copying_ir(kind), packing_b_ir(kind), _unpacked(kind), _cell(scalar), cells_ir(scalar))
-    return "\n".join((*declared, *made)) + "\nattributes #0 = { nounwind }\n"
+    tile = f"declare void @{unpacked_name(kind.suffix)}(ptr, ptr, i64, ptr, i64, i1, i64) #0"
+    parts = (copying_ir(kind), packing_b_ir(kind), _unpacked(kind), _cell(scalar), cells_ir(scalar))
+    return module_ir(SMALLER, declarations_ir(kind), tile, *parts)
 
 
 def _unpacked(kind: Numbers) -> str:
     """Rows of C, one part of the sum after the other."""
+    turned = at_ir("b_turned", kind, "%b", "%p")
+    straight = f"""  %b_down = mul i64 %p, %ldb
+{at_ir("b_straight", kind, "%b", "%b_down")}"""
+    part = f"""
+  %k_left = sub i64 %k, %p
+{min_ir("depth", "%k_left", "%even")}
+  %new = icmp eq i64 %p, 0
+  %a_down = mul i64 %p, %lda
+{at_ir("a_part", kind, "%a", "%a_down")}
+{packed_ir(kind, "b", "%n", "%packed", turned, straight)}
+{loop_ir("i", "%m", str(TALL), _rows(kind))}"""
+    return f"""
+define internal void @unpacked_{kind.type}(i1 %tb, i64 %m, i64 %n, i64 %k, i64 %even, ptr %a, i64 %lda, ptr %b,
+      i64 %ldb, ptr %c, i64 %ldc, ptr %tile) noinline #0 {{
+{at_ir("packed", kind, "%tile", str(TALL * kind.columns))}
+  %is_wide = icmp eq i64 %n, {kind.columns}
+{loop_ir("p", "%k", "%even", part)}
+  ret void
+}}"""
+
+
+def _rows(kind: Numbers) -> str:
+    """The rows of a tile: in their place, or beside it, with some before them that are made again."""
     tile = unpacked_name(kind.suffix)
-    rows = f"""
+    return f"""
   %height = sub i64 %m, %i
 {min_ir("high", "%height", str(TALL))}
   %again = sub i64 {TALL}, %high
@@ -58,32 +77,6 @@ fetch:
 make:
   call void @{tile}(ptr %a_at, ptr %packed, i64 %depth, ptr %tile, i64 {kind.columns}, i1 %new, i64 %lda)
   call void @copy_{kind.type}(ptr %beside_at, i64 {kind.columns}, ptr %c_at, i64 %ldc, i64 %high, i64 %n)"""
-    part = f"""
-  %k_left = sub i64 %k, %p
-{min_ir("depth", "%k_left", "%even")}
-  %new = icmp eq i64 %p, 0
-  %a_down = mul i64 %p, %lda
-{at_ir("a_part", kind, "%a", "%a_down")}
-  br i1 %tb, label %turned, label %straight
-turned:
-{at_ir("b_rows", kind, "%b", "%p")}
-  call void @pack_b_turned_{kind.type}(ptr %b_rows, i64 %ldb, i64 %n, i64 %depth, ptr %packed)
-  br label %packed_b
-straight:
-  %b_down = mul i64 %p, %ldb
-{at_ir("b_columns", kind, "%b", "%b_down")}
-  call void @pack_b_{kind.type}(ptr %b_columns, i64 %ldb, i64 %n, i64 %depth, ptr %packed)
-  br label %packed_b
-packed_b:
-{loop_ir("i", "%m", str(TALL), rows)}"""
-    return f"""
-define internal void @unpacked_{kind.type}(i1 %tb, i64 %m, i64 %n, i64 %k, i64 %even, ptr %a, i64 %lda, ptr %b,
-      i64 %ldb, ptr %c, i64 %ldc, ptr %tile) noinline #0 {{
-{at_ir("packed", kind, "%tile", str(TALL * kind.columns))}
-  %is_wide = icmp eq i64 %n, {kind.columns}
-{loop_ir("p", "%k", "%even", part)}
-  ret void
-}}"""
 
 
 def _cell(kind: Scalar) -> str:

@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad.compiler.products.gemv_steps import GemvPlan
 from jitgrad.compiler.products.registers import kinds
-from jitgrad.records import NamedTuple
 from jitgrad.spec import dtype_name
 
 _LEAST_BYTES = 100_000  # of the matrix: less is not worth the compilation of a module
@@ -39,22 +39,6 @@ _CHUNK_ROWS = 64
 _MOST_CHUNKS = 64
 _MOST_PARTS = 16
 _MOST_COLUMNS = {32: 4096, 16: 256}  # by the number of registers
-
-
-class GemvPlan(NamedTuple):
-    """Rows and columns of the stored matrix, whether its rows are combined (else multiplied with the vector), and the
-    number of chunks.
-    """
-
-    rows: int
-    columns: int
-    combines: bool
-    chunks: int
-
-    @property
-    def parts(self) -> int:
-        """The number of elements that hold one result per chunk until these are added; 0 where there is one."""
-        return self.chunks * self.columns if self.combines and self.chunks > 1 else 0
 
 
 def plan_vector_product(

@@ -21,7 +21,9 @@ from jitgrad.compiler.products.gemv_steps import COMBINE_STUBS, DOTS_STUBS, SUM_
 from jitgrad.compiler.products.registers import (
     KERNEL,
     Numbers,
+    arrays_ir,
     at_ir,
+    block_ir,
     declarations_ir,
     fma_ir,
     kinds,
@@ -29,13 +31,13 @@ from jitgrad.compiler.products.registers import (
     loop_ir,
     mask_ir,
     min_ir,
+    module_ir,
+    numbers_of,
+    spread_ir,
     store_ir,
-    word_ir,
 )
 
 _WIDE = 4  # registers of columns in `combine`
-
-
 _FEW = 16  # registers, for which there are forms without masks
 
 
@@ -52,8 +54,9 @@ def quick_stub_ir(stub: str) -> str:
 def _module(stub: str, is_quick: bool) -> str:
     dots, combine = (narrow_dots, narrow_combine) if kinds()["float32"].registers == _FEW else (_dots, _combine)
     writers = ((DOTS_STUBS, dots), (COMBINE_STUBS, combine), (SUM_STUBS, _sum))
-    kind, write = next((kinds()[d], write) for stubs, write in writers for d, name in stubs.items() if name == stub)
-    return f"{declarations_ir(kind)}\n{write(kind, stub, is_quick)}\nattributes #0 = {{ nounwind }}\n"
+    kind = numbers_of(stub, DOTS_STUBS, COMBINE_STUBS, SUM_STUBS)
+    write = next(write for stubs, write in writers if stub in stubs.values())
+    return module_ir(declarations_ir(kind), write(kind, stub, is_quick))
 
 
 # -- dots --------------------------------------------------------------------------------------------------------------
@@ -61,29 +64,13 @@ def _module(stub: str, is_quick: bool) -> str:
 
 def _dots(kind: Numbers, stub: str, _: bool) -> str:
     """Rows by as many as a register has lanes; in the place of missing rows the last one again."""
-    n, v = kind.lanes, kind.vector
-    rows = []
-    for r in range(n):
-        rows += [
-            f"  %place{r} = add i64 %i, {r}",
-            min_ir(f"row{r}", f"%place{r}", "%last"),
-            f"  %row_offset{r} = mul i64 %row{r}, %lda",
-            at_ir(f"row_at{r}", kind, "%a", f"%row_offset{r}"),
-        ]
+    n, v, newline = kind.lanes, kind.vector, "\n"
     phis = [f"  %s{r} = phi {v} [ zeroinitializer, %rows ], [ %t{r}, %asked ]" for r in range(n)]
-    steps = []
-    for r in range(n):
-        steps += [
-            at_ir(f"from{r}", kind, f"%row_at{r}", "%j"),
-            load_ir(f"e{r}", kind, f"%from{r}", "%mask"),
-            fma_ir(f"t{r}", kind, f"%e{r}", "%xs", f"%s{r}"),
-        ]
     adding, total = sums(kind, [f"%t{r}" for r in range(n)])
-    newline = "\n"
     body = f"""
   br label %rows
 rows:
-{newline.join(rows)}
+{newline.join(_row_of_dots(kind, r) for r in range(n))}
   br label %columns_loop
 columns_loop:
   %j = phi i64 [ 0, %rows ], [ %j_next, %asked ]
@@ -93,7 +80,7 @@ columns_loop:
 {at_ir("x_at", kind, "%x", "%j")}
 {load_ir("xs", kind, "%x_at", "%mask")}
 {ask(kind, n // 2, n, "%j")}
-{newline.join(steps)}
+{newline.join(_product_of_row(kind, r) for r in range(n))}
   %j_next = add i64 %j, {n}
   %j_more = icmp slt i64 %j_next, %columns
   br i1 %j_more, label %columns_loop, label %put
@@ -110,6 +97,21 @@ define void @{stub}({KERNEL}) #0 {{
 {loop_ir("i", "%hi", str(n), body, first="%lo")}
   ret void
 }}"""
+
+
+def _row_of_dots(kind: Numbers, r: int) -> str:
+    """Where a row begins."""
+    return f"""  %place{r} = add i64 %i, {r}
+{min_ir(f"row{r}", f"%place{r}", "%last")}
+  %row_offset{r} = mul i64 %row{r}, %lda
+{at_ir(f"row_at{r}", kind, "%a", f"%row_offset{r}")}"""
+
+
+def _product_of_row(kind: Numbers, r: int) -> str:
+    """A register of a row times that of the vector, added to the row's sums."""
+    return f"""{at_ir(f"from{r}", kind, f"%row_at{r}", "%j")}
+{load_ir(f"e{r}", kind, f"%from{r}", "%mask")}
+{fma_ir(f"t{r}", kind, f"%e{r}", "%xs", f"%s{r}")}"""
 
 
 # -- combine -----------------------------------------------------------------------------------------------------------
@@ -146,40 +148,12 @@ define void @{stub}({KERNEL}) #0 {{
 
 def _column_block(kind: Numbers, wide: int) -> str:
     """So many registers of columns, rows by two; a second row that is not there is all zeros, as is its number."""
-    tile = [(r, c) for r in range(2) for c in range(wide)]
-    v = kind.vector
+    tile, v, newline = [(r, c) for r in range(2) for c in range(wide)], kind.vector, "\n"
     masks = [
-        "\n".join((f"  %left{c} = sub i64 %columns_left, {c * kind.lanes}", mask_ir(f"mask{c}", kind, f"%left{c}")))
+        f"  %left{c} = sub i64 %columns_left, {c * kind.lanes}\n{mask_ir(f'mask{c}', kind, f'%left{c}')}"
         for c in range(wide)
     ]
     phis = [f"  %s{r}_{c} = phi {v} [ zeroinitializer, %block_start ], [ %t{r}_{c}, %pair_end ]" for r, c in tile]
-    loads = [
-        "\n".join(
-            (
-                at_ir(f"from{r}_{c}", kind, f"%row{r}", str(c * kind.lanes)),
-                load_ir(f"e{r}_{c}", kind, f"%from{r}_{c}", f"%{'mask' if not r else 'both'}{c}"),
-                fma_ir(f"t{r}_{c}", kind, f"%e{r}_{c}", f"%x{r}s", f"%s{r}_{c}"),
-            )
-        )
-        for r, c in tile
-    ]
-    both = [f"  %both{c} = select i1 %second, {kind.mask} %mask{c}, {kind.mask} zeroinitializer" for c in range(wide)]
-    splats = [
-        f"  %x{r}v = insertelement {v} poison, {kind.type} %x{r}, i64 0\n"
-        f"  %x{r}s = shufflevector {v} %x{r}v, {v} poison, <{kind.lanes} x i32> zeroinitializer"
-        for r in range(2)
-    ]
-    stores = [
-        "\n".join(
-            (
-                f"  %sum{c} = fadd {v} %s0_{c}, %s1_{c}",
-                at_ir(f"to{c}", kind, "%y_at", str(c * kind.lanes)),
-                store_ir(kind, f"%sum{c}", f"%to{c}", f"%mask{c}"),
-            )
-        )
-        for c in range(wide)
-    ]
-    newline = "\n"
     return f"""
 {newline.join(masks)}
   br label %block_start
@@ -191,7 +165,23 @@ pair:
   %i_more = icmp slt i64 %i, %hi
   br i1 %i_more, label %pair_body, label %put
 pair_body:
-  %i1 = add i64 %i, 1
+{_pair(kind, wide)}
+{ask(kind, wide, 2, "%j")}
+{newline.join(_product_of_block(kind, r, c) for r, c in tile)}
+  br label %pair_end
+pair_end:
+  %i_next = add i64 %i, 2
+  br label %pair
+put:
+{newline.join(_put_block(kind, c) for c in range(wide))}"""
+
+
+def _pair(kind: Numbers, wide: int) -> str:
+    """Where two rows begin, what they are multiplied with, and the lanes of the second."""
+    newline = "\n"
+    both = [f"  %both{c} = select i1 %second, {kind.mask} %mask{c}, {kind.mask} zeroinitializer" for c in range(wide)]
+    spread = [spread_ir(f"x{r}s", kind, f"%x{r}") for r in range(2)]
+    return f"""  %i1 = add i64 %i, 1
   %second = icmp slt i64 %i1, %hi
   %other = select i1 %second, i64 %i1, i64 %i
   %down0 = mul i64 %i, %lda
@@ -204,15 +194,21 @@ pair_body:
   %x1_there = load {kind.type}, ptr %x1_at
   %x1 = select i1 %second, {kind.type} %x1_there, {kind.type} 0.0
 {newline.join(both)}
-{newline.join(splats)}
-{ask(kind, wide, 2, "%j")}
-{newline.join(loads)}
-  br label %pair_end
-pair_end:
-  %i_next = add i64 %i, 2
-  br label %pair
-put:
-{newline.join(stores)}"""
+{newline.join(spread)}"""
+
+
+def _product_of_block(kind: Numbers, r: int, c: int) -> str:
+    """A register of a row times its number, added to the sums of its columns."""
+    return f"""{at_ir(f"from{r}_{c}", kind, f"%row{r}", str(c * kind.lanes))}
+{load_ir(f"e{r}_{c}", kind, f"%from{r}_{c}", f"%{'both' if r else 'mask'}{c}")}
+{fma_ir(f"t{r}_{c}", kind, f"%e{r}_{c}", f"%x{r}s", f"%s{r}_{c}")}"""
+
+
+def _put_block(kind: Numbers, c: int) -> str:
+    """The sums of even and of odd rows, added."""
+    return f"""  %sum{c} = fadd {kind.vector} %s0_{c}, %s1_{c}
+{at_ir(f"to{c}", kind, "%y_at", str(c * kind.lanes))}
+{store_ir(kind, f"%sum{c}", f"%to{c}", f"%mask{c}")}"""
 
 
 # -- sum ---------------------------------------------------------------------------------------------------------------
@@ -220,7 +216,6 @@ put:
 
 def _sum(kind: Numbers, stub: str, _: bool) -> str:
     """Element i of the result is the sum of the i-th elements of all parts, in order; a register of them at once."""
-    words = "\n".join(word_ir(name, SUM_BLOCK) for name in SUM_BLOCK)
     body = f"""
   %left = sub i64 %hi, %i
 {mask_ir("mask", kind, "%left")}
@@ -243,11 +238,8 @@ put:
 {store_ir(kind, "%sum", "%to_at", "%mask")}"""
     return f"""
 define void @{stub}({KERNEL}) #0 {{
-{words}
-  %from_entry = getelementptr ptr, ptr %table, i64 %from_slot
-  %from = load ptr, ptr %from_entry
-  %to_entry = getelementptr ptr, ptr %table, i64 %to_slot
-  %to = load ptr, ptr %to_entry
+{block_ir(SUM_BLOCK)}
+{arrays_ir("from", "to")}
 {loop_ir("i", "%hi", str(kind.lanes), body, first="%lo")}
   ret void
 }}"""

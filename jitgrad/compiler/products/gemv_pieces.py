@@ -7,18 +7,12 @@ from __future__ import annotations
 import re
 
 from jitgrad.compiler.products.gemv_steps import BLOCK
-from jitgrad.compiler.products.registers import Numbers, at_ir, word_ir
+from jitgrad.compiler.products.registers import Numbers, arrays_ir, at_ir, block_ir
 
 
 def start() -> str:
     """The words of the block, the matrix %a, the vector %x and the result %y."""
-    lines = [word_ir(name, BLOCK) for name in BLOCK]
-    for name in ("a", "x", "y"):
-        lines += [
-            f"  %{name}_entry = getelementptr ptr, ptr %table, i64 %{name}_slot",
-            f"  %{name} = load ptr, ptr %{name}_entry",
-        ]
-    return "\n".join(lines)
+    return f"{block_ir(BLOCK)}\n{arrays_ir('a', 'x', 'y')}"
 
 
 def next_chunk(kind: Numbers, half: int) -> str:

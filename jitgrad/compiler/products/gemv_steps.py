@@ -8,6 +8,7 @@ import numpy as np
 
 from jitgrad.compiler.products.blas import BlasStep, Operand
 from jitgrad.compiler.products.product_code import Module, code_modules, product_address
+from jitgrad.records import NamedTuple
 from jitgrad.spec import dtype_name
 
 DOTS_STUBS = {"float32": "jitgrad_dots_f32", "float64": "jitgrad_dots_f64"}
@@ -21,27 +22,42 @@ SUM_BLOCK = ("from_slot", "to_slot", "count", "parts")
 """The words of the block of a sum of parts."""
 
 
+class GemvPlan(NamedTuple):
+    """Rows and columns of the stored matrix, whether its rows are combined (else multiplied with the vector), and the
+    number of chunks.
+    """
+
+    rows: int
+    columns: int
+    combines: bool
+    chunks: int
+
+    @property
+    def parts(self) -> int:
+        """The number of elements that hold one result per chunk until these are added; 0 where there is one."""
+        return self.chunks * self.columns if self.combines and self.chunks > 1 else 0
+
+
 def vector_steps(
     dtype: np.dtype[Any],
     n: int,
-    cut: tuple[int, int, bool, int],
+    plan: GemvPlan,
     operands: tuple[Operand, Operand, Operand],
     part: int,
     asks: bool = False,
 ) -> list[BlasStep]:
-    """The steps of a product with ``n`` columns, cut as a `GemvPlan` says; the matrix is stored without gaps.
+    """The steps of a product with ``n`` columns, cut as planned; the matrix is stored without gaps.
 
     ``part`` is the slot of the memory for one result per chunk, if the plan asks for any, else that of the result. A
     product that ``asks`` brings half of the next chunk into the second cache while it works.
     """
-    rows, columns, combines, chunks = cut
     a, b, c = operands
     matrix, vector = (a, b) if n == 1 else (b, a)
-    stub = (COMBINE_STUBS if combines else DOTS_STUBS)[dtype_name(dtype)]
-    block = (matrix.slot, columns, vector.slot, part, columns, int(asks))
-    steps = [BlasStep(stub, _address(stub), block, rows, chunks)]
+    stub = (COMBINE_STUBS if plan.combines else DOTS_STUBS)[dtype_name(dtype)]
+    block = (matrix.slot, plan.columns, vector.slot, part, plan.columns, int(asks))
+    steps = [BlasStep(stub, _address(stub), block, plan.rows, plan.chunks)]
     if part != c.slot:
-        steps.append(sum_step(dtype, part, c.slot, columns, chunks))
+        steps.append(sum_step(dtype, part, c.slot, plan.columns, plan.chunks))
     return steps
 
 

@@ -1,5 +1,5 @@
-"""Pieces of LLVM IR text for products: number types and their registers, words of blocks, masks, loops, loads and
-stores. They multiply nothing.
+"""Pieces of LLVM IR text for products: modules, number types and their registers, words of blocks, masks, loops, loads
+and stores. They multiply nothing.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ class Numbers(NamedTuple):
 
 LINE = 64
 """Bytes in a line of the caches."""
+SMALLER = "declare i64 @llvm.smin.i64(i64, i64) #0"
+"""The smaller of two numbers, as an intrinsic."""
 KERNEL = "ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker"
 """The parameters of a step: the table of addresses, the step's own words, its part of the indices, and who runs it."""
 
@@ -85,6 +87,16 @@ def kinds() -> Mapping[str, Numbers]:
     if not has_fma():
         return {}
     return _HALVES if vector_bytes() == 64 and multiplies_halves() else _KINDS.get(vector_bytes(), {})
+
+
+def numbers_of(stub: str, *stubs: Mapping[str, str]) -> Numbers:
+    """The number type of a function, by its name; ``stubs`` are names of functions by the dtypes that they are for."""
+    return kinds()[next(dtype for names in stubs for dtype, name in names.items() if name == stub)]
+
+
+def module_ir(*parts: str) -> str:
+    """A module of declarations and functions."""
+    return "\n".join((*parts, "attributes #0 = { nounwind }\n"))
 
 
 def declarations_ir(kind: Numbers) -> str:
@@ -115,6 +127,22 @@ def word_ir(name: str, names: Sequence[str]) -> str:
     """The word of a block under its name; ``names`` are those of all words, in order."""
     return f"""  %{name}_at = getelementptr i64, ptr %block, i64 {names.index(name)}
   %{name} = load i64, ptr %{name}_at"""
+
+
+def block_ir(names: Sequence[str]) -> str:
+    """All words of a block."""
+    return "\n".join(word_ir(name, names) for name in names)
+
+
+def array_ir(name: str) -> str:
+    """The address in a slot of the table, `%<name>_slot`."""
+    return f"""  %{name}_entry = getelementptr ptr, ptr %table, i64 %{name}_slot
+  %{name} = load ptr, ptr %{name}_entry"""
+
+
+def arrays_ir(*names: str) -> str:
+    """The addresses in several slots."""
+    return "\n".join(map(array_ir, names))
 
 
 def mask_ir(name: str, kind: Numbers, count: str) -> str:
@@ -153,6 +181,26 @@ def loop_ir(i: str, limit: str, step: str, body: str, first: str = "0") -> str:
   %{i}_next = add i64 %{i}, {step}
   br label %{i}_head
 {i}_done:"""
+
+
+def places_ir(kind: Numbers, steps: Mapping[str, str], sums: str, body: str, together: int = 1) -> str:
+    """A loop over the places %p of a sum, %k >= 1 of them, so many in a turn, behind the block `entry`: for each of
+    ``steps`` a pointer `%<name>_at` moves from `%<name>` on, by so many elements a turn. It ends in the block `end`.
+    """
+    pointers = [f"  %{name}_at = phi ptr [ %{name}, %entry ], [ %{name}_next, %loop ]" for name in steps]
+    moves = [at_ir(f"{name}_next", kind, f"%{name}_at", step) for name, step in steps.items()]
+    newline = "\n"
+    return f"""  br label %loop
+loop:
+  %p = phi i64 [ 0, %entry ], [ %p1, %loop ]
+{newline.join(pointers)}
+{sums}
+{body}
+{newline.join(moves)}
+  %p1 = add i64 %p, {together}
+  %again = icmp slt i64 %p1, %k
+  br i1 %again, label %loop, label %end
+end:"""
 
 
 def min_ir(name: str, a: str, b: str) -> str:

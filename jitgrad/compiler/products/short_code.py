@@ -26,14 +26,19 @@ from __future__ import annotations
 from jitgrad.compiler.products.registers import (
     KERNEL,
     Numbers,
+    arrays_ir,
     at_ir,
+    block_ir,
     declarations_ir,
-    kinds,
+    fma_ir,
     load_ir,
     loop_ir,
     mask_ir,
     min_ir,
-    word_ir,
+    module_ir,
+    numbers_of,
+    places_ir,
+    spread_ir,
 )
 from jitgrad.compiler.products.short_steps import ACROSS_STUBS, BLOCK, DOWN_STUBS, MOST_SHORT, SUMS, tile_names_of
 from jitgrad.compiler.products.transposes import turned_ir
@@ -43,47 +48,32 @@ _PLACES = 64  # of A that are turned at a time: with as many rows of B they stay
 
 def stub_ir(stub: str) -> str:
     """The module of one function, by its name."""
-    is_across, kind = _kind_of(stub)
-    return f"{declarations_ir(kind)}\n{(_across if is_across else _down)(kind, stub)}\nattributes #0 = {{ nounwind }}\n"
+    kind = numbers_of(stub, ACROSS_STUBS, DOWN_STUBS)
+    return module_ir(declarations_ir(kind), (_across if _is_across(stub) else _down)(kind, stub))
 
 
 def tiles_ir(stub: str) -> str:
     """The module of the loops on registers that one function calls."""
-    is_across, kind = _kind_of(stub)
-    names = tile_names_of(stub)
-    if is_across:
-        parts = [_across_tile(kind, names[0])]
-    else:
-        tiles = zip(names[1:], SUMS[kind.registers], strict=True)
-        parts = [_turn(kind, names[0]), *(_down_tile(kind, n, c) for n, c in tiles)]
-    return "\n".join((declarations_ir(kind), *parts, "attributes #0 = { nounwind }\n"))
+    kind, names = numbers_of(stub, ACROSS_STUBS, DOWN_STUBS), tile_names_of(stub)
+    if _is_across(stub):
+        return module_ir(declarations_ir(kind), _across_tile(kind, names[0]))
+    tiles = (_down_tile(kind, name, wide) for name, wide in zip(names[1:], SUMS[kind.registers], strict=True))
+    return module_ir(declarations_ir(kind), _turn(kind, names[0]), *tiles)
 
 
-def _kind_of(stub: str) -> tuple[bool, Numbers]:
-    for is_across, stubs in ((True, ACROSS_STUBS), (False, DOWN_STUBS)):
-        for dtype, name in stubs.items():
-            if name == stub:
-                return is_across, kinds()[dtype]
-    raise KeyError(stub)
+def _is_across(stub: str) -> bool:
+    return stub in ACROSS_STUBS.values()
 
 
-def _start(kind: Numbers) -> str:
-    lines = [word_ir(name, BLOCK) for name in BLOCK]
-    for name in ("a", "b", "c"):
-        lines += [
-            f"  %{name}_entry = getelementptr ptr, ptr %table, i64 %{name}_slot",
-            f"  %{name} = load ptr, ptr %{name}_entry",
-        ]
-    return "\n".join((*lines, "  %last = sub i64 %m, 1"))
+def _start() -> str:
+    return "\n".join((block_ir(BLOCK), arrays_ir("a", "b", "c"), "  %last = sub i64 %m, 1"))
 
 
 def _multiplied(kind: Numbers, r: int, at: str, by: str) -> str:
     """Sum r and the element at an address, spread to all lanes, times a register."""
-    v = kind.vector
-    return f"""  %x{r} = load {kind.type}, ptr {at}
-  %y{r} = insertelement {v} poison, {kind.type} %x{r}, i64 0
-  %z{r} = shufflevector {v} %y{r}, {v} poison, <{kind.lanes} x i32> zeroinitializer
-  %t{r} = call {v} @llvm.fma.v{kind.lanes}{kind.suffix}({v} %z{r}, {v} {by}, {v} %s{r})"""
+    element = f"  %x{r} = load {kind.type}, ptr {at}"
+    spread, added = spread_ir(f"z{r}", kind, f"%x{r}"), fma_ir(f"t{r}", kind, f"%z{r}", by, f"%s{r}")
+    return "\n".join((element, spread, added))
 
 
 # -- across ------------------------------------------------------------------------------------------------------------
@@ -93,8 +83,11 @@ def _across_tile(kind: Numbers, name: str) -> str:
     """A square of C, rows from ``s`` on: rows of B from ``b`` on, over k >= 1 places, times a packed panel of A."""
     n, v = kind.lanes, kind.vector
     sums = "\n".join(f"  %s{r} = phi {v} [ zeroinitializer, %entry ], [ %t{r}, %loop ]" for r in range(n))
-    rows = ["", *(at_ir(f"row{r}", kind, f"%row{r - 1}", "%ldb") for r in range(1, n))]
-    steps = "\n".join(f"{row}\n{_multiplied(kind, r, f'%row{r}', '%lanes')}" for r, row in enumerate(rows))
+    steps = [_lanes(kind)]
+    for r in range(n):
+        if r:
+            steps.append(at_ir(f"row{r}", kind, f"%row{r - 1}" if r > 1 else "%b_at", "%ldb"))
+        steps.append(_multiplied(kind, r, f"%row{r}" if r else "%b_at", "%lanes"))
     lines, turned = turned_ir(kind, [f"%t{r}" for r in range(n)])
     for r in range(n):
         lines += [
@@ -107,23 +100,17 @@ def _across_tile(kind: Numbers, name: str) -> str:
     return f"""
 define void @{name}(ptr %panel, ptr %b, i64 %ldb, i64 %k, ptr %c, i64 %ldc, i64 %s, i64 %last) noinline #0 {{
 entry:
-  br label %loop
-loop:
-  %p = phi i64 [ 0, %entry ], [ %p1, %loop ]
-  %row0 = phi ptr [ %b, %entry ], [ %next, %loop ]
-{sums}
-  %at_offset = mul i64 %p, {n}
-{at_ir("lanes_at", kind, "%panel", "%at_offset")}
-  %lanes = load {v}, ptr %lanes_at, align {kind.bytes}
-{steps}
-{at_ir("next", kind, "%row0", "1")}
-  %p1 = add i64 %p, 1
-  %again = icmp slt i64 %p1, %k
-  br i1 %again, label %loop, label %end
-end:
+{places_ir(kind, {"b": "1"}, sums, chr(10).join(steps))}
 {chr(10).join(lines)}
   ret void
 }}"""
+
+
+def _lanes(kind: Numbers) -> str:
+    """A place of the packed or turned rows of A, one in each lane."""
+    return f"""  %at_offset = mul i64 %p, {kind.lanes}
+{at_ir("lanes_at", kind, "%panel", "%at_offset")}
+  %lanes = load {kind.vector}, ptr %lanes_at, align {kind.bytes}"""
 
 
 def _across(kind: Numbers, stub: str) -> str:
@@ -153,7 +140,7 @@ declare void @{name}(ptr, ptr, i64, i64, ptr, i64, i64, i64) #0
 
 define void @{stub}({KERNEL}) #0 {{
   %panel = alloca [{MOST_SHORT} x {kind.vector}], align {kind.bytes}
-{_start(kind)}
+{_start()}
   %latest = sub i64 %hi, {kind.lanes}
 {loop_ir("s", "%m", str(kind.lanes), slices)}
   ret void
@@ -192,7 +179,7 @@ define void @{name}(ptr %a, i64 %lda, i64 %s, i64 %last, i64 %left, ptr %to) noi
 def _down_tile(kind: Numbers, name: str, columns: int) -> str:
     """Sums of so many columns of B, over k >= 1 rows; those before the ``skipped``-th are not kept."""
     v = kind.vector
-    old, sums, steps, kept = [], [], [], []
+    old, sums, steps, kept = [], [], [_lanes(kind)], []
     for c in range(columns):
         old += [
             at_ir(f"sum_at{c}", kind, "%sums", str(c * kind.lanes)),
@@ -211,20 +198,7 @@ define void @{name}(ptr %panel, ptr %b, i64 %ldb, i64 %k, ptr %sums, i64 %skippe
 entry:
   %nowhere = alloca {v}, align {kind.bytes}
 {newline.join(old)}
-  br label %loop
-loop:
-  %p = phi i64 [ 0, %entry ], [ %p1, %loop ]
-  %b_at = phi ptr [ %b, %entry ], [ %next, %loop ]
-{newline.join(sums)}
-  %at_offset = mul i64 %p, {kind.lanes}
-{at_ir("lanes_at", kind, "%panel", "%at_offset")}
-  %lanes = load {v}, ptr %lanes_at, align {kind.bytes}
-{newline.join(steps)}
-{at_ir("next", kind, "%b_at", "%ldb")}
-  %p1 = add i64 %p, 1
-  %again = icmp slt i64 %p1, %k
-  br i1 %again, label %loop, label %end
-end:
+{places_ir(kind, {"b": "%ldb"}, newline.join(sums), newline.join(steps))}
 {newline.join(kept)}
   ret void
 }}"""
@@ -242,19 +216,48 @@ def _down(kind: Numbers, stub: str) -> str:
   %line = mul i64 %q, {kind.lanes}
 {at_ir("to", kind, "%panel", "%line")}
   call void @{turn}(ptr %from, i64 %lda, i64 %s, i64 %last, i64 %square_left, ptr %to)"""
-    column = _some_columns(kind, few, wide)
     block = f"""
   %places_left = sub i64 %hi, %p
 {min_ir("places", "%places_left", str(_PLACES))}
   %b_down = mul i64 %p, %ldb
 {at_ir("b_rows", kind, "%b", "%b_down")}
 {loop_ir("q", "%places", str(kind.lanes), square)}
-{loop_ir("j", "%n", "%columns", column)}"""
-    clear = f"""
+{loop_ir("j", "%n", "%columns", _some_columns(kind, few, wide))}"""
+    slices = f"""
+  %rows_left = sub i64 %m, %s
+{min_ir("height", "%rows_left", str(kind.lanes))}
+{loop_ir("z", "%n", "1", _clear(kind))}
+{loop_ir("p", "%hi", str(_PLACES), block, first="%lo")}
+{loop_ir("u", "%height", "1", loop_ir("v", "%n", "1", _put(kind)))}"""
+    return f"""
+declare void @{turn}(ptr, i64, i64, i64, i64, ptr) #0
+declare void @{wide}(ptr, ptr, i64, i64, ptr, i64) #0
+declare void @{few}(ptr, ptr, i64, i64, ptr, i64) #0
+
+define void @{stub}({KERNEL}) #0 {{
+  %panel = alloca [{_PLACES} x {kind.vector}], align {kind.bytes}
+  %sums = alloca [{MOST_SHORT} x {kind.vector}], align {kind.bytes}
+{_start()}
+  %is_thin = icmp slt i64 %n, {SUMS[kind.registers][0]}
+  %chunk_rows = mul i64 %chunk, %m
+  %chunk_offset = mul i64 %chunk_rows, %n
+{at_ir("c_chunk", kind, "%c", "%chunk_offset")}
+{loop_ir("s", "%m", str(kind.lanes), slices)}
+  ret void
+}}"""
+
+
+def _clear(kind: Numbers) -> str:
+    """No sums of a column yet."""
+    return f"""
   %clear_offset = mul i64 %z, {kind.lanes}
 {at_ir("clear_at", kind, "%sums", "%clear_offset")}
   store {kind.vector} zeroinitializer, ptr %clear_at, align {kind.bytes}"""
-    put = f"""
+
+
+def _put(kind: Numbers) -> str:
+    """An element of the slice's sums, a lane of a column, to its place in C."""
+    return f"""
   %sum_line = mul i64 %v, {kind.lanes}
   %sum_offset = add i64 %sum_line, %u
 {at_ir("sum_at", kind, "%sums", "%sum_offset")}
@@ -264,28 +267,6 @@ def _down(kind: Numbers, stub: str) -> str:
   %put_offset = add i64 %put_down, %v
 {at_ir("put_at", kind, "%c_chunk", "%put_offset")}
   store {kind.type} %sum, ptr %put_at"""
-    slices = f"""
-  %rows_left = sub i64 %m, %s
-{min_ir("height", "%rows_left", str(kind.lanes))}
-{loop_ir("z", "%n", "1", clear)}
-{loop_ir("p", "%hi", str(_PLACES), block, first="%lo")}
-{loop_ir("u", "%height", "1", loop_ir("v", "%n", "1", put))}"""
-    return f"""
-declare void @{turn}(ptr, i64, i64, i64, i64, ptr) #0
-declare void @{wide}(ptr, ptr, i64, i64, ptr, i64) #0
-declare void @{few}(ptr, ptr, i64, i64, ptr, i64) #0
-
-define void @{stub}({KERNEL}) #0 {{
-  %panel = alloca [{_PLACES} x {kind.vector}], align {kind.bytes}
-  %sums = alloca [{MOST_SHORT} x {kind.vector}], align {kind.bytes}
-{_start(kind)}
-  %is_thin = icmp slt i64 %n, {SUMS[kind.registers][0]}
-  %chunk_rows = mul i64 %chunk, %m
-  %chunk_offset = mul i64 %chunk_rows, %n
-{at_ir("c_chunk", kind, "%c", "%chunk_offset")}
-{loop_ir("s", "%m", str(kind.lanes), slices)}
-  ret void
-}}"""
 
 
 def _some_columns(kind: Numbers, few: str, wide: str) -> str:

@@ -19,17 +19,20 @@ from __future__ import annotations
 from jitgrad.compiler.products.registers import (
     KERNEL,
     Numbers,
+    arrays_ir,
     at_ir,
+    block_ir,
     declarations_ir,
     fma_ir,
-    kinds,
     load_ir,
     loop_ir,
     mask_ir,
     min_ir,
+    module_ir,
+    numbers_of,
+    places_ir,
     spread_ir,
     store_ir,
-    word_ir,
 )
 from jitgrad.compiler.products.tall_steps import BLOCK, HEIGHTS, MOST_COLUMNS, MOST_FEW, STUBS, tile_names
 
@@ -39,102 +42,139 @@ _PLACES = 64  # rows of A and B at a time: they stay in the nearest caches while
 
 def stub_ir(stub: str) -> str:
     """The module of one function, by its name."""
-    kind = _kind_of(stub)
-    return f"{declarations_ir(kind)}\n{_product(kind, stub)}\nattributes #0 = {{ nounwind }}\n"
+    kind = numbers_of(stub, STUBS)
+    return module_ir(declarations_ir(kind), _product(kind, stub))
 
 
 def tiles_ir(stub: str) -> str:
     """The module of the loops on registers that one function calls."""
-    kind = _kind_of(stub)
+    kind = numbers_of(stub, STUBS)
     shapes = [(height, width) for height in HEIGHTS[kind.registers] for width in (1, 2)]
     parts = [_tile(kind, name, *shape) for name, shape in zip(tile_names(stub), shapes, strict=True)]
-    return "\n".join((declarations_ir(kind), *parts, "attributes #0 = { nounwind }\n"))
-
-
-def _kind_of(stub: str) -> Numbers:
-    dtype = next(dtype for dtype, name in STUBS.items() if name == stub)
-    return kinds()[dtype]
+    return module_ir(declarations_ir(kind), *parts)
 
 
 def _tile(kind: Numbers, name: str, height: int, width: int) -> str:
     """Sums of so many rows and registers of C, over k >= 1 places, added to what is there; ``left`` columns are. Rows
     before the ``skipped``-th are not kept.
     """
-    v = kind.vector
-    masks, old, sums, steps, kept = [], [], [], [], []
-    for r in range(width):
-        masks += [f"  %left{r} = sub i64 %left, {r * kind.lanes}", mask_ir(f"mask{r}", kind, f"%left{r}")]
-        steps += [at_ir(f"b{r}", kind, "%b_at", str(r * kind.lanes)), load_ir(f"y{r}", kind, f"%b{r}", f"%mask{r}")]
-    for s in range(height):
-        old += [f"  %down{s} = mul i64 %ldc, {s}", at_ir(f"row{s}", kind, "%c", f"%down{s}")]
-        steps += [
-            at_ir(f"a{s}", kind, "%a_at", str(s)),
-            f"  %x{s} = load {kind.type}, ptr %a{s}",
-            spread_ir(f"z{s}", kind, f"%x{s}"),
-        ]
-        kept += [
-            f"  %is_kept{s} = icmp sge i64 {s}, %skipped",
-            f"  %to{s} = select i1 %is_kept{s}, ptr %row{s}, ptr %nowhere",
-        ]
-        for r in range(width):
-            x = f"{s}_{r}"
-            old += [
-                at_ir(f"sum_at{x}", kind, f"%row{s}", str(r * kind.lanes)),
-                load_ir(f"old{x}", kind, f"%sum_at{x}", f"%mask{r}"),
-            ]
-            sums.append(f"  %s{x} = phi {v} [ %old{x}, %entry ], [ %t{x}, %loop ]")
-            steps.append(fma_ir(f"t{x}", kind, f"%z{s}", f"%y{r}", f"%s{x}"))
-            kept += [
-                at_ir(f"to{x}", kind, f"%to{s}", str(r * kind.lanes)),
-                store_ir(kind, f"%t{x}", f"%to{x}", f"%mask{r}"),
-            ]
-    steps += [at_ir("a_far", kind, "%a_at", "%a_ahead"), _asked("%a_far")]
-    steps += [at_ir("b_far", kind, "%b_at", "%b_ahead"), _asked("%b_far")]
+    masks = [
+        f"  %left{r} = sub i64 %left, {r * kind.lanes}\n{mask_ir(f'mask{r}', kind, f'%left{r}')}" for r in range(width)
+    ]
+    sums = [
+        f"  %s{s}_{r} = phi {kind.vector} [ %old{s}_{r}, %entry ], [ %t{s}_{r}, %loop ]"
+        for s in range(height)
+        for r in range(width)
+    ]
+    old, step, kept = [
+        "\n".join(part(kind, s, width) for s in range(height)) for part in (_old_row, _multiplied_row, _kept_row)
+    ]
     newline = "\n"
+    body = "\n".join((_row_of_b(kind, width), step, _ask(kind)))
     return f"""
 define void @{name}({_TILE}) noinline #0 {{
 entry:
-  %nowhere = alloca [{width} x {v}], align {kind.bytes}
+  %nowhere = alloca [{width} x {kind.vector}], align {kind.bytes}
   %a_ahead = mul i64 %lda, {_PLACES}
   %b_ahead = mul i64 %ldb, {_PLACES}
-{newline.join((*masks, *old))}
-  br label %loop
-loop:
-  %p = phi i64 [ 0, %entry ], [ %p1, %loop ]
-  %a_at = phi ptr [ %a, %entry ], [ %a_next, %loop ]
-  %b_at = phi ptr [ %b, %entry ], [ %b_next, %loop ]
-{newline.join((*sums, *steps))}
-{at_ir("a_next", kind, "%a_at", "%lda")}
-{at_ir("b_next", kind, "%b_at", "%ldb")}
-  %p1 = add i64 %p, 1
-  %again = icmp slt i64 %p1, %k
-  br i1 %again, label %loop, label %end
-end:
-{newline.join(kept)}
+{newline.join(masks)}
+{old}
+{places_ir(kind, {"a": "%lda", "b": "%ldb"}, newline.join(sums), body)}
+{kept}
   ret void
 }}"""
 
 
-def _asked(pointer: str) -> str:
-    """A line of the next block, asked for while this one is worked on: a processor does not foresee strips of rows."""
-    return f"  call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 2, i32 1)"
+def _old_row(kind: Numbers, s: int, width: int) -> str:
+    """The address of a row of C, and what is there."""
+    lines = [f"  %down{s} = mul i64 %ldc, {s}", at_ir(f"row{s}", kind, "%c", f"%down{s}")]
+    for r in range(width):
+        lines += [
+            at_ir(f"sum_at{s}_{r}", kind, f"%row{s}", str(r * kind.lanes)),
+            load_ir(f"old{s}_{r}", kind, f"%sum_at{s}_{r}", f"%mask{r}"),
+        ]
+    return "\n".join(lines)
+
+
+def _row_of_b(kind: Numbers, width: int) -> str:
+    """The registers of a place of B."""
+    lines = []
+    for r in range(width):
+        lines += [at_ir(f"b{r}", kind, "%b_at", str(r * kind.lanes)), load_ir(f"y{r}", kind, f"%b{r}", f"%mask{r}")]
+    return "\n".join(lines)
+
+
+def _multiplied_row(kind: Numbers, s: int, width: int) -> str:
+    """An element of a place of A times the registers of B, added to the sums of a row."""
+    return "\n".join((
+        at_ir(f"a{s}", kind, "%a_at", str(s)),
+        f"  %x{s} = load {kind.type}, ptr %a{s}",
+        spread_ir(f"z{s}", kind, f"%x{s}"),
+        *(fma_ir(f"t{s}_{r}", kind, f"%z{s}", f"%y{r}", f"%s{s}_{r}") for r in range(width)),
+    ))  # fmt: skip
+
+
+def _kept_row(kind: Numbers, s: int, width: int) -> str:
+    """The sums of a row, to C or nowhere."""
+    lines = [
+        f"  %is_kept{s} = icmp sge i64 {s}, %skipped",
+        f"  %to{s} = select i1 %is_kept{s}, ptr %row{s}, ptr %nowhere",
+    ]
+    for r in range(width):
+        lines += [
+            at_ir(f"to{s}_{r}", kind, f"%to{s}", str(r * kind.lanes)),
+            store_ir(kind, f"%t{s}_{r}", f"%to{s}_{r}", f"%mask{r}"),
+        ]
+    return "\n".join(lines)
+
+
+def _ask(kind: Numbers) -> str:
+    """Lines of the next block, asked for while this one is worked on: a processor does not foresee strips of rows."""
+    return "\n".join(
+        f"""{at_ir(f"{x}_far", kind, f"%{x}_at", f"%{x}_ahead")}
+  call void @llvm.prefetch.p0(ptr %{x}_far, i32 0, i32 2, i32 1)"""
+        for x in "ab"
+    )
 
 
 def _product(kind: Numbers, stub: str) -> str:
     """Blocks of rows of A and B, with each all of C: columns by registers, rows by as many as a tile has; the last rows
     begin early, and what is summed already is not kept again.
     """
-    lanes, heights = kind.lanes, HEIGHTS[kind.registers]
-    words = "\n".join(word_ir(name, BLOCK) for name in BLOCK)
-    arrays = "\n".join(
-        f"  %{x}_entry = getelementptr ptr, ptr %table, i64 %{x}_slot\n  %{x} = load ptr, ptr %{x}_entry" for x in "abc"
-    )
     clear = f"""
 {at_ir("clear_at", kind, "%sums", "%z")}
   store {kind.type} 0.0, ptr %clear_at"""
+    block = f"""
+  %places_left = sub i64 %hi, %p
+{min_ir("places", "%places_left", str(_PLACES))}
+  %a_down = mul i64 %p, %lda
+{at_ir("a_rows", kind, "%a", "%a_down")}
+  %b_down = mul i64 %p, %ldb
+{at_ir("b_rows", kind, "%b", "%b_down")}
+{loop_ir("j", "%n", "%width", _some_columns(kind, stub))}"""
+    declared = "\n".join(f"declare void @{name}({_TILE}) #0" for name in tile_names(stub))
+    return f"""
+{declared}
+
+define void @{stub}({KERNEL}) #0 {{
+  %sums = alloca [{MOST_COLUMNS * MOST_FEW} x {kind.type}], align {kind.bytes}
+{block_ir(BLOCK)}
+{arrays_ir("a", "b", "c")}
+  %count = mul i64 %m, %n
+  %chunk_offset = mul i64 %chunk, %count
+{at_ir("c_chunk", kind, "%c", "%chunk_offset")}
+{loop_ir("z", "%count", "1", clear)}
+{loop_ir("p", "%hi", str(_PLACES), block, first="%lo")}
+{loop_ir("u", "%m", "1", loop_ir("v", "%n", "1", _put(kind)))}
+  ret void
+}}"""
+
+
+def _some_columns(kind: Numbers, stub: str) -> str:
+    """The columns of one register or two, rows by as many as a tile has."""
     rows = f"""
   %rows_left = sub i64 %m, %i
-{_chosen(stub, heights)}
+{_chosen(stub, HEIGHTS[kind.registers])}
   %final = sub i64 %m, %height2
 {min_ir("begin", "%i", "%final")}
   %skipped = sub i64 %i, %begin
@@ -144,36 +184,12 @@ def _product(kind: Numbers, stub: str) -> str:
 {at_ir("c_tile", kind, "%c_row", "%j")}
   call void %tile2(ptr %a_tile, i64 %lda, ptr %b_tile, i64 %ldb, i64 %places, ptr %c_tile, i64 %n,
                    i64 %columns_left, i64 %skipped)"""
-    columns = f"""
+    return f"""
   %columns_left = sub i64 %n, %j
-  %is_wide = icmp sgt i64 %columns_left, {lanes}
-  %width = select i1 %is_wide, i64 {2 * lanes}, i64 {lanes}
+  %is_wide = icmp sgt i64 %columns_left, {kind.lanes}
+  %width = select i1 %is_wide, i64 {2 * kind.lanes}, i64 {kind.lanes}
 {at_ir("b_tile", kind, "%b_rows", "%j")}
 {loop_ir("i", "%m", "%height2", rows)}"""
-    block = f"""
-  %places_left = sub i64 %hi, %p
-{min_ir("places", "%places_left", str(_PLACES))}
-  %a_down = mul i64 %p, %lda
-{at_ir("a_rows", kind, "%a", "%a_down")}
-  %b_down = mul i64 %p, %ldb
-{at_ir("b_rows", kind, "%b", "%b_down")}
-{loop_ir("j", "%n", "%width", columns)}"""
-    declared = "\n".join(f"declare void @{name}({_TILE}) #0" for name in tile_names(stub))
-    return f"""
-{declared}
-
-define void @{stub}({KERNEL}) #0 {{
-  %sums = alloca [{MOST_COLUMNS * MOST_FEW} x {kind.type}], align {kind.bytes}
-{words}
-{arrays}
-  %count = mul i64 %m, %n
-  %chunk_offset = mul i64 %chunk, %count
-{at_ir("c_chunk", kind, "%c", "%chunk_offset")}
-{loop_ir("z", "%count", "1", clear)}
-{loop_ir("p", "%hi", str(_PLACES), block, first="%lo")}
-{loop_ir("u", "%m", "1", loop_ir("v", "%n", "1", _put(kind)))}
-  ret void
-}}"""
 
 
 def _put(kind: Numbers) -> str:

@@ -18,6 +18,7 @@ from jitgrad.compiler.products.registers import (
     load_ir,
     loop_ir,
     mask_ir,
+    module_ir,
     spread_ir,
 )
 
@@ -26,16 +27,12 @@ _HEAD = "(ptr %a, i64 %n, ptr %x, i64 %is_lower) #0"
 
 def triangles_ir(kind: Numbers) -> str:
     """The module with both, and the number of lanes."""
-    return _module(declarations_ir(kind), _rows(kind), _columns(kind), _lanes(kind.lanes))
+    return module_ir(declarations_ir(kind), _rows(kind), _columns(kind), _lanes(kind.lanes))
 
 
 def no_triangles_ir() -> str:
     """The same for a machine without such registers: functions that do nothing."""
-    return _module(*(f"define void @{name}{_HEAD} {{\n  ret void\n}}" for name in TRIANGLES), _lanes(0))
-
-
-def _module(*parts: str) -> str:
-    return "\n".join((*parts, "attributes #0 = { nounwind }\n"))
+    return module_ir(*(f"define void @{name}{_HEAD} {{\n  ret void\n}}" for name in TRIANGLES), _lanes(0))
 
 
 def _lanes(count: int) -> str:
