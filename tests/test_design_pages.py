@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = (
     "design", "tracing", "products", "factors", "kernels", "axes", "positions", "loops", "first-calls", "threads",
-    "growth",
+    "new-shapes", "growth",
 )  # fmt: skip
 LONGEST_LINE, LONGEST_PARAGRAPH, LONGEST_CELL = 120, 8, 250
 
