@@ -41,12 +41,12 @@ else:
 
         def make(cls: Any) -> Any:
             cls = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
-            methods = {"__init__": _later(cls, "__init__", _frozen_init if frozen else _init)}
+            methods = {"__init__": _later(cls, "__init__", _frozen_init if frozen else _init, _shared_init)}
             if repr:
                 methods["__repr__"] = _repr
             if eq:
-                methods["__eq__"] = _later(cls, "__eq__", _eq)
-                methods["__hash__"] = _later(cls, "__hash__", _hash) if frozen else None
+                methods["__eq__"] = _later(cls, "__eq__", _eq, _shared_eq)
+                methods["__hash__"] = _later(cls, "__hash__", _hash, _shared_hash) if frozen else None
             if frozen:
                 methods |= _FROZEN
             for name in methods.keys() - vars(cls).keys():
@@ -60,9 +60,58 @@ Names = dict[str, Any]
 Source = Callable[[Any, Names], str]
 
 
-def _later(cls: Any, name: str, source: Source) -> Callable[..., Any]:
-    """A method that is made when it is first called."""
-    return lambda self, /, *args, **kwargs: _made(cls, name, source)(self, *args, **kwargs)
+def _later(cls: Any, name: str, source: Source, shared: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that is made when it is called more than a few times; until then ``shared`` takes the calls."""
+    calls = 0
+
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        result = shared(cls, self, *args, **kwargs) if calls <= _FEW else _UNTAKEN
+        return _made(cls, name, source)(self, *args, **kwargs) if result is _UNTAKEN else result
+
+    return method
+
+
+_FEW = 4
+"""A call of a shared method takes some microseconds, to make that of a class 25, and 100 more where its code has to be
+compiled. Of most classes a process that finds its plans on disk has fewer instances.
+"""
+_UNTAKEN = object()
+
+
+def _shared_init(cls: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """``__init__``, but where the arguments are not those of the fields: then its own code says so."""
+    fields = dataclasses.fields(cls)
+    names = [field.name for field in fields]
+    values = dict(zip(names, args, strict=False)) | kwargs
+    for field in fields:
+        if field.name not in values and field.default is not dataclasses.MISSING:
+            values[field.name] = field.default
+        elif field.name not in values and field.default_factory is not dataclasses.MISSING:
+            values[field.name] = field.default_factory()
+    if len(args) > len(fields) or values.keys() != set(names) or not kwargs.keys().isdisjoint(names[: len(args)]):
+        return _UNTAKEN
+    put = object.__setattr__ if cls.__setattr__ is _refuse else setattr
+    for name in names:
+        put(self, name, values[name])
+    if hasattr(cls, "__post_init__"):
+        self.__post_init__()
+    return None
+
+
+def _shared_eq(cls: Any, self: Any, other: Any) -> Any:
+    if other.__class__ is not self.__class__:
+        return NotImplemented
+    return _compared_values(cls, self) == _compared_values(cls, other)
+
+
+def _shared_hash(cls: Any, self: Any) -> int:
+    return hash(_compared_values(cls, self))
+
+
+def _compared_values(cls: Any, owner: Any) -> tuple[Any, ...]:
+    return tuple([getattr(owner, field.name) for field in dataclasses.fields(cls) if field.compare])
 
 
 def _made(cls: Any, name: str, source: Source) -> Callable[..., Any]:

@@ -17,7 +17,8 @@ from jitgrad.records import NamedTuple
 
 ALIGNMENT = 64
 
-# A plan within this of its bound is good enough; a better one is sought for at most so many looks at a placed value.
+# A plan within this of its bound is good enough; a better one is sought for at most so many looks at a placed value,
+# for each order that it begins with.
 NEAR = 1.02
 _MOST_LOOKS = 60_000
 
@@ -87,15 +88,35 @@ def _largest_first(item: Lifetime) -> int:
 
 
 def plan_arena(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
-    """Place temporaries so that those alive together do not overlap, in little more than the bound."""
+    """Place temporaries so that those alive together do not overlap, in little more than the bound.
+
+    Several orders take turns, each with what was on top moved to its front: where one of them fits at once, it is not
+    found after all rounds of the others.
+    """
     best = _place_by_step(lifetimes)
-    if best.ratio <= NEAR:
-        return best
-    for order in _ORDERS:
-        best = _improved(sorted(lifetimes, key=order), best)
+    orders = [sorted(lifetimes, key=key) for key in _ORDERS] if best.ratio > NEAR else []
+    looks, seen = len(_ORDERS) * _MOST_LOOKS, {tuple(order) for order in orders}
+    while orders and looks > 0:
+        order = orders.pop(0)
+        plan = place_in_order(order, best.bound)
+        best = min(best, plan, key=_arena_bytes)
         if best.ratio <= NEAR:
             break
+        moved = _with_top_first(order, plan)
+        if (key := tuple(moved)) not in seen:  # from here on it would come round again
+            seen.add(key)
+            orders.append(moved)
+        looks -= len(order) ** 2
     return best
+
+
+def _arena_bytes(plan: ArenaPlan) -> int:
+    return plan.nbytes
+
+
+def _with_top_first(order: Sequence[Lifetime], plan: ArenaPlan) -> list[Lifetime]:
+    """The order with what ends at the end of the arena moved to the front."""
+    return sorted(order, key=lambda item: plan.offsets[item.key] + aligned(item.nbytes) != plan.nbytes)
 
 
 def place_in_order(lifetimes: Sequence[Lifetime], bound: int) -> ArenaPlan:
@@ -144,19 +165,6 @@ def _place_by_step(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
         offset = offsets[key] = gaps.take(nbytes)
         heapq.heappush(ending, (last, offset, nbytes))
     return ArenaPlan(offsets, gaps.end, bound)
-
-
-def _improved(order: list[Lifetime], best: ArenaPlan) -> ArenaPlan:
-    """The best of some plans, each made after moving what was on top of the one before to the front."""
-    rounds = max(1, _MOST_LOOKS // max(1, len(order) ** 2))
-    for _ in range(rounds):
-        plan = place_in_order(order, best.bound)
-        if plan.nbytes < best.nbytes:
-            best = plan
-        if best.ratio <= NEAR:
-            break
-        order = sorted(order, key=lambda item: plan.offsets[item.key] + aligned(item.nbytes) != plan.nbytes)
-    return best
 
 
 _Placed = tuple[int, int, int, int]

@@ -66,11 +66,10 @@ def _library(package: str, part: str) -> Iterator[str]:
             yield from _files(path) if stat.S_ISDIR(info.st_mode) else (_fact(part, info),)
 
 
-def _files(folder: str) -> Iterator[str]:
+def _files(folder: str) -> list[str]:
     """Sources and libraries in a folder, with size and time of change."""
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        if entry.name.endswith((".py", ".so", ".dll", ".dylib")):
-            yield _fact(entry.name, entry.stat())
+    entries = [entry for entry in os.scandir(folder) if entry.name.endswith((".py", ".so", ".dll", ".dylib"))]
+    return sorted([_fact(entry.name, entry.stat()) for entry in entries])
 
 
 def _fact(name: str, info: os.stat_result) -> str:
