@@ -55,6 +55,40 @@ def test_rows_of_nested_loops_stay_rows() -> None:
     check_gradients(f, np.random.default_rng(1).normal(size=(9, 2)))
 
 
+@pytest.mark.parametrize("seen", [lambda t: t.T, lambda t: np.reshape(t, (10, 9)), lambda t: -t[:, 2:9].T])
+def test_rows_of_what_the_body_makes_of_a_table(seen: Fn) -> None:
+    def f(t: Any) -> Any:
+        step = lambda c, k: (np.sin(c + np.sum(seen(t)[k] ** 2)), None)  # noqa: E731
+        return jg.scan(step, 0.5, np.array([3, 2, 3]))[0]
+
+    check_gradients(f, np.random.default_rng(4).normal(size=(3, 30)))
+
+
+DIAGONALS: dict[str, Fn] = {
+    "several axes": lambda t, k: t[np.arange(3), (k + np.arange(3)) % 30],
+    "a later axis": lambda t, k: t[:, k],
+    "axes in the middle": lambda t, k: np.reshape(t, (2, 3, 5, 3))[:, [0, 1], k % 5 - np.array([0, 1])],
+    "behind a transpose": lambda t, k: t.T[k % 30, np.array([2, 2])],
+}
+
+
+@pytest.mark.parametrize("name", DIAGONALS)
+@pytest.mark.parametrize("every", [None, 3])
+def test_elements_are_added_after_the_loop(name: str, every: int | None) -> None:
+    """A step that reads a few elements does not add a whole table to what it carries."""
+    table = np.random.default_rng(3).normal(size=(3, 30)) / 3
+
+    def f(t: Any) -> Any:
+        step = lambda c, k: (np.sin(c + np.sum(DIAGONALS[name](t, k) ** 2)), None)  # noqa: E731
+        return jg.scan(step, 0.5, np.array([3, 29, 3, -1, 0, 7, 7]), checkpoint_every=every)[0]
+
+    outside, inside = program_lines(jg.grad(f), table)
+    if every is None:
+        assert any("scatter_" in line for line in outside) and not any("scatter_" in line for line in inside)
+    np.testing.assert_allclose(jg.compile(jg.grad(f))(table), jg.grad(f)(table), rtol=1e-12)
+    check_gradients(f, table)
+
+
 def recurrent(w: Any, u: Any, b: Any, xs: Any, h: Any) -> Any:
     """A recurrent layer and the sum of the squares of its states."""
     h, hs = jg.scan(lambda h, x: (np.tanh(x @ w + h @ u + b),) * 2, h, xs)

@@ -1,9 +1,10 @@
 """Sums over the steps of a scan: how the gradient of a constant is added up, in the loop or once after it.
 
-A step's share of a gradient is taken apart as far as it is linear. Rows added to a table, and products over few terms,
-are not added up step by step: the rows with their positions, and the factors, come out of the loop as items, and one
-scatter, or one matrix product over all steps, makes the sum of them. So a gradient of rows stays one of rows, and the
-weights of a recurrent network take one large product in place of a small one per step. What is left is carried.
+A step's share of a gradient is taken apart as far as it is linear. Rows added to a table, a few elements added to one,
+and products over few terms, are not added up step by step: the rows with their positions, and the factors, come out of
+the loop as items, and one scatter, or one matrix product over all steps, makes the sum of them. So a gradient of rows
+stays one of rows, a step that reads a diagonal does not write the matrix, and the weights of a recurrent network take
+one large product in place of a small one per step. What is left is carried.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from jitgrad.records import dataclass
 
 # A factor that comes out of the loop may be so many times as large as the product.
 _MOST_FACTOR = 2
+# Elements come out of the loop where the table is at least so many times as large: they are stored and read again.
+_LEAST_TABLE = 4
 _SAME_ORDER = frozenset(("expand_dims", "squeeze", "reshape", "identity"))
 _LINEAR = frozenset(("transpose", "expand_dims", "squeeze", "reshape", "identity", "negative", "unslice"))
 
@@ -44,6 +47,13 @@ class Rows:
 
 
 @dataclass(frozen=True, eq=False)
+class Elements:
+    """Elements added to zeros at positions along another axis than the first, or along several."""
+
+    share: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Product:
     """A product of two matrices."""
 
@@ -65,7 +75,7 @@ class Total:
     parts: tuple[Sum, ...]
 
 
-Sum = Carried | Reduced | Rows | Product | Moved | Total
+Sum = Carried | Reduced | Rows | Elements | Product | Moved | Total
 
 
 def plan_sums(shares: Sequence[Tensor], moving: Callable[[Tensor], bool], fixed: Collection[Tensor]) -> list[Sum]:
@@ -92,6 +102,8 @@ def _planned(share: Tensor, moving: Callable[[Tensor], bool], fixed: Collection[
         return Carried(share) if isinstance(part, Carried) and op.type != "unslice" else Moved(share, part)
     if _are_rows(share):
         return Rows(share)
+    if _are_elements(share, moving):
+        return Elements(share)
     if isinstance(op.opdef.kind, Contract) and _is_product(share, moving, fixed):
         return Product(share)
     return Carried(share)
@@ -105,6 +117,16 @@ def _are_rows(share: Tensor) -> bool:
     updates = op.inputs[1].spec
     is_smaller = not (updates.is_known and share.spec.is_known) or updates.nbytes <= share.spec.nbytes
     return first in (0, (0,)) and is_smaller
+
+
+def _are_elements(share: Tensor, moving: Callable[[Tensor], bool]) -> bool:
+    op = share.op
+    if op.type not in ("scatter_take", "scatter_index") or not moving(op.inputs[1]):
+        return False
+    specs = [x.spec for x in op.inputs[1:]]
+    if not all(spec.is_known for spec in (share.spec, *specs)):
+        return False
+    return _LEAST_TABLE * sum(spec.nbytes for spec in specs) <= share.spec.nbytes
 
 
 def _is_product(share: Tensor, moving: Callable[[Tensor], bool], fixed: Collection[Tensor]) -> bool:
@@ -142,7 +164,7 @@ def sources_of(one: Sum) -> list[Tensor]:
             return [source for part in parts for source in sources_of(part)]
         case Moved(_, part):
             return sources_of(part)
-        case Rows(share):
+        case Rows(share) | Elements(share):
             return [source_of(x) for x in share.op.inputs[1:]]
         case Product(share):
             return [source_of(x) for x in share.op.inputs]
@@ -177,7 +199,7 @@ class Outside:
     is_stacked: bool = True
 
     def sum(self, one: Sum, like: Tensor) -> Tensor:
-        """The sum for the constant ``like``."""
+        """The sum for the constant ``like``, or for what the body makes of it by a linear operation."""
         match one:
             case Carried(share):
                 return self.totals[share]
@@ -189,8 +211,10 @@ class Outside:
                 return apply_one(op.opdef, self.sum(part, op.inputs[0]), **op.params)
             case Rows(share):
                 _, updates, index = share.op.inputs
-                shape = zeros_like_shape(like)
-                return apply_one(scatter_take_op, shape, self._stack(updates), self._stack(index), axis=0)
+                stack = self._stack(updates)
+                return apply_one(scatter_take_op, _zeros(like, stack), stack, self._stack(index), axis=0)
+            case Elements(share):
+                return self._elements(share, like)
             case Product(share):
                 return self._product(share)
             case Reduced(share):
@@ -204,6 +228,13 @@ class Outside:
         lead = (-1,) if self.is_stacked else ()
         made: Tensor = call("reshape", self.items[source], (*lead, *x.spec.known_shape))
         return made
+
+    def _elements(self, share: Tensor, like: Tensor) -> Tensor:
+        """Steps are the first of the axes of positions, which stand in the place of those that they look up."""
+        (_, updates, *index), params = share.op.inputs, share.op.params
+        place = params["axes"][0] if "axes" in params else params["axis"]
+        stack = call("moveaxis", self._stack(updates), 0, place)
+        return apply_one(share.op.opdef, _zeros(like, stack), stack, *map(self._stack, index), **params)
 
     def _product(self, share: Tensor) -> Tensor:
         (a, b), params = share.op.inputs, share.op.params
@@ -228,3 +259,8 @@ class Outside:
         axes = range(rank) if axis is None else [axis] if isinstance(axis, int) else axis
         moved = (0, *(a % rank + 1 for a in axes))
         return call("sum", self._stack(op.inputs[0]), axis=moved)  # type: ignore[no-any-return]
+
+
+def _zeros(like: Tensor, stack: Tensor) -> Tensor:
+    """Of the shape of ``like``, beside ``stack``: ``like`` may be of the body."""
+    return zeros_like_shape(like, stack.graph)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.errors import DTypeError, IndexingError, ShapeError
-from jitgrad.graph import Tensor, apply_one
+from jitgrad.graph import Graph, Tensor, apply_one
 from jitgrad.opdef import Gather, OpDef, Params, Scatter, Specs, define
 from jitgrad.operators import call, function
 from jitgrad.ops.common import as_tensor, as_tensors, build, has_shape_of, unsupported
@@ -36,11 +36,14 @@ def as_index(value: Any, x: Tensor) -> Tensor:
     )
 
 
-def zeros_like_shape(x: Tensor) -> Tensor:
-    """Something of the shape of ``x``, for ops that look at nothing else: a constant where it is known."""
+def zeros_like_shape(x: Tensor, graph: Graph | None = None) -> Tensor:
+    """Something of the shape of ``x``, for ops that look at nothing else: a constant of ``graph`` (None: of its own)
+    where it is known.
+    """
     if not x.spec.is_known:
         return x
-    return build("constant", np.broadcast_to(np.zeros((), x.dtype), x.spec.known_shape), graph=x.graph)
+    zeros = np.broadcast_to(np.zeros((), x.dtype), x.spec.known_shape)
+    return build("constant", zeros, graph=x.graph if graph is None else graph)
 
 
 def _check_integers(specs: Specs) -> None:
