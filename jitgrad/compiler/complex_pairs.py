@@ -13,16 +13,15 @@ written, quotients by R. L. Smith's algorithm (Communications of the ACM 5, 1962
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from jitgrad.compiler.constants import constant_value, is_splat, splat, splat_number
-from jitgrad.opdef import Fill, Gather, Reindex, View, find
+from jitgrad.compiler.remaking import Splitting
+from jitgrad.opdef import Fill, Gather, Reindex, View
 from jitgrad.program import Instruction, Program
 from jitgrad.records import NamedTuple
-from jitgrad.spec import TensorSpec
 
 _MOVES = (Reindex, View, Gather, Fill)
 """Kinds of operations that compute nothing: for what others read, NumPy has views, or copies as kernels do."""
@@ -106,72 +105,35 @@ class _Islands:
 # -- the program anew --------------------------------------------------------------------------------------------------
 
 
-class _Splitter:
+class _Splitter(Splitting[Pair]):
     """The instructions of a program anew: those chosen by parts, the others with what they read put together."""
 
     def __init__(self, program: Program, chosen: frozenset[int]) -> None:
-        self.program = program
+        super().__init__(program)
         self.chosen = chosen
-        self.specs: list[TensorSpec] = list(program.specs)
-        self.instructions: list[Instruction] = []
-        self.origin = program.instructions[0].origin
-        self._parts: dict[int, Pair] = {}
         self._constants: dict[int, Instruction] = {}
-        self._whole: dict[int, int] = {v: v for v in program.inputs}
 
-    def split(self) -> Program:
-        """The whole program."""
-        for number, ins in enumerate(self.program.instructions):
-            self.origin = ins.origin
-            if number in self.chosen:
-                if constant_value(ins) is not None:
-                    self._constants[ins.outputs[0]] = ins
-                made = _RULES[ins.op.name](self, ins)
-                if isinstance(made, Pair):
-                    self._parts[ins.outputs[0]] = made
-                else:
-                    self._whole[ins.outputs[0]] = made
-            else:
-                inputs = tuple([self.whole(v) for v in ins.inputs])
-                self.instructions.append(replace(ins, inputs=inputs))
-                self._whole.update((v, v) for v in ins.outputs)
-        outputs = tuple([self.whole(v) for v in self.program.outputs])
-        return replace(
-            self.program, instructions=tuple(self.instructions), outputs=outputs, specs=tuple(self.specs), _cache={}
-        )
+    def _is_split(self, number: int, ins: Instruction) -> bool:
+        if number not in self.chosen:
+            return False
+        if constant_value(ins) is not None:
+            self._constants[ins.outputs[0]] = ins
+        made = _RULES[ins.op.name](self, ins)
+        if isinstance(made, Pair):
+            self._parts[ins.outputs[0]] = made
+        else:
+            self._whole[ins.outputs[0]] = made
+        return True
 
-    def emit(self, name: str, *inputs: int, **params: Any) -> int:
-        """A new instruction; its value."""
-        op = find(name)
-        (spec,) = op.infer(tuple([self.specs[v] for v in inputs]), params)
-        self.specs.append(spec)
-        v = len(self.specs) - 1
-        self.instructions.append(Instruction(op, inputs, (v,), params, self.origin))
-        return v
-
-    def number(self, value: float, like: int) -> int:
-        """A constant of one number with shape and dtype of a value."""
-        spec = self.specs[like]
-        return self.emit("constant", value=splat(value, spec.known_shape, spec.dtype))
-
-    def whole(self, v: int) -> int:
-        """A value as the program had it."""
+    def _joined(self, v: int) -> int:
         if v in self._constants:
-            self.instructions.append(self._constants.pop(v))
-            self._whole[v] = v
-        if v not in self._whole:
-            pair = self._parts[v]
-            places = self.emit("stack", *pair, axis=len(self.specs[pair.re].known_shape))
-            self._whole[v] = self.emit("complex_of", places)
-        return self._whole[v]
+            self.instructions.append(self._constants[v])
+            return v
+        pair = self._parts[v]
+        return self.emit("complex_of", self.emit("stack", *pair, axis=len(self.specs[pair.re].known_shape)))
 
-    def parts(self, v: int) -> Pair:
-        """The parts of a value; the imaginary one of a real value is 0."""
-        if v not in self._parts:
-            self._parts[v] = self._read(v)
-        return self._parts[v]
-
-    def _read(self, v: int) -> Pair:
+    def _taken_apart(self, v: int) -> Pair:
+        """The imaginary part of a real value is 0."""
         whole = self.whole(v)
         if self.specs[whole].dtype.kind != "c":
             return Pair(whole, self.number(0.0, whole))
@@ -184,6 +146,11 @@ class _Splitter:
             return self.emit("getslice", pair, start=start, stop=stop, step=step, drop=(rank,))
 
         return Pair(part(0), part(1))
+
+    def number(self, value: float, like: int) -> int:
+        """A constant of one number with shape and dtype of a value."""
+        spec = self.specs[like]
+        return self.emit("constant", value=splat(value, spec.known_shape, spec.dtype))
 
     # -- arithmetic ----------------------------------------------------------------------------------------------------
 

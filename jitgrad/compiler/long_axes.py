@@ -14,16 +14,16 @@ pattern are treated alike.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from jitgrad.compiler.constants import constant_value, is_splat, splat, splat_number
 from jitgrad.compiler.fusing.extents import ONE, ExtentClasses
 from jitgrad.compiler.likeness import exact_in
+from jitgrad.compiler.remaking import Remaking
 from jitgrad.opdef import Contract, Elementwise, OpDef, Reduce, View, find
-from jitgrad.program import Instruction, Origin, Program
+from jitgrad.program import Instruction, Program
 from jitgrad.records import NamedTuple
-from jitgrad.spec import TensorSpec, normalize_axes
+from jitgrad.spec import normalize_axes
 
 _SHORT = 16
 """Axes below this are short. A mixture of 25 normals and 1000 points of so many dimensions, with short axes last and
@@ -121,33 +121,30 @@ def _sized(classes: tuple[int, ...]) -> list[int]:
     return [c for c in classes if c != ONE]
 
 
-class _Mover:
+class _Mover(Remaking):
     """The instructions of a program anew. Each value has its number where its axes are in their order; with the long
     axis last it has another, if that is another order.
     """
 
     def __init__(self, program: Program, classes: ExtentClasses, long: _Long) -> None:
-        self.program = program
+        super().__init__(program)
         self.classes = classes
         self.long = long
-        self.specs: list[TensorSpec] = list(program.specs)
-        self.instructions: list[Instruction] = []
         self.plain = set(program.inputs)  # values that are there with their axes in order
         self.last: dict[int, int] = {}  # and with the long axis last
 
     def moved(self) -> Program:
         """The whole program; _RefusedError where that costs too much."""
         for ins in self.program.instructions:
+            self.origin = ins.origin
             if not any(map(self._is_led, (*ins.inputs, *ins.outputs))) or not self._is_moved(ins):
                 for v in ins.inputs:
-                    self._as_it_was(v, ins.origin)
+                    self._as_it_was(v)
                 self.instructions.append(ins)
                 self.plain.update(ins.outputs)
-        origin = self.program.instructions[-1].origin
         for v in self.program.outputs:
-            self._as_it_was(v, origin)
-        program = self.program
-        return replace(program, instructions=tuple(self.instructions), specs=tuple(self.specs), _cache={})
+            self._as_it_was(v)
+        return self.remade(self.program.outputs)
 
     # -- values --------------------------------------------------------------------------------------------------------
 
@@ -172,23 +169,23 @@ class _Mover:
         shape = self.program.specs[v].known_shape
         return tuple([shape[d] for d in self.order(v)])
 
-    def operand(self, v: int, origin: Origin) -> int:
+    def operand(self, v: int) -> int:
         """A value with the long axis last."""
         if self._is_in_order(v):
             return v
         if v not in self.last:
             self._check_transposed(v)
-            self.last[v] = self.emit(origin, "transpose", v, axes=self.order(v))
+            self.last[v] = self.emit("transpose", v, axes=self.order(v))
         return self.last[v]
 
-    def _as_it_was(self, v: int, origin: Origin) -> None:
+    def _as_it_was(self, v: int) -> None:
         """See to it that a value is there with its axes in their order."""
         if v in self.plain:
             return
         self._check_transposed(v)
         order = self.order(v)
         back = tuple([order.index(d) for d in range(len(order))])
-        self.put(v, origin, find("transpose"), (self.last[v],), {"axes": back})
+        self.put(v, find("transpose"), (self.last[v],), {"axes": back})
 
     def _check_transposed(self, v: int) -> None:
         """_RefusedError unless a value has fewer axes than the products."""
@@ -197,21 +194,9 @@ class _Mover:
 
     # -- instructions --------------------------------------------------------------------------------------------------
 
-    def emit(self, origin: Origin, name: str, *inputs: int, **params: Any) -> int:
-        """A new instruction; its value."""
-        return self._append(origin, find(name), inputs, params)
-
-    def _append(self, origin: Origin, op: OpDef, inputs: tuple[int, ...], params: Mapping[str, Any]) -> int:
-        self.specs += op.infer(tuple([self.specs[v] for v in inputs]), params)
-        v = len(self.specs) - 1
-        self.instructions.append(Instruction(op, inputs, (v,), params, origin))
-        return v
-
-    def put(
-        self, v: int, origin: Origin, op: OpDef, inputs: tuple[int, ...], params: Mapping[str, Any]
-    ) -> None:  # fmt: skip
+    def put(self, v: int, op: OpDef, inputs: tuple[int, ...], params: Mapping[str, Any]) -> None:
         """An instruction that makes a value with its axes in their order."""
-        self.instructions.append(Instruction(op, inputs, (v,), params, origin))
+        super().put(v, op, inputs, params)
         self.plain.add(v)
 
     def _is_moved(self, ins: Instruction) -> bool:
@@ -233,9 +218,9 @@ class _Mover:
             return False
         op, inputs, params = made
         if self._is_in_order(out):
-            self.put(out, ins.origin, op, inputs, params)
+            self.put(out, op, inputs, params)
         else:
-            self.last[out] = self._append(ins.origin, op, inputs, params)
+            self.last[out] = self.emit_op(op, inputs, params)
         return True
 
 
@@ -244,7 +229,7 @@ _Rule = Callable[[_Mover, Instruction], _Made]
 
 
 def _elementwise(mover: _Mover, ins: Instruction) -> _Made:
-    return ins.op, tuple([mover.operand(v, ins.origin) for v in ins.inputs]), ins.params
+    return ins.op, tuple([mover.operand(v) for v in ins.inputs]), ins.params
 
 
 def _constant(mover: _Mover, ins: Instruction) -> _Made:
@@ -261,7 +246,7 @@ def _broadcast(mover: _Mover, ins: Instruction) -> _Made:
     shape = mover.program.specs[x].known_shape
     aligned = (1,) * (len(mover.order(out)) - len(shape)) + shape
     units = tuple([aligned[d] for d in mover.order(out)])
-    narrow = mover.emit(ins.origin, "reshape", mover.operand(x, ins.origin), shape=units)
+    narrow = mover.emit("reshape", mover.operand(x), shape=units)
     return ins.op, (narrow,), {"shape": mover.shape(out)}
 
 
@@ -270,14 +255,14 @@ def _units(mover: _Mover, ins: Instruction) -> _Made:
     x, out = ins.inputs[0], ins.outputs[0]
     if _sized(mover.classes.of(x)) != _sized(mover.classes.of(out)):
         return None
-    return find("reshape"), (mover.operand(x, ins.origin),), {"shape": mover.shape(out)}
+    return find("reshape"), (mover.operand(x),), {"shape": mover.shape(out)}
 
 
 def _transpose(mover: _Mover, ins: Instruction) -> _Made:
     x, out = ins.inputs[0], ins.outputs[0]
     before = mover.order(x)
     axes = tuple([before.index(ins.params["axes"][d]) for d in mover.order(out)])
-    return ins.op, (mover.operand(x, ins.origin),), {"axes": axes}
+    return ins.op, (mover.operand(x),), {"axes": axes}
 
 
 def _reduce(mover: _Mover, ins: Instruction) -> _Made:
@@ -288,7 +273,7 @@ def _reduce(mover: _Mover, ins: Instruction) -> _Made:
         return None
     order = mover.order(x)
     axes = tuple(sorted(order.index(d) for d in normalize_axes(ins.params["axis"], len(order))))
-    total = mover.emit(ins.origin, ins.op.name, mover.operand(x, ins.origin), **{**ins.params, "axis": axes})
+    total = mover.emit(ins.op.name, mover.operand(x), **{**ins.params, "axis": axes})
     return find("reshape"), (total,), {"shape": mover.shape(out)}
 
 
@@ -300,7 +285,7 @@ def _product(mover: _Mover, ins: Instruction) -> _Made:
     is_turned = [mover.order(v)[-2:] != (rank - 2, rank - 1) for v in (a, b, out)
                  for rank in (len(mover.order(v)),)]  # fmt: skip
     ta, tb = ins.params["transpose_a"] != is_turned[0], ins.params["transpose_b"] != is_turned[1]
-    left, right = mover.operand(a, ins.origin), mover.operand(b, ins.origin)
+    left, right = mover.operand(a), mover.operand(b)
     if is_turned[2]:
         return ins.op, (right, left), {"transpose_a": not tb, "transpose_b": not ta}
     return ins.op, (left, right), {"transpose_a": ta, "transpose_b": tb}

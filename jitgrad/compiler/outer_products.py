@@ -8,14 +8,11 @@ on elements they are made where they are read. A sum that begins with 0.0 is nev
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 from jitgrad.compiler.constants import splat
 from jitgrad.compiler.likeness import exact_in
+from jitgrad.compiler.remaking import Remaking
 from jitgrad.opdef import find
 from jitgrad.program import Instruction, Program
-from jitgrad.spec import TensorSpec
 
 _FLOATS = ("float32", "float64")
 _NARROW = 8
@@ -36,14 +33,13 @@ def outer_products_by_element(program: Program) -> Program:
     outer = {ins.outputs[0] for ins in program.instructions if _is_outer(program, ins, narrow)}
     if not outer or any(ins.after for ins in program.instructions):
         return program
-    specs: list[TensorSpec] = list(program.specs)
-    instructions: list[Instruction] = []
+    remaking = Remaking(program)
     for ins in program.instructions:
-        if not outer.isdisjoint(ins.outputs):
-            _write_elements(ins, specs, instructions)
+        if outer.isdisjoint(ins.outputs):
+            remaking.instructions.append(ins)
         else:
-            instructions.append(ins)
-    return replace(program, instructions=tuple(instructions), specs=tuple(specs), _cache={})
+            _write_elements(ins, remaking)
+    return remaking.remade(program.outputs)
 
 
 def _is_outer(program: Program, ins: Instruction, narrow: int) -> bool:
@@ -60,20 +56,12 @@ def _is_outer(program: Program, ins: Instruction, narrow: int) -> bool:
     return is_single and len(shapes[0]) == len(shapes[1]) == 2 and spec.dtype.name in _FLOATS
 
 
-def _write_elements(ins: Instruction, specs: list[TensorSpec], instructions: list[Instruction]) -> None:
+def _write_elements(ins: Instruction, new: Remaking) -> None:
     """x yᵀ + 0.0, for the vectors that the matrices are."""
-    spec = specs[ins.outputs[0]]
-    (rows, columns), dtype = spec.known_shape, spec.dtype
-
-    def emit(name: str, *inputs: int, **params: Any) -> int:
-        op = find(name)
-        specs.extend(op.infer(tuple([specs[v] for v in inputs]), params))
-        instructions.append(Instruction(op, inputs, (len(specs) - 1,), params, ins.origin))
-        return len(specs) - 1
-
-    x = emit("reshape", ins.inputs[0], shape=(rows, 1))
-    y = emit("reshape", ins.inputs[1], shape=(1, columns))
-    wide = [emit("broadcast_to", v, shape=(rows, columns)) for v in (x, y)]
-    zero = emit("constant", value=splat(0.0, (rows, columns), dtype))
-    product = emit("multiply", *wide)
-    instructions.append(Instruction(find("add"), (product, zero), ins.outputs, {}, ins.origin))
+    new.origin, (rows, columns) = ins.origin, new.specs[ins.outputs[0]].known_shape
+    x = new.emit("reshape", ins.inputs[0], shape=(rows, 1))
+    y = new.emit("reshape", ins.inputs[1], shape=(1, columns))
+    wide = [new.emit("broadcast_to", v, shape=(rows, columns)) for v in (x, y)]
+    zero = new.emit("constant", value=splat(0.0, (rows, columns), new.specs[ins.outputs[0]].dtype))
+    product = new.emit("multiply", *wide)
+    new.put(ins.outputs[0], find("add"), (product, zero), {})

@@ -14,14 +14,14 @@ of one pattern are treated alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from jitgrad.compiler.identity import instruction_key
 from jitgrad.compiler.likeness import PLAIN_EXACT, exact_in
 from jitgrad.compiler.place_rules import MOST_PLACES, Make, Parts, Shape, Shapes, rule_for
-from jitgrad.opdef import Contract, Elementwise, Fill, Gather, Library, Reduce, Reindex, Scan, Scatter, View, find
+from jitgrad.compiler.remaking import Splitting
+from jitgrad.opdef import Contract, Elementwise, Fill, Gather, Library, OpDef, Reduce, Reindex, Scan, Scatter, View
 from jitgrad.program import Instruction, Program
 from jitgrad.spec import TensorSpec, normalize_axes
 
@@ -212,52 +212,30 @@ class _Islands:
 # -- the program anew --------------------------------------------------------------------------------------------------
 
 
-class _Splitter:
+class _Splitter(Splitting[Parts]):
     """The instructions of a program anew: those chosen by places, the others with what they read put together."""
 
     def __init__(self, program: Program, chosen: dict[int, Make], shapes: Shapes) -> None:
-        self.program = program
+        super().__init__(program)
         self.chosen = chosen
         self.shapes = shapes
-        self.specs: list[TensorSpec] = list(program.specs)
-        self.instructions: list[Instruction] = []
-        self.origin = program.instructions[0].origin
         self._known: dict[Any, int] = {}
-        self._parts: dict[int, Parts] = {}
-        self._whole: dict[int, int] = {v: v for v in program.inputs}
 
-    def split(self) -> Program:
-        """The whole program."""
-        for number, ins in enumerate(self.program.instructions):
-            self.origin = ins.origin
-            if number in self.chosen:
-                made = self.chosen[number](self)
-                self._parts.update(zip(ins.outputs, made, strict=True))
-            else:
-                inputs = tuple([self.whole(v) for v in ins.inputs])
-                self.instructions.append(replace(ins, inputs=inputs))
-                self._whole.update((v, v) for v in ins.outputs)
-        outputs = tuple([self.whole(v) for v in self.program.outputs])
-        return replace(
-            self.program, instructions=tuple(self.instructions), outputs=outputs, specs=tuple(self.specs), _cache={}
-        )
-
-    def emit(self, name: str, *inputs: int, **params: Any) -> int:
+    def emit_op(self, op: OpDef, inputs: tuple[int, ...], params: Mapping[str, Any]) -> int:
         """A new instruction, or one that makes the same; its value."""
-        op = find(name)
-        ins = Instruction(op, inputs, (len(self.specs),), params, self.origin)
-        key = instruction_key(ins)
+        key = instruction_key(Instruction(op, inputs, (len(self.specs),), params, self.origin))
         if key not in self._known:
-            self.specs += op.infer(tuple([self.specs[v] for v in inputs]), params)
-            self._known[key] = ins.outputs[0]
-            self.instructions.append(ins)
+            self._known[key] = super().emit_op(op, inputs, params)
         return self._known[key]
 
-    def parts(self, v: int) -> Parts:
-        """A value taken apart."""
-        if v not in self._parts:
-            self._parts[v] = tuple(self._slices(v))
-        return self._parts[v]
+    def _is_split(self, number: int, ins: Instruction) -> bool:
+        if number not in self.chosen:
+            return False
+        self._parts.update(zip(ins.outputs, self.chosen[number](self), strict=True))
+        return True
+
+    def _taken_apart(self, v: int) -> Parts:
+        return tuple(self._slices(v))
 
     def _slices(self, v: int) -> Iterator[int]:
         shape, whole = self.shapes(v), self.whole(v)
@@ -271,13 +249,7 @@ class _Splitter:
             stop = tuple([at.get(d, 0) + 1 if d in drop else n for d, n in enumerate(shape.extents)])
             yield self.emit("getslice", whole, start=start, stop=stop, step=step, drop=drop)
 
-    def whole(self, v: int) -> int:
-        """A value as the program had it."""
-        if v not in self._whole:
-            self._whole[v] = self._stacked(v)
-        return self._whole[v]
-
-    def _stacked(self, v: int) -> int:
+    def _joined(self, v: int) -> int:
         shape, level = self.shapes(v), list(self._parts[v])
         for d in reversed(shape.short):
             n, axis = shape.extents[d], sum(e < d for e in shape.long)
