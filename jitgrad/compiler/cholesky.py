@@ -16,13 +16,13 @@ from jitgrad.compiler.machine.cache import compile_cached
 from jitgrad.compiler.machine.native import NativeCode
 from jitgrad.compiler.products.cholesky_steps import (
     BLOCK,
+    COTANGENT,
     LINE,
     MODULE,
-    PREFIXES,
     STEPS,
     Layout,
     cholesky_text,
-    cuts,
+    cut,
     layout_for,
     names,
 )
@@ -41,14 +41,14 @@ def cholesky(a: Array) -> Array | None:
     """The lower factor of a float64 matrix in C order, of which the lower triangle is read; None: it is not positive
     definite.
     """
-    return _run(PREFIXES[0], a, a)
+    return _run(MODULE, a, a)
 
 
 def cholesky_cotangent(factor: Array, g: Array) -> Array | None:
     """The cotangent of a symmetric matrix, symmetric, from that of its lower factor, of which the lower triangle is
     read; float64 matrices in C order.
     """
-    return _run(PREFIXES[1], g, factor)
+    return _run(COTANGENT, g, factor)
 
 
 def _run(prefix: str, source: Array, factor: Array) -> Array | None:
@@ -67,10 +67,10 @@ def _run_on(start: int, layout: Layout, prefix: str, arrays: tuple[Array, Array,
     """Run the steps on memory; the status that they leave."""
     source, factor, result = [array.__array_interface__["data"][0] for array in arrays]
     claims = start + layout.claims
-    ctypes.memset(claims, 0, 2 * LINE)
+    ctypes.memset(start + layout.flags, 0, layout.words - layout.flags)
     _Words.from_address(start + layout.words)[:] = [
-        source, factor, start, result, layout.n, layout.ld, layout.blocks, layout.panels, start + layout.diagonals,
-        start + layout.flags, claims,
+        source, factor, start, start + layout.packed, result, layout.n, layout.column, layout.blocks, layout.panels,
+        start + layout.diagonals, start + layout.flags, claims,
     ]  # fmt: skip
     steps, address = _steps(prefix, layout.n, start)
     runtime().run_steps(0, address, len(steps), 0, get_num_threads(), 1)
@@ -83,7 +83,7 @@ def _steps(prefix: str, n: int, start: int) -> tuple[Array, int]:
     layout, code = _layout(n), _code()
     block = start + layout.words
     steps = pack_steps([
-        (code[f"{prefix}_{step}"], block, *cut) for step, cut in zip(STEPS, cuts(layout), strict=True)
+        (code[f"{prefix}_{step}"], block, *cut(step, layout)) for step in STEPS[prefix]
     ])  # fmt: skip
     return steps, int(steps.ctypes.data)
 

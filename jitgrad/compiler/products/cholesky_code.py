@@ -9,8 +9,9 @@ the last:
 
 which takes n³/3 and 2 n³/3 operations. The second line says that U S is Ū above the diagonal: for a symmetric S/2,
 <S/2, dA> = <U S, dU>. On the diagonal it is what I. Murray, "Differentiation of the Cholesky decomposition", 2016, says
-of the whole matrix. The working matrix has whole blocks, with ones on the diagonal behind the last element, rows an odd
-number of lines apart, and both triangles: what is above the diagonal, transposed, is below it.
+of the whole matrix. The working matrix has whole blocks, with ones on the diagonal behind the last element, in columns
+of blocks: what a sum reads lies in up to four rows of lines, which a processor fetches before they are asked for, also
+from the other one's cache. Of S it has both triangles: what is above the diagonal, transposed, is below it.
 
 Tiles are tasks (A. Buttari, J. Langou, J. Kurzak and J. Dongarra, "A class of parallel tiled linear algebra algorithms
 for multicore architectures", 2009) in one order, which threads take one after another. A thread waits for the tasks
@@ -20,12 +21,13 @@ threads can stop. What a task does depends on the sizes alone, so the bits are t
 
 from __future__ import annotations
 
-from jitgrad.compiler.products.cholesky_steps import PREFIXES, STEPS, WIDE
+from jitgrad.compiler.products.cholesky_steps import COTANGENT, MODULE, WIDE
 from jitgrad.compiler.products.cholesky_tasks import (
     block_at_ir,
     block_words_ir,
     diagonal_at_ir,
     factor_task_ir,
+    given_at_ir,
     gradient_task_ir,
     helpers_ir,
     waiting_ir,
@@ -36,66 +38,56 @@ from jitgrad.compiler.products.registers import (
     Numbers,
     at_ir,
     declarations_ir,
-    load_ir,
     loop_ir,
     mask_ir,
+    min_ir,
     module_ir,
-    store_ir,
 )
+from jitgrad.records import NamedTuple
 
 
 def cholesky_ir(kind: Numbers) -> str:
     """The module with the steps of both."""
-    parts = [declarations_ir(kind), cholesky_tiles_ir(kind), waiting_ir(), helpers_ir(kind)]
-    for prefix, is_gradient in zip(PREFIXES, (False, True), strict=True):
-        parts += [
-            _fill(kind, prefix, is_gradient),
-            _tasks(prefix, is_gradient),
-            gradient_task_ir(kind) if is_gradient else factor_task_ir(kind),
-            _finish(kind, prefix, is_gradient),
-        ]
+    parts = [declarations_ir(kind), cholesky_tiles_ir(kind)]
+    parts += [waiting_ir(), helpers_ir(kind), factor_task_ir(kind), gradient_task_ir(kind)]
+    parts += [_tasks(MODULE, _FACTOR), _fill(kind), _tasks(COTANGENT, _GRADIENT), _finish(kind)]
     return module_ir(*parts)
 
 
-def _fill(kind: Numbers, prefix: str, is_gradient: bool) -> str:
-    """Rows of blocks of the working matrix from the source's lower triangle, flags that nobody has set; and, where the
-    factor is given, its blocks on the diagonal.
-    """
-    fetch = f"""
-{block_at_ir(kind, "from", "%source", "%c", "%j", "%n")}
-{block_at_ir(kind, "to", "%work", "%j", "%c")}
-  %height = sub i64 %n, %from_row
-  %end = sub i64 %n, %from_column
-  call void @turn_{kind.type}(ptr %from, i64 %n, i64 %height, i64 0, i64 %end, i64 0, ptr %to, i64 %ld)"""
+def _fill(kind: Numbers) -> str:
+    """Columns of blocks of the factor, and its blocks on the diagonal."""
+    copied = f"""
+{given_at_ir(kind, "from", "%factor", "%k", "%j")}
+{block_at_ir(kind, "to", "%packed", "%k", "%j")}
+  call void @pack(ptr %from, i64 %n, i64 %from_height, ptr %to)"""
     body = f"""
-{loop_ir("c", "%blocks", "1", fetch, "%j")}
-{block_at_ir(kind, "own", "%work", "%j", "%j")}
-  %left = sub i64 %n, %own_row
-{_diagonal(kind) if is_gradient else _ones(kind)}
-  %stride = add i64 %panels, 1
-  %first_flag = mul i64 %j, %stride
-  %last_flag = add i64 %first_flag, %stride
-{loop_ir("f", "%last_flag", "1", _clear_flag(), "%first_flag")}"""
+{_diagonal(kind)}
+  %below = add i64 %j, 1
+{loop_ir("k", "%blocks", "1", copied, "%below")}"""
     return f"""
-define void @{prefix}_{STEPS[0]}({KERNEL}) #0 {{
+{_pack(kind)}
+
+define void @{COTANGENT}_fill({KERNEL}) #0 {{
 {block_words_ir()}
 {loop_ir("j", "%hi", "1", body, "%lo")}
   ret void
 }}"""
 
 
-def _clear_flag() -> str:
-    return """  %flag_at = getelementptr i32, ptr %flags, i64 %f
-  store i32 0, ptr %flag_at"""
-
-
-def _ones(kind: Numbers) -> str:
-    """On the diagonal behind the last element."""
-    one = f"""  %down = mul i64 %r, %ld
-  %place = add i64 %down, %r
-{at_ir("one", kind, "%own", "%place")}
-  store {kind.type} 1.0, ptr %one"""
-    return loop_ir("r", str(kind.lanes), "1", one, "%left")
+def _pack(kind: Numbers) -> str:
+    """So many rows of a block that has all columns."""
+    copied = f"""  %from_down = mul i64 %r, %n
+  %to_down = mul i64 %r, {kind.lanes}
+{at_ir("row_from", kind, "%from", "%from_down")}
+{at_ir("row_to", kind, "%to", "%to_down")}
+  %row = load {kind.vector}, ptr %row_from, align {kind.size}
+  store {kind.vector} %row, ptr %row_to, align {kind.size}"""
+    return f"""
+define internal void @pack(ptr %from, i64 %n, i64 %height, ptr %to) #0 {{
+{min_ir("rows", "%height", str(kind.lanes))}
+{loop_ir("r", "%rows", "1", copied)}
+  ret void
+}}"""
 
 
 def _diagonal(kind: Numbers) -> str:
@@ -107,7 +99,7 @@ def _diagonal(kind: Numbers) -> str:
   %all = load {kind.vector}, ptr %u_row, align {kind.size}
   %upper = select {kind.mask} %lower, {kind.vector} zeroinitializer, {kind.vector} %all
   store {kind.vector} %upper, ptr %u_row, align {kind.size}
-  %beyond = icmp sge i64 %r, %left
+  %beyond = icmp sge i64 %r, %given_height
   %diagonal_place = mul i64 %r, {n + 1}
 {at_ir("element_at", kind, "%d", "%diagonal_place")}
   %element = load {kind.type}, ptr %element_at
@@ -118,40 +110,54 @@ def _diagonal(kind: Numbers) -> str:
 {at_ir("inverse_at", kind, "%d", "%inverse_place")}
   store {kind.type} %inverse, ptr %inverse_at"""
     return f"""{diagonal_at_ir(kind, "%j")}
-{block_at_ir(kind, "given", "%factor", "%j", "%j", "%n")}
-  call void @turn_{kind.type}(ptr %given, i64 %n, i64 %left, i64 0, i64 %left, i64 0, ptr %d, i64 {n})
+{given_at_ir(kind, "given", "%factor", "%j", "%j")}
+  call void @turn_{kind.type}(ptr %given, i64 %n, i64 %given_height, i64 0, i64 %given_width, i64 0, ptr %d, i64 {n})
 {loop_ir("r", str(n), "1", each)}"""
 
 
-_FACTOR_ROW = f"""\
+class _Order(NamedTuple):
+    """What is known of tasks: the first panel of the j-th row in the order, and how many tasks it has; the call of the
+    task of a number in it.
+    """
+
+    row: str
+    call: str
+
+
+_FACTOR = _Order(
+    f"""\
   %first = udiv i64 %j, {WIDE}
-  %count = sub i64 %panels, %first"""
-_FACTOR_CALL = """\
+  %tiles = sub i64 %panels, %first
+  %count = add i64 %tiles, 1""",
+    """\
   %panel = add i64 %first, %number
-  call void @factor_task(ptr %block, i64 %j, i64 %panel)"""
-_GRADIENT_ROW = f"""\
+  call void @factor_task(ptr %block, i64 %j, i64 %panel, i64 %first)""",
+)
+_GRADIENT = _Order(
+    f"""\
   %row = sub i64 %last_block, %j
   %from = add i64 %row, 1
   %first = udiv i64 %from, {WIDE}
   %tiles = sub i64 %panels, %first
-  %count = add i64 %tiles, 1"""
-_GRADIENT_CALL = """\
+  %count = add i64 %tiles, 1""",
+    """\
   %back = sub i64 %panels, %number
   %is_last = icmp eq i64 %number, %tiles
   %before = sub i64 %back, 1
   %panel = select i1 %is_last, i64 %panels, i64 %before
-  call void @gradient_task(ptr %block, i64 %row, i64 %panel, i64 %first)"""
-"""The first panel of the j-th row in the order, and how many tasks it has; the task of a number in it. The gradient's
-last one of a row, behind all panels, is the block on the diagonal.
+  call void @gradient_task(ptr %block, i64 %row, i64 %panel, i64 %first)""",
+)
+"""The last task of a row has the number of panels as its panel: of the factor rows of the result, of the gradient the
+block on the diagonal.
 """
 
 
-def _tasks(prefix: str, is_gradient: bool) -> str:
+def _tasks(prefix: str, order: _Order) -> str:
     """Takes tasks until there are none left: row by row, of the factor each row's block on the diagonal first; of the
     gradient the last row first, and of each the panels from the right to the diagonal.
     """
     return f"""
-define void @{prefix}_{STEPS[1]}({KERNEL}) #0 {{
+define void @{prefix}_tasks({KERNEL}) #0 {{
 entry:
 {block_words_ir()}
   %last_block = sub i64 %blocks, 1
@@ -168,7 +174,7 @@ seek:
   %more = icmp slt i64 %j, %blocks
   br i1 %more, label %look, label %done
 look:
-{_GRADIENT_ROW if is_gradient else _FACTOR_ROW}
+{order.row}
   %number = sub i64 %taken, %base
   %here = icmp slt i64 %number, %count
   br i1 %here, label %run, label %further
@@ -177,37 +183,22 @@ further:
   %base1 = add i64 %base, %count
   br label %seek
 run:
-{_GRADIENT_CALL if is_gradient else _FACTOR_CALL}
+{order.call}
   br label %take
 done:
   ret void
 }}"""
 
 
-def _finish(kind: Numbers, prefix: str, is_gradient: bool) -> str:
-    """Rows of the result: of the lower factor with zeros behind the diagonal, or of S, halved."""
-    end = "%n" if is_gradient else "%row_end"
-    scale = "0.5" if is_gradient else "1.0"
-    columns = f"""
-  %left = sub i64 {end}, %c
-  %room = sub i64 %n, %c
-{mask_ir("given", kind, "%left")}
-{mask_ir("whole", kind, "%room")}
-{at_ir("from", kind, "%row_from", "%c")}
-{at_ir("to", kind, "%row_to", "%c")}
-{load_ir("x", kind, "%from", "%given")}
-  %y = fmul {kind.vector} %x, splat ({kind.type} {scale})
-{store_ir(kind, "%y", "%to", "%whole")}"""
-    body = f"""
-  %row_end = add i64 %i, 1
-  %from_down = mul i64 %i, %ld
-  %to_down = mul i64 %i, %n
-{at_ir("row_from", kind, "%work", "%from_down")}
-{at_ir("row_to", kind, "%result", "%to_down")}
-{loop_ir("c", "%n", str(kind.lanes), columns)}"""
+def _finish(kind: Numbers) -> str:
+    """Rows of blocks of the result: of S, halved."""
+    stored = f"""
+{block_at_ir(kind, "from", "%work", "%j", "%c")}
+{given_at_ir(kind, "to", "%result", "%j", "%c")}
+  call void @put_half(ptr %from, ptr %to, i64 %n, i64 %to_height, i64 %to_width)"""
     return f"""
-define void @{prefix}_{STEPS[2]}({KERNEL}) #0 {{
+define void @{COTANGENT}_finish({KERNEL}) #0 {{
 {block_words_ir()}
-{loop_ir("i", "%hi", "1", body, "%lo")}
+{loop_ir("j", "%hi", "1", loop_ir("c", "%blocks", "1", stored), "%lo")}
   ret void
 }}"""

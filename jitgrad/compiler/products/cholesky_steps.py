@@ -7,12 +7,15 @@ from __future__ import annotations
 from jitgrad.records import NamedTuple
 
 MODULE = "jitgrad_cholesky"
-STEPS = ("fill", "tasks", "finish")
-PREFIXES = (MODULE, f"{MODULE}_cotangent")
-BLOCK = ("source", "factor", "work", "result", "n", "ld", "blocks", "panels", "diagonals", "flags", "claims")
+COTANGENT = f"{MODULE}_cotangent"
+STEPS = {MODULE: ("tasks",), COTANGENT: ("fill", "tasks", "finish")}
+"""The steps of the factor and of its gradient, by what their names begin with."""
+BLOCK = (
+    "source", "factor", "work", "packed", "result", "n", "column", "blocks", "panels", "diagonals", "flags", "claims",
+)  # fmt: skip
 """Addresses and sizes. `source` is A, or the cotangent of its lower factor, which is `factor`; both have rows of n, as
-`result` has. A flag per tile, of each row of blocks one more for its end. Behind the claims, a line apart, lies the
-status.
+`result` has. `column` is the distance of columns of blocks in `work`, and in the factor `packed` like it. A flag per
+tile, of each row of blocks one more for its end. Behind the claims, a line apart, lies the status.
 """
 TRIANGLES_MODULE = "jitgrad_triangles"
 TRIANGLES = ("jitgrad_triangle_rows", "jitgrad_triangle_columns")
@@ -23,7 +26,7 @@ WIDE = 3
 """The blocks of a panel: registers of a row of the widest tile."""
 LINE = 64
 _MOST_CHUNKS = 64
-_ROWS_OF_A_CHUNK = 16
+_BLOCKS_OF_A_CHUNK = 2
 
 
 def cholesky_text() -> str:
@@ -47,9 +50,10 @@ class Layout(NamedTuple):
     """Sizes, and places in the memory of a call, which begins with the working matrix, in bytes."""
 
     n: int
-    ld: int
+    column: int
     blocks: int
     panels: int
+    packed: int
     diagonals: int
     flags: int
     claims: int
@@ -59,24 +63,28 @@ class Layout(NamedTuple):
 
 def names() -> tuple[str, ...]:
     """All functions of the module."""
-    return tuple(f"{prefix}_{step}" for prefix in PREFIXES for step in STEPS)
+    return tuple(f"{prefix}_{step}" for prefix, steps in STEPS.items() for step in steps)
 
 
 def layout_for(n: int, lanes: int) -> Layout:
-    """For matrices of n rows: whole blocks, and rows of an odd number of lines, which share no places in the cache."""
+    """For matrices of n rows: whole blocks, and columns of blocks of an odd number of lines, which share no places in
+    the cache.
+    """
     blocks, line = -(-n // lanes), LINE // 8
     panels = -(-blocks // WIDE)
-    ld = (-(-blocks * lanes // line) | 1) * line
-    diagonals = 8 * blocks * lanes * ld
+    column = (-(-blocks * lanes * lanes // line) | 1) * line
+    packed = 8 * blocks * column
+    diagonals = 2 * packed
     flags = diagonals + 8 * blocks * lanes * (lanes + 1)
     claims = flags + -(-4 * blocks * (panels + 1) // LINE) * LINE
     words = claims + 2 * LINE
-    return Layout(n, ld, blocks, panels, diagonals, flags, claims, words, words + 8 * len(BLOCK))
+    return Layout(n, column, blocks, panels, packed, diagonals, flags, claims, words, words + 8 * len(BLOCK))
 
 
-def cuts(layout: Layout) -> tuple[tuple[int, int], ...]:
-    """Extent and number of chunks of each step. All chunks of the tasks are one: whoever takes one takes tasks as long
-    as there are any.
+def cut(step: str, layout: Layout) -> tuple[int, int]:
+    """Extent and number of chunks of a step. All chunks of the tasks are one: whoever takes one takes tasks as long as
+    there are any.
     """
-    rows = max(1, min(_MOST_CHUNKS, layout.n // _ROWS_OF_A_CHUNK))
-    return (layout.blocks, min(layout.blocks, rows)), (_MOST_CHUNKS, _MOST_CHUNKS), (layout.n, rows)
+    if step == "tasks":
+        return _MOST_CHUNKS, _MOST_CHUNKS
+    return layout.blocks, max(1, min(_MOST_CHUNKS, layout.blocks // _BLOCKS_OF_A_CHUNK))

@@ -2,9 +2,11 @@
 text; the steps that take tasks are elsewhere (cholesky_code.py), as are the blocks that tiles are made of
 (cholesky_tiles.py).
 
-    void factor_task(ptr block, i64 j, i64 panel)                        a tile of the j-th row of blocks of U
+    void factor_task(ptr block, i64 j, i64 panel, i64 first_panel)       a tile of the j-th row of blocks of U
     void gradient_task(ptr block, i64 j, i64 panel, i64 first_panel)     the same of S
     void await(ptr flags, i64 task), void tell(ptr flags, i64 task)      until a task is over; that it is
+
+A tile takes its blocks of the source itself: what it works on is in the cache of the thread that does.
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ import sys
 
 from jitgrad.compiler.products.cholesky_steps import BLOCK, LINE, WIDE
 from jitgrad.compiler.products.cholesky_tiles import diagonal_elements, turn_block_ir
-from jitgrad.compiler.products.registers import Numbers, at_ir, loop_ir, min_ir, word_ir
+from jitgrad.compiler.products.registers import Numbers, at_ir, loop_ir, mask_ir, min_ir, store_ir, word_ir
+from jitgrad.compiler.products.transposes import turned_ir
 
 _PATIENCE = 50_000  # looks, some 70 us: who yields beside busy processes may not run for milliseconds
-_POINTERS = ("source", "factor", "work", "result", "diagonals", "flags", "claims")
+_POINTERS = ("source", "factor", "work", "packed", "result", "diagonals", "flags", "claims")
 
 
 def block_words_ir() -> str:
@@ -25,13 +28,23 @@ def block_words_ir() -> str:
     return "\n".join(text.replace("load i64", "load ptr") if name in _POINTERS else text for name, text in words)
 
 
-def block_at_ir(kind: Numbers, name: str, base: str, row: str, column: str, ld: str = "%ld") -> str:
-    """The address of a block."""
+def block_at_ir(kind: Numbers, name: str, base: str, row: str, column: str) -> str:
+    """The address of a block in columns of blocks."""
+    return f"""  %{name}_across = mul i64 {column}, %column
+  %{name}_down = mul i64 {row}, {kind.lanes**2}
+  %{name}_place = add i64 %{name}_across, %{name}_down
+{at_ir(name, kind, base, f"%{name}_place")}"""
+
+
+def given_at_ir(kind: Numbers, name: str, base: str, row: str, column: str) -> str:
+    """The address of a block in rows of n, and how many rows and columns there are from it on."""
     return f"""  %{name}_row = mul i64 {row}, {kind.lanes}
   %{name}_column = mul i64 {column}, {kind.lanes}
-  %{name}_down = mul i64 %{name}_row, {ld}
-  %{name}_place = add i64 %{name}_down, %{name}_column
-{at_ir(name, kind, base, f"%{name}_place")}"""
+  %{name}_before = mul i64 %{name}_row, %n
+  %{name}_place = add i64 %{name}_before, %{name}_column
+{at_ir(name, kind, base, f"%{name}_place")}
+  %{name}_height = sub i64 %n, %{name}_row
+  %{name}_width = sub i64 %n, %{name}_column"""
 
 
 def diagonal_at_ir(kind: Numbers, row: str) -> str:
@@ -77,34 +90,89 @@ define internal void @tell(ptr %flags, i64 %task) #0 {{
 
 
 def helpers_ir(kind: Numbers) -> str:
-    """A sum of one to three blocks; blocks above the diagonal turned to their places below it."""
-    n = kind.lanes
+    """Blocks of the source, sums of one to three, blocks turned to their places below the diagonal, and stored."""
+    return "\n".join((_fetch(kind), _sums(), _mirror(kind), _put(kind, True), _put(kind, False)))
+
+
+def _fetch(kind: Numbers) -> str:
+    """Blocks of a row from the source's lower triangle."""
+    body = f"""
+{given_at_ir(kind, "from", "%source", "%b", "%j")}
+{block_at_ir(kind, "to", "%work", "%j", "%b")}
+  call void @turn_{kind.type}(ptr %from, i64 %n, i64 %from_height, i64 0, i64 %from_width, i64 0, ptr %to,
+    i64 {kind.lanes})"""
+    return f"""
+define internal void @fetch(ptr %block, i64 %j, i64 %c, i64 %end) noinline #0 {{
+{block_words_ir()}
+{loop_ir("b", "%end", "1", body, "%c")}
+  ret void
+}}"""
+
+
+def _sums() -> str:
     cases = "\n".join(f"    i64 {wide}, label %w{wide}" for wide in range(1, WIDE + 1))
     calls = "\n".join(
         f"""w{wide}:
-  call void @sum_{wide}(ptr %p, i64 %ldp, ptr %q, i64 %ldq, i64 %k, ptr %t, i64 %ldt)
+  call void @sum_{wide}(ptr %p, ptr %q, i64 %k, ptr %t, i64 %column)
   br label %done"""
         for wide in range(1, WIDE + 1)
     )
-    body = f"""
-  %across = mul i64 %c, {n}
-{at_ir("from", kind, "%t", "%across")}
-  %down = mul i64 %across, %ld
-{at_ir("to", kind, "%mirrored", "%down")}
-{turn_block_ir(kind, "%from", "%ld", "%to", "%ld")}"""
     return f"""
-define internal void @sum(ptr %p, i64 %ldp, ptr %q, i64 %ldq, i64 %k, ptr %t, i64 %ldt, i64 %wide) #0 {{
+define internal void @sum(ptr %p, ptr %q, i64 %k, ptr %t, i64 %column, i64 %wide) #0 {{
   switch i64 %wide, label %done [
 {cases}
   ]
 {calls}
 done:
   ret void
-}}
+}}"""
 
+
+def _mirror(kind: Numbers) -> str:
+    body = f"""
+  %across = mul i64 %c, %column
+{at_ir("from", kind, "%t", "%across")}
+  %down = mul i64 %c, {kind.lanes**2}
+{at_ir("to", kind, "%mirrored", "%down")}
+{turn_block_ir(kind, "%from", "%to")}"""
+    return f"""
 ; `mirrored` is where the first of the blocks at `t` comes.
-define internal void @mirror(ptr %t, ptr %mirrored, i64 %ld, i64 %count) #0 {{
+define internal void @mirror(ptr %t, ptr %mirrored, i64 %column, i64 %count) #0 {{
 {loop_ir("c", "%count", "1", body)}
+  ret void
+}}"""
+
+
+def _put(kind: Numbers, is_turned: bool) -> str:
+    """A block, transposed, or halved, to rows of n; of it so many rows and columns are there."""
+    rows = range(kind.lanes)
+    lines = [
+        line
+        for r in rows
+        for line in (
+            at_ir(f"from{r}", kind, "%from", str(r * kind.lanes)),
+            f"  %x{r} = load {kind.vector}, ptr %from{r}, align {kind.size}",
+        )
+    ]
+    names = [f"%x{r}" for r in rows]
+    if is_turned:
+        turning, names = turned_ir(kind, names)
+        lines += turning
+    else:
+        lines += [f"  %half{r} = fmul {kind.vector} %x{r}, splat ({kind.type} 0.5)" for r in rows]
+        names = [f"%half{r}" for r in rows]
+    for r in rows:
+        lines += [
+            f"  %has{r} = icmp sgt i64 %height, {r}",
+            f"  %mask{r} = select i1 %has{r}, {kind.mask} %inside, {kind.mask} zeroinitializer",
+            at_ir(f"to{r}", kind, *((f"%to{r - 1}", "%n") if r else ("%to", "0"))),
+            store_ir(kind, names[r], f"%to{r}", f"%mask{r}"),
+        ]
+    return f"""
+define internal void @put_{"turned" if is_turned else "half"}(ptr %from, ptr %to, i64 %n, i64 %height,
+    i64 %width) noinline #0 {{
+{mask_ir("inside", kind, "%width")}
+{chr(10).join(lines)}
   ret void
 }}"""
 
@@ -123,20 +191,21 @@ def _task_start(kind: Numbers, first: str) -> str:
   %wide = sub i64 %end, %c
 {diagonal_at_ir(kind, "%j")}
 {block_at_ir(kind, "t", "%work", "%j", "%c")}
-{block_at_ir(kind, "mirrored", "%work", "%c", "%j")}"""
+  %is_end = icmp eq i64 %panel, %panels"""
 
 
 def factor_task_ir(kind: Numbers) -> str:
-    """A tile of U. The one on the diagonal factors its first block, for which all others of the row wait when they have
-    their sums.
+    """A tile of U, or, behind all panels, the rows of the result that are the blocks above the one on the diagonal.
+    The tile on the diagonal factors its first block, for which all others of the row wait when they have their sums.
     """
     return f"""
-define internal void @factor_task(ptr %block, i64 %j, i64 %panel) noinline #0 {{
+define internal void @factor_task(ptr %block, i64 %j, i64 %panel, i64 %first_panel) noinline #0 {{
 entry:
 {_task_start(kind, "%j")}
-  %first_panel = udiv i64 %j, {WIDE}
-  %is_first = icmp eq i64 %panel, %first_panel
   %first_flag = add i64 %row_flag, %first_panel
+  br i1 %is_end, label %finish, label %tile
+tile:
+  %is_first = icmp eq i64 %panel, %first_panel
 {_factor_sum(kind)}
 summed:
   br i1 %is_first, label %first, label %other
@@ -146,49 +215,80 @@ other:
   br label %solve
 solve:
   %t_at = phi ptr [ %t_rest, %rest ], [ %t, %other ]
-  %to = phi ptr [ %mirrored_rest, %rest ], [ %mirrored, %other ]
   %count = phi i64 [ %wide_rest, %rest ], [ %wide, %other ]
-  call void @forward(ptr %d, ptr %t_at, i64 %ld, i64 %count)
-  call void @mirror(ptr %t_at, ptr %to, i64 %ld, i64 %count)
+  call void @forward(ptr %d, ptr %t_at, i64 %column, i64 %count)
   call void @tell(ptr %flags, i64 %flag)
   ret void
+{_factor_finish(kind)}
 }}"""
 
 
 def _factor_sum(kind: Numbers) -> str:
     """Takes from the tile what the rows above it say, when those above it and above the row's first tile are made."""
     return f"""  %top = icmp eq i64 %j, 0
-  br i1 %top, label %summed, label %after_others
+  br i1 %top, label %all, label %after_others
 after_others:
   %above = sub i64 %flag, %stride
   call void @await(ptr %flags, i64 %above)
   %above_first = sub i64 %first_flag, %stride
   call void @await(ptr %flags, i64 %above_first)
-  br label %add
-add:
+  br label %all
+all:
+  call void @fetch(ptr %block, i64 %j, i64 %c, i64 %end)
 {block_at_ir(kind, "p", "%work", "0", "%j")}
 {block_at_ir(kind, "q", "%work", "0", "%c")}
-  call void @sum(ptr %p, i64 %ld, ptr %q, i64 %ld, i64 %t_row, ptr %t, i64 %ld, i64 %wide)
+  %k = mul i64 %j, {kind.lanes}
+  call void @sum(ptr %p, ptr %q, i64 %k, ptr %t, i64 %column, i64 %wide)
   br label %summed"""
 
 
 def _factor_first(kind: Numbers) -> str:
-    """Factors the block on the diagonal; the rest of its tile is what is beside it."""
-    n = kind.lanes
+    """Factors the block on the diagonal, with ones behind the last element; the rest of its tile is what is beside
+    it.
+    """
+    one = f"""  %one_place = mul i64 %r, {kind.lanes + 1}
+{at_ir("one", kind, "%t", "%one_place")}
+  store {kind.type} 1.0, ptr %one"""
     return f"""first:
-  %bad = call i1 @factor(ptr %t, i64 %ld, ptr %d)
+  %row = mul i64 %j, {kind.lanes}
+  %left = sub i64 %n, %row
+{loop_ir("r", str(kind.lanes), "1", one, "%left")}
+  %bad = call i1 @factor(ptr %t, ptr %d)
   br i1 %bad, label %fail, label %rest
 fail:
   %status = getelementptr i8, ptr %claims, i64 {LINE}
   store i64 1, ptr %status
   br label %rest
 rest:
-{turn_block_ir(kind, "%d", str(n), "%t", "%ld")}
-{at_ir("t_rest", kind, "%t", str(n))}
-  %n_down = mul i64 %ld, {n}
-{at_ir("mirrored_rest", kind, "%mirrored", "%n_down")}
+{at_ir("t_rest", kind, "%t", "%column")}
   %wide_rest = sub i64 %wide, 1
   br label %solve"""
+
+
+def _factor_finish(kind: Numbers) -> str:
+    """The blocks above the diagonal, turned, the one on it, and zeros behind it."""
+    turned = f"""
+{block_at_ir(kind, "made", "%work", "%b", "%j")}
+  %is_own = icmp eq i64 %b, %j
+  %from = select i1 %is_own, ptr %d, ptr %made
+{given_at_ir(kind, "to", "%result", "%j", "%b")}
+  call void @put_turned(ptr %from, ptr %to, i64 %n, i64 %to_height, i64 %to_width)"""
+    zeros = f"""  %room = sub i64 %n, %z
+{mask_ir("empty", kind, "%room")}
+{at_ir("zero_at", kind, "%zero_row", "%z")}
+{store_ir(kind, "zeroinitializer", "%zero_at", "%empty")}"""
+    row = f"""  %zero_down = mul i64 %s, %n
+{at_ir("zero_row", kind, "%result", "%zero_down")}
+{loop_ir("z", "%n", str(kind.lanes), zeros, "%next_row")}"""
+    return f"""finish:
+  call void @await(ptr %flags, i64 %first_flag)
+  %behind = add i64 %j, 1
+{loop_ir("b", "%behind", "1", turned)}
+  %own_row = mul i64 %j, {kind.lanes}
+  %next_row = mul i64 %behind, {kind.lanes}
+{min_ir("row_end", "%next_row", "%n")}
+{loop_ir("s", "%row_end", "1", row, "%own_row")}
+  ret void"""
 
 
 def gradient_task_ir(kind: Numbers) -> str:
@@ -200,9 +300,9 @@ define internal void @gradient_task(ptr %block, i64 %j, i64 %panel, i64 %first_p
 entry:
   %j1 = add i64 %j, 1
 {_task_start(kind, "%j1")}
-{block_at_ir(kind, "p", "%factor", "%j1", "%j", "%n")}
-  %k = sub i64 %n, %p_row
-  %is_end = icmp eq i64 %panel, %panels
+{block_at_ir(kind, "p", "%packed", "%j1", "%j")}
+  %k_before = mul i64 %j1, {kind.lanes}
+  %k = sub i64 %n, %k_before
   br i1 %is_end, label %diagonal, label %tile
 {_gradient_tile(kind)}
 {_gradient_diagonal(kind)}
@@ -229,15 +329,18 @@ wait_below:
   br label %add
 add:
 {block_at_ir(kind, "q", "%work", "%j1", "%c")}
-  call void @sum(ptr %p, i64 %n, ptr %q, i64 %ld, i64 %k, ptr %t, i64 %ld, i64 %wide)
-  call void @backward(ptr %d, ptr %t, i64 %ld, i64 %wide)
-  call void @mirror(ptr %t, ptr %mirrored, i64 %ld, i64 %wide)
+  call void @fetch(ptr %block, i64 %j, i64 %c, i64 %end)
+{block_at_ir(kind, "mirrored", "%work", "%c", "%j")}
+  call void @sum(ptr %p, ptr %q, i64 %k, ptr %t, i64 %column, i64 %wide)
+  call void @backward(ptr %d, ptr %t, i64 %column, i64 %wide)
+  call void @mirror(ptr %t, ptr %mirrored, i64 %column, i64 %wide)
   br label %over"""
 
 
 def _gradient_diagonal(kind: Numbers) -> str:
     """The block on the diagonal, when all tiles of the row are made."""
     return f"""diagonal:
+  call void @fetch(ptr %block, i64 %j, i64 %j, i64 %j1)
   br label %look
 look:
   %f = phi i64 [ %first_panel, %diagonal ], [ %f1, %ask ]
@@ -251,6 +354,6 @@ ask:
 ready:
 {block_at_ir(kind, "own", "%work", "%j", "%j")}
 {block_at_ir(kind, "below_own", "%work", "%j1", "%j")}
-  call void @sum_1(ptr %p, i64 %n, ptr %below_own, i64 %ld, i64 %k, ptr %own, i64 %ld)
-  call void @reverse(ptr %d, ptr %own, i64 %ld)
+  call void @sum_1(ptr %p, ptr %below_own, i64 %k, ptr %own, i64 %column)
+  call void @reverse(ptr %d, ptr %own)
   br label %over"""

@@ -1,12 +1,13 @@
 """What our own factorization of positive definite matrices, and its gradient, are made of, as LLVM IR text: tiles of
 one block of rows. A block has as many rows as a register has lanes; the order of tiles is elsewhere (cholesky_code.py).
 
-    void sum_<w>(ptr p, i64 ldp, ptr q, i64 ldq, i64 k, ptr t, i64 ldt)   t -= pᵀ q, over k rows; w registers wide
-    void forward(ptr d, ptr t, i64 ldt, i64 count)                        t = inv(Uᵀ) t, for so many blocks beside
-    void backward(ptr d, ptr t, i64 ldt, i64 count)                       t = inv(U) t
-    i1 factor(ptr t, i64 ldt, ptr d)                                      Uᵀ U = t; whether it is not positive definite
-    void reverse(ptr d, ptr t, i64 ldt)                                   the cotangent of Uᵀ U from that of U, in t
+    void sum_<w>(ptr p, ptr q, i64 k, ptr t, i64 column)      t -= pᵀ q, over k rows; w blocks wide
+    void forward(ptr d, ptr t, i64 column, i64 count)         t = inv(Uᵀ) t, for so many blocks beside
+    void backward(ptr d, ptr t, i64 column, i64 count)        t = inv(U) t
+    i1 factor(ptr t, ptr d)                                   Uᵀ U = t; whether it is not positive definite
+    void reverse(ptr d, ptr t)                                the cotangent of Uᵀ U from that of U, in t
 
+Rows of a block, and blocks of a column, lie behind one another; blocks beside one another are `column` apart.
 A block on the diagonal, ``d``, holds a square U with zeros below its diagonal, and behind it one over each element of
 the diagonal. Three registers of each row hold sums, as many as registers allow.
 """
@@ -31,12 +32,10 @@ def diagonal_elements(kind: Numbers) -> int:
     return kind.lanes * (kind.lanes + 1)
 
 
-def turn_block_ir(kind: Numbers, source: str, lds: str, to: str, ldt: str) -> str:
+def turn_block_ir(kind: Numbers, source: str, to: str) -> str:
     """A whole block transposed."""
     n = kind.lanes
-    return (
-        f"  call void @turn_{kind.type}(ptr {source}, i64 {lds}, i64 {n}, i64 0, i64 {n}, i64 0, ptr {to}, i64 {ldt})"
-    )
+    return f"  call void @turn_{kind.type}(ptr {source}, i64 {n}, i64 {n}, i64 0, i64 {n}, i64 0, ptr {to}, i64 {n})"
 
 
 def _lane(kind: Numbers, name: str, register: str, lane: int) -> str:
@@ -51,17 +50,17 @@ def _from_lane(kind: Numbers, lane: int, above: str, below: str) -> str:
     return f"select {kind.mask} <{bits}>, {kind.vector} {above}, {kind.vector} {below}"
 
 
-def _rows(kind: Numbers, name: str, base: str, distance: str) -> str:
-    """The addresses of the rows of a block."""
-    return "\n".join(
-        at_ir(f"{name}{r}", kind, *((f"%{name}{r - 1}", distance) if r else (base, "0"))) for r in range(kind.lanes)
-    )
-
-
-def _loads(kind: Numbers, name: str, base: str, distance: str) -> str:
+def _loads(kind: Numbers, name: str, base: str) -> str:
     """The rows of a block in registers; their addresses stay known."""
+    places = (at_ir(f"{name}_at{r}", kind, base, str(r * kind.lanes)) for r in range(kind.lanes))
     loads = (f"  %{name}{r} = load {kind.vector}, ptr %{name}_at{r}, align {kind.size}" for r in range(kind.lanes))
-    return "\n".join((_rows(kind, f"{name}_at", base, distance), *loads))
+    return "\n".join((*places, *loads))
+
+
+def _beside(kind: Numbers, name: str, wide: int) -> str:
+    """The addresses of blocks beside one another."""
+    places = [(f"%{name}{c - 1}", "%column") if c else (f"%{name}", "0") for c in range(wide)]
+    return "\n".join(at_ir(f"{name}{c}", kind, *place) for c, place in enumerate(places))
 
 
 def _sum(kind: Numbers, wide: int) -> str:
@@ -71,23 +70,21 @@ def _sum(kind: Numbers, wide: int) -> str:
     phis = "\n".join(f"  %s{r}_{c} = phi {v} [ zeroinitializer, %entry ], [ %s{r}_{c}_n, %loop ]" for r, c in tile)
     takes = "\n".join(_taken(kind, r, c) for r, c in tile)
     return f"""
-define internal void @sum_{wide}(ptr %p, i64 %ldp, ptr %q, i64 %ldq, i64 %k, ptr %t, i64 %ldt) noinline #0 {{
+define internal void @sum_{wide}(ptr %p, ptr %q, i64 %k, ptr %t, i64 %column) noinline #0 {{
 entry:
+{_beside(kind, "q", wide)}
+{_beside(kind, "t", wide)}
+  %stop = mul i64 %k, {kind.lanes}
   %some = icmp sgt i64 %k, 0
   br i1 %some, label %loop, label %done
 loop:
-  %i = phi i64 [ 0, %entry ], [ %i1, %loop ]
-  %p_at = phi ptr [ %p, %entry ], [ %p_next, %loop ]
-  %q_at = phi ptr [ %q, %entry ], [ %q_next, %loop ]
+  %place = phi i64 [ 0, %entry ], [ %next, %loop ]
 {phis}
 {_summed_row(kind, wide)}
-{at_ir("p_next", kind, "%p_at", "%ldp")}
-{at_ir("q_next", kind, "%q_at", "%ldq")}
-  %i1 = add i64 %i, 1
-  %again = icmp slt i64 %i1, %k
+  %next = add i64 %place, {kind.lanes}
+  %again = icmp slt i64 %next, %stop
   br i1 %again, label %loop, label %end
 end:
-{_rows(kind, "t", "%t", "%ldt")}
 {takes}
   br label %done
 done:
@@ -97,25 +94,25 @@ done:
 
 def _summed_row(kind: Numbers, wide: int) -> str:
     """A row of p and of q: outer products of their elements, added to the sums."""
-    lines = []
+    lines = [at_ir("p_here", kind, "%p", "%place")]
     for c in range(wide):
         lines += [
-            at_ir(f"q{c}_at", kind, "%q_at", str(c * kind.lanes)),
-            f"  %q{c} = load {kind.vector}, ptr %q{c}_at, align {kind.size}",
+            at_ir(f"q{c}_here", kind, f"%q{c}", "%place"),
+            f"  %y{c} = load {kind.vector}, ptr %q{c}_here, align {kind.size}",
         ]
     for r in range(kind.lanes):
         lines += [
-            at_ir(f"p{r}_at", kind, "%p_at", str(r)),
+            at_ir(f"p{r}_at", kind, "%p_here", str(r)),
             f"  %p{r} = load {kind.type}, ptr %p{r}_at",
             spread_ir(f"x{r}", kind, f"%p{r}"),
-            *(fma_ir(f"s{r}_{c}_n", kind, f"%x{r}", f"%q{c}", f"%s{r}_{c}") for c in range(wide)),
+            *(fma_ir(f"s{r}_{c}_n", kind, f"%x{r}", f"%y{c}", f"%s{r}_{c}") for c in range(wide)),
         ]
     return "\n".join(lines)
 
 
 def _taken(kind: Numbers, r: int, c: int) -> str:
     """The sums of a register, taken from what is in its place."""
-    return f"""{at_ir(f"t{r}_{c}", kind, f"%t{r}", str(c * kind.lanes))}
+    return f"""{at_ir(f"t{r}_{c}", kind, f"%t{c}", str(r * kind.lanes))}
   %old{r}_{c} = load {kind.vector}, ptr %t{r}_{c}, align {kind.size}
   %new{r}_{c} = fsub {kind.vector} %old{r}_{c}, %s{r}_{c}_n
   store {kind.vector} %new{r}_{c}, ptr %t{r}_{c}, align {kind.size}"""
@@ -123,7 +120,7 @@ def _taken(kind: Numbers, r: int, c: int) -> str:
 
 def _solve(kind: Numbers, is_forward: bool) -> str:
     """Each row that is known is taken from all that wait for it."""
-    n, lines = kind.lanes, [_loads(kind, "x", "%t_here", "%ldt")]
+    n, lines = kind.lanes, [_loads(kind, "x", "%t_here")]
     order = list(range(n)) if is_forward else list(range(n))[::-1]
     names = {r: f"x{r}" for r in order}
     for place, r in enumerate(order):
@@ -144,11 +141,11 @@ def _solve(kind: Numbers, is_forward: bool) -> str:
                 fma_ir(name, kind, f"%less{r}", f"%u{r}_{s}", f"%{names[s]}"),
             ]
             names[s] = name
-    body = f"""  %across = mul i64 %b, {n}
+    body = f"""  %across = mul i64 %b, %column
 {at_ir("t_here", kind, "%t", "%across")}
 {chr(10).join(lines)}"""
     return f"""
-define internal void @{"forward" if is_forward else "backward"}(ptr %d, ptr %t, i64 %ldt, i64 %count) noinline #0 {{
+define internal void @{"forward" if is_forward else "backward"}(ptr %d, ptr %t, i64 %column, i64 %count) noinline #0 {{
 {loop_ir("b", "%count", "1", body)}
   ret void
 }}"""
@@ -157,7 +154,7 @@ define internal void @{"forward" if is_forward else "backward"}(ptr %d, ptr %t, 
 def _factor(kind: Numbers) -> str:
     """Row by row: the square root of its pivot, what it is divided by, and taken from all rows below, in registers."""
     n, v = kind.lanes, kind.vector
-    lines, names, bad = [_loads(kind, "x", "%t", "%ldt")], [f"x{r}" for r in range(n)], "false"
+    lines, names, bad = [_loads(kind, "x", "%t")], [f"x{r}" for r in range(n)], "false"
     for r in range(n):
         lines += [
             f"  %pivot{r} = extractelement {v} %{names[r]}, i64 {r}",
@@ -185,7 +182,7 @@ def _factor(kind: Numbers) -> str:
     return f"""
 declare {kind.type} @llvm.sqrt.{kind.suffix}({kind.type}) #0
 
-define internal i1 @factor(ptr %t, i64 %ldt, ptr %d) noinline #0 {{
+define internal i1 @factor(ptr %t, ptr %d) noinline #0 {{
 {chr(10).join(lines)}
   ret i1 {bad}
 }}"""
@@ -198,19 +195,19 @@ def _reverse(kind: Numbers) -> str:
     n, newline = kind.lanes, "\n"
     turning, l_rows = turned_ir(kind, [f"%u{r}" for r in range(n)])
     return f"""
-define internal void @reverse(ptr %d, ptr %t, i64 %ldt) noinline #0 {{
+define internal void @reverse(ptr %d, ptr %t) noinline #0 {{
   %one = alloca [{n * n} x {kind.type}], align {kind.bytes}
   %two = alloca [{n * n} x {kind.type}], align {kind.bytes}
-{_loads(kind, "t", "%t", "%ldt")}
-{_loads(kind, "u", "%d", str(n))}
+{_loads(kind, "t", "%t")}
+{_loads(kind, "u", "%d")}
 {newline.join(turning)}
 {newline.join(_upper_row(kind, l_rows, i) for i in range(n))}
-{turn_block_ir(kind, "%one", str(n), "%two", str(n))}
+{turn_block_ir(kind, "%one", "%two")}
 {newline.join(_whole_row(kind, i) for i in range(n))}
-  call void @backward(ptr %d, ptr %one, i64 {n}, i64 1)
-{turn_block_ir(kind, "%one", str(n), "%two", str(n))}
-  call void @backward(ptr %d, ptr %two, i64 {n}, i64 1)
-{turn_block_ir(kind, "%two", str(n), "%one", str(n))}
+  call void @backward(ptr %d, ptr %one, i64 0, i64 1)
+{turn_block_ir(kind, "%one", "%two")}
+  call void @backward(ptr %d, ptr %two, i64 0, i64 1)
+{turn_block_ir(kind, "%two", "%one")}
 {newline.join(_mean_row(kind, i) for i in range(n))}
   ret void
 }}"""
