@@ -142,6 +142,13 @@ def _is_assignment(frame: FrameType) -> bool:
     return opcode.startswith("STORE") and frame.f_globals.get("__name__") != "random"
 
 
+def _refused_array(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """What is there in the place of a value depends on who asks: NumPy itself, for the user, or SciPy."""
+    caller = sys._getframe(1).f_globals.get("__name__", "")
+    hint = _scipy_hint if caller.partition(".")[0] == "scipy" else _array_hint
+    raise traced_value_error(self, "conversion to an array", hint)
+
+
 _NO_OPERANDS = (str, bytes, dict, set, type(None))
 
 
@@ -172,6 +179,10 @@ _branch_hint = (
 _array_hint = (
     "use jitgrad.numpy, which has the same names (jitgrad.numpy.array([a, b])), np.take(table, i, axis=0) in place of "
     "table[i] for a table of NumPy, or jg.py_func"
+)
+_scipy_hint = (
+    "use jitgrad.scipy, which has functions of linalg, stats, signal, integrate, fft and special under SciPy's names "
+    "(jitgrad.scipy.linalg.solve_triangular), or jg.py_func"
 )
 _shuffle_hint = (
     "one permutation would be kept for all calls: pass it as an argument (x[permutation]), or shuffle before the call"
@@ -239,7 +250,7 @@ class Operators:
     __int__ = _needs_value("int()", _scalar_hint)
     __complex__ = _needs_value("complex()", _scalar_hint)
     __index__ = _needs_value("an index or a count", "use np.take, or make the argument static (static_argnames)")
-    __array__ = _needs_value("conversion to an array", _array_hint)
+    __array__ = _refused_array
     item, tolist = _needs_value("item()", _scalar_hint), _needs_value("tolist()", _scalar_hint)
 
     sum, prod, mean, std, var = map(_method, ("sum", "prod", "mean", "std", "var"))

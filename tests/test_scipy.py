@@ -235,3 +235,11 @@ def test_nothing_is_loaded_before_it_is_used() -> None:
         "assert np.allclose(f(np.zeros(3)), 0.25); assert 'scipy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    "fn", [lambda x: scipy.linalg.solve_triangular(S, x), scipy.special.logsumexp, scipy.stats.norm.logpdf]
+)
+def test_scipys_own_functions_name_jitgrads(fn: Callable[..., Any]) -> None:
+    with pytest.raises(jg.TracedValueError, match=r"hint: .*use jitgrad\.scipy, which has"):
+        jg.compile(fn)(np.ones(4))
