@@ -32,10 +32,13 @@ _FEW = 4
 """So many elements along an axis fill a part of a register; where there are more, repeating what is the same for all
 rows is no reason to take values apart."""
 _MOST_OPERATIONS = 3000
-"""Operations that an island may become: kernels take longer to compile than such programs run."""
+"""Operations that an island may become: kernels take longer to compile than such programs run. Value and gradient of
+100 products of quaternions in a row, 20000 of each: first call 2.9 s and others 28 ms apart, 0.7 s and 27 ms whole; of
+40 products 1.1 s and 10 ms apart, 1.2 s and 39 ms whole (two of Intel's cores with AVX-512, float64)."""
 _MOST_FOR_EACH = 100
 """Operations that it may become for each of those that loops over short axes do badly: long chains of others run well
-along whole arrays, and are so many times less to compile."""
+along whole arrays, and are so many times less to compile. 60 times tanh(r p + c) of normed rows of 4, likewise: first
+call 0.62 s and others 26 ms apart, 0.08 s and 27 ms whole."""
 _MOST_OF_SEED = 16
 """Products of a matrix and a vector, or of two, that are better apart than with a matrix per lane: 1e5 of 3 x 3 with
 gradients take 0.45 ms and 1.24 (float64). Two of 3 x 3 are 27, take 0.8 of the time and ten times as long to compile.

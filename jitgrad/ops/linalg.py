@@ -219,7 +219,9 @@ def _lower_half(x: Tensor) -> Any:
 
 
 _LARGE = 32
-"""From more rows on the gradient of a Cholesky factor is one operation: kernels have none for it."""
+"""From more rows on the gradient of a Cholesky factor is one operation; up to so many, kernels solve with a matrix per
+lane (compiler/fusing/small.py), and have no such operation.
+"""
 
 
 def _cholesky_vjp(g: Tensor, out: Tensor, a: Tensor) -> Any:
