@@ -393,6 +393,16 @@ RULES = [
         ulps=64,
     ),
     row(
+        "scale_after_solving",
+        lambda b, x, y: b.op(
+            "add",
+            b.op("solve_triangular", b.constant(FACTORED), x, lower=True),
+            b.op("solve_triangular", b.constant(FACTORED), b.op("multiply", x, full(b, 0.5, x)), lower=True),
+        ),
+        ["constant", "solve_triangular", "constant", "multiply", "add"],
+        shape=(64, 3),
+    ),
+    row(
         "inverse_by_factors",
         lambda b, x, y: b.op("inv", b.constant(FACTORED)),
         ["constant", "lu", "lu_inv"],

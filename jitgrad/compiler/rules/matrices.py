@@ -7,6 +7,8 @@ A larger triangle is solved with as it lies in memory.
 
 from __future__ import annotations
 
+import math
+
 from jitgrad.compiler.fusing.small import is_small_routine
 from jitgrad.compiler.rewriter import Rewriter
 from jitgrad.compiler.rules.products import swaps_last_two
@@ -28,6 +30,11 @@ call between two clusters) and so (two Zen 4 cores):
     4 rows        14, 0.7         23, 7.6        109, 49
     8 rows        20, 2.6         29, 13         186, 125
     12 rows       25, 5.3         42, 41         285, 310
+"""
+
+SMALLEST_SCALE = 2.0**-10
+"""Numbers down to this one may be multiplied with solutions in place of right sides: what is near the ends of the range
+of numbers stays within it.
 """
 
 
@@ -87,6 +94,26 @@ def solve_by_rows(rw: Rewriter, ins: Instruction) -> Instruction | None:
     if turned is None or not swaps_last_two(turned.params["axes"]) or is_small_routine(rw.shape(a), rw.shape(b)[-1]):
         return None
     return rw.replace(ins, "solve_turned", turned.inputs[0], b, lower=not ins.params["lower"])
+
+
+def scale_after_solving(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """solve(a, c b) = c solve(a, b), to the bit where c is a power of two: the gradient of ½ bᵀ inv(a) b solves for ½ b
+    what is solved for b
+    """
+    *a, b = ins.inputs
+    spec = rw.specs[ins.outputs[0]]
+    reshaped = rw.producer(b, "reshape")
+    product = rw.producer(b if reshaped is None else reshaped.inputs[0], "multiply")
+    if product is None or spec.dtype.kind != "f" or is_small_routine(rw.shape(a[0]), rw.shape(b)[-1]):
+        return None
+    number, whole = product.inputs if product.inputs[0] in rw.numbers else product.inputs[::-1]
+    c = rw.numbers.get(number)
+    if not isinstance(c, float) or not SMALLEST_SCALE <= abs(c) <= 1 or abs(math.frexp(c)[0]) != 0.5:
+        return None
+    if reshaped is not None:
+        whole = rw.emit_op(reshaped.origin, reshaped.op, (whole,), reshaped.params)
+    solved = rw.emit_op(ins.origin, ins.op, (*a, whole), ins.params)
+    return rw.replace(ins, "multiply", rw.emit_splat(ins.origin, c, spec), solved)
 
 
 def _factored(rw: Rewriter, ins: Instruction) -> tuple[tuple[int, ...], bool] | None:
