@@ -95,7 +95,8 @@ def plan_arena(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
     """
     best = _place_by_step(lifetimes)
     orders = [sorted(lifetimes, key=key) for key in _ORDERS] if best.ratio > NEAR else []
-    looks, seen = len(_ORDERS) * _MOST_LOOKS, {tuple(order) for order in orders}
+    looks = len(_ORDERS) * max(_MOST_LOOKS, len(lifetimes) ** 2)
+    seen = {tuple(order) for order in orders}
     while orders and looks > 0:
         order = orders.pop(0)
         plan = place_in_order(order, best.bound)
