@@ -22,7 +22,7 @@ from jitgrad.compiler.products.registers import kinds
 needs_registers = pytest.mark.skipif(not kinds(), reason="these products need registers of 32 bytes")
 SIZES = (
     (130, 100, 80), (33, 610, 70), (16, 50, 4000), (1025, 31, 33), (5, 300, 700), (102, 260, 523), (12, 33, 2600),
-    (205, 70, 3),
+    (205, 70, 3), (100, 580, 1044),
 )  # fmt: skip
 TOLERANCE = {"float32": 2e-5, "float64": 1e-13}
 
@@ -230,7 +230,9 @@ def test_what_is_left_to_blas(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_ours((1, 10000, 500), True)
     assert not is_ours((16, 10000, 5), True)
     assert not is_ours((20, 10000, 50), True)
-    assert gemm.plan_product(np.dtype("f4"), (256, 64, 256), 32, (True, False)) is None
+    assert gemm.plan_product(np.dtype("f4"), (256, 64, 256), 32, (True, False)) is not None  # A is not turned for it
+    assert gemm.plan_product(np.dtype("f4"), (1024, 32, 1024), 1, (True, False)) is None
+    assert gemm.plan_product(np.dtype("f4"), (100, 64, 100), 10, (True, False)) is None
     assert gemm.plan_product(np.dtype("f4"), (784, 512, 256), 1, (True, False)) is not None
     monkeypatch.setattr(compilation, "vector_bytes", lambda: 32)
     assert is_ours((16, 10000, 50), True)

@@ -34,7 +34,19 @@ each thread packing for itself and sharing, medians in turns, float32:
     1024 x 1024 x 1024, B T            188 and 206          256 x 512 x 784                    188 and 195
     1024 x 1024 x 1024, A T            171 and 202          784 x 512 x 256, A T               204 and 208
 
-There, too, a transposed A that meets one panel of B is read where it lies (gemm_unpacked.py); others leave it to BLAS.
+There, too, a transposed A that meets one panel of B is read where it lies (gemm_unpacked.py). Other registers of 64
+bytes read all A where it lies. Two cores of Intel's with AVX-512 (Emerald Rapids, a peak of 350 GFLOP/s in float32 in
+that hour), at their best in turns, A packed and not, float32 and float64:
+
+    1024 x 1024 x 784                  294 and 326          256 x 512 x 784            292 and 321    151 and 162
+    1024 x 1024 x 1024                 299 and 320          256 x 512 x 512            303 and 333    152 and 162
+    1024 x 1024 x 1024, A T            298 and 297          512 x 512 x 256, A T       336 and 351    159 and 166
+    784 x 1024 x 1024, A T             301 and 322          784 x 512 x 256, A T       338 and 346    156 and 163
+    2048 x 2048 x 2048                 274 and 305          256 x 64 x 256, 32 of them 277 and 311    141 and 165
+    2048 x 32 x 512                    260 and 298          the same, A T (f4: BLAS)   252 and 310    128 and 147
+
+    as fast or faster by BLAS, A T: 1024 x 32 x 1024 (202, ours 178), 16 of 128 x 32 x 128 (361, ours 276), 10 of
+    100 x 64 x 100 (366, ours 328)
 
 On 16 registers of 32 bytes, in float32 and float64, all but small products and those of a thousand of each, and
 batches. Two Zen 3 cores, GFLOP/s beside OpenBLAS in our tiles, in turns, float32 and float64:
@@ -57,12 +69,13 @@ too.
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler.products.gemm_code import WIDTH, scratch_bytes
+from jitgrad.compiler.products.gemm_code import WIDTH, scratch_bytes, width
 from jitgrad.compiler.products.gemm_shared import MOST_ROWS, cell_bytes, part_depth, shared_bytes
 from jitgrad.compiler.products.gemm_steps import GemmPlan
 from jitgrad.compiler.products.gemm_tiles import TALL, narrow, places
@@ -98,6 +111,7 @@ _LEAST_SHARING = 192  # rows: each of two processors has as many as are packed a
 _LEAST_SHARED = 32_000_000  # multiplications, 0.3 ms of two cores: a step more, in which B is packed, is then little
 _LEAST_HIGH = 36  # rows of a cell, six panels: how many more make processors end together is tried
 _COSTS = (8, 11)  # of packing an element, and of turning it
+_COSTS_IN_PLACE = (3, 9)  # of reading one where it lies, of A and of a transposed A
 
 
 class Tiled(NamedTuple):
@@ -117,6 +131,7 @@ _PANEL = Tiled(256, 1, 1_000_000, 1024)
 """On 16 registers of 32 bytes, where one panel holds all columns."""
 _PANEL_FILLED = 0.6
 _FILLED = 0.7  # of the columns that tiles make
+_FULL = 0.9  # the same for one panel that a transposed A meets where it lies: less is BLAS's
 _PANEL_TERMS, _PANEL_TERMS_TURNED = 784, 256  # more are for BLAS
 _PAGE = 4096
 
@@ -136,7 +151,7 @@ def plan_product(
     if _is_wide(dtype, sizes, batch, transposed):
         is_shared = kind.halves and batch == 1 and m >= _LEAST_SHARING and m * n * k >= _LEAST_SHARED
         if is_shared and not _is_unpacked(kind, sizes, transposed[0]):
-            return _shared_plan(kind, sizes)
+            return _shared_plan(kind, sizes, transposed[0])
         return _tiled_plan(kind, sizes, batch, transposed)
     if batch > 1 or not _is_long_sum(sizes):
         return None
@@ -157,20 +172,19 @@ def _tiled_plan(
     rows, columns = _tile(m, n, -(-pieces // batch), transposed, kind)
     cells = batch * -(-m // rows) * -(-n // columns)
     if _is_unpacked(kind, sizes, transposed[0]):
-        return GemmPlan(rows, columns, 1, part_depth(kind, k), cells, unpacked_bytes(kind), batch, "unpacked")
+        return GemmPlan(rows, columns, 1, part_depth(kind, k, True), cells, unpacked_bytes(kind), batch, "unpacked")
     return GemmPlan(rows, columns, 1, k, cells, scratch_bytes(kind, columns, transposed[0]), batch)
 
 
-def _shared_plan(kind: Numbers, sizes: tuple[int, int, int]) -> GemmPlan:
+def _shared_plan(kind: Numbers, sizes: tuple[int, int, int], is_turned: bool) -> GemmPlan:
     """Cells of equal rows, so that every processor has as many of them."""
     m, n, k = sizes
     processors = os.cpu_count() or 1
     cuts = [(-(-m // (rows * processors)) * rows, rows) for rows in range(_LEAST_HIGH, MOST_ROWS + 1, TALL)]
     rows = min(cuts)[1]
-    cells, worker_bytes, all_of_b = -(-m // rows), cell_bytes(kind, rows), shared_bytes(kind, n, k)
-    return GemmPlan(
-        rows, WIDTH, 1, part_depth(kind, k), cells, worker_bytes, form="shared", shared_bytes=all_of_b
-    )
+    depth = part_depth(kind, k, is_turned)
+    cells, worker_bytes, all_of_b = -(-m // rows), cell_bytes(kind, rows), shared_bytes(kind, n, k, depth)
+    return GemmPlan(rows, WIDTH, 1, depth, cells, worker_bytes, form="shared", shared_bytes=all_of_b)
 
 
 def _short_form(dtype: np.dtype[Any], sizes: tuple[int, int, int], transposed: tuple[bool, bool]) -> str | None:
@@ -225,7 +239,9 @@ def _is_wide(
     if kind.registers < 32:
         return _is_tiled(_TILED[16], sizes, batch) or _is_panel(kind, sizes, batch, transposed[0])
     fills = sizes[1] >= _FILLED * narrow(kind) * -(-sizes[1] // narrow(kind))
-    is_turned_for_one = transposed[0] and sizes[1] <= kind.columns and not _is_unpacked(kind, sizes, transposed[0])
+    is_full = kind.in_place and sizes[1] >= _FULL * kind.columns and math.prod(sizes) >= _LEAST
+    is_read = is_full or _is_unpacked(kind, sizes, transposed[0])
+    is_turned_for_one = transposed[0] and sizes[1] <= kind.columns and not is_read
     return fills and _is_tiled(_TILED[32], sizes, batch) and not is_turned_for_one
 
 
@@ -268,7 +284,8 @@ def _tile(m: int, n: int, pieces: int, transposed: tuple[bool, bool], kind: Numb
         columns = _side(n, across, kind.columns)
         rows = _side(m, min(-(-pieces // -(-n // columns)), max(1, m // _LEAST_ROWS)), TALL)
         missing = max(0, pieces - (-(-n // columns) * -(-m // rows)))
-        packing = _COSTS[transposed[0]] / min(columns, WIDTH) + _COSTS[transposed[1]] / rows
+        costs = _COSTS_IN_PLACE if kind.in_place else _COSTS
+        packing = costs[transposed[0]] / min(columns, width(kind, transposed[0])) + _COSTS[transposed[1]] / rows
         cuts.append((missing, packing, rows, columns))
     return min(cuts)[2:]
 

@@ -11,10 +11,21 @@ half a panel; a tile that C does not have all of is made beside it. In each part
 products in order, by fused multiply-add, and the parts are added in order: its bits do not depend on how C is cut in
 tiles.
 
-Everything is packed, since tiles read at fixed distances (gemm_tiles.py); what a transposed operand has in columns is
-turned by shuffles of whole registers. While tiles are made, rows of the next panel of A are asked for, and the place of
-each tile in C when it begins: it is written once its sum is complete, so nothing waits for what was there. Packing
+B is packed, and A where registers have 32 bytes or are multiplied in halves; what a transposed operand has in columns
+is turned by shuffles of whole registers. While tiles are made, rows of the next panel of A are asked for, and the place
+of each tile in C when it begins: it is written once its sum is complete, so nothing waits for what was there. Packing
 takes 3 to 8 % of the time where B has 500 rows of A to meet, and 7 % for a transposed A.
+
+Where registers of 64 bytes are multiplied whole, A is read where it lies, transposed or not, and only what a tile would
+read beyond it is packed: the last rows, and places that do not fill a turn. Packed anew for each 256 columns of B it
+took 5 to 8 % of the time. So parts of the sum can be longer (C is read and written less often), but those of a
+transposed A not: each place is a line of its own, and where lines lie whole pages apart, the second cache has room for
+few. Panels of B lie next to each other, so that what it asks for by itself behind one is the next. One core of Intel's
+(Emerald Rapids) with a peak of 179, C of 1020 x 1024, k = 1024, by hand in C, GFLOP/s, 256 columns of B and 512:
+
+    packed, parts of 256               150 and 159        A T, packed, parts of 256            145 and 154
+    where it lies, parts of 256        159 and 162        A T, where it lies, parts of 208     154 and 156
+    where it lies, parts of 512        165 and 164        A T, where it lies, parts of 512     104 and 100
 
 GFLOP/s of one core of Intel's with AVX-512 and a peak of 216, before this scheme and now, m x n x k, in hours of their
 own:
@@ -25,21 +36,35 @@ own:
 
 from __future__ import annotations
 
-from jitgrad.compiler.products.gemm_packing import GROUP, filled_ir, packed_ir, packing_ir
-from jitgrad.compiler.products.gemm_tiles import LOW, TALL, narrow, tile_declarations_ir
+from jitgrad.compiler.products.gemm_packing import GROUP, apart_ir, filled_ir, packed_ir, packing_ir
+from jitgrad.compiler.products.gemm_tiles import LOW, TALL, narrow, places, tile_declarations_ir
 from jitgrad.compiler.products.product_code import tile_names
 from jitgrad.compiler.products.registers import Numbers, at_ir, declarations_ir, loop_ir, min_ir
 
 WIDTH = 256
 """The columns of B that are packed at a time: with the depth of a part, what the second cache holds with ease."""
+WIDE = 512
+"""The same where a transposed A is read where it lies."""
+
+
+_ROW_OF_A = {True: "i64 %down, i64 %along", False: "ptr %ahead, i64 %lda, i64 %asked"}
+"""What the tiles of a row are told beside: how far apart rows and places of A are that is not packed, or what to ask
+for.
+"""
+
+
+def width(kind: Numbers, is_turned: bool) -> int:
+    """The columns of B that are packed at a time for A transposed or not."""
+    return WIDE if is_turned and kind.in_place else WIDTH
 
 
 def scratch_bytes(kind: Numbers, columns: int, is_turned: bool) -> int:
     """What a thread needs for tiles of so many columns: the packed part of B, a tile of C, and a panel of A, or as many
     as are turned at a time.
     """
-    packed = min(WIDTH, -(-columns // kind.columns) * kind.columns) * kind.depth
-    return kind.size * (packed + TALL * kind.columns + (GROUP if is_turned else TALL) * kind.row)
+    packed = min(width(kind, is_turned), -(-columns // kind.columns) * kind.columns) * kind.deepest(is_turned)
+    rows = kind.lanes if kind.in_place else GROUP if is_turned else TALL
+    return kind.size * (packed + TALL * kind.columns + rows * kind.row)
 
 
 def multiply_ir(kind: Numbers) -> str:
@@ -59,30 +84,33 @@ def row_of_tiles_ir(kind: Numbers) -> str:
     """
     return f"""
 define internal void @tiles_{kind.type}(ptr %a, ptr %packed, ptr %tile, i64 %n, i64 %k, i1 %fresh, i64 %height, ptr %c,
-      i64 %ldc, ptr %ahead, i64 %lda, i64 %asked) noinline #0 {{
+      i64 %ldc, {_ROW_OF_A[kind.in_place]}) noinline #0 {{
 {filled_ir(kind, "%k")}
+{apart_ir(kind, "%k")}
   %is_low = icmp sle i64 %height, {LOW}
   %high = select i1 %is_low, i64 {LOW}, i64 {TALL}
-  %last = add i64 %n, {kind.columns - 1}
-  %tiles = udiv i64 %last, {kind.columns}
-  %some_more = sub i64 %tiles, 1
-  %shared = add i64 %k, %some_more
-  %share = udiv i64 %shared, %tiles
+{"" if kind.in_place else _share(kind)}
 {loop_ir("j", "%n", str(kind.columns), _tile_of_row(kind))}
   ret void
 }}"""
+
+
+def _share(kind: Numbers) -> str:
+    """`share`: of each row of the next panel of A, what is asked for with a tile."""
+    return f"""  %last = add i64 %n, {kind.columns - 1}
+  %tiles = udiv i64 %last, {kind.columns}
+  %some_more = sub i64 %tiles, 1
+  %shared = add i64 %k, %some_more
+  %share = udiv i64 %shared, %tiles"""
 
 
 def _tile_of_row(kind: Numbers) -> str:
     """One tile: in its place, or beside it, between a copy of what is there and a copy back."""
     return f"""
   %left = sub i64 %n, %j
-  %b_offset = mul i64 %j, {kind.depth}
+  %b_offset = mul i64 %j, %apart
 {at_ir("b_at", kind, "%packed", "%b_offset")}
 {at_ir("c_at", kind, "%c", "%j")}
-  %number = udiv i64 %j, {kind.columns}
-  %ahead_offset = mul i64 %number, %share
-{at_ir("ahead_at", kind, "%ahead", "%ahead_offset")}
   %is_narrow = icmp sle i64 %left, {narrow(kind)}
   %columns = select i1 %is_narrow, i64 {narrow(kind)}, i64 {kind.columns}
   %rows = select i1 %is_narrow, i64 {TALL}, i64 %high
@@ -102,7 +130,7 @@ make_wide:
   br i1 %is_low, label %make_low, label %make_whole
 {_calls(kind)}
 made:
-{"" if kind.halves else _ask_ahead(kind)}
+{_ask_ahead(kind)}
   br i1 %is_whole, label %j_latch, label %bring
 bring:
   call void @copy_{kind.type}(ptr %tile, i64 {kind.columns}, ptr %c_at, i64 %ldc, i64 %height, i64 %left)"""
@@ -111,7 +139,7 @@ bring:
 def _calls(kind: Numbers) -> str:
     """The functions that make a tile, each in a block of its own."""
     forms = zip(("whole", "low", "narrow"), tile_names(kind.suffix), strict=True)
-    more = ", ptr %ahead, i64 %lda" if kind.halves else ""
+    more = ", i64 %down, i64 %along" if kind.in_place else ", ptr %ahead, i64 %lda" if kind.halves else ""
     return "\n".join(
         f"make_{form}:\n  call void @{name}(ptr %a, ptr %b_at, i64 %filled, ptr %out, i64 %ldo, i1 %fresh{more})\n"
         "  br label %made"
@@ -120,13 +148,18 @@ def _calls(kind: Numbers) -> str:
 
 
 def _ask_ahead(kind: Numbers) -> str:
-    """The tile's share of the next panel of A, line by line."""
+    """The tile's share of the next panel of A, line by line, where tiles read packed ones and do not ask themselves."""
+    if kind.in_place or kind.halves:
+        return ""
     line = f"""
   %ahead_place = add i64 %ahead_down, %q
 {at_ir("ahead_line", kind, "%ahead_at", "%ahead_place")}
   call void @llvm.prefetch.p0(ptr %ahead_line, i32 0, i32 3, i32 1)"""
     lines = loop_ir("q", "%share", str(kind.line), line)
-    return loop_ir("row", "%asked", "1", f"  %ahead_down = mul i64 %row, %lda{lines}")
+    rows = loop_ir("row", "%asked", "1", f"  %ahead_down = mul i64 %row, %lda{lines}")
+    return f"""  %number = udiv i64 %j, {kind.columns}
+  %ahead_offset = mul i64 %number, %share
+{at_ir("ahead_at", kind, "%ahead", "%ahead_offset")}{rows}"""
 
 
 def _multiply(kind: Numbers) -> str:
@@ -136,16 +169,19 @@ def _multiply(kind: Numbers) -> str:
 {min_ir("depth", "%k_left", "%even")}
   %is_first = icmp eq i64 %p, 0
   %new = and i1 %fresh, %is_first
-{loop_ir("j", "%n", str(WIDTH), _columns(kind))}"""
+{loop_ir("j", "%n", "%wide", _columns(kind))}"""
+    turned_rows = kind.lanes if kind.in_place else GROUP
     return f"""
 define internal void @multiply_{kind.type}(i1 %ta, i1 %tb, i64 %m, i64 %n, i64 %k, ptr %a, i64 %lda, ptr %b,
       i64 %ldb, i1 %fresh, ptr %c, i64 %ldc, ptr %tile) noinline #0 {{
 {at_ir("panel", kind, "%tile", str(TALL * kind.columns))}
-  %rows_packed = select i1 %ta, i64 {GROUP * kind.row}, i64 {TALL * kind.row}
+  %rows_packed = select i1 %ta, i64 {turned_rows * kind.row}, i64 {TALL * kind.row}
 {at_ir("packed", kind, "%panel", "%rows_packed")}
   %asked = select i1 %ta, i64 0, i64 {TALL}
   %k_last = sub i64 %k, 1
-  %more_parts = udiv i64 %k_last, {kind.depth}
+  %deep = select i1 %ta, i64 {kind.deepest(True)}, i64 {kind.deepest(False)}
+  %wide = select i1 %ta, i64 {width(kind, True)}, i64 {width(kind, False)}
+  %more_parts = udiv i64 %k_last, %deep
   %parts = add i64 %more_parts, 1
   %k_shared = add i64 %k, %more_parts
   %share = udiv i64 %k_shared, %parts
@@ -167,15 +203,15 @@ def _columns(kind: Numbers) -> str:
     panel = f"""
   %height = sub i64 %m, %i
 {min_ir("filled", "%height", str(TALL))}
-{_packed_panel(kind)}
+{(_panel if kind.in_place else _packed_panel)(kind)}
   %c_down = mul i64 %i, %ldc
   %c_there = add i64 %c_down, %j
 {at_ir("c_at", kind, "%c", "%c_there")}
   call void @tiles_{kind.type}(ptr %used, ptr %packed, ptr %tile, i64 %width, i64 %depth, i1 %new, i64 %filled,
-      ptr %c_at, i64 %ldc, ptr %ahead, i64 %lda, i64 %asked)"""
+      ptr %c_at, i64 %ldc, {_ROW_OF_A[kind.in_place]})"""
     return f"""
   %n_left = sub i64 %n, %j
-{min_ir("width", "%n_left", str(WIDTH))}
+{min_ir("width", "%n_left", "%wide")}
 {packed_ir(kind, "b", "%width", "%packed", turned, straight)}
 {loop_ir("i", "%m", str(TALL), panel)}"""
 
@@ -209,3 +245,34 @@ a_straight:
 packed_a:
   %used = phi ptr [ %panel_of_group, %a_turned ], [ %panel_of_group, %pack_group ], [ %panel, %a_straight ]
   %ahead = phi ptr [ %a, %a_turned ], [ %a, %pack_group ], [ %next_rows, %a_straight ]"""
+
+
+def _panel(kind: Numbers) -> str:
+    """The rows of A, `used`, where they lie; packed where a tile would read beyond them."""
+    turned = f"""  %a_down = mul i64 %p, %lda
+  %a_across = add i64 %a_down, %i
+{at_ir("a_turned", kind, "%a", "%a_across")}"""
+    straight = f"""  %a_far = mul i64 %i, %lda
+  %a_near = add i64 %a_far, %p
+{at_ir("a_straight", kind, "%a", "%a_near")}"""
+    return f"""  %is_few = icmp slt i64 %filled, {TALL}
+  %odd = and i64 %depth, {places(kind) - 1}
+  %is_odd = icmp ne i64 %odd, 0
+  %is_short = or i1 %is_few, %is_odd
+  br i1 %is_short, label %pack, label %in_place
+pack:
+{packed_ir(kind, "a", "%filled", "%panel", turned, straight)}
+  br label %found_a
+in_place:
+  %far = select i1 %ta, i64 %p, i64 %i
+  %near = select i1 %ta, i64 %i, i64 %p
+  %far_offset = mul i64 %far, %lda
+  %a_offset = add i64 %far_offset, %near
+{at_ir("lies", kind, "%a", "%a_offset")}
+  %row_distance = select i1 %ta, i64 1, i64 %lda
+  %place_distance = select i1 %ta, i64 %lda, i64 1
+  br label %found_a
+found_a:
+  %used = phi ptr [ %panel, %packed_a ], [ %lies, %in_place ]
+  %down = phi i64 [ {kind.row}, %packed_a ], [ %row_distance, %in_place ]
+  %along = phi i64 [ 1, %packed_a ], [ %place_distance, %in_place ]"""

@@ -138,7 +138,7 @@ def _pack_b(kind: Numbers) -> str:
         "  %columns = sub i64 %width, %j",
         *masks_ir(kind, "%columns"),
         at_ir("from", kind, "%row", "%j"),
-        f"  %panel_offset = mul i64 %j, {kind.depth}",
+        "  %panel_offset = mul i64 %j, %apart",
         at_ir("to", kind, "%line", "%panel_offset"),
     ]
     for c in range(kind.wide):
@@ -164,6 +164,7 @@ def _pack_b(kind: Numbers) -> str:
 define internal void @pack_b_{kind.type}(ptr %b, i64 %ldb, i64 %n, i64 %k, ptr %packed) noinline #0 {{
   %further = mul i64 %ldb, 2
 {filled_ir(kind, "%k")}
+{apart_ir(kind, "%k")}
 {loop_ir("p", "%filled", "1", body)}
   ret void
 }}"""
@@ -183,6 +184,16 @@ def filled_ir(kind: Numbers, k: str) -> str:
   %filled = and i64 %beyond, -{places(kind)}"""
 
 
+def apart_ir(kind: Numbers, k: str) -> str:
+    """`apart`: from a panel of packed B to the next, in rows: where A is not packed, nothing lies between them, so that
+    what the second cache asks for by itself at the end of one panel is the beginning of the next.
+    """
+    if not kind.in_place:
+        return f"  %apart = add i64 {kind.depth}, 0"
+    return f"""  %apart_more = add i64 {k}, {kind.lanes - 1}
+  %apart = and i64 %apart_more, -{kind.lanes}"""
+
+
 def _whole_line(kind: Numbers, line: str) -> str:
     """A line of a panel that B has all of, without masks, or ``line``."""
     copies = []
@@ -199,7 +210,7 @@ def _whole_line(kind: Numbers, line: str) -> str:
   br i1 %is_whole, label %whole_line, label %masked_line
 whole_line:
 {at_ir("whole_from", kind, "%row", "%j")}
-  %whole_offset = mul i64 %j, {kind.depth}
+  %whole_offset = mul i64 %j, %apart
 {at_ir("whole_to", kind, "%line", "%whole_offset")}
 {at_ir("whole_ahead", kind, "%whole_from", "%further")}
   call void @llvm.prefetch.p0(ptr %whole_ahead, i32 0, i32 3, i32 1)
@@ -227,11 +238,12 @@ def _pack_b_turned(kind: Numbers) -> str:
   %down = mul i64 %j, %ldb
   %half = urem i64 %j, {kind.columns}
   %first = sub i64 %j, %half
-  %panel_offset = mul i64 %first, {kind.depth}
+  %panel_offset = mul i64 %first, %apart
   %across = add i64 %panel_offset, %half
 {loop_ir("p", "%k", str(kind.lanes), square)}"""
     return f"""
 define internal void @pack_b_turned_{kind.type}(ptr %b, i64 %ldb, i64 %n, i64 %k, ptr %packed) noinline #0 {{
+{apart_ir(kind, "%k")}
 {loop_ir("j", "%n", str(kind.lanes), squares)}
   ret void
 }}"""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from jitgrad.compiler.products.blas_stubs import Scalar, cell_start_ir, cells_ir, scratch_ir, words_ir
 from jitgrad.compiler.products.gemm_code import WIDTH, row_of_tiles_ir
-from jitgrad.compiler.products.gemm_packing import GROUP, packed_ir, packing_a_ir, packing_b_ir
+from jitgrad.compiler.products.gemm_packing import GROUP, apart_ir, packed_ir, packing_a_ir, packing_b_ir
 from jitgrad.compiler.products.gemm_tiles import TALL, tile_declarations_ir
 from jitgrad.compiler.products.registers import SMALLER, Numbers, at_ir, declarations_ir, loop_ir, min_ir, module_ir
 
@@ -21,9 +21,9 @@ MOST_ROWS = GROUP
 """The rows of a cell: as many as are packed at a time, turned or not."""
 
 
-def shared_bytes(kind: Numbers, n: int, k: int) -> int:
-    """What all of packed B takes."""
-    return kind.size * kind.depth * -(-k // kind.depth) * -(-n // kind.columns) * kind.columns
+def shared_bytes(kind: Numbers, n: int, k: int, depth: int) -> int:
+    """What all of packed B takes, in parts of so many places."""
+    return kind.size * kind.depth * -(-k // depth) * -(-n // kind.columns) * kind.columns
 
 
 def cell_bytes(kind: Numbers, rows: int) -> int:
@@ -33,9 +33,9 @@ def cell_bytes(kind: Numbers, rows: int) -> int:
     return kind.size * (TALL * kind.columns + -(-rows // kind.lanes) * kind.lanes * kind.row)
 
 
-def part_depth(kind: Numbers, k: int) -> int:
+def part_depth(kind: Numbers, k: int, is_turned: bool) -> int:
     """The places of the sum in a part, as `multiply` cuts it."""
-    share = -(-k // -(-k // kind.depth))
+    share = -(-k // -(-k // kind.deepest(is_turned)))
     return -(-share // kind.lanes) * kind.lanes
 
 
@@ -87,7 +87,8 @@ entry:
   %offset = add i64 %there, %b
 {at_ir("from", kind, "%b_base", "%offset")}
   %part_offset = mul i64 %row, %part_distance
-  %panel_offset = mul i64 %j, {kind.depth}
+{apart_ir(kind, "%depth")}
+  %panel_offset = mul i64 %j, %apart
   %to_offset = add i64 %part_offset, %panel_offset
 {at_ir("to", kind, "%c_base", "%to_offset")}
   br i1 %tb, label %turned, label %straight
@@ -135,11 +136,12 @@ def _columns(kind: Numbers) -> str:
   %c_there = add i64 %c_down, %j
 {at_ir("c_at", kind, "%c", "%c_there")}
   call void @tiles_{kind.type}(ptr %panel, ptr %packed_at, ptr %tile, i64 %width, i64 %depth, i1 %new, i64 %filled,
-      ptr %c_at, i64 %ldc, ptr %panel, i64 0, i64 0)"""
+      ptr %c_at, i64 %ldc, {f"i64 {kind.row}, i64 1" if kind.in_place else "ptr %panel, i64 0, i64 0"})"""
     return f"""
   %n_left = sub i64 %n, %j
 {min_ir("width", "%n_left", str(WIDTH))}
-  %columns_offset = mul i64 %j, {kind.depth}
+{apart_ir(kind, "%depth")}
+  %columns_offset = mul i64 %j, %apart
 {at_ir("packed_at", kind, "%packed_part", "%columns_offset")}
 {loop_ir("i", "%m", str(TALL), panel)}"""
 

@@ -1,8 +1,9 @@
 """A tile of C in registers, of our own matrix product, as LLVM IR text; what is packed for it and what loops around it
 is elsewhere (gemm_code.py).
 
-    void tile(ptr a, ptr b, i64 k, ptr c, i64 ldc, i1 fresh)
-    void tile(ptr a, ptr b, i64 k, ptr c, i64 ldc, i1 fresh, ptr ahead, i64 lda)        registers in halves
+    void tile(ptr a, ptr b, i64 k, ptr c, i64 ldc, i1 fresh)        registers of 32 bytes
+    void tile(ptr a, ptr b, i64 k, ptr c, i64 ldc, i1 fresh, i64 down, i64 along)        of 64, A where it lies
+    void tile(ptr a, ptr b, i64 k, ptr c, i64 ldc, i1 fresh, ptr ahead, i64 lda)        of 64 in halves
     void tile(ptr a, ptr b, i64 k, ptr c, i64 ldc, i1 fresh, i64 lda)        the same, A transposed and not packed
 
 A whole tile is 6 x 4 of 32 registers of 64 bytes, 6 x 2 of 16 of 32 bytes. All that it reads is packed, with fixed
@@ -14,6 +15,11 @@ from tile to tile:
     rows where they are, 12 x 2, places 1      164 to 180
     packed at fixed distances, 12 x 2, 2       184
     packed at fixed distances,  6 x 4, 2       192 to 198
+
+That was so with 12 rows. With six, an address of the first and one of the fourth move on, once in 24 multiply-adds, and
+the other rows lie once or twice a distance behind, which loads add by themselves: on a core with a peak of 179 a tile
+that is told the distances of rows and places of A runs as fast as one that knows them, so one tile reads A where it
+lies, transposed or not.
 
 Where registers are multiplied in halves, each turn asks for a little of what comes next: first for rows of C, then for
 what follows in six rows of A at `ahead`. Asked for at once they would be more than the first cache waits for at a time,
@@ -41,14 +47,14 @@ _ORDER = '  call void asm sideeffect "", "~{memory}"()'  # loads of the next pla
 
 def tile_declarations_ir(kind: Numbers) -> str:
     """The tiles, for the modules that call them."""
-    more = ", ptr, i64" if kind.halves else ""
+    more = ", ptr, i64" if kind.halves else ", i64, i64" if kind.in_place else ""
     names = tile_names(kind.suffix)
     return "\n".join(f"declare void @{name}(ptr, ptr, i64, ptr, i64, i1{more}) #0" for name in names)
 
 
 def places(kind: Numbers) -> int:
     """The places of the sum in a turn: what is packed for a tile is filled up to a multiple with zeros."""
-    return 2 if kind.registers == 32 else 4
+    return 2 if kind.halves else 4
 
 
 def narrow(kind: Numbers) -> int:
@@ -83,10 +89,10 @@ def _kernel(kind: Numbers, name: str, rows: int, wide: int, together: int, is_ac
         for r, c in tile
     ]
     asks_itself = kind.halves or is_across
-    more = ", i64 %lda" if is_across else ", ptr %ahead, i64 %lda" if kind.halves else ""
+    more = ", i64 %lda" if is_across else _more(kind)
     turn = f"\n{_ORDER}\n".join(_place(kind, rows, wide, place, together, is_across) for place in range(together))
     asks = _asks(kind, rows, wide, together, is_across) if asks_itself else ""
-    step = f"  %a_step = mul i64 %lda, {together}" if is_across else f"  %a_step = add i64 0, {together}"
+    step = _step(kind, together, is_across)
     ask = [] if asks_itself else [_asked(f"ask{r}_{c}", 1) for r, c in tile]
     steps = {"a": "%a_step", "b": str(together * kind.columns)}
     return f"""
@@ -103,6 +109,22 @@ add:
 {_at_tile(kind, "both", wide, [_add(kind, f"{r}_{c}", together) for r, c in tile])}
   ret void
 }}"""
+
+
+def _more(kind: Numbers) -> str:
+    """The further parameters of a tile: what it asks for, or how far apart rows and places of A are."""
+    if kind.in_place:
+        return ", i64 %down, i64 %along"
+    return ", ptr %ahead, i64 %lda" if kind.halves else ""
+
+
+def _step(kind: Numbers, together: int, is_across: bool) -> str:
+    """`a_step`: from a turn's places of A to the next; and the distances of its rows, if they are not known."""
+    if kind.in_place and not is_across:
+        return f"""  %a_step = mul i64 %along, {together}
+  %down2 = mul i64 %down, 2
+  %down3 = mul i64 %down, 3"""
+    return f"  %a_step = mul i64 %lda, {together}" if is_across else f"  %a_step = add i64 0, {together}"
 
 
 def _put(kind: Numbers, at: str, together: int) -> str:
@@ -177,17 +199,19 @@ def _place(kind: Numbers, rows: int, wide: int, place: int, together: int, is_ac
             at_ir(f"b{c}_at_{place}", kind, "%b_at", str(place * kind.columns + c * kind.lanes)),
             f"  %b{c}_{place} = load {kind.vector}, ptr %b{c}_at_{place}, align {kind.bytes}",
         ]
-    if together > 2:
+    if together > 2 and not kind.in_place:
         lines += [
             at_ir(f"ahead{place}", kind, "%b_at", str((_AHEAD + place) * kind.columns)),
             f"  call void @llvm.prefetch.p0(ptr %ahead{place}, i32 0, i32 3, i32 1)",
         ]
     if is_across:
         lines.append(at_ir(f"a_place{place}", kind, *((f"%a_place{place - 1}", "%lda") if place else ("%a_at", "0"))))
+    if kind.in_place and not is_across:
+        lines += _place_of_a(kind, place)
     for r in range(rows):
-        base, offset = (f"%a_place{place}", r) if is_across else ("%a_at", r * kind.row + place)
+        base, offset = _element(kind, r, place, is_across)
         lines += [
-            at_ir(f"a{r}_at_{place}", kind, base, str(offset)),
+            at_ir(f"a{r}_at_{place}", kind, base, offset),
             f"  %x{r}_{place} = load {kind.type}, ptr %a{r}_at_{place}",
             spread_ir(f"z{r}_{place}", kind, f"%x{r}_{place}"),
         ]
@@ -195,3 +219,19 @@ def _place(kind: Numbers, rows: int, wide: int, place: int, together: int, is_ac
             total = f"s{r}_{c}_{place + 1}"
             lines.append(fma_ir(total, kind, f"%z{r}_{place}", f"%b{c}_{place}", f"%s{r}_{c}_{place}"))
     return "\n".join(lines)
+
+
+def _place_of_a(kind: Numbers, place: int) -> list[str]:
+    """The elements of a place in the first row and in the fourth: the others have addresses that loads make."""
+    before = place - 1
+    return [
+        at_ir(f"upper{place}", kind, *((f"%upper{before}", "%along") if place else ("%a_at", "0"))),
+        at_ir(f"lower{place}", kind, *((f"%lower{before}", "%along") if place else ("%a_at", "%down3"))),
+    ]
+
+
+def _element(kind: Numbers, r: int, place: int, is_across: bool) -> tuple[str, str]:
+    """The address from which an element of A is found, and how far it is."""
+    if kind.in_place and not is_across:
+        return f"%{'lower' if r >= 3 else 'upper'}{place}", ("0", "%down", "%down2")[r % 3]
+    return (f"%a_place{place}", str(r)) if is_across else ("%a_at", str(r * kind.row + place))

@@ -12,7 +12,8 @@ from jitgrad.records import NamedTuple
 class Numbers(NamedTuple):
     """A number type of LLVM on a kind of machine: its name, its suffix in intrinsics, its bytes, how many fill a
     register, how much of a sum is done at a time, how many registers there are, and whether they are multiplied in
-    halves: then one multiply-add begins in a cycle, and other instructions take no time beside it.
+    halves: then one multiply-add begins in a cycle, and other instructions take no time beside it. Where tiles read A
+    where it lies, how much of a sum is done at a time for a transposed one; where they read packed panels, 0.
     """
 
     type: str
@@ -22,6 +23,7 @@ class Numbers(NamedTuple):
     depth: int
     registers: int
     halves: bool = False
+    turned_depth: int = 0
 
     @property
     def bytes(self) -> int:
@@ -54,6 +56,15 @@ class Numbers(NamedTuple):
         return self.registers // 8
 
     @property
+    def in_place(self) -> bool:
+        """Whether tiles read A where it lies."""
+        return self.turned_depth > 0
+
+    def deepest(self, is_turned: bool) -> int:
+        """How much of a sum is done at a time, for A transposed or not."""
+        return self.turned_depth if is_turned and self.in_place else self.depth
+
+    @property
     def row(self) -> int:
         """The distance of the rows in a packed panel of A, off the powers of two."""
         return self.depth + self.lanes
@@ -67,7 +78,10 @@ KERNEL = "ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker"
 """The parameters of a step: the table of addresses, the step's own words, its part of the indices, and who runs it."""
 
 _KINDS = {
-    64: {"float32": Numbers("float", "f32", 4, 16, 320, 32), "float64": Numbers("double", "f64", 8, 8, 192, 32)},
+    64: {
+        "float32": Numbers("float", "f32", 4, 16, 512, 32, turned_depth=256),
+        "float64": Numbers("double", "f64", 8, 8, 256, 32, turned_depth=128),
+    },
     32: {"float32": Numbers("float", "f32", 4, 8, 320, 16), "float64": Numbers("double", "f64", 8, 4, 192, 16)},
 }
 
