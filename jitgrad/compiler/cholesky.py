@@ -17,7 +17,6 @@ from jitgrad.compiler.machine.native import NativeCode
 from jitgrad.compiler.products.cholesky_steps import (
     BLOCK,
     COTANGENT,
-    LINE,
     MODULE,
     STEPS,
     Layout,
@@ -66,15 +65,15 @@ def _run(prefix: str, source: Array, factor: Array) -> Array | None:
 def _run_on(start: int, layout: Layout, prefix: str, arrays: tuple[Array, Array, Array]) -> int:
     """Run the steps on memory; the status that they leave."""
     source, factor, result = [array.__array_interface__["data"][0] for array in arrays]
-    claims = start + layout.claims
+    status, threads = start + layout.status, get_num_threads()
     ctypes.memset(start + layout.flags, 0, layout.words - layout.flags)
     _Words.from_address(start + layout.words)[:] = [
         source, factor, start, start + layout.packed, result, layout.n, layout.column, layout.blocks, layout.panels,
-        start + layout.diagonals, start + layout.flags, claims,
+        threads, start + layout.diagonals, start + layout.flags, status,
     ]  # fmt: skip
     steps, address = _steps(prefix, layout.n, start)
-    runtime().run_steps(0, address, len(steps), 0, get_num_threads(), 1)
-    return ctypes.c_int64.from_address(claims + LINE).value
+    runtime().run_steps(0, address, len(steps), 0, threads, 1)
+    return ctypes.c_int64.from_address(status).value
 
 
 @lru_cache(maxsize=64)

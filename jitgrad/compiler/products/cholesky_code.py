@@ -14,9 +14,9 @@ of blocks: what a sum reads lies in up to four rows of lines, which a processor 
 from the other one's cache. Of S it has both triangles: what is above the diagonal, transposed, is below it.
 
 Tiles are tasks (A. Buttari, J. Langou, J. Kurzak and J. Dongarra, "A class of parallel tiled linear algebra algorithms
-for multicore architectures", 2009) in one order, which threads take one after another. A thread waits for the tasks
-that its own one needs: they come before it in the order, so those who have taken them are at work, and no number of
-threads can stop. What a task does depends on the sizes alone, so the bits are the same for any number of threads.
+for multicore architectures", 2009), which threads take row by row. A thread waits for the tasks that its own one needs:
+they are in rows before it, or first in its own, so those who have taken them are at work, and no number of threads can
+stop. What a task does depends on the sizes alone, so the bits are the same for any number of threads.
 """
 
 from __future__ import annotations
@@ -116,36 +116,37 @@ def _diagonal(kind: Numbers) -> str:
 
 
 class _Order(NamedTuple):
-    """What is known of tasks: the first panel of the j-th row in the order, and how many tasks it has; the call of the
-    task of a number in it.
+    """What is known of tasks: the last row in the order; the row of blocks and the first panel of the j-th one; the
+    panel of a number in it; from which number on a thread asks whether a tile is its own; the call of a task.
     """
 
+    last_row: str
     row: str
+    panel: str
+    urgent: int
     call: str
 
 
 _FACTOR = _Order(
+    "%last_block",
     f"""\
-  %first = udiv i64 %j, {WIDE}
-  %tiles = sub i64 %panels, %first
-  %count = add i64 %tiles, 1""",
-    """\
-  %panel = add i64 %first, %number
-  call void @factor_task(ptr %block, i64 %j, i64 %panel, i64 %first)""",
+  %row = add i64 %j, 0
+  %first = udiv i64 %row, {WIDE}""",
+    "  %tile = add i64 %first, %number",
+    1,
+    "  call void @factor_task(ptr %block, i64 %row, i64 %panel, i64 %first)",
 )
 _GRADIENT = _Order(
+    "0",
     f"""\
   %row = sub i64 %last_block, %j
   %from = add i64 %row, 1
-  %first = udiv i64 %from, {WIDE}
-  %tiles = sub i64 %panels, %first
-  %count = add i64 %tiles, 1""",
+  %first = udiv i64 %from, {WIDE}""",
     """\
-  %back = sub i64 %panels, %number
-  %is_last = icmp eq i64 %number, %tiles
-  %before = sub i64 %back, 1
-  %panel = select i1 %is_last, i64 %panels, i64 %before
-  call void @gradient_task(ptr %block, i64 %row, i64 %panel, i64 %first)""",
+  %after = sub i64 %panels, %number
+  %tile = sub i64 %after, 1""",
+    0,
+    "  call void @gradient_task(ptr %block, i64 %row, i64 %panel, i64 %first)",
 )
 """The last task of a row has the number of panels as its panel: of the factor rows of the result, of the gradient the
 block on the diagonal.
@@ -155,39 +156,55 @@ block on the diagonal.
 def _tasks(prefix: str, order: _Order) -> str:
     """Takes tasks until there are none left: row by row, of the factor each row's block on the diagonal first; of the
     gradient the last row first, and of each the panels from the right to the diagonal.
+
+    A thread first asks for the tiles of panels that are its own, whose columns are in its cache, then for those that
+    others have left. It leaves a row when all of it is taken, so that others are at work on what it waits for.
     """
+    row = f"""
+{order.row}
+  %row_flag = mul i64 %row, %stride
+  %tiles = sub i64 %panels, %first
+  %twice = mul i64 %tiles, 2
+  %asks = add i64 %twice, 1
+{loop_ir("ask", "%asks", "1", _ask(order))}"""
     return f"""
 define void @{prefix}_tasks({KERNEL}) #0 {{
-entry:
 {block_words_ir()}
   %last_block = sub i64 %blocks, 1
-  br label %take
-take:
-  %j_seen = phi i64 [ 0, %entry ], [ %j, %run ]
-  %base_seen = phi i64 [ 0, %entry ], [ %base, %run ]
-  %taken32 = atomicrmw add ptr %claims, i32 1 monotonic
-  %taken = zext i32 %taken32 to i64
-  br label %seek
-seek:
-  %j = phi i64 [ %j_seen, %take ], [ %j1, %further ]
-  %base = phi i64 [ %base_seen, %take ], [ %base1, %further ]
-  %more = icmp slt i64 %j, %blocks
-  br i1 %more, label %look, label %done
-look:
-{order.row}
-  %number = sub i64 %taken, %base
-  %here = icmp slt i64 %number, %count
-  br i1 %here, label %run, label %further
-further:
-  %j1 = add i64 %j, 1
-  %base1 = add i64 %base, %count
-  br label %seek
-run:
-{order.call}
-  br label %take
-done:
+  %stride = add i64 %panels, 1
+  %me = urem i64 %worker, %threads
+  %last_row = mul i64 {order.last_row}, %stride
+  %last_flag = add i64 %last_row, %panels
+  %last_at = getelementptr i32, ptr %flags, i64 %last_flag
+  %last = load atomic i32, ptr %last_at monotonic, align 4
+  %none_left = icmp ne i32 %last, 0
+  br i1 %none_left, label %j_done, label %begin
+begin:
+{loop_ir("j", "%blocks", "1", row)}
   ret void
 }}"""
+
+
+def _ask(order: _Order) -> str:
+    """Runs a task that nobody has taken: in the first round one's own tiles, then all, last the one behind them."""
+    return f"""  %is_second = icmp sge i64 %ask, %tiles
+  %again = sub i64 %ask, %tiles
+  %number = select i1 %is_second, i64 %again, i64 %ask
+{order.panel}
+  %is_last = icmp eq i64 %ask, %twice
+  %panel = select i1 %is_last, i64 %panels, i64 %tile
+  %owner = urem i64 %panel, %threads
+  %is_own = icmp eq i64 %owner, %me
+  %is_urgent = icmp slt i64 %number, {order.urgent}
+  %at_once = or i1 %is_own, %is_urgent
+  %wanted = or i1 %at_once, %is_second
+  br i1 %wanted, label %claim, label %ask_latch
+claim:
+  %flag = add i64 %row_flag, %panel
+  %is_mine = call i1 @take(ptr %flags, i64 %flag)
+  br i1 %is_mine, label %run, label %ask_latch
+run:
+{order.call}"""
 
 
 def _finish(kind: Numbers) -> str:

@@ -11,11 +11,12 @@ COTANGENT = f"{MODULE}_cotangent"
 STEPS = {MODULE: ("tasks",), COTANGENT: ("fill", "tasks", "finish")}
 """The steps of the factor and of its gradient, by what their names begin with."""
 BLOCK = (
-    "source", "factor", "work", "packed", "result", "n", "column", "blocks", "panels", "diagonals", "flags", "claims",
+    "source", "factor", "work", "packed", "result", "n", "column", "blocks", "panels", "threads", "diagonals", "flags",
+    "status",
 )  # fmt: skip
 """Addresses and sizes. `source` is A, or the cotangent of its lower factor, which is `factor`; both have rows of n, as
 `result` has. `column` is the distance of columns of blocks in `work`, and in the factor `packed` like it. A flag per
-tile, of each row of blocks one more for its end. Behind the claims, a line apart, lies the status.
+tile, of each row of blocks one more for its end. `threads`: how many there may be; panels are theirs in turns.
 """
 TRIANGLES_MODULE = "jitgrad_triangles"
 TRIANGLES = ("jitgrad_triangle_rows", "jitgrad_triangle_columns")
@@ -56,7 +57,7 @@ class Layout(NamedTuple):
     packed: int
     diagonals: int
     flags: int
-    claims: int
+    status: int
     words: int
     nbytes: int
 
@@ -76,9 +77,9 @@ def layout_for(n: int, lanes: int) -> Layout:
     packed = 8 * blocks * column
     diagonals = 2 * packed
     flags = diagonals + 8 * blocks * lanes * (lanes + 1)
-    claims = flags + -(-4 * blocks * (panels + 1) // LINE) * LINE
-    words = claims + 2 * LINE
-    return Layout(n, column, blocks, panels, packed, diagonals, flags, claims, words, words + 8 * len(BLOCK))
+    status = flags + -(-4 * blocks * (panels + 1) // LINE) * LINE
+    words = status + LINE
+    return Layout(n, column, blocks, panels, packed, diagonals, flags, status, words, words + 8 * len(BLOCK))
 
 
 def cut(step: str, layout: Layout) -> tuple[int, int]:

@@ -4,6 +4,7 @@ text; the steps that take tasks are elsewhere (cholesky_code.py), as are the blo
 
     void factor_task(ptr block, i64 j, i64 panel, i64 first_panel)       a tile of the j-th row of blocks of U
     void gradient_task(ptr block, i64 j, i64 panel, i64 first_panel)     the same of S
+    i1 take(ptr flags, i64 task)                                         takes a task, unless somebody has
     void await(ptr flags, i64 task), void tell(ptr flags, i64 task)      until a task is over; that it is
 
 A tile takes its blocks of the source itself: what it works on is in the cache of the thread that does.
@@ -13,13 +14,14 @@ from __future__ import annotations
 
 import sys
 
-from jitgrad.compiler.products.cholesky_steps import BLOCK, LINE, WIDE
+from jitgrad.compiler.products.cholesky_steps import BLOCK, WIDE
 from jitgrad.compiler.products.cholesky_tiles import diagonal_elements, turn_block_ir
 from jitgrad.compiler.products.registers import Numbers, at_ir, loop_ir, mask_ir, min_ir, store_ir, word_ir
 from jitgrad.compiler.products.transposes import turned_ir
 
 _PATIENCE = 50_000  # looks, some 70 us: who yields beside busy processes may not run for milliseconds
-_POINTERS = ("source", "factor", "work", "packed", "result", "diagonals", "flags", "claims")
+_OVER = 2
+_POINTERS = ("source", "factor", "work", "packed", "result", "diagonals", "flags", "status")
 
 
 def block_words_ir() -> str:
@@ -54,7 +56,7 @@ def diagonal_at_ir(kind: Numbers, row: str) -> str:
 
 
 def waiting_ir() -> str:
-    """A task is over when its flag is set; who has waited long lets others run."""
+    """Flags of tasks: 0, 1 when one is taken, 2 when it is over. Who has waited long lets others run."""
     can_yield = sys.platform != "win32"
     declared = "declare i32 @sched_yield() #0" if can_yield else ""
     yields = "  %r = call i32 @sched_yield()" if can_yield else ""
@@ -67,7 +69,7 @@ entry:
 look:
   %k = phi i32 [ 0, %entry ], [ %k1, %again ]
   %flag = load atomic i32, ptr %at acquire, align 4
-  %over = icmp ne i32 %flag, 0
+  %over = icmp eq i32 %flag, {_OVER}
   br i1 %over, label %done, label %next
 next:
   %k1 = add i32 %k, 1
@@ -82,9 +84,22 @@ done:
   ret void
 }}
 
+define internal i1 @take(ptr %flags, i64 %task) #0 {{
+  %at = getelementptr i32, ptr %flags, i64 %task
+  %seen = load atomic i32, ptr %at monotonic, align 4
+  %free = icmp eq i32 %seen, 0
+  br i1 %free, label %ask, label %taken
+ask:
+  %pair = cmpxchg ptr %at, i32 0, i32 1 monotonic monotonic
+  %mine = extractvalue {{ i32, i1 }} %pair, 1
+  ret i1 %mine
+taken:
+  ret i1 false
+}}
+
 define internal void @tell(ptr %flags, i64 %task) #0 {{
   %at = getelementptr i32, ptr %flags, i64 %task
-  store atomic i32 1, ptr %at release, align 4
+  store atomic i32 {_OVER}, ptr %at release, align 4
   ret void
 }}"""
 
@@ -256,7 +271,6 @@ def _factor_first(kind: Numbers) -> str:
   %bad = call i1 @factor(ptr %t, ptr %d)
   br i1 %bad, label %fail, label %rest
 fail:
-  %status = getelementptr i8, ptr %claims, i64 {LINE}
   store i64 1, ptr %status
   br label %rest
 rest:
