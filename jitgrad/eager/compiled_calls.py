@@ -273,13 +273,7 @@ def _cut(
     grads: Sequence[Tensor | IndexedSlices | None],
 ) -> Split:
     """The two parts: what was made before operation ``first`` is the forward part, except constants."""
-    sources: dict[Tensor, tuple[str, int]] = {}
-    for k, x in enumerate((*leaves, *closed_over)):
-        sources.setdefault(x, ("leaf", k))
-    for k, y in enumerate(ys):
-        sources.setdefault(y, ("value", k))
-    for k, g in zip(carrying, seeds, strict=True):
-        sources.setdefault(g, ("seed", k))
+    sources = _sources((*leaves, *closed_over), ys, dict(zip(carrying, seeds, strict=True)))
     place: dict[Tensor, int] = {}
     gives = tuple(_give(g, place) for g in grads)
     residuals = _residuals(list(place), first, sources)
@@ -306,6 +300,20 @@ def _cut(
         tuple(leading_to(origins, [x.number for x in closed_over.values()])[0][::-1]),
         tuple(untrained),
     )
+
+
+def _sources(
+    leaves: Sequence[Tensor], ys: Sequence[Tensor], seeds: Mapping[int, Tensor]
+) -> dict[Tensor, tuple[str, int]]:
+    """Where the backward part finds what it is given: the first place of each."""
+    sources: dict[Tensor, tuple[str, int]] = {}
+    for k, x in enumerate(leaves):
+        sources.setdefault(x, ("leaf", k))
+    for k, y in enumerate(ys):
+        sources.setdefault(y, ("value", k))
+    for k, g in seeds.items():
+        sources.setdefault(g, ("seed", k))
+    return sources
 
 
 def _give(g: Tensor | IndexedSlices | None, place: dict[Tensor, int]) -> Given:

@@ -32,7 +32,7 @@ definitions: dict[str, Callable[..., Any]] = {}
 """The Python functions in whose place machine code stands, by their names in the class."""
 
 walks: list[Callable[..., None]] = []
-"""The walk back over a tape (eager_walk_ir.py), once there is machine code for it."""
+"""The walk back over a tape (eager_code/walk.py), once there is machine code for it."""
 
 _counter = array("q", [0])  # the last number that machine code has given to a tensor
 

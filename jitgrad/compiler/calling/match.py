@@ -106,7 +106,14 @@ flags:
   %rank_ok = icmp eq i64 %nd, %rank
   %so_far = and i1 %flags_ok, %rank_ok
   br i1 %so_far, label %dtype, label %no
-dtype:
+{_array_dtype()}
+{_array_shape()}
+"""
+
+
+def _array_dtype() -> str:
+    """The usual dtype, or one like it."""
+    return f"""dtype:
 {load("descr", "%object", DESCR)}
 {load_word("usual", "%node", 5, "ptr")}
   %usual_dtype = icmp eq ptr %descr, %usual
@@ -121,8 +128,12 @@ other_dtype:
   %want = trunc i64 %want64 to i32
   %number_ok = icmp eq i32 %number, %want
   %dtype_ok = and i1 %order_ok, %number_ok
-  br i1 %dtype_ok, label %shape, label %no
-shape:
+  br i1 %dtype_ok, label %shape, label %no"""
+
+
+def _array_shape() -> str:
+    """The extents, one after another; then the slot."""
+    return f"""shape:
 {load("dims", "%object", DIMENSIONS)}
 {load("data", "%object", DATA)}
   br label %axis
@@ -142,8 +153,7 @@ store_array:
   %array_word = select i1 %by_object, ptr %object, ptr %numbers
   store ptr %array_word, ptr %slot_at
   %array_end = getelementptr i64, ptr %extents, i64 %rank
-  ret ptr %array_end
-"""
+  ret ptr %array_end"""
 
 
 def _numbers() -> str:
@@ -245,7 +255,13 @@ next:
   br label %item
 all:
   ret ptr %at_item
-dict:
+{_members()}
+"""
+
+
+def _members() -> str:
+    """Of a dict the size, and each member by its key."""
+    return """dict:
   br i1 %exact, label %size, label %no
 size:
   %has_size = call i64 @PyDict_Size(ptr %object)
@@ -274,8 +290,7 @@ all_members:
   ret ptr %at_member
 absent:
   call void @PyErr_Clear()
-  br label %no
-"""
+  br label %no"""
 
 
 _END = """

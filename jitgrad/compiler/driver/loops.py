@@ -66,7 +66,14 @@ def _loop() -> str:
   %last = alloca i64
   store i64 0, ptr %last
   br label %head
-head:
+{_counted_or_asked()}
+{_step_of_loop()}
+"""
+
+
+def _counted_or_asked() -> str:
+    """Whether there is a further step: by their number, or by the condition."""
+    return f"""head:
   %k = phi i64 [ 0, %open ], [ %k1, %next ]
   %stops = call i1 @is_interrupted(i64 %k, ptr %last)
   br i1 %stops, label %interrupted, label %begin
@@ -91,8 +98,12 @@ goes_on:
   br i1 %beyond, label %too_long, label %step
 too_long:
   call void @tell(ptr %table, ptr %block, i64 %code)
-  br label %leave
-step:
+  br label %leave"""
+
+
+def _step_of_loop() -> str:
+    """A step, and what is read and made in the next."""
+    return f"""step:
   %failed = call i1 @run_region(ptr %table, ptr %block, ptr %inside, ptr %second, i32 %threads)
   br i1 %failed, label %leave, label %next
 next:
@@ -106,8 +117,7 @@ end:
   br label %leave
 leave:
   ret void
-}}
-"""
+}}"""
 
 
 def _gradient() -> str:
@@ -141,7 +151,13 @@ def _before_a_step() -> str:
   %last_look = alloca i64
   store i64 0, ptr %last_look
   br label %head
-head:
+{_asked_with_stack()}
+"""
+
+
+def _asked_with_stack() -> str:
+    """The condition, and where the stack is."""
+    return f"""head:
   %k = phi i64 [ 0, %open ], [ %k1, %next ]
   %memory = phi ptr [ %own, %open ], [ %held, %next ]
   %room = phi i64 [ %stack_bytes, %open ], [ %held_room, %next ]
@@ -161,8 +177,7 @@ look:
   br i1 %over, label %begin_back, label %goes_on
 begin_back:
 {note("%k")}
-  br label %back
-"""
+  br label %back"""
 
 
 def _step_that_saves() -> str:

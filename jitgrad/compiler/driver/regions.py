@@ -155,13 +155,23 @@ done:
   ret ptr %inside
 }}
 
-{_walk("copy_all", "copy", _COPY, end="next")}
+{_lists()}
+{_status()}
+"""
+
+
+def _lists() -> str:
+    """What goes through lists: of copies, exchanges, moves, and places of what is saved."""
+    return f"""{_walk("copy_all", "copy", _COPY, end="next")}
 {_walk("swap_all", "swap", _SWAP)}
 {_walk("move_all", "move", _MOVE)}
 ; Slots of what a step saves: they point into the stack.
-{_walk("place_saved", "place", _PLACE, extra="ptr %record, ")}
-; Whether the run has failed before.
-define internal i1 @has_failed(ptr %table, ptr %block) #0 {{
+{_walk("place_saved", "place", _PLACE, extra="ptr %record, ")}"""
+
+
+def _status() -> str:
+    """Whether the run has failed before, and that it has."""
+    return f"""define internal i1 @has_failed(ptr %table, ptr %block) #0 {{
 entry:
 {word("status")}
   %at = getelementptr ptr, ptr %table, i64 %status
@@ -178,8 +188,7 @@ entry:
   %word = load ptr, ptr %at
   store i64 %value, ptr %word
   ret void
-}}
-"""
+}}"""
 
 
 def _regions() -> str:

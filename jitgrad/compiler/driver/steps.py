@@ -75,7 +75,8 @@ from jitgrad.compiler.driver.trials import trials_ir
 
 def driver_ir(host: Platform, spin: int) -> str:
     """The whole module; `spin` is how many pauses a thread waits before it blocks."""
-    parts = (_pool(), _work(), _wait(spin), _region(), _steps(), trials_ir(), _worker(spin))
+    steps = (_RUN_SERIALLY, _in_parallel(), _all_steps())
+    parts = (_pool(), _RUN_CHUNK, _work(), _wait(spin), _region(), *steps, trials_ir(), _worker(spin))
     control = (loops_ir(), row_loops_ir())
     return "\n".join((*parts, *control, machine_ir(host), builtin_ir())) + "\nattributes #0 = { nounwind }\n"
 
@@ -104,10 +105,9 @@ define void @jitgrad_stop() #0 {{
 """
 
 
-def _work() -> str:
-    return f"""
+_RUN_CHUNK = """
 define internal void @run_chunk(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i64 %c,
-      i64 %worker) #0 {{
+      i64 %worker) #0 {
   %next = add i64 %c, 1
   %a = mul i64 %extent, %c
   %b = mul i64 %extent, %next
@@ -115,9 +115,14 @@ define internal void @run_chunk(ptr %function, ptr %table, ptr %block, i64 %exte
   %hi = udiv i64 %b, %n
   call void %function(ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %c, i64 %worker)
   ret void
-}}
+}
+"""
+"""The part of the indices that is a chunk's."""
 
-; Takes chunks of the open region and runs them until none is left.
+
+def _work() -> str:
+    """A thread takes chunks of the open region and runs them until none is left."""
+    return f"""
 define internal void @work(i64 %worker) #0 {{
 entry:
   %odd = and i64 %worker, 1
@@ -247,9 +252,8 @@ share:
 """
 
 
-def _steps() -> str:
-    return f"""
-define internal void @run_serially(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n) #0 {{
+_RUN_SERIALLY = """
+define internal void @run_serially(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n) #0 {
 entry:
   br label %chunk
 chunk:
@@ -260,9 +264,14 @@ chunk:
   br i1 %more, label %chunk, label %done
 done:
   ret void
-}}
+}
+"""
+"""Chunks of a step, one after another."""
 
-; A step of several chunks: in parallel if threads may be used, exist, and are not busy with another region.
+
+def _in_parallel() -> str:
+    """A step of several chunks: in parallel if threads may be used, exist, and are not busy with another region."""
+    return f"""
 define internal void @run_parallel(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n,
       i32 %limit) #0 {{
 entry:
@@ -286,7 +295,12 @@ serial:
   call void @run_serially(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n)
   ret void
 }}
+"""
 
+
+def _all_steps() -> str:
+    """The steps one after another, and when each ended."""
+    return f"""
 define void @jitgrad_run(ptr %table, ptr %steps, i64 %nsteps, ptr %times) #0 {{
   %limit = load atomic i32, ptr {at(THREADS)} monotonic, align 4
   call void @run_all(ptr %table, ptr %steps, i64 %nsteps, ptr %times, i32 %limit)

@@ -260,7 +260,13 @@ done:
   ret void
 }}
 
-define internal void @forbid_workers() #0 {{
+{_forbidden_workers()}
+"""
+
+
+def _forbidden_workers() -> str:
+    """Keep the workers from the caller's processor."""
+    return f"""define internal void @forbid_workers() #0 {{
 entry:
   %here = call i32 @sched_getcpu()
   %mark = add i32 %here, 1
@@ -282,8 +288,7 @@ move:
   br label %worker
 done:
   ret void
-}}
-"""
+}}"""
 
 
 def clock_ir(host: Platform) -> str:

@@ -27,7 +27,8 @@ from jitgrad.compiler.machine.ir_text import TUPLE_ITEMS, TYPE, load, load_item,
 
 def walk_ir(slots: Slots) -> str:
     """The functions; what they call of the others is in record.py."""
-    return "\n".join((_DECLARATIONS, _array_of(slots), _run(), _give(), _FILL, _GIVE_ALL, _APPLY, _step(slots), _WALK))
+    arrays = (_IS_SCALAR, _array_of(), _dropped())
+    return "\n".join((_DECLARATIONS, *arrays, _run(), _give(), _FILL, _GIVE_ALL, _APPLY, _step(slots), _WALK))
 
 
 _DECLARATIONS = """
@@ -41,18 +42,22 @@ declare ptr @PyNumber_Add(ptr, ptr) #0
 """
 
 
-def _array_of(slots: Slots) -> str:
-    """A new reference to the array of a tensor, an array or a number; null for anything else."""
-    return f"""
-define internal i1 @is_scalar(ptr %type) #0 {{
+_IS_SCALAR = """
+define internal i1 @is_scalar(ptr %type) #0 {
   %is_double = icmp eq ptr %type, @jitgrad_type_float64
   %is_single = icmp eq ptr %type, @jitgrad_type_float32
   %is_float = icmp eq ptr %type, @jitgrad_type_float
   %either = or i1 %is_double, %is_single
   %any = or i1 %either, %is_float
   ret i1 %any
-}}
+}
+"""
+"""Whether a type is that of a number."""
 
+
+def _array_of() -> str:
+    """A new reference to the array of a tensor, an array or a number; null for anything else."""
+    return f"""
 define internal ptr @array_of(ptr %x) #0 {{
 entry:
 {load("type", "%x", TYPE)}
@@ -84,7 +89,12 @@ forget:
 no:
   ret ptr null
 }}
+"""
 
+
+def _dropped() -> str:
+    """References given back."""
+    return f"""
 define internal void @drop(ptr %table, i64 %n) #0 {{
 entry:
   br label %head

@@ -234,23 +234,10 @@ def make_template(
     folds, numbers = _all_folds(source)
     exact = max(exact_in(source), exact_in(simplified))
     known = _extents_of(source, exact)
-    places: dict[Any, int] = {}
-    for number, ins in enumerate(source.instructions):
-        places.setdefault((id(ins.params), ins.op), number)
-    by_bytes = {bytes_of(number): v for v, number in reversed(numbers.items())}
-    changes: list[_Change] = []
-    checked: list[int] = []
-    for number, ins in enumerate(simplified.instructions):
-        place = places.get((id(ins.params), ins.op)) if ins.params or number in interpreted else None
-        if place is not None:
-            changes.append(_Change(number, source=place))
-        else:
-            change = _change_of(number, ins, numbers, by_bytes, exact)
-            if change is None or (counted and constant_value(ins) is not None and not _is_own(ins, numbers)):
-                return None
-            changes += [change] if ins.params else []
-        if not is_uniform(ins.op):
-            checked.append(number)
+    changes = _changes(source, simplified, numbers, exact, counted, interpreted)
+    if changes is None:
+        return None
+    checked = tuple([number for number, ins in enumerate(simplified.instructions) if not is_uniform(ins.op)])
     used = {v for ins in simplified.instructions for v in (*ins.inputs, *ins.outputs)}
     new = [(v, simplified.specs[v]) for v in range(len(source.specs), len(simplified.specs))]
     if any(not large(spec.known_shape, exact) <= known for v, spec in new if v in used):
@@ -264,9 +251,30 @@ def make_template(
     return Template(
         source, simplified, exact, freeze, params, folds, numbers, {v: bytes_of(a) for v, a in numbers.items()},
         divisors, tuple(c for c in changes if c.number in interpreted or not settled(c)),
-        tuple(spec if v in used else None for v, spec in new), tuple(checked), looked,
+        tuple(spec if v in used else None for v, spec in new), checked, looked,
         frozenset(interpreted), None if interpreted else _formulas(source, simplified, changes, numbers, known),
     )  # fmt: skip
+
+
+def _changes(
+    source: Program, simplified: Program, numbers: Numbers, exact: int, counted: bool, interpreted: Collection[int]
+) -> list[_Change] | None:
+    """What other programs have in the place of the simplified program's params; None where one does not follow."""
+    places: dict[Any, int] = {}
+    for number, ins in enumerate(source.instructions):
+        places.setdefault((id(ins.params), ins.op), number)
+    by_bytes = {bytes_of(number): v for v, number in reversed(numbers.items())}
+    changes: list[_Change] = []
+    for number, ins in enumerate(simplified.instructions):
+        place = places.get((id(ins.params), ins.op)) if ins.params or number in interpreted else None
+        if place is not None:
+            changes.append(_Change(number, source=place))
+            continue
+        change = _change_of(number, ins, numbers, by_bytes, exact)
+        if change is None or (counted and constant_value(ins) is not None and not _is_own(ins, numbers)):
+            return None
+        changes += [change] if ins.params else []
+    return changes
 
 
 def _formulas(
