@@ -29,7 +29,7 @@ from jitgrad.interpreter import interpret, listed, run_operation
 from jitgrad.nonfinite import run_checked
 from jitgrad.opdef import Control
 from jitgrad.outlook import Outlook
-from jitgrad.program import Program, is_dynamic, is_fed, needed_operations, slice_graph
+from jitgrad.program import Program, is_dynamic, needed_operations, slice_graph
 from jitgrad.progress import watched
 from jitgrad.records import NamedTuple, dataclass
 from jitgrad.restoring import variables_of
@@ -411,9 +411,6 @@ def _joined(explanations: Sequence[Any]) -> Any:
     return type(explanations[0])(**texts, compiled=tuple(c for e in explanations for c in e.compiled))
 
 
-# -- cutting into steps --------------------------------------------------------------------------------------
-
-
 def _plan_steps(
     fetches: Sequence[Tensor],
     feeds: Sequence[Tensor],
@@ -421,43 +418,13 @@ def _plan_steps(
     operations: Sequence[Operation],
     name: str,
 ) -> tuple[_Step, ...]:
-    fed, fetched = set(feeds), set(fetches)
     dynamic = {op for op in operations if is_dynamic(op)}
     if not dynamic:
         return (_Step(Stage(fetches, feeds, targets, name=name), ()),)
-    level = _levels(operations, dynamic, fed)
-    read_late = {x for op in operations for x in op.inputs if _crosses(x, op, level, dynamic, fed)}
-    waits = ((c, op) for op in operations for c in op.control_inputs if c in level)
-    awaited = {c for c, op in waits if level[c] < level[op] or op in dynamic}
-    steps = []
-    for depth in range(max(level.values()) + 1):
-        ops = [op for op in operations if level[op] == depth and op not in dynamic]
-        made = [t for op in ops for t in op.outputs if t not in fed and (t in read_late or t in fetched)]
-        here = set(ops)
-        inputs = dict.fromkeys(x for op in ops for x in op.inputs if x in fed or x.op not in here)
-        wanted = [op for op in ops if op in targets or op in awaited]
-        done = [op for op in operations if op not in here and level[op] <= depth]
-        done += [t.op for t in feeds if is_fed(t.op, fed)]
-        late = tuple(op for op in operations if level[op] == depth and op in dynamic)
-        steps.append(_Step(Stage(made, tuple(inputs), wanted, done, f"{name}_{depth}"), late))
-    return tuple(steps)
+    from jitgrad.cutting import cut_at
 
-
-def _levels(
-    operations: Sequence[Operation], dynamic: set[Operation], fed: set[Tensor]
-) -> dict[Operation, int]:
-    """How many dynamic operations lie one behind the other before each operation; those that are fed run nowhere."""
-    level: dict[Operation, int] = {}
-    for op in operations:
-        before = [x.op for x in op.inputs if x not in fed] + [c for c in op.control_inputs if c in level]
-        level[op] = max((level[b] + (b in dynamic) for b in before), default=0)
-    return level
-
-
-def _crosses(
-    x: Tensor, op: Operation, level: Mapping[Operation, int], dynamic: set[Operation], fed: set[Tensor]
-) -> bool:
-    return x not in fed and (level[x.op] < level[op] or op in dynamic)
+    cuts = enumerate(cut_at(dynamic, fetches, feeds, targets, operations))
+    return tuple([_Step(Stage(*cut[:4], f"{name}_{depth}"), cut.late) for depth, cut in cuts])
 
 
 # -- outputs -------------------------------------------------------------------------------------------------

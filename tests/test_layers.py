@@ -47,6 +47,7 @@ LAYERS = (
         "constancy",
         "control",
         "custom",
+        "cutting",
         "differentiation",
         "foreseeing",
         "graph_hessians",

@@ -20,7 +20,6 @@ from jitgrad.compiler.freezing.alike import (
     enter_template,
     frozen_like,
     likeness_of,
-    make_template,
 )
 from jitgrad.compiler.freezing.blueprints import is_bound_alike
 from jitgrad.compiler.freezing.freeze import freeze_cluster
@@ -28,6 +27,7 @@ from jitgrad.compiler.freezing.freeze_loops import Frozen
 from jitgrad.compiler.freezing.freeze_ops import freeze_op
 from jitgrad.compiler.freezing.plankey import has_large_constants
 from jitgrad.compiler.freezing.plans import has_regions
+from jitgrad.compiler.freezing.templates import make_template
 from jitgrad.compiler.fusing.extents import ExtentClasses
 from jitgrad.compiler.fusing.fusion import plan_fusion
 from jitgrad.compiler.fusing.groups import Group, Plan, Step
