@@ -104,7 +104,7 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Running combination along params["axis"]: cumsum ("add"), cumprod ("multiply"), "maximum".
+    """Running results along params["axis"]: "add" (cumsum), "multiply" (cumprod), "maximum", "minimum", "logaddexp".
 
     "recurrence" has two inputs, terms and factors: the first result is the first term, each other one a term plus a
     factor times the result before.

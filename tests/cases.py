@@ -230,6 +230,8 @@ cases: list[OpCase] = [
     ),
     *(case("cumsum", "f64[3,4]", dtypes=everything, axis=axis) for axis in (0, 1)),
     *(case("cumprod", "f64[3,4]", dtypes=everything, axis=axis) for axis in (0, 1)),
+    *(case(name, "f64[3,4]", apart, dtypes=everything, axis=axis) for name in ("cummax", "cummin") for axis in (0, 1)),
+    *(case("logcumsumexp", "f64[3,4]", axis=axis) for axis in (0, 1)),
     case("slide", "f64[9] f64[4]", dtypes=everything),
     *(case("linear_recurrence", "f64[3,4] f64[3,4]", dtypes=everything, axis=axis) for axis in (0, 1)),
     case("iota", "", dtypes="", order=0, shape=(3, 4), axis=1, dtype=np.dtype(np.uint64)),

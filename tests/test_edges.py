@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import jitgrad.ops  # noqa: F401
+import jitgrad as jg
+import jitgrad.ops
 from jitgrad.errors import DTypeError
 from jitgrad.gradients import gradients
 from jitgrad.graph import Graph
@@ -184,3 +185,17 @@ def test_complex_gradients_follow_jax() -> None:
         assert of_sign is not None
         (found,) = interpret(slice_graph([of_sign], {x: spec_of(z)}), [z])
         np.testing.assert_allclose(found, z.imag * (z.imag + 1j * z.real) / abs(z) ** 3)  # d Re(z/|z|)
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_running_extremes_and_logarithms_at_their_edges(is_compiled: bool) -> None:
+    """Gradients of ties go to the first; what is -inf so far depends on nothing, and large numbers do not overflow."""
+    way = jg.compile if is_compiled else lambda f: f
+    tied, weights = np.array([1.0, 3.0, 3.0, 2.0, 4.0]), np.array([1.0, 2.0, 4.0, 8.0, 16.0])
+    most = way(jg.grad(lambda x: np.sum(np.maximum.accumulate(x) * weights)))
+    least = way(jg.grad(lambda x: np.sum(np.minimum.accumulate(x) * weights)))
+    assert most(tied).tolist() == [1.0, 14.0, 0.0, 0.0, 16.0]
+    assert least(-tied).tolist() == [1.0, 14.0, 0.0, 0.0, 16.0]
+    x = np.array([-np.inf, -np.inf, 800.0, 800.0, -900.0])
+    value, g = way(jg.value_and_grad(lambda x: np.logaddexp.accumulate(x)[-1]))(x)
+    np.testing.assert_allclose((value, *g), (800.0 + np.log(2.0), 0.0, 0.0, 0.5, 0.5, 0.0))

@@ -114,6 +114,7 @@ FAMILIES = {
     "accumulation": {"axes"},
     "products": {"accumulation", "axes"},
     "reduction": {"accumulation", "axes"},
+    "running": {"axes", "gathering", "products", "ufunc"},
     "signals": {"slicing", "sliding"},
     "sorting": {"gathering", "ordering"},
     "statistics": {"axes", "slicing"},

@@ -36,10 +36,10 @@ def _product_of_others(x: Tensor, axes: tuple[int, ...]) -> Any:
 
 def _product_before(x: Tensor, axis: int) -> Any:
     """For each element the product of those before it along ``axis``."""
-    return call("cumprod", _shifted(x, axis, 1), axis)
+    return call("cumprod", shifted(x, axis, 1), axis)
 
 
-def _shifted(x: Tensor, axis: int, first: Any) -> Any:
+def shifted(x: Tensor, axis: int, first: Any) -> Any:
     """``x`` moved one place up along ``axis``, behind ``first``."""
     place = (slice(None),) * axis
     head = filled_like(x[(*place, slice(0, 1))], first, x.dtype)
@@ -78,14 +78,14 @@ def _recur(x: Any, factor: Any, axis: int) -> Any:
 
 
 def _recurrence_vjp(g: Tensor, out: Tensor, x: Tensor, factor: Tensor, *, axis: int) -> tuple[Any, Any]:
-    adjoint = _recurrence_back(g, factor, axis)
-    return adjoint, adjoint * _shifted(out, axis, 0)
+    adjoint = recurrence_back(g, factor, axis)
+    return adjoint, adjoint * shifted(out, axis, 0)
 
 
-def _recurrence_back(g: Tensor, factor: Tensor, axis: int) -> Any:
+def recurrence_back(g: Tensor, factor: Tensor, axis: int) -> Any:
     """``r[i] = g[i] + factor[i+1] r[i+1]``: the same recurrence, from the end."""
     backwards = apply_one(
-        recurrence_op, call("flip", g, axis), _shifted(call("flip", factor, axis), axis, 0), axis=axis
+        recurrence_op, call("flip", g, axis), shifted(call("flip", factor, axis), axis, 0), axis=axis
     )
     return call("flip", backwards, axis)
 
@@ -112,7 +112,7 @@ def _cumprod_vjp(g: Tensor, out: Tensor, x: Tensor, *, axis: int) -> Any:
     """Sum over ``k >= i`` of ``g[k]`` times the product up to k without ``x[i]``: those before i, those
     between.
     """
-    return _shifted(out, axis, 1) * _recurrence_back(g, x, axis)
+    return shifted(out, axis, 1) * recurrence_back(g, x, axis)
 
 
 cumprod_op = define_cumulative("cumprod", np.cumprod, "multiply", _cumprod_vjp)

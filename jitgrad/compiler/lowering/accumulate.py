@@ -75,7 +75,7 @@ def _identity_of(combine: str, dtype: DType) -> Literal:
     elif combine in ("multiply", "logical_and"):
         value = dtype.type(1)
     else:
-        lowest = combine in ("maximum", "argmax")
+        lowest = combine in ("maximum", "argmax", "logaddexp")
         if dtype.kind == "f":
             value = dtype.type(-np.inf if lowest else np.inf)
         elif dtype.kind == "b":
