@@ -111,6 +111,16 @@ cases: list[OpCase] = [
         dtypes=numbers,
         axis=1,
     ),
+    *(
+        case(
+            name,
+            "f64[2,3,4] f64[2,5] i64[5] i64[5]",
+            [any_float, any_float, (0, 1), (-1, 0)],
+            dtypes=numbers,
+            axes=(1, 2),
+        )
+        for name in ("maximum_at", "minimum_at")
+    ),
     case("last_writer", "i64[6] i64[6]", (-3, 2), dtypes="", extents=(3, 4)),
     # order and search
     case("sort", "f64[3,4]", apart, dtypes=everything, axis=0),

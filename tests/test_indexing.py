@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+import jitgrad as jg
 from jitgrad.errors import TracedValueError
 from jitgrad.gradients import gradients
 from jitgrad.graph import Graph, Tensor
@@ -310,3 +311,31 @@ def test_functions_that_write() -> None:
         found = run([x, y], feeds)
         np.testing.assert_array_equal(found[0], expected)
         np.testing.assert_array_equal(found[1], other)
+
+
+@pytest.mark.parametrize("name", ["add", "subtract", "maximum", "minimum"])
+@pytest.mark.parametrize("window", [slice(None), slice(1, 5)])
+def test_ufuncs_at_positions(name: str, window: slice) -> None:
+    """As NumPy, in windows of the user's array too; a tie is shared by all values and by what was there before."""
+    at, values, ids = getattr(np, name).at, np.array([1.0, 3.0, 3.0, 0.5, -2.0]), np.array([0, 2, 2, 1, 0])
+
+    def f(v: Any, ids: Any) -> Any:
+        out = np.zeros_like(v, shape=(6,)) + 0.5
+        at(out[window], ids, v)
+        return np.sum(out * np.arange(1.0, 7.0) ** 2)
+
+    found, gradient = jg.compile(jg.value_and_grad(f))(values, ids)
+    assert found == f(values, ids)
+    weights = np.arange(1.0, 7.0)[window][ids] ** 2
+    shares = {"maximum": [1, 0.5, 0.5, 0.5, 0], "minimum": [0, 0, 0, 0.5, 1]}
+    np.testing.assert_allclose(gradient, weights * {"add": 1, "subtract": -1}.get(name, shares.get(name)))
+
+
+def test_an_array_that_is_not_traced_is_not_written() -> None:
+    def f(ids: Any) -> Any:
+        count = np.zeros(3)
+        np.add.at(count, ids, 1.0)
+        return count
+
+    with pytest.raises(jg.errors.UnsupportedOpError, match=r"(?s)numpy\.add\.at.*not traced.*np\.zeros_like"):
+        jg.compile(f)(np.array([0, 2]))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from jitgrad.graph import Tensor, apply_one
-from jitgrad.opdef import Interpreted, Params, Specs, define, find
-from jitgrad.operators import function, traced_value_error
+from jitgrad.opdef import Interpreted, OpDef, Params, Specs, define, find
+from jitgrad.operators import call, function, traced_value_error
 from jitgrad.ops.common import as_tensor, build, unsupported
-from jitgrad.ops.gathering import INDEX, as_index
+from jitgrad.ops.gathering import INDEX, as_index, zeros_like_shape
 from jitgrad.ops.indexing import MASK_HINT, Plan, consumed, plan_index, view
 from jitgrad.ops.slicing import unslice
 from jitgrad.spec import TensorSpec
@@ -215,12 +217,46 @@ def _for_mask(value: Tensor, mask: Tensor, after: int) -> Tensor:
     return build("expand_dims", value, tuple(range(at, at + mask.ndim - 1))) if mask.ndim > 1 else value
 
 
+# -- extremes at positions -----------------------------------------------------------------------------------
+
+
+def _extreme_vjp(g: Tensor, out: Tensor, x: Tensor, values: Tensor, *index: Tensor, axes: tuple[int, ...]) -> Any:
+    """Shared equally among what is equal to the extreme, the element that was there before too."""
+    kept = call("astype", call("equal", x, out), g.dtype)
+    hits = call("astype", call("equal", values, apply_one(find("index"), out, *index, axes=axes)), g.dtype)
+    count = kept + apply_one(find("scatter_index"), zeros_like_shape(x), hits, *index, axes=axes)
+    share = g / call("maximum", count, 1)
+    return share * kept, apply_one(find("index"), share, *index, axes=axes) * hits, *[None] * len(index)
+
+
+def _define_extreme(ufunc: np.ufunc) -> OpDef:
+    def changed(x: Any, values: Any, *index: Any, axes: tuple[int, ...]) -> Any:
+        out = np.array(x)
+        ufunc.at(out, (slice(None),) * axes[0] + index, values)
+        return out
+
+    return define(
+        f"{ufunc.__name__}_at",
+        infer=lambda specs, params: specs[:1],
+        impl=changed,
+        vjp=_extreme_vjp,
+        kind=Interpreted("extremes at positions are NumPy's"),
+    )
+
+
+maximum_at_op, minimum_at_op = map(_define_extreme, (np.maximum, np.minimum))
+
+
 # -- NumPy's functions that write ----------------------------------------------------------------------------
 
 
 def _target(name: str, x: Any) -> Tensor:
     if not isinstance(x, Tensor):
-        raise unsupported(name, " of traced values into an array that is not traced")
+        raise unsupported(
+            name,
+            " of traced values into an array that is not traced",
+            "make the array with np.zeros_like(x) of a traced x, or with jitgrad.numpy.zeros",
+        )
     return x
 
 
@@ -288,16 +324,45 @@ def fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
 @function("add.at")
 def add_at(a: Any, indices: Any, b: Any) -> None:
     """``a[indices] += b`` where values for the same element add up, for the user's object ``a``."""
-    x = _target("add.at", a)
+    _change_at("add", a, indices, b, lambda part, *at: build("add", part, _scattered(part, *at)))
+
+
+@function("subtract.at")
+def subtract_at(a: Any, indices: Any, b: Any) -> None:
+    """``a[indices] -= b`` where values for the same element add up, for the user's object ``a``."""
+    _change_at("subtract", a, indices, b, lambda part, *at: build("subtract", part, _scattered(part, *at)))
+
+
+@function("maximum.at")
+def maximum_at(a: Any, indices: Any, b: Any) -> None:
+    """The largest of each element and all values for it, for the user's object ``a``."""
+    _change_at("maximum", a, indices, b, functools.partial(_extreme, maximum_at_op))
+
+
+@function("minimum.at")
+def minimum_at(a: Any, indices: Any, b: Any) -> None:
+    """The least of each element and all values for it, for the user's object ``a``."""
+    _change_at("minimum", a, indices, b, functools.partial(_extreme, minimum_at_op))
+
+
+def _change_at(name: str, a: Any, indices: Any, b: Any, changed: Callable[..., Tensor]) -> None:
+    """Write what ``changed`` makes of a window, of values as wide as what is selected, and of positions along axes;
+    without positions, what the function of this name makes of the selected elements.
+    """
+    x = _target(f"{name}.at", a)
     plan = plan_index(x, indices)
     value = as_tensor(b, x.dtype, x.graph)
     if not plan.positions:
-        return setitem(x, indices, build("add", build("getitem", x, indices), value))
+        return setitem(x, indices, build(name, build("getitem", x, indices), value))
     part = view(x, plan)
     index = [as_index(i, x) for i in plan.positions]
-    sums = _scattered(part, _fitted(value, _selected_shape(part, plan)), index, plan.axes)
-    write(x, _with_window(x, plan, build("add", part, sums)))
+    new = changed(part, _fitted(value, _selected_shape(part, plan)), index, plan.axes)
+    write(x, _with_window(x, plan, new))
     return None
+
+
+def _extreme(op: OpDef, part: Tensor, values: Tensor, index: list[Tensor], axes: tuple[int, ...]) -> Tensor:
+    return apply_one(op, part, values, *index, axes=tuple(axes))
 
 
 def _scattered(part: Tensor, updates: Tensor, index: list[Tensor], axes: tuple[int, ...]) -> Tensor:

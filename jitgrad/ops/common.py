@@ -260,13 +260,16 @@ def ratio(x: Any, y: Any) -> Any:
     return x / where((x == 0) & (y == 0), 1, y)
 
 
-def unsupported(name: str, detail: str = "") -> UnsupportedOpError:
+_NOT_TRACED = "wrap the code in jg.py_func(fn, inputs, dtypes): it runs as it is, without a gradient"
+
+
+def unsupported(name: str, detail: str = "", hint: str = _NOT_TRACED) -> UnsupportedOpError:
     """The error for a NumPy function, or an option of one, that cannot be traced."""
     return UnsupportedOpError(
         layout(
             f"numpy.{name}{detail} cannot be traced",
             needed=f"at {source_text(user_source())}",
-            hint="wrap the code in jg.py_func(fn, inputs, dtypes): it runs as it is, without a gradient",
+            hint=hint,
         )
     )
 
