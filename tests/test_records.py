@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import pickle
 import typing
 from typing import Any
@@ -272,6 +273,18 @@ def test_named_tuples_are_as_the_standard_library_makes_them() -> None:
     assert Pair._fields == Other._fields and Pair._field_defaults == Other._field_defaults
     assert Pair.__annotations__ == {"a": "int", "b": "int"} and Pair.__doc__ == Other.__doc__
     assert pickle.loads(pickle.dumps(Pair(1))) == Pair(1) and type(copy.copy(Pair(1))) is Pair
-    assert not hasattr(Pair(1), "__dict__")
+    assert not hasattr(Pair(1), "__dict__") and Pair.__slots__ == ()
+    assert Pair(1)._asdict() == Other(1)._asdict() and Pair._make([1, 2]) == Pair(b=2, a=1) == (1, 2)
+    assert (Pair(1).a, Pair(1).b, Pair.__match_args__) == (1, 5, Other.__match_args__)
+    assert str(inspect.signature(Pair)) == "(a, b=5)"
+    for made in (Pair, Other):
+        with pytest.raises(TypeError, match="Expected 2 arguments, got 3"):
+            made._make([1, 2, 3])
+        with pytest.raises(ValueError, match=r"unexpected field names: \['c'\]"):
+            made(1)._replace(c=1)
+        with pytest.raises(TypeError, match="unexpected keyword argument 'c'"):
+            made(1, c=2)
+        with pytest.raises(AttributeError):
+            made(1).a = 2
     with pytest.raises(TypeError, match="missing 1 required"):
         Pair()  # type: ignore[call-arg]
