@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 from typing import Any
 
@@ -11,11 +12,12 @@ from numpy.typing import NDArray
 from step_kernels import Call
 
 from jitgrad.compiler.driver.runtime import runtime
-from jitgrad.compiler.machine import compilation
+from jitgrad.compiler.machine import compilation, native
 from jitgrad.compiler.machine.compilation import vector_bytes
 from jitgrad.compiler.products import gemv
 from jitgrad.compiler.products.blas import Operand
-from jitgrad.compiler.products.gemv_steps import vector_steps
+from jitgrad.compiler.products.gemv_code import quick_stub_ir, stub_ir
+from jitgrad.compiler.products.gemv_steps import DOTS_STUBS, vector_steps
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +29,7 @@ def small_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 MOST_COLUMNS = gemv._MOST_COLUMNS
 needs_registers = pytest.mark.skipif(vector_bytes() < 32, reason="these products need registers of 32 bytes")
-LENGTHS = ((100, 10), (17, 1), (33, 65), (64, 8), (20, 300), (5001, 20), (40000, 9), (200, 45))
+LENGTHS = ((100, 10), (17, 1), (33, 65), (64, 8), (20, 300), (5001, 20), (40000, 9), (200, 45), (300, 30))
 
 
 def multiply(
@@ -105,6 +107,29 @@ def test_infinity_and_nan_stay_where_they_belong() -> None:
         assert total is not None
         assert np.isinf(total[4, 0])
         assert (total[:4] == rows).all()
+
+
+@needs_registers
+@pytest.mark.parametrize("columns", [1, 8, 10, 20, 30, 32, 33])
+def test_quick_code_gives_the_same_bits(columns: int) -> None:
+    """Rows that are read without a loop have the bits of rows that are read register by register, and so have those of
+    chunks that are no whole registers of rows.
+    """
+    rng = np.random.default_rng(2)
+    a, x, stub = rng.standard_normal((37, columns)), rng.standard_normal(columns), DOTS_STUBS["float64"]
+    table_of = np.array([a.ctypes.data, x.ctypes.data, 0], np.int64)
+    block = np.array([0, columns, 1, 2, columns, 0], np.int64)
+    results = []
+    for write, ranges in ((stub_ir, ((0, 37),)), (quick_stub_ir, ((0, 37),)), (stub_ir, ((0, 3), (3, 20), (20, 37)))):
+        out = np.full(38, np.nan)
+        table_of[2] = out.ctypes.data
+        code = native.load_object(native.compile_beside(write(stub), write is quick_stub_ir), [stub])
+        run = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 4)(code[stub])
+        for first, end in ranges:
+            run(table_of.ctypes.data, block.ctypes.data, first, end, 0, 0)
+        assert np.isnan(out[37])
+        results.append(out[:37].tobytes())
+    assert len(set(results)) == 1
 
 
 def test_what_is_left_to_blas(monkeypatch: pytest.MonkeyPatch) -> None:
