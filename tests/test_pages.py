@@ -27,8 +27,7 @@ def _wait() -> None:
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> OutputPool:
-    """A pool of the test's own, in place of that of the process, whose driver is there."""
-    runtime()
+    """A pool of the test's own, in place of that of the process."""
     pool = OutputPool(1 << 30)
     monkeypatch.setattr(pages, "outputs", pool)
     return pool
@@ -49,26 +48,6 @@ def test_memory_that_was_prepared_has_its_pages(pool: OutputPool) -> None:
     assert _resident() - before > 0.9 * nbytes
     assert pool.take((nbytes,), np.uint8).base is not None
     assert pool.statistics().blocks == 1
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux tells what is in memory")
-@pytest.mark.parametrize("is_much", [True, False])
-def test_much_memory_is_asked_for_before_the_driver_is_there(
-    pool: OutputPool, is_much: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pages, "is_loaded", lambda: False)
-    monkeypatch.setattr(pages, "has_runtime", lambda: False)
-    if not pages._system_has_pages():
-        pytest.skip("an older system")
-    nbytes = pages._MUCH + (2 << 20) if is_much else pages._MUCH - 1
-    before = _resident()
-    pages.begin_outputs([nbytes - 100_000, 100_000])
-    _wait()
-    assert (_resident() - before > 0.9 * nbytes) == is_much
-    taken = pool.take((nbytes - 100_000,), np.uint8)
-    taken.fill(1)
-    assert taken.sum() == nbytes - 100_000
-    assert pool.is_one_taken == is_much
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux tells of its pages")

@@ -10,7 +10,7 @@ from jitgrad.compiler.calling.entrance import begin_entrance
 from jitgrad.compiler.calling.unbox import unbox_modules
 from jitgrad.compiler.constants import Array
 from jitgrad.compiler.driver.pools import LARGE_BYTES
-from jitgrad.compiler.driver.runtime import runtime_modules
+from jitgrad.compiler.driver.runtime import has_runtime, runtime_modules
 from jitgrad.compiler.freezing.alike import Likeness, Taken, frozen_like
 from jitgrad.compiler.freezing.beside import Bound, frozen_beside
 from jitgrad.compiler.freezing.foretelling import Foretold
@@ -75,9 +75,9 @@ def _begin_outputs(program: Program) -> None:
 
 
 def begin_outputs(sizes: Sequence[int]) -> None:
-    """Have the pages of large outputs of so many bytes asked for by a thread."""
+    """Have the pages of large outputs of so many bytes asked for by a thread, if that need not be compiled first."""
     large = [size for size in sizes if size >= LARGE_BYTES]
-    if large:
+    if large and has_runtime():
         from jitgrad.compiler.driver import pages
 
         pages.begin_outputs(large)

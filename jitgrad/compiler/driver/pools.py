@@ -142,11 +142,6 @@ class OutputPool:
                 made += [(block, most) for block in new]
         return made
 
-    @property
-    def is_one_taken(self) -> bool:
-        """Whether a block that was prepared has been taken, or all were forgotten."""
-        return bool(self._is_taken[0])
-
     def forget_prepared(self) -> None:
         """Give back what was prepared and not taken."""
         if self._prepared:

@@ -88,14 +88,9 @@ def runtime_modules() -> dict[str, Module]:
     return {} if runtime.cache_info().currsize else {"driver": (_driver_text, False)}
 
 
-def is_loaded() -> bool:
-    """Whether the driver is there."""
-    return bool(runtime.cache_info().currsize)
-
-
 def has_runtime() -> bool:
     """Whether the driver need not be compiled."""
-    return is_loaded() or kernel_cache().has(cache_key("driver"))
+    return bool(runtime.cache_info().currsize) or kernel_cache().has(cache_key("driver"))
 
 
 def _driver_text() -> str:
