@@ -41,6 +41,7 @@ _HINTS = {
     r"not aligned|mismatch for sum": "axes that are summed together have one extent: np.tensordot takes any pairs by "
     "axes=, np.einsum by letters",
     r"does not take scalars": "x * y multiplies by a number",
+    r"does not take .*complex": "np.abs(x) is the modulus, x.real and x.imag are the parts",
     r"cannot solve": "the right side has as many rows as the matrix: transpose it, or give vectors as b[..., None]",
     r"square matri|must be square|expected square": "x.T @ x is square; np.linalg.pinv and np.linalg.svd take any "
     "matrix",

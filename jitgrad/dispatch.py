@@ -81,7 +81,8 @@ def unsupported(what: str, hint: str | None = None) -> UnsupportedOpError:
         layout(
             f"{what} cannot be traced",
             needed=f"at {source_text(user_source())}",
-            hint=hint or "wrap the code in jg.py_func(fn, inputs, dtypes), which runs it as it is, without a gradient",
+            hint=hint
+            or "wrap the code in jg.py_func(fn, inputs, dtypes), which runs it as it is, without a gradient",
         )
     )
 
@@ -201,7 +202,9 @@ def _reduce(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) ->
     options = dict(zip(("axis", "dtype", "out", "keepdims"), rest, strict=False)) | kwargs
     options.setdefault("axis", 0)
     out = options.pop("out", None)
-    result = functions[name](x, **{key: value for key, value in options.items() if key == "axis" or value is not None})
+    result = functions[name](
+        x, **{key: value for key, value in options.items() if key == "axis" or value is not None}
+    )
     return result if _is_absent(out) else _store(ufunc, result, out if isinstance(out, tuple) else (out,))
 
 
@@ -290,7 +293,9 @@ def _result_type(*values: Any) -> Any:
     from jitgrad.ops.common import joint_dtype, type_key
 
     is_type = (type, np.dtype, str)
-    return joint_dtype(*(np.dtype(value) if isinstance(value, is_type) else type_key(value) for value in values))
+    return joint_dtype(
+        *(np.dtype(value) if isinstance(value, is_type) else type_key(value) for value in values)
+    )
 
 
 def _indices_from(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -310,5 +315,7 @@ questions: dict[str, Callable[..., Any]] = {
     "tril_indices_from": _indices_from(np.tril_indices_from),
     "triu_indices_from": _indices_from(np.triu_indices_from),
     "diag_indices_from": _indices_from(np.diag_indices_from),
-    "common_type": lambda *values: np.result_type(np.float16, *(_tensor(value).dtype for value in values)).type,
+    "common_type": lambda *values: (
+        np.result_type(np.float16, *(_tensor(value).dtype for value in values)).type
+    ),
 }

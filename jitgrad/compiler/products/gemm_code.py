@@ -194,19 +194,12 @@ define internal void @multiply_{kind.type}(i1 %ta, i1 %tb, i64 %m, i64 %n, i64 %
 
 def _columns(kind: Numbers) -> str:
     """Some columns of B, packed, and all panels of A."""
-    turned = f"""  %b_down = mul i64 %j, %ldb
-  %b_there = add i64 %b_down, %p
-{at_ir("b_turned", kind, "%b", "%b_there")}"""
-    straight = f"""  %b_far = mul i64 %p, %ldb
-  %b_here = add i64 %b_far, %j
-{at_ir("b_straight", kind, "%b", "%b_here")}"""
+    turned, straight = _element_ir("b_turned", kind, "b", "j", "p"), _element_ir("b_straight", kind, "b", "p", "j")
     panel = f"""
   %height = sub i64 %m, %i
 {min_ir("filled", "%height", str(TALL))}
 {(_panel if kind.in_place else _packed_panel)(kind)}
-  %c_down = mul i64 %i, %ldc
-  %c_there = add i64 %c_down, %j
-{at_ir("c_at", kind, "%c", "%c_there")}
+{_element_ir("c_at", kind, "c", "i", "j")}
   call void @tiles_{kind.type}(ptr %used, ptr %packed, ptr %tile, i64 %width, i64 %depth, i1 %new, i64 %filled,
       ptr %c_at, i64 %ldc, {_ROW_OF_A[kind.in_place]})"""
     return f"""
@@ -214,6 +207,13 @@ def _columns(kind: Numbers) -> str:
 {min_ir("width", "%n_left", "%wide")}
 {packed_ir(kind, "b", "%width", "%packed", turned, straight)}
 {loop_ir("i", "%m", str(TALL), panel)}"""
+
+
+def _element_ir(name: str, kind: Numbers, matrix: str, row: str, column: str) -> str:
+    """Where an element of a matrix lies, whose rows are `ld` and its name apart."""
+    return f"""  %{name}_row = mul i64 %{row}, %ld{matrix}
+  %{name}_offset = add i64 %{name}_row, %{column}
+{at_ir(name, kind, f"%{matrix}", f"%{name}_offset")}"""
 
 
 def _packed_panel(kind: Numbers) -> str:
@@ -229,15 +229,11 @@ a_turned:
   br i1 %begins, label %pack_group, label %packed_a
 pack_group:
 {min_ir("together", "%height", str(GROUP))}
-  %down = mul i64 %p, %lda
-  %turned_offset = add i64 %down, %i
-{at_ir("a_columns", kind, "%a", "%turned_offset")}
+{_element_ir("a_columns", kind, "a", "p", "i")}
   call void @pack_a_turned_{kind.type}(ptr %a_columns, i64 %lda, i64 %together, i64 %depth, ptr %panel)
   br label %packed_a
 a_straight:
-  %far = mul i64 %i, %lda
-  %straight_offset = add i64 %far, %p
-{at_ir("a_rows", kind, "%a", "%straight_offset")}
+{_element_ir("a_rows", kind, "a", "i", "p")}
   call void @pack_a_{kind.type}(ptr %a_rows, i64 %lda, i64 %filled, i64 %depth, ptr %panel)
   %panel_distance = mul i64 %lda, {TALL}
 {at_ir("next_rows", kind, "%a_rows", "%panel_distance")}
@@ -249,12 +245,7 @@ packed_a:
 
 def _panel(kind: Numbers) -> str:
     """The rows of A, `used`, where they lie; packed where a tile would read beyond them."""
-    turned = f"""  %a_down = mul i64 %p, %lda
-  %a_across = add i64 %a_down, %i
-{at_ir("a_turned", kind, "%a", "%a_across")}"""
-    straight = f"""  %a_far = mul i64 %i, %lda
-  %a_near = add i64 %a_far, %p
-{at_ir("a_straight", kind, "%a", "%a_near")}"""
+    turned, straight = _element_ir("a_turned", kind, "a", "p", "i"), _element_ir("a_straight", kind, "a", "i", "p")
     return f"""  %is_few = icmp slt i64 %filled, {TALL}
   %odd = and i64 %depth, {places(kind) - 1}
   %is_odd = icmp ne i64 %odd, 0
@@ -266,9 +257,7 @@ pack:
 in_place:
   %far = select i1 %ta, i64 %p, i64 %i
   %near = select i1 %ta, i64 %i, i64 %p
-  %far_offset = mul i64 %far, %lda
-  %a_offset = add i64 %far_offset, %near
-{at_ir("lies", kind, "%a", "%a_offset")}
+{_element_ir("lies", kind, "a", "far", "near")}
   %row_distance = select i1 %ta, i64 1, i64 %lda
   %place_distance = select i1 %ta, i64 %lda, i64 1
   br label %found_a
