@@ -99,6 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--peers", metavar="NAME,...", help="of jax,torch,pytensor (default: those installed)"
     )
     parser.add_argument("--repeat", type=int, default=10, metavar="N", help="turns (default: 10)")
+    parser.add_argument("--scale", type=float, default=1.0, metavar="N", help="times as many rows (default: 1)")
     parser.add_argument("--markdown", type=Path, metavar="PATH", help="write the table there as well")
     options = parser.parse_args(arguments)
     names = chosen_workloads(options.only, parser)
@@ -107,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         peers = [p for p in PEERS if interpreter_of(p)] if options.peers is None else options.peers.split(",")
         if unknown := set(peers) - {*PEERS, ""}:
             parser.error(f"no such peer: {', '.join(sorted(unknown))}")
-        frameworks, how = (*OURS, *filter(None, peers)), Options(repeat=options.repeat)
+        frameworks, how = (*OURS, *filter(None, peers)), Options(repeat=options.repeat, scale=options.scale)
     for report in run(names, frameworks, how):
         if not options.smoke:
             write(report)

@@ -403,15 +403,16 @@ def test_steps_by_formulas_where_sizes_cross_what_they_are_compared_with(compare
 
 
 def test_a_formula_serves_products_however_they_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Into how many tiles, and how large ones, is part of it: half of shapes so near need no other one, the memory for
-    packing being as large as x in some.
+    """Into how many tiles, and how large ones, is part of it. What is not: in which order temporaries are larger than one
+    another, as memory for packing and x are, of which there are eight or nine here, and one more with 16 shapes between.
     """
     made: list[str] = []
     monkeypatch.setattr(compiler, "bind_frozen", _noting(made, "frozen", compiler.bind_frozen))
     f = jg.compile(jg.value_and_grad(lambda w, x: np.sum(np.tanh(x @ w) @ w.T), (0, 1)))
-    for n in range(80, 80 + 37 * 16, 37):
+    rows = [*range(80, 80 + 37 * 16, 37), *range(91, 91 + 37 * 16, 37)]
+    for n in rows:
         f(np.full((200, 200), 0.01, np.float32), np.ones((n, 200), np.float32))
-    assert 1 <= len(made) <= 8
+    assert 1 <= len(made) <= len(rows) // 3
 
 
 def test_extents_of_one_none_and_few_between_others(compared: list[Any]) -> None:
