@@ -58,6 +58,10 @@ class _Jitgrad(Frame):
     def __init__(self) -> None:
         super().__init__(np)
         self._jg = importlib.import_module("jitgrad")
+        entrance = importlib.import_module("jitgrad.compiler.calling.entrance")
+        self._jg.compile(lambda x: x + 1)(np.ones(4))
+        while entrance.is_coming():  # with an empty cache, the machine code that takes calls
+            time.sleep(0.01)
 
     def compile(self, fn: Callable[..., Any], static: tuple[str, ...] = ()) -> Callable[..., Any]:
         made: Callable[..., Any] = self._jg.compile(fn, static_argnames=static)

@@ -79,8 +79,8 @@ _HINTS = {
     r"a scan of \d+ steps": "slice xs to one number of steps: xs[:length]",
     r"tuple index out of range": "the array has fewer axes than that: x[None] adds one",
     r"shapes of a and weights differ|[Ss]hape of weights": "give weights of the array's shape, or a vector and axis=",
-    r"vectors of extent 3|incompatible dimensions for cross": "vectors have extent 3 along the last axis, or along "
-    "axis=",
+    r"vectors of extent 3|3-dimensional vectors|incompatible dimensions for cross": "vectors have extent 3 along the "
+    "last axis, or along axis=",
     r"[Ii]ncompatible dimensions": "both have one number of rows",
     r"too small to calculate": "give a longer axis, or another one by axis=",
     r"too deep": "x.ravel() makes a vector; jg.scan takes rows one by one",

@@ -403,8 +403,8 @@ def test_steps_by_formulas_where_sizes_cross_what_they_are_compared_with(compare
 
 
 def test_a_formula_serves_products_however_they_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Into how many tiles, and how large ones, is part of it. What is not: in which order temporaries are larger than one
-    another, as memory for packing and x are, of which there are eight or nine here, and one more with 16 shapes between.
+    """Into how many tiles, and how large ones, is part of it. What is not: which temporaries are larger than others, as
+    memory for packing is than x. Of such orders there are eight or nine here, and one more with 16 shapes between.
     """
     made: list[str] = []
     monkeypatch.setattr(compiler, "bind_frozen", _noting(made, "frozen", compiler.bind_frozen))

@@ -222,7 +222,7 @@ def results_of(
     return [np.asarray(value) for value in interpret(program, list(feeds.values()))]
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore:numpy.fix is deprecated")
 @pytest.mark.parametrize("unknown", [False, True], ids=["known", "unknown"])
 @pytest.mark.parametrize(("name", "like", "args", "kwargs", "order"), rows)
 def test_equals_numpy(name: str, like: Any, args: Any, kwargs: Any, order: int, unknown: bool) -> None:

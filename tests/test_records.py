@@ -280,7 +280,7 @@ def test_named_tuples_are_as_the_standard_library_makes_them() -> None:
     for made in (Pair, Other):
         with pytest.raises(TypeError, match="Expected 2 arguments, got 3"):
             made._make([1, 2, 3])
-        with pytest.raises(ValueError, match=r"unexpected field names: \['c'\]"):
+        with pytest.raises((ValueError, TypeError), match=r"unexpected field names: \['c'\]"):  # the latter: from 3.13
             made(1)._replace(c=1)
         with pytest.raises(TypeError, match="unexpected keyword argument 'c'"):
             made(1, c=2)
