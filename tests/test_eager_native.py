@@ -282,6 +282,14 @@ def test_a_tape_hears_its_own_thread() -> None:
     np.testing.assert_allclose(tape.gradient(b, x), 2 * X + 1)
 
 
+def _numpy_keeps(dtype: np.dtype[Any]) -> bool:
+    """Whether each array that NumPy makes by itself is counted for ever: 2.5 does so under Python 3.12."""
+    before = sys.getrefcount(dtype)
+    for _ in range(50):
+        np.ones(3)
+    return sys.getrefcount(dtype) >= before + 50
+
+
 def test_nothing_is_kept() -> None:
     """References are given back, also of what was not recorded and of what failed."""
 
@@ -297,7 +305,9 @@ def test_nothing_is_kept() -> None:
         tape.gradient(y, x)
 
     x = jg.asarray(X)
-    constants = (x, x._plain, x.key, None, float, 1, native.ITEM, np.add, np.dtype(float))
+    constants = [x, x._plain, x.key, None, float, 1, native.ITEM, np.add]
+    if not _numpy_keeps(np.dtype(float)):
+        constants.append(np.dtype(float))
     for _ in range(3):
         compute(x)
     gc.collect()
@@ -308,7 +318,7 @@ def test_nothing_is_kept() -> None:
     after = [sys.getrefcount(c) for c in constants], len(gc.get_objects())
     changes = [b - a for a, b in zip(before[0], after[0], strict=True)]
     assert all(abs(change) < 15 for change in changes), str(changes)
-    assert abs(after[1] - before[1]) < 60
+    assert after[1] - before[1] < 60  # it may be less: tests before this one leave some
 
 
 def test_a_process_without_a_cache_does_not_wait(tmp_path: Any) -> None:

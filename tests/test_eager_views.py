@@ -211,4 +211,4 @@ def test_references_are_given_back() -> None:
     for _ in range(50):
         use()
     gc.collect()
-    assert abs(len(gc.get_objects()) - before) < 40
+    assert len(gc.get_objects()) - before < 40  # it may be less: tests before this one leave some
