@@ -46,7 +46,8 @@ PHASES = (
 COLUMNS = (*dict.fromkeys(phase for phase, _, _ in PHASES), "import", "other", "total", "processor", "again", "beyond")
 # Operations of a traced program with its gradient and the bodies of its loops, where these are not fewer than 100.
 LARGE = {
-    "gaussian_process": 108, "oscillators": 131, "waves": 188, "gmm": 193, "lstm": 307, "ode": 621, "chain": 8004,
+    "gaussian_process": 108, "oscillators": 131, "waves": 188, "gmm": 193, "lstm": 307,
+    "transformer": 504, "ode": 621, "chain": 8004,
 }  # fmt: skip
 ROWS = tuple(row for row in WORKLOADS if row not in LARGE)
 REPEAT = 7

@@ -21,6 +21,7 @@ from benchmarks.workloads import (
     rowwise,
     sequences,
     stencil,
+    transformer,
     waves,
 )
 
@@ -30,6 +31,7 @@ FAMILIES = (
     mlp,
     rowwise,
     attention,
+    transformer,
     embedding,
     regression,
     elbo,
