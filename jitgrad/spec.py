@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jitgrad.errors import DTypeError, ShapeError, layout
+from jitgrad.errors import AxisError, DTypeError, ShapeError, layout
 from jitgrad.records import NamedTuple
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def normalize_axis(axis: int, rank: int) -> int:
     """``axis`` counted from the front; ShapeError when out of range, TypeError unless it is an integer."""
     axis = operator.index(axis)
     if not -rank <= axis < rank:
-        raise ShapeError(f"axis {axis} is out of bounds for an array of dimension {rank}")
+        raise AxisError(f"axis {axis} is out of bounds for an array of dimension {rank}")
     return axis % rank
 
 

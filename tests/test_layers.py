@@ -22,8 +22,8 @@ ROOT = Path(jitgrad.__file__).parent
 # stands for all in it.
 LAYERS = (
     (
-        "records", "collecting", "errors", "conditions", "config", "spec", "pytree", "keys", "forking", "journal",
-        "recording", "progress", "eagerness", "streams", "threefry", "blas_library", "lapack",
+        "records", "collecting", "errors", "given", "conditions", "config", "spec", "pytree", "keys", "forking",
+        "journal", "recording", "progress", "eagerness", "streams", "threefry", "blas_library", "lapack",
     ),
     ("opdef",),
     (

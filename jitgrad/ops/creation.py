@@ -9,11 +9,12 @@ import numpy as np
 
 from jitgrad import operators
 from jitgrad.eagerness import number_of, settled
-from jitgrad.errors import DTypeError
+from jitgrad.errors import DTypeError, ShapeError, layout
 from jitgrad.graph import Graph, Tensor, apply, default_graph
 from jitgrad.opdef import Elementwise, Fill, Interpreted, Params, Specs, define
 from jitgrad.operators import function
 from jitgrad.ops.common import as_tensor, same_spec
+from jitgrad.sources import place
 from jitgrad.spec import TensorSpec, spec_of
 
 
@@ -99,6 +100,11 @@ def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tenso
     """A tensor to be fed; ``shape`` None, or None in a dimension, is not known until then."""
     entries = shape if isinstance(shape, list | tuple) else (shape,)
     fixed = None if shape is None else tuple(None if n is None else operator.index(n) for n in entries)
+    if fixed is not None and any(n is not None and n < 0 for n in fixed):
+        raise ShapeError(
+            layout(f"placeholder: a shape has no negative extent, got {fixed}", needed=place(),
+                   hint="None stands for an extent that is not known until it is fed")
+        )  # fmt: skip
     return apply(placeholder_op, name=name, shape=fixed, dtype=np.dtype(dtype))  # type: ignore[no-any-return]
 
 
