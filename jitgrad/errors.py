@@ -16,6 +16,9 @@ class ShapeError(JitgradError, ValueError):
 class AxisError(ShapeError, np.exceptions.AxisError):
     """An axis that an array does not have; for NumPy's users an AxisError, too."""
 
+    def __str__(self) -> str:
+        return Exception.__str__(self)  # NumPy's keeps its first text, to which the line and a hint are added later
+
 
 class OpenExtentError(ShapeError):
     """A number was given that is an extent known only when the graph runs."""

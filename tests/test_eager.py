@@ -314,8 +314,8 @@ def test_an_op_without_a_rule_is_named() -> None:
     x = jg.asarray(X)
     with jg.GradientTape() as tape:
         tape.watch(x)
-        y = np.unwrap(x)
-    with pytest.raises((jg.GradientError, jg.UnsupportedOpError), match="unwrap"):
+        y = np.poly(x)
+    with pytest.raises((jg.GradientError, jg.UnsupportedOpError), match="poly"):
         tape.gradient(y, x)
 
 
