@@ -126,7 +126,7 @@ def full_name(func: Any) -> str:
 
 
 def _function_of(ufunc: np.ufunc) -> Callable[..., Any]:
-    found = functions.get(ufunc.__name__)
+    found: Callable[..., Any] | None = functions.get(ufunc.__name__)
     if found is None:
         raise unsupported(full_name(ufunc))
     return found
@@ -197,7 +197,7 @@ def _written_array(ufunc: np.ufunc) -> TracedValueError:
 
 def _reduce(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = reductions.get(ufunc.__name__)
-    if name not in functions:
+    if name is None or name not in functions:
         raise unsupported(f"{full_name(ufunc)}.reduce")
     x, *rest = inputs
     options = dict(zip(("axis", "dtype", "out", "keepdims"), rest, strict=False)) | kwargs
@@ -215,7 +215,7 @@ def _is_absent(out: Any) -> bool:
 
 def _accumulate(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = accumulations.get(ufunc.__name__)
-    if name not in functions:
+    if name is None or name not in functions:
         raise unsupported(f"{full_name(ufunc)}.accumulate")
     x, *rest = inputs
     options = dict(zip(("axis", "dtype", "out"), rest, strict=False)) | kwargs

@@ -4,7 +4,10 @@ refused by name.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,8 @@ import scipy.special as sp
 
 import jitgrad as jg
 import jitgrad.numpy as jnp
+from jitgrad.operators import SELDOM
+from jitgrad.operators import functions as table
 
 pytestmark = pytest.mark.quick
 
@@ -319,6 +324,18 @@ def test_unsupported_functions_are_named(fn: Callable[..., Any], name: str) -> N
     text = str(caught.value)
     assert text.startswith(name) and "test_dispatch.py" in text
     assert isinstance(caught.value, NotImplementedError)
+
+
+@pytest.mark.parametrize("module", SELDOM)
+def test_families_that_few_ask_for_are_listed_whole(module: str) -> None:
+    made = vars(import_module(f"jitgrad.ops.{module}")).values()
+    assert {name for name, fn in table.items() if any(fn is value for value in made)} == set(SELDOM[module])
+
+
+def test_families_that_few_ask_for_are_not_loaded_with_the_package() -> None:
+    code = "import sys, jitgrad; print([name for name in sys.modules if name.startswith('jitgrad.ops.')])"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "jitgrad.ops.linalg" in loaded and not any(f"jitgrad.ops.{module}" in loaded for module in SELDOM)
 
 
 def test_the_way_out_is_py_func() -> None:

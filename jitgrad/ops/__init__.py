@@ -1,4 +1,6 @@
-"""The op families, one module each; importing this package fills the registry and the table of functions."""
+"""The op families, one module each; importing this package fills the registry and the table of functions, but for those
+of ``operators.SELDOM``.
+"""
 
 from jitgrad.ops import (
     assignment,
@@ -16,19 +18,12 @@ from jitgrad.ops import (
     gathering,
     holding,
     indexing,
-    inserting,
     joining,
     linalg,
-    padding,
-    polynomials,
     products,
-    pseudoinverse,
-    quantiles,
-    questions,
     random,
     reduction,
     running,
-    samples,
     selection,
     shape,
     signals,
@@ -55,19 +50,12 @@ __all__ = [
     "gathering",
     "holding",
     "indexing",
-    "inserting",
     "joining",
     "linalg",
-    "padding",
-    "polynomials",
     "products",
-    "pseudoinverse",
-    "quantiles",
-    "questions",
     "random",
     "reduction",
     "running",
-    "samples",
     "selection",
     "shape",
     "signals",
