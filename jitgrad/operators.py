@@ -296,16 +296,15 @@ class Operators:
     sum, prod, mean, std, var = map(_method, ("sum", "prod", "mean", "std", "var"))
     max, min, any, all = map(_method, ("max", "min", "any", "all"))
     argmax, argmin, argsort = map(_method, ("argmax", "argmin", "argsort"))
-    put, searchsorted = map(_method, ("put", "searchsorted"))
+    put, searchsorted, argpartition, choose = map(_method, ("put", "searchsorted", "argpartition", "choose"))
     cumsum, cumprod, clip, round = map(_method, ("cumsum", "cumprod", "clip", "round"))
     swapaxes, squeeze, ravel, diagonal = map(_method, ("swapaxes", "squeeze", "ravel", "diagonal"))
     repeat, take, dot, trace = map(_method, ("repeat", "take", "dot", "trace"))
     conj, conjugate, copy, nonzero = map(_method, ("conjugate", "conjugate", "copy", "nonzero"))
 
-    argpartition, choose, compress, partition, resize = map(
-        _refused, ("argpartition", "choose", "compress", "partition", "resize")
+    resize, byteswap, dump, dumps, tobytes, tofile = map(
+        _refused, ("resize", "byteswap", "dump", "dumps", "tobytes", "tofile")
     )
-    byteswap, dump, dumps, tobytes, tofile = map(_refused, ("byteswap", "dump", "dumps", "tobytes", "tofile"))
 
     spec: TensorSpec
 
@@ -360,6 +359,14 @@ class Operators:
     def sort(self, axis: int = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> None:
         """Sorted in place, as numpy.ndarray.sort; np.sort gives a sorted copy."""
         functions["setitem"](self, ..., functions["sort"](self, axis, kind, order))
+
+    def partition(self, kth: Any, axis: int = -1, kind: Any = "introselect", order: Any = None) -> None:
+        """Partitioned in place, as numpy.ndarray.partition."""
+        self[...] = np.partition(cast(Any, self), kth, axis, kind, order)
+
+    def compress(self, condition: Any, axis: Any = None) -> Any:
+        """As numpy.ndarray.compress: the slices where a condition that is no tensor holds."""
+        return np.compress(condition, cast(Any, self), axis)
 
     def fill(self, value: Any) -> None:
         """All elements set to ``value``."""

@@ -92,8 +92,8 @@ class EagerTensor(np.ndarray[Any, Any], Valued):
         if any(issubclass(t, Operators) for t in types):
             return NotImplemented
         refuse_out(func, kwargs)
-        if func in _WRITERS and any(type(x) is EagerTensor for x in (*tuple(args)[1:], *kwargs.values())):
-            raise _unwritten(func.__name__)
+        if func in _WRITERS:
+            _refuse_writing(func, tuple(args), kwargs)
         own = own_ways.get(func)
         if own is not None and local.collector is None:
             return own(*args, **kwargs)
@@ -325,7 +325,7 @@ own_ways: dict[Callable[..., Any], Callable[..., Any]] = {}
 """Functions of NumPy whose results depend on values in ways that no trace follows, made of operations here."""
 
 
-_WRITERS = frozenset((np.copyto, np.place, np.put, np.put_along_axis, np.putmask))
+_WRITERS = frozenset((np.copyto, np.fill_diagonal, np.place, np.put, np.put_along_axis, np.putmask))
 
 
 def refuse_out(fn: Any, kwargs: Mapping[str, Any]) -> None:
@@ -336,6 +336,15 @@ def refuse_out(fn: Any, kwargs: Mapping[str, Any]) -> None:
         raise _unwritten(getattr(fn, "__name__", fn))
     if written:
         raise unchangeable(f"{getattr(fn, '__name__', fn)} with out=")
+
+
+def _refuse_writing(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """TracedValueError for a function that writes into its first argument, where that or what it writes is a tensor."""
+    into, *rest = (*args, *kwargs.values())
+    if type(into) is EagerTensor:
+        raise unchangeable(f"{fn.__name__} into one")
+    if any(type(x) is EagerTensor for x in rest):
+        raise _unwritten(fn.__name__)
 
 
 def refuse_watched(fn: Any, args: Iterable[Any], why: str) -> None:
