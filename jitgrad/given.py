@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from jitgrad.errors import layout
+from jitgrad.sources import place
 
 
 def check_function(who: str, fn: object, role: str = "a function", hint: str | None = None) -> None:
     """TypeError unless ``fn`` can be called: most often it is what a function gave, in place of the function."""
     if not callable(fn):
         raise TypeError(
-            layout(f"{who} takes {role}, got {reprlib.repr(fn)}",
+            layout(f"{who} takes {role}, got {reprlib.repr(fn)}", needed=place(),
                    hint=hint or "hand over the function itself, f, not what it gives, f(x)")
         )  # fmt: skip
 

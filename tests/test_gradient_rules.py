@@ -222,7 +222,7 @@ def test_errors_of_python_functions_name_the_operation_and_the_line() -> None:
     with pytest.raises(ValueError, match="3 results for 2 dtypes") as counted:
         jg.compile(lambda x: jg.py_func(as_list, [x], [float, float])[0])(np.ones(2))
     assert at in counted.value.__notes__[0]
-    with pytest.raises(TypeError, match=r"(?s)py_func calls a function, got 5.*test_gradient_rules.py"):
+    with pytest.raises(TypeError, match=r"(?s)py_func takes a function, got 5.*test_gradient_rules.py"):
         jg.py_func(5, [np.ones(2)], np.float64)
 
 
