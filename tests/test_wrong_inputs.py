@@ -41,7 +41,8 @@ def tensor() -> Any:
     ],
 )  # fmt: skip
 def test_what_is_no_function_is_refused_where_it_is_given(wrong: Callable[[], Any]) -> None:
-    with pytest.raises(TypeError, match=r"takes (a function|two functions|functions), got 3\n  needed: at test_wrong_inputs.py:\d+\n  hint:"):
+    text = r"takes (a function|two functions|functions), got 3\n  needed: at test_wrong_inputs.py:\d+\n  hint:"
+    with pytest.raises(TypeError, match=text):
         wrong()
 
 

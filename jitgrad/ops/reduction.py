@@ -99,7 +99,7 @@ def _extreme(op: OpDef, bound: str, a: Any, axis: Any, keepdims: bool, initial: 
     initial = None if initial is None else begun(initial, x.dtype)
     x = masked(x, mask, initial)
     axes = axes_of(x, axis)
-    if initial is not None and x.spec.shape is not None and is_void(x.spec.shape, axes):
+    if initial is not None and is_void(x.spec.known_shape, axes):
         return filled_like(apply_one(sum_op, x, axis=axes, keepdims=bool(keepdims)), initial, x.dtype)
     found = apply_one(op, x, axis=axes, keepdims=bool(keepdims))
     return found if initial is None else call(bound, found, initial)
