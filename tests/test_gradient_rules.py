@@ -126,6 +126,7 @@ def test_slices_of_a_rule_stay_slices(graph: jg.Graph) -> None:
         (lambda g: [g, g], r"'tanh' gave 2 gradients, not 1"),
         (lambda g: [], r"'tanh' gave 0 gradients, not 1"),
         (np.sum, r"(?s)wrong shape for input 0.*expected: f64\[3\].*got: +f64\[\]"),
+        (lambda g: "text", "of 'tanh' gave what is no gradient: a constant cannot hold values of dtype <U4"),
     ],
 )
 def test_a_rule_is_checked(graph: jg.Graph, result: Any, text: str) -> None:
