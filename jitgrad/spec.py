@@ -81,6 +81,11 @@ def shape_text(shape: Shape | None) -> str:
     return "[" + ",".join("?" if n is None else str(n) for n in shape) + "]"
 
 
+def native(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array in the byte order of this machine, in which everything computes."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
 def spec_of(array: npt.NDArray[Any]) -> TensorSpec:
     """The spec of a NumPy array."""
     return TensorSpec(array.shape, array.dtype)

@@ -340,3 +340,13 @@ def test_a_py_func_may_change_the_arrays_that_it_is_given() -> None:
     np.testing.assert_array_equal(got[1], [2, 4])
     np.testing.assert_array_equal(got[2], [2, 4])
     np.testing.assert_array_equal(fed, [1, 2])
+
+
+def test_values_are_of_this_machines_byte_order(graph: jg.Graph) -> None:
+    swapped = np.arange(3.0).astype(np.dtype(float).newbyteorder())
+    v, c, x = jg.Variable(swapped), jg.constant(swapped), jg.placeholder(swapped.dtype, (3,))
+    with jg.jit_scope():
+        y = v * c + x.astype(swapped.dtype)
+    assert all(t.dtype.isnative for t in (v, c, x, y, jg.asarray(swapped), y.astype(swapped.dtype)))
+    found = jg.Session().run(y, {x: swapped})
+    assert found.dtype.isnative and found.tolist() == [0.0, 2.0, 6.0]

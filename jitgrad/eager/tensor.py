@@ -23,6 +23,7 @@ from jitgrad.eagerness import Valued, has_value, is_eager, local
 from jitgrad.errors import DTypeError, TracedValueError, layout
 from jitgrad.operators import Operators
 from jitgrad.sources import source_text, user_source
+from jitgrad.spec import native
 
 next_number = itertools.count(-1, -1).__next__  # machine code counts up from 1
 _view = np.ndarray.view
@@ -196,7 +197,7 @@ def asarray(value: Any, dtype: Any = None) -> EagerTensor:
         return asarray(value.eager_value(), dtype)
     if isinstance(value, list | tuple) and is_eager(value):
         return asarray(run(np.stack, ([asarray(item) for item in value],), {}), dtype)
-    array = np.array(value, dtype)
+    array = native(np.array(value, dtype))
     if array.dtype.kind not in KINDS:
         raise DTypeError(f"a tensor cannot hold values of dtype {array.dtype}")
     return wrap(array)

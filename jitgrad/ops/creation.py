@@ -15,7 +15,7 @@ from jitgrad.opdef import Elementwise, Fill, Interpreted, Params, Specs, define
 from jitgrad.operators import function
 from jitgrad.ops.common import as_tensor, same_spec
 from jitgrad.sources import place
-from jitgrad.spec import TensorSpec, spec_of
+from jitgrad.spec import TensorSpec, native, spec_of
 
 
 def _infer_value(specs: Specs, params: Params) -> Specs:
@@ -40,7 +40,7 @@ def constant(value: Any, dtype: Any = None, name: str | None = None, *, graph: G
     graph = default_graph() if graph is None else graph
     if graph.is_trace and number_of(settled(value)) is not None:
         return _closed_over(settled(value), dtype, name, graph)
-    array = np.asarray(value, dtype=dtype)
+    array = native(np.asarray(value, dtype=dtype))
     if array.dtype.kind in "OUSV":
         raise DTypeError(f"a constant cannot hold values of dtype {array.dtype}")
     if not _is_frozen(array):
@@ -105,7 +105,7 @@ def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tenso
             layout(f"placeholder: a shape has no negative extent, got {fixed}", needed=place(),
                    hint="None stands for an extent that is not known until it is fed")
         )  # fmt: skip
-    return apply(placeholder_op, name=name, shape=fixed, dtype=np.dtype(dtype))  # type: ignore[no-any-return]
+    return apply(placeholder_op, name=name, shape=fixed, dtype=np.dtype(dtype).newbyteorder("="))  # type: ignore[no-any-return]
 
 
 identity_op = define(
