@@ -14,7 +14,7 @@ from jitgrad.graph import Tensor
 from jitgrad.operators import call, function
 from jitgrad.ops.common import as_tensor, as_tensors, build, unsupported, where
 from jitgrad.ops.slicing import slice_axis
-from jitgrad.spec import normalize_axis
+from jitgrad.spec import normalize_axis, promote
 
 
 @function("lib.stride_tricks.sliding_window_view")
@@ -56,7 +56,10 @@ def geomspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0
 ) -> Any:
     """As numpy.geomspace, of real numbers: logarithms in equal steps, both ends as they were given."""
-    first, last = (x if x.dtype.kind == "f" else build("astype", x, np.float64) for x in as_tensors(start, stop))
+    ends_given = as_tensors(start, stop)
+    if any(x.dtype.kind == "c" for x in ends_given):
+        raise unsupported("geomspace", " of complex numbers")
+    first, last = (build("astype", x, promote(x.dtype, np.dtype(np.float64))) for x in ends_given)
     first, last = call("broadcast_arrays", first, last)
     sign = call("sign", first)
     low, high = (call("log10", x / sign) for x in (first, last))
