@@ -62,6 +62,7 @@ def test_what_is_no_function_is_refused_where_it_is_given(wrong: Callable[[], An
         (lambda: jg.config(cache="0"), TypeError, "config does not take cache='0': it is on or off"),
         (lambda: jg.config(debug_nans=3), TypeError, "config does not take debug_nans=3: it is on or off"),
         (lambda: jg.set_num_threads("a"), TypeError, "config does not take num_threads='a': 'str' object cannot be"),
+        (lambda: np.quantile(jg.constant(X * 1j), 0.5), jg.DTypeError, "quantiles are of real numbers, got c128[3]"),
         (lambda: jg.device(3), TypeError, "a device is a string or None, got 3"),
         (lambda: jg.control_dependencies(3), TypeError, "takes operations and tensors in a list, got 3"),
         (lambda: jg.tuple(3), TypeError, "takes tensors in a list, got 3"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.errors import ShapeError
+from jitgrad.errors import DTypeError, ShapeError
 from jitgrad.graph import Tensor
 from jitgrad.operators import function
 from jitgrad.ops.common import as_tensor, build, refuse_options, where
@@ -108,6 +108,8 @@ def _quantiles(a: Any, q: Any, axis: Any, method: str, keepdims: bool, counts_na
     if method not in _BETWEEN and method not in _AT:
         raise ValueError(f"method must be one of {', '.join((*_BETWEEN, *_AT))}, got {method!r}")
     x = as_tensor(a) if method in _AT else _float(a)
+    if x.dtype.kind == "c":
+        raise DTypeError(f"quantiles are of real numbers, got {x.spec}")
     levels = _levels(q)
     axes = normalize_axes(axis, x.ndim)
     kept = [k for k in range(x.ndim) if k not in axes]
