@@ -212,22 +212,31 @@ def _directory(value: str | os.PathLike[str] | None) -> str | None:
     return None if value is None else os.fspath(value)
 
 
+def _flag(value: Any) -> bool:
+    if value not in (False, True):  # "0" would be true
+        raise TypeError("it is on or off")
+    return bool(value)
+
+
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "num_threads": _threads,
-    "cache": bool,
+    "cache": _flag,
     "cache_dir": _directory,
     "cache_bytes": _bytes,
     "log": _topics,
-    "verify": bool,
-    "quick_start": bool,
-    "debug_nans": bool,
+    "verify": _flag,
+    "quick_start": _flag,
+    "debug_nans": _flag,
 }
 
 
 def _checked(name: str, value: Any) -> Any:
     if name not in _CHECKS:
         raise TypeError(f"config has no setting {name!r}; it has {', '.join(_CHECKS)}")
-    return _CHECKS[name](value)
+    try:
+        return _CHECKS[name](value)
+    except TypeError as error:
+        raise TypeError(f"config does not take {name}={value!r}: {error}") from None
 
 
 def _limit_blas(threads: int) -> _Restorable:

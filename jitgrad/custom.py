@@ -11,6 +11,7 @@ from typing import Any
 from jitgrad import pytree
 from jitgrad.eagerness import finish, has_value, is_eager, local, set_tapes
 from jitgrad.errors import layout
+from jitgrad.given import check_function
 from jitgrad.gradient_rules import fitted
 from jitgrad.graph import Tensor, apply, default_graph, in_graph
 from jitgrad.opdef import AxisIndex, IndexMap, Params, Reindex, Specs, define
@@ -65,6 +66,7 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
     called with ``variables=`` their list, and returns (gradients of the arguments, gradients of the Variables).
     TypeError when it takes no ``variables``.
     """
+    check_function("custom_gradient", fn)
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:

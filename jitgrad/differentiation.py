@@ -162,7 +162,7 @@ def _value_and_aux(fn: Fn, result: Any) -> tuple[Any, Any]:
 
 def _loss(fn: Fn, value: Any) -> Tensor:
     leaves, _ = pytree.flatten(value)
-    if len(leaves) != 1 or leaves[0] is not value:
+    if len(leaves) != 1 or leaves[0] is not value or not (isinstance(value, Tensor) or is_dynamic_leaf(value)):
         raise TypeError(
             layout(
                 f"{signature_text(fn)} must return one scalar to have a gradient, got {type(value).__name__}",
@@ -207,7 +207,7 @@ def pull_back(fn: Fn, primals: tuple[Any, ...]) -> tuple[Any, Callable[[Any], tu
     def pull(cotangent: Any) -> tuple[Any, ...]:
         given, given_structure = pytree.flatten(cotangent)
         if given_structure != structure:
-            raise TypeError(f"the cotangent of {signature_text(fn)} must have the structure of its value")
+            raise _other_structure("cotangent", "its value", fn, structure, given_structure)
         pairs = [
             (y, _fitting("cotangent", g, y)) for y, g in zip(ys, given, strict=True) if is_inexact(y.dtype)
         ]
@@ -221,9 +221,19 @@ def _fitting(what: str, value: Any, like: Tensor) -> Tensor:
     tensor = as_tensor(value)
     if tensor.shape != like.shape:
         raise ShapeError(layout(f"a {what} has the wrong shape", expected=like.spec, got=tensor.spec))
-    if not is_inexact(tensor.dtype) and tensor.dtype.kind not in "biu":
-        raise DTypeError(layout(f"a {what} has the wrong dtype", expected=like.spec, got=tensor.spec))
+    is_complex = tensor.dtype.kind == "c" and like.dtype.kind != "c"
+    if is_complex or (not is_inexact(tensor.dtype) and tensor.dtype.kind not in "biu"):
+        hint = "take .real of it: nothing real depends on its imaginary part" if is_complex else None
+        raise DTypeError(layout(f"a {what} has the wrong dtype", expected=like.spec, got=tensor.spec, hint=hint))
     return as_tensor(tensor, like.dtype)
+
+
+def _other_structure(what: str, whose: str, fn: Fn, expected: Any, got: Any) -> TypeError:
+    expected, got = (str(structure).removeprefix("PyTreeSpec") for structure in (expected, got))
+    return TypeError(
+        layout(f"the {what} of {signature_text(fn)} must have the structure of {whose}", expected=expected, got=got,
+               needed=f"at {source_text(user_source())}")
+    )  # fmt: skip
 
 
 # -- forward -------------------------------------------------------------------------------------------------
@@ -247,7 +257,7 @@ def _tangents(fn: Fn, point: Point, tangents: tuple[Any, ...]) -> list[Tensor]:
     given, structure = pytree.flatten(tuple(tangents))
     expected = pytree.flatten(point.arrange(point.tensors))[1]
     if structure != expected:
-        raise TypeError(f"the tangents of {signature_text(fn)} must have the structure of the primals")
+        raise _other_structure("tangents", "the primals", fn, expected, structure)
     pairs = zip(point.differentiated(given), point.tensors, strict=True)
     return [_fitting("tangent", t, x) for t, x in pairs]
 

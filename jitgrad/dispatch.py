@@ -104,7 +104,7 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: di
 def _ufunc_called(ufunc: np.ufunc, method: str, /, *inputs: Any, **kwargs: Any) -> Any:
     if method == "__call__":
         return _strong(_call(ufunc, inputs, kwargs) if kwargs else _function_of(ufunc)(*inputs))
-    methods = {"reduce": _reduce, "accumulate": _accumulate, "outer": _outer, "at": _at}
+    methods = {"reduce": _reduce, "accumulate": _accumulate, "outer": _outer, "at": _at, "reduceat": _reduceat}
     if method not in methods:
         raise unsupported(f"{full_name(ufunc)}.{method}")
     return methods[method](ufunc, inputs, kwargs)
@@ -126,7 +126,7 @@ def full_name(func: Any) -> str:
 
 
 def _function_of(ufunc: np.ufunc) -> Callable[..., Any]:
-    found = functions.get(ufunc.__name__)
+    found: Callable[..., Any] | None = functions.get(ufunc.__name__)
     if found is None:
         raise unsupported(full_name(ufunc))
     return found
@@ -137,10 +137,11 @@ def _call(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     out = options.pop("out", None)
     where = options.pop("where", True)
     dtype = options.pop("dtype", None)
-    _refuse_options(ufunc, options)
     if dtype is not None:
         inputs = tuple(functions["astype"](_tensor(x), dtype) for x in inputs)
-    result = _function_of(ufunc)(*inputs)
+    along = {"axis": options.pop("axis")} if ufunc.__name__ == "vecdot" and "axis" in options else {}
+    _refuse_options(ufunc, options)
+    result = _function_of(ufunc)(*inputs, **along)
     if where is not True:
         if out is None:
             raise unsupported(
@@ -196,7 +197,7 @@ def _written_array(ufunc: np.ufunc) -> TracedValueError:
 
 def _reduce(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = reductions.get(ufunc.__name__)
-    if name not in functions:
+    if name is None or name not in functions:
         raise unsupported(f"{full_name(ufunc)}.reduce")
     x, *rest = inputs
     options = dict(zip(("axis", "dtype", "out", "keepdims"), rest, strict=False)) | kwargs
@@ -214,7 +215,7 @@ def _is_absent(out: Any) -> bool:
 
 def _accumulate(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = accumulations.get(ufunc.__name__)
-    if name not in functions:
+    if name is None or name not in functions:
         raise unsupported(f"{full_name(ufunc)}.accumulate")
     x, *rest = inputs
     options = dict(zip(("axis", "dtype", "out"), rest, strict=False)) | kwargs
@@ -228,6 +229,18 @@ def _outer(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     a, b = map(_tensor, inputs)
     column = functions["reshape"](a, (*a.shape, *(1,) * b.ndim))
     return call_ufunc(ufunc, "__call__", (column, b), kwargs)
+
+
+def _reduceat(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    x, indices, *rest = inputs
+    options = dict(zip(("axis", "dtype", "out"), rest, strict=False)) | kwargs
+    if hasattr(indices, "as_graph_element") or any(options.get(name) is not None for name in ("dtype", "out")):
+        raise unsupported(f"{full_name(ufunc)}.reduceat at traced indices, or with dtype= or out=")
+    moved = functions["moveaxis"](_tensor(x), options.get("axis", 0), 0)
+    starts = np.asarray(indices).tolist()
+    ends = [*starts[1:], moved.shape[0]]
+    parts = [_reduce(ufunc, (moved[low : max(high, low + 1)],), {}) for low, high in zip(starts, ends, strict=True)]
+    return functions["moveaxis"](functions["stack"](parts), 0, options.get("axis", 0))
 
 
 def _at(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

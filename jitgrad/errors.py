@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 
 class JitgradError(Exception):
     """Root of every error that jitgrad raises on purpose."""
@@ -9,6 +11,13 @@ class JitgradError(Exception):
 
 class ShapeError(JitgradError, ValueError):
     """Shapes do not fit together."""
+
+
+class AxisError(ShapeError, np.exceptions.AxisError):
+    """An axis that an array does not have; for NumPy's users an AxisError, too."""
+
+    def __str__(self) -> str:
+        return Exception.__str__(self)  # NumPy's keeps its first text, to which the line and a hint are added later
 
 
 class OpenExtentError(ShapeError):
@@ -37,6 +46,10 @@ class TracedValueError(JitgradError, TypeError):
 
 class LeakedTracerError(JitgradError, RuntimeError):
     """A traced tensor was used outside the call that made it, or a tensor met another graph."""
+
+
+class OtherGraphError(LeakedTracerError, ValueError):
+    """A tensor or an operation met a graph that it does not belong to."""
 
 
 class UnsupportedOpError(JitgradError, NotImplementedError):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jitgrad import operators
-from jitgrad.errors import GradientError, JitgradError, layout
+from jitgrad.errors import DTypeError, GradientError, JitgradError, layout
 from jitgrad.graph import GRADIENT_RULE, Operation, Tensor, innermost
 from jitgrad.opdef import Control, OpDef, definitions
 from jitgrad.operators import is_open
@@ -114,7 +114,13 @@ def _by_rule_of(name: str, op: Operation, cotangents: Sequence[Tensor | None]) -
 def _by_users_rule(op: Operation, result: Any) -> Sequence[Any]:
     """What a rule from outside gave, as tensors of the dtypes of the inputs: real parts for real ones."""
     grads = _as_sequence(result)
-    return [*map(fitted, grads, op.inputs)] if len(grads) == len(op.inputs) else grads
+    try:
+        return [*map(fitted, grads, op.inputs)] if len(grads) == len(op.inputs) else grads
+    except DTypeError as error:
+        raise RuleError(
+            layout(f"the gradient rule of {op.type!r} gave what is no gradient: {str(error).partition(chr(10))[0]}",
+                   op=operation_text(op), hint="give tensors, arrays of numbers, or None")
+        ) from None  # fmt: skip
 
 
 def fitted(g: Any, x: Tensor) -> Tensor | None:
@@ -140,7 +146,7 @@ def _no_rule(op: Operation, wanted: Sequence[Tensor]) -> GradientError:
 
 
 class RuleError(JitgradError, ValueError):
-    """A gradient rule gave the wrong number of gradients, or one of the wrong shape."""
+    """A gradient rule gave the wrong number of gradients, one of the wrong shape, or no numbers."""
 
 
 def _checked(op: Operation, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:

@@ -7,12 +7,12 @@ import contextvars
 import itertools
 import operator
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from jitgrad.advice import advised
-from jitgrad.errors import LeakedTracerError, ShapeError, layout
+from jitgrad.errors import LeakedTracerError, OtherGraphError, ShapeError, layout
 from jitgrad.forking import wait_for_when_forking
 from jitgrad.inference import infer_specs
 from jitgrad.opdef import OpDef, Specs
@@ -76,6 +76,15 @@ class _At:
         self.graph._here = self.before
 
 
+def _output_of(op: Operation, index: str) -> Tensor:
+    """The tensor ``op:index``; ValueError for an index that is no number, KeyError for one that there is not."""
+    if not index.isdecimal():
+        raise ValueError(f"'{op.name}:{index}' is not the name of a tensor: that is an operation and a number, 'op:0'")
+    if int(index) >= len(op.outputs):
+        raise KeyError(f"operation {op.name!r} has {len(op.outputs)} outputs, and no tensor '{op.name}:{index}'")
+    return op.outputs[int(index)]
+
+
 class Graph:
     """An append-only list of operations with unique names and the scopes that new operations get."""
 
@@ -122,6 +131,8 @@ class Graph:
 
     def get_operation_by_name(self, name: str) -> Operation:
         """The operation of that name; KeyError when there is none."""
+        if not isinstance(name, str):
+            raise TypeError(f"operations have names, which are strings, got {name!r}")
         self.settle()
         found = self._by_name
         for op in self._operations[len(found) :]:
@@ -137,14 +148,14 @@ class Graph:
         if isinstance(obj, str):
             name, colon, index = obj.partition(":")
             op = self.get_operation_by_name(name)
-            return op.outputs[int(index)] if colon else op
+            return _output_of(op, index) if colon else op
         element = obj.as_graph_element() if hasattr(obj, "as_graph_element") else obj
         if not isinstance(element, Tensor | Operation):
             raise TypeError(f"{obj!r} is neither a tensor nor an operation, nor the name of one")
         if isinstance(element, Tensor) and element.graph is not self:
             element = self.captured(element)
         if element.graph is not self:
-            raise LeakedTracerError(foreign_message(element))
+            raise OtherGraphError(foreign_message(element))
         found: Tensor | Operation = element
         if isinstance(found, Tensor) and found._view is not None:
             found._view.renew(found)
@@ -214,6 +225,8 @@ class Graph:
         """Operations made inside run after ``ops``; None drops the dependencies of the enclosing scopes."""
         if ops is None:
             return _Inside(self, lambda here: here._replace(control=()))
+        if not isinstance(ops, Iterable) or isinstance(ops, str):
+            raise TypeError(layout(f"control_dependencies takes operations and tensors in a list, got {ops!r}"))
         elements = [self.as_graph_element(op) for op in ops]
         wanted = [element.op if isinstance(element, Tensor) else element for element in elements]
         control = tuple(dict.fromkeys((*self._here.control, *wanted)))
@@ -226,6 +239,8 @@ class Graph:
 
     def device(self, name: str | None) -> contextlib.AbstractContextManager[None]:
         """Operations made inside carry this device string."""
+        if not isinstance(name, str | None):
+            raise TypeError(f"a device is a string or None, got {name!r}")
         return _Inside(self, lambda here: here._replace(device=name or ""))
 
     def colocate_with(self, op: Any, ignore_existing: bool = False) -> contextlib.AbstractContextManager[None]:
@@ -373,7 +388,7 @@ class Graph:
             inputs = tuple([x if x.op.graph is self else self.captured(x) for x in inputs])
         for x in inputs:
             if x.op.graph is not self:
-                raise LeakedTracerError(foreign_message(x))
+                raise OtherGraphError(foreign_message(x))
             if x._view is not None:
                 x._view.renew(x)
         here = self._here

@@ -4,7 +4,7 @@ vectors; the same of functions is in transforms.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -77,6 +77,8 @@ def _all_hessians(ys: Sequence[Tensor], xs: Sequence[Tensor], options: Options) 
 
 def _tensors(value: Any, graph: Graph) -> list[Tensor]:
     """The tensors that ``gradients`` takes these ys or xs for; a Variable is read in the graph."""
+    if isinstance(value, str) or not (_is_one(value) or isinstance(value, Iterable)):
+        raise TypeError(f"hessians take tensors for ys and xs, got {value!r}")
     items = [value] if _is_one(value) else list(value)
     reads = [x.first_read(graph) if isinstance(x, Variable) else x for x in items]
     return [as_tensor(x) for x in reads]

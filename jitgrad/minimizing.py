@@ -11,6 +11,7 @@ import numpy as np
 
 from jitgrad import pytree
 from jitgrad.errors import DTypeError, ShapeError
+from jitgrad.given import check_function
 from jitgrad.records import dataclass
 from jitgrad.transforms import compile, hvp, value_and_grad
 
@@ -88,6 +89,7 @@ def minimize(
     """
     import scipy.optimize
 
+    check_function("minimize", fn)
     packing = _Packing.of(_as_array(x0))
     args = args if isinstance(args, tuple) else (args,)
     if options.get("constraints"):

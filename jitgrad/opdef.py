@@ -249,7 +249,7 @@ class OpDef:
 
 
 _registry: dict[str, OpDef] = {}
-_LATER = ("control.arrays", "control.ops", "custom", "preventing", "python_calls")
+_LATER = ("control.arrays", "control.ops", "custom", "ops.pseudoinverse", "preventing", "python_calls")
 """Modules that define ops and are not loaded with the package, but when somebody uses what is in them."""
 
 

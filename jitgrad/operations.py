@@ -61,10 +61,10 @@ class Tensor(Operators, NumpyProtocols):
         return super()._leading_extent(what)
 
     def eval(self, feed_dict: Mapping[Any, Any] | None = None) -> Any:
-        """Its value: ``Session(graph).run(tensor, feed_dict)``."""
-        from jitgrad.session import Session
+        """Its value in the session that was entered, if it runs this graph, else in a new one."""
+        from jitgrad.session import session_for
 
-        return Session(self.graph).run(self, feed_dict)
+        return session_for(self.graph).run(self, feed_dict)
 
     def consumers(self) -> list[Operation]:
         """The operations that take this tensor as an input, in the order in which they were made."""

@@ -9,6 +9,7 @@ import functools
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from types import FrameType
 from typing import Any, TypeVar, cast
 
@@ -23,7 +24,46 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # NumPy name ("add", "sum", "linalg.norm") -> a function that builds ops from tensors. The op families fill it;
 # operators, methods, NumPy's dispatch and jitgrad.numpy all read it.
-functions: dict[str, Callable[..., Any]] = {}
+# What few scripts ask for is entered when somebody does: seven modules less are imported with the package.
+SELDOM = {
+    "inserting": ("insert", "resize"),
+    "padding": ("pad_by_values",),
+    "polynomials": ("polyadd", "polyder", "polyfit", "polyint", "polymul", "polysub", "polyval"),
+    "pseudoinverse": (
+        "linalg.cond", "linalg.lstsq", "linalg.matrix_rank", "linalg.pinv", "linalg.tensorinv", "linalg.tensorsolve",
+        "matvec", "vecmat",
+    ),
+    "quantiles": ("nanmedian", "nanpercentile", "nanquantile", "percentile", "quantile"),
+    "questions": (
+        "apply_along_axis", "apply_over_axes", "array_equiv", "isin", "lexsort", "nanargmax", "nanargmin",
+        "ravel_multi_index", "real_if_close", "unravel_index",
+    ),
+    "samples": (
+        "geomspace", "histogram", "histogram_bin_edges", "lib.stride_tricks.sliding_window_view", "unwrap",
+    ),
+}  # fmt: skip
+_module_of = {name: module for module, names in SELDOM.items() for name in names}
+
+
+class _Functions(dict[str, Callable[..., Any]]):
+    """The table, which loads a family when one of its functions is looked up."""
+
+    def __missing__(self, name: str) -> Callable[..., Any]:
+        if name not in _module_of:
+            raise KeyError(name)
+        import_module(f"jitgrad.ops.{_module_of[name]}")
+        return dict.__getitem__(self, name)
+
+    def __contains__(self, name: object) -> bool:
+        return dict.__contains__(self, name) or name in _module_of
+
+    def get(self, name: Any, default: Any = None) -> Any:
+        """The function of that name, if there is one."""
+        found = dict.get(self, name)
+        return self[name] if found is None and name in _module_of else found or default
+
+
+functions = _Functions()
 
 
 def function(*names: str) -> Callable[[F], F]:
@@ -256,16 +296,15 @@ class Operators:
     sum, prod, mean, std, var = map(_method, ("sum", "prod", "mean", "std", "var"))
     max, min, any, all = map(_method, ("max", "min", "any", "all"))
     argmax, argmin, argsort = map(_method, ("argmax", "argmin", "argsort"))
-    put, searchsorted = map(_method, ("put", "searchsorted"))
+    put, searchsorted, argpartition, choose = map(_method, ("put", "searchsorted", "argpartition", "choose"))
     cumsum, cumprod, clip, round = map(_method, ("cumsum", "cumprod", "clip", "round"))
     swapaxes, squeeze, ravel, diagonal = map(_method, ("swapaxes", "squeeze", "ravel", "diagonal"))
     repeat, take, dot, trace = map(_method, ("repeat", "take", "dot", "trace"))
     conj, conjugate, copy, nonzero = map(_method, ("conjugate", "conjugate", "copy", "nonzero"))
 
-    argpartition, choose, compress, partition, resize = map(
-        _refused, ("argpartition", "choose", "compress", "partition", "resize")
+    resize, byteswap, dump, dumps, tobytes, tofile = map(
+        _refused, ("resize", "byteswap", "dump", "dumps", "tobytes", "tofile")
     )
-    byteswap, dump, dumps, tobytes, tofile = map(_refused, ("byteswap", "dump", "dumps", "tobytes", "tofile"))
 
     spec: TensorSpec
 
@@ -320,6 +359,14 @@ class Operators:
     def sort(self, axis: int = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> None:
         """Sorted in place, as numpy.ndarray.sort; np.sort gives a sorted copy."""
         functions["setitem"](self, ..., functions["sort"](self, axis, kind, order))
+
+    def partition(self, kth: Any, axis: int = -1, kind: Any = "introselect", order: Any = None) -> None:
+        """Partitioned in place, as numpy.ndarray.partition."""
+        self[...] = np.partition(cast(Any, self), kth, axis, kind, order)
+
+    def compress(self, condition: Any, axis: Any = None) -> Any:
+        """As numpy.ndarray.compress: the slices where a condition that is no tensor holds."""
+        return np.compress(condition, cast(Any, self), axis)
 
     def fill(self, value: Any) -> None:
         """All elements set to ``value``."""

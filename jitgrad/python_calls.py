@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from jitgrad.errors import DTypeError, layout
+from jitgrad.given import check_function
 from jitgrad.graph import apply
 from jitgrad.opdef import Interpreted, Params, Specs, define
 from jitgrad.ops.common import as_tensor
-from jitgrad.sources import function_name, place
+from jitgrad.sources import function_name
 from jitgrad.spec import DType, TensorSpec
 from jitgrad.trace import graph_in
 
@@ -57,8 +58,7 @@ py_func_op = define(
 
 
 def _declared(fn: Any, inputs: Any, dtypes: Any) -> tuple[bool, tuple[DType, ...], Sequence[Any]]:
-    if not callable(fn):
-        raise TypeError(layout(f"py_func calls a function, got {fn!r}", needed=place()))
+    check_function("py_func", fn)
     is_single = isinstance(dtypes, str | type | np.dtype)
     types = tuple(np.dtype(dtype) for dtype in ([dtypes] if is_single else dtypes))
     return is_single, types, inputs if isinstance(inputs, list | tuple) else [inputs]

@@ -406,7 +406,7 @@ def _run_operation(op: Operation, values: dict[Tensor, Any]) -> None:
 
 
 def _joined(explanations: Sequence[Any]) -> Any:
-    names = [field.name for field in dataclasses.fields(explanations[0]) if field.name != "compiled"]
+    names = [field.name for field in dataclasses.fields(explanations[0]) if field.compare]
     texts = {name: "\n".join(getattr(e, name) for e in explanations) for name in names}
     return type(explanations[0])(**texts, compiled=tuple(c for e in explanations for c in e.compiled))
 

@@ -4,6 +4,8 @@ are made is not.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -26,6 +28,10 @@ class FeedError(JitgradError, ValueError):
     """A placeholder that is needed was not fed, or something was fed that cannot be."""
 
 
+class ClosedSessionError(JitgradError, RuntimeError):
+    """A session was used after it had been closed."""
+
+
 @dataclass(frozen=True, eq=False)
 class _Fetched:
     """Where each fetch finds its array; None for an operation, which is run and gives None."""
@@ -35,12 +41,17 @@ class _Fetched:
 
 
 class Session:
-    """Runs a graph, the default one if none is given. It may be used in a ``with`` statement, and holds
-    nothing to close. Random numbers begin with the session, and go on from run to run.
+    """Runs a graph, the default one if none is given. Random numbers begin with the session, and go on from run to run.
+
+    Inside a ``with`` statement its graph is the default one, and ``tensor.eval()`` runs in it; at the end it is closed.
     """
 
     def __init__(self, graph: Graph | None = None) -> None:
+        if not isinstance(graph, Graph | None):
+            raise TypeError(f"a Session runs a Graph, got {graph!r}")
         self.graph = default_graph() if graph is None else graph
+        self._is_closed = False
+        self._entered: list[contextlib.ExitStack] = []
         self._streams = Streams()
         self._runners: dict[Any, tuple[Runner, _Fetched]] = {}
         self._lock = threading.Lock()
@@ -84,6 +95,13 @@ class Session:
     def _prepared(
         self, fetches: Any, feed_dict: Mapping[Any, Any] | None
     ) -> tuple[Runner, list[Any], _Fetched]:
+        if self._is_closed:
+            raise ClosedSessionError(layout("this session is closed", hint="make another: jg.Session()"))
+        if not isinstance(feed_dict, Mapping | None):
+            raise TypeError(
+                layout(f"feed_dict must be a dict of values by tensors, got {feed_dict!r}",
+                       hint="session.run(fetches, {x: value}); several fetches are a list")
+            )  # fmt: skip
         with self.graph.control_dependencies(None):
             feeds = {self._tensor(key): value for key, value in _members((feed_dict or {}).items())}
         arrays = [_fed_array(t, value) for t, value in feeds.items()]
@@ -91,13 +109,19 @@ class Session:
         return runner, arrays, fetched
 
     def close(self) -> None:
-        """Forget the programs that were made."""
+        """Forget the programs that were made, and run no more: ClosedSessionError."""
+        self._is_closed = True
         self._runners.clear()
 
     def __enter__(self) -> Session:
+        with contextlib.ExitStack() as stack:
+            stack.callback(_entered.reset, _entered.set(self))
+            stack.enter_context(self.graph.as_default())
+            self._entered.append(stack.pop_all())
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self._entered.pop().close()
         self.close()
 
     def _tensor(self, key: Any) -> Tensor:
@@ -130,6 +154,15 @@ class Session:
         _refuse_unfed(runner)
         slots = tuple(place[e] if isinstance(e, Tensor) else None for e in elements)
         return runner, _Fetched(structure, slots)
+
+
+_entered: contextvars.ContextVar[Session | None] = contextvars.ContextVar("jitgrad_session", default=None)
+
+
+def session_for(graph: Graph) -> Session:
+    """The innermost session that was entered, if it runs this graph, else a new one."""
+    session = _entered.get()
+    return Session(graph) if session is None or session.graph is not graph else session
 
 
 def _parts(slices: IndexedSlices) -> tuple[Any, ...]:

@@ -4,6 +4,7 @@ their params read in messages; it builds nothing.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -16,11 +17,13 @@ from jitgrad.errors import layout
 if TYPE_CHECKING:
     from jitgrad.graph import Graph, Operation, Tensor
 
-# Frames in these folders are not the user's: this package, and the Python parts of NumPy and SciPy that call it.
+# Frames in these places are not the user's: this package, the Python parts of NumPy and SciPy that call it, and what
+# enters its scopes.
 _libraries = os.path.dirname(os.path.dirname(os.path.abspath(np.__file__)))
 _not_the_users = (
     os.path.dirname(os.path.abspath(__file__)) + os.sep,
     *(os.path.join(_libraries, name) + os.sep for name in ("numpy", "scipy")),
+    contextlib.__file__,
 )
 Source = tuple[str, int]
 
@@ -55,11 +58,13 @@ _SIGNS = str.maketrans("", "", "_.-/")
 
 
 def checked_name(name: str) -> str:
-    """``name``; ValueError unless it is made of letters, digits and ``_ . - /``."""
+    """``name``; ValueError unless it is made of letters, digits and ``_ . - /``, TypeError unless it is a string."""
+    if not isinstance(name, str):
+        raise TypeError(layout(f"a name is a string or None, got {name!r}", needed=place()))
     rest = name.translate(_SIGNS)
     if not name or (rest and not rest.isalnum()):
         raise ValueError(
-            layout(f"{name!r} cannot be the name of an operation", needed=f"at {source_text(user_source())}",
+            layout(f"{name!r} cannot be the name of an operation", needed=place(),
                    hint="use letters, digits and _ . - /")
         )  # fmt: skip
     return name

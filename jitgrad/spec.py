@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jitgrad.errors import DTypeError, ShapeError, layout
+from jitgrad.errors import AxisError, DTypeError, ShapeError, layout
 from jitgrad.records import NamedTuple
 
 if TYPE_CHECKING:
@@ -81,6 +81,11 @@ def shape_text(shape: Shape | None) -> str:
     return "[" + ",".join("?" if n is None else str(n) for n in shape) + "]"
 
 
+def native(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array in the byte order of this machine, in which everything computes."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
 def spec_of(array: npt.NDArray[Any]) -> TensorSpec:
     """The spec of a NumPy array."""
     return TensorSpec(array.shape, array.dtype)
@@ -118,7 +123,7 @@ def normalize_axis(axis: int, rank: int) -> int:
     """``axis`` counted from the front; ShapeError when out of range, TypeError unless it is an integer."""
     axis = operator.index(axis)
     if not -rank <= axis < rank:
-        raise ShapeError(f"axis {axis} is out of bounds for an array of dimension {rank}")
+        raise AxisError(f"axis {axis} is out of bounds for an array of dimension {rank}")
     return axis % rank
 
 

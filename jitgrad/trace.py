@@ -25,7 +25,7 @@ from jitgrad.ops.creation import identity, placeholder
 from jitgrad.ops.state import assign_op, scatter_op
 from jitgrad.records import dataclass
 from jitgrad.sources import function_name, raised_at, source_text
-from jitgrad.spec import DType
+from jitgrad.spec import DType, native
 
 # A leaf as the cache of traces sees it: (dtype, shape) of an array, the type of a Python number, or a Static.
 LeafKey = Any
@@ -77,8 +77,7 @@ def read_leaf(leaf: Any, keeps_numbers: bool = False) -> tuple[LeafKey, Any]:
         raise DTypeError(
             layout(f"arrays of dtype {leaf.dtype} cannot be traced", hint="convert it with astype")
         )
-    if not leaf.dtype.isnative:
-        leaf = leaf.astype(leaf.dtype.newbyteorder("="))
+    leaf = native(leaf)
     if not leaf.flags.c_contiguous:
         leaf = np.array(leaf, order="C")
     return (leaf.dtype, leaf.shape), leaf

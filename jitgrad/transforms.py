@@ -14,6 +14,7 @@ from jitgrad import pytree
 from jitgrad.compiled import Compiled, Options, Transformed, run_once
 from jitgrad.differentiation import hessian_times, jacobian_of, pull_back, push_forward, value_and_gradients
 from jitgrad.eagerness import settled
+from jitgrad.given import check_function, one_or_several
 from jitgrad.graph import Tensor
 from jitgrad.operators import call
 from jitgrad.trace import graph_in
@@ -21,6 +22,7 @@ from jitgrad.trace import graph_in
 Fn = Callable[..., Any]
 F = TypeVar("F", bound=Fn)
 Argnums = int | Sequence[int]
+_INTS = "an int or a tuple of ints"
 
 
 @overload
@@ -60,24 +62,26 @@ def compile(
     keeps the gradient of what is inside in clusters of its own. ValueError for static arguments that the
     function does not have.
     """
+    if not isinstance(name, str | None):
+        raise TypeError(f"name must be a string or None, got {name!r}")
     options = Options(
         separate_compiled_gradients=separate_compiled_gradients,
-        static_argnums=static_argnums if isinstance(static_argnums, int) else tuple(static_argnums),
-        static_argnames=static_argnames if isinstance(static_argnames, str) else tuple(static_argnames),
+        static_argnums=one_or_several("static_argnums", static_argnums, int | np.integer, _INTS),
+        static_argnames=one_or_several("static_argnames", static_argnames, str, "a string or a tuple of strings"),
         name=name,
     )
     if fn is None:
         return lambda wrapped: Compiled(wrapped, options)
-    if not callable(fn):
-        raise TypeError(f"compile takes a function, got {fn!r}")
+    check_function("compile", fn)
     return Compiled(fn, options)
 
 
 def _lift(key: Any, fn: Fn, in_graph: Fn) -> Fn:
     """A transform of ``fn`` as a function of arrays or tensors; cached and run fused when ``fn`` is compiled.
 
-    ``key`` holds the transform's name and its arguments after ``fn``.
+    ``key`` holds the transform's name and its arguments after ``fn``. TypeError for what cannot be called.
     """
+    check_function(key[0], fn)
     recipe = (_made_again, (key[0], fn, *key[1:]))
     if isinstance(fn, Compiled):
         return fn.derive(key, in_graph, recipe=recipe)
@@ -113,7 +117,7 @@ def _apply(key: Any, fn: Fn, in_graph: Fn, *args: Any) -> Any:
 
 
 def _hashable(argnums: Argnums) -> Any:
-    return argnums if isinstance(argnums, int | np.integer) else tuple(argnums)
+    return one_or_several("argnums", argnums, int | np.integer, _INTS)
 
 
 def grad(fn: Fn, argnums: Argnums = 0, has_aux: bool = False) -> Fn:
@@ -152,6 +156,7 @@ def vjp(fn: Fn, *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
     tuple, one entry per primal. The cotangent has the structure and shapes of the value: TypeError,
     ShapeError otherwise. Outside a trace ``vjp_fn`` computes the value again, from copies of the primals.
     """
+    check_function("vjp", fn)
     graph = graph_in(primals)
     if graph is not None:
         with graph.as_default():
@@ -175,6 +180,7 @@ def jvp(fn: Fn, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, A
 
     Both are tuples or lists with one entry per argument. TypeError, ShapeError when the tangents do not fit.
     """
+    check_function("jvp", fn)
     for what, value in (("primals", primals), ("tangents", tangents)):
         if not isinstance(value, tuple | list):
             raise TypeError(
@@ -220,6 +226,7 @@ def hessian(fn: Fn, argnums: Argnums = 0) -> Fn:
 
     For several arguments, or arguments with structure: nested, rows outside and columns inside.
     """
+    check_function("hessian", fn)
     return jacrev(grad(fn, argnums), argnums)
 
 
@@ -230,6 +237,7 @@ def hvp(fn: Fn, primals: Any, tangents: Any) -> Any:
     ``primals`` and ``tangents`` are tuples with one entry per argument, or the bare argument of a function of
     one. The result is a tuple like the primals, bare for one.
     """
+    check_function("hvp", fn)
     is_bare = not isinstance(primals, tuple | list)
     points = (primals,) if is_bare else tuple(primals)
     directions = (tangents,) if is_bare else tuple(tangents)

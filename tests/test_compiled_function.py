@@ -4,6 +4,7 @@ what it computes.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import gc
@@ -402,6 +403,16 @@ def test_methods_and_partials() -> None:
     f = jg.compile(functools.partial(power, n=2))
     assert f(X).tolist() == (X * 4).tolist()
     assert jg.compile(np.tanh)(X).tolist() == np.tanh(X).tolist()
+
+
+def test_what_tells_of_a_call_is_pickled_and_copied() -> None:
+    f = jg.compile(lambda x: np.sum(np.tanh(x) * x))
+    explanation, comparison = f.explain(X), jg.compare(f, X, repeat=2)
+    for copied in (lambda x: pickle.loads(pickle.dumps(x)), copy.copy, copy.deepcopy):
+        assert copied(explanation) == explanation
+        assert copied(explanation).text == explanation.text
+        assert copied(explanation).svg == explanation.svg
+        assert str(copied(comparison)) == str(comparison)
 
 
 def test_interpret_and_explain() -> None:

@@ -156,3 +156,12 @@ def test_float16_is_interpreted_wherever_it_stands(separate: bool | None) -> Non
         if separate is not None:
             stage, arrays = jg.Session().stages([y, *first], {x: at})[0]
             assert "float16, for which there are no kernels" in stage.executable(arrays).explanation.clusters
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.longdouble])
+def test_no_code_is_begun_for_floats_without_kernels(dtype: Any) -> None:
+    x = np.array([0.5, 1.0, -0.75], dtype)
+    with jg.config(quick_start=True):  # begins code before the first stage
+        found = jg.compile(lambda x: np.tanh(x) * 2)(x)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, np.tanh(x) * 2)

@@ -140,3 +140,15 @@ def test_steps_are_counted_for_each_variable(kind: Any) -> None:
     alone = jg.Variable([1.0])
     other.apply_gradients([(np.ones(1), alone)])
     np.testing.assert_array_equal(late.numpy(), alone.numpy())
+
+
+@pytest.mark.parametrize("order", [2, -2, 1, -1, np.inf, -np.inf])
+@pytest.mark.parametrize("shape", [(3, 4), (4, 3), (3, 3), (2, 2)])
+def test_an_extreme_is_sought_among_what_the_gradient_computes(order: Any, shape: tuple[int, int]) -> None:
+    """NumPy's singular values without vectors differ in their last bits from those with them: no element was equal."""
+    a = np.random.default_rng(0).normal(size=shape)
+    x = jg.asarray(a)
+    with jg.GradientTape() as tape:
+        tape.watch(x)
+        y = np.linalg.norm(x, order)
+    np.testing.assert_allclose(tape.gradient(y, x), jg.grad(lambda a: np.linalg.norm(a, order))(a), rtol=1e-9)

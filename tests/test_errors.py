@@ -154,10 +154,10 @@ cases = {
         ("numpy.add would write", "np.zeros_like", here),
     ),
     "unsupported": Case(
-        lambda: traced(lambda x: np.unwrap(x), X),
+        lambda: traced(lambda x: np.roots(x), X),
         jg.UnsupportedOpError,
         NotImplementedError,
-        ("numpy.unwrap", "jg.py_func", here),
+        ("numpy.roots", "jg.py_func", here),
     ),
     "leaked": Case(
         use_leaked,

@@ -126,6 +126,7 @@ def test_slices_of_a_rule_stay_slices(graph: jg.Graph) -> None:
         (lambda g: [g, g], r"'tanh' gave 2 gradients, not 1"),
         (lambda g: [], r"'tanh' gave 0 gradients, not 1"),
         (np.sum, r"(?s)wrong shape for input 0.*expected: f64\[3\].*got: +f64\[\]"),
+        (lambda g: "text", "of 'tanh' gave what is no gradient: a constant cannot hold values of dtype <U4"),
     ],
 )
 def test_a_rule_is_checked(graph: jg.Graph, result: Any, text: str) -> None:
@@ -222,7 +223,7 @@ def test_errors_of_python_functions_name_the_operation_and_the_line() -> None:
     with pytest.raises(ValueError, match="3 results for 2 dtypes") as counted:
         jg.compile(lambda x: jg.py_func(as_list, [x], [float, float])[0])(np.ones(2))
     assert at in counted.value.__notes__[0]
-    with pytest.raises(TypeError, match=r"(?s)py_func calls a function, got 5.*test_gradient_rules.py"):
+    with pytest.raises(TypeError, match=r"(?s)py_func takes a function, got 5.*test_gradient_rules.py"):
         jg.py_func(5, [np.ones(2)], np.float64)
 
 

@@ -22,13 +22,13 @@ ROOT = Path(jitgrad.__file__).parent
 # stands for all in it.
 LAYERS = (
     (
-        "records", "collecting", "errors", "conditions", "config", "spec", "pytree", "keys", "forking", "journal",
-        "recording", "progress", "eagerness", "streams", "threefry", "blas_library", "lapack",
+        "records", "collecting", "errors", "conditions", "config", "spec", "pytree", "keys", "forking",
+        "journal", "recording", "progress", "eagerness", "streams", "threefry", "blas_library", "lapack",
     ),
     ("opdef",),
     (
-        "sources", "advice", "operators", "dispatch", "inference", "operations", "graph", "scopes", "program", "again",
-        "views", "inlining",
+        "sources", "given", "advice", "operators", "dispatch", "inference", "operations", "graph", "scopes", "program",
+        "again", "views", "inlining",
     ),
     ("ops", "listing", "interpreter", "nonfinite", "restoring"),
     (
@@ -114,7 +114,9 @@ FAMILIES = {
     "accumulation": {"axes"},
     "products": {"accumulation", "axes"},
     "reduction": {"accumulation", "axes"},
+    "padding": {"slicing"},
     "running": {"axes", "gathering", "products", "ufunc"},
+    "samples": {"slicing"},
     "signals": {"slicing", "sliding"},
     "sorting": {"gathering", "ordering"},
     "statistics": {"axes", "slicing"},

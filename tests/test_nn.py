@@ -114,6 +114,10 @@ def test_one_hot() -> None:
     out = nn.one_hot(LABELS, 3)
     assert out.dtype == np.float32 and (out == ONE_HOT).all()
     assert nn.one_hot(np.array(5), 3, dtype=np.int8).tolist() == [0, 0, 0]
+    with pytest.raises(IndexError, match="positions must be integers, got float64"):
+        nn.one_hot(np.array([0.5]), 3)
+    with pytest.raises(ValueError, match="a number of classes from 0 on, got -3"):
+        nn.one_hot(LABELS, -3)
 
 
 def test_refusals() -> None:

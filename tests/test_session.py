@@ -49,6 +49,23 @@ def test_eval(graph: jg.Graph) -> None:
     assert (x * 2.0).eval({x: 3.0}) == 6.0
 
 
+def test_an_entered_session_is_the_one_of_eval_and_its_graph_the_default_one() -> None:
+    graph = jg.Graph()
+    with jg.Session(graph) as session:
+        assert jg.default_graph() is graph
+        draw = jg.random_uniform((3,), seed=1)
+        first, second = draw.eval(), draw.eval()
+        with jg.Graph().as_default():
+            assert jg.constant(2.0).eval() == 2.0
+    assert jg.default_graph() is not graph
+    assert not np.array_equal(first, second)
+    fresh = jg.Session(graph)
+    np.testing.assert_array_equal([fresh.run(draw), fresh.run(draw)], [first, second])
+    np.testing.assert_array_equal(draw.eval(), first)
+    with pytest.raises(RuntimeError, match="this session is closed"):
+        session.run(draw)
+
+
 def test_any_tensor_can_be_fed(graph: jg.Graph) -> None:
     x = jg.placeholder(np.float64, [2])
     y = x + 1.0
@@ -323,3 +340,13 @@ def test_a_py_func_may_change_the_arrays_that_it_is_given() -> None:
     np.testing.assert_array_equal(got[1], [2, 4])
     np.testing.assert_array_equal(got[2], [2, 4])
     np.testing.assert_array_equal(fed, [1, 2])
+
+
+def test_values_are_of_this_machines_byte_order(graph: jg.Graph) -> None:
+    swapped = np.arange(3.0).astype(np.dtype(float).newbyteorder())
+    v, c, x = jg.Variable(swapped), jg.constant(swapped), jg.placeholder(swapped.dtype, (3,))
+    with jg.jit_scope():
+        y = v * c + x.astype(swapped.dtype)
+    assert all(t.dtype.isnative for t in (v, c, x, y, jg.asarray(swapped), y.astype(swapped.dtype)))
+    found = jg.Session().run(y, {x: swapped})
+    assert found.dtype.isnative and found.tolist() == [0.0, 2.0, 6.0]

@@ -294,7 +294,7 @@ wrong: list[Any] = [
     (lambda x: np.eye(4)[x.argmax(1)], jg.TracedValueError, r"np\.take\(table"),
     (lambda x: np.zeros(x.argmax()), jg.TracedValueError, "static_argnames"),
     (_fill_numpys_array, jg.TracedValueError, "np.zeros_like"),
-    (lambda x: x.partition(2), jg.UnsupportedOpError, "the method partition"),
+    (lambda x: x.resize(2), jg.UnsupportedOpError, "the method resize"),
     (lambda x: np.add(x, "k"), jg.DTypeError, "add does not take"),
 ]
 

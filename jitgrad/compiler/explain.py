@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jitgrad.compiler.freezing.bind import BoundCluster
 from jitgrad.compiler.freezing.plans import BoundProgram
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What became of a program, one text per stage; ``svg`` draws it."""
+    """What became of a program, one text per stage; ``svg`` draws it. A pickle holds the texts and the picture."""
 
     program: str
     clusters: str
@@ -33,10 +33,17 @@ class Explanation:
     kernels: str
     llvm: str
     compiled: tuple[Compiled, ...] = field(default=(), repr=False, compare=False)
+    drawn: str | None = field(default=None, repr=False, compare=False)
+
+    def __reduce__(self) -> Any:
+        texts = (self.program, self.clusters, self.fusion, self.memory, self.kernels, self.llvm)
+        return Explanation, (*texts, (), self.svg)
 
     @property
     def svg(self) -> str:
         """A picture: kernels, BLAS calls and NumPy calls as boxes, what goes between them as arrows, with reasons."""
+        if self.drawn is not None:
+            return self.drawn
         from jitgrad.profiler.drawing import draw
         from jitgrad.profiler.planned_picture import picture_of
 

@@ -12,6 +12,7 @@ from typing import Any
 from jitgrad import recording
 from jitgrad.compiler import vecmath
 from jitgrad.compiler.clustering.clusters import Cluster, Clustering, body_cluster, find_clusters
+from jitgrad.compiler.clustering.dependences import KERNEL_DTYPES
 from jitgrad.compiler.complex_pairs import complex_as_pairs
 from jitgrad.compiler.freezing.alike import (
     Likeness,
@@ -204,7 +205,7 @@ def _begin_functions(program: Program, without: Collection[str] = ()) -> None:
     """
     made = [(ins.op.name, program.specs[v]) for ins in program.instructions if ins.origin.scope is not None
             for v in ins.outputs]  # fmt: skip
-    floats = {spec.dtype for _, spec in made if spec.dtype.kind == "f"}
+    floats = {spec.dtype for _, spec in made if spec.dtype.kind == "f" and spec.dtype in KERNEL_DTYPES}
     if len(floats) == 1:
         names = vecmath.NAMES.intersection([name for name, spec in made if spec.shape != ()]).difference(without)
         begin_functions(sorted(names), floats.pop())

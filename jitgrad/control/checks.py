@@ -66,7 +66,7 @@ def check_count(name: str, given: Any) -> int | None:
 def check_choice(name: str, number: Tensor) -> Tensor:
     """What decides a cond or a switch: one bool or integer."""
     if number.shape not in ((), None) or number.dtype.kind not in "biu":
-        raise _no_choice(name, number.spec, operation_text(number.op))
+        raise _no_choice(name, number.spec, number.shape == (), operation_text(number.op))
     return number
 
 
@@ -74,16 +74,15 @@ def value_of_choice(name: str, value: Any) -> int:
     """A bool or an integer that decides a cond or a switch."""
     array = np.asarray(value)
     if array.shape or array.dtype.kind not in "biu":
-        raise _no_choice(name, _value_text(value, array))
+        raise _no_choice(name, _value_text(value, array), not array.shape)
     return int(array)
 
 
-def _no_choice(name: str, got: Any, op: str | None = None) -> JitgradError:
+def _no_choice(name: str, got: Any, is_one: bool, op: str | None = None) -> JitgradError:
     wanted = "one bool" if name == "cond" else "one integer"
-    return ShapeError(
-        layout(f"{name} needs {wanted}, got {got}", op=op, needed=place(),
-               hint="use np.where to choose element by element")
-    )  # fmt: skip
+    another = "compare it: x != 0" if name == "cond" else "convert it with astype(int)"
+    kind, hint = (DTypeError, another) if is_one else (ShapeError, "use np.where to choose element by element")
+    return kind(layout(f"{name} needs {wanted}, got {got}", op=op, needed=place(), hint=hint))
 
 
 def _value_text(value: Any, array: Any) -> str:
@@ -223,21 +222,22 @@ def value_of_condition(fn: Fn, value: Any) -> bool:
     """The condition of a while loop on values: one bool, or one number for one."""
     array = np.asarray(value)
     if array.shape or array.dtype.kind not in "biu":
-        raise _no_condition(fn, _value_text(value, array))
+        raise _no_condition(fn, _value_text(value, array), not array.shape)
     return bool(array)
 
 
-def _no_condition(fn: Fn, got: str) -> JitgradError:
-    return ShapeError(
-        layout("while_loop: the condition gives one bool", function=describe(fn), got=got, needed=place(),
-               hint="reduce it with np.any or np.all")
-    )  # fmt: skip
+def _no_condition(fn: Fn, got: str, is_one: bool) -> JitgradError:
+    kind, hint = (DTypeError, "compare it: x != 0") if is_one else (ShapeError, "reduce it with np.any or np.all")
+    return kind(
+        layout("while_loop: the condition gives one bool", function=describe(fn), got=got, needed=place(), hint=hint)
+    )
 
 
 def check_condition(fn: Fn, body: TracedBody) -> TracedBody:
     """The condition of a while loop, which gives one bool, or one number for one."""
     if len(body.outputs) != 1 or body.outputs[0].shape not in ((), None) or body.outputs[0].dtype.kind not in "biu":
-        raise _no_condition(fn, ", ".join(str(t.spec) for t in body.outputs) or "nothing")
+        got = ", ".join(str(t.spec) for t in body.outputs) or "nothing"
+        raise _no_condition(fn, got, len(body.outputs) == 1 and body.outputs[0].shape == ())
     if body.outputs[0].dtype.kind == "b":
         return body
     with body.graph.reopened():

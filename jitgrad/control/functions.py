@@ -52,6 +52,7 @@ from jitgrad.control.tracing import (
     with_equal_room,
 )
 from jitgrad.errors import DTypeError, ShapeError, layout
+from jitgrad.given import check_function
 from jitgrad.graph import Graph, Tensor
 from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor, filled
@@ -88,6 +89,8 @@ def cond(pred: Any, true_fn: Fn, false_fn: Fn, *operands: Any) -> Any:
     The functions may read tensors from around. They give the same structure, dtypes and shapes: ShapeError, DTypeError
     with both otherwise. A gradient goes through the branch that ran.
     """
+    for branch in (true_fn, false_fn):
+        check_function("cond", branch, "two functions", "write lambda: x for a branch that gives x")
     graph = graph_for(pred, operands)
     if graph is None:
         return (true_fn if value_of_choice("cond", pred) else false_fn)(*operands)
@@ -101,6 +104,8 @@ def switch(index: Any, branches: Sequence[Fn], *operands: Any) -> Any:
     """``branches[index](*operands)``; an index out of range takes the nearest branch. Otherwise as ``cond``."""
     if not branches:
         raise ValueError("switch needs at least one branch")
+    for branch in branches:
+        check_function("switch", branch, "functions", "write lambda: x for a branch that gives x")
     graph = graph_for(index, operands)
     if graph is None:
         return branches[branch_number(value_of_choice("switch", index), len(branches))](*operands)
@@ -136,7 +141,7 @@ def checkpoint(fn: Fn) -> Fn:
 
     Memory for time: a gradient runs ``fn`` once more. Arguments are pytrees of arrays, keyword arguments too.
     """
-
+    check_function("checkpoint", fn)
     called = standing_for(fn, lambda args, kwargs: fn(*args, **kwargs))
 
     @functools.wraps(fn)
@@ -168,6 +173,8 @@ def while_loop(
     like ``init`` of shapes with None for an extent that changes (such a loop is interpreted). Gradients need no bound
     on the steps. A loop that would go on after ``maximum_iterations`` raises LoopLimitError.
     """
+    for fn in (cond_fn, body_fn):
+        check_function("while_loop", fn, "two functions")
     maximum_iterations = check_count("maximum_iterations", maximum_iterations)
     refuse_empty("while_loop", body_fn, init)
     graph = graph_for(init)
@@ -247,6 +254,7 @@ def fori_loop(lower: Any, upper: Any, body_fn: Fn, init: Any) -> Any:
 
     The bounds are Python integers, or tensors: then the number of steps is only known when it runs.
     """
+    check_function("fori_loop", body_fn)
     if _is_integer(lower) and _is_integer(upper):
         first, steps = operator.index(lower), max(operator.index(upper) - operator.index(lower), 0)
         if not steps and graph_for(init) is None:
@@ -296,6 +304,7 @@ def scan(
     it keeps the carry of every k-th step and computes the rest again: k near the square root of the length needs least
     memory. ShapeError for xs of different lengths, and for a carry that changes its shape.
     """
+    check_function("scan", fn)
     count = check_items(xs, check_count("length", length))
     if checkpoint_every is not None:
         return _scan_in_parts(fn, init, xs, count, reverse, checkpoint_every)

@@ -16,6 +16,7 @@ from jitgrad.control.definitions import Call, FunctionBody, GraphFunction, Rule,
 from jitgrad.control.tracing import as_operand, graph_for, trace_body
 from jitgrad.custom import custom_gradient
 from jitgrad.errors import JitgradError, layout
+from jitgrad.given import check_function
 from jitgrad.graph import Graph, Operation, Tensor, default_graph
 from jitgrad.operators import call as call_op
 from jitgrad.python_calls import py_func_op
@@ -80,6 +81,8 @@ def function(
     that calls itself.
     """
     options = FunctionOptions(func_name, compiled, separate_compiled_gradients, grad_func, python_grad_func, noinline)
+    if fn is not None:
+        check_function("function", fn)
     return functools.partial(Function, options=options) if fn is None else Function(fn, options)
 
 

@@ -7,7 +7,7 @@ and the cotangents as inputs, and what it does not read is not kept. A sum needs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -25,6 +25,7 @@ from jitgrad.eagerness import local, settled
 from jitgrad.errors import GradientError, JitgradError, layout
 from jitgrad.graph import Tensor
 from jitgrad.interpreter import interpret
+from jitgrad.opdef import Reduce, Scan
 from jitgrad.ops.common import as_tensor
 from jitgrad.ops.slices import IndexedSlices
 from jitgrad.program import Program, slice_graph
@@ -221,11 +222,21 @@ def _traced_rule(
     for x, k in zip(found["leaves"], dynamic, strict=True):
         sources.setdefault(x, ("leaf", k))
     for y, k in zip(found["ys"], carrying, strict=True):
-        if isinstance(y, Tensor):
+        if isinstance(y, Tensor) and not _is_sought(y, sources):
             sources.setdefault(y, ("out", k))
     for g, k in zip(found["seeds"], carrying, strict=True):
         sources.setdefault(g, ("seed", k))
     return _sliced(found["grads"], sources, [dynamic[place] for place in carriers], keys)
+
+
+def _is_sought(y: Tensor, known: Mapping[Tensor, Any]) -> bool:
+    """Whether a rule looks for ``y`` among elements that the gradient makes itself: an extreme of what is no leaf. What
+    NumPy made of them in the call may differ from all of them in its last bits (singular values with vectors and
+    without), and then nothing is found: such a result is made again, too.
+    """
+    kind = y.op.opdef.kind
+    is_extreme = isinstance(kind, Reduce | Scan) and kind.combine in ("maximum", "minimum")
+    return is_extreme and y.op.inputs[0] not in known
 
 
 def _sliced(

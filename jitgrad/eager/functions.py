@@ -15,6 +15,7 @@ from jitgrad.eager.tape import GradientTape
 from jitgrad.eager.tensor import EagerTensor, asarray, run
 from jitgrad.eagerness import settled
 from jitgrad.errors import DTypeError, layout
+from jitgrad.given import check_function
 from jitgrad.graph import Tensor, in_graph
 from jitgrad.ops.common import as_tensor
 from jitgrad.sources import source_text, user_source
@@ -33,6 +34,7 @@ def gradients_function(f: Callable[..., Any], params: Params = None) -> Callable
     in ``params`` that hold integers (where all are meant, only if all do; else theirs is None); ValueError for unknown
     or mixed ``params``, for keyword arguments, and when ``f`` returns None.
     """
+    check_function("gradients_function", f)
     both = val_and_grad_function(f, params)
 
     @functools.wraps(f)
@@ -44,6 +46,7 @@ def gradients_function(f: Callable[..., Any], params: Params = None) -> Callable
 
 def val_and_grad_function(f: Callable[..., Any], params: Params = None) -> Callable[..., Any]:
     """As ``gradients_function``, with the result of ``f``: ``(value, [gradients])``."""
+    check_function("val_and_grad_function", f)
     vjp_of = make_vjp(f, params, persistent=False)
 
     @functools.wraps(f)
@@ -59,6 +62,7 @@ def make_vjp(f: Callable[..., Any], params: Params = None, persistent: bool = Tr
     """A function of ``f``'s arguments that gives ``(value, vjp)``; ``vjp(dy)`` is the list of gradients for a cotangent
     of the value (default: ones). Unless it is ``persistent``, it may be called once, and frees what it read.
     """
+    check_function("make_vjp", f)
     chosen = _positions(f, params)
 
     @functools.wraps(f)
@@ -144,6 +148,7 @@ def implicit_val_and_grad(f: Callable[..., Any]) -> Callable[..., Any]:
 
     ValueError when ``f`` returns None, and when it reads no trainable Variable.
     """
+    check_function("implicit_val_and_grad", f)
 
     @functools.wraps(f)
     def value_and_gradients(*args: Any, **kwargs: Any) -> Any:
@@ -161,6 +166,7 @@ def implicit_val_and_grad(f: Callable[..., Any]) -> Callable[..., Any]:
 
 def implicit_grad(f: Callable[..., Any]) -> Callable[..., Any]:
     """As ``implicit_val_and_grad``, without the value."""
+    check_function("implicit_grad", f)
     both = implicit_val_and_grad(f)
 
     @functools.wraps(f)

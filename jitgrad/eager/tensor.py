@@ -23,6 +23,7 @@ from jitgrad.eagerness import Valued, has_value, is_eager, local
 from jitgrad.errors import DTypeError, TracedValueError, layout
 from jitgrad.operators import Operators
 from jitgrad.sources import source_text, user_source
+from jitgrad.spec import native
 
 next_number = itertools.count(-1, -1).__next__  # machine code counts up from 1
 _view = np.ndarray.view
@@ -92,8 +93,8 @@ class EagerTensor(np.ndarray[Any, Any], Valued):
         if any(issubclass(t, Operators) for t in types):
             return NotImplemented
         refuse_out(func, kwargs)
-        if func in _WRITERS and any(type(x) is EagerTensor for x in (*tuple(args)[1:], *kwargs.values())):
-            raise _unwritten(func.__name__)
+        if func in _WRITERS:
+            _refuse_writing(func, tuple(args), kwargs)
         own = own_ways.get(func)
         if own is not None and local.collector is None:
             return own(*args, **kwargs)
@@ -196,7 +197,7 @@ def asarray(value: Any, dtype: Any = None) -> EagerTensor:
         return asarray(value.eager_value(), dtype)
     if isinstance(value, list | tuple) and is_eager(value):
         return asarray(run(np.stack, ([asarray(item) for item in value],), {}), dtype)
-    array = np.array(value, dtype)
+    array = native(np.array(value, dtype))
     if array.dtype.kind not in KINDS:
         raise DTypeError(f"a tensor cannot hold values of dtype {array.dtype}")
     return wrap(array)
@@ -325,7 +326,7 @@ own_ways: dict[Callable[..., Any], Callable[..., Any]] = {}
 """Functions of NumPy whose results depend on values in ways that no trace follows, made of operations here."""
 
 
-_WRITERS = frozenset((np.copyto, np.place, np.put, np.put_along_axis, np.putmask))
+_WRITERS = frozenset((np.copyto, np.fill_diagonal, np.place, np.put, np.put_along_axis, np.putmask))
 
 
 def refuse_out(fn: Any, kwargs: Mapping[str, Any]) -> None:
@@ -336,6 +337,15 @@ def refuse_out(fn: Any, kwargs: Mapping[str, Any]) -> None:
         raise _unwritten(getattr(fn, "__name__", fn))
     if written:
         raise unchangeable(f"{getattr(fn, '__name__', fn)} with out=")
+
+
+def _refuse_writing(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """TracedValueError for a function that writes into its first argument, where that or what it writes is a tensor."""
+    into, *rest = (*args, *kwargs.values())
+    if type(into) is EagerTensor:
+        raise unchangeable(f"{fn.__name__} into one")
+    if any(type(x) is EagerTensor for x in rest):
+        raise _unwritten(fn.__name__)
 
 
 def refuse_watched(fn: Any, args: Iterable[Any], why: str) -> None:

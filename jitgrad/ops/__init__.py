@@ -1,4 +1,6 @@
-"""The op families, one module each; importing this package fills the registry and the table of functions."""
+"""The op families, one module each; importing this package fills the registry and the table of functions, but for those
+of ``operators.SELDOM``.
+"""
 
 from jitgrad.ops import (
     assignment,

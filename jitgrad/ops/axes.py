@@ -13,7 +13,7 @@ from jitgrad.errors import ShapeError
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import OpDef, Params, Reduce, Specs, Vjp, define, find
 from jitgrad.operators import call
-from jitgrad.ops.common import as_tensor, shaped_like, where
+from jitgrad.ops.common import as_tensor, shaped_like, unwrap, where
 from jitgrad.spec import DType, Shape, TensorSpec, normalize_axes, normalize_axis
 
 Axes = tuple[int, ...] | None
@@ -107,6 +107,15 @@ def is_void(shape: Shape, axis: Any) -> bool:
 def masked(x: Tensor, mask: Any, neutral: Any) -> Tensor:
     """``x`` with ``neutral`` where the argument where= of a reduction does not hold."""
     return x if mask is True else where(mask, x, neutral)
+
+
+def begun(initial: Any, dtype: DType) -> Any:
+    """The argument initial= of a reduction in the dtype of its result, as NumPy takes it: 0.5 is 0 for integers."""
+    initial = unwrap(initial)
+    if isinstance(initial, Tensor):
+        return as_tensor(initial, dtype)
+    is_weak = type(initial) in (int, float) and dtype.kind in "fc"
+    return initial if is_weak else np.asarray(initial).astype(dtype)[()]
 
 
 def narrowed(x: Tensor, dtype: Any) -> Tensor:

@@ -34,7 +34,7 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> T
 
     The gradient is converted back; integers and bools carry none.
     """
-    t, wanted = as_tensor(x), np.dtype(dtype)
+    t, wanted = as_tensor(x), np.dtype(dtype).newbyteorder("=")
     return t if t.dtype == wanted and not t.is_weak else shaped_like(apply_one(cast_op, t, dtype=wanted), t)
 
 

@@ -9,12 +9,13 @@ import numpy as np
 
 from jitgrad import operators
 from jitgrad.eagerness import number_of, settled
-from jitgrad.errors import DTypeError
+from jitgrad.errors import DTypeError, ShapeError, layout
 from jitgrad.graph import Graph, Tensor, apply, default_graph
 from jitgrad.opdef import Elementwise, Fill, Interpreted, Params, Specs, define
 from jitgrad.operators import function
 from jitgrad.ops.common import as_tensor, same_spec
-from jitgrad.spec import TensorSpec, spec_of
+from jitgrad.sources import place
+from jitgrad.spec import TensorSpec, native, spec_of
 
 
 def _infer_value(specs: Specs, params: Params) -> Specs:
@@ -39,7 +40,7 @@ def constant(value: Any, dtype: Any = None, name: str | None = None, *, graph: G
     graph = default_graph() if graph is None else graph
     if graph.is_trace and number_of(settled(value)) is not None:
         return _closed_over(settled(value), dtype, name, graph)
-    array = np.asarray(value, dtype=dtype)
+    array = native(np.asarray(value, dtype=dtype))
     if array.dtype.kind in "OUSV":
         raise DTypeError(f"a constant cannot hold values of dtype {array.dtype}")
     if not _is_frozen(array):
@@ -99,7 +100,12 @@ def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tenso
     """A tensor to be fed; ``shape`` None, or None in a dimension, is not known until then."""
     entries = shape if isinstance(shape, list | tuple) else (shape,)
     fixed = None if shape is None else tuple(None if n is None else operator.index(n) for n in entries)
-    return apply(placeholder_op, name=name, shape=fixed, dtype=np.dtype(dtype))  # type: ignore[no-any-return]
+    if fixed is not None and any(n is not None and n < 0 for n in fixed):
+        raise ShapeError(
+            layout(f"placeholder: a shape has no negative extent, got {fixed}", needed=place(),
+                   hint="None stands for an extent that is not known until it is fed")
+        )  # fmt: skip
+    return apply(placeholder_op, name=name, shape=fixed, dtype=np.dtype(dtype).newbyteorder("="))  # type: ignore[no-any-return]
 
 
 identity_op = define(

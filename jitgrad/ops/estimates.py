@@ -1,4 +1,4 @@
-"""Quantiles and covariances, made of other ops; sums and moments are in statistics, and no op is defined here."""
+"""Covariances and correlations, made of other ops; sums and moments are in statistics, and no op is defined here."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from jitgrad.errors import ShapeError
 from jitgrad.graph import Tensor
 from jitgrad.operators import call, function
-from jitgrad.ops.common import as_tensor, build, refuse_options, unsupported, where
-from jitgrad.spec import normalize_axes, promote
+from jitgrad.ops.common import as_tensor, build
+from jitgrad.spec import promote
 
 
 def _float(a: Any) -> Tensor:
@@ -18,77 +18,43 @@ def _float(a: Any) -> Tensor:
     return x if x.dtype.kind in "fc" else build("astype", x, np.float64)
 
 
-@function("quantile")
-def quantile(
-    a: Any, q: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False,
-    method: str = "linear", keepdims: bool = False, *, weights: Any = None,
-) -> Any:  # fmt: skip
-    """As numpy.quantile with linear interpolation; NaN where there is a NaN, and at a traced ``q`` beyond 0 and 1."""
-    refuse_options("quantile", out=out, weights=weights)
-    if method != "linear":
-        raise unsupported("quantile", f" with method={method!r}")
-    x, levels = _float(a), _levels(q)
-    x = x if isinstance(q, int | float | np.float32) else build("astype", x, promote(x.dtype, levels.dtype))
-    axes = normalize_axes(axis, x.ndim)
-    kept = [k for k in range(x.ndim) if k not in axes]
-    ordered = build("sort", _last_axis(x, kept, axes), -1)
-    found = _between(ordered, levels.ravel())
-    found = where(build("isnan", ordered[..., -1:]), np.full((), np.nan, x.dtype), found)
-    shape = [1 if k in axes else n for k, n in enumerate(x.spec.known_shape)]
-    front = build("moveaxis", found, -1, 0)
-    return build("reshape", front, (*levels.shape, *(shape if keepdims else [shape[k] for k in kept])))
-
-
-def _levels(q: Any) -> Any:
-    """The levels in float64; of a tensor those that are levels, and NaN."""
-    if isinstance(q, Tensor):
-        t = build("astype", q, np.float64)
-        return where((t >= 0) & (t <= 1), t, np.full((), np.nan))
-    levels = np.asarray(q, dtype=np.float64)
-    if not np.all((levels >= 0) & (levels <= 1)):
-        raise ValueError("Quantiles must be in the range [0, 1]")
-    return levels
-
-
-def _last_axis(x: Tensor, kept: list[int], axes: tuple[int, ...]) -> Tensor:
-    moved = build("transpose", x, (*kept, *axes))
-    shape = moved.spec.known_shape
-    if 0 in shape[len(kept) :]:
-        raise ShapeError("a quantile of no elements has no value")
-    return build("reshape", moved, (*shape[: len(kept)], -1))
-
-
-def _between(ordered: Tensor, levels: Any) -> Any:
-    """The elements at the places ``levels * (n - 1)`` of the last axis, in between by a straight line."""
-    places = levels * (ordered.shape[-1] - 1)
-    below = np.floor(np.nan_to_num(places)).astype(np.int64)
-    above = np.minimum(below + 1, ordered.shape[-1] - 1)
-    low, high = (build("take", ordered, at, -1) for at in (below, above))
-    share = (places - below).astype(ordered.dtype)
-    rise = high - low
-    return where(share >= 0.5, high - rise * (1 - share), low + rise * share)
-
-
-@function("percentile")
-def percentile(a: Any, q: Any, *args: Any, **kwargs: Any) -> Any:
-    """As numpy.percentile: the quantiles at ``q / 100``."""
-    levels = q / 100 if isinstance(q, int | float | Tensor) else np.true_divide(q, 100)
-    return quantile(a, levels, *args, **kwargs)
-
-
 @function("cov")
 def cov(
     m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None,
     fweights: Any = None, aweights: Any = None, *, dtype: Any = None,
 ) -> Tensor:  # fmt: skip
-    """As numpy.cov without weights: the covariances of the rows (columns for ``rowvar=False``)."""
-    refuse_options("cov", fweights=fweights, aweights=aweights)
+    """As numpy.cov: the covariances of the rows (columns for ``rowvar=False``). Weights are counts or numbers per
+    observation.
+    """
     x = _variables(m, rowvar)
     x = x if y is None else build("concatenate", [x, _variables(y, rowvar)], 0)
     x = build("astype", x, promote(x.dtype, np.dtype(np.float64)) if dtype is None else dtype)
-    freedom = x.shape[1] - (int(not bias) if ddof is None else ddof)
-    centred = x - build("mean", x, axis=1, keepdims=True)
-    return build("squeeze", build("matmul", centred, build("conjugate", build("transpose", centred))) / freedom)
+    lost = int(not bias) if ddof is None else ddof
+    weights = _weights(x, fweights, aweights)
+    mean, freedom = _moments(x, weights, aweights, lost)
+    centred = x - mean
+    other = build("conjugate", build("transpose", centred if weights is None else centred * weights))
+    return build("squeeze", build("matmul", centred, other) / freedom)
+
+
+def _weights(x: Tensor, fweights: Any, aweights: Any) -> Any:
+    """The weight of each observation; None where all count alike."""
+    given = [build("astype", as_tensor(w), x.dtype) for w in (fweights, aweights) if w is not None]
+    for w in given:
+        if w.shape != x.shape[1:]:
+            raise ShapeError(f"cov takes one weight for each of {x.shape[1]} observations, got {w.spec}")
+    return given[0] * given[1] if len(given) == 2 else given[0] if given else None
+
+
+def _moments(x: Tensor, weights: Any, aweights: Any, lost: Any) -> tuple[Any, Any]:
+    """The mean, and what the sum of products is divided by: the weights less the degrees ``lost``."""
+    if weights is None:
+        return build("mean", x, axis=1, keepdims=True), x.shape[1] - lost
+    total = build("sum", weights)
+    mean = build("sum", x * weights, axis=1, keepdims=True) / total
+    if aweights is None or lost == 0:
+        return mean, total - lost
+    return mean, total - lost * build("sum", weights * as_tensor(aweights)) / total
 
 
 def _variables(m: Any, rowvar: bool) -> Tensor:

@@ -308,6 +308,10 @@ def bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Tensor:
 def one_hot(indices: Any, depth: Any, dtype: Any = np.float32) -> Tensor:
     """Ones where the new last axis has the value of ``indices``, else zeros."""
     positions = as_tensor(indices)
+    if positions.dtype.kind not in "iu":
+        raise IndexingError(f"positions must be integers, got {positions.dtype.name}")
+    if operator.index(depth) < 0:
+        raise ShapeError(f"one_hot needs a number of classes from 0 on, got {depth}")
     ruler = np.arange(operator.index(depth))
     hits = build("equal", build("expand_dims", positions, -1), ruler)
     return build("astype", hits, np.dtype(dtype))

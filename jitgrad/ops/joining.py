@@ -215,19 +215,6 @@ def append(arr: Any, values: Any, axis: Any = None) -> Tensor:
     return concatenate(as_tensors(arr, values), axis)
 
 
-@function("insert")
-def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Tensor:
-    """As numpy.insert for positions that are no tensors, into a vector or the flattened array."""
-    x = as_tensor(arr)
-    if isinstance(obj, Tensor) or (axis is not None and x.ndim != 1):
-        raise unsupported("insert", " at traced positions" if isinstance(obj, Tensor) else " along an axis")
-    line, new = build("ravel", x), build("ravel", as_tensor(values, x.dtype, x.graph))
-    count = new.size if isinstance(obj, int | np.integer) else np.arange(line.size + 1)[obj].size
-    new = new if new.size == count else build("broadcast_to", new, (count,))
-    order = np.insert(np.arange(line.size), obj, line.size + np.arange(count))
-    return build("take", concatenate([line, new]), order)
-
-
 @function("block")
 def block(arrays: Any) -> Tensor:
     """As numpy.block: nested lists of arrays, the innermost joined along the last axis."""

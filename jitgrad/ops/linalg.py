@@ -347,18 +347,49 @@ svd_op = define(
 )
 
 
+def _infer_svd_full(specs: Specs, params: Params) -> Specs:
+    *batch, m, n = specs[0].known_shape
+    dtype = specs[0].dtype
+    return (
+        TensorSpec((*batch, m, m), dtype),
+        TensorSpec((*batch, min(m, n)), dtype),
+        TensorSpec((*batch, n, n), dtype),
+    )
+
+
+def _svd_full_vjp(gs: Any, outs: Any, a: Tensor) -> Any:
+    """The vectors that span what the matrix does not reach follow the others, and do not turn among themselves."""
+    (gu, gs_, gvh), (u, s, vh) = gs, outs
+    m, n = told_shape(a)[-2:]
+    k = min(m, n)
+    left, right = u[..., :k] / build("expand_dims", s, -2), vh[..., :k, :]
+    result = _svd_vjp((gu[..., :k], gs_, gvh[..., :k, :]), (u[..., :k], s, right), a)
+    if m > n:
+        result = result - u[..., k:] @ (_turned(gu[..., k:]) @ left) @ right
+    if n > m:
+        result = result - left @ (right @ _turned(gvh[..., k:, :])) @ vh[..., k:, :]
+    return result
+
+
+svd_full_op = define(
+    "svd_full",
+    infer=_infer_svd_full,
+    impl=lambda a: tuple(np.linalg.svd(a)),
+    vjp=_svd_full_vjp,
+    kind=Library("svd_full"),
+)
+
+
 @function("linalg.svd")
 def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
-    """Singular values and vectors, not full unless square; gradients need distinct values."""
+    """Singular values and vectors; gradients need distinct values."""
     x = _real("linalg.svd", a)
     if x.ndim < 2:
         raise ShapeError(f"matrices of two dimensions are needed, got {x.spec}")
     m, n = x.spec.known_shape[-2:]
-    if hermitian or (compute_uv and full_matrices and m != n):
-        raise unsupported(
-            "linalg.svd", " with hermitian=True, or full_matrices=True of a matrix that is not square,"
-        )
-    result = apply(svd_op, x)
+    if hermitian:
+        raise unsupported("linalg.svd", " with hermitian=True")
+    result = apply(svd_full_op if compute_uv and full_matrices and m != n else svd_op, x)
     return _named("svd", result) if compute_uv else result[1]
 
 
@@ -409,23 +440,3 @@ def qr(a: Any, mode: str = "reduced") -> Any:
         raise unsupported("linalg.qr", f" with mode={mode!r}")
     result = apply(qr_op, _real("linalg.qr", a))
     return _named("qr", result) if mode == "reduced" else result[1]
-
-
-@function("linalg.pinv")
-def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None) -> Tensor:
-    """The pseudo-inverse of matrices of full rank, from normal equations; singular values are not cut."""
-    x = _real("linalg.pinv", a)
-    if rcond is not None or rtol is not None or hermitian:
-        raise unsupported("linalg.pinv", " with a cutoff of singular values")
-    xt = _turned(x)
-    m, n = told_shape(x)[-2:]
-    return solve(xt @ x, xt) if m >= n else _turned(solve(x @ xt, x))
-
-
-@function("linalg.cond")
-def cond(x: Any, p: Any = None) -> Any:
-    """As numpy.linalg.cond in the spectral norm: the largest singular value over the smallest."""
-    if p not in (None, 2):
-        raise unsupported("linalg.cond", f" with p={p!r}")
-    values = svdvals(x)
-    return values[..., 0] / values[..., -1]

@@ -10,7 +10,18 @@ from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Scan, define
 from jitgrad.operators import call, function
 from jitgrad.ops.accumulation import cumulative, define_cumulative, from_neutral
-from jitgrad.ops.axes import Axes, axes_of, axis_of, define_reduction, masked, narrowed, spread, sum_dtype, widened
+from jitgrad.ops.axes import (
+    Axes,
+    axes_of,
+    axis_of,
+    begun,
+    define_reduction,
+    masked,
+    narrowed,
+    spread,
+    sum_dtype,
+    widened,
+)
 from jitgrad.ops.common import filled_like, refuse_options, same_shape
 from jitgrad.spec import TensorSpec
 
@@ -63,7 +74,7 @@ def prod(
     refuse_options("prod", out=out)
     x = masked(widened(a, dtype), where, 1)
     product = narrowed(apply_one(prod_op, x, axis=axes_of(x, axis), keepdims=bool(keepdims)), dtype)
-    return product if initial is None else product * initial
+    return product if initial is None else product * begun(initial, product.dtype)
 
 
 # -- cumprod -------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from jitgrad.ops.axes import (
     Axes,
     axes_of,
     axis_of,
+    begun,
     define_reduction,
     is_void,
     masked,
@@ -49,7 +50,7 @@ def sum_(
     refuse_options("sum", out=out)
     x = masked(widened(a, dtype), where, 0)
     total = narrowed(apply_one(sum_op, x, axis=axes_of(x, axis), keepdims=bool(keepdims)), dtype)
-    return total if initial is None else total + initial
+    return total if initial is None else total + begun(initial, total.dtype)
 
 
 def _cumsum_vjp(g: Tensor, out: Tensor, x: Tensor, *, axis: int) -> Any:
@@ -95,9 +96,10 @@ def _extreme(op: OpDef, bound: str, a: Any, axis: Any, keepdims: bool, initial: 
     x = as_tensor(a)
     if mask is not True and initial is None:
         raise ValueError(f"{op.name} with where= needs initial=, the value where nothing is chosen")
+    initial = None if initial is None else begun(initial, x.dtype)
     x = masked(x, mask, initial)
     axes = axes_of(x, axis)
-    if initial is not None and x.spec.shape is not None and is_void(x.spec.shape, axes):
+    if initial is not None and is_void(x.spec.known_shape, axes):
         return filled_like(apply_one(sum_op, x, axis=axes, keepdims=bool(keepdims)), initial, x.dtype)
     found = apply_one(op, x, axis=axes, keepdims=bool(keepdims))
     return found if initial is None else call(bound, found, initial)

@@ -9,7 +9,7 @@ import numpy as np
 from jitgrad.errors import ShapeError
 from jitgrad.graph import Tensor
 from jitgrad.operators import call, function
-from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype, unsupported
+from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype
 from jitgrad.ops.slicing import slice_axis
 from jitgrad.ops.sliding import slide
 from jitgrad.spec import normalize_axis
@@ -28,9 +28,8 @@ def convolve(a: Any, v: Any, mode: str = "full") -> Tensor:
 def correlate(a: Any, v: Any, mode: str = "valid") -> Tensor:
     """As numpy.correlate of two vectors: ``out[n] = sum_k a[n + k] conj(v[k])``."""
     x, kernel = _vectors("correlate", a, v)
-    if kernel.size > x.size:
-        return build("flip", _slid(kernel, build("conjugate", x), mode))
-    return _slid(x, build("conjugate", kernel), mode)
+    kernel = build("conjugate", kernel)
+    return build("flip", _slid(kernel, x, mode)) if kernel.size > x.size else _slid(x, kernel, mode)
 
 
 def _vectors(name: str, a: Any, v: Any) -> tuple[Tensor, Tensor]:
@@ -53,29 +52,15 @@ def _slid(x: Tensor, kernel: Tensor, mode: str) -> Tensor:
     return slide(padded, kernel)
 
 
-@function("polyval")
-def polyval(p: Any, x: Any) -> Any:
-    """As numpy.polyval, by Horner's rule: the first coefficient is that of the highest power."""
-    if isinstance(p, Tensor):
-        coefficients = list(build("atleast_1d", p))
-    else:
-        is_traced = isinstance(p, list | tuple) and any(isinstance(c, Tensor) for c in p)
-        coefficients = list(p if is_traced else np.atleast_1d(p))
-    out: Any = build("zeros_like", as_tensor(x))
-    for c in coefficients:
-        out = call("add", call("multiply", out, x), c)
-    return out
-
-
 @function("gradient")
 def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
-    """As numpy.gradient with ``edge_order=1``: central differences inside, one-sided ones at the ends.
+    """As numpy.gradient: central differences inside, at the ends one-sided ones of first or second order.
 
     ``varargs`` are a number or a vector of coordinates per axis, or one number for all. One tensor for one axis,
     else a tuple.
     """
-    if edge_order != 1:
-        raise unsupported("gradient", f" with edge_order={edge_order}")
+    if edge_order not in (1, 2):
+        raise ValueError(f"edge_order must be 1 or 2, got {edge_order!r}")
     t = as_tensor(f)
     y = t if t.dtype.kind in "fc" else build("astype", t, np.float64)
     chosen = range(y.ndim) if axis is None else axis if isinstance(axis, list | tuple) else (axis,)
@@ -85,15 +70,15 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> An
         spacings *= len(axes)
     if len(spacings) != len(axes):
         raise TypeError(f"gradient along {len(axes)} axes takes as many spacings, got {len(varargs)}")
-    slopes = tuple(_slope(y, k, h) for k, h in zip(axes, spacings, strict=True))
+    slopes = tuple(_slope(y, k, h, edge_order) for k, h in zip(axes, spacings, strict=True))
     return slopes[0] if len(slopes) == 1 else slopes
 
 
-def _slope(y: Tensor, axis: int, h: Any) -> Tensor:
+def _slope(y: Tensor, axis: int, h: Any, order: int) -> Tensor:
     """Along an axis that stays where it is: what is computed of a transpose is one to its readers, and in memory."""
     n = y.shape[axis]
-    if n < 2:
-        raise ShapeError(f"gradient needs at least 2 elements along axis {axis}, got {n}")
+    if n < order + 1:
+        raise ShapeError(f"gradient needs at least {order + 1} elements along axis {axis}, got {n}")
     if np.ndim(h) == 0:
         inside = (slice_axis(y, axis, 2, None) - slice_axis(y, axis, 0, -2)) / (2.0 * h)
         first = (slice_axis(y, axis, 1, 2) - slice_axis(y, axis, 0, 1)) / h
@@ -105,4 +90,16 @@ def _slope(y: Tensor, axis: int, h: Any) -> Tensor:
         before, behind = slice_axis(steps, axis, 0, -1), slice_axis(steps, axis, 1, None)
         inside = (right * before + left * behind) / (left + right)
         first, last = slice_axis(steps, axis, 0, 1), slice_axis(steps, axis, -1, None)
-    return build("concatenate", [first, inside, last], axis)
+    if order == 2:
+        first, last = 2 * first - slice_axis(inside, axis, 0, 1), 2 * last - slice_axis(inside, axis, -1, None)
+        if np.ndim(h) != 0:
+            first, last = _parabolas(steps, gaps, axis)
+    return build("astype", build("concatenate", [first, inside, last], axis), y.dtype)
+
+
+def _parabolas(steps: Tensor, gaps: Any, axis: int) -> tuple[Tensor, Tensor]:
+    """The slopes at both ends of the parabolas through three points, by those between neighbours."""
+    first, second = slice_axis(steps, axis, 0, 1), slice_axis(steps, axis, 1, 2)
+    last, before = slice_axis(steps, axis, -1, None), slice_axis(steps, axis, -2, -1)
+    low = first - (second - first) * gaps[:1] / (gaps[:1] + gaps[1:2])
+    return low, last + (last - before) * gaps[-1:] / (gaps[-1:] + gaps[-2:-1])

@@ -212,11 +212,18 @@ def _as_shape(given: Any) -> tuple[int, ...] | Tensor | None:
     if isinstance(given, Standing) and given.stands_for_symbol():
         given = given.as_graph_element()
     if not isinstance(given, Tensor):
-        return tuple(map(int, np.asarray(given)))
+        extents = np.asarray(given)
+        if extents.ndim != 1 or (extents.size and (extents.dtype.kind not in "iu" or extents.min() < 0)):
+            raise _no_shape(repr(given))
+        return tuple(map(int, extents))
     if given.dtype.kind not in "iu" or not is_compatible(given.shape, (None,)):
-        raise SlicesError(layout("dense_shape must be integers in one dimension", got=operation_text(given.op),
-                                 needed=f"at {source_text(user_source())}"))  # fmt: skip
+        raise _no_shape(operation_text(given.op))
     return tuple(given.op.params["value"].tolist()) if given.op.type == "constant" else given
+
+
+def _no_shape(got: str) -> SlicesError:
+    return SlicesError(layout("dense_shape must be integers from 0 on, in one dimension", got=got,
+                              needed=f"at {source_text(user_source())}"))  # fmt: skip
 
 
 def _infer_zeros(specs: Specs, params: Params) -> Specs:

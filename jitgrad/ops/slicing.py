@@ -277,15 +277,15 @@ def pad_constant(x: Tensor, widths: Sequence[tuple[int, int]], fill: Any = 0) ->
 
 @function("pad")
 def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Tensor:
-    """As numpy.pad, for the modes constant, edge, reflect and symmetric (even), wrap and empty (zeros)."""
+    """As numpy.pad; zeros for the mode empty."""
     x = as_tensor(array)
-    widths = _pairs(pad_width, x.ndim)
+    widths = pairs(pad_width, x.ndim)
     if any(low < 0 or high < 0 for low, high in widths):
         raise ShapeError(f"pad widths must not be negative, got {widths}")
     if mode in ("constant", "empty"):
-        return _pad_with_constants(x, widths, _pairs(kwargs.pop("constant_values", 0), x.ndim, as_value=True))
+        return _pad_with_constants(x, widths, pairs(kwargs.pop("constant_values", 0), x.ndim, as_value=True))
     if mode not in ("edge", "reflect", "symmetric", "wrap") or kwargs.get("reflect_type", "even") != "even":
-        raise unsupported("pad", f" with mode={mode!r} {kwargs or ''}".rstrip())
+        return build("pad_by_values", x, widths, mode, kwargs)
     for axis, width in enumerate(widths):
         if any(width):
             x = select_runs(x, axis, np.pad(np.arange(x.spec.known_shape[axis]), width, mode))
@@ -301,12 +301,13 @@ def _pad_with_constants(x: Tensor, widths: list[tuple[int, int]], values: list[t
     return x
 
 
-def _pairs(value: Any, rank: int, *, as_value: bool = False) -> list[tuple[Any, Any]]:
+def pairs(value: Any, rank: int, *, as_value: bool = False) -> list[tuple[Any, Any]]:
+    """What is given for both ends of each axis: one, a pair, a pair per axis, or pairs by the numbers of axes."""
     if isinstance(value, dict):
-        pairs = [(0, 0)] * rank
+        found = [(0, 0)] * rank
         for axis, width in value.items():
-            pairs[axis] = tuple(np.broadcast_to(np.asarray(width), 2).tolist())
-        return pairs
+            found[axis] = tuple(np.broadcast_to(np.asarray(width), 2).tolist())
+        return found
     if isinstance(value, Tensor):
         raise unsupported("pad", " with traced widths or values")
     array = np.asarray(value)

@@ -144,9 +144,11 @@ def digitize(x: Any, bins: Any, right: bool = False) -> Tensor:
 
 @function("interp")
 def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Tensor:
-    """Linear between the points ``(xp, fp)``, ``left`` and ``right`` (the end values) outside; xp rises."""
+    """Linear between the points ``(xp, fp)``, ``left`` and ``right`` (the end values) outside; xp rises, unless there
+    is a ``period``.
+    """
     if period is not None:
-        raise unsupported("interp", " with period=")
+        return interp(build("remainder", x, abs(period)), *_one_period(xp, fp, abs(period)))
     dtype = np.result_type(common_dtype(x, xp, fp), np.float64)
     points, grid, values = (as_tensor(t, dtype) for t in as_tensors(x, xp, fp))
     if grid.ndim != 1:
@@ -158,6 +160,19 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
     low, high = values[0] if left is None else left, values[-1] if right is None else right
     bounded = build("where", build("less", points, grid[0]), low, inside)
     return build("where", build("greater", points, grid[-1]), high, bounded)
+
+
+def _one_period(xp: Any, fp: Any, period: Any) -> tuple[Tensor, Tensor]:
+    """The points in order within one period, between the last one of the period before and the first of the next."""
+    if period == 0:
+        raise ValueError("period must be a non-zero value")
+    places, values = build("remainder", xp, period), as_tensors(fp, xp)[0]
+    order = argsort(places)
+    places, values = build("take", places, order), build("take", values, order)
+    return (
+        build("concatenate", [places[-1:] - period, places, places[:1] + period]),
+        build("concatenate", [values[-1:], values, values[:1]]),
+    )
 
 
 def _between(x: Tensor, grid: Tensor, values: Tensor, last: int) -> Any:

@@ -21,7 +21,7 @@ from jitgrad.ops.rows import change_rows
 from jitgrad.ops.standing import Standing
 from jitgrad.records import dataclass
 from jitgrad.sources import checked_name, source_text, user_source
-from jitgrad.spec import DType, TensorSpec, is_compatible, spec_of
+from jitgrad.spec import DType, TensorSpec, is_compatible, native, spec_of
 
 
 def _spec_of_variable(specs: Specs, params: Params) -> Specs:
@@ -113,7 +113,7 @@ class Variable(Standing):
     __slots__ = ("__weakref__", "_eager", "_value", "creation", "is_weak", "name", "spec", "trainable")
 
     def __init__(self, initial_value: Any, name: str | None = None, trainable: bool = True) -> None:
-        value = np.array(initial_value, order="C")
+        value = native(np.array(initial_value, order="C"))
         if value.dtype.kind not in "fiubc":
             raise DTypeError(f"a Variable cannot hold values of dtype {value.dtype}")
         self.spec: TensorSpec = spec_of(value)

@@ -151,8 +151,10 @@ def average(
         total = call("full_like", value, size_along(x, axes_of(x, axis), value.dtype))
         return (value, total) if returned else value
     w = _aligned(as_tensors(x, weights)[1], x, axis)
-    total = call("sum", call("broadcast_arrays", w, x)[0], axis, keepdims=keepdims)
-    value = call("sum", x * w, axis, keepdims=keepdims) / total
+    product = x * w
+    product = product if product.dtype.kind in "fc" else call("astype", product, np.float64)
+    total = call("sum", call("astype", call("broadcast_arrays", w, x)[0], product.dtype), axis, keepdims=keepdims)
+    value = call("sum", product, axis, keepdims=keepdims) / total
     return (value, total) if returned else value
 
 
@@ -176,14 +178,12 @@ def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> An
 
 @function("median")
 def median(
-    a: Any, axis: int | None = None, out: Any = None, overwrite_input: bool = False, keepdims: bool = False
+    a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False, keepdims: bool = False
 ) -> Any:
-    """As numpy.median along one axis or all: the middle of the sorted elements; NaN if there is one."""
+    """As numpy.median: the middle of the sorted elements; NaN if there is one."""
     refuse_options("median", out=out)
     x = _inexact(a)
-    if isinstance(axis, tuple):
-        raise unsupported("median", " over several axes")
-    line = call("ravel", x) if axis is None else call("moveaxis", x, axis, -1)
+    line = call("ravel", x) if axis is None else _as_last_axis(x, axis)
     ordered = call("sort", line, -1)
     count = size_along(line, (-1,), np.dtype(np.int64))
     lower, upper, last = (call("take", ordered, place, -1) for place in ((count - 1) // 2, count // 2, -1))
@@ -191,6 +191,13 @@ def median(
     if not keepdims:
         return found
     return call("expand_dims", found, tuple(range(x.ndim)) if axis is None else axis)
+
+
+def _as_last_axis(x: Tensor, axis: Any) -> Any:
+    """One axis as the last one, or several as one."""
+    axes = axis if isinstance(axis, tuple | list) else (axis,)
+    moved = call("moveaxis", x, axes, tuple(range(-len(axes), 0)))
+    return moved if len(axes) == 1 else call("reshape", moved, (*moved.shape[: -len(axes)], -1))
 
 
 @function("trapezoid")

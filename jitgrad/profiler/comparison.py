@@ -51,12 +51,15 @@ class Measurement:
 class Comparison:
     """A call run interpreted, fused with separate gradients and fused merged; ``print`` shows its table.
 
-    ``executables`` are those of the merged run, for its pictures.
+    ``executables`` are those of the merged run, for its pictures, which a pickle does not hold.
     """
 
     name: str
     rows: tuple[Measurement, ...]
     executables: tuple[Any, ...] = ()
+
+    def __reduce__(self) -> Any:
+        return Comparison, (self.name, self.rows)
 
     @property
     def interpreted(self) -> Measurement:

@@ -73,7 +73,7 @@ def _computed(ins: Instruction, arrays: list[Array]) -> Array | None:
     """What the interpreter would compute; None when the op raises, as it then will when it runs."""
     try:
         result: Any = ins.op.impl(*arrays, **ins.params)
-    except (ArithmeticError, ValueError, TypeError):
+    except (ArithmeticError, ValueError, TypeError, IndexError):
         return None
     return np.asarray(result)
 

@@ -1,0 +1,165 @@
+"""Least squares, ranks and condition numbers, by singular values; solutions of square systems are in linalg."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+
+from jitgrad.errors import ShapeError
+from jitgrad.graph import Tensor, apply_one
+from jitgrad.opdef import Library, Params, Specs, define
+from jitgrad.operators import call, function
+from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype, told_shape, unsupported
+from jitgrad.spec import TensorSpec
+
+
+def _turned(x: Tensor) -> Tensor:
+    return build("matrix_transpose", x)
+
+
+def _real(name: str, x: Any) -> Tensor:
+    t = as_tensor(x)
+    t = t if t.dtype.kind in "fc" else as_tensor(t, np.dtype(np.float64))
+    if t.dtype.kind == "c":
+        raise unsupported(name, " of complex matrices")
+    if t.ndim < 2:
+        raise ShapeError(f"matrices of two dimensions are needed, got {t.spec}")
+    return t
+
+
+def _infer_pinv(specs: Specs, params: Params) -> Specs:
+    *batch, m, n = specs[0].known_shape
+    return (TensorSpec((*batch, n, m), specs[0].dtype),)
+
+
+def _pinv_vjp(g: Tensor, out: Tensor, a: Tensor, *, rcond: float) -> Any:
+    """Where the rank stays the same (G. Golub and V. Pereyra, 1973):
+    dP = -P dA P + P P' dA' (I - A P) + (I - P A) dA' P' P.
+    """
+    p, pt, gt = out, _turned(out), _turned(g)
+    left, right = gt - a @ (p @ gt), gt - (gt @ p) @ a
+    return left @ (p @ pt) + (pt @ p) @ right - pt @ g @ pt
+
+
+pinv_op = define(
+    "pinv",
+    infer=_infer_pinv,
+    impl=lambda a, rcond: np.linalg.pinv(a, rcond=rcond),
+    vjp=_pinv_vjp,
+    kind=Library("pinv"),
+)
+
+
+@function("linalg.pinv")
+def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None) -> Tensor:
+    """The pseudo-inverse: without a cutoff of matrices of full rank, from normal equations; with one, of those whose
+    rank stays the same when they change a little.
+    """
+    x = _real("linalg.pinv", a)
+    cutoff = rcond if rtol is None else rtol
+    if hermitian or np.ndim(cutoff):
+        raise unsupported("linalg.pinv", " with hermitian=True, or a cutoff for each matrix,")
+    if cutoff is not None:
+        if isinstance(cutoff, Tensor):
+            raise unsupported("linalg.pinv", " with a traced cutoff")
+        return apply_one(pinv_op, x, rcond=float(cutoff))
+    m, n = told_shape(x)[-2:]
+    xt = _turned(x)
+    return build("linalg.solve", xt @ x, xt) if m >= n else _turned(build("linalg.solve", x @ xt, x))
+
+
+@function("linalg.lstsq")
+def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Any, ...]:
+    """As numpy.linalg.lstsq of matrices whose rank stays the same when they change a little. Residuals are given where
+    there are more rows than columns, whatever the rank.
+    """
+    dtype = common_dtype(a, b)
+    x, y = (_real("linalg.lstsq", as_tensor(a, dtype)), as_tensor(b, dtype))
+    y = y if y.dtype == x.dtype else as_tensor(y, x.dtype)
+    (m, n), rows = x.spec.known_shape, y.spec.known_shape
+    if len(rows) not in (1, 2) or rows[0] != m:
+        raise ShapeError(f"lstsq needs one row on the right for each of {m}, got {y.spec}")
+    eps = float(np.finfo(x.dtype).eps)
+    cutoff = eps * max(m, n) if rcond is None else eps if rcond == -1 else float(rcond)
+    solution = build("matmul", apply_one(pinv_op, x, rcond=cutoff), y)
+    values = build("linalg.svdvals", x)
+    rank = build("sum", build("astype", values > cutoff * values[:1], np.int32), 0, np.int32)
+    rest = y - build("matmul", x, solution)
+    squares = build("sum", build("reshape", rest * rest, (m, -1)), 0)
+    return solution, squares if m > n else squares[:0], rank, values
+
+
+@function("linalg.matrix_rank")
+def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, rtol: Any = None) -> Any:
+    """As numpy.linalg.matrix_rank: how many singular values are above a share of the largest."""
+    x = as_tensor(A)
+    if x.ndim < 2:
+        return build("astype", build("any", x != 0), np.int64)
+    x = _real("linalg.matrix_rank", x)
+    values = call("absolute", call("linalg.eigvalsh", x)) if hermitian else call("linalg.svdvals", x)
+    if tol is None:
+        share = max(told_shape(x)[-2:]) * np.finfo(x.dtype).eps if rtol is None else as_tensor(rtol)[..., None]
+        limit = build("max", values, -1, keepdims=True) * share
+    else:
+        limit = as_tensor(tol)[..., None]
+    return build("count_nonzero", values > limit, -1)
+
+
+@function("linalg.cond")
+def cond(x: Any, p: Any = None) -> Any:
+    """As numpy.linalg.cond, in the norm of order ``p``; spectral: the largest singular value over the smallest."""
+    t = _real("linalg.cond", x)
+    if p in (None, 2, -2):
+        values = build("linalg.svdvals", t)
+        return values[..., -1] / values[..., 0] if p == -2 else values[..., 0] / values[..., -1]
+    axes = (-2, -1)
+    return call("linalg.norm", t, p, axes) * call("linalg.norm", build("linalg.inv", t), p, axes)
+
+
+# -- systems of tensors --------------------------------------------------------------------------------------
+
+
+@function("linalg.tensorinv")
+def tensorinv(a: Any, ind: int = 2) -> Any:
+    """As numpy.linalg.tensorinv: the inverse for a tensordot over the first ``ind`` axes."""
+    x = as_tensor(a)
+    if ind <= 0:
+        raise ValueError("Invalid ind argument.")
+    shape = x.spec.known_shape
+    matrix = build("reshape", x, (math.prod(shape[:ind]), -1))
+    return build("reshape", build("linalg.inv", matrix), (*shape[ind:], *shape[:ind]))
+
+
+@function("linalg.tensorsolve")
+def tensorsolve(a: Any, b: Any, axes: Any = None) -> Any:
+    """As numpy.linalg.tensorsolve: x with tensordot(a, x, x.ndim) == b."""
+    x, y = as_tensors(a, b)
+    rank = x.ndim
+    if axes is not None:
+        moved = [operator.index(k) % rank for k in axes]
+        x = build("transpose", x, (*(k for k in range(rank) if k not in moved), *moved))
+    shape, count = x.spec.known_shape[y.ndim :], y.spec.size
+    if math.prod(shape) != count or x.spec.size != count * count:
+        raise ShapeError(f"tensorsolve needs as many unknowns as equations, got {x.spec} and {y.spec}")
+    solved = build("linalg.solve", build("reshape", x, (count, count)), build("ravel", y))
+    return build("reshape", solved, shape)
+
+
+# -- a matrix and a vector in each place ---------------------------------------------------------------------
+
+
+@function("matvec")
+def matvec(x1: Any, x2: Any, /) -> Any:
+    """As numpy.matvec: each matrix times the vector in its place."""
+    return build("matmul", x1, as_tensors(x2, x1)[0][..., None])[..., 0]
+
+
+@function("vecmat")
+def vecmat(x1: Any, x2: Any, /) -> Any:
+    """As numpy.vecmat: each vector, conjugated, times the matrix in its place."""
+    x, y = as_tensors(x1, x2)
+    row = build("conjugate", x) if x.dtype.kind == "c" else x
+    return build("matmul", row[..., None, :], y)[..., 0, :]
