@@ -61,7 +61,7 @@ def polyder(p: Any, m: int = 1) -> Tensor:
     """As numpy.polyder: the coefficients of the m-th derivative."""
     x = as_tensor(p)
     if operator.index(m) < 0:
-        raise ValueError("Order of derivative must be positive (see polyint)")
+        raise ValueError(f"polyder takes an order from 0 on, got {m}: polyint integrates")
     for _ in range(m):
         x = x[:-1] * np.arange(x.spec.size - 1, 0, -1)
     return x
@@ -73,9 +73,9 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Tensor:
     x = as_tensor(p)
     constants = build("atleast_1d", as_tensors(0.0 if k is None else k, x)[0])
     if operator.index(m) < 0:
-        raise ValueError("Order of integral must be positive (see polyder)")
+        raise ValueError(f"polyint takes an order from 0 on, got {m}: polyder differentiates")
     if constants.spec.size not in (1, m):
-        raise ValueError("k must be a scalar or a rank-1 array of length 1 or >m.")
+        raise ValueError(f"polyint takes one constant of integration or m = {m}, got {constants.spec.size}")
     for step in range(m):
         x = x / np.arange(x.spec.size, 0, -1)
         x = build("concatenate", [x, constants[step : step + 1] if constants.spec.size > 1 else constants])

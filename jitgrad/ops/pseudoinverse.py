@@ -127,7 +127,7 @@ def tensorinv(a: Any, ind: int = 2) -> Any:
     """As numpy.linalg.tensorinv: the inverse for a tensordot over the first ``ind`` axes."""
     x = as_tensor(a)
     if ind <= 0:
-        raise ValueError("Invalid ind argument.")
+        raise ValueError(f"tensorinv takes ind from 1 on, how many axes come first, got {ind}")
     shape = x.spec.known_shape
     matrix = build("reshape", x, (math.prod(shape[:ind]), -1))
     return build("reshape", build("linalg.inv", matrix), (*shape[ind:], *shape[:ind]))

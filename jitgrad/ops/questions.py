@@ -66,7 +66,7 @@ def unravel_index(indices: Any, shape: Any, order: str = "C") -> tuple[Any, ...]
     """As numpy.unravel_index, for positions that are in the array, which is not looked at."""
     extents = tuple(np.atleast_1d(shape).tolist())
     if order not in ("C", "F"):
-        raise ValueError("only 'C' or 'F' order is permitted")
+        raise ValueError(f"order is 'C' or 'F', got {order!r}")
     rest: Any = as_tensor(indices)
     found: list[Any] = []
     for extent in extents[::-1] if order == "C" else extents:
@@ -80,7 +80,7 @@ def ravel_multi_index(multi_index: Any, dims: Any, mode: Any = "raise", order: s
     """As numpy.ravel_multi_index, for positions that are in the array, which is not looked at."""
     extents = tuple(np.atleast_1d(dims).tolist())
     if order not in ("C", "F"):
-        raise ValueError("only 'C' or 'F' order is permitted")
+        raise ValueError(f"order is 'C' or 'F', got {order!r}")
     steps = [math.prod(extents[k + 1 :] if order == "C" else extents[:k]) for k in range(len(extents))]
     modes = (mode,) * len(extents) if isinstance(mode, str) else mode
     places = [_inside(i, n, how) for i, n, how in zip(multi_index, extents, modes, strict=True)]
@@ -100,7 +100,7 @@ def lexsort(keys: Any, axis: int = -1) -> Any:
     """As numpy.lexsort: the order by the last key, where that is equal by the one before it, and so on."""
     rows: Sequence[Any] = list(keys)
     if not rows:
-        raise TypeError("need sequence of keys with len > 0 in lexsort")
+        raise TypeError("lexsort takes keys in a sequence, one or more, got none")
     order = build("argsort", rows[0], axis)
     for key in rows[1:]:
         moved = build("argsort", build("take_along_axis", as_tensor(key), order, axis), axis)
@@ -125,7 +125,7 @@ def apply_over_axes(func: Any, a: Any, axes: Any) -> Any:
         found = func(x, axis)
         found = found if found.ndim == x.ndim else build("expand_dims", found, axis % x.ndim)
         if found.ndim != x.ndim:
-            raise ValueError("function is not returning an array of the correct shape")
+            raise ValueError(f"apply_over_axes needs a function that leaves as many axes, or one less, got {found.spec}")
         x = found
     return x
 

@@ -84,7 +84,7 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
         return as_tensors(bins, x)[0]
     count = operator.index(bins)
     if count < 1:
-        raise ValueError("`bins` must be positive, when an integer")
+        raise ValueError(f"bins: a number from 1 on, or edges, got {bins}")
     x = x if x.dtype.kind in "fc" else build("astype", x, np.float64)
     low, high = range if range is not None else (build("min", x), build("max", x)) if x.spec.size else (0.0, 1.0)
     is_one = call("equal", low, high)
