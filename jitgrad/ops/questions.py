@@ -125,7 +125,7 @@ def apply_over_axes(func: Any, a: Any, axes: Any) -> Any:
         found = func(x, axis)
         found = found if found.ndim == x.ndim else build("expand_dims", found, axis % x.ndim)
         if found.ndim != x.ndim:
-            raise ValueError(f"apply_over_axes needs a function that leaves as many axes, or one less, got {found.spec}")
+            raise ValueError(f"apply_over_axes takes functions that leave as many axes or one less, got {found.spec}")
         x = found
     return x
 

@@ -27,7 +27,7 @@ from jitgrad.ops.axes import (
     widened,
 )
 from jitgrad.ops.common import as_tensor, filled_like, refuse_options, where
-from jitgrad.spec import DType
+from jitgrad.spec import DType, Shape, normalize_axes
 
 # -- sums ----------------------------------------------------------------------------------------------------
 
@@ -92,6 +92,13 @@ max_op = define_reduction("max", np.max, "maximum", _same, _extreme_vjp, has_ide
 min_op = define_reduction("min", np.min, "minimum", _same, _extreme_vjp, has_identity=False)
 
 
+def _with_known(x: Tensor, axes: Axes) -> Shape:
+    """The shape where the extents of these axes are known, or all have to be."""
+    shape = x.spec.shape
+    told = shape is not None and None not in [shape[k] for k in normalize_axes(axes, len(shape))]
+    return shape if told and shape is not None else x.spec.known_shape
+
+
 def _extreme(op: OpDef, bound: str, a: Any, axis: Any, keepdims: bool, initial: Any, mask: Any) -> Any:
     x = as_tensor(a)
     if mask is not True and initial is None:
@@ -99,7 +106,7 @@ def _extreme(op: OpDef, bound: str, a: Any, axis: Any, keepdims: bool, initial: 
     initial = None if initial is None else begun(initial, x.dtype)
     x = masked(x, mask, initial)
     axes = axes_of(x, axis)
-    if initial is not None and is_void(x.spec.known_shape, axes):
+    if initial is not None and is_void(_with_known(x, axes), axes):
         return filled_like(apply_one(sum_op, x, axis=axes, keepdims=bool(keepdims)), initial, x.dtype)
     found = apply_one(op, x, axis=axes, keepdims=bool(keepdims))
     return found if initial is None else call(bound, found, initial)
