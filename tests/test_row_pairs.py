@@ -16,7 +16,7 @@ import pytest
 import jitgrad as jg
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.kernel import emit_kernel
-from jitgrad.compiler.emission.rows import pair_rows, pairs_rows
+from jitgrad.compiler.emission.rows import longest_row, pair_rows, pairs_rows
 from jitgrad.compiler.loopir.nests import (
     PARALLEL,
     VECTOR,
@@ -107,6 +107,15 @@ def test_a_turn_loads_what_both_rows_read_once_and_hands_rows_of_sums_on() -> No
             out0[i0*n0 + i1] = v7
             v7_second = scratch0_second[i1]
             out0[i0_second*n0 + i1] = v7_second"""
+
+
+@pytest.mark.quick
+def test_longer_rows_are_paired_where_they_have_rows_in_common() -> None:
+    shared = {"in1": (SUM, USE), "partial0": (SUM, replace(USE, body=(*USE.body[:1], *USE.body[2:]))), "": (SUM, LAST)}
+    kernels = {name: _kernel(*body) for name, body in shared.items()}
+    longest = {name: longest_row(_rows(kernel), kernel, False) for name, kernel in kernels.items()}
+    assert longest == {"in1": 32 << 10, "partial0": 32 << 10, "": 16 << 10}
+    assert {longest_row(_rows(kernel), kernel, True) for kernel in kernels.values()} == {16 << 10}
 
 
 @pytest.mark.quick

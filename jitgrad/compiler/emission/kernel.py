@@ -32,7 +32,7 @@ from jitgrad.compiler.emission.memory import CACHE_LINE
 from jitgrad.compiler.emission.order import order_block
 from jitgrad.compiler.emission.pinned import pin_constants, pins_constants
 from jitgrad.compiler.emission.registers import BOOL, DT_INT64, INT32, INT64, POINTER, Register, VectorLoop
-from jitgrad.compiler.emission.rows import pair_rows, takes_pairs
+from jitgrad.compiler.emission.rows import longest_row, pair_rows, takes_pairs
 from jitgrad.compiler.emission.scalar_values import constant
 from jitgrad.compiler.emission.segments import compares
 from jitgrad.compiler.loopir.nests import (
@@ -59,7 +59,7 @@ memory before it gives out registers, not where it finds later that there are to
 bytes that it keeps in memory may lie in two cache lines, and does for three of four callers. Gelu of 1e5 floats takes
 0.87 of the time so, Black-Scholes 0.95 (one thread, AVX-512, in turns).
 """
-PAIRED_ROW, SHORT_REGISTER = 16 << 10, 32  # bytes
+SHORT_REGISTER = 32  # bytes
 Part = Callable[[ir.Value, ir.Value, "ir.Value | None"], None]  # emits a loop from here to there, in this segment
 
 
@@ -193,7 +193,7 @@ class _KernelEmitter(ArgumentEmitter):
         """Two rows at a time where rows are short; the first row that is left."""
         b, pair, one = self.builder, pair_rows(loop, self.kernel), ir.Constant(INT64, 1)
         extent = next(s.extent for s in loop.body if isinstance(s, Loop))
-        most = ir.Constant(INT64, PAIRED_ROW // self.kernel.float_bytes)
+        most = ir.Constant(INT64, longest_row(loop, self.kernel, self.is_short) // self.kernel.float_bytes)
         is_short = b.icmp_signed("<=", self.registers[extent].value, most)
         behind = b.select(is_short, b.sub(stop, b.and_(b.sub(stop, start), one)), start)
         self.at_once = dict(pair.at_once)
