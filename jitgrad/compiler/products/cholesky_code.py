@@ -21,7 +21,7 @@ stop. What a task does depends on the sizes alone, so the bits are the same for 
 
 from __future__ import annotations
 
-from jitgrad.compiler.products.cholesky_steps import COTANGENT, MODULE, WIDE
+from jitgrad.compiler.products.cholesky_steps import BLOCK, COTANGENT, MODULE, STEPS, THREADS, WIDE, WORDS
 from jitgrad.compiler.products.cholesky_tasks import (
     block_at_ir,
     block_words_ir,
@@ -36,7 +36,9 @@ from jitgrad.compiler.products.cholesky_tiles import cholesky_tiles_ir
 from jitgrad.compiler.products.registers import (
     KERNEL,
     Numbers,
+    arrays_ir,
     at_ir,
+    block_ir,
     declarations_ir,
     loop_ir,
     mask_ir,
@@ -45,17 +47,80 @@ from jitgrad.compiler.products.registers import (
 )
 from jitgrad.records import NamedTuple
 
+PART = "ptr %block, i64 %lo, i64 %hi, i64 %worker"
+"""The parameters of a step's part: the words of the call, its part of the indices, and who runs it."""
+
 
 def cholesky_ir(kind: Numbers) -> str:
     """The module with the steps of both."""
     parts = [declarations_ir(kind), cholesky_tiles_ir(kind)]
     parts += [waiting_ir(), helpers_ir(kind), factor_task_ir(kind), gradient_task_ir(kind)]
-    parts += [_tasks(MODULE, _FACTOR), _fill(kind), _tasks(COTANGENT, _GRADIENT), _finish(kind)]
+    parts += [_words(), _clear(), _tasks(MODULE, _FACTOR), _fill(kind), _tasks(COTANGENT, _GRADIENT), _finish(kind)]
+    parts += [_step(f"{prefix}_{step}") for prefix, steps in STEPS.items() for step in steps]
     return module_ir(*parts)
 
 
+def _step(name: str) -> str:
+    """A step of a cluster: finds where all lies, and does its part."""
+    return f"""
+define void @{name}({KERNEL}) #0 {{
+  %words = alloca [{len(WORDS)} x i64]
+  call void @find_words(ptr %table, ptr %block, ptr %words)
+  call void @{name}_part(ptr %words, i64 %lo, i64 %hi, i64 %worker)
+  ret void
+}}"""
+
+
+def _words() -> str:
+    """The words of a call, from the table and the block of a step."""
+    arrays = ("source", "factor", "memory", "result", "status")
+    inside = ("packed", "diagonals", "flags")
+    places = (f"  %{name} = getelementptr i8, ptr %memory, i64 %{name}_place" for name in inside)
+    types = dict.fromkeys((*arrays, *inside, "work"), "ptr")
+    stores = (
+        f"""  %{name}_to = getelementptr i64, ptr %words, i64 {place}
+  store {types.get(name, "i64")} %{"memory" if name == "work" else name}, ptr %{name}_to"""
+        for place, name in enumerate(WORDS)
+    )
+    return f"""
+declare i32 @{THREADS}() #0
+
+define internal void @find_words(ptr %table, ptr %block, ptr %words) noinline #0 {{
+{block_ir(BLOCK)}
+{arrays_ir(*arrays)}
+{chr(10).join(places)}
+  %limit = call i32 @{THREADS}()
+  %some = icmp sgt i32 %limit, 1
+  %limit_some = select i1 %some, i32 %limit, i32 1
+  %threads = zext i32 %limit_some to i64
+{chr(10).join(stores)}
+  ret void
+}}"""
+
+
+def _clear() -> str:
+    """No task is taken yet."""
+    one = """  %flag_at = getelementptr i32, ptr %flags, i64 %f
+  store i32 0, ptr %flag_at"""
+    return f"""
+define internal void @clear_flags(ptr %block) #0 {{
+{block_words_ir()}
+  %stride = add i64 %panels, 1
+  %all = mul i64 %blocks, %stride
+{loop_ir("f", "%all", "1", one)}
+  ret void
+}}
+
+define internal void @{MODULE}_clear_part({PART}) #0 {{
+  call void @clear_flags(ptr %block)
+  ret void
+}}"""
+
+
 def _fill(kind: Numbers) -> str:
-    """Columns of blocks of the factor, and its blocks on the diagonal."""
+    """Columns of blocks of the factor, and its blocks on the diagonal; the first chunk sees to it that no task is taken
+    yet.
+    """
     copied = f"""
 {given_at_ir(kind, "from", "%factor", "%k", "%j")}
 {block_at_ir(kind, "to", "%packed", "%k", "%j")}
@@ -67,8 +132,14 @@ def _fill(kind: Numbers) -> str:
     return f"""
 {_pack(kind)}
 
-define void @{COTANGENT}_fill({KERNEL}) #0 {{
+define internal void @{COTANGENT}_fill_part({PART}) #0 {{
 {block_words_ir()}
+  %is_first = icmp eq i64 %lo, 0
+  br i1 %is_first, label %first, label %filling
+first:
+  call void @clear_flags(ptr %block)
+  br label %filling
+filling:
 {loop_ir("j", "%hi", "1", body, "%lo")}
   ret void
 }}"""
@@ -168,7 +239,7 @@ def _tasks(prefix: str, order: _Order) -> str:
   %asks = add i64 %twice, 1
 {loop_ir("ask", "%asks", "1", _ask(order))}"""
     return f"""
-define void @{prefix}_tasks({KERNEL}) #0 {{
+define internal void @{prefix}_tasks_part({PART}) #0 {{
 {block_words_ir()}
   %last_block = sub i64 %blocks, 1
   %stride = add i64 %panels, 1
@@ -214,7 +285,7 @@ def _finish(kind: Numbers) -> str:
 {given_at_ir(kind, "to", "%result", "%j", "%c")}
   call void @put_half(ptr %from, ptr %to, i64 %n, i64 %to_height, i64 %to_width)"""
     return f"""
-define void @{COTANGENT}_finish({KERNEL}) #0 {{
+define internal void @{COTANGENT}_finish_part({PART}) #0 {{
 {block_words_ir()}
 {loop_ir("j", "%hi", "1", loop_ir("c", "%blocks", "1", stored), "%lo")}
   ret void

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 
-from jitgrad.compiler.products.cholesky_steps import BLOCK, WIDE
+from jitgrad.compiler.products.cholesky_steps import WIDE, WORDS
 from jitgrad.compiler.products.cholesky_tiles import diagonal_elements, turn_block_ir
 from jitgrad.compiler.products.registers import Numbers, at_ir, loop_ir, mask_ir, min_ir, store_ir, word_ir
 from jitgrad.compiler.products.transposes import turned_ir
@@ -25,8 +25,8 @@ _POINTERS = ("source", "factor", "work", "packed", "result", "diagonals", "flags
 
 
 def block_words_ir() -> str:
-    """All words of the block."""
-    words = ((name, word_ir(name, BLOCK)) for name in BLOCK)
+    """All words of a call."""
+    words = ((name, word_ir(name, WORDS)) for name in WORDS)
     return "\n".join(text.replace("load i64", "load ptr") if name in _POINTERS else text for name, text in words)
 
 
@@ -271,7 +271,10 @@ def _factor_first(kind: Numbers) -> str:
   %bad = call i1 @factor(ptr %t, ptr %d)
   br i1 %bad, label %fail, label %rest
 fail:
-  store i64 1, ptr %status
+  %told = load i64, ptr %status
+  %is_told = icmp ne i64 %told, 0
+  %new = select i1 %is_told, i64 %told, i64 %code
+  store i64 %new, ptr %status
   br label %rest
 rest:
 {at_ir("t_rest", kind, "%t", "%column")}
