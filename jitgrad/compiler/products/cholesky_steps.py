@@ -97,4 +97,6 @@ def cut(step: str, layout: Layout) -> tuple[int, int]:
     """
     if step == "tasks":
         return _MOST_CHUNKS, _MOST_CHUNKS
+    if step == "clear":
+        return 1, 1
     return layout.blocks, max(1, min(_MOST_CHUNKS, layout.blocks // _BLOCKS_OF_A_CHUNK))

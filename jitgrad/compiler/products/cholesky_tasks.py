@@ -114,8 +114,18 @@ def _fetch(kind: Numbers) -> str:
     body = f"""
 {given_at_ir(kind, "from", "%source", "%b", "%j")}
 {block_at_ir(kind, "to", "%work", "%j", "%b")}
+  %from_least_less = icmp slt i64 %from_height, %from_width
+  %from_least = select i1 %from_least_less, i64 %from_height, i64 %from_width
+  %is_whole = icmp sge i64 %from_least, {kind.lanes}
+  br i1 %is_whole, label %whole, label %part
+whole:
+  call void @turn_whole(ptr %from, i64 %n, ptr %to)
+  br label %fetched
+part:
   call void @turn_{kind.type}(ptr %from, i64 %n, i64 %from_height, i64 0, i64 %from_width, i64 0, ptr %to,
-    i64 {kind.lanes})"""
+    i64 {kind.lanes})
+  br label %fetched
+fetched:"""
     return f"""
 define internal void @fetch(ptr %block, i64 %j, i64 %c, i64 %end) noinline #0 {{
 {block_words_ir()}
@@ -176,18 +186,28 @@ def _put(kind: Numbers, is_turned: bool) -> str:
     else:
         lines += [f"  %half{r} = fmul {kind.vector} %x{r}, splat ({kind.type} 0.5)" for r in rows]
         names = [f"%half{r}" for r in rows]
+    whole, part = [], []
     for r in rows:
-        lines += [
+        lines.append(at_ir(f"to{r}", kind, *((f"%to{r - 1}", "%n") if r else ("%to", "0"))))
+        whole.append(f"  store {kind.vector} {names[r]}, ptr %to{r}, align {kind.size}")
+        part += [
             f"  %has{r} = icmp sgt i64 %height, {r}",
             f"  %mask{r} = select i1 %has{r}, {kind.mask} %inside, {kind.mask} zeroinitializer",
-            at_ir(f"to{r}", kind, *((f"%to{r - 1}", "%n") if r else ("%to", "0"))),
             store_ir(kind, names[r], f"%to{r}", f"%mask{r}"),
         ]
     return f"""
 define internal void @put_{"turned" if is_turned else "half"}(ptr %from, ptr %to, i64 %n, i64 %height,
     i64 %width) noinline #0 {{
-{mask_ir("inside", kind, "%width")}
 {chr(10).join(lines)}
+{min_ir("least", "%height", "%width")}
+  %is_whole = icmp sge i64 %least, {kind.lanes}
+  br i1 %is_whole, label %whole, label %part
+whole:
+{chr(10).join(whole)}
+  ret void
+part:
+{mask_ir("inside", kind, "%width")}
+{chr(10).join(part)}
   ret void
 }}"""
 
