@@ -27,6 +27,7 @@ from jitgrad.compiler.fusing.nodes import (
     ClusterNodes,
     Convolution,
     Factor,
+    Item,
     Nested,
     Node,
     Product,
@@ -69,7 +70,7 @@ class _Planner:
 
     # -- placing ---------------------------------------------------------------------------------------------------
 
-    def place(self, item: Node | Product | Convolution | Factor | Nested) -> None:
+    def place(self, item: Item) -> None:
         """Put a node in the first group that takes it, or in a new one."""
         if not isinstance(item, Node):
             self.home |= dict.fromkeys(item.values, len(self.steps))

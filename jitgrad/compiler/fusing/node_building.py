@@ -23,6 +23,7 @@ from jitgrad.compiler.fusing.nodes import (
     ClusterNodes,
     Convolution,
     Factor,
+    Item,
     Nested,
     Node,
     Product,
@@ -79,7 +80,7 @@ class _Builder:
             wanted.update(self._turned_first(ins))
         wanted |= self.accesses.unresolved
         self._find_leads(instructions)
-        items: list[Node | Product | Convolution | Factor | Nested] = []
+        items: list[Item] = []
         for number, ins in zip(members, instructions, strict=True):
             if isinstance(ins.op.kind, Control):
                 items.append(Nested(number, ins.op.kind.form, tuple(dict.fromkeys(ins.inputs)), ins.outputs))

@@ -132,12 +132,15 @@ class Nested:
     values: tuple[int, ...]
 
 
+Item = Node | Product | Convolution | Factor | Nested
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterNodes:
     """Nodes, products, factors and control ops in order; ``aliases`` are values that share the storage of another;
     ``kept`` must be in memory.
     """
 
-    items: tuple[Node | Product | Convolution | Factor | Nested, ...]
+    items: tuple[Item, ...]
     aliases: dict[int, int]
     kept: frozenset[int]

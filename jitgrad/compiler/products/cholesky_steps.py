@@ -8,7 +8,7 @@ from jitgrad.records import NamedTuple
 
 MODULE = "jitgrad_cholesky"
 COTANGENT = f"{MODULE}_cotangent"
-STEPS = {MODULE: ("clear", "tasks"), COTANGENT: ("fill", "tasks", "finish")}
+STEPS = {MODULE: ("clear", "tasks"), COTANGENT: ("fill", "tasks")}
 """The steps of the factor and of its gradient, by what their names begin with."""
 BLOCK = (
     "source_slot", "factor_slot", "memory_slot", "result_slot", "status_slot", "code", "n", "column", "blocks",

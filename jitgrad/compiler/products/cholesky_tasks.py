@@ -350,7 +350,14 @@ over:
 
 
 def _gradient_tile(kind: Numbers) -> str:
-    """A tile of S, where its row has blocks beside the diagonal."""
+    """A tile of S, where its row has blocks beside the diagonal; what is below it, too, and both in the result."""
+    stored = f"""
+{block_at_ir(kind, "made", "%work", "%j", "%b")}
+{given_at_ir(kind, "beside", "%result", "%j", "%b")}
+  call void @put_half(ptr %made, ptr %beside, i64 %n, i64 %beside_height, i64 %beside_width)
+{block_at_ir(kind, "turned", "%work", "%b", "%j")}
+{given_at_ir(kind, "below", "%result", "%b", "%j")}
+  call void @put_half(ptr %turned, ptr %below, i64 %n, i64 %below_height, i64 %below_width)"""
     return f"""tile:
   %none = icmp slt i64 %wide, 1
   br i1 %none, label %over, label %wait
@@ -361,8 +368,8 @@ wait:
   %is_next = icmp eq i64 %c, %j1
   br i1 %is_next, label %add, label %wait_below
 wait_below:
-  %below = add i64 %flag, %stride
-  call void @await(ptr %flags, i64 %below)
+  %flag_below = add i64 %flag, %stride
+  call void @await(ptr %flags, i64 %flag_below)
   br label %add
 add:
 {block_at_ir(kind, "q", "%work", "%j1", "%c")}
@@ -371,6 +378,7 @@ add:
   call void @sum(ptr %p, ptr %q, i64 %k, ptr %t, i64 %column, i64 %wide)
   call void @backward(ptr %d, ptr %t, i64 %column, i64 %wide)
   call void @mirror(ptr %t, ptr %mirrored, i64 %column, i64 %wide)
+{loop_ir("b", "%end", "1", stored, "%c")}
   br label %over"""
 
 
@@ -393,4 +401,6 @@ ready:
 {block_at_ir(kind, "below_own", "%work", "%j1", "%j")}
   call void @sum_1(ptr %p, ptr %below_own, i64 %k, ptr %own, i64 %column)
   call void @reverse(ptr %d, ptr %own)
+{given_at_ir(kind, "to", "%result", "%j", "%j")}
+  call void @put_half(ptr %own, ptr %to, i64 %n, i64 %to_height, i64 %to_width)
   br label %over"""

@@ -24,7 +24,8 @@ from jitgrad.compiler.products.transposes import turn_ir, turned_ir
 def cholesky_tiles_ir(kind: Numbers) -> str:
     """All of them, `turn_<type>`, and `turn_whole`: for a square with all rows and columns."""
     sums = (_sum(kind, wide) for wide in range(1, WIDE + 1))
-    return "\n".join((turn_ir(kind), _turn_whole(kind), *sums, _solve(kind, True), _solve(kind, False), _factor(kind), _reverse(kind)))
+    solutions = (_solve(kind, True), _solve(kind, False))
+    return "\n".join((turn_ir(kind), _turn_whole(kind), *sums, *solutions, _factor(kind), _reverse(kind)))
 
 
 def diagonal_elements(kind: Numbers) -> int:
