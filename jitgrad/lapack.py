@@ -6,7 +6,7 @@ and more to import. Microseconds for one float64 matrix of 300 x 300, with as ma
     cholesky (our own)     180   np.linalg.cholesky     1070
     its gradient (our own) 260   three products          2200
     solve_triangular       640   np.linalg.solve        2660
-    of one column (our own) 21   dtrsm                   103
+    of one column (our own) 10   dtrsm                   103
     factor + inverse      1500   np.linalg.inv          2560
 
 As in NumPy, float32 and complex64 are computed in double precision. Routines read and write matrices by columns: the

@@ -15,8 +15,8 @@ from the other one's cache. Of S it has both triangles: what is above the diagon
 
 Tiles are tasks (A. Buttari, J. Langou, J. Kurzak and J. Dongarra, "A class of parallel tiled linear algebra algorithms
 for multicore architectures", 2009), which threads take row by row. A thread waits for the tasks that its own one needs:
-they are in rows before it, or first in its own, so those who have taken them are at work, and no number of threads can
-stop. What a task does depends on the sizes alone, so the bits are the same for any number of threads.
+they come before it in the order of tasks, so those who have taken them are at work, and no number of threads can stop.
+What a task does depends on the sizes alone, so the bits are the same for any number of threads.
 """
 
 from __future__ import annotations
