@@ -6,7 +6,7 @@ and more to import. Microseconds for one float64 matrix of 300 x 300, with as ma
     cholesky (our own)     180   np.linalg.cholesky     1070
     its gradient (our own) 260   three products          2200
     solve_triangular       640   np.linalg.solve        2660
-    of one column (our own) 21   dtrsm                   103
+    of one column (our own) 10   dtrsm                   103
     factor + inverse      1500   np.linalg.inv          2560
 
 As in NumPy, float32 and complex64 are computed in double precision. Routines read and write matrices by columns: the
@@ -36,10 +36,13 @@ _SMALL_CHOLESKY = 80
 """Matrices with fewer rows are as fast in NumPy. Microseconds there and by our own code, on Zen 4: 48 rows 11 and 15,
 64 rows 18 and 17, 96 rows 33 and 21, 128 rows 98 and 33, 160 rows 287 and 50.
 """
-_OWN = {"cholesky": (_SMALL_CHOLESKY, 1024), "cholesky_cotangent": (1, math.inf)}
-"""From and up to how many rows routines are our own: larger matrices do not stay in the caches, for which LAPACK's
-blocks are made. Milliseconds by our own code and by LAPACK, two of Intel's cores with AVX-512: 512 rows 1.3 and 2.2,
-1024 rows 16 and 14, 1280 rows 34 and 26, 1536 rows 57 and 38, 2048 rows 149 and 95.
+_OWN = {
+    "cholesky": (_SMALL_CHOLESKY, 1024), "cholesky_cotangent": (1, math.inf),
+    "solve_triangular": (_SMALL, math.inf), "solve_turned": (_SMALL, math.inf),
+}  # fmt: skip
+"""From and up to how many rows routines are our own, solutions with one right side. Larger factors do not stay in the
+caches, for which LAPACK's blocks are made. Milliseconds by our own code and by LAPACK, two of Intel's cores with
+AVX-512: 512 rows 1.3 and 2.2, 1024 rows 16 and 14, 1280 rows 34 and 26, 1536 rows 57 and 38, 2048 rows 149 and 95.
 """
 
 
@@ -86,8 +89,12 @@ def cholesky_cotangent(factor: Array, g: Array) -> Array:
 
 def uses_own(name: str, matrices: Any) -> bool:
     """Whether a routine of this name is our own for matrices of such shape and dtype, on a machine that has code."""
-    fits = matrices.dtype.char in "fd" and 0 not in matrices.shape
-    return fits and name in _OWN and _OWN[name][0] <= matrices.shape[-1] <= _OWN[name][1]
+    return matrices.dtype.char in "fd" and 0 not in matrices.shape and has_own_rows(name, matrices.shape[-1])
+
+
+def has_own_rows(name: str, rows: int) -> bool:
+    """Whether a routine of this name is our own for matrices of so many rows."""
+    return name in _OWN and _OWN[name][0] <= rows <= _OWN[name][1]
 
 
 def _own_cholesky() -> Any:

@@ -202,5 +202,11 @@ for n in (35, 128, 133, 150):
     inner[np.diag_indices(n)] /= 2
     whole = np.linalg.solve(factor.T, np.linalg.solve(factor.T, inner).T)
     np.testing.assert_allclose(lapack.cholesky_cotangent(factor, x[1]), (whole + whole.T) / 2, 1e-7, 1e-7)
+import jitgrad as jg
+from benchmarks.workloads.gaussian_process import loss
+f = jg.compile(jg.grad(loss))
+args = np.array([0.1, 0.2, -1.0]), x[0, :, :3], x[0, 3]
+np.testing.assert_allclose(f(*args), f.interpret(*args), 1e-9)
+assert ("4 factors" in f.explain(*args).fusion) == (triangles.lanes() > 0)
 """
     subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "JITGRAD_CACHE": "0"})

@@ -1,37 +1,36 @@
-"""Our own factorization of a positive definite matrix, and its gradient, called from Python; the code is made in
-products/cholesky_code.py.
+"""Our own factorization of a positive definite matrix, and its gradient, called from Python: of stacks and of float32,
+and by the interpreter. In clusters they are steps (products/factor_steps.py).
 """
 
 from __future__ import annotations
 
-import ctypes
-from functools import cache, lru_cache
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from jitgrad.compiler.driver.pools import Arena, arena_for, outputs
 from jitgrad.compiler.driver.runtime import pack_steps, runtime
-from jitgrad.compiler.machine.cache import compile_cached
-from jitgrad.compiler.machine.native import NativeCode
-from jitgrad.compiler.products.cholesky_steps import (
-    BLOCK,
-    COTANGENT,
-    MODULE,
-    STEPS,
-    Layout,
-    cholesky_text,
-    cut,
-    layout_for,
-    names,
-)
+from jitgrad.compiler.products.cholesky_steps import layout_for
+from jitgrad.compiler.products.factor_steps import factor_steps
 from jitgrad.compiler.triangles import lanes
 from jitgrad.config import get_num_threads
+from jitgrad.records import NamedTuple
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _DOUBLE = np.dtype(np.float64)
-_Words = ctypes.c_int64 * len(BLOCK)
+
+
+class _Call(NamedTuple):
+    """Steps, the blocks that they read, and how many bytes of memory they need."""
+
+    steps: Array
+    blocks: list[Array]
+    nbytes: int
+
+
 _kept: list[Arena] = []
 """The memory of the latest call: the next one needs no fresh pages."""
 
@@ -40,58 +39,45 @@ def cholesky(a: Array) -> Array | None:
     """The lower factor of a float64 matrix in C order, of which the lower triangle is read; None: it is not positive
     definite.
     """
-    return _run(MODULE, a, a)
+    return _run("cholesky", a)
 
 
 def cholesky_cotangent(factor: Array, g: Array) -> Array | None:
     """The cotangent of a symmetric matrix, symmetric, from that of its lower factor, of which the lower triangle is
     read; float64 matrices in C order.
     """
-    return _run(COTANGENT, g, factor)
+    return _run("cholesky_cotangent", factor, g)
 
 
-def _run(prefix: str, source: Array, factor: Array) -> Array | None:
-    layout = _layout(source.shape[0])
-    result = outputs.take(source.shape, _DOUBLE)
-    arena = arena_for(layout.nbytes)
+def _run(routine: str, *operands: Array) -> Array | None:
+    shape = operands[0].shape
+    call = _call(routine, shape[0], len(operands))
+    result = outputs.take(shape, _DOUBLE)
+    arena = arena_for(call.nbytes)
     try:
-        status = _run_on(arena.address, layout, prefix, (source, factor, result))
+        status = _run_on(arena.address, call.steps, (*operands, result))
     finally:
         arena.give_back()
         _kept[:] = [arena]
     return None if status else result
 
 
-def _run_on(start: int, layout: Layout, prefix: str, arrays: tuple[Array, Array, Array]) -> int:
+def _run_on(memory: int, steps: Array, arrays: Sequence[Array]) -> int:
     """Run the steps on memory; the status that they leave."""
-    source, factor, result = [array.__array_interface__["data"][0] for array in arrays]
-    status, threads = start + layout.status, get_num_threads()
-    ctypes.memset(start + layout.flags, 0, layout.words - layout.flags)
-    _Words.from_address(start + layout.words)[:] = [
-        source, factor, start, start + layout.packed, result, layout.n, layout.column, layout.blocks, layout.panels,
-        threads, start + layout.diagonals, start + layout.flags, status,
-    ]  # fmt: skip
-    steps, address = _steps(prefix, layout.n, start)
-    runtime().run_steps(0, address, len(steps), 0, threads, 1)
-    return ctypes.c_int64.from_address(status).value
+    places = [array.__array_interface__["data"][0] for array in arrays]
+    table = np.array([*places, memory, 0, 0])  # the slots, and the status behind them
+    start = table.__array_interface__["data"][0]
+    table[-2] = start + table.itemsize * (len(table) - 1)
+    runtime().run_steps(start, steps.__array_interface__["data"][0], len(steps), 0, get_num_threads(), 1)
+    return int(table[-1])
 
 
 @lru_cache(maxsize=64)
-def _steps(prefix: str, n: int, start: int) -> tuple[Array, int]:
-    """The steps for memory that lies there, and where they lie."""
-    layout, code = _layout(n), _code()
-    block = start + layout.words
-    steps = pack_steps([
-        (code[f"{prefix}_{step}"], block, *cut(step, layout)) for step in STEPS[prefix]
-    ])  # fmt: skip
-    return steps, int(steps.ctypes.data)
-
-
-@lru_cache(maxsize=64)
-def _layout(n: int) -> Layout:
-    return layout_for(n, lanes())
-
-
-@cache
-def _code() -> NativeCode:
-    return compile_cached(MODULE, cholesky_text, names())
+def _call(routine: str, n: int, operands: int) -> _Call:
+    """What a call for matrices of n rows takes."""
+    layout = layout_for(n, lanes())
+    steps = [step for _, step in factor_steps(routine, True, layout, range(operands + 2), operands + 2, 1)]
+    blocks = [np.array(step.block) for step in steps]
+    places = [block.__array_interface__["data"][0] for block in blocks]
+    records = [(step.address, place, step.extent, step.nchunks) for step, place in zip(steps, places, strict=True)]
+    return _Call(pack_steps(records), blocks, layout.nbytes)

@@ -10,7 +10,7 @@ from jitgrad.compiler.freezing.bind import BoundCluster
 from jitgrad.compiler.freezing.plans import BoundProgram
 from jitgrad.compiler.fusing.buffers import ArenaPlan
 from jitgrad.compiler.fusing.groups import Group, Placed, Rolled
-from jitgrad.compiler.fusing.nodes import Convolution, Nested
+from jitgrad.compiler.fusing.nodes import Convolution, Factor, Nested
 from jitgrad.compiler.lowering.lower import CompiledCluster, LoweredBodies, kernels_of
 from jitgrad.compiler.machine.compilation import kernel_module
 from jitgrad.compiler.subprograms import regions_of
@@ -78,9 +78,11 @@ def _fusion_lines(compiled: CompiledCluster, program: Program) -> Iterator[str]:
     loops = sum(isinstance(step, Nested) for step in compiled.plan.steps)
     kernels = sum(isinstance(step, Group) for step in compiled.plan.steps)
     convolutions = sum(isinstance(step, Convolution) for step in compiled.plan.steps)
-    products = len(compiled.plan.steps) - kernels - loops - convolutions
+    factors = sum(isinstance(step, Factor) for step in compiled.plan.steps)
+    products = len(compiled.plan.steps) - kernels - loops - convolutions - factors
     counts = f"{kernels} kernels, {products} matrix products" + (f", {loops} control ops" if loops else "")
     counts += f", {convolutions} convolutions" if convolutions else ""
+    counts += f", {factors} factors" if factors else ""
     yield f"cluster {compiled.cluster.number}: {counts}"
     for number, step in enumerate(compiled.plan.steps):
         if isinstance(step, Group):
@@ -100,6 +102,8 @@ def _fusion_lines(compiled: CompiledCluster, program: Program) -> Iterator[str]:
                 yield from (f"    {line}".replace("cluster", "body", 1) for line in _fusion_lines(region, body))
         elif isinstance(step, Convolution):
             yield f"  convolution {number} ({step.form}): %{step.a}, %{step.b} -> %{step.value}"
+        elif isinstance(step, Factor):
+            yield f"  factor {number} ({step.routine}): {', '.join(f'%{v}' for v in step.reads)} -> %{step.value}"
         else:
             a, b = (f"%{v}{'.T' if t else ''}" for v, t in ((step.a, step.transpose_a), (step.b, step.transpose_b)))
             yield f"  product {number}: {a} @ {b} -> %{step.value}"

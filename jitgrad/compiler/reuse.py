@@ -19,6 +19,7 @@ import numpy as np
 from jitgrad.compiler.constants import constant_value, is_splat, splat_number
 from jitgrad.compiler.freezing.stored import UnkeptError, dump, encode, op_name
 from jitgrad.compiler.fusing.accesses import move_maps
+from jitgrad.compiler.fusing.factors import factors_in
 from jitgrad.compiler.fusing.groups import Group
 from jitgrad.compiler.likeness import EXACT, SHAPES, exact_in
 from jitgrad.compiler.loopir.quantities import Quantity
@@ -61,7 +62,8 @@ class _PatternWriter:
     def program(self, program: Program) -> Any:
         """A program, or a body; partial results are numbered from the number of its values on, used ones or not."""
         steps = map(self.step, program.instructions)
-        return program.inputs, program.outputs, len(program.specs), *self.values(program), *steps
+        sizes = len(program.specs), factors_in(program)
+        return program.inputs, program.outputs, *sizes, *self.values(program), *steps
 
     def values(self, program: Program) -> list[Any]:
         """Shapes and dtypes of the values that a program has."""

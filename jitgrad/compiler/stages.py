@@ -30,10 +30,11 @@ from jitgrad.compiler.freezing.plankey import has_large_constants
 from jitgrad.compiler.freezing.plans import has_regions
 from jitgrad.compiler.freezing.templates import make_template
 from jitgrad.compiler.fusing.extents import ExtentClasses
+from jitgrad.compiler.fusing.factors import factors_in
 from jitgrad.compiler.fusing.fusion import plan_fusion
 from jitgrad.compiler.fusing.groups import Group, Plan, Step
 from jitgrad.compiler.fusing.node_building import build_nodes
-from jitgrad.compiler.fusing.nodes import Convolution, Product
+from jitgrad.compiler.fusing.nodes import Convolution, Factor, Product
 from jitgrad.compiler.lifting import lift_constants
 from jitgrad.compiler.likeness import UnlikeError, exact_in
 from jitgrad.compiler.long_axes import long_axes_last
@@ -119,8 +120,11 @@ def _template_of(source: Program, compiled: Compiled, looked: bool, counted: boo
     if not can_plan_again(compiled):
         return None
     interpreted = {step for step in compiled.steps if isinstance(step, int)}
+    factors = factors_in(compiled.program)
 
     def freeze(other: Program, simplified: Program) -> Frozen:
+        if factors_in(simplified) != factors:
+            raise UnlikeError
         steps = tuple([_step_like(step, compiled.program, simplified) for step in compiled.steps])
         return freeze_program(other, Compiled(simplified, compiled.clustering, steps))
 
@@ -239,7 +243,7 @@ def _plan_cluster(
 def _lower_step(program: Program, cluster: Cluster, step: Step, plan: Plan) -> LoweredStep:
     if isinstance(step, Group):
         return lower_group(step, plan)
-    if isinstance(step, Product | Convolution):
+    if isinstance(step, Product | Convolution | Factor):
         return step
     ins = program.instructions[step.number]
     bodies = regions_of(ins)

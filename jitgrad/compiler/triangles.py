@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler.machine.cache import compile_cached
-from jitgrad.compiler.machine.native import NativeCode
-from jitgrad.compiler.products.cholesky_steps import LANES, LINE, TRIANGLES, TRIANGLES_MODULE, triangles_text
+from jitgrad.compiler.products.cholesky_steps import LANES, TRIANGLES
+from jitgrad.compiler.products.factor_steps import triangle_code
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -23,25 +22,20 @@ def solve_triangle(a: Array, b: Array, lower: bool, transposed: bool) -> Array:
     order.
     """
     n = a.shape[0]
-    x = np.zeros((n + LINE // b.itemsize, 1))
-    x[:n] = b
+    x = np.array(b, order="C")
     places = [array.__array_interface__["data"][0] for array in (a, x)]
     _function(TRIANGLES[transposed])(places[0], n, places[1], int(lower))
-    return x[:n]
+    return x
 
 
 @cache
 def lanes() -> int:
     """How many float64 numbers are in a register; 0 where there is no code for the machine."""
-    return int(ctypes.CFUNCTYPE(ctypes.c_int64)(_code()[LANES])())
+    return int(ctypes.CFUNCTYPE(ctypes.c_int64)(triangle_code()[LANES])())
 
 
 @cache
 def _function(name: str) -> Callable[..., None]:
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    return ctypes.CFUNCTYPE(None, pointer, number, pointer, number)(_code()[name])
+    return ctypes.CFUNCTYPE(None, pointer, number, pointer, number)(triangle_code()[name])
 
-
-@cache
-def _code() -> NativeCode:
-    return compile_cached(TRIANGLES_MODULE, triangles_text, (*TRIANGLES, LANES))

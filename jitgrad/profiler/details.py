@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from jitgrad.compiler.fusing.drafts import weight_of
 from jitgrad.compiler.fusing.groups import Group
-from jitgrad.compiler.fusing.nodes import Convolution, Nested, Product
+from jitgrad.compiler.fusing.nodes import Convolution, Factor, Nested, Product
 from jitgrad.compiler.lowering.lower import CompiledCluster
 from jitgrad.eager.timing import EagerRun
 from jitgrad.graph import Operation
@@ -62,6 +62,8 @@ def _name(program: Program, compiled: CompiledCluster, number: int, shares: tupl
     if isinstance(step, Convolution):
         a, b = ("×".join(map(str, program.specs[v].known_shape)) for v in (step.a, step.b))
         return f"convolution {step.form} {a}, {b}"
+    if isinstance(step, Factor):
+        return f"{step.routine} {'×'.join(map(str, program.specs[step.reads[0]].known_shape))}"
     if isinstance(step, Nested):
         return f"{program.name}: loop {place}: {loop_title(program.instructions[step.number])}"
     return _kernel_name(f"{program.name}: kernel {place}", shares)
@@ -76,6 +78,8 @@ def _flops(program: Program, compiled: CompiledCluster, number: int) -> int:
         return (times or 0) * sum(inside)
     if isinstance(step, Convolution):
         return _convolution_flops(compiled.plan.specs, step)
+    if isinstance(step, Factor):
+        return _factor_flops(compiled.plan.specs, step)
     return _product_flops(compiled.plan.specs, step) if isinstance(step, Product) else _group_flops(step)
 
 
@@ -136,6 +140,11 @@ def _convolution_flops(specs: Mapping[int, TensorSpec], step: Convolution) -> in
     places, weights = (step.value, step.b) if step.form == "windows" else (step.b, step.value)
     n, _, *out = specs[places].known_shape
     return 2 * n * math.prod(out) * math.prod(specs[weights].known_shape)
+
+
+def _factor_flops(specs: Mapping[int, TensorSpec], step: Factor) -> int:
+    n = specs[step.reads[0]].known_shape[-1]
+    return {"cholesky": n**3 // 3, "cholesky_cotangent": 2 * n**3 // 3}.get(step.routine, n**2)
 
 
 def interpreted_detail(program: Program, number: int) -> Detail:

@@ -10,6 +10,7 @@ import numpy as np
 from jitgrad.compiler.bodies.programs import has_state
 from jitgrad.compiler.constants import constant_value, is_splat
 from jitgrad.compiler.emission import scalar_emit
+from jitgrad.compiler.fusing import factors
 from jitgrad.compiler.fusing.small import is_small_routine
 from jitgrad.compiler.subprograms import regions_of
 from jitgrad.opdef import (
@@ -70,7 +71,7 @@ def _op_refusal(op: OpDef, outputs: int) -> str | None:
         case Interpreted(reason):
             return f"{op.name} runs in the interpreter: {reason}"
         case Library(routine):
-            return None if routine in ROUTINES else f"{op.name} calls the library routine {routine}"
+            return None if routine in ROUTINES | factors.ROUTINES else f"{op.name} calls the library routine {routine}"
         case Shaped():
             return f"{op.name} takes its shape from another value, which simplify() has not resolved"
         case Reindex() | Control():
@@ -81,10 +82,14 @@ def _op_refusal(op: OpDef, outputs: int) -> str | None:
 
 
 def _library_refusal(ins: Instruction, program: Program) -> str | None:
-    """Why a routine on these matrices is left to a library; None when there is a kernel for them."""
+    """Why a routine on these matrices is left to a library; None when there is a kernel or a step for them."""
+    if factors.is_factor(ins, program):
+        return None
     a = program.specs[ins.inputs[0]]
     if a.dtype.kind != "f":
         return f"{ins.op.name} of {a.dtype.name} has no kernel"
+    if ins.op.name not in ROUTINES:
+        return f"{ins.op.name} is a step only for one float64 matrix, and with one right side"
     columns = program.specs[ins.inputs[-1]].known_shape[-1]
     if not is_small_routine(a.known_shape, columns):
         return f"{ins.op.name} calls a library: there are kernels for small matrices only"

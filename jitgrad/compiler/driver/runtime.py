@@ -77,6 +77,14 @@ class Runtime(NamedTuple):
     loops: Mapping[str, int]
 
 
+def thread_limit() -> int:
+    """The address of the driver's function that tells with how many threads a run began."""
+    return runtime().code["jitgrad_thread_limit"]
+
+
+native.add_symbol("jitgrad_thread_limit", thread_limit)  # looked for when code is loaded that calls it
+
+
 @lru_cache(maxsize=1)
 def runtime() -> Runtime:
     """The driver of this process, compiled or taken from the cache at its first use."""
@@ -106,7 +114,7 @@ def load_runtime(name: str, text: Callable[[], str], prefix: str = "jitgrad") ->
     ``text`` gives its IR when the module ``name`` is not in the cache.
     """
     capi.register_symbols()
-    exported = ("run", "enter", "run_steps", "worker", "stop", "reset", "pool", "touch", *LOOPS)
+    exported = ("run", "enter", "run_steps", "worker", "stop", "reset", "pool", "touch", "thread_limit", *LOOPS)
     code = compile_cached(name, text, [f"{prefix}_{function}" for function in exported])
     functions = {function: code[f"{prefix}_{function}"] for function in exported}
     loops = {name: functions[name] for name in LOOPS}

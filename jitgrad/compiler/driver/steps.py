@@ -11,6 +11,7 @@ thread count.
     jitgrad_stop()                                       asks all workers to return from jitgrad_worker
     jitgrad_reset()                                      a pool without workers: at first, and after a fork
     jitgrad_pool()                                       the address of the pool's memory
+    jitgrad_thread_limit()                               with how many threads the last run_limited runs, for kernels
     jitgrad_enter(table, steps, nsteps, times, n, free)  jitgrad_run_limited for a caller who holds the GIL: starts
                                                          missing workers, gives the GIL up meanwhile if asked
     jitgrad_run_steps(self, args, nargs)                 the same as a Python builtin
@@ -88,6 +89,11 @@ def _pool() -> str:
 
 define ptr @jitgrad_pool() #0 {{
   ret ptr @pool
+}}
+
+define i32 @jitgrad_thread_limit() #0 {{
+  %limit = load atomic i32, ptr {at(THREADS)} monotonic, align 4
+  ret i32 %limit
 }}
 
 define void @jitgrad_reset() #0 {{

@@ -16,6 +16,7 @@ needed to get there (programs, nodes, groups, kernels) is left behind. Its shape
                | ("vector product", number, dtype, n, how it is cut, place of parts, operand a, b, c)
                | ("own product", number, dtype, (m, n, k), how it is cut, places of scratch and parts, operand a, b, c)
                | ("convolution", number, dtype, form, how it is cut, places of operands, result, scratch, parts)
+               | ("factor", number, routine, is_lower, sizes, places of operands, result and memory, code of a failure)
                | ("region", rows, chunks, task*)                         tasks whose chunks run one after another
                | ("loop kernel", ...)                                    a scan that is a kernel, as "kernel"
                | ("loop", ...)                                           a control op, see freeze_loops.py
@@ -44,19 +45,19 @@ from jitgrad.compiler.emission.kernel import lanes_for
 from jitgrad.compiler.emission.memory import CACHE_LINE
 from jitgrad.compiler.freezing.chunks import chunk_count
 from jitgrad.compiler.freezing.freeze_loops import Frozen, freeze_loop
+from jitgrad.compiler.freezing.freeze_own import PARTS, SCRATCH, freeze_own, own_memory
 from jitgrad.compiler.freezing.lines import finds_lines, is_elementwise
 from jitgrad.compiler.freezing.regions import SMALL_CHUNKS, Sizes, Unit, find_units
 from jitgrad.compiler.freezing.row_loops import RowCut, find_row_cut
 from jitgrad.compiler.fusing.buffers import aligned
 from jitgrad.compiler.fusing.extents import ONE
 from jitgrad.compiler.fusing.groups import Group
-from jitgrad.compiler.fusing.nodes import Convolution, Product
+from jitgrad.compiler.fusing.nodes import Convolution, Factor, Product
 from jitgrad.compiler.fusing.order import order_steps
 from jitgrad.compiler.loopir.nests import Buffer, Literal
 from jitgrad.compiler.lowering.lower import CompiledCluster, FusedScan, Lowered, LoweredBodies, LoweredStep
 from jitgrad.compiler.machine.caches import last_level_bytes
 from jitgrad.compiler.machine.compilation import vector_bytes
-from jitgrad.compiler.products.conv import ConvPlan, Geometry, plan_filters, plan_windows
 from jitgrad.compiler.products.gemm import plan_product
 from jitgrad.compiler.products.gemm_steps import GemmPlan
 from jitgrad.compiler.products.gemv import plan_vector_product
@@ -69,7 +70,7 @@ from jitgrad.records import dataclass
 
 LONG_CHUNK = 256  # elements, of which chunks may have half a line more or less
 STATUS = -1
-_PARTS, _SCRATCH, _ROOM = "parts", "scratch", "room"
+_ROOM = "room"
 
 
 def freeze_cluster(program: Program, compiled: CompiledCluster) -> Frozen:
@@ -183,6 +184,8 @@ class _Freezer:
             return any(b.role == "status" for b in item.kernel.buffers)
         if isinstance(item, Product | Convolution):
             return False
+        if isinstance(item, Factor):
+            return item.routine != "cholesky_cotangent"
         if item.fused is not None:
             return any(b.role == "status" for b in item.fused.kernel.buffers)
         params = self.program.instructions[item.step.number].params
@@ -245,11 +248,9 @@ class _Freezer:
         if isinstance(item, Product):
             touched += [(v, self._nbytes(v), False) for v in map(self._root, (item.a, item.b, item.value))]
             return touched + self._memory_of(number, item)
-        if isinstance(item, Convolution):
+        if isinstance(item, Convolution | Factor):
             touched += [(v, self._nbytes(v), False) for v in map(self._root, (*item.reads, *item.values))]
-            plan = self._conv_plan(item)
-            touched.append(((number, _SCRATCH), aligned(plan.worker_bytes), True))
-            return [*touched, ((number, _PARTS), plan.parts_bytes, False)] if plan.parts_bytes else touched
+            return touched + own_memory(self.program, number, item)
         if isinstance(item, LoweredBodies):
             touched += [(v, self._nbytes(v), False) for v in map(self._root, (*item.reads, *item.values))]
             # As much as binding finds that its bodies need.
@@ -259,7 +260,7 @@ class _Freezer:
         if touches.own:
             extents = [extent.value(self.extents) for extent in touches.own]
             nbytes = own_bytes(item.kernel, extents, lanes_for(item.kernel, vector_bytes()))
-            touched.append(((number, _SCRATCH), nbytes, True))
+            touched.append(((number, SCRATCH), nbytes, True))
         return touched
 
     def _count(self, v: int) -> int:
@@ -291,8 +292,8 @@ class _Freezer:
         item = self.lowered[number]
         if isinstance(item, Product):
             return self._product(number, item)
-        if isinstance(item, Convolution):
-            return self._convolution(number, item)
+        if isinstance(item, Convolution | Factor):
+            return freeze_own(self.program, number, item, self._place_at)
         if isinstance(item, LoweredBodies) and item.fused is not None:
             return self._fused_scan(number, item, item.fused, key)
         if isinstance(item, LoweredBodies):
@@ -378,11 +379,15 @@ class _Freezer:
     def _place_of(self, v: int) -> int:
         return self.places[self._root(v)]
 
+    def _place_at(self, key: object) -> int:
+        """Where a value lies, or memory of a step's own."""
+        return self._place_of(key) if isinstance(key, int) else self.places[key]
+
     def _place(self, number: int, buffer: Buffer, value: int | None) -> int:
         """Where the buffer of a kernel is found."""
         if buffer.role == "status":
             return STATUS
-        return self.places[(number, _SCRATCH) if value is None else self._root(value)]
+        return self.places[(number, SCRATCH) if value is None else self._root(value)]
 
     # -- products ------------------------------------------------------------------------------------------------------
 
@@ -421,10 +426,10 @@ class _Freezer:
         vector, matrix = self._cut(number, item), self._gemm_plan(item)
         itemsize = self.program.specs[item.value].dtype.itemsize
         if matrix is not None:
-            scratch = ((number, _SCRATCH), aligned(matrix.worker_bytes), True)
+            scratch = ((number, SCRATCH), aligned(matrix.worker_bytes), True)
             beside = matrix.shared_bytes or (matrix.parts * self._nbytes(item.value) if matrix.parts > 1 else 0)
-            return [scratch, ((number, _PARTS), beside, False)] if beside else [scratch]
-        return [((number, _PARTS), vector.parts * itemsize, False)] if vector is not None and vector.parts else []
+            return [scratch, ((number, PARTS), beside, False)] if beside else [scratch]
+        return [((number, PARTS), vector.parts * itemsize, False)] if vector is not None and vector.parts else []
 
     def _product(self, number: int, item: Product) -> Frozen:
         operands = []
@@ -433,32 +438,15 @@ class _Freezer:
             operands.append((self.places[self._root(v)], columns, rows * columns, is_transposed))
         sizes, batch = product_sizes(self.program, item)
         dtype, cut = self.program.specs[item.value].dtype.str, self._cut(number, item)
-        part, matrix = self.places.get((number, _PARTS), operands[2][0]), self._gemm_plan(item)
+        part, matrix = self.places.get((number, PARTS), operands[2][0]), self._gemm_plan(item)
         if matrix is not None:
-            scratch = self.places[number, _SCRATCH]
+            scratch = self.places[number, SCRATCH]
             return "own product", number, dtype, sizes, tuple(matrix), scratch, part, *operands
         if self.row_cut is not None:
             return "row product", number, dtype, sizes, *operands, self.row_cut.chunks
         if cut is None:
             return "product", number, dtype, sizes, *operands, batch
         return "vector product", number, dtype, sizes[1], tuple(cut), part, *operands
-
-    # -- convolutions --------------------------------------------------------------------------------------------------
-
-    def _conv_plan(self, item: Convolution) -> ConvPlan:
-        """How a convolution is cut."""
-        is_windows = item.form == "windows"
-        x, weights = self._shape(item.a), self._shape(item.b if is_windows else item.value)
-        out = self._shape(item.value if is_windows else item.b)
-        geometry = Geometry(x[0], x[1], out[1], x[2:], out[2:], weights[2:], item.gaps, item.before)  # type: ignore[arg-type]
-        plan = plan_windows if is_windows else plan_filters
-        return plan(self.program.specs[item.value].dtype, geometry)
-
-    def _convolution(self, number: int, item: Convolution) -> Frozen:
-        plan, dtype = self._conv_plan(item), self.program.specs[item.value].dtype.str
-        keys = [(number, _SCRATCH), *([(number, _PARTS)] if plan.parts_bytes else [])]
-        places = (*map(self._place_of, (*item.reads, *item.values)), *(self.places[key] for key in keys))
-        return "convolution", number, dtype, item.form, (plan.words, plan.cells, plan.chunks), places
 
 
 def _are_several_small(*chunks: int) -> bool:

@@ -160,7 +160,7 @@ def _steps(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
         return [(f"{name}_{number}", key, words, extent, nchunks)]
     made = {
         "product": _product, "row product": _row_product, "vector product": _vector_product,
-        "own product": _own_product, "convolution": _convolution,
+        "own product": _own_product, "convolution": _convolution, "factor": _factor,
     }  # fmt: skip
     return made[task[0]](task, slots)
 
@@ -207,6 +207,14 @@ def _convolution(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
     _, number, dtype, form, (words, cells, chunks), places = task
     made = convolution_steps(np.dtype(dtype), form, dict(words), cells, chunks, [slots[place] for place in places])
     return [(name, *step[1:]) for name, step in zip((f"{form}_{number}", f"sum_{number}"), made, strict=False)]
+
+
+def _factor(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
+    from jitgrad.compiler.products.factor_steps import factor_steps
+
+    _, number, routine, is_lower, sizes, places, code = task
+    made = factor_steps(routine, is_lower, sizes, [slots[place] for place in places], slots[-1], code)
+    return [(f"{name}_{number}", *step[1:]) for name, step in made]
 
 
 def _operands(operands: Sequence[tuple[Any, ...]], slots: Sequence[int]) -> Any:

@@ -26,6 +26,8 @@ from jitgrad.compiler.fusing.nodes import (
     SWEEP,
     ClusterNodes,
     Convolution,
+    Factor,
+    Item,
     Nested,
     Node,
     Product,
@@ -56,7 +58,7 @@ class _Planner:
         self.cluster = cluster
         self.specs = specs
         self.classes = classes
-        self.steps: list[Draft | Product | Convolution | Nested] = []
+        self.steps: list[Draft | Product | Convolution | Factor | Nested] = []
         self.home: dict[int, int] = {}  # value → number of the step after which it is complete
         self.readers: dict[int, list[int]] = {}  # value from memory → steps that read it
         self.class_of: dict[int, tuple[int, ...]] = {}  # of values that are not the program's
@@ -68,7 +70,7 @@ class _Planner:
 
     # -- placing ---------------------------------------------------------------------------------------------------
 
-    def place(self, item: Node | Product | Convolution | Nested) -> None:
+    def place(self, item: Item) -> None:
         """Put a node in the first group that takes it, or in a new one."""
         if not isinstance(item, Node):
             self.home |= dict.fromkeys(item.values, len(self.steps))

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from jitgrad.compiler.fusing.accesses import Accesses, Leaf, Operand, is_move, splat_literal
 from jitgrad.compiler.fusing.extents import ONE, ExtentClasses
+from jitgrad.compiler.fusing.factors import is_factor
 from jitgrad.compiler.fusing.nodes import (
     DOTS,
     GATHER,
@@ -21,6 +22,8 @@ from jitgrad.compiler.fusing.nodes import (
     SWEEP,
     ClusterNodes,
     Convolution,
+    Factor,
+    Item,
     Nested,
     Node,
     Product,
@@ -77,7 +80,7 @@ class _Builder:
             wanted.update(self._turned_first(ins))
         wanted |= self.accesses.unresolved
         self._find_leads(instructions)
-        items: list[Node | Product | Convolution | Nested] = []
+        items: list[Item] = []
         for number, ins in zip(members, instructions, strict=True):
             if isinstance(ins.op.kind, Control):
                 items.append(Nested(number, ins.op.kind.form, tuple(dict.fromkeys(ins.inputs)), ins.outputs))
@@ -85,6 +88,8 @@ class _Builder:
                 self.aliases[ins.outputs[0]] = self.aliases.get(ins.inputs[0], ins.inputs[0])
             elif is_move(self.program, ins) or (isinstance(ins.op.kind, Fill) and ins.op.kind.scalar == "constant"):
                 items += [self._copy(v) for v in ins.outputs if v in wanted and self._needs_copy(ins)]
+            elif is_factor(ins, self.program):
+                items.append(self._factor(ins))
             elif isinstance(ins.op.kind, Library):
                 items += self._routines(ins, ins.op.kind.routine)
             else:
@@ -111,7 +116,7 @@ class _Builder:
                 yield from ins.inputs
             case Gather():
                 yield ins.inputs[0]
-            case Control() | Convolve() | Sweep():
+            case Control() | Convolve() | Sweep() | Library():
                 yield from ins.inputs
 
     def _turned_first(self, ins: Instruction) -> Iterator[int]:
@@ -134,7 +139,8 @@ class _Builder:
         return self.program.specs[ins.outputs[0]].dtype.kind == "f"
 
     def _is_by_matrix(self, ins: Instruction) -> bool:
-        return isinstance(ins.op.kind, Library) or self._is_small(ins)
+        is_routine = isinstance(ins.op.kind, Library)
+        return not is_factor(ins, self.program) if is_routine else self._is_small(ins)
 
     def _is_small(self, ins: Instruction) -> bool:
         """Whether a product is one of many of small matrices of floats."""
@@ -208,6 +214,10 @@ class _Builder:
             case Scatter(form):
                 return self._scatter(ins, form)
         raise AssertionError(f"{ins.op.name} has a kind that is not compiled: {ins.op.kind}")
+
+    def _factor(self, ins: Instruction) -> Factor:
+        assert isinstance(ins.op.kind, Library)
+        return Factor(ins.outputs[0], ins.op.kind.routine, ins.inputs, ins.params.get("lower", True))
 
     def _reduce(self, ins: Instruction, combine: str) -> Node:
         x, out = ins.inputs[0], ins.outputs[0]

@@ -106,6 +106,23 @@ class Convolution:
 
 
 @dataclass(frozen=True, slots=True)
+class Factor:
+    """A factor of a positive definite matrix, the gradient of one (of the factor and its cotangent), or the solution of
+    a triangular system with one right side: ``lower`` or not.
+    """
+
+    value: int
+    routine: str
+    reads: tuple[int, ...]
+    lower: bool
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """What it makes."""
+        return (self.value,)
+
+
+@dataclass(frozen=True, slots=True)
 class Nested:
     """A control op, by the number of its instruction: it runs the programs of its bodies."""
 
@@ -115,12 +132,15 @@ class Nested:
     values: tuple[int, ...]
 
 
+Item = Node | Product | Convolution | Factor | Nested
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterNodes:
-    """Nodes, products and control ops in order; ``aliases`` are values that share the storage of another; ``kept`` must
-    be in memory.
+    """Nodes, products, factors and control ops in order; ``aliases`` are values that share the storage of another;
+    ``kept`` must be in memory.
     """
 
-    items: tuple[Node | Product | Convolution | Nested, ...]
+    items: tuple[Item, ...]
     aliases: dict[int, int]
     kept: frozenset[int]

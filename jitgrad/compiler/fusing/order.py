@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from jitgrad.compiler.fusing.buffers import aligned
 from jitgrad.compiler.fusing.groups import Group, Plan, Step
-from jitgrad.compiler.fusing.nodes import Nested
+from jitgrad.compiler.fusing.nodes import Factor, Nested
 from jitgrad.compiler.symbols import most
 from jitgrad.records import NamedTuple, dataclass
 
@@ -44,7 +44,8 @@ def needs_of(plan: Plan, outside: Collection[int]) -> Needs | None:
     """What the steps need; None where the order of the steps stays.
 
     ``outside`` are the cluster's inputs and outputs, whose memory is not the cluster's own. Steps that check positions
-    stay in order: the first position out of bounds is the one that is reported. So do loops, which may check some.
+    stay in order: the first position out of bounds is the one that is reported. So do loops, which may check some, and
+    factors.
     """
     if len(plan.steps) > _MOST_STEPS or any(_checks_positions(step) for step in plan.steps):
         return None
@@ -70,7 +71,7 @@ def order_steps(needs: Needs, nbytes: Callable[[int], int]) -> Sequence[int]:
 def _checks_positions(step: Step) -> bool:
     if isinstance(step, Group):
         return any(placed.node.table is not None for placed in step.nodes)
-    return isinstance(step, Nested)
+    return isinstance(step, Nested | Factor)
 
 
 def _need(plan: Plan, step: Step, outside: Collection[int]) -> Need:

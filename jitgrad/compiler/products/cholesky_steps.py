@@ -8,19 +8,31 @@ from jitgrad.records import NamedTuple
 
 MODULE = "jitgrad_cholesky"
 COTANGENT = f"{MODULE}_cotangent"
-STEPS = {MODULE: ("tasks",), COTANGENT: ("fill", "tasks", "finish")}
+STEPS = {MODULE: ("clear", "tasks"), COTANGENT: ("fill", "tasks")}
 """The steps of the factor and of its gradient, by what their names begin with."""
 BLOCK = (
-    "source", "factor", "work", "packed", "result", "n", "column", "blocks", "panels", "threads", "diagonals", "flags",
-    "status",
+    "source_slot", "factor_slot", "memory_slot", "result_slot", "status_slot", "code", "n", "column", "blocks",
+    "panels", "packed_place", "diagonals_place", "flags_place",
 )  # fmt: skip
-"""Addresses and sizes. `source` is A, or the cotangent of its lower factor, which is `factor`; both have rows of n, as
-`result` has. `column` is the distance of columns of blocks in `work`, and in the factor `packed` like it. A flag per
-tile, of each row of blocks one more for its end. `threads`: how many there may be; panels are theirs in turns.
+"""The words of the block of each step. `source` is A, or the cotangent of its lower factor, which is `factor`; both
+have rows of n, as `result` has. `memory` begins with the working matrix, in which columns of blocks are `column`
+elements apart; the factor in columns like it, blocks on the diagonal, and flags lie at places in it, in bytes. A flag
+per tile, of each row of blocks one more for its end. `code` is left in the status where A is not positive definite.
 """
+WORDS = (
+    "source", "factor", "work", "packed", "result", "n", "column", "blocks", "panels", "threads", "diagonals", "flags",
+    "status", "code",
+)  # fmt: skip
+"""What a step makes of it: addresses and sizes. `threads`: how many there may be; panels are theirs in turns."""
+THREADS = "jitgrad_thread_limit"
+"""The driver's function that tells with how many threads a run began."""
 TRIANGLES_MODULE = "jitgrad_triangles"
 TRIANGLES = ("jitgrad_triangle_rows", "jitgrad_triangle_columns")
 """The functions that solve with a triangle, and with its transpose."""
+TRIANGLE_STEPS = ("jitgrad_triangle_rows_step", "jitgrad_triangle_columns_step")
+"""The same as steps of a cluster."""
+TRIANGLE_BLOCK = ("a_slot", "b_slot", "x_slot", "status_slot", "code", "n", "is_lower")
+"""The words of their blocks: the slot of the status, and what is left there if a zero is on the diagonal."""
 LANES = "jitgrad_triangle_lanes"
 """The function that gives how many rows a block has; 0 where all this is left to LAPACK."""
 WIDE = 3
@@ -57,8 +69,6 @@ class Layout(NamedTuple):
     packed: int
     diagonals: int
     flags: int
-    status: int
-    words: int
     nbytes: int
 
 
@@ -77,9 +87,8 @@ def layout_for(n: int, lanes: int) -> Layout:
     packed = 8 * blocks * column
     diagonals = 2 * packed
     flags = diagonals + 8 * blocks * lanes * (lanes + 1)
-    status = flags + -(-4 * blocks * (panels + 1) // LINE) * LINE
-    words = status + LINE
-    return Layout(n, column, blocks, panels, packed, diagonals, flags, status, words, words + 8 * len(BLOCK))
+    nbytes = flags + -(-4 * blocks * (panels + 1) // LINE) * LINE
+    return Layout(n, column, blocks, panels, packed, diagonals, flags, nbytes)
 
 
 def cut(step: str, layout: Layout) -> tuple[int, int]:
@@ -88,4 +97,6 @@ def cut(step: str, layout: Layout) -> tuple[int, int]:
     """
     if step == "tasks":
         return _MOST_CHUNKS, _MOST_CHUNKS
+    if step == "clear":
+        return 1, 1
     return layout.blocks, max(1, min(_MOST_CHUNKS, layout.blocks // _BLOCKS_OF_A_CHUNK))

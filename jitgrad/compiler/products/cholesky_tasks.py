@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 
-from jitgrad.compiler.products.cholesky_steps import BLOCK, WIDE
+from jitgrad.compiler.products.cholesky_steps import WIDE, WORDS
 from jitgrad.compiler.products.cholesky_tiles import diagonal_elements, turn_block_ir
 from jitgrad.compiler.products.registers import Numbers, at_ir, loop_ir, mask_ir, min_ir, store_ir, word_ir
 from jitgrad.compiler.products.transposes import turned_ir
@@ -25,8 +25,8 @@ _POINTERS = ("source", "factor", "work", "packed", "result", "diagonals", "flags
 
 
 def block_words_ir() -> str:
-    """All words of the block."""
-    words = ((name, word_ir(name, BLOCK)) for name in BLOCK)
+    """All words of a call."""
+    words = ((name, word_ir(name, WORDS)) for name in WORDS)
     return "\n".join(text.replace("load i64", "load ptr") if name in _POINTERS else text for name, text in words)
 
 
@@ -114,8 +114,18 @@ def _fetch(kind: Numbers) -> str:
     body = f"""
 {given_at_ir(kind, "from", "%source", "%b", "%j")}
 {block_at_ir(kind, "to", "%work", "%j", "%b")}
+  %from_least_less = icmp slt i64 %from_height, %from_width
+  %from_least = select i1 %from_least_less, i64 %from_height, i64 %from_width
+  %is_whole = icmp sge i64 %from_least, {kind.lanes}
+  br i1 %is_whole, label %whole, label %part
+whole:
+  call void @turn_whole(ptr %from, i64 %n, ptr %to)
+  br label %fetched
+part:
   call void @turn_{kind.type}(ptr %from, i64 %n, i64 %from_height, i64 0, i64 %from_width, i64 0, ptr %to,
-    i64 {kind.lanes})"""
+    i64 {kind.lanes})
+  br label %fetched
+fetched:"""
     return f"""
 define internal void @fetch(ptr %block, i64 %j, i64 %c, i64 %end) noinline #0 {{
 {block_words_ir()}
@@ -176,18 +186,28 @@ def _put(kind: Numbers, is_turned: bool) -> str:
     else:
         lines += [f"  %half{r} = fmul {kind.vector} %x{r}, splat ({kind.type} 0.5)" for r in rows]
         names = [f"%half{r}" for r in rows]
+    whole, part = [], []
     for r in rows:
-        lines += [
+        lines.append(at_ir(f"to{r}", kind, *((f"%to{r - 1}", "%n") if r else ("%to", "0"))))
+        whole.append(f"  store {kind.vector} {names[r]}, ptr %to{r}, align {kind.size}")
+        part += [
             f"  %has{r} = icmp sgt i64 %height, {r}",
             f"  %mask{r} = select i1 %has{r}, {kind.mask} %inside, {kind.mask} zeroinitializer",
-            at_ir(f"to{r}", kind, *((f"%to{r - 1}", "%n") if r else ("%to", "0"))),
             store_ir(kind, names[r], f"%to{r}", f"%mask{r}"),
         ]
     return f"""
 define internal void @put_{"turned" if is_turned else "half"}(ptr %from, ptr %to, i64 %n, i64 %height,
     i64 %width) noinline #0 {{
-{mask_ir("inside", kind, "%width")}
 {chr(10).join(lines)}
+{min_ir("least", "%height", "%width")}
+  %is_whole = icmp sge i64 %least, {kind.lanes}
+  br i1 %is_whole, label %whole, label %part
+whole:
+{chr(10).join(whole)}
+  ret void
+part:
+{mask_ir("inside", kind, "%width")}
+{chr(10).join(part)}
   ret void
 }}"""
 
@@ -271,7 +291,10 @@ def _factor_first(kind: Numbers) -> str:
   %bad = call i1 @factor(ptr %t, ptr %d)
   br i1 %bad, label %fail, label %rest
 fail:
-  store i64 1, ptr %status
+  %told = load i64, ptr %status
+  %is_told = icmp ne i64 %told, 0
+  %new = select i1 %is_told, i64 %told, i64 %code
+  store i64 %new, ptr %status
   br label %rest
 rest:
 {at_ir("t_rest", kind, "%t", "%column")}
@@ -327,7 +350,14 @@ over:
 
 
 def _gradient_tile(kind: Numbers) -> str:
-    """A tile of S, where its row has blocks beside the diagonal."""
+    """A tile of S, where its row has blocks beside the diagonal; what is below it, too, and both in the result."""
+    stored = f"""
+{block_at_ir(kind, "made", "%work", "%j", "%b")}
+{given_at_ir(kind, "beside", "%result", "%j", "%b")}
+  call void @put_half(ptr %made, ptr %beside, i64 %n, i64 %beside_height, i64 %beside_width)
+{block_at_ir(kind, "turned", "%work", "%b", "%j")}
+{given_at_ir(kind, "below", "%result", "%b", "%j")}
+  call void @put_half(ptr %turned, ptr %below, i64 %n, i64 %below_height, i64 %below_width)"""
     return f"""tile:
   %none = icmp slt i64 %wide, 1
   br i1 %none, label %over, label %wait
@@ -338,8 +368,8 @@ wait:
   %is_next = icmp eq i64 %c, %j1
   br i1 %is_next, label %add, label %wait_below
 wait_below:
-  %below = add i64 %flag, %stride
-  call void @await(ptr %flags, i64 %below)
+  %flag_below = add i64 %flag, %stride
+  call void @await(ptr %flags, i64 %flag_below)
   br label %add
 add:
 {block_at_ir(kind, "q", "%work", "%j1", "%c")}
@@ -348,6 +378,7 @@ add:
   call void @sum(ptr %p, ptr %q, i64 %k, ptr %t, i64 %column, i64 %wide)
   call void @backward(ptr %d, ptr %t, i64 %column, i64 %wide)
   call void @mirror(ptr %t, ptr %mirrored, i64 %column, i64 %wide)
+{loop_ir("b", "%end", "1", stored, "%c")}
   br label %over"""
 
 
@@ -370,4 +401,6 @@ ready:
 {block_at_ir(kind, "below_own", "%work", "%j1", "%j")}
   call void @sum_1(ptr %p, ptr %below_own, i64 %k, ptr %own, i64 %column)
   call void @reverse(ptr %d, ptr %own)
+{given_at_ir(kind, "to", "%result", "%j", "%j")}
+  call void @put_half(ptr %own, ptr %to, i64 %n, i64 %to_height, i64 %to_width)
   br label %over"""

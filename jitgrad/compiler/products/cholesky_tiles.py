@@ -22,9 +22,10 @@ from jitgrad.compiler.products.transposes import turn_ir, turned_ir
 
 
 def cholesky_tiles_ir(kind: Numbers) -> str:
-    """All of them, and `turn_<type>`."""
+    """All of them, `turn_<type>`, and `turn_whole`: for a square with all rows and columns."""
     sums = (_sum(kind, wide) for wide in range(1, WIDE + 1))
-    return "\n".join((turn_ir(kind), *sums, _solve(kind, True), _solve(kind, False), _factor(kind), _reverse(kind)))
+    solutions = (_solve(kind, True), _solve(kind, False))
+    return "\n".join((turn_ir(kind), _turn_whole(kind), *sums, *solutions, _factor(kind), _reverse(kind)))
 
 
 def diagonal_elements(kind: Numbers) -> int:
@@ -34,8 +35,30 @@ def diagonal_elements(kind: Numbers) -> int:
 
 def turn_block_ir(kind: Numbers, source: str, to: str) -> str:
     """A whole block transposed."""
-    n = kind.lanes
-    return f"  call void @turn_{kind.type}(ptr {source}, i64 {n}, i64 {n}, i64 0, i64 {n}, i64 0, ptr {to}, i64 {n})"
+    return f"  call void @turn_whole(ptr {source}, i64 {kind.lanes}, ptr {to})"
+
+
+def _turn_whole(kind: Numbers) -> str:
+    """A square with all rows and columns, transposed in registers."""
+    rows = range(kind.lanes)
+    turning, turned = turned_ir(kind, [f"%x{r}" for r in rows])
+    lines = []
+    for r in rows:
+        lines += [
+            at_ir(f"from{r}", kind, *((f"%from{r - 1}", "%ldf") if r else ("%from", "0"))),
+            f"  %x{r} = load {kind.vector}, ptr %from{r}, align {kind.size}",
+        ]
+    stores = []
+    for r in rows:
+        stores += [
+            at_ir(f"to{r}", kind, "%to", str(r * kind.lanes)),
+            f"  store {kind.vector} {turned[r]}, ptr %to{r}, align {kind.size}",
+        ]
+    return f"""
+define internal void @turn_whole(ptr %from, i64 %ldf, ptr %to) noinline #0 {{
+{chr(10).join((*lines, *turning, *stores))}
+  ret void
+}}"""
 
 
 def _lane(kind: Numbers, name: str, register: str, lane: int) -> str:

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler.fusing.nodes import Convolution, Product
+from jitgrad.compiler.fusing.nodes import Convolution, Factor, Product
 from jitgrad.compiler.products.blas import batch_chunks, stub_modules
-from jitgrad.compiler.products.cholesky_steps import MODULE, cholesky_text
 from jitgrad.compiler.products.conv_steps import convolution_modules
+from jitgrad.compiler.products.factor_steps import FACTORS, factor_modules
 from jitgrad.compiler.products.gemm import plan_product
 from jitgrad.compiler.products.gemm_steps import product_modules, shared_modules, unpacked_modules
 from jitgrad.compiler.products.gemv import plan_vector_product
@@ -26,7 +26,7 @@ from jitgrad.compiler.products.tall_steps import FORMS, tall_modules
 from jitgrad.compiler.symbols import at_once
 from jitgrad.lapack import uses_own
 from jitgrad.opdef import Library
-from jitgrad.program import Program
+from jitgrad.program import Instruction, Program
 
 
 def product_sizes(program: Program, item: Product) -> tuple[tuple[int, int, int], int]:
@@ -51,11 +51,15 @@ def _batch_chunks(dtype: np.dtype[Any], transposed: tuple[bool, bool]) -> Callab
 
 
 def begin_products(program: Program, steps: Iterable[object]) -> None:
-    """Begin to compile the code of the products and convolutions among ``steps``; it is wanted when they are bound."""
+    """Begin to compile the code of the products, convolutions and factors among ``steps``; it is wanted when they are
+    bound.
+    """
     modules: dict[str, Module] = {}
     for item in steps:
         if isinstance(item, Convolution):
             modules |= convolution_modules(program.specs[item.value].dtype, item.form)
+        elif isinstance(item, Factor):
+            modules |= factor_modules(item.routine)
         elif isinstance(item, Product):
             modules |= _modules_of(program, item)
     begin_modules(modules)
@@ -64,10 +68,15 @@ def begin_products(program: Program, steps: Iterable[object]) -> None:
 def begin_routines(program: Program, numbers: Iterable[int]) -> None:
     """Begin to compile our own code for those of a program's interpreted instructions that will call it."""
     called = [program.instructions[number] for number in numbers]
-    routines = [ins for ins in called if isinstance(ins.op.kind, Library)]
-    if routines and kinds():
-        own = any(uses_own(ins.op.name, program.specs[ins.inputs[0]]) for ins in routines)
-        begin_modules({MODULE: (cholesky_text, False)} if own else {})
+    if kinds() and any(_calls_own_factor(program, ins) for ins in called):
+        begin_modules(factor_modules("cholesky"))
+
+
+def _calls_own_factor(program: Program, ins: Instruction) -> bool:
+    match ins.op.kind:
+        case Library(routine) if routine in FACTORS:
+            return uses_own(routine, program.specs[ins.inputs[0]])
+    return False
 
 
 def _modules_of(program: Program, item: Product) -> dict[str, Module]:

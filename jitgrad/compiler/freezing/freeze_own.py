@@ -1,0 +1,59 @@
+"""Freezing what is our own beside products: the tasks of convolutions and factors, and the memory that they need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jitgrad.compiler.freezing.freeze_loops import Frozen
+from jitgrad.compiler.fusing.buffers import aligned
+from jitgrad.compiler.fusing.nodes import Convolution, Factor
+from jitgrad.compiler.products.conv import ConvPlan, Geometry, plan_filters, plan_windows
+from jitgrad.compiler.products.factor_steps import FACTORS, sizes_of
+from jitgrad.compiler.symbols import at_once
+from jitgrad.program import Program
+
+PARTS, SCRATCH = "parts", "scratch"
+"""With the number of a step, the keys of memory of its own: of all threads together, and of each one."""
+
+Memory = list[tuple[object, int, bool]]
+"""Keys, bytes, and whether each thread has so many."""
+PlaceAt = Callable[[object], int]
+"""Where a value lies, or the memory of a key."""
+
+
+def own_memory(program: Program, number: int, item: Convolution | Factor) -> Memory:
+    """What a step needs beside its operands; a solution with a triangle needs nothing."""
+    if isinstance(item, Factor):
+        return [((number, PARTS), _sizes(program, item)[-1], False)] if item.routine in FACTORS else []
+    plan = _conv_plan(program, item)
+    scratch = ((number, SCRATCH), aligned(plan.worker_bytes), True)
+    return [scratch, ((number, PARTS), plan.parts_bytes, False)] if plan.parts_bytes else [scratch]
+
+
+def freeze_own(program: Program, number: int, item: Convolution | Factor, place_at: PlaceAt) -> Frozen:
+    """The task of a convolution, or of a factor, whose failure is told as that of its value."""
+    memory = [key for key, _, _ in own_memory(program, number, item)]
+    places = tuple(map(place_at, (*item.reads, *item.values, *memory)))
+    if isinstance(item, Factor):
+        return "factor", number, item.routine, item.lower, _sizes(program, item), places, item.value + 1
+    plan, dtype = _conv_plan(program, item), program.specs[item.value].dtype.str
+    return "convolution", number, dtype, item.form, (plan.words, plan.cells, plan.chunks), places
+
+
+def _sizes(program: Program, item: Factor) -> tuple[Any, ...]:
+    """The rows of the matrix, and all that follows from them."""
+    rows = program.specs[item.reads[0]].known_shape[-1]
+    return tuple(at_once(sizes_of, rows)) if item.routine in FACTORS else (rows,)
+
+
+def _conv_plan(program: Program, item: Convolution) -> ConvPlan:
+    """How a convolution is cut."""
+    is_windows = item.form == "windows"
+    x, weights, out = (
+        program.specs[v].known_shape
+        for v in ((item.a, item.b, item.value) if is_windows else (item.a, item.value, item.b))
+    )
+    geometry = Geometry(x[0], x[1], out[1], x[2:], out[2:], weights[2:], item.gaps, item.before)  # type: ignore[arg-type]
+    plan = plan_windows if is_windows else plan_filters
+    return plan(program.specs[item.value].dtype, geometry)

@@ -1,0 +1,174 @@
+"""Factors of matrices, their gradients and triangular systems as steps of a cluster: results, errors and new shapes as
+with the interpreter, the same bits for any number of threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitgrad as jg
+from benchmarks.workloads.gaussian_process import loss
+from jitgrad.scipy.linalg import cho_solve, solve_triangular
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+SIZES = (0, 1, 33, 79, 80, 81, 131, 300)
+
+
+def points(n: int, dtype: str = "f8") -> tuple[Array, Array, Array]:
+    rng = np.random.default_rng(n)
+    arrays = np.array([0.1, 0.2, -1.0]), rng.standard_normal((n, 3)), rng.standard_normal(n)
+    return arrays[0].astype(dtype), arrays[1].astype(dtype), arrays[2].astype(dtype)
+
+
+def positive(n: int) -> Array:
+    x = np.random.default_rng(n).standard_normal((n, n))
+    made: Array = x @ x.T + n * np.eye(n)
+    return made
+
+
+def compare(f: Any, *args: Any, rtol: float = 1e-9) -> None:
+    (value, slopes), (expected, wanted) = f(*args), f.interpret(*args)
+    np.testing.assert_allclose(value, expected, rtol)
+    for got, want in zip(slopes, wanted, strict=True):
+        assert got.dtype == want.dtype
+        np.testing.assert_allclose(got, want, rtol, rtol * np.max(np.abs(want), initial=0))
+
+
+@pytest.mark.quick
+def test_a_function_is_one_native_call() -> None:
+    f = jg.compile(jg.value_and_grad(loss))
+    explained = f.explain(*points(90))
+    assert "reason" not in explained.clusters and explained.clusters.count("\ncluster") == 1
+    fusion = explained.fusion
+    assert "4 factors" in fusion
+    for routine in ("cholesky", "solve_triangular", "solve_turned", "cholesky_cotangent"):
+        assert fusion.count(f" ({routine}): ") == 1
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("n", SIZES)
+def test_sizes_around_those_of_steps(n: int) -> None:
+    compare(jg.compile(jg.value_and_grad(loss, (0, 1, 2))), *points(n))
+
+
+@pytest.mark.quick
+def test_float32_is_computed_in_double_precision() -> None:
+    compare(jg.compile(jg.value_and_grad(loss, (0, 1, 2))), *points(100, "f4"), rtol=2e-3)
+
+
+@pytest.mark.quick
+def test_bits_do_not_depend_on_threads() -> None:
+    f, args = jg.compile(jg.value_and_grad(loss, (0, 1, 2))), points(300)
+    made = set()
+    for threads in (1, 2, 3, 7):
+        with jg.config(num_threads=threads):
+            for _ in range(20):
+                value, slopes = f(*args)
+                made.add((value.tobytes(), *(slope.tobytes() for slope in slopes)))
+    assert len(made) == 1
+
+
+@pytest.mark.quick
+def test_other_extents_take_steps_where_these_fit() -> None:
+    """What the stages make of one size serves for others on the same side of the limits only; all is compared with what
+    the stages make anew.
+    """
+    f = jg.compile(jg.value_and_grad(loss))
+    with jg.config(verify=True):
+        for n in (70, 90, 79, 100, 80, 71, 120):
+            compare(f, *points(n))
+            assert ("3 factors" in f.explain(*points(n)).fusion) == (n < 80)
+            assert ("4 factors" in f.explain(*points(n)).fusion) == (n >= 80)
+
+
+@pytest.mark.quick
+def test_a_matrix_that_is_not_positive_definite_tells_the_line() -> None:
+    f = jg.compile(lambda a: 2 * np.linalg.cholesky(a * 1.0))
+    for ask in (f, f.interpret):
+        with pytest.raises(np.linalg.LinAlgError, match=r"Matrix is not positive definite\n.*cholesky\(.*test_factor"):
+            ask(-np.eye(100))
+    np.testing.assert_array_equal(f(4 * np.eye(100)), 4 * np.eye(100))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("lower", [False, True])
+def test_a_zero_on_a_diagonal_tells_the_line(lower: bool) -> None:
+    f = jg.compile(lambda a, b: 2 * solve_triangular(a, b, lower=lower))
+    for place in (0, 50, 99):
+        a = np.ones((100, 100))
+        a[place, place] = 0
+        for ask in (f, f.interpret):
+            with pytest.raises(np.linalg.LinAlgError, match=r"Singular matrix\n.*solve_triangular\(.*test_factor"):
+                ask(a, np.ones(100))
+    np.testing.assert_array_equal(f(4 * np.eye(100), np.ones(100)), np.full(100, 0.5))
+
+
+@pytest.mark.quick
+def test_the_first_failure_is_told() -> None:
+    def both(a: Any, t: Any, b: Any) -> Any:
+        return np.linalg.cholesky(a), solve_triangular(t, b, lower=True)
+
+    with pytest.raises(np.linalg.LinAlgError, match="not positive definite"):
+        jg.compile(both)(-np.eye(100), np.zeros((100, 100)), np.ones(100))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("shape", [(2, 90, 90), (1, 90, 90), (0, 90, 90)], ids=str)
+def test_stacks(shape: tuple[int, ...]) -> None:
+    f = jg.compile(jg.value_and_grad(lambda a: (np.sum(np.sin(np.linalg.cholesky(a)))), (0,)))
+    a = np.zeros(shape) + positive(90)
+    compare(f, a)
+    assert ("is a step only for one float64 matrix" in f.explain(a).clusters) == (shape[0] != 1)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize("n", [32, 33, 39, 40, 41, 97])
+def test_triangles(n: int, lower: bool) -> None:
+    """With a matrix, and by the gradient its transpose; the other triangle is not read."""
+    a = positive(n)
+    a[np.triu_indices(n, 1) if lower else np.tril_indices(n, -1)] = np.nan
+    f = jg.compile(jg.value_and_grad(lambda a, b: np.sum(np.sin(solve_triangular(a, b, lower=lower))), (0, 1)))
+    compare(f, a, a[:, 0] * 0 + 1.5 if lower else np.full(n, 1.5))
+    assert "2 factors" in f.explain(a, np.ones(n)).fusion
+
+
+@pytest.mark.quick
+def test_a_hessian() -> None:
+    f, args = jg.compile(jg.hessian(loss)), points(90)
+    got, want = f(*args), f.interpret(*args)
+    np.testing.assert_allclose(got, want, 1e-8, 1e-8 * np.max(np.abs(want)))
+
+
+@pytest.mark.quick
+def test_in_a_loop() -> None:
+    def scanned(a: Any, b: Any) -> Any:
+        def step(c: Any, _: Any) -> Any:
+            factor = np.linalg.cholesky(a + np.outer(c, c))
+            return cho_solve((factor, True), c) + b, np.sum(np.log(np.diagonal(factor)))
+
+        last, logarithms = jg.scan(step, b, np.arange(3.0))
+        return np.sum(last) + np.sum(logarithms)
+
+    f = jg.compile(jg.value_and_grad(scanned, (0, 1)))
+    a, b = positive(90), np.random.default_rng(1).standard_normal(90)
+    compare(f, a, b)
+    assert "reason" not in f.explain(a, b).clusters
+    with pytest.raises(np.linalg.LinAlgError, match="not positive definite"):
+        f(-a, b)
+
+
+@pytest.mark.quick
+def test_a_profile_names_factors() -> None:
+    f, args = jg.compile(jg.grad(loss)), points(90)
+    f(*args)
+    with jg.profile() as profile:
+        f(*args)
+    found = {event.name: event for event in profile.events}
+    assert found["cholesky 90×90"].flops == 90**3 // 3
+    assert found["cholesky_cotangent 90×90"].nbytes_written == 8 * 90**2
+    assert not any(event.kind == "numpy" for event in profile.events)
