@@ -44,6 +44,15 @@ _OWN = {
 caches, for which LAPACK's blocks are made. Milliseconds by our own code and by LAPACK, two of Intel's cores with
 AVX-512: 512 rows 1.3 and 2.2, 1024 rows 16 and 14, 1280 rows 34 and 26, 1536 rows 57 and 38, 2048 rows 149 and 95.
 """
+_MANY_COLUMNS, _MANY_ELEMENTS = 64, 4096
+"""From so many right sides of so many elements on, solutions are our own; they take 25 microseconds by themselves."""
+_MOST_ROWS = {"triangle": 1024, "factors": 512}
+"""Up to so many rows of one triangle, or of both factors. Microseconds by LAPACK and by our own code, two Zen 4 cores:
+
+    rows, columns   16, 64    16, 20000    64, 2000     128, 200    300, 300     512, 1024     1024, 1024
+    triangle        23, 27    5961, 189    305, 130     122, 101    2603, 573    15998, 7969   31991, 26746
+    factors         22, 36    16890, 398   1900, 248    279, 202    4634, 1195   30510, 12870  79008, 109997
+"""
 
 
 def cholesky(a: Array) -> Array:
@@ -111,6 +120,20 @@ def _own_triangles() -> Any:
     return own if own.lanes() else None
 
 
+def is_wide(n: int, k: int) -> bool:
+    """Whether right sides [n, k] are so many that our own code solves for them."""
+    return k >= _MANY_COLUMNS and n * k >= _MANY_ELEMENTS
+
+
+def _own_columns(name: str, dtype: np.dtype[Any], n: int, k: int) -> Any:
+    """The same of solutions with many right sides, where they are faster."""
+    if dtype.kind != "f" or not is_wide(n, k) or n > _MOST_ROWS[name]:
+        return None
+    from jitgrad.compiler import columns as own
+
+    return own if own.width() else None
+
+
 def _stacked(made: Sequence[Array | None], like: Array) -> Array:
     """Matrices as a stack of the shape and dtype of another."""
     if like.ndim == 2 and like.size and made[0] is not None:
@@ -125,7 +148,7 @@ def solve_triangular(a: Array, b: Array, lower: bool, transposed: bool = False) 
     LinAlgError when there is a zero on a diagonal.
     """
     n, k = b.shape[-2:]
-    if n < _SMALL or a.dtype.char not in DOUBLE:
+    if a.dtype.char not in DOUBLE or (n < _SMALL and not (is_wide(n, k) and a.dtype.kind == "f")):
         triangle = np.tril(a) if lower else np.triu(a)
         return np.linalg.solve(np.swapaxes(triangle, -1, -2) if transposed else triangle, b)
     _refuse_zeros(a)
@@ -133,9 +156,9 @@ def solve_triangular(a: Array, b: Array, lower: bool, transposed: bool = False) 
         return np.empty(b.shape, b.dtype)
     dtype = DOUBLE[a.dtype.char]
     matrices = np.ascontiguousarray(a, dtype)
-    own = _own_triangles() if k == 1 and dtype.kind == "f" else None
+    own = _own_triangles() if k == 1 and dtype.kind == "f" else _own_columns("triangle", dtype, n, k)
     if own is not None:
-        pairs = zip(_each(matrices), _each(np.asarray(b, dtype)), strict=True)
+        pairs = zip(_each(matrices), _each(np.ascontiguousarray(b, dtype)), strict=True)
         return _stacked([own.solve_triangle(*pair, lower, transposed) for pair in pairs], b)
     solved, one = np.array(b, dtype, order="C"), np.ones(1, dtype)
     turned = b"T" if transposed else b"N"
@@ -168,6 +191,11 @@ def solve_factored(factors: Array, exchanged: Array, b: Array, transposed: bool)
     _refuse_zeros(factors)
     if not b.size:
         return np.empty(b.shape, b.dtype)
+    own = _own_columns("factors", factors.dtype, n, k)
+    if own is not None:
+        right = np.ascontiguousarray(b, factors.dtype)
+        each = zip(_each(factors), _each(exchanged[..., None]), _each(right), strict=True)
+        return _stacked([own.solve_factors(lu, rows[:, 0], x, transposed) for lu, rows, x in each], b)
     solved = np.array(np.swapaxes(b, -1, -2), factors.dtype, order="C")
     for matrix, rows, x in zip(_each(factors), _rows(exchanged), _each(solved), strict=True):
         _run("getrs", factors.dtype, b"T" if transposed else b"N", n, k, matrix, n, rows, x, n)

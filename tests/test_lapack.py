@@ -82,6 +82,49 @@ def test_nan_and_infinities_reach_what_is_solved_after_them(lower: bool, transpo
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize("n", [1, 3, 16, 33, 46])
+@pytest.mark.parametrize("more", [0, 13, 65])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_many_columns_are_solved_for_as_well_as_by_lapack(n: int, more: int, transposed: bool) -> None:
+    """The remainder is as small as that of NumPy's solution, in extended precision, with rows that are exchanged."""
+    rng, columns = np.random.default_rng(n), -(-4096 // n) + more
+    assert lapack.is_wide(n, columns)
+    a, b = rng.standard_normal((n, n)), rng.standard_normal((n, columns))
+    turned = a.T if transposed else a
+    exact = turned.astype(np.longdouble)
+    errors = [
+        np.linalg.norm((exact @ x - b).astype(np.float64))
+        for x in (lapack.solve_factored(*lapack.factor(a), b, transposed), np.linalg.solve(turned, b))
+    ]
+    assert errors[0] <= 4 * errors[1] + 1e-14
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("n", [5, 37])
+@pytest.mark.parametrize("columns", [849, 1000])
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_many_columns_of_triangles(n: int, columns: int, lower: bool, dtype: str) -> None:
+    """Of stacks, too, and of right sides that are not in C order; one triangle is read."""
+    a = matrices((3, n, n), dtype) + (100 * np.eye(n)).astype(dtype)
+    b = np.random.default_rng(0).standard_normal((3, columns, n)).astype(dtype).mT
+    triangle = np.tril(a) if lower else np.triu(a)
+    other = np.where(triangle == 0, np.nan, a).astype(dtype)
+    close(lapack.solve_triangular(other, b, lower), np.linalg.solve(triangle, b))
+    close(lapack.solve_triangular(other, b, lower, transposed=True), np.linalg.solve(triangle.mT, b))
+
+
+@pytest.mark.quick
+def test_many_columns_have_the_same_bits_for_any_number_of_threads() -> None:
+    a, b = matrices((50, 50), "f8"), np.random.default_rng(0).standard_normal((50, 1000))
+    factors, made = lapack.factor(a), []
+    for threads in (1, 2, 5):
+        with jg.config(num_threads=threads):
+            made += [lapack.solve_factored(*factors, b, turned).tobytes() for turned in (False, True)]
+    assert made[:2] * 3 == made
+
+
+@pytest.mark.quick
 @pytest.mark.parametrize("shape", [(40, 40), (2, 130, 130), (1, 0, 0)], ids=str)
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_cholesky_reads_the_lower_triangle(shape: tuple[int, ...], dtype: str) -> None:
@@ -165,6 +208,20 @@ def test_small_matrices_are_not_factored_apart(shape: tuple[int, ...]) -> None:
     a = matrices(shape, "f8")
     f = jg.compile(jg.grad(lambda a: np.sum(np.linalg.solve(a, a[..., :1])) + np.sum(np.linalg.slogdet(a)[1])))
     assert not any(name.startswith("lu") for name in called(f, a))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("n, columns", [(4, 9000), (9, 500), (40, 200)])
+def test_many_columns_are_solved_for_by_factors(n: int, columns: int) -> None:
+    """The gradient solves with the same ones; few columns are left to NumPy."""
+    a, b = matrices((n, n), "f8"), np.random.default_rng(0).standard_normal((n, columns))
+    f = jg.compile(jg.value_and_grad(lambda a, b: np.sum(np.sin(np.linalg.solve(a, b))), argnums=(0, 1)))
+    assert called(f, a, b) == {"lu": 1, "lu_solve": 2}
+    assert not called(f, a, b[:, :63])["lu"]
+    (value, slopes), (expected, wanted) = f(a, b), f.interpret(a, b)
+    np.testing.assert_allclose(value, expected, 1e-11)
+    for got, want in zip(slopes, wanted, strict=True):
+        np.testing.assert_allclose(got, want, 1e-9, 1e-9 * np.max(np.abs(want)))
 
 
 @pytest.mark.quick

@@ -95,6 +95,7 @@ LAZY = {
     ("gradient_rules", "control.deferred"),
     ("ops.rows", "compiler.rows"),
     ("lapack", "compiler.cholesky"),
+    ("lapack", "compiler.columns"),
     ("lapack", "compiler.triangles"),
     ("executable", "control.ops"),
     ("compiler.explain", "profiler.drawing"),

@@ -12,7 +12,7 @@ import math
 from jitgrad.compiler.fusing.small import is_small_routine
 from jitgrad.compiler.rewriter import Rewriter
 from jitgrad.compiler.rules.products import swaps_last_two
-from jitgrad.lapack import DOUBLE
+from jitgrad.lapack import DOUBLE, is_wide
 from jitgrad.opdef import find
 from jitgrad.program import Instruction
 
@@ -32,6 +32,16 @@ call between two clusters) and so (two Zen 4 cores):
     12 rows       25, 5.3         42, 41         285, 310
 """
 
+LANE_PRODUCTS = 2**17
+"""The square of the rows times the columns, up to which a kernel does so. Beyond, a solution is made of factors, as all
+are that are wide (`lapack.is_wide`): our own code solves for a block of columns. Microseconds of value and gradient of
+sum(solve(a, b)**2), in a kernel and so:
+
+                 300 columns     2000 columns    20000 columns
+    4 rows        16, 161         103, 179         782, 360
+    8 rows        30, 165         242, 229        1620, 578
+"""
+
 SMALLEST_SCALE = 2.0**-10
 """Numbers down to this one may be multiplied with solutions in place of right sides: what is near the ends of the range
 of numbers stays within it.
@@ -46,7 +56,9 @@ def solve_by_column(rw: Rewriter, ins: Instruction) -> Instruction | None:
         return None
     rows, columns = spec.known_shape
     is_small = is_small_routine((rows, rows), columns) or rows * columns == 0
-    if is_small or rows > ROWS_PER_LANE or rw.dtype(a) != rw.dtype(b):
+    if rows > ROWS_PER_LANE or rows * rows * columns > LANE_PRODUCTS:
+        return None
+    if is_small or rw.dtype(a) != rw.dtype(b):
         return None
     each = rw.emit(origin, "broadcast_to", a, shape=(columns, rows, rows))
     turned = rw.emit(origin, "transpose", b, axes=(1, 0))
@@ -58,7 +70,8 @@ def solve_by_column(rw: Rewriter, ins: Instruction) -> Instruction | None:
 
 def solve_by_factors(rw: Rewriter, ins: Instruction) -> Instruction | None:
     """solve(a, b) = lu_solve(*lu(a), b)"""
-    found = _factored(rw, ins)
+    rows, columns = rw.shape(ins.inputs[1])[-2:]
+    found = _factored(rw, ins, 1 if is_wide(rows, columns) else FACTORED_ROWS, columns)
     if found is None:
         return None
     factors, transposed = found
@@ -116,11 +129,15 @@ def scale_after_solving(rw: Rewriter, ins: Instruction) -> Instruction | None:
     return rw.replace(ins, "multiply", rw.emit_splat(ins.origin, c, spec), solved)
 
 
-def _factored(rw: Rewriter, ins: Instruction) -> tuple[tuple[int, ...], bool] | None:
-    """The factors of the matrices that an instruction is about, or of their transposes; None for what has no need."""
+def _factored(
+    rw: Rewriter, ins: Instruction, least: int = FACTORED_ROWS, columns: int = 1
+) -> tuple[tuple[int, ...], bool] | None:
+    """The factors of the matrices that an instruction is about, or of their transposes; None for what has no need, with
+    fewer rows than ``least``, or a kernel.
+    """
     a = ins.inputs[0]
     shape = rw.shape(a)
-    if rw.dtype(a).char not in DOUBLE or shape[-1] < FACTORED_ROWS or 0 in shape or is_small_routine(shape, 1):
+    if rw.dtype(a).char not in DOUBLE or shape[-1] < least or 0 in shape or is_small_routine(shape, columns):
         return None
     turned = rw.producer(a, "transpose")
     transposed = turned is not None and swaps_last_two(turned.params["axes"])

@@ -1,0 +1,27 @@
+"""Solutions of triangular systems with many right sides, as a step: names and words; not the code (columns_code.py)."""
+
+from __future__ import annotations
+
+MODULE = "jitgrad_columns"
+STEP = MODULE
+WIDTH = f"{MODULE}_width"
+"""The function that gives how many columns are solved for together."""
+BLOCK = ("source", "result", "work", "n", "columns", "rows_in", "rows_out", "triangles", "count")
+"""Addresses and sizes. `source` and `result` have rows of `columns`. `work` is memory for n rows of a block of columns,
+for each thread. `rows_in` says which row of the source becomes the i-th one that is solved for, `rows_out` where that
+one goes. `triangles` are `count` times the words of `TRIANGLE`, solved one after the other.
+"""
+TRIANGLE = ("a", "down", "across", "inverses", "start", "step")
+"""A lower triangle in the order of solving: element (i, j) lies at `a` + i `down` + j `across`, one over (i, i) in
+`inverses`. Row i of what is solved for is number `start` + i `step` of the work: an upper triangle goes from its last
+element back.
+"""
+
+
+def columns_text() -> str:
+    """The module for this machine; where it has no such registers, its functions do nothing."""
+    from jitgrad.compiler.products.columns_code import columns_ir, no_columns_ir
+    from jitgrad.compiler.products.registers import kinds
+
+    kind = kinds().get("float64")
+    return columns_ir(kind) if kind is not None else no_columns_ir()
