@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ import pytest
 import jitgrad as jg
 from jitgrad import numpy as jnp
 from jitgrad.compiler import stages
+from jitgrad.compiler.freezing import records
 from jitgrad.compiler.machine import ahead, native, parts
 from jitgrad.compiler.machine.compilation import vector_bytes
 from jitgrad.compiler.machine.tiers import improver
@@ -252,3 +256,20 @@ def test_functions_and_kernels_are_begun_while_the_stages_are_at_work(
     assert stage[:4] == ["nodes", "lower", "kernel", "lower"]
     assert not parts._texts
     improver.wait()
+
+
+def test_records_of_steps_of_loops_live_as_long_as_their_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Good code takes the place of quick code in records that are alive: those of a loop's body among them."""
+    watched: list[weakref.ref[Any]] = []
+    monkeypatch.setattr(records, "watchers", [lambda steps: watched.append(weakref.ref(steps))])
+    w, x = np.eye(70) / 2, np.ones(70)
+    with config(num_threads=2, cache_dir=str(tmp_path), quick_start=True):
+        f = jg.compile(lambda w, x: jg.fori_loop(0, 3, lambda i, c: np.tanh(w @ c), x))
+        f(w, x)
+    gc.collect()
+    assert len(watched) == 2
+    assert all(reference() is not None for reference in watched)
+    improver.wait()
+    np.testing.assert_allclose(f(w, x), f.interpret(w, x), 1e-12)

@@ -109,7 +109,9 @@ def memory_of(records: Records) -> Words:
 def settle(
     records: Records, memory: Words, place: int, addresses: Addresses
 ) -> tuple[Words, list[Words]]:  # fmt: skip
-    """The steps among words that lie at this ``place`` from now on, and all memory that belongs to them."""
+    """The steps among words that lie at this ``place`` from now on, and all memory that belongs to them: arrays that
+    watchers know are among it, so that they live as long.
+    """
     memory[records.links] += place
     for number, key in records.kernels:
         memory[number] = addresses[key]
@@ -118,7 +120,7 @@ def settle(
     for watch in watchers:
         for watched in (steps, *pairs):
             watch(watched)
-    return steps, [memory, *pairs, *records.kept]
+    return steps, [memory, steps, *pairs, *records.kept]
 
 
 def _guards(products: Sequence[int]) -> list[tuple[int, Step]]:
