@@ -16,7 +16,7 @@ import pytest
 
 import jitgrad as jg
 from jitgrad.compiler.freezing.alike import forget_templates
-from jitgrad.compiler.freezing.plankey import plan_key
+from jitgrad.compiler.freezing.plankey import exact_key, plan_key
 from jitgrad.compiler.freezing.stored import MOST_BYTES, UnkeptError, decode, dump, encode, load
 from jitgrad.compiler.machine.cache import default_directory, kernel_cache
 from jitgrad.compiler.machine.kernels import statistics
@@ -131,6 +131,23 @@ def test_what_was_computed_from_large_constants_is_not_kept(folder: Path) -> Non
     for _ in range(2):
         large = rng.standard_normal(x.shape)
         np.testing.assert_array_equal(jg.compile(lambda x, c=large: -x * (x * c) * (-c))(x), x * x * large * large)
+
+
+def test_plans_that_depend_on_elements_are_kept_with_those_of_large_constants(folder: Path) -> None:
+    """Reciprocals are made with the program, so its constants are looked into."""
+    n = MOST_BYTES // 8 + 1
+    x, data, widths = rng.standard_normal((n, 16)), rng.standard_normal((n, 1)), np.linspace(1.0, 3.0, 16)
+    for large, kept in ((data, 1), (data.copy(), 1), (data + 1.0, 2), (data, 2)):
+        forget_templates()
+        np.testing.assert_allclose(jg.compile(lambda x, c=large: x / widths + c)(x), x / widths + large)
+        assert len(list(folder.glob("*.plan"))) == kept
+
+
+def test_constants_of_megabytes_are_not_read_for_a_key() -> None:
+    program = _program(lambda x: x * rng.standard_normal(x.shape), np.ones(1 << 20))
+    assert exact_key(program, "key") is None
+    program = _program(lambda x: x * rng.standard_normal(x.shape), np.ones(1 << 18))
+    assert exact_key(program, "key") is not None
 
 
 # -- params as bytes ---------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from jitgrad.compiler.freezing.alike import Likeness, Taken, frozen_like
 from jitgrad.compiler.freezing.beside import Bound, frozen_beside
 from jitgrad.compiler.freezing.foretelling import Foretold
 from jitgrad.compiler.freezing.keeping import keep_later
-from jitgrad.compiler.freezing.plankey import plan_key
+from jitgrad.compiler.freezing.plankey import exact_key, plan_key
 from jitgrad.compiler.freezing.plans import (
     BoundProgram,
     Frozen,
@@ -46,9 +46,12 @@ def bind_program(program: Program) -> BoundProgram:
     if first_calls.are_under_way:
         _begin_outputs(program)
     key = plan_key(program) if config.cache else None
+    exact: str | None = None
     facts: dict[str, bool] = {}
     with recording.span("cache", f"plan of {program.name}", facts):
         found = find_plan(key) if key is not None else None
+        if key is not None and found is None and (exact := exact_key(program, key)) is not None:
+            found = find_plan(exact)
         facts["hit"] = found is not None
     if found is not None and not config.verify:
         return bind_frozen(lambda: program, *found)
@@ -59,8 +62,9 @@ def bind_program(program: Program) -> BoundProgram:
     begin_entrance()
     if found is not None and dump(found[0]) != dump(frozen):
         raise CompileError(f"the plan on disk is not the one that the stages make for\n{program.text}")
-    if key is not None and found is None and holds:
-        keep_plan(key, frozen)
+    kept_under = key if holds else exact
+    if kept_under is not None and found is None:
+        keep_plan(kept_under, frozen)
     return _bind(lambda: program, frozen)._replace(likeness=likeness)
 
 

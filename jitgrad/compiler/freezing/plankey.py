@@ -1,12 +1,13 @@
 """The key of a program's plan: all that the stages of the compiler may look at, as bytes; it makes no plan.
 
 Names and source lines are not part of it. An array that is a constant is, unless it is large and holds more than one
-number: such a one counts by its dtype, its shape, and where else in the program it is. A plan is kept only if no stage
-looked into a large one.
+number: such a one counts by its dtype, its shape, and where else in the program it is. A plan for which some stage
+looked into a large one is kept under a key of its own, of which their elements are part.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from jitgrad.compiler.constants import is_splat, splat_number
 from jitgrad.compiler.freezing.stored import MOST_BYTES, UnkeptError, dump, encode, encode_params, op_name
 from jitgrad.compiler.machine.stamp import digest, stamp
 from jitgrad.program import Program, sub_programs
+
+_MOST_READ = 1 << 22  # bytes
 
 
 def plan_key(program: Program) -> str | None:
@@ -27,14 +30,26 @@ def plan_key(program: Program) -> str | None:
     return digest(stamp().encode() + dump(content)).hex()
 
 
+def exact_key(program: Program, key: str) -> str | None:
+    """The key of a program with all elements of its constants, made of its other one; None where that tells them all,
+    or they are so many that reading them would take longer than some milliseconds.
+    """
+    large = list({id(array): array for array in _large_constants(program)}.values())
+    if not large or sum(array.nbytes for array in large) > _MOST_READ:
+        return None
+    return digest(key.encode() + b"".join([digest(array.tobytes()) for array in large])).hex()
+
+
 def has_large_constants(program: Program) -> bool:
     """Whether the key does not tell all elements of the program's constants."""
+    return any(True for _ in _large_constants(program))
+
+
+def _large_constants(program: Program) -> Iterator[np.ndarray[Any, Any]]:
     for ins in program.instructions:
-        if any(type(value) is np.ndarray and _is_large(value) for value in ins.params.values()):
-            return True
-        if any(map(has_large_constants, sub_programs(ins))):
-            return True
-    return False
+        yield from (value for value in ins.params.values() if type(value) is np.ndarray and _is_large(value))
+        for body in sub_programs(ins):
+            yield from _large_constants(body)
 
 
 def _is_large(array: np.ndarray[Any, Any]) -> bool:
