@@ -158,7 +158,7 @@ def test_a_call_while_the_frame_is_taken() -> None:
     finally:
         gc.callbacks.remove(called)
         gc.set_threshold(*threshold)
-    assert inner
+    assert inner or sys.version_info >= (3, 12)  # from there on collections wait until Python code runs
     for result in outer + inner:
         same(result, wanted)
 
