@@ -12,12 +12,12 @@ from jitgrad import pytree
 from jitgrad.eagerness import finish, has_value, is_eager, local, set_tapes
 from jitgrad.errors import layout
 from jitgrad.given import check_function
-from jitgrad.gradient_rules import fitted
+from jitgrad.gradient_rules import RuleError, fitted
 from jitgrad.graph import Tensor, apply, default_graph, in_graph
 from jitgrad.opdef import AxisIndex, IndexMap, Params, Reindex, Specs, define
 from jitgrad.ops.common import as_tensor
-from jitgrad.sources import function_name
-from jitgrad.spec import TensorSpec
+from jitgrad.sources import function_name, operation_text
+from jitgrad.spec import TensorSpec, is_compatible
 from jitgrad.trace import as_name, graph_in, same
 
 Rule = Callable[..., Any]
@@ -115,10 +115,20 @@ def _traced_custom(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
         grads, of_variables = rule_results(vjp, pytree.unflatten(structure, list(cotangents)), variables)
         flat = _per_leaf(fn, grads, args)
         given = [*flat, *of_variables]
-        return [fitted(g, x) for g, x in zip(given, [*inputs, *reads], strict=True) if x is not None]
+        xs = enumerate([*inputs, *reads])
+        return [_of_shape(fn, k, fitted(g, x), x) for g, (k, x) in zip(given, xs, strict=True) if x is not None]
 
     outputs = apply(custom_gradient_op, *values, *traced, name=as_name(function_name(fn)), count=len(values), rule=rule)
     return pytree.unflatten(structure, list(outputs) if len(values) != 1 else [outputs])
+
+
+def _of_shape(fn: Callable[..., Any], number: int, g: Tensor | None, x: Tensor) -> Tensor | None:
+    """A gradient; RuleError, which counts the leaves of the arguments from 0, where it is not of its input's shape."""
+    if g is not None and not is_compatible(g.spec.shape, x.spec.shape):
+        name = function_name(fn)
+        raise RuleError(layout(f"the rule of {name} gave a wrong shape for input {number}", op=operation_text(x.op),
+                               expected=x.spec, got=g.spec))  # fmt: skip
+    return g
 
 
 class Readings:

@@ -352,6 +352,15 @@ def test_custom_gradient_of_several_arguments_and_values() -> None:
     assert grads[0].tolist() == [10.0] * 4 and grads[1] == {"a": 3.0, "b": 0.0}
 
 
+def test_custom_gradient_counts_arguments_where_a_rule_gives_a_wrong_shape() -> None:
+    @jg.custom_gradient
+    def product(x: Any, y: Any) -> Any:
+        return x * y, lambda g: (g * y, np.ones(5))
+
+    with pytest.raises(ValueError, match=r"(?s)the rule of product.*input 1.*y.*expected: f64\[3\].*got: +f64\[5\]"):
+        jg.grad(lambda x, y: np.sum(product(x, y)), (0, 1))(np.ones(3), np.ones(3))
+
+
 def test_custom_gradient_takes_cotangents_as_a_tree_too() -> None:
     @jg.custom_gradient
     def g(x: Any) -> Any:
