@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.advice import advise
-from jitgrad.errors import DTypeError, TracedValueError, UnsupportedOpError, layout
+from jitgrad.errors import DTypeError, IndexingError, TracedValueError, UnsupportedOpError, layout
 from jitgrad.operators import call_open, functions, is_open
 from jitgrad.sources import source_text, user_source
 
@@ -232,13 +232,20 @@ def _outer(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _reduceat(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """As the method of the ufunc at indices that are no tensors: of the elements from each to the next one, or of that
+    one alone where the next is not behind it.
+    """
     x, indices, *rest = inputs
     options = dict(zip(("axis", "dtype", "out"), rest, strict=False)) | kwargs
     if hasattr(indices, "as_graph_element") or any(options.get(name) is not None for name in ("dtype", "out")):
         raise unsupported(f"{full_name(ufunc)}.reduceat at traced indices, or with dtype= or out=")
     moved = functions["moveaxis"](_tensor(x), options.get("axis", 0), 0)
-    starts = np.asarray(indices).tolist()
-    ends = [*starts[1:], moved.shape[0]]
+    starts, count = np.asarray(indices).tolist(), moved.shape[0]
+    if any(not 0 <= start < count for start in starts):
+        raise IndexingError(f"reduceat takes indices from 0 to {count - 1}, got {starts}")
+    if not starts:
+        return functions["moveaxis"](moved[:0], 0, options.get("axis", 0))
+    ends = [*starts[1:], count]
     parts = [_reduce(ufunc, (moved[low : max(high, low + 1)],), {}) for low, high in zip(starts, ends, strict=True)]
     return functions["moveaxis"](functions["stack"](parts), 0, options.get("axis", 0))
 

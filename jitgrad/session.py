@@ -51,7 +51,7 @@ class Session:
             raise TypeError(f"a Session runs a Graph, got {graph!r}")
         self.graph = default_graph() if graph is None else graph
         self._is_closed = False
-        self._entered: list[contextlib.ExitStack] = []
+        self._entered: dict[int, list[contextlib.ExitStack]] = {}  # by threads
         self._streams = Streams()
         self._runners: dict[Any, tuple[Runner, _Fetched]] = {}
         self._lock = threading.Lock()
@@ -117,11 +117,11 @@ class Session:
         with contextlib.ExitStack() as stack:
             stack.callback(_entered.reset, _entered.set(self))
             stack.enter_context(self.graph.as_default())
-            self._entered.append(stack.pop_all())
+            self._entered.setdefault(threading.get_ident(), []).append(stack.pop_all())
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._entered.pop().close()
+        self._entered[threading.get_ident()].pop().close()
         self.close()
 
     def _tensor(self, key: Any) -> Tensor:

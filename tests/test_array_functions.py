@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+import jitgrad as jg
 from jitgrad.errors import UnsupportedOpError
 from jitgrad.graph import Graph, Tensor
 from jitgrad.interpreter import interpret
@@ -328,3 +329,17 @@ def test_shapes_that_depend_on_values_are_refused_by_name(name: str) -> None:
         x = call("placeholder", np.dtype(float), (3,))
         with pytest.raises(UnsupportedOpError, match=rf"(?s){name}.*py_func"):
             call(name, x)
+
+
+def test_positions_that_numpy_refuses_or_drops() -> None:
+    """Indices of reduceat out of bounds; slices of insert beyond the end; what is no number in a histogram."""
+    with pytest.raises(IndexError, match=r"from 0 to 5, got \[0, 7\]"):
+        jg.compile(lambda a: np.add.reduceat(a, [0, 7]))(np.arange(6.0))
+    slices = ((1, slice(0, 2), [9.0]), (4, slice(None, None, 2), 5.0), (3, slice(None, None, -1), [1.0, 2, 3]))
+    for n, places, values in slices:
+        line = np.arange(float(n))
+        inserted = jg.compile(lambda a, where=places, v=values: np.insert(a, where, v))(line)
+        np.testing.assert_array_equal(inserted, np.insert(line, places, values))
+    edges = np.array([-1.0, 0, 1])
+    counts, _ = jg.compile(lambda a: np.histogram(a, edges))(np.array([0.5, np.nan, 7.0, -3.0, 1.0]))
+    np.testing.assert_array_equal(counts, [0, 2])

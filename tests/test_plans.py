@@ -134,12 +134,13 @@ def test_what_was_computed_from_large_constants_is_not_kept(folder: Path) -> Non
 
 
 def test_plans_that_depend_on_elements_are_kept_with_those_of_large_constants(folder: Path) -> None:
-    """Reciprocals are made with the program, so its constants are looked into."""
+    """The product of small constants is made with the program, which so depends on elements."""
     n = MOST_BYTES // 8 + 1
-    x, data, widths = rng.standard_normal((n, 16)), rng.standard_normal((n, 1)), np.linspace(1.0, 3.0, 16)
+    x, data, small = rng.standard_normal(n), rng.standard_normal(n), np.array([3.0, 1.0, 2.0])
     for large, kept in ((data, 1), (data.copy(), 1), (data + 1.0, 2), (data, 2)):
         forget_templates()
-        np.testing.assert_allclose(jg.compile(lambda x, c=large: x / widths + c)(x), x / widths + large)
+        f = jg.compile(lambda x, c=large: np.sum(x * c) + np.sum(-x[:3] * (x[:3] * small) * (-small)))
+        np.testing.assert_allclose(f(x), np.sum(x * large) + np.sum(x[:3] ** 2 * small**2))
         assert len(list(folder.glob("*.plan"))) == kept
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -350,3 +351,22 @@ def test_values_are_of_this_machines_byte_order(graph: jg.Graph) -> None:
     assert all(t.dtype.isnative for t in (v, c, x, y, jg.asarray(swapped), y.astype(swapped.dtype)))
     found = jg.Session().run(y, {x: swapped})
     assert found.dtype.isnative and found.tolist() == [0.0, 2.0, 6.0]
+
+
+def test_threads_enter_one_session() -> None:
+    """Each leaves what it has entered itself, in any order."""
+    session, inside, errors = jg.Session(jg.Graph()), threading.Barrier(2, timeout=20), list[BaseException]()
+
+    def enter() -> None:
+        try:
+            with session:
+                inside.wait()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=enter) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors

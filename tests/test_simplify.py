@@ -110,12 +110,6 @@ RULES = [
     row("minus_zero", lambda b, x, y: b.op("subtract", x, full(b, 0.0, x)), []),
     row("over_power_of_two", lambda b, x, y: b.op("divide", x, full(b, 0.5, x)), ["constant", "multiply"]),
     row(
-        "over_repeated_constants",
-        lambda b, x, y: b.op("divide", x, wide(b, b.constant(np.array([3.0, 0.0, np.inf])), (N, 3))),
-        ["constant", "broadcast_to", "multiply"],
-        ulps=2,
-    ),
-    row(
         "over_power_of_two",
         lambda b, x, y: b.op("divide", x, full(b, -0.25, x)),
         ["constant", "multiply"],
@@ -477,13 +471,6 @@ def test_what_is_not_exact_is_kept(write: Write) -> None:
 def test_constants_that_grow_are_not_made() -> None:
     b = Builder()
     program = b.program(wide(b, b.constant(np.arange(3.0)), (1000, 3)))
-    assert simplify(program) is program
-
-
-@pytest.mark.parametrize("number", [1e-310, 1e308])
-def test_constants_at_the_ends_of_the_range_divide(number: float) -> None:
-    b = Builder()
-    program = b.program(b.op("divide", b.input(N, 3), wide(b, b.constant(np.array([1.0, number, 2.0])), (N, 3))))
     assert simplify(program) is program
 
 

@@ -23,7 +23,7 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Tensor:
     x = as_tensor(arr) if axis is not None else build("ravel", as_tensor(arr))
     along = 0 if axis is None else normalize_axis(axis, x.ndim)
     extents = x.spec.known_shape
-    places = np.atleast_1d(np.arange(extents[along] + 1)[obj] if isinstance(obj, slice) else np.asarray(obj))
+    places = np.atleast_1d(np.arange(*obj.indices(extents[along])) if isinstance(obj, slice) else np.asarray(obj))
     places = np.flatnonzero(places) if places.dtype.kind == "b" else places
     new = as_tensor(values, x.dtype, x.graph)
     new = build("reshape", new, (*(1,) * (x.ndim - new.ndim), *new.spec.known_shape)) if new.ndim < x.ndim else new

@@ -99,7 +99,7 @@ def histogram(a: Any, bins: Any = 10, range: Any = None, density: Any = None, we
     count = edges.spec.size - 1
     last = edges[-1]
     place = where(x == last, count - 1, build("searchsorted", edges, x, "right") - 1)
-    place = where(x > last, -1, place)  # which no bin gets
+    place = where(x <= last, place, -1)  # beyond the last edge, and NaN: -1 is a position that no bin has
     what = np.ones(x.spec.known_shape, np.int64) if weights is None else build("ravel", as_tensor(weights))
     found = build("unsorted_segment_sum", what, place, count)
     if not density:

@@ -36,7 +36,6 @@ BY_OP: dict[str, tuple[Rule, ...]] = {
         signs.over_minus_one,
         signs.product_of_negatives,
         algebra.over_power_of_two,
-        folding.over_repeated_constants,
         signs.sign_out_of_product,
     ),
     "negative": (signs.double_negative, signs.negative_of_scaled),

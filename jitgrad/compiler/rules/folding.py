@@ -64,35 +64,9 @@ def fold_dense(rw: Rewriter, ins: Instruction) -> Instruction | None:
     array = _computed(ins, [constants[v] for v in ins.inputs])
     if array is None or array.shape != spec.shape or array.dtype != spec.dtype:
         return None
-    return rw.constant(ins, _read_only(array.copy()))
-
-
-def over_repeated_constants(rw: Rewriter, ins: Instruction) -> Instruction | None:
-    """x / repeated(c) = x * repeated(1 / c), for constants whose reciprocals are normal numbers, or which are 0,
-    infinite or NaN: within 1.5 ulp, like a division by what a loop does not change (lowering/passes.py). A spline's
-    basis divides by distances of knots; a division of 64 bytes takes nine cycles where a product takes one.
-    """
-    x, y = ins.inputs
-    repeated = rw.producer(y, "broadcast_to")
-    if repeated is None or rw.dtype(y).kind != "f":
-        return None
-    (v,) = repeated.inputs
-    if v in rw.numbers or v not in rw.constants or not _have_reciprocals(c := rw.constants[v]):
-        return None
-    inverse = rw.emit(ins.origin, "constant", value=_read_only(1 / c))
-    shape = repeated.params["shape"]
-    return rw.replace(ins, "multiply", x, rw.emit(ins.origin, "broadcast_to", inverse, shape=shape))
-
-
-def _have_reciprocals(c: Array) -> bool:
-    """Whether all but zeros, infinities and NaN are so far from the ends of the range that their reciprocals are."""
-    size, tiny = np.abs(c), 4 * np.finfo(c.dtype).tiny
-    return bool(np.all((size == 0) | ~np.isfinite(size) | ((size >= tiny) & (size <= 1 / tiny))))
-
-
-def _read_only(array: Array) -> Array:
+    array = array.copy()
     array.flags.writeable = False
-    return array
+    return rw.constant(ins, array)
 
 
 def _computed(ins: Instruction, arrays: list[Array]) -> Array | None:
