@@ -240,7 +240,10 @@ def _reduceat(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) 
     if hasattr(indices, "as_graph_element") or any(options.get(name) is not None for name in ("dtype", "out")):
         raise unsupported(f"{full_name(ufunc)}.reduceat at traced indices, or with dtype= or out=")
     moved = functions["moveaxis"](_tensor(x), options.get("axis", 0), 0)
-    starts, count = np.asarray(indices).tolist(), moved.shape[0]
+    places = np.asarray(indices)
+    if places.ndim != 1 or (places.size and places.dtype.kind not in "iu"):
+        raise IndexingError(f"reduceat takes indices as a vector of integers, got {indices!r}")
+    starts, count = places.tolist(), moved.shape[0]
     if any(not 0 <= start < count for start in starts):
         raise IndexingError(f"reduceat takes indices from 0 to {count - 1}, got {starts}")
     if not starts:

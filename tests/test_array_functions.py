@@ -335,6 +335,11 @@ def test_positions_that_numpy_refuses_or_drops() -> None:
     """Indices of reduceat out of bounds; slices of insert beyond the end; what is no number in a histogram."""
     with pytest.raises(IndexError, match=r"from 0 to 5, got \[0, 7\]"):
         jg.compile(lambda a: np.add.reduceat(a, [0, 7]))(np.arange(6.0))
+    for wrong in ([[0], [1]], [0.5], 1):
+        with pytest.raises(IndexError, match=r"a vector of integers"):
+            jg.compile(lambda a, at=wrong: np.add.reduceat(a, at))(np.arange(6.0))
+    empty = jg.compile(lambda a: np.add.reduceat(a, []))(np.arange(6.0))
+    assert empty.shape == (0,)
     slices = ((1, slice(0, 2), [9.0]), (4, slice(None, None, 2), 5.0), (3, slice(None, None, -1), [1.0, 2, 3]))
     for n, places, values in slices:
         line = np.arange(float(n))

@@ -46,12 +46,11 @@ def bind_program(program: Program) -> BoundProgram:
     if first_calls.are_under_way:
         _begin_outputs(program)
     key = plan_key(program) if config.cache else None
-    exact: str | None = None
     facts: dict[str, bool] = {}
     with recording.span("cache", f"plan of {program.name}", facts):
         found = find_plan(key) if key is not None else None
-        if key is not None and found is None and (exact := exact_key(program, key)) is not None:
-            found = find_plan(exact)
+        exact = exact_key(program, key) if key is not None and found is None else None
+        found = find_plan(exact) if exact is not None else found
         facts["hit"] = found is not None
     if found is not None and not config.verify:
         return bind_frozen(lambda: program, *found)

@@ -27,7 +27,8 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Tensor:
     places = np.flatnonzero(places) if places.dtype.kind == "b" else places
     new = as_tensor(values, x.dtype, x.graph)
     new = build("reshape", new, (*(1,) * (x.ndim - new.ndim), *new.spec.known_shape)) if new.ndim < x.ndim else new
-    new = build("moveaxis", new, 0, along) if np.ndim(obj) == 0 and not isinstance(obj, slice) else new
+    if np.ndim(obj) == 0 and not isinstance(obj, slice):  # at one position, values stand side by side on the first axis
+        new = build("moveaxis", new, 0, along)
     count = new.spec.known_shape[along] if places.size == 1 else places.size
     new = build("broadcast_to", new, (*extents[:along], count, *extents[along + 1 :]))
     order = np.insert(np.arange(extents[along]), obj, extents[along] + np.arange(count))
