@@ -27,16 +27,19 @@ from benchmarks.workloads import WORKLOADS
 # Phase, module, and the name in it of a function or method that takes the time; modules that a first call imports are
 # not among them, for that is a phase, too.
 PHASES = (
+    ("ask", "jitgrad.calls", "ask"),
     ("trace", "jitgrad.calls", "trace"),
     ("gradient", "jitgrad.tangents", "gradients"),
     ("slice", "jitgrad.running", "slice_graph"),
     ("stamp", "jitgrad.compiler.machine.cache", "stamp"),
     ("stamp", "jitgrad.compiler.freezing.plankey", "stamp"),
+    ("stamp", "jitgrad.known", "stamp"),
     ("key", "jitgrad.compiler", "plan_key"),
     ("read", "jitgrad.compiler.machine.cache", "_contents"),
     ("load", "jitgrad.compiler.machine.native", "load_object"),
     ("driver", "jitgrad.compiler.driver.runtime", "load_runtime"),
     ("bind", "jitgrad.compiler", "bind_frozen"),
+    ("bind", "jitgrad.executable", "bind_frozen"),
     ("memory", "jitgrad.calls", "begin_outputs"),
     ("memory", "jitgrad.compiler", "begin_outputs"),
     ("memory", "jitgrad.compiler.driver.pools", "OutputPool._lay"),

@@ -27,6 +27,7 @@ from jitgrad.foreseeing import Foreseen, Foreseer
 from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Tensor, default_graph
 from jitgrad.keys import frozen
+from jitgrad.known import ask, find_run, keep_later
 from jitgrad.records import NamedTuple, dataclass
 from jitgrad.running import Followed, Runner
 from jitgrad.scopes import jit_scope
@@ -59,11 +60,14 @@ max_models = 8  # kinds of calls that differ in shapes only, of which one trace 
 
 @dataclass(eq=False)
 class Entry:
-    """A traced call: what runs it, how its results are put together, and its two parts once a tape wants them."""
+    """A traced call: what runs it, how its results are put together, and its two parts once a tape wants them; and how
+    it is kept on disk, as long as it has not run.
+    """
 
     runner: Runner
     results: Results
     split: Any = None
+    keep: Callable[[], None] | None = None
 
 
 class _Call(NamedTuple):
@@ -132,10 +136,13 @@ class Calls:
 
     def _run(self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The results of a call that was taken apart."""
-        entry = self._entry(call)
+        entry = self._entry(call, is_run=True)
         if is_eager((args, kwargs)) or (local.tapes and entry.runner.reads_watched):
             return self._eagerly(call, entry, args, kwargs)
         results = entry.results.build(entry.runner.run(call.arrays))
+        if entry.keep is not None:
+            entry.keep()
+            entry.keep = None
         self._note(call, args, kwargs, entry)
         return results
 
@@ -240,21 +247,21 @@ class Calls:
             self._plain[key] = entry
         return entry, call.arrays
 
-    def _entry(self, call: _Call) -> Entry:
+    def _entry(self, call: _Call, is_run: bool = False) -> Entry:
         entry = self._entries.get(call.key)
         if entry is None:
-            entry = self._traced_entry(call)
+            entry = self._traced_entry(call, is_run)
         self._used[call.key] = self._tick()
         return entry
 
-    def _traced_entry(self, call: _Call) -> Entry:
+    def _traced_entry(self, call: _Call, is_run: bool) -> Entry:
         with self._lock:
             if call.key not in self._entries:
                 with first_calls.one(), recording.span("trace", self.name, self._facts(call)):
-                    runner, results = self._run_of(call)
+                    made = self._made(call, is_run)
                 while len(self._entries) >= max_traces:
                     self._drop(min(list(self._entries), key=self._last_use))
-                self._entries[call.key] = Entry(runner, results)
+                self._entries[call.key] = made
                 self._latest = call._replace(arrays=[])
                 self.traces += 1
             return self._entries[call.key]
@@ -276,31 +283,39 @@ class Calls:
         self._listed.clear()
         del self._entries[key]
 
-    def _run_of(self, call: _Call) -> tuple[Runner, Results]:
-        """What runs a call, traced beside one that differs from it in shapes, if there was one."""
+    def _made(self, call: _Call, is_run: bool) -> Entry:
+        """What runs a call, traced beside one that differs from it in shapes, if there was one; or found on disk, where
+        it ``is_run`` and not looked at.
+        """
         model = self._model_of(self._kind_of(call))
         if model is not None and not config.verify:
             foreseen = model.foreseer.trace(call.leaves)
             runner = None if foreseen is None else _foreseen(model, foreseen, call)
             if foreseen is not None and runner is not None:
-                return runner, foreseen.results
+                return Entry(runner, foreseen.results)
+        asked, name = None, as_name(self.options.name or self.name)
+        if model is None and is_run:
+            asked = ask(self.fn, self.options, call.structure, call.leaves, call.statics)
+            trace_now = partial(self._trace, call, call.leaves, None)
+            found = None if asked is None else find_run(asked, name, self.streams, trace_now)
+            if found is not None:
+                return Entry(*found)
         traced = self._trace(call, call.leaves, None if model is None else model.follower)
         runner = _followed(model, traced, call) if model is not None and traced.follower.is_whole else None
         is_plain = model is not None and pytree.is_plain(call.structure)
         if model is not None and is_plain and config.verify:
             model.foreseer.check(call.leaves, tuple(call.statics.values()), partial(self._trace, call), traced)
         if runner is None or model is None:
-            name = as_name(self.options.name or self.name)
             runner = Runner(traced.outputs, traced.feeds, traced.effects, name, self.streams)
             if model is None or not model.foreseer.is_of_use:
                 self._enter_model(call, _Model(traced.follower, runner, Foreseer(self.fn, traced)))
-            return runner, traced.results
+            return Entry(runner, traced.results, keep=asked and partial(keep_later, asked, runner, traced))
         if not model.runner.is_followed:
             later = _Model(traced.follower, runner, Foreseer(self.fn, traced))
             self._models[self._kind_of(call)] = model._replace(later=later)
         if is_plain and not config.verify:
             model.foreseer.note_followed(call.leaves, tuple(call.statics.values()), partial(self._trace, call))
-        return runner, traced.results
+        return Entry(runner, traced.results)
 
     def _kind_of(self, call: _Call) -> Any:
         """What calls have in common of which one may follow the other: all but extents that are no part of a pattern,

@@ -2,18 +2,24 @@
 
 The code of a function is read, and all functions of the user's that it calls. It is constant where all that it reaches,
 beside its arguments, is code that is read too, functions of this package and of NumPy, and values that cannot change:
-each found through names of modules and cells of closures whose values are noted. It writes to none of these, and of its
-arguments it asks nothing that would tell an extent: no attribute but the methods that give tensors. What tells an
-extent without a name (``len()``, a loop over a tensor) the graph notes. Anything else is taken to be inconstant.
+each found through names of modules and cells of closures whose values are noted. It writes to none of these. Anything
+else is taken to be inconstant.
+
+A function that is constant does the same for tensors of the same shapes. One that is constant for all shapes asks its
+arguments nothing that would tell an extent, either: no attribute but the methods that give tensors. What tells an
+extent without a name (``len()``, a loop over a tensor) the graph notes.
 """
 
 from __future__ import annotations
 
 import builtins
+import contextlib
 import dis
 import functools
+import importlib
 import math
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -34,13 +40,18 @@ _BUILTINS: frozenset[Any] = frozenset((
     abs, all, any, bool, complex, dict, divmod, enumerate, filter, float, int, isinstance, iter, len, list, map, max,
     min, next, pow, range, reversed, round, slice, sorted, sum, tuple, zip,
 ))  # fmt: skip
-_MAKERS: frozenset[Any] = frozenset((np.array, np.asarray, np.full, np.ones, np.zeros))
+_MAKERS: frozenset[Any] = frozenset((np.arange, np.array, np.asarray, np.eye, np.full, np.ones, np.zeros))
 _IMMUTABLE = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 _DISPATCHED = type(np.sum)
-_REFUSED = ("FORMAT", "CONVERT_VALUE", "BUILD_STRING", "IMPORT", "LOAD_BUILD_CLASS", "GET_A", "PUSH_EXC")
-"""Beginnings of instructions: text, classes, awaiting; what is done about an error, which may come with an extent."""
-_TELLING = frozenset(("einsum_path",))
-_ABSENT = object()
+_REFUSED = ("LOAD_BUILD_CLASS", "GET_A")
+"""Beginnings of instructions: classes, awaiting."""
+_TELLING = ("FORMAT", "CONVERT_VALUE", "BUILD_STRING", "IMPORT", "PUSH_EXC")
+"""Those that may tell an extent: text; what is done about an error, which may come with one; and imports."""
+_LIBRARIES = frozenset(("math", "numpy", "scipy"))
+"""What a function may import while it is called: they are loaded as they would be then."""
+_TELLING_FUNCTIONS = frozenset((*questions, "einsum_path"))
+ABSENT = object()
+"""What a name stands for that is not there."""
 
 
 class InconstantError(Exception):
@@ -58,7 +69,7 @@ class Constancy(NamedTuple):
     def holds(self) -> bool:
         """Whether all is as it was."""
         for names, name, value in self.entries:
-            if names.get(name, _ABSENT) is not value:
+            if names.get(name, ABSENT) is not value:
                 return False
         for cell, value in self.cells:
             if _contents(cell) is not value:
@@ -72,9 +83,9 @@ class Constancy(NamedTuple):
         )
 
 
-def constancy_of(*values: Any) -> Constancy:
+def constancy_of(*values: Any, for_all_shapes: bool = False) -> Constancy:
     """That of functions, and of other values that they are given; InconstantError where there is none."""
-    reader = _Reader()
+    reader = _Reader(for_all_shapes)
     for value in values:
         reader.read(value)
     return Constancy(
@@ -88,14 +99,16 @@ def constancy_of(*values: Any) -> Constancy:
 class _Reader:
     """Reads values, and notes what they are reached through, each once."""
 
-    def __init__(self) -> None:
+    def __init__(self, for_all_shapes: bool) -> None:
+        self._for_all_shapes = for_all_shapes
+        self._refused = _REFUSED + (_TELLING if for_all_shapes else ())
         self.entries: dict[tuple[int, str], tuple[Mapping[str, Any], str, Any]] = {}
         self.cells: dict[int, tuple[CellType, Any]] = {}
         self.functions: dict[int, tuple[FunctionType, CodeType, Any, Any]] = {}
         self.partials: dict[int, tuple[functools.partial[Any], Any, Any, int]] = {}
 
     def read(self, value: Any) -> None:
-        """InconstantError unless a value is constant, and tells no extent of a tensor."""
+        """InconstantError unless a value is constant."""
         kind = type(value)
         if kind is FunctionType:
             self._read_function(value)
@@ -110,12 +123,12 @@ class _Reader:
         elif kind is Compiled or kind is Transformed:
             name = "fn" if kind is Compiled else "_call"
             self.read(self._entry(vars(value), name))
-        elif not _is_constant(value):
+        elif not _is_constant(value) or (self._for_all_shapes and _tells_extents(value)):
             raise InconstantError
 
     def _entry(self, names: Mapping[str, Any], name: str) -> Any:
         """What a name stands for, which is noted."""
-        value = names.get(name, _ABSENT)
+        value = names.get(name, ABSENT)
         self.entries[id(names), name] = names, name, value
         return value
 
@@ -129,7 +142,7 @@ class _Reader:
             return
         self.functions[id(fn)] = fn, fn.__code__, fn.__defaults__, fn.__kwdefaults__
         cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
-        if _is_ours(fn):  # and does what it is told
+        if is_ours(fn):  # and does what it is told
             for cell in cells.values():
                 self.read(self._cell(cell))
             return
@@ -144,13 +157,19 @@ class _Reader:
     def _read_code(self, code: CodeType, names: Mapping[str, Any], cells: Mapping[str, CellType]) -> None:
         """The code of a function, and that of the functions inside, for which its own variables are no cells."""
         instructions = iter([ins for ins in dis.get_instructions(code) if ins.opname != "EXTENDED_ARG"])
+        level, members = None, None  # what an import is given stands before it
         for ins in instructions:
-            if ins.opname.startswith(_REFUSED):
+            if ins.opname.startswith(self._refused):
                 raise InconstantError
-            if ins.opcode in dis.hasname:
+            if ins.opname == "IMPORT_NAME":
+                if level != 0:
+                    raise InconstantError
+                self._read_import(ins.argval, members, code.co_names)
+            elif ins.opcode in dis.hasname:
                 self._read_name(ins, instructions, names)
             elif ins.opcode in dis.hasfree:
                 self._read_variable(ins, cells)
+            level, members = members, ins.argval
         inner = {name: cell for name, cell in cells.items() if name not in code.co_cellvars}
         for value in code.co_consts:
             if isinstance(value, CodeType):
@@ -167,30 +186,79 @@ class _Reader:
         self, ins: dis.Instruction, following: Iterator[dis.Instruction], names: Mapping[str, Any]
     ) -> None:
         """A global name, with the attributes that follow while it is a module; or an attribute of something else."""
-        if ins.opname in ("LOAD_ATTR", "LOAD_METHOD") and ins.argval in _METHODS:
+        if ins.opname in ("LOAD_ATTR", "LOAD_METHOD") and (ins.argval in _METHODS or not self._for_all_shapes):
             return
+        if ins.opname == "IMPORT_FROM":
+            return  # read with the import
         if ins.opname != "LOAD_GLOBAL":
             raise InconstantError
         value = self._entry(names, ins.argval)
-        if value is _ABSENT:
+        if value is ABSENT:
             value = self._entry(vars(builtins), ins.argval)
         while type(value) is ModuleType:
             after = next(following)
             if after.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
                 raise InconstantError
+            if not self._for_all_shapes and _is_ours_by_name(value, after.argval):
+                return
             value = self._entry(vars(value), after.argval)
         self.read(value)
+
+    def _read_import(self, name: str, members: tuple[str, ...] | None, names: tuple[str, ...]) -> None:
+        """A module that code imports, or members of it, with all in it that the code may name: ``names`` has all names
+        of the code.
+        """
+        root = name.partition(".")[0]
+        if root == "jitgrad":
+            self._read_members(sys.modules.get(name if members else root), members or names, names)
+            return
+        if root in _LIBRARIES and name not in sys.modules:
+            with contextlib.suppress(ImportError):  # which the function gets, too
+                importlib.import_module(name)
+        module = self._entry(sys.modules, name if members else root)
+        if name not in sys.modules or not set(members or ()) <= vars(module).keys():
+            raise InconstantError
+        self._read_members(module, members or names, names)
+
+    def _read_members(self, module: ModuleType | None, members: Iterable[str], names: tuple[str, ...]) -> None:
+        """What members of a module stand for, as far as it has them; and in modules among these, names."""
+        there = {} if module is None else vars(module)
+        for name in members:
+            if name not in there or (id(there), name) in self.entries or (module and _is_ours_by_name(module, name)):
+                continue
+            value = self._entry(there, name)
+            if type(value) is ModuleType:
+                self._read_members(value, names, names)
+            else:
+                self.read(value)
 
 
 def _contents(cell: CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:  # it is empty
-        return _ABSENT
+        return ABSENT
 
 
-def _is_ours(fn: FunctionType) -> bool:
-    return (fn.__globals__.get("__name__") or "").partition(".")[0] == "jitgrad"
+def is_ours(fn: FunctionType) -> bool:
+    """Whether a function is this package's own."""
+    return _is_of_jitgrad(fn.__globals__.get("__name__") or "")
+
+
+def _is_of_jitgrad(module: str) -> bool:
+    return module.partition(".")[0] == "jitgrad"
+
+
+def _is_ours_by_name(module: ModuleType, name: str) -> bool:
+    """Whether a name is one that this package has for a part of its own, which it may load when it is asked for it."""
+    if not _is_of_jitgrad(module.__name__):
+        return False
+    value = vars(module).get(name, ABSENT)
+    if type(value) is FunctionType:
+        return is_ours(value) and not value.__closure__
+    if isinstance(value, type | ModuleType):
+        return _is_of_jitgrad(value.__module__ if isinstance(value, type) else value.__name__)
+    return value is ABSENT
 
 
 def _is_constant(value: Any) -> bool:
@@ -201,14 +269,24 @@ def _is_constant(value: Any) -> bool:
     if isinstance(value, np.generic):
         return kind.__module__ == "numpy" and not isinstance(value, np.void)
     if isinstance(value, np.ufunc):
-        return getattr(np, value.__name__, None) is value
+        return any(getattr(module, value.__name__, None) is value for module in modules_of_ufuncs())
     if kind is _DISPATCHED:
-        name = table_name(value)
-        return value in _MAKERS or (name in functions and name not in questions and name not in _TELLING)
+        return value in _MAKERS or table_name(value) in functions or table_name(value) in questions
     if isinstance(value, type):
         is_error = value.__module__ == "builtins" and issubclass(value, BaseException)
         return is_error or value in _BUILTINS or (issubclass(value, np.generic) and value.__module__ == "numpy")
     return isinstance(value, BuiltinFunctionType) and (value in _BUILTINS or value in _MAKERS or _is_of_math(value))
+
+
+def _tells_extents(value: Any) -> bool:
+    """Whether a function of NumPy's gives an extent, or what depends on more than their order."""
+    return type(value) is _DISPATCHED and value not in _MAKERS and table_name(value) in _TELLING_FUNCTIONS
+
+
+def modules_of_ufuncs() -> list[ModuleType]:
+    """Modules of which functions of elements are known by their names."""
+    special = sys.modules.get("scipy.special")
+    return [np] if special is None else [np, special]
 
 
 def _is_of_math(value: Any) -> bool:

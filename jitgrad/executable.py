@@ -19,7 +19,8 @@ from jitgrad.compiler.driver.loop_layout import MEMORY_STATUS
 from jitgrad.compiler.driver.pools import Arena, arena_for, outputs
 from jitgrad.compiler.driver.runtime import runtime
 from jitgrad.compiler.freezing.bind import ArraySpec, BoundCluster
-from jitgrad.compiler.freezing.plans import BoundOp, BoundProgram
+from jitgrad.compiler.freezing.plans import BoundOp, BoundProgram, Frozen, bind_frozen
+from jitgrad.compiler.freezing.records import Addresses
 from jitgrad.compiler.machine.kernels import statistics
 from jitgrad.config import get_num_threads
 from jitgrad.interpreter import located, run_error
@@ -440,6 +441,15 @@ def make_executable(program: Program) -> Executable:
     bound = bind_program(program)
     specs = [program.specs[v] for v in program.inputs]
     return Executable(bound, program.inputs, lambda: specs, lambda: program, count.stats(bound.kernels))
+
+
+def executable_known(
+    frozen: Frozen, addresses: Addresses, inputs: Sequence[int], specs: Callable[[], Sequence[TensorSpec]],
+    source: Callable[[], Program],
+) -> Executable:  # fmt: skip
+    """The executable of a plan that was found on disk with its kernels; ``source`` gives the program, if asked."""
+    bound = bind_frozen(source, frozen, addresses)
+    return Executable(bound, inputs, specs, source, Stats(bound.kernels, disk_hits=len(bound.kernels)))
 
 
 def executable_beside(

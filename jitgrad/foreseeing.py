@@ -39,7 +39,7 @@ from jitgrad.outlook import Outlook
 from jitgrad.records import NamedTuple
 from jitgrad.sources import Source, user_source
 from jitgrad.spec import TensorSpec
-from jitgrad.trace import LeafKey, Results, Static, Trace, Traced, weak_types
+from jitgrad.trace import LeafKey, Results, Static, Trace, Traced, specs_of_leaves
 
 if TYPE_CHECKING:
     from jitgrad.constancy import Constancy
@@ -136,8 +136,7 @@ class Foreseen:
 
     def specs(self) -> list[TensorSpec]:
         """Those of the arrays."""
-        keys = [key for key in self._leaves if not isinstance(key, Static)]
-        return [TensorSpec(key[1], key[0]) if type(key) is tuple else TensorSpec((), weak_types[key]) for key in keys]
+        return specs_of_leaves(self._leaves)
 
     def _operations(self) -> Sequence[Operation]:
         return self.follower.graph.operations
@@ -293,7 +292,7 @@ class Foreseer:
         kinds = dict.fromkeys((frozenset[int](), frozenset(order) - self._varying))
         for fixed, least in itertools.product(kinds, (self._exact, 2 * self._exact)):
             try:
-                constancy = constancy_of(self._fn, *values, *statics)
+                constancy = constancy_of(self._fn, *values, *statics, for_all_shapes=True)
                 self._known[order] = self._tried(constancy, order, fixed, least, leaves, probe)
                 return
             except CompileError:

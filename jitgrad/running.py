@@ -18,9 +18,17 @@ from jitgrad import recording
 from jitgrad.collecting import collection_paused
 from jitgrad.compiler.driver.pools import outputs
 from jitgrad.compiler.freezing.beside import Bound, plan_beside
+from jitgrad.compiler.freezing.plans import Frozen
+from jitgrad.compiler.freezing.records import Addresses
 from jitgrad.compiler.machine.firsts import first_calls
 from jitgrad.config import config
-from jitgrad.executable import Executable, executable_beside, executable_foretold, make_executable
+from jitgrad.executable import (
+    Executable,
+    executable_beside,
+    executable_foretold,
+    executable_known,
+    make_executable,
+)
 from jitgrad.following import Follower, PromisedTensors
 from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Operation, Tensor
@@ -110,6 +118,14 @@ class Stage:
         its plan.
         """
         self._executables[()] = executable_foretold(other, specs, bound, lambda: self._fixed_program, plan)
+
+    def hold(
+        self, frozen: Frozen, addresses: Addresses, inputs: Sequence[int], specs: Callable[[], Sequence[TensorSpec]]
+    ) -> None:
+        """Have an executable by a plan and the addresses of its kernels, before there is a program; ``inputs`` are its
+        values that are given.
+        """
+        self._executables[()] = executable_known(frozen, addresses, inputs, specs, lambda: self._fixed_program)
 
     def as_run(self, arrays: Sequence[Any]) -> Any:
         """How machine code runs feeds like these arrays without Python; None where it cannot, or where shapes vary."""
@@ -313,6 +329,11 @@ class Runner:
     def variables(self) -> list[Variable]:
         """The Variables that a run reads or assigns."""
         return variables_of(op.params for op in self.operations)
+
+    @property
+    def only_program(self) -> Program | None:
+        """The program that a run is, where that is one for all shapes that its feeds have."""
+        return self._only.program([t.spec for t in self.feeds]) if self._only is not None else None
 
     @property
     def is_cut(self) -> bool:

@@ -25,7 +25,7 @@ from jitgrad.ops.creation import identity, placeholder
 from jitgrad.ops.state import assign_op, scatter_op
 from jitgrad.records import dataclass
 from jitgrad.sources import function_name, raised_at, source_text
-from jitgrad.spec import DType, native
+from jitgrad.spec import DType, TensorSpec, native
 
 # A leaf as the cache of traces sees it: (dtype, shape) of an array, the type of a Python number, or a Static.
 LeafKey = Any
@@ -81,6 +81,12 @@ def read_leaf(leaf: Any, keeps_numbers: bool = False) -> tuple[LeafKey, Any]:
     if not leaf.flags.c_contiguous:
         leaf = np.array(leaf, order="C")
     return (leaf.dtype, leaf.shape), leaf
+
+
+def specs_of_leaves(leaves: Sequence[LeafKey]) -> list[TensorSpec]:
+    """Those of the leaves that are arrays or numbers."""
+    keys = [key for key in leaves if not isinstance(key, Static)]
+    return [TensorSpec(key[1], key[0]) if type(key) is tuple else TensorSpec((), weak_types[key]) for key in keys]
 
 
 def _weak_array(value: Any) -> Any:

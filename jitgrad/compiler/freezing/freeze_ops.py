@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from jitgrad.compiler.freezing.freeze_loops import Frozen
 from jitgrad.compiler.freezing.stored import UnkeptError, encode_params, op_name
 from jitgrad.compiler.freezing.stored_programs import encode_program, origins_of
-from jitgrad.program import Program
+from jitgrad.program import Instruction, Program
 
 
 def freeze_op(source: Program, program: Program, number: int) -> Frozen:
@@ -14,11 +17,29 @@ def freeze_op(source: Program, program: Program, number: int) -> Frozen:
     for n, before in enumerate(source.instructions):
         if before.params is ins.params and before.op is ins.op:
             return "interpreted", n, None, None, ins.inputs, ins.outputs
+    written = _written(ins, source)
+    if written is None:
+        return "interpreted", None, ins, None, ins.inputs, ins.outputs
+    return "interpreted", None, *written, ins.inputs, ins.outputs
+
+
+def without_source(frozen: Frozen, source: Program) -> Frozen:
+    """A frozen program whose interpreted steps say all themselves, where they can: binding it needs no program."""
+    return *frozen[:2], *[_step_without_source(step, source) for step in frozen[2:]]
+
+
+def _step_without_source(step: Sequence[Any], source: Program) -> Any:
+    if step[0] != "interpreted" or step[1] is None:
+        return step
+    written = _written(source.instructions[step[1]], source)
+    return step if written is None else (step[0], None, *written, *step[4:])
+
+
+def _written(ins: Instruction, source: Program) -> tuple[str, Any] | None:
+    """The name of an instruction's op, and its params as plain tuples; None where they cannot be written."""
     name = op_name(ins.op)
     try:
         params = encode_params(ins.params, None, lambda value: encode_program(value, origins_of(source)))
     except UnkeptError:
-        name = None
-    if name is None:
-        return "interpreted", None, ins, None, ins.inputs, ins.outputs
-    return "interpreted", None, name, params, ins.inputs, ins.outputs
+        return None
+    return None if name is None else (name, params)

@@ -1,4 +1,5 @@
-"""Keeping plans that were made from plans for other extents: on disk, but not while the caller waits.
+"""Keeping on disk what need not be there at once, as plans that were made from plans for other extents: not while the
+caller waits.
 
 Such a plan costs a new process all stages, and this one nothing, so it is written when no further one has come for a
 moment, or when the process ends.
@@ -23,7 +24,8 @@ _MOMENT = 0.5  # seconds
 _MOST_PENDING = 256
 
 _lock = threading.Lock()
-_pending: list[tuple[Callable[[], Program], Callable[[], Any], KernelCache]] = []
+_writing = threading.Lock()
+_pending: list[Callable[[], object]] = []
 _is_waiting = False
 
 
@@ -31,11 +33,16 @@ def keep_later(source: Callable[[], Program], frozen: Callable[[], Any]) -> None
     """Keep on disk before long the plan that ``frozen`` gives, of the program that ``source`` gives, if plans are kept
     at all.
     """
+    if config.cache:
+        cache = kernel_cache()
+        when_idle(lambda: _keep(source(), frozen, cache))
+
+
+def when_idle(keep: Callable[[], object]) -> None:
+    """Have something written when no more has come for a moment; the oldest is forgotten where there is too much."""
     global _is_waiting
-    if not config.cache:
-        return
     with _lock:
-        _pending.append((source, frozen, kernel_cache()))
+        _pending.append(keep)
         del _pending[:-_MOST_PENDING]
         starts, _is_waiting = not _is_waiting, True
     if starts:
@@ -43,14 +50,19 @@ def keep_later(source: Callable[[], Program], frozen: Callable[[], Any]) -> None
 
 
 def keep_now() -> None:
-    """Write all plans that wait."""
-    with _lock:
-        plans = _pending.copy()
-        _pending.clear()
-    for source, frozen, cache in plans:
-        key = plan_key(source())
-        if key is not None:
-            keep_plan(key, frozen(), cache)
+    """Write all that waits, and what another thread is writing, in the order in which it came."""
+    with _writing:
+        with _lock:
+            waiting = _pending.copy()
+            _pending.clear()
+        for keep in waiting:
+            keep()
+
+
+def _keep(program: Program, frozen: Callable[[], Any], cache: KernelCache) -> None:
+    key = plan_key(program)
+    if key is not None:
+        keep_plan(key, frozen(), cache)
 
 
 def _wait_and_keep() -> None:
@@ -66,8 +78,8 @@ def _wait_and_keep() -> None:
 
 def _forget() -> None:
     """In a forked child: the plans are the parent's to keep."""
-    global _is_waiting, _lock
-    _lock = threading.Lock()
+    global _is_waiting, _lock, _writing
+    _lock, _writing = threading.Lock(), threading.Lock()
     _is_waiting = False
     _pending.clear()
 

@@ -43,17 +43,24 @@ class BoundProgram(NamedTuple):
 
 def find_plan(key: str) -> tuple[Frozen, Addresses] | None:
     """The frozen program kept under a key, with the addresses of its kernels; None when any of it is missing."""
+    return find_with_plan(key, lambda frozen: frozen)
+
+
+def find_with_plan(key: str, plan_in: Callable[[Any], Frozen]) -> tuple[Any, Addresses] | None:
+    """What is kept under a key, in which there is a frozen program, with the addresses of its kernels; None when any of
+    it is missing.
+    """
     cache = kernel_cache()
     data = cache.get_plan(key)
     if data is None:
         return None
-    frozen: Frozen = load(data)
-    keys = kernel_keys(frozen)
+    kept = load(data)
+    keys = kernel_keys(plan_in(kept))
     addresses = find_kernels(keys)
     if addresses is None:
         cache.drop_plan(key)
         return None
-    return frozen, dict(zip(keys, addresses, strict=True))
+    return kept, dict(zip(keys, addresses, strict=True))
 
 
 def keep_plan(key: str, frozen: Frozen, cache: KernelCache | None = None) -> None:
@@ -105,14 +112,13 @@ def bind_numbers(family: Family, numbers: Sequence[Any], addresses: Addresses) -
 def _bind_step(source: Callable[[], Program], step: Sequence[Any], addresses: Addresses) -> BoundCluster | BoundOp:
     if step[0] == "cluster":
         return bind_cluster(tuple(step), addresses)
-    program = source()
     _, number, name, params, inputs, outputs = step
     if not isinstance(name, str):
-        ins = program.instructions[number] if name is None else name
+        ins = source().instructions[number] if name is None else name
         return BoundOp(ins.op, ins.params, inputs, outputs)
     op = find(name)
     if isinstance(op.kind, Control):
         from jitgrad.compiler.freezing import stored_programs
 
-        return BoundOp(op, stored_programs.decode_params(params, stored_programs.origins_of(program)), inputs, outputs)
+        return BoundOp(op, stored_programs.decode_params(params, stored_programs.origins_of(source())), inputs, outputs)
     return BoundOp(op, decode_params(params), inputs, outputs)

@@ -27,7 +27,7 @@ _PARTS = (
     "llvmir", "vecmath", "loopir", "emission", "machine", "fusing", "products", "driver", "calling", "eager_code",
     "bodies", "rules", "clustering", "lowering", "freezing",
 )  # fmt: skip
-_FOLDERS = ("", "ops", "control", "compiler", *(f"compiler/{part}" for part in _PARTS))
+_FOLDERS = ("", "ops", "control", "eager", "scipy", "compiler", *(f"compiler/{part}" for part in _PARTS))
 _LIBRARIES = (("llvmlite", "_version.py"), ("llvmlite", "binding"), ("numba", "_version.py"))
 _PROCESSOR_LINES = (b"vendor_id", b"cpu family", b"model", b"stepping", b"cache size", b"flags", b"CPU", b"Features")
 _PROCESSOR_BYTES = 8192

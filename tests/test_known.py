@@ -1,0 +1,324 @@
+"""Known calls: a function that another process has traced runs from what is kept on disk, and does what it would do;
+one that might do something else each time is traced.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitgrad as jg
+from jitgrad import calls, nn, pytree
+from jitgrad.compiler.freezing.keeping import keep_now
+from jitgrad.compiler.machine.cache import kernel_cache
+from jitgrad.constancy import constancy_of
+from jitgrad.contents import contents_of
+from jitgrad.errors import CompileError, JitgradError
+from jitgrad.gradient_rules import registered_rules
+
+Fn = Callable[..., Any]
+rate, rates, box = 0.5, [0.5], {"rate": 0.5}
+x, y = np.linspace(0.1, 1.0, 7), np.linspace(-1.0, 1.0, 7)
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]:
+    """The functions that were traced, with a folder of their own for what is kept."""
+    found: list[str] = []
+    trace = calls.trace
+
+    def noted(fn: Fn, *args: Any) -> Any:
+        found.append(getattr(fn, "__name__", type(fn).__name__))
+        return trace(fn, *args)
+
+    monkeypatch.setattr(calls, "trace", noted)
+    with jg.config(verify=False, cache=True, cache_dir=str(tmp_path)):
+        yield found
+        keep_now()
+
+
+def _again(make: Callable[[], Fn], *args: Any, **kwargs: Any) -> tuple[Any, Any, Fn]:
+    """What a function gives when it is called first, and once what it did is on disk; and the function that did."""
+    first = jg.compile(make())(*args, **kwargs)
+    keep_now()
+    other = jg.compile(make())
+    return first, other(*args, **kwargs), other
+
+
+def _equal(a: Any, b: Any) -> None:
+    (leaves, structure), (others, other_structure) = pytree.flatten(a), pytree.flatten(b)
+    assert structure == other_structure
+    for one, other in zip(leaves, others, strict=True):
+        assert type(one) is type(other)
+        np.testing.assert_array_equal(one, other)
+
+
+def _helped(values: Any, power: int = 3) -> Any:
+    return np.sum(np.sin(values) ** power)
+
+
+def _of_shape(values: Any) -> Any:
+    n = values.shape[0]
+    text = f"{n} values"
+    return values * n / len(text), n
+
+
+def _imported(values: Any) -> Any:
+    from scipy.special import expit
+
+    return np.mean(expit(values)) + nn.logsumexp(values)
+
+
+def _looped(values: Any) -> Any:
+    def step(total: Any, value: Any) -> Any:
+        return np.tanh(total + value), total
+
+    return jg.scan(step, values[0], values)
+
+
+CONSTANT: dict[str, Callable[[], Fn]] = {
+    "global": lambda: lambda v: np.sum(v * rate),
+    "helper": lambda: lambda v: _helped(v) + _helped(v, power=2),
+    "shape": lambda: _of_shape,
+    "import": lambda: _imported,
+    "loop": lambda: _looped,
+    "gradient": lambda: jg.grad(_helped),
+    "value and gradient": lambda: jg.value_and_grad(_helped),
+    "hessian": lambda: jg.hessian(_helped),
+    "partial": lambda: partial(_helped, power=4),
+    "compiled inside": lambda: lambda v: jg.grad(jg.compile(_helped))(v),
+    "made": lambda: lambda v: v * np.arange(7.0),
+    "caught": lambda: _caught,
+}
+
+
+def _caught(values: Any) -> Any:
+    try:
+        return values @ np.ones(3)
+    except ValueError:
+        return values @ np.ones(7)
+
+
+@pytest.mark.parametrize("name", CONSTANT)
+def test_a_constant_function_is_not_traced_again(name: str, traced: list[str]) -> None:
+    first, second, other = _again(CONSTANT[name], x)
+    assert len(traced) == 1
+    _equal(first, second)
+    _equal(other.interpret(x), jg.compile(CONSTANT[name]()).interpret(x))
+
+
+def _counting() -> Fn:
+    counted: list[int] = []
+
+    def f(values: Any) -> Any:
+        counted.append(1)
+        return values * len(counted)
+
+    return f
+
+
+def _writing(values: Any) -> Any:
+    global rate
+    rate = 0.5
+    return values * rate
+
+
+class Model:
+    """An object that may change."""
+
+    rate = 0.5
+
+    def __call__(self, values: Any) -> Any:
+        return values * self.rate
+
+
+INCONSTANT: dict[str, Callable[[], Fn]] = {
+    "list": lambda: lambda v: v * rates[0],
+    "dict": lambda: lambda v: v * box["rate"],
+    "closure": _counting,
+    "writes": lambda: _writing,
+    "object": Model,
+    "method": lambda: Model().__call__,
+    "print": lambda: lambda v: print("traced") or v + 1,  # type: ignore[func-returns-value]
+    "random": lambda: lambda v: v * np.random.rand(),
+    "array": lambda: lambda v: v * y,
+    "drawn": lambda: lambda v: v + jg.random_normal(v.shape),
+    "class": lambda: lambda v: type("C", (), {"n": 2}).n * v,
+}
+
+
+@pytest.mark.parametrize("name", INCONSTANT)
+def test_a_function_that_may_do_something_else_is_traced(name: str, traced: list[str]) -> None:
+    _again(INCONSTANT[name], x)
+    assert len(traced) == 2
+
+
+def test_results_keep_their_structure(traced: list[str]) -> None:
+    def make() -> Fn:
+        return lambda v, w: {"b": (v + w, None, 3), "a": [np.sum(v), "text", 1.5], "none": None}
+
+    first, second, _ = _again(make, x, y)
+    assert len(traced) == 1
+    _equal(first, second)
+    assert list(second) == ["b", "a", "none"]
+    assert second["a"][1:] == ["text", 1.5]
+
+
+def test_what_differs_is_told_apart(traced: list[str]) -> None:
+    def f(v: Any, n: Any = 2) -> Any:
+        return v * n
+
+    one = jg.compile(f, static_argnames="n")
+    others: list[Any] = [x[:5], x.astype(np.float32), 2.0, 2, np.float64(2.0)]
+    asked: list[Any] = [((x,), {"n": n}) for n in (3, 3.0, True)] + [((other,), {}) for other in (x, *others)]
+    for args, kwargs in asked:
+        expected = one(*args, **kwargs)
+        keep_now()
+        traced.clear()
+        got = jg.compile(f, static_argnames="n")(*args, **kwargs)
+        assert traced == []
+        _equal(expected, got)
+        np.testing.assert_array_equal(got, f(*args, **kwargs))
+        assert got.dtype == np.asarray(f(*args, **kwargs)).dtype
+
+
+def test_static_arguments_are_told_by_their_names(traced: list[str]) -> None:
+    def f(v: Any, **options: Any) -> Any:
+        return v + options.get("a", 0) - options.get("b", 0)
+
+    for name in ("a", "b"):
+        got = jg.compile(f, static_argnames=("a", "b"))(x, **{name: 1})
+        keep_now()
+        np.testing.assert_array_equal(got, f(x, **{name: 1}))
+
+
+def test_options_are_told_apart(traced: list[str]) -> None:
+    for _ in range(2):
+        for separate in (False, True):
+            jg.compile(_helped, separate_compiled_gradients=separate)(x)
+            keep_now()
+    assert len(traced) == 2
+
+
+def test_a_changed_global_is_another_function(traced: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    make = CONSTANT["global"]
+    _, _, known = _again(make, x)
+    monkeypatch.setitem(globals(), "rate", 0.25)
+    np.testing.assert_allclose(jg.compile(make())(x), np.sum(x) / 4)
+    np.testing.assert_allclose(known(x), np.sum(x) / 2)  # compiled when it was a half
+    assert len(traced) == 2
+    with pytest.raises(JitgradError, match="not what it was at its first call"):
+        known.interpret(x)
+
+
+def _module(k: float, **names: Any) -> Any:
+    made = types.ModuleType("made")
+    vars(made).update(k=k, **names)
+    exec("def f(v): return v * k\ndef both(v): return f(v) + g(v) * k", vars(made))
+    return made
+
+
+def test_equal_names_of_different_modules_are_told_apart() -> None:
+    """Where one function reads its ``k`` is part of what it does."""
+
+    def text(first: float, second: float, is_shared: bool) -> Any:
+        inner = _module(second)
+        outer = _module(first)
+        outer.g = outer.f if is_shared else inner.f
+        return contents_of(constancy_of(outer.both), (outer.both,))
+
+    assert text(1.0, 2.0, False) == text(1.0, 2.0, False)
+    texts = [text(1.0, 2.0, False), text(2.0, 1.0, False), text(1.0, 1.0, False), text(1.0, 1.0, True)]
+    assert len(set(map(repr, texts))) == 4
+
+
+def test_code_counts_and_not_where_it_stands() -> None:
+    def text(source: str) -> Any:
+        space: dict[str, Any] = {"np": np}
+        exec(source, space)
+        return contents_of(constancy_of(space["f"]), (space["f"],))
+
+    sources = ["lambda v: v * 2", "lambda v: v * 2.0", "lambda v: v * True", "lambda v, k=1: v * 2",
+               "lambda v, *, k=1: v * 2", "lambda v: (lambda w: w * 2)(v)", "lambda v: (lambda w: w * 3)(v)",
+               "lambda v: np.sin(v)", "lambda v: np.cos(v)", "lambda w: w * 2", "lambda v: v * 0.0",
+               "lambda v: v * -0.0", "lambda v: v in {'a', 'b'}", "lambda v: v in {'a', 'c'}"]  # fmt: skip
+    texts = [repr(text(f"f = {source}")) for source in sources]
+    assert len(set(texts)) == len(sources)
+    assert [repr(text(f"\n\n\nf = {source}")) for source in sources] == texts
+
+
+def test_what_is_kept_can_be_looked_at(traced: list[str]) -> None:
+    first, _, other = _again(lambda: jg.value_and_grad(_helped), x)
+    assert len(traced) == 1
+    text = other.explain(x).text
+    assert "test_known.py" in text
+    assert len(traced) == 2
+    assert text == jg.compile(jg.value_and_grad(_helped)).explain(x).text
+    _equal(first, other(x))
+
+
+def test_calls_go_on_as_for_others(traced: list[str]) -> None:
+    _, _, other = _again(lambda: jg.value_and_grad(_helped), x)
+    for n in (7, 7, 7, 8, 9, 10, 11, 7):
+        values = np.linspace(0.1, 1.0, n)
+        value, gradient = other(values)
+        np.testing.assert_allclose(value, np.sum(np.sin(values) ** 3))
+        np.testing.assert_allclose(gradient, 3 * np.sin(values) ** 2 * np.cos(values))
+
+
+def test_a_tape_sees_a_function_that_was_known(traced: list[str]) -> None:
+    _, _, other = _again(lambda: _helped, x)
+    assert len(traced) == 1
+    with jg.GradientTape() as tape:
+        values = jg.Variable(x)
+        tape.watch(values)
+        loss = other(values)
+    np.testing.assert_allclose(tape.gradient(loss, values), 3 * np.sin(x) ** 2 * np.cos(x))
+
+
+def test_an_error_names_the_line_of_a_function_that_was_known(traced: list[str]) -> None:
+    def f(a: Any) -> Any:
+        return np.linalg.cholesky(a) * 2
+
+    _, _, other = _again(lambda: f, np.eye(3))
+    assert len(traced) == 1
+    with pytest.raises(np.linalg.LinAlgError, match=r"test_known\.py"):
+        other(-np.eye(3))
+
+
+def test_rules_of_the_user_count(traced: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    make = CONSTANT["gradient"]
+    _again(make, x)
+    monkeypatch.setitem(registered_rules, "sin", lambda op, g: g * 0)
+    np.testing.assert_array_equal(jg.compile(make())(x), np.zeros(7))
+
+
+def test_what_is_damaged_is_made_again(traced: list[str], tmp_path: Path) -> None:
+    first, _, _ = _again(lambda: _helped, x)
+    for file in tmp_path.glob("*.plan"):
+        file.write_bytes(file.read_bytes()[:-3])
+    _equal(first, jg.compile(_helped)(x))
+    assert len(traced) == 2
+
+
+def test_with_verify_a_function_is_traced_and_compared(traced: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    _again(lambda: _helped, x)
+    with jg.config(verify=True):
+        jg.compile(_helped)(x)
+        assert len(traced) == 2
+        monkeypatch.setattr("jitgrad.known.plan_key", lambda program: "another")
+        with pytest.raises(CompileError, match="is not what it does"):
+            jg.compile(_helped)(x)
+
+
+def test_nothing_is_kept_where_the_cache_is_off(traced: list[str]) -> None:
+    with jg.config(cache=False):
+        _again(lambda: _helped, x)
+    assert len(traced) == 2
+    assert not kernel_cache().entries()
