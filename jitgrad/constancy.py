@@ -40,7 +40,10 @@ _BUILTINS: frozenset[Any] = frozenset((
     abs, all, any, bool, complex, dict, divmod, enumerate, filter, float, int, isinstance, iter, len, list, map, max,
     min, next, pow, range, reversed, round, slice, sorted, sum, tuple, zip,
 ))  # fmt: skip
-_MAKERS: frozenset[Any] = frozenset((np.arange, np.array, np.asarray, np.eye, np.full, np.ones, np.zeros))
+_MAKERS: frozenset[Any] = frozenset((
+    np.arange, np.array, np.asarray, np.diag_indices, np.eye, np.full, np.identity, np.indices, np.ones, np.tri,
+    np.tril_indices, np.triu_indices, np.zeros,
+))  # fmt: skip
 _IMMUTABLE = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 _DISPATCHED = type(np.sum)
 _REFUSED = ("LOAD_BUILD_CLASS", "GET_A")
