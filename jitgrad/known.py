@@ -32,6 +32,7 @@ from jitgrad.graph import Operation
 from jitgrad.program import Program, sub_programs
 from jitgrad.records import NamedTuple
 from jitgrad.running import Runner, Stage
+from jitgrad.sources import user_source
 from jitgrad.statics import Options, Statics
 from jitgrad.streams import Streams
 from jitgrad.trace import LeafKey, Results, Static, Traced, describe, specs_of_leaves
@@ -127,11 +128,12 @@ wait_for_when_forking(_looking)
 
 
 class _Operations:
-    """Those of a trace, which is made when somebody looks."""
+    """Those of a trace, which is made when somebody looks; the line that called is the one that ran."""
 
     def __init__(self, asked: Asked, trace: Callable[[], Traced]) -> None:
         self._asked = asked
         self._trace = trace
+        self._line = user_source()
 
     def all(self) -> Sequence[Operation]:
         """All operations of the graph. JitgradError where the function would not do any more what it did."""
@@ -146,7 +148,11 @@ class _Operations:
                        "ran without a trace: there is none to look at now",
                        hint="compile the function again, or make what changes an argument")
             )  # fmt: skip
-        return self._trace()
+        looks = user_source()
+        traced = self._trace()
+        for op in traced.outputs[0].graph.operations:
+            op.source = self._line if op.source == looks else op.source
+        return traced
 
 
 # -- what is kept ------------------------------------------------------------------------------------------------------

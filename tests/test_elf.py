@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -99,3 +101,16 @@ def test_llvm_takes_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     text, name = unique(_STATE)
     address = native.compile_module(text, [name])[name]
     assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)(0) == 42
+
+
+def test_the_driver_is_loaded_by_llvm_where_elf_is_refused() -> None:
+    """Its own functions are symbols, too, which are found by loading it."""
+    code = """
+import numpy as np
+import jitgrad as jg
+from jitgrad.compiler.machine import elf
+elf.is_supported = lambda: False
+print(jg.compile(lambda x: np.sum(np.sin(x)))(np.zeros(3)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "0.0\n"

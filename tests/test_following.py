@@ -56,7 +56,7 @@ def _gradient(fn: Fn) -> Fn:
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_followed_trace_is_what_a_trace_by_itself_is(name: str) -> None:
     fn, make, sizes = WHOLE[name]
-    with jg.config(verify=False):
+    with jg.config(verify=False, cache=False):
         f = jg.compile(fn)
         for size in sizes:
             args = make(*size)
@@ -66,7 +66,7 @@ def test_a_followed_trace_is_what_a_trace_by_itself_is(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in functions if name not in ("one-hot", "embedding")])
 def test_gradients_of_other_functions(name: str) -> None:
     fn, make = functions[name]
-    with jg.config(verify=False):
+    with jg.config(verify=False, cache=False):
         f = jg.compile(_gradient(fn))
         for n in (100, 200, 1000):
             assert _texts(f, make(n)) == _texts(jg.compile(_gradient(fn)), make(n))
@@ -75,7 +75,7 @@ def test_gradients_of_other_functions(name: str) -> None:
 @pytest.mark.parametrize("name", ["classifier", "training step", "second order", "layer norm"])
 def test_gradients_are_copied(name: str, copied: list[int]) -> None:
     fn, make, sizes = WHOLE[name]
-    with jg.config(verify=False):
+    with jg.config(verify=False, cache=False):
         f = jg.compile(fn)
         for size in sizes:
             f(*make(*size))
@@ -88,7 +88,7 @@ def test_functions_that_look_at_shapes_are_traced_as_they_are(copied: list[int])
         return np.sum(y * y) / x.shape[0] * (3.5 if len(x) > 250 else 1.0)
 
     f = jg.compile(jg.value_and_grad(loss))
-    with jg.config(verify=False):
+    with jg.config(verify=False, cache=False):
         for n in (100, 200, 300, 500, 400, 128, 700):
             x = np.linspace(0.1, 1.0, n)
             for a, b in zip(f(x), f.interpret(x), strict=True):
@@ -109,7 +109,7 @@ def test_rules_of_the_users_are_asked_in_each_trace(copied: list[int]) -> None:
         return np.sin(x), rule
 
     f = jg.compile(jg.grad(lambda x: np.sum(scaled(x * 2.5))))
-    with jg.config(verify=False):
+    with jg.config(verify=False, cache=False):
         for n in (100, 200, 300):
             np.testing.assert_allclose(f(np.ones(n)), 2.5 * n)
     assert [shape for (shape,) in asked] == [100, 200, 300] and not copied
@@ -123,7 +123,7 @@ def test_assignments_are_not_followed(copied: list[int]) -> None:
         return np.sum(y * row)
 
     f = jg.compile(jg.value_and_grad(loss))
-    with jg.config(verify=False):
+    with jg.config(verify=False, cache=False):
         for n in (100, 200):
             x = np.linspace(0.1, 1.0, 3 * n).reshape(3, n)
             value, gradient = f(x)
@@ -134,7 +134,7 @@ def test_assignments_are_not_followed(copied: list[int]) -> None:
 
 def test_numbers_that_may_come_from_extents_are_not_copied(copied: list[int]) -> None:
     f = jg.compile(jg.grad(lambda x: np.sum(np.deg2rad(x))))  # whose rule has 0.0174...
-    with jg.config(verify=False):
+    with jg.config(verify=False, cache=False):
         for n in (100, 200):
             np.testing.assert_allclose(f(np.ones(n)), np.full(n, np.pi / 180))
     assert not copied
@@ -151,7 +151,7 @@ def test_verification_finds_a_wrong_copy(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_results_that_are_no_tensors_are_those_of_the_call() -> None:
     f = jg.compile(lambda x: (np.sum(x), x.shape[0], {"n": len(x)}))
-    with jg.config(verify=False):
+    with jg.config(verify=False, cache=False):
         for n in (100, 200):
             total, count, named = f(np.ones(n))
             assert (total, count, named) == (n, n, {"n": n})

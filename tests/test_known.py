@@ -263,6 +263,19 @@ def test_what_is_kept_can_be_looked_at(traced: list[str]) -> None:
     _equal(first, other(x))
 
 
+def test_lines_are_those_of_the_call(traced: list[str]) -> None:
+    """Not of whoever looks at what was not traced."""
+    _again(lambda: jg.value_and_grad(_helped), x)
+    programs = []
+    for is_kept in (True, False):
+        with jg.config(cache=is_kept):
+            f = jg.compile(jg.value_and_grad(_helped))
+            f(x)
+        programs.append(f.explain(x).program)
+    assert len(traced) == 3
+    assert programs[0] == programs[1]
+
+
 def test_calls_go_on_as_for_others(traced: list[str]) -> None:
     _, _, other = _again(lambda: jg.value_and_grad(_helped), x)
     for n in (7, 7, 7, 8, 9, 10, 11, 7):

@@ -128,12 +128,13 @@ def _load_without_llvm(object_code: bytes) -> dict[str, int] | None:
         return None
 
 
-def _load_with_llvm(object_code: bytes, names: Iterable[str]) -> dict[str, int]:
+def _load_with_llvm(object_code: bytes, names: Sequence[str]) -> dict[str, int]:
     import llvmlite.binding as llvm
 
     engine = _engine()
-    for name in [*_symbols]:
-        llvm.add_symbol(name, _symbol(name))
+    for name in set(_symbols).difference(names):
+        if name.encode() in object_code:  # to find what it does not need might load it again
+            llvm.add_symbol(name, _symbol(name))
     engine.add_object_file(llvm.ObjectFileRef.from_data(object_code))
     engine.finalize_object()
     return {name: int(engine.get_function_address(name)) for name in names}
