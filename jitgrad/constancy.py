@@ -53,17 +53,17 @@ _TELLING = ("FORMAT", "CONVERT_VALUE", "BUILD_STRING", "IMPORT", "PUSH_EXC")
 _LIBRARIES = frozenset(("math", "numpy", "scipy"))
 """What a function may import while it is called: they are loaded as they would be then."""
 _CHANGING_ATTRIBUTES = frozenset((
-    "cache_info", "cr_frame", "derive", "explain", "gi_frame", "interpret", "keywords", "metadata", "prepared",
-    "stages",
+    "cache_info", "cr_frame", "derive", "explain", "format", "format_map", "gi_frame", "interpret", "keywords",
+    "metadata", "prepared", "stages",
 ))  # fmt: skip
-"""Attributes through which compiled functions, generators, partials and dtypes give what may change: for other values
-they are rare.
+"""Attributes through which compiled functions, generators, partials and dtypes give what may change, and texts any
+attribute that they name. Others rarely have attributes of these names.
 """
 _OF_THE_PROCESS = frozenset((
     "get_num_threads", "not_differentiable", "register_gradient", "set_num_threads", "set_random_seed",
 ))  # fmt: skip
 """This package's functions that read or change what belongs to the process."""
-_WITH_ATTRIBUTES = (FunctionType, functools.partial, Compiled, Transformed)
+_WITH_ATTRIBUTES = (FunctionType, functools.partial, Compiled, Transformed, _DISPATCHED)
 _TELLING_FUNCTIONS = frozenset((*questions, "einsum_path"))
 ABSENT = object()
 """What a name stands for that is not there."""
@@ -170,7 +170,7 @@ class _Reader:
             return
         if fn in _MAKERS:
             return
-        if fn.__builtins__ is not vars(builtins):
+        if fn.__builtins__ is not vars(builtins):  # type: ignore[attr-defined]
             raise InconstantError
         self.read(fn.__defaults__ or ())
         named = fn.__kwdefaults__ or {}
