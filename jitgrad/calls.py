@@ -296,7 +296,7 @@ class Calls:
         asked, name = None, as_name(self.options.name or self.name)
         if model is None and is_run:
             asked = ask(self.fn, self.options, call.structure, call.leaves, call.statics)
-            trace_now = partial(self._trace, call, call.leaves, None)
+            trace_now = partial(self._trace, call._replace(arrays=[]), call.leaves, None)
             found = None if asked is None else find_run(asked, name, self.streams, trace_now)
             if found is not None:
                 return Entry(*found)

@@ -52,6 +52,18 @@ _TELLING = ("FORMAT", "CONVERT_VALUE", "BUILD_STRING", "IMPORT", "PUSH_EXC")
 """Those that may tell an extent: text; what is done about an error, which may come with one; and imports."""
 _LIBRARIES = frozenset(("math", "numpy", "scipy"))
 """What a function may import while it is called: they are loaded as they would be then."""
+_CHANGING_ATTRIBUTES = frozenset((
+    "cache_info", "cr_frame", "derive", "explain", "format", "format_map", "gi_frame", "interpret", "keywords",
+    "metadata", "prepared", "stages",
+))  # fmt: skip
+"""Attributes through which compiled functions, generators, partials and dtypes give what may change, and texts any
+attribute that they name. Others rarely have attributes of these names.
+"""
+_OF_THE_PROCESS = frozenset((
+    "get_num_threads", "not_differentiable", "register_gradient", "set_num_threads", "set_random_seed",
+))  # fmt: skip
+"""This package's functions that read or change what belongs to the process."""
+_WITH_ATTRIBUTES = (FunctionType, functools.partial, Compiled, Transformed, _DISPATCHED)
 _TELLING_FUNCTIONS = frozenset((*questions, "einsum_path"))
 ABSENT = object()
 """What a name stands for that is not there."""
@@ -91,6 +103,7 @@ def constancy_of(*values: Any, for_all_shapes: bool = False) -> Constancy:
     reader = _Reader(for_all_shapes)
     for value in values:
         reader.read(value)
+    reader.read_imports()
     return Constancy(
         tuple(reader.entries.values()),
         tuple(reader.cells.values()),
@@ -105,6 +118,8 @@ class _Reader:
     def __init__(self, for_all_shapes: bool) -> None:
         self._for_all_shapes = for_all_shapes
         self._refused = _REFUSED + (_TELLING if for_all_shapes else ())
+        self._imported: dict[int, ModuleType] = {}
+        self._attributes: dict[str, None] = {}  # that any code names, in order
         self.entries: dict[tuple[int, str], tuple[Mapping[str, Any], str, Any]] = {}
         self.cells: dict[int, tuple[CellType, Any]] = {}
         self.functions: dict[int, tuple[FunctionType, CodeType, Any, Any]] = {}
@@ -113,6 +128,8 @@ class _Reader:
     def read(self, value: Any) -> None:
         """InconstantError unless a value is constant."""
         kind = type(value)
+        if kind in _WITH_ATTRIBUTES and _has_attributes_of_the_user(value):
+            raise InconstantError
         if kind is FunctionType:
             self._read_function(value)
         elif kind is tuple:
@@ -146,11 +163,15 @@ class _Reader:
         self.functions[id(fn)] = fn, fn.__code__, fn.__defaults__, fn.__kwdefaults__
         cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
         if is_ours(fn):  # and does what it is told
+            if fn.__name__ in _OF_THE_PROCESS:
+                raise InconstantError
             for cell in cells.values():
                 self.read(self._cell(cell))
             return
         if fn in _MAKERS:
             return
+        if fn.__builtins__ is not vars(builtins):  # type: ignore[attr-defined]
+            raise InconstantError
         self.read(fn.__defaults__ or ())
         named = fn.__kwdefaults__ or {}
         for name in named:
@@ -167,7 +188,7 @@ class _Reader:
             if ins.opname == "IMPORT_NAME":
                 if level != 0:
                     raise InconstantError
-                self._read_import(ins.argval, members, code.co_names)
+                self._read_import(ins.argval, members)
             elif ins.opcode in dis.hasname:
                 self._read_name(ins, instructions, names)
             elif ins.opcode in dis.hasfree:
@@ -185,14 +206,11 @@ class _Reader:
             raise InconstantError
         self.read(self._cell(cells[ins.argval]))
 
-    def _read_name(
-        self, ins: dis.Instruction, following: Iterator[dis.Instruction], names: Mapping[str, Any]
-    ) -> None:
+    def _read_name(self, ins: dis.Instruction, following: Iterator[dis.Instruction], names: Mapping[str, Any]) -> None:
         """A global name, with the attributes that follow while it is a module; or an attribute of something else."""
-        if ins.opname in ("LOAD_ATTR", "LOAD_METHOD") and (ins.argval in _METHODS or not self._for_all_shapes):
+        if ins.opname == "IMPORT_FROM" or (ins.opname in ("LOAD_ATTR", "LOAD_METHOD") and self._is_usual(ins.argval)):
+            self._attributes[ins.argval] = None
             return
-        if ins.opname == "IMPORT_FROM":
-            return  # read with the import
         if ins.opname != "LOAD_GLOBAL":
             raise InconstantError
         value = self._entry(names, ins.argval)
@@ -203,37 +221,65 @@ class _Reader:
             if after.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
                 raise InconstantError
             if not self._for_all_shapes and _is_ours_by_name(value, after.argval):
-                return
-            value = self._entry(vars(value), after.argval)
+                value = vars(value).get(after.argval, ABSENT)
+                if type(value) is not ModuleType:
+                    return
+            else:
+                value = self._entry(vars(value), after.argval)
         self.read(value)
 
-    def _read_import(self, name: str, members: tuple[str, ...] | None, names: tuple[str, ...]) -> None:
-        """A module that code imports, or members of it, with all in it that the code may name: ``names`` has all names
-        of the code.
-        """
+    def _is_usual(self, attribute: str) -> bool:
+        """Whether an attribute of that name is told by the value that has it."""
+        if self._for_all_shapes:
+            return attribute in _METHODS
+        return not attribute.startswith("_") and attribute not in _CHANGING_ATTRIBUTES
+
+    def _read_import(self, name: str, members: tuple[str, ...] | None) -> None:
+        """A module that code imports, or members of it."""
         root = name.partition(".")[0]
-        if root == "jitgrad":
-            self._read_members(sys.modules.get(name if members else root), members or names, names)
-            return
+        is_ours = root == "jitgrad"
         if root in _LIBRARIES and name not in sys.modules:
             with contextlib.suppress(ImportError):  # which the function gets, too
                 importlib.import_module(name)
-        module = self._entry(sys.modules, name if members else root)
-        if name not in sys.modules or not set(members or ()) <= vars(module).keys():
+        place = name if members else root
+        module = sys.modules.get(place) if is_ours else self._entry(sys.modules, place)
+        if module is None:
+            return  # one of ours that is not loaded
+        if type(module) is not ModuleType or (not is_ours and name not in sys.modules):
             raise InconstantError
-        self._read_members(module, members or names, names)
+        if not members:
+            self._imported[id(module)] = module
+        elif is_ours or set(members) <= vars(module).keys():
+            self._read_members(module, members)
+        else:
+            raise InconstantError
 
-    def _read_members(self, module: ModuleType | None, members: Iterable[str], names: tuple[str, ...]) -> None:
-        """What members of a module stand for, as far as it has them; and in modules among these, names."""
-        there = {} if module is None else vars(module)
+    def read_imports(self) -> None:
+        """What attributes that any code names stand for in modules that some code imports, for it may hand them on.
+        Reading that may add to both.
+        """
+        size = -1
+        while size != (size := len(self._imported) + len(self._attributes)):
+            for module in list(self._imported.values()):
+                self._read_members(module, list(self._attributes))
+
+    def _read_members(self, module: ModuleType, members: Iterable[str]) -> None:
+        """What members of a module stand for, as far as it has them; modules among these count as imported."""
+        there = vars(module)
         for name in members:
-            if name not in there or (id(there), name) in self.entries or (module and _is_ours_by_name(module, name)):
-                continue
-            value = self._entry(there, name)
+            value = there.get(name, ABSENT)
             if type(value) is ModuleType:
-                self._read_members(value, names, names)
-            else:
+                self._imported[id(value)] = value
+            if value is ABSENT or (id(there), name) in self.entries or _is_ours_by_name(module, name):
+                continue
+            self._entry(there, name)
+            if type(value) is not ModuleType:
                 self.read(value)
+
+
+def _has_attributes_of_the_user(value: Any) -> bool:
+    """Whether a function has attributes that code may name, and anybody may change."""
+    return any(not name.startswith("_") for name in vars(value).keys() - {"fn", "options"})
 
 
 def _contents(cell: CellType) -> Any:
@@ -254,7 +300,7 @@ def _is_of_jitgrad(module: str) -> bool:
 
 def _is_ours_by_name(module: ModuleType, name: str) -> bool:
     """Whether a name is one that this package has for a part of its own, which it may load when it is asked for it."""
-    if not _is_of_jitgrad(module.__name__):
+    if not _is_of_jitgrad(module.__name__) or name in _OF_THE_PROCESS:
         return False
     value = vars(module).get(name, ABSENT)
     if type(value) is FunctionType:

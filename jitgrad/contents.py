@@ -74,7 +74,7 @@ class _Writer:
         """A function: its code, or its name where it is this package's, which the stamp tells."""
         cells = tuple([self._cells.get(id(cell), -1) for cell in fn.__closure__ or ()])
         if is_ours(fn):
-            return "ours", fn.__module__, fn.__qualname__, cells
+            return "ours", fn.__module__, fn.__qualname__, fn.__code__.co_firstlineno, cells
         named = self.space(fn.__kwdefaults__) if fn.__kwdefaults__ else -1
         code = _code_text(fn.__code__)
         return "code", code, self.value(fn.__defaults__ or ()), named, self.space(fn.__globals__), cells

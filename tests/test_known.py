@@ -4,7 +4,10 @@ one that might do something else each time is traced.
 
 from __future__ import annotations
 
+import gc
+import sys
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -251,6 +254,114 @@ def test_code_counts_and_not_where_it_stands() -> None:
     texts = [repr(text(f"f = {source}")) for source in sources]
     assert len(set(texts)) == len(sources)
     assert [repr(text(f"\n\n\nf = {source}")) for source in sources] == texts
+
+
+def _made(source: str, **names: Any) -> Fn:
+    """The function ``f`` that a text defines."""
+    space: dict[str, Any] = {"np": np, "jg": jg, **names}
+    exec(source, space)
+    made: Fn = space["f"]
+    return made
+
+
+ATTRIBUTES = {
+    "of a function": "def g(v): return v\ng.scale = {k}\ndef f(v): return v * g.scale",
+    "set later": """
+def g(v): return v
+if {k} > 2: g.scale = {k}
+def f(v):
+    try: return v * g.scale
+    except AttributeError: return v * 2""",
+    "of a compiled function": "g = jg.compile(lambda v: v)\ng.scale = {k}\ndef f(v): return v * g.scale",
+    "of a function of NumPy's": "np.sum.scale = {k}\ndef f(v): return v * np.sum.scale",
+    "by a text": "def g(v): return v\ng._k = 'a' * {k}\ndef f(v): return v * len('{{0._k}}'.format(g))",
+    "of the globals": "k = {k}\ndef g(v): return v\ndef f(v): return v * g.__globals__['k']",
+    "of a generator": "k = {k}\ndef f(v): return v * (i for i in ()).gi_frame.f_globals['k']",
+    "of a dtype": "d = np.dtype('f8', metadata=dict(k={k}))\ndef f(v): return v * d.metadata['k']",
+    "a count": "g = jg.compile(lambda v: v)\n[g(np.ones(n)) for n in range({k})]\n"
+               "def f(v): return v * g.cache_info().traces",
+    "a wrapped function": "def g(v): return v\ng.__wrapped__ = lambda v: v * {k}\ndef f(v): return g.__wrapped__(v)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_attributes_that_may_change_are_not_known(
+    name: str, traced: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr(np.sum, "scale", None, raising=False)  # put back afterwards
+    for k in (2, 3):
+        f = _made(ATTRIBUTES[name].format(k=k))
+        np.testing.assert_array_equal(jg.compile(f)(x), f(x))
+        keep_now()
+
+
+IMPORTED = {
+    "by a function inside": "def f(v):\n import known_names as m\n return (lambda w: w * m.k)(v)",
+    "and handed on": "def g(m, v): return v * m.k\ndef f(v):\n import known_names as m\n return g(m, v)",
+    "as a part": "def g(m, v): return v * m.k\ndef f(v):\n from known_names import part\n return g(part, v)",
+    "a part of it": "def g(m, v): return v * m.part.k\ndef f(v):\n import known_names as m\n return g(m, v)",
+}
+
+
+@pytest.mark.parametrize("name", IMPORTED)
+def test_all_that_a_module_is_asked_for_counts(
+    name: str, traced: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    module: Any = types.ModuleType("known_names")
+    monkeypatch.setitem(sys.modules, "known_names", module)
+    for k in (2.0, 2.0, 3.0):
+        module.k, module.part = k, types.ModuleType("part")
+        module.part.k = k
+        np.testing.assert_array_equal(jg.compile(_made(IMPORTED[name]))(x), x * k)
+        keep_now()
+    assert len(traced) == 2
+
+
+def test_a_function_of_ours_that_is_replaced_counts(traced: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def f(v: Any) -> Any:
+        return jg.nn.relu(v) * 2
+
+    _again(lambda: f, x)
+    assert len(traced) == 1
+    monkeypatch.setattr(nn, "relu", np.negative)
+    np.testing.assert_array_equal(jg.compile(f)(x), -x * 2)
+
+
+def test_builtins_of_the_globals_count(traced: list[str]) -> None:
+    for other in (abs, np.negative):
+        f = _made("def f(v): return abs(v) * 1.5", __builtins__={"abs": other})
+        np.testing.assert_array_equal(jg.compile(f)(x), other(x) * 1.5)
+        keep_now()
+
+
+def test_what_belongs_to_the_process_is_not_known(traced: list[str]) -> None:
+    get_num_threads = jg.get_num_threads
+    for f in (lambda v: v * jg.get_num_threads(), lambda v: v * get_num_threads()):
+        for n in (1, 2):
+            with jg.config(num_threads=n):
+                np.testing.assert_array_equal(jg.compile(f)(x), x * n)
+            keep_now()
+
+
+def test_a_seed_that_is_set_is_set_each_time(traced: list[str]) -> None:
+    def f(v: Any) -> Any:
+        jg.set_random_seed(1)
+        return v * 2
+
+    _again(lambda: f, x)
+    assert len(traced) == 2
+
+
+def test_arrays_are_not_held(traced: list[str]) -> None:
+    for n in range(2):
+        f, values = jg.compile(_helped), x.copy()
+        held = weakref.ref(values)
+        f(values)
+        keep_now()
+        del values
+        gc.collect()
+        assert len(traced) == 1, n
+        assert held() is None, n
 
 
 def test_what_is_kept_can_be_looked_at(traced: list[str]) -> None:
