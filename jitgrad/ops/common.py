@@ -255,6 +255,11 @@ def where(condition: Any, x: Any, y: Any) -> Tensor:
     return operators.call("where", condition, x, y)  # type: ignore[no-any-return]
 
 
+def at_least_zero(n: Any) -> Any:
+    """The count, 0 where there are less than none."""
+    return operators.call("maximum", n, 0) if isinstance(n, Tensor) else max(n, 0)
+
+
 def ratio(x: Any, y: Any) -> Any:
     """``x / y``, with 0 for 0/0."""
     return x / where((x == 0) & (y == 0), 1, y)
