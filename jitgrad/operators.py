@@ -183,9 +183,14 @@ def _is_assignment(frame: FrameType) -> bool:
 
 
 def _refused_array(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """What is there in the place of a value depends on who asks: NumPy itself, for the user, or SciPy."""
-    caller = sys._getframe(1).f_globals.get("__name__", "")
-    hint = _scipy_hint if caller.partition(".")[0] == "scipy" else _array_hint
+    """What is there in the place of a value depends on who asks: NumPy itself, for the user, or SciPy; and on whether
+    the value is to be put into an array of NumPy's, or is looked for in one.
+    """
+    caller = sys._getframe(1)
+    if caller.f_globals.get("__name__", "").partition(".")[0] == "scipy":
+        hint = _scipy_hint
+    else:
+        hint = filled_hint if _is_assignment(caller) else _array_hint
     raise traced_value_error(self, "conversion to an array", hint)
 
 
@@ -219,6 +224,10 @@ _branch_hint = (
 _array_hint = (
     "use jitgrad.numpy, which has the same names (jitgrad.numpy.array([a, b])), np.take(table, i, axis=0) in place of "
     "table[i] for a table of NumPy, or jg.py_func"
+)
+filled_hint = (
+    "make the array with jitgrad.numpy.zeros(shape), or np.zeros_like(x, shape=shape) of a traced x: an array of NumPy "
+    "cannot hold traced values"
 )
 _scipy_hint = (
     "use jitgrad.scipy, which has functions of linalg, stats, signal, integrate, fft and special under SciPy's names "
