@@ -120,6 +120,8 @@ _HINTS = {
     "out what begins there",
     r"reduceat takes indices as": "np.ravel makes a vector, astype(int) integers",
     r"insert takes positions": "np.append adds behind the last, np.pad leaves places between",
+    r"updates .* do not have the shape": "give one update, or weight, for each position",
+    r"one shift for each": "name as many axes as there are shifts",
     r"one weight for each|weights should have the same": "np.broadcast_to gives weights the shape that they belong to",
     r"polyder takes|polyint takes an order|polyfit takes a degree|deg >= 0|Order of (?:derivative|integral)": "give a "
     "number from 0 on",

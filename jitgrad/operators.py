@@ -183,14 +183,10 @@ def _is_assignment(frame: FrameType) -> bool:
 
 
 def _refused_array(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """What is there in the place of a value depends on who asks: NumPy itself, for the user, or SciPy; and on whether
-    the value is to be put into an array of NumPy's, or is looked for in one.
-    """
+    """What is there in the place of a value depends on who asks: SciPy, or NumPy, for ``x[i] = y`` or to read."""
     caller = sys._getframe(1)
-    if caller.f_globals.get("__name__", "").partition(".")[0] == "scipy":
-        hint = _scipy_hint
-    else:
-        hint = filled_hint if _is_assignment(caller) else _array_hint
+    is_scipy = caller.f_globals.get("__name__", "").partition(".")[0] == "scipy"
+    hint = _scipy_hint if is_scipy else filled_hint if _is_assignment(caller) else _array_hint
     raise traced_value_error(self, "conversion to an array", hint)
 
 
@@ -222,8 +218,8 @@ _branch_hint = (
     "make what decides a static argument (static_argnames)"
 )
 _array_hint = (
-    "use jitgrad.numpy, which has the same names (jitgrad.numpy.array([a, b])), np.take(table, i, axis=0) in place of "
-    "table[i] for a table of NumPy, or jg.py_func"
+    "use jitgrad.numpy, which has the same names (jitgrad.numpy.array([a, b]), asarray(x), r_[a, b]), np.take(table, "
+    "i, axis=0) in place of table[i] for a table of NumPy, or jg.py_func"
 )
 filled_hint = (
     "make the array with jitgrad.numpy.zeros(shape), or np.zeros_like(x, shape=shape) of a traced x: an array of NumPy "

@@ -105,6 +105,15 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         f"geomspace from {low} to {high}": (lambda x, y: np.geomspace(x, y, 4), (np.array(low), np.array(high)))
         for low, high in ((nan, 3.0), (3.0, nan), (-1.0, 3.0), (-1.0, -9.0), (1.0, inf), (1e-300, 1e300))
     },
+    "positions that are known": (lambda x: np.bincount([0, 1, 1, 3, 0, 2], weights=x), (LINE,)),
+    "more positions than minlength": (lambda x: np.bincount([0, 1, 1, 3, 0, 2], weights=x, minlength=2), (LINE,)),
+    "no position": (lambda x: np.bincount(np.zeros(0, int), minlength=3) + x[:3], (LINE,)),
+    **{
+        f"roll by {shift!r} along {axis}": (lambda x, n, axis=axis: np.roll(x, n, axis), (X, shift))
+        for shift, axis in ((1, None), (-5, None), (4, 1), (np.uint8(3), 0), (np.array([1, 2]), (0, 1)), (2, (1, 1, 0)))
+    },
+    "roll by one that is traced": (lambda x, n: np.roll(x, (n, 1), (0, 1)), (X, 1)),
+    "roll of nothing": (lambda x, n: np.roll(x, n, 1), (X[:, :0], 1)),
     "values with more axes": (lambda x: np.insert(x, [1, 2], [[7.0, 8.0]]), (LINE,)),
 }  # fmt: skip
 
@@ -135,6 +144,8 @@ REGULAR = np.array([[2.0, 0.5], [-0.3, 1.0]])
         (lambda x, y: np.geomspace(x, y, 4), (np.array(-0.5), np.array(-9.0))),
         (lambda x, y: np.geomspace(x, y, 5, endpoint=False), (np.array(0.5), np.array([2.0, 7.0]))),
         (lambda x: np.insert(x, [0, 6, -2], 2.0 * x[1:4]), (LINE,)),
+        (lambda x: np.bincount([0, 1, 1, 3, 0, 2], weights=x), (LINE,)),
+        (lambda x, n: np.roll(x, n), (X, np.array(2))),
         (lambda x: np.histogram(LINE, floats(0, 1, 2.5), weights=x)[0], (LINE,)),
         (lambda x: jitgrad.scipy.linalg.solve_triangular(np.stack([x, x + np.eye(2)]), x, lower=True), (REGULAR,)),
     ],
@@ -152,6 +163,13 @@ def test_a_regular_matrix_among_singular_ones_keeps_its_gradient(p: Any) -> None
     found = jg.grad(total)(np.stack([np.zeros((2, 2)), REGULAR]))
     np.testing.assert_allclose(found[1], jg.grad(lambda x: np.linalg.cond(x, p))(REGULAR), rtol=1e-12)
     np.testing.assert_array_equal(found[0], 0)
+
+
+@pytest.mark.parametrize("positions", [[0, -1, 2], [0, 5, 2]])
+def test_values_that_have_no_bin_are_refused(positions: list[int]) -> None:
+    """A negative value counts in no bin, not from the end; one beyond minlength would make NumPy's result longer."""
+    with pytest.raises(IndexError, match="a position is out of bounds"):
+        jg.compile(lambda i, w: np.bincount(i, w, minlength=4))(np.array(positions), np.ones(3))
 
 
 def test_nothing_has_gradients_of_zeros() -> None:
