@@ -105,6 +105,16 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         f"geomspace from {low} to {high}": (lambda x, y: np.geomspace(x, y, 4), (np.array(low), np.array(high)))
         for low, high in ((nan, 3.0), (3.0, nan), (-1.0, 3.0), (-1.0, -9.0), (1.0, inf), (1e-300, 1e300))
     },
+    **{
+        f"isclose of {x.dtype}": (lambda x, y: np.isclose(x, y, atol=2), (x, x[::-1].copy()))
+        for x in (np.array([0, 1, 3, 255], np.uint8), np.array([True, False]), np.array([2**62, 2**62 + 1]))
+    },
+    "allclose of masks": (lambda x, y: np.allclose(x, y), (LINE > 1, LINE > 1)),
+    "mean in integers": (lambda x: np.mean(x, axis=0, dtype=int), (X * 9,)),
+    "median along no axis": (lambda x: np.median(x, axis=()), (X,)),
+    "medians along no axis": (lambda x: np.median(x, axis=(), keepdims=True), (X.astype(np.float32),)),
+    "rank of nothing": (lambda x: np.linalg.matrix_rank(x), (np.zeros((0, 3)),)),
+    "ranks of nothing": (lambda x: np.linalg.matrix_rank(x, hermitian=True), (np.zeros((2, 0, 0)),)),
     "positions that are known": (lambda x: np.bincount([0, 1, 1, 3, 0, 2], weights=x), (LINE,)),
     "more positions than minlength": (lambda x: np.bincount([0, 1, 1, 3, 0, 2], weights=x, minlength=2), (LINE,)),
     "no position": (lambda x: np.bincount(np.zeros(0, int), minlength=3) + x[:3], (LINE,)),

@@ -102,7 +102,7 @@ def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, rtol: Any =
     values = call("absolute", call("linalg.eigvalsh", x)) if hermitian else call("linalg.svdvals", x)
     if tol is None:
         share = max(told_shape(x)[-2:]) * np.finfo(x.dtype).eps if rtol is None else as_tensor(rtol)[..., None]
-        limit = build("max", values, -1, keepdims=True) * share
+        limit = build("max", values, -1, keepdims=True, initial=0.0) * share
     else:
         limit = as_tensor(tol)[..., None]
     return build("count_nonzero", values > limit, -1)

@@ -82,7 +82,8 @@ def mean(
     if x.dtype == np.float16 and dtype is None:
         return call("astype", mean(x, axis, np.float32, keepdims=keepdims, where=where), np.float16)
     axes = axes_of(x, axis)
-    return call("sum", x, axes, keepdims=keepdims, where=where) / _chosen(x, axes, where, keepdims)
+    found = call("sum", x, axes, keepdims=keepdims, where=where) / _chosen(x, axes, where, keepdims)
+    return found if dtype is None else call("astype", found, dtype)
 
 
 @function("var")
@@ -195,7 +196,7 @@ def _as_last_axis(x: Tensor, axis: Any) -> Any:
     """One axis as the last one, or several as one."""
     axes = axis if isinstance(axis, tuple | list) else (axis,)
     moved = call("moveaxis", x, axes, tuple(range(-len(axes), 0)))
-    return moved if len(axes) == 1 else call("reshape", moved, (*moved.shape[: -len(axes)], -1))
+    return moved if len(axes) == 1 else call("reshape", moved, (*moved.shape[: moved.ndim - len(axes)], -1))
 
 
 @function("trapezoid")
