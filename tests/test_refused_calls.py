@@ -182,12 +182,13 @@ def test_a_refused_call_tells_the_line_and_a_hint(name: str, run: Callable[..., 
         (lambda e: np.inner(e.a, e.v5), "summed together"),
         (lambda e: np.tensordot(e.a, e.a, axes=1), "summed together"),
         (lambda e: np.argmax(e.a[:0]), "test x.size first"),
+        (lambda e: np.insert(e.v5, [1, 8], 0.0), "behind the last"),
     ],
 )
 @pytest.mark.parametrize("run", [traced, in_graph, eager])
 def test_hints_fit_the_call(call: Callable[[Any], Any], hint: str, run: Callable[..., None]) -> None:
     """Words that several calls share have a hint that holds for all of them."""
-    with pytest.raises((ValueError, TypeError)) as caught:
+    with pytest.raises((ValueError, TypeError, IndexError)) as caught:
         run(call)
     text = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
     assert hint in text.partition("hint:")[2], text
@@ -208,6 +209,14 @@ def test_an_unknown_extent_is_no_number_of_copies(call: Callable[[Any], Any]) ->
         x = jg.placeholder(np.float64, (None, 3))
         with pytest.raises(jg.ShapeError, match=r"(?s)number of copies.*None.*test_refused_calls.*hint:.*extents from"):
             call(x)
+
+
+@pytest.mark.parametrize("run", [traced, in_graph, eager])
+@pytest.mark.parametrize("places", [8, -6, [1, 8]])
+def test_an_insertion_may_stand_behind_the_last(places: Any, run: Callable[..., None]) -> None:
+    """There is one position more than there are elements."""
+    with pytest.raises(IndexError, match=r"from -5 to 5, behind the last, got (8|-6|\[1, 8\])\n"):
+        run(lambda e: np.insert(e.v5, places, 0.0))
 
 
 def test_an_error_of_the_users_code_stays_as_it_is() -> None:

@@ -53,7 +53,12 @@ def _order(obj: Any, extent: int, count: int) -> Any:
     try:
         return np.insert(np.arange(extent), obj, extent + np.arange(count))
     except IndexError:
-        raise IndexingError(f"insert takes positions from {-extent} to {extent}, behind the last, got {obj}") from None
+        raise IndexingError(beyond(extent, obj)) from None
+
+
+def beyond(extent: int, obj: Any) -> str:
+    """What is said of positions that an axis does not have: there is one more than elements, behind the last."""
+    return f"insert takes positions from {-extent} to {extent}, behind the last, got {obj}"
 
 
 @function("resize")
