@@ -221,10 +221,7 @@ _array_hint = (
     "use jitgrad.numpy, which has the same names (jitgrad.numpy.array([a, b]), asarray(x), r_[a, b]), np.take(table, "
     "i, axis=0) in place of table[i] for a table of NumPy, or jg.py_func"
 )
-filled_hint = (
-    "make the array with jitgrad.numpy.zeros(shape), or np.zeros_like(x, shape=shape) of a traced x: an array of NumPy "
-    "cannot hold traced values"
-)
+filled_hint = "make the array with np.zeros_like(x) or jitgrad.numpy.zeros: an array of NumPy cannot hold traced values"
 _scipy_hint = (
     "use jitgrad.scipy, which has functions of linalg, stats, signal, integrate, fft and special under SciPy's names "
     "(jitgrad.scipy.linalg.solve_triangular), or jg.py_func"
