@@ -32,8 +32,10 @@ DOUBLE = {"f": np.dtype("f8"), "d": np.dtype("f8"), "F": np.dtype("c16"), "D": n
 
 _SMALL = 32
 """Stacks of triangles with fewer rows are solved row by row, all at once. Microseconds for a thousand of 3 and of 31
-rows with one right side, on Zen 4: 36 and 630, by np.linalg.solve 150 and 6100. One triangle takes the library 10.
+rows with one right side, on Zen 4: 40 and 640, by np.linalg.solve 150 and 6100.
 """
+_ROW, _CALL = 4, 10
+"""Microseconds for a row of all triangles of such a stack, and for one triangle by the library."""
 _SMALL_CHOLESKY = 80
 """Matrices with fewer rows are as fast in NumPy. Microseconds there and by our own code, on Zen 4: 48 rows 11 and 15,
 64 rows 18 and 17, 96 rows 33 and 21, 128 rows 98 and 33, 160 rows 287 and 50.
@@ -157,7 +159,8 @@ def solve_triangular(a: Array, b: Array, lower: bool, transposed: bool = False) 
         return np.empty(b.shape, b.dtype)
     dtype = DOUBLE[a.dtype.char]
     matrices = np.ascontiguousarray(a, dtype)
-    if a.ndim > 2 and n < _SMALL and not (is_wide(n, k) and dtype.kind == "f"):
+    is_small = n < _SMALL and _ROW * n < _CALL * math.prod(a.shape[:-2])
+    if a.ndim > 2 and is_small and not (is_wide(n, k) and dtype.kind == "f"):
         return _substituted(np.swapaxes(matrices, -1, -2) if transposed else matrices, b, lower != transposed)
     own = _own_triangles() if k == 1 and uses_own("solve_triangular", a) else _own_columns("triangle", dtype, n, k)
     if own is not None:

@@ -201,7 +201,7 @@ def _spoiled(lower: bool, where: str, number: float, shape: tuple[int, ...]) -> 
     return a, b
 
 
-@pytest.mark.parametrize("shape", [(2,), (5,), (3, 2), (3, 5)], ids=str)
+@pytest.mark.parametrize("shape", [(2,), (5,), (3, 2), (3, 5), (2, 7)], ids=str)
 @pytest.mark.parametrize("number", [nan, inf])
 @pytest.mark.parametrize("where", ["triangle", "diagonal", "other", "right side"])
 @pytest.mark.parametrize("lower", [False, True])
