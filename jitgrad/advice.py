@@ -93,6 +93,7 @@ _HINTS = {
     r"are indices|are valid indices|positions must be integers|Cannot cast array data": "convert positions with "
     "astype(int)",
     r"boolean index did not match": "a mask has the extents of the axes that it stands for",
+    r"(?:argmax|argmin|quantile|cond) of no|of no points|empty sequence|empty arrays|non-empty": "test x.size first",
     r"no elements|zero-size array": "give initial=, the result for no elements, or test x.size first",
     r"cannot be interpreted as an integer|integral type": "give an integer, as int(n) or n // m",
     r"cannot hold values of dtype|unsupported operand|not understood": "give numbers, and dtypes of numbers",
@@ -103,6 +104,30 @@ _HINTS = {
     r"transforms real numbers": "np.fft.fft transforms complex numbers; np.real(x) has the real parts",
     r"Fourier transform|Invalid number of FFT": "leave n out to transform all elements",
     r"norm must be": "leave norm out: the inverse divides by n, and nothing else does",
+    r"lstsq needs one row": "give a vector on the right, or a matrix, with as many rows as the one on the left",
+    r"as many unknowns as equations|tensorinv needs": "the axes that become rows have as many elements together as "
+    "those that become columns: np.moveaxis puts them first",
+    r"tensorinv takes ind|Invalid ind": "leave ind out for 2: the first two axes become rows, the others columns",
+    r"bins: a number|bins. must be positive": "leave bins out for 10, or give the edges, as in [0, 1, 2]",
+    r"edges of bins rise|bins. must increase": "np.sort puts edges in order",
+    r"edges of bins are|bins. must be 1d": "x.ravel() makes a vector",
+    r"range of bins|range of .* is not finite|in range parameter": "np.nanmin and np.nanmax find ends; "
+    "edges, given as bins, may be infinite",
+    r"size of the window|must provide window_shape|matching length window_shape": "say by axis= which axes the "
+    "window moves along, with one size for each",
+    r"a window of|window shape cannot be": "give a smaller window, or pad the axis by np.pad",
+    r"reduceat takes indices from": "each index is where a part begins, the end of the last is that of the axis: leave "
+    "out what begins there",
+    r"reduceat takes indices as": "np.ravel makes a vector, astype(int) integers",
+    r"insert takes positions": "np.append adds behind the last, np.pad leaves places between",
+    r"updates .* do not have the shape": "give one update, or weight, for each position",
+    r"one shift for each": "name as many axes as there are shifts",
+    r"one weight for each|weights should have the same": "np.broadcast_to gives weights the shape that they belong to",
+    r"polyder takes|polyint takes an order|polyfit takes a degree|deg >= 0|Order of (?:derivative|integral)": "give a "
+    "number from 0 on",
+    r"polyint takes one constant": "give one number for all, or a list of one for each integration",
+    r"no end that is 0|cannot include zero": "np.linspace begins at 0, np.logspace takes exponents",
+    r"'raise', 'wrap' or 'clip'|order is 'C' or 'F'|method must be|not a valid method": "give one of these names",
     r"must be 'left' or 'right'": "'left' is in front of equal elements, 'right' behind them",
     r"coordinates, one for each": "leave coordinates out and give dx=, if all are as far apart",
     r"unexpected keyword|positional argument": "see help(fn) for its arguments",

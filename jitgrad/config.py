@@ -25,6 +25,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Protocol, SupportsIndex
 
+import numpy as np
+
 from jitgrad import conditions, eagerness
 from jitgrad.records import dataclass
 
@@ -213,7 +215,7 @@ def _directory(value: str | os.PathLike[str] | None) -> str | None:
 
 
 def _flag(value: Any) -> bool:
-    if value not in (False, True):  # "0" would be true
+    if np.ndim(value) or value not in (False, True):  # "0" would be true
         raise TypeError("it is on or off")
     return bool(value)
 

@@ -149,7 +149,7 @@ def _call(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> A
                 "use np.where(condition, result, otherwise)",
             )
         result = functions["where"](where, result, out[0])
-    return result if out is None else _store(ufunc, result, out)
+    return result if out is None else _store(full_name(ufunc), result, out)
 
 
 def _refuse_options(ufunc: np.ufunc, options: Mapping[str, Any]) -> None:
@@ -166,7 +166,7 @@ def _refuse_options(ufunc: np.ufunc, options: Mapping[str, Any]) -> None:
             raise unsupported(f"{full_name(ufunc)} with {name}={value!r}")
 
 
-def _store(ufunc: np.ufunc, result: Any, out: tuple[Any, ...]) -> Any:
+def _store(name: str, result: Any, out: tuple[Any, ...]) -> Any:
     """Write the result (or results) to the tensors given as ``out=`` as an assignment does, and give them
     back.
     """
@@ -175,20 +175,20 @@ def _store(ufunc: np.ufunc, result: Any, out: tuple[Any, ...]) -> Any:
         if target is None:
             continue
         if isinstance(target, np.ndarray):
-            raise _written_array(ufunc)
+            raise _written_array(name)
         if not np.can_cast(value.dtype, target.dtype, "same_kind"):
             raise DTypeError(
-                f"{full_name(ufunc)} with out=: {value.dtype.name} cannot be stored as {target.dtype.name}"
+                f"{name} with out=: {value.dtype.name} cannot be stored as {target.dtype.name}"
             )
         functions["setitem"](target, ..., value)
     stored = tuple(value if target is None else target for value, target in zip(results, out, strict=True))
     return stored if isinstance(result, tuple) else stored[0]
 
 
-def _written_array(ufunc: np.ufunc) -> TracedValueError:
+def _written_array(name: str) -> TracedValueError:
     return TracedValueError(
         layout(
-            f"{full_name(ufunc)} would write a traced value into a NumPy array",
+            f"{name} would write a traced value into a NumPy array",
             needed=f"at {source_text(user_source())}",
             hint="write a = a + b instead of a += b, or make a with np.zeros_like(x) or jitgrad.numpy.zeros",
         )
@@ -206,11 +206,15 @@ def _reduce(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) ->
     result = functions[name](
         x, **{key: value for key, value in options.items() if key == "axis" or value is not None}
     )
-    return result if _is_absent(out) else _store(ufunc, result, out if isinstance(out, tuple) else (out,))
+    return result if _is_absent(out) else _store(full_name(ufunc), result, _targets(out))
 
 
 def _is_absent(out: Any) -> bool:
     return out is None or (isinstance(out, tuple) and all(target is None for target in out))
+
+
+def _targets(out: Any) -> tuple[Any, ...]:
+    return out if isinstance(out, tuple) else (out,)
 
 
 def _accumulate(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -219,10 +223,10 @@ def _accumulate(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]
         raise unsupported(f"{full_name(ufunc)}.accumulate")
     x, *rest = inputs
     options = dict(zip(("axis", "dtype", "out"), rest, strict=False)) | kwargs
-    if not _is_absent(options.pop("out", None)):
-        raise unsupported(f"{full_name(ufunc)}.accumulate with out=")
+    out = options.pop("out", None)
     options.setdefault("axis", 0)
-    return functions[name](x, **{key: value for key, value in options.items() if value is not None})
+    result = functions[name](x, **{key: value for key, value in options.items() if value is not None})
+    return result if _is_absent(out) else _store(full_name(ufunc), result, _targets(out))
 
 
 def _outer(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -284,6 +288,10 @@ def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
     known = functions.get(name) or questions.get(name)
     if known is None:
         raise unsupported(full_name(func))
+    if not _is_absent(kwargs.get("out")):
+        options = dict(kwargs)
+        out = options.pop("out")
+        return _store(full_name(func), call_function(func, args, options), _targets(out))
     if name not in questions and (is_open(args) or (kwargs and is_open(kwargs.values()))):
         return call_open(full_name(func), functools.partial(_called, name), args, dict(kwargs))
     try:

@@ -253,11 +253,17 @@ def run_error(program: Program, ins: Instruction) -> Exception:
     return position_error(program, ins)
 
 
+_WRITTEN = {"lu_solve": "solve", "lu_inv": "inv", "solve_turned": "solve_triangular"}
+"""What users wrote of which the compiler made other operations (compiler/rules/matrices.py)."""
+
+
 def matrix_error(program: Program, ins: Instruction, what: str) -> np.linalg.LinAlgError:
     """The error of a matrix for which a routine has no result, with what NumPy says of it."""
+    written = _WRITTEN.get(ins.op.name)
     return np.linalg.LinAlgError(
         layout(
             what,
+            call=None if written is None else f"{written}, for which the compiler wrote what is next",
             op=instruction_text(program, ins),
             hint="add a multiple of the identity to the matrix, a small one to a covariance",
         )

@@ -31,7 +31,11 @@ DOUBLE = {"f": np.dtype("f8"), "d": np.dtype("f8"), "F": np.dtype("c16"), "D": n
 """The dtypes that there are routines for, by their characters, and what is computed in."""
 
 _SMALL = 32
-"""Triangles with fewer rows are solved by NumPy, which goes through a stack of them without Python."""
+"""Stacks of triangles with fewer rows are solved row by row, all at once. Microseconds for a thousand of 3 and of 31
+rows with one right side, on Zen 4: 40 and 640, by np.linalg.solve 150 and 6100.
+"""
+_ROW, _CALL = 4, 10
+"""Microseconds for a row of all triangles of such a stack, and for one triangle by the library."""
 _SMALL_CHOLESKY = 80
 """Matrices with fewer rows are as fast in NumPy. Microseconds there and by our own code, on Zen 4: 48 rows 11 and 15,
 64 rows 18 and 17, 96 rows 33 and 21, 128 rows 98 and 33, 160 rows 287 and 50.
@@ -145,18 +149,20 @@ def solve_triangular(a: Array, b: Array, lower: bool, transposed: bool = False) 
     """``x`` with ``a @ x == b``, or ``a.T @ x == b``, where only one triangle of ``a`` [..., n, n] is read; ``b`` is
     [..., n, k].
 
-    LinAlgError when there is a zero on a diagonal.
+    LinAlgError when there is a zero on a diagonal, TypeError for a dtype that NumPy's linear algebra does not take.
     """
+    if a.dtype.char not in DOUBLE:
+        raise TypeError(f"array type {a.dtype} is unsupported in linalg")
     n, k = b.shape[-2:]
-    if a.dtype.char not in DOUBLE or (n < _SMALL and not (is_wide(n, k) and a.dtype.kind == "f")):
-        triangle = np.tril(a) if lower else np.triu(a)
-        return np.linalg.solve(np.swapaxes(triangle, -1, -2) if transposed else triangle, b)
     _refuse_zeros(a)
     if not b.size:
         return np.empty(b.shape, b.dtype)
     dtype = DOUBLE[a.dtype.char]
     matrices = np.ascontiguousarray(a, dtype)
-    own = _own_triangles() if k == 1 and dtype.kind == "f" else _own_columns("triangle", dtype, n, k)
+    is_small = n < _SMALL and _ROW * n < _CALL * math.prod(a.shape[:-2])
+    if a.ndim > 2 and is_small and not (is_wide(n, k) and dtype.kind == "f"):
+        return _substituted(np.swapaxes(matrices, -1, -2) if transposed else matrices, b, lower != transposed)
+    own = _own_triangles() if k == 1 and uses_own("solve_triangular", a) else _own_columns("triangle", dtype, n, k)
     if own is not None:
         pairs = zip(_each(matrices), _each(np.ascontiguousarray(b, dtype)), strict=True)
         return _stacked([own.solve_triangle(*pair, lower, transposed) for pair in pairs], b)
@@ -165,6 +171,20 @@ def solve_triangular(a: Array, b: Array, lower: bool, transposed: bool = False) 
     for matrix, x in zip(_each(matrices), _each(solved), strict=True):
         _run("trsm", dtype, b"R", b"U" if lower else b"L", turned, b"N", k, n, one, matrix, n, x, k)
     return solved.astype(b.dtype, copy=False)
+
+
+def _substituted(triangles: Array, b: Array, lower: bool) -> Array:
+    """The solutions [..., n, k], a row of all of them at a time: a NaN or an infinity stays in the rows that depend on
+    it, where a factorization with pivots would spread it.
+    """
+    n = b.shape[-2]
+    x = np.array(b, triangles.dtype)
+    with np.errstate(all="ignore"):
+        for i in range(n) if lower else reversed(range(n)):
+            known = slice(0, i) if lower else slice(i + 1, n)
+            sums = np.matmul(triangles[..., i, None, known], x[..., known, :])[..., 0, :]
+            x[..., i, :] = (x[..., i, :] - sums) / triangles[..., i, i, None]
+    return x.astype(b.dtype, copy=False)
 
 
 # -- factors that several routines share -------------------------------------------------------------------------------

@@ -183,9 +183,10 @@ def _is_assignment(frame: FrameType) -> bool:
 
 
 def _refused_array(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """What is there in the place of a value depends on who asks: NumPy itself, for the user, or SciPy."""
-    caller = sys._getframe(1).f_globals.get("__name__", "")
-    hint = _scipy_hint if caller.partition(".")[0] == "scipy" else _array_hint
+    """What is there in the place of a value depends on who asks: SciPy, or NumPy, for ``x[i] = y`` or to read."""
+    caller = sys._getframe(1)
+    is_scipy = caller.f_globals.get("__name__", "").partition(".")[0] == "scipy"
+    hint = _scipy_hint if is_scipy else filled_hint if _is_assignment(caller) else _array_hint
     raise traced_value_error(self, "conversion to an array", hint)
 
 
@@ -217,9 +218,10 @@ _branch_hint = (
     "make what decides a static argument (static_argnames)"
 )
 _array_hint = (
-    "use jitgrad.numpy, which has the same names (jitgrad.numpy.array([a, b])), np.take(table, i, axis=0) in place of "
-    "table[i] for a table of NumPy, or jg.py_func"
+    "use jitgrad.numpy, which has the same names (jitgrad.numpy.array([a, b]), asarray(x), r_[a, b]), np.take(table, "
+    "i, axis=0) in place of table[i] for a table of NumPy, or jg.py_func"
 )
+filled_hint = "make the array with np.zeros_like(x) or jitgrad.numpy.zeros: an array of NumPy cannot hold traced values"
 _scipy_hint = (
     "use jitgrad.scipy, which has functions of linalg, stats, signal, integrate, fft and special under SciPy's names "
     "(jitgrad.scipy.linalg.solve_triangular), or jg.py_func"

@@ -95,8 +95,7 @@ class Session:
     def _prepared(
         self, fetches: Any, feed_dict: Mapping[Any, Any] | None
     ) -> tuple[Runner, list[Any], _Fetched]:
-        if self._is_closed:
-            raise ClosedSessionError(layout("this session is closed", hint="make another: jg.Session()"))
+        self._refuse_closed()
         if not isinstance(feed_dict, Mapping | None):
             raise TypeError(
                 layout(f"feed_dict must be a dict of values by tensors, got {feed_dict!r}",
@@ -113,7 +112,12 @@ class Session:
         self._is_closed = True
         self._runners.clear()
 
+    def _refuse_closed(self) -> None:
+        if self._is_closed:
+            raise ClosedSessionError(layout("this session is closed", hint="make another: jg.Session()"))
+
     def __enter__(self) -> Session:
+        self._refuse_closed()
         with contextlib.ExitStack() as stack:
             stack.callback(_entered.reset, _entered.set(self))
             stack.enter_context(self.graph.as_default())

@@ -168,6 +168,43 @@ def test_out_is_an_assignment() -> None:
     check(f, A)
 
 
+def _kept(fill: Callable[[Any, Any], Any], shape: tuple[int, ...], dtype: Any = float) -> Callable[[Any], Any]:
+    def f(a: Any) -> Any:
+        out = np.zeros_like(a, shape=shape, dtype=dtype)
+        assert fill(a, out) is out
+        return out * 2
+
+    return f
+
+
+def _twice(a: Any) -> Any:
+    return np.cumsum(np.clip(a, -1, 1, out=a), axis=0, out=a) + a
+
+
+def _row(a: Any) -> Any:
+    np.max(a, axis=0, out=a[0])
+    return a
+
+
+functions_with_out = {
+    "sum": _kept(lambda a, out: np.sum(a, axis=0, out=out), (4,)),
+    "cumsum": _kept(lambda a, out: np.cumsum(a, axis=1, out=out), (3, 4)),
+    "clip": _kept(lambda a, out: np.clip(a, -1, 1, out=out), (3, 4)),
+    "argmax": _kept(lambda a, out: np.argmax(a, axis=0, out=out), (4,), np.int64),
+    "median": _kept(lambda a, out: np.median(a, axis=0, out=out), (4,)),
+    "concatenate": _kept(lambda a, out: np.concatenate([a[1:], a[:1]], out=out), (3, 4)),
+    "einsum": _kept(lambda a, out: np.einsum("ij->j", a, out=out), (4,)),
+    "accumulate": _kept(lambda a, out: np.add.accumulate(a, axis=1, out=out), (3, 4)),
+    "into what it is of": lambda a: _twice(a.copy()),
+    "into a row": lambda a: _row(a.copy()),
+}
+
+
+@pytest.mark.parametrize("name", functions_with_out)
+def test_functions_assign_to_out(name: str) -> None:
+    check(functions_with_out[name], A)
+
+
 in_place = {
     "seen by another name": lambda a: _alias(a.copy()),
     "seen by the caller": lambda a: _helper(a.copy()),
@@ -251,6 +288,10 @@ def test_tensors_of_a_users_graph_are_values() -> None:
 def test_out_must_hold_the_dtype() -> None:
     with pytest.raises(jg.DTypeError, match=r"numpy.add with out=: float64 cannot be stored as int64"):
         traced(lambda n: np.add(n, 0.5, out=np.zeros_like(n)), N)
+    with pytest.raises(jg.DTypeError, match=r"numpy.mean with out=: float64 cannot be stored as int64"):
+        traced(lambda n: np.mean(n, axis=0, out=np.zeros_like(n[0])), N)
+    with pytest.raises(jg.UnsupportedOpError, match=r"(?s)numpy.sum with out=.*hint: .*out=y, by name"):
+        traced(lambda n: n.sum(0, out=np.zeros_like(n[0])), N)
 
 
 def test_at_adds_repeatedly() -> None:

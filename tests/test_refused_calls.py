@@ -104,6 +104,34 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "add_n": lambda e: jg.add_n([e.a, e.b]),
     "steps of a scan": lambda e: jg.scan(lambda c, x: (c, c), e.a[0], (e.a, e.b)),
     "linspace": lambda e: np.linspace(e.a[0, 0], e.v3[0], -1),
+    "geomspace from 0": lambda e: np.geomspace(0.0, e.v3[0], 4),
+    "lstsq": lambda e: np.linalg.lstsq(e.a, e.v5),
+    "cond of nothing": lambda e: np.linalg.cond(e.s[:0, :0], 1),
+    "tensorinv": lambda e: np.linalg.tensorinv(e.s, 0),
+    "tensorinv extents": lambda e: np.linalg.tensorinv(e.a, 1),
+    "tensorsolve": lambda e: np.linalg.tensorsolve(e.s, e.v5),
+    "histogram bins": lambda e: np.histogram(e.v5, 0),
+    "histogram edges": lambda e: np.histogram(e.v5, [0.0, 2.0, 1.0]),
+    "histogram edges of a matrix": lambda e: np.histogram(e.v5, [[0.0, 2.0], [3.0, 4.0]]),
+    "histogram range": lambda e: np.histogram(e.v5, 3, (0.0, np.inf)),
+    "histogram range that falls": lambda e: np.histogram(e.v5, 3, (2, 1)),
+    "histogram weights": lambda e: np.histogram(e.v5, 3, weights=e.v3),
+    "bincount": lambda e: np.bincount(e.a.astype(int), minlength=12),
+    "bincount weights": lambda e: np.bincount(e.v3.astype(int), e.v5, minlength=12),
+    "bincount of complex weights": lambda e: np.bincount(e.v3.astype(int), e.v3 * 1j, minlength=12),
+    "roll axes": lambda e: np.roll(e.a, (1, 2), (0, 1, 1)),
+    "windows": lambda e: np.lib.stride_tricks.sliding_window_view(e.a, 2),
+    "windows too large": lambda e: np.lib.stride_tricks.sliding_window_view(e.v5, 9),
+    "insert": lambda e: np.insert(e.v5, [1, 8], 0.0),
+    "polyfit degree": lambda e: np.polyfit(e.v5, e.v5, -1),
+    "polyfit weights": lambda e: np.polyfit(e.v5, e.v5, 1, w=e.v3),
+    "polyfit of nothing": lambda e: np.polyfit(e.v5[:0], e.v5[:0], 1),
+    "polyder": lambda e: np.polyder(e.v5, -1),
+    "quantile of nothing": lambda e: np.quantile(e.a[:0], 0.5, axis=0),
+    "quantile method": lambda e: np.quantile(e.a, 0.5, method="x"),  # type: ignore[call-overload]
+    "argmax of nothing": lambda e: np.argmax(e.a[:0], axis=0),
+    "add.reduceat": lambda e: np.add.reduceat(e.v5, [0, 9]),
+    "add.reduceat of fractions": lambda e: np.add.reduceat(e.v5, [0.5]),
 }
 
 
@@ -153,12 +181,14 @@ def test_a_refused_call_tells_the_line_and_a_hint(name: str, run: Callable[..., 
         (lambda e: np.cross(e.a, e.a), "vectors have extent 3"),
         (lambda e: np.inner(e.a, e.v5), "summed together"),
         (lambda e: np.tensordot(e.a, e.a, axes=1), "summed together"),
+        (lambda e: np.argmax(e.a[:0]), "test x.size first"),
+        (lambda e: np.insert(e.v5, [1, 8], 0.0), "behind the last"),
     ],
 )
 @pytest.mark.parametrize("run", [traced, in_graph, eager])
 def test_hints_fit_the_call(call: Callable[[Any], Any], hint: str, run: Callable[..., None]) -> None:
     """Words that several calls share have a hint that holds for all of them."""
-    with pytest.raises((ValueError, TypeError)) as caught:
+    with pytest.raises((ValueError, TypeError, IndexError)) as caught:
         run(call)
     text = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
     assert hint in text.partition("hint:")[2], text
@@ -179,6 +209,14 @@ def test_an_unknown_extent_is_no_number_of_copies(call: Callable[[Any], Any]) ->
         x = jg.placeholder(np.float64, (None, 3))
         with pytest.raises(jg.ShapeError, match=r"(?s)number of copies.*None.*test_refused_calls.*hint:.*extents from"):
             call(x)
+
+
+@pytest.mark.parametrize("run", [traced, in_graph, eager])
+@pytest.mark.parametrize("places", [8, -6, [1, 8]])
+def test_an_insertion_may_stand_behind_the_last(places: Any, run: Callable[..., None]) -> None:
+    """There is one position more than there are elements."""
+    with pytest.raises(IndexError, match=r"from -5 to 5, behind the last, got (8|-6|\[1, 8\])\n"):
+        run(lambda e: np.insert(e.v5, places, 0.0))
 
 
 def test_an_error_of_the_users_code_stays_as_it_is() -> None:

@@ -65,6 +65,9 @@ def test_an_entered_session_is_the_one_of_eval_and_its_graph_the_default_one() -
     np.testing.assert_array_equal(draw.eval(), first)
     with pytest.raises(RuntimeError, match="this session is closed"):
         session.run(draw)
+    with pytest.raises(RuntimeError, match="this session is closed"), session:
+        pass
+    assert jg.default_graph() is not graph
 
 
 def test_any_tensor_can_be_fed(graph: jg.Graph) -> None:

@@ -283,6 +283,13 @@ def _fill_numpys_array(x: Any) -> Any:
     return out
 
 
+def _fill_rows_of_numpys_array(x: Any) -> Any:
+    out = np.empty((2, 4))
+    for t in range(2):
+        out[t] = x[t] * 2.0
+    return out
+
+
 wrong: list[Any] = [
     (lambda x: x[7], jg.IndexingError, "out of bounds"),
     (lambda x: x[1, 1, 1], jg.IndexingError, "too many indices"),
@@ -294,6 +301,7 @@ wrong: list[Any] = [
     (lambda x: np.eye(4)[x.argmax(1)], jg.TracedValueError, r"np\.take\(table"),
     (lambda x: np.zeros(x.argmax()), jg.TracedValueError, "static_argnames"),
     (_fill_numpys_array, jg.TracedValueError, "np.zeros_like"),
+    (_fill_rows_of_numpys_array, jg.TracedValueError, "jitgrad.numpy.zeros.*cannot hold traced values"),
     (lambda x: x.resize(2), jg.UnsupportedOpError, "the method resize"),
     (lambda x: np.add(x, "k"), jg.DTypeError, "add does not take"),
 ]

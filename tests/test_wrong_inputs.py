@@ -60,6 +60,7 @@ def test_what_is_no_function_is_refused_where_it_is_given(wrong: Callable[[], An
         (lambda: jg.name_scope("a b").__enter__(), ValueError, "needed: at test_wrong_inputs.py"),
         (lambda: jg.placeholder(float, (3, -1)), jg.ShapeError, "no negative extent, got (3, -1)"),
         (lambda: jg.config(cache="0"), TypeError, "config does not take cache='0': it is on or off"),
+        (lambda: jg.config(cache=X), TypeError, "config does not take cache=array([1., 1., 1.]): it is on or off"),
         (lambda: jg.config(debug_nans=3), TypeError, "config does not take debug_nans=3: it is on or off"),
         (lambda: jg.set_num_threads("a"), TypeError, "config does not take num_threads='a': 'str' object cannot be"),
         (lambda: np.quantile(jg.constant(X * 1j), 0.5), jg.DTypeError, "quantiles are of real numbers, got c128[3]"),

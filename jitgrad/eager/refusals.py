@@ -55,6 +55,8 @@ def refuse(error: BaseException, fn: Any, *args: Any, **kwargs: Any) -> None:
     if not isinstance(error, REFUSALS) or not _is_of_numpy(fn) or raised_at(error) is not None:
         return None
     call = call_text(_name(fn), args, kwargs)
+    if fn is np.insert and type(error) is IndexError:
+        raise IndexingError(advised(layout(_beyond(*args, **kwargs), op=call))) from None
     if type(error) is IndexError and "out of bounds" in str(error):
         raise IndexingError(advised(layout(str(error), op=call, **_range(str(error))))) from None
     if type(error) is ValueError and any(word in str(error) for word in _OF_SHAPES):
@@ -82,6 +84,13 @@ def _name(fn: Any) -> str:
     if isinstance(owner, np.ufunc):
         return f"{owner.__name__}.{fn.__name__}"
     return named[fn] if fn in named else full_name(fn).removeprefix("numpy.")
+
+
+def _beyond(arr: Any, obj: Any, values: Any, axis: int | None = None) -> str:
+    """Of np.insert, whose own error counts what it has inserted by then."""
+    from jitgrad.ops.inserting import beyond
+
+    return beyond(np.size(arr) if axis is None else np.shape(arr)[axis], obj)
 
 
 # -- what would fit ------------------------------------------------------------------------------------------

@@ -376,7 +376,8 @@ def unchangeable(what: str) -> TracedValueError:
     """The error for what would write into a tensor, or the value of tensors into an array."""
     return TracedValueError(
         layout(f"a tensor's value does not change: {what} is refused", needed=f"at {source_text(user_source())}",
-               hint="use np.where, np.concatenate or x = x + y; or x.numpy(), which gives an array of its own")
+               hint="use np.where, np.concatenate or x = x + y, or x.numpy(), an array of its own; a function under "
+                    "jg.compile or jg.grad may change what it is given")
     )  # fmt: skip
 
 

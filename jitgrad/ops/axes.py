@@ -81,9 +81,7 @@ def define_reduction(
         (x,) = specs
         shape = _reduced(x.shape, params["axis"], params["keepdims"])
         if not has_identity and x.shape is not None and is_void(x.shape, params["axis"]):
-            raise ShapeError(
-                f"{name} of no elements has no value: {x} along axis {params['axis']}; give initial="
-            )
+            raise ShapeError(f"{name} of no elements has no value: {x} along axis {params['axis']}")
         return (TensorSpec(shape, out_dtype(x.dtype)),)
 
     return define(

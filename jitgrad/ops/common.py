@@ -255,11 +255,17 @@ def where(condition: Any, x: Any, y: Any) -> Tensor:
     return operators.call("where", condition, x, y)  # type: ignore[no-any-return]
 
 
+def at_least_zero(n: Any) -> Any:
+    """The count, 0 where there are less than none."""
+    return operators.call("maximum", n, 0) if isinstance(n, Tensor) else max(n, 0)
+
+
 def ratio(x: Any, y: Any) -> Any:
     """``x / y``, with 0 for 0/0."""
     return x / where((x == 0) & (y == 0), 1, y)
 
 
+_ASSIGN = "assign the result, as in y[...] = np.cumsum(x); functions of np (not methods) also take out=y, by name"
 _NOT_TRACED = "wrap the code in jg.py_func(fn, inputs, dtypes): it runs as it is, without a gradient"
 
 
@@ -278,7 +284,7 @@ def refuse_options(name: str, **options: Any) -> None:
     """UnsupportedOpError for the first option that is not None (or "K", NumPy's default order)."""
     for key, value in options.items():
         if value is not None and not (key == "order" and value == "K"):
-            raise unsupported(name, f" with {key}={value!r}")
+            raise unsupported(name, f" with {key}={value!r}", _ASSIGN if key == "out" else _NOT_TRACED)
 
 
 def told_shape(x: Any) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 from jitgrad.errors import ShapeError
 from jitgrad.graph import Tensor
 from jitgrad.operators import call, function
-from jitgrad.ops.common import as_tensor, build
+from jitgrad.ops.common import as_tensor, at_least_zero, build
 from jitgrad.spec import promote
 
 
@@ -29,12 +29,19 @@ def cov(
     x = _variables(m, rowvar)
     x = x if y is None else build("concatenate", [x, _variables(y, rowvar)], 0)
     x = build("astype", x, promote(x.dtype, np.dtype(np.float64)) if dtype is None else dtype)
-    lost = int(not bias) if ddof is None else ddof
+    lost = _degrees(bias, ddof)
     weights = _weights(x, fweights, aweights)
     mean, freedom = _moments(x, weights, aweights, lost)
     centred = x - mean
     other = build("conjugate", build("transpose", centred if weights is None else centred * weights))
-    return build("squeeze", build("matmul", centred, other) / freedom)
+    return build("squeeze", build("matmul", centred, other) / at_least_zero(freedom))
+
+
+def _degrees(bias: bool, ddof: Any) -> int:
+    """How many degrees of freedom are lost; where none is left, covariances are infinite or NaN."""
+    if ddof is not None and ddof != int(ddof):
+        raise ValueError(f"cov takes an integer for ddof, got {ddof!r}")
+    return int(not bias) if ddof is None else int(ddof)
 
 
 def _weights(x: Tensor, fweights: Any, aweights: Any) -> Any:

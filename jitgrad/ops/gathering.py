@@ -17,7 +17,7 @@ from jitgrad.errors import DTypeError, IndexingError, ShapeError
 from jitgrad.graph import Graph, Tensor, apply_one
 from jitgrad.opdef import Gather, OpDef, Params, Scatter, Specs, define
 from jitgrad.operators import call, function
-from jitgrad.ops.common import as_tensor, as_tensors, build, has_shape_of, unsupported
+from jitgrad.ops.common import as_tensor, as_tensors, build, has_shape_of, unsupported, unwrap
 from jitgrad.ops.rows import change_rows
 from jitgrad.spec import Shape, TensorSpec, is_compatible, normalize_axis
 
@@ -290,18 +290,33 @@ def add_rows(values: Tensor, positions: Tensor, count: int) -> Tensor:
 
 @function("bincount")
 def bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Tensor:
-    """Sums of ``weights`` (None: counts) by the value of ``x``; ``minlength``, their number, must be given.
-
-    NumPy's length depends on the largest value, which a trace does not know.
+    """Sums of ``weights`` (None: counts) by the value of ``x``. Of a traced ``x``, ``minlength`` must be given, and is
+    their number: NumPy's depends on the largest value. A value beyond it, or below 0, is an IndexingError.
     """
-    if not minlength:
-        raise unsupported("bincount", " without minlength, which fixes the length of the result,")
+    is_traced = isinstance(unwrap(x), Tensor)
+    if is_traced and not minlength:
+        raise unsupported("bincount", " without minlength, which fixes the length of the result,", "give minlength=")
     positions = as_tensor(x)
-    ones = np.broadcast_to(np.ones((), INDEX), positions.spec.known_shape)
-    values = as_tensor(
-        ones if weights is None else weights, None if weights is None else np.dtype(float), positions.graph
-    )
+    if positions.ndim != 1:
+        raise ShapeError(f"bincount needs a vector of positions, got {positions.spec}")
+    values = _counted(positions, weights)
+    if not is_traced:
+        return add_rows(values, positions, np.bincount(x, minlength=minlength).size)
+    if positions.dtype.kind == "i":
+        positions = call("where", positions < 0, minlength, positions)  # no position counts from the end
     return add_rows(values, positions, minlength)
+
+
+def _counted(positions: Tensor, weights: Any) -> Tensor:
+    """What is added at each position, 1 or a weight in float64."""
+    if weights is None:
+        return as_tensor(np.broadcast_to(np.ones((), INDEX), positions.spec.known_shape), graph=positions.graph)
+    values = as_tensor(weights, graph=positions.graph)
+    if values.dtype.kind == "c":
+        raise DTypeError(f"bincount does not take complex weights: {values.spec}")
+    if values.shape != positions.shape:
+        raise ShapeError(f"bincount takes one weight for each of {positions.shape[0]} positions, got {values.spec}")
+    return as_tensor(values, np.dtype(float))
 
 
 @function("one_hot")

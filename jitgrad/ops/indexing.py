@@ -16,7 +16,10 @@ from jitgrad.ops.gathering import as_index, checked_positions, index_op, positio
 from jitgrad.ops.slicing import getslice
 from jitgrad.records import dataclass
 
-MASK_HINT = "use np.where(mask, x, other): the shape of x[mask] depends on how many elements of mask are True"
+MASK_HINT = (
+    "the shape of x[mask] depends on how many elements of mask are True: np.where(mask, x, other) keeps all, "
+    "np.sum(x, where=mask) and np.mean reduce those, x[...] = np.where(mask, 2 * x, x) changes them"
+)
 
 
 @dataclass(frozen=True, slots=True)

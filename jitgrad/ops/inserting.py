@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.errors import ShapeError
+from jitgrad.errors import IndexingError, ShapeError
 from jitgrad.graph import Tensor
 from jitgrad.operators import function
 from jitgrad.ops.common import as_tensor, build, filled, unsupported
@@ -17,22 +17,48 @@ from jitgrad.spec import normalize_axis
 
 @function("insert")
 def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Tensor:
-    """As numpy.insert for positions that are no tensors."""
+    """As numpy.insert for positions that are no tensors; IndexingError for one beyond the end."""
     if isinstance(obj, Tensor):
         raise unsupported("insert", " at traced positions")
     x = as_tensor(arr) if axis is not None else build("ravel", as_tensor(arr))
     along = 0 if axis is None else normalize_axis(axis, x.ndim)
-    extents = x.spec.known_shape
-    places = np.atleast_1d(np.arange(*obj.indices(extents[along])) if isinstance(obj, slice) else np.asarray(obj))
-    places = np.flatnonzero(places) if places.dtype.kind == "b" else places
-    new = as_tensor(values, x.dtype, x.graph)
-    new = build("reshape", new, (*(1,) * (x.ndim - new.ndim), *new.spec.known_shape)) if new.ndim < x.ndim else new
-    if np.ndim(obj) == 0 and not isinstance(obj, slice):  # at one position, values stand side by side on the first axis
-        new = build("moveaxis", new, 0, along)
-    count = new.spec.known_shape[along] if places.size == 1 else places.size
-    new = build("broadcast_to", new, (*extents[:along], count, *extents[along + 1 :]))
-    order = np.insert(np.arange(extents[along]), obj, extents[along] + np.arange(count))
+    new = _inserted(as_tensor(values, x.dtype, x.graph), x, obj, along)
+    order = _order(obj, x.spec.known_shape[along], new.spec.known_shape[along])
     return build("take", build("concatenate", [x, new], along), order, along)
+
+
+def _inserted(values: Tensor, x: Tensor, obj: Any, along: int) -> Tensor:
+    """What is inserted, in the shape of ``x`` but along the axis: an element for each position, or at one position all
+    values that there are.
+    """
+    shape = list(x.spec.known_shape)
+    new = build("reshape", values, (*(1,) * x.ndim, *values.spec.known_shape)[-x.ndim :])
+    if not isinstance(obj, slice) and np.ndim(obj) == 0:
+        new = build("moveaxis", new, 0, along)  # at a number, other than in a list of one, the first axis goes along
+    positions = _count(obj, shape[along])
+    shape[along] = new.spec.known_shape[along] if positions == 1 else positions
+    return build("broadcast_to", new, tuple(shape))
+
+
+def _count(obj: Any, extent: int) -> int:
+    """How many positions there are in a slice, a mask or an array of integers."""
+    if isinstance(obj, slice):
+        return len(range(*obj.indices(extent)))
+    places = np.asarray(obj)
+    return int(np.count_nonzero(places)) if places.dtype.kind == "b" else places.size
+
+
+def _order(obj: Any, extent: int, count: int) -> Any:
+    """Where each element of the result stands among the old ones and, behind them, the new ones."""
+    try:
+        return np.insert(np.arange(extent), obj, extent + np.arange(count))
+    except IndexError:
+        raise IndexingError(beyond(extent, obj)) from None
+
+
+def beyond(extent: int, obj: Any) -> str:
+    """What is said of positions that an axis does not have: there is one more than elements, behind the last."""
+    return f"insert takes positions from {-extent} to {extent}, behind the last, got {obj}"
 
 
 @function("resize")

@@ -396,13 +396,33 @@ def _repeat_each(x: Tensor, count: int, axis: int) -> Tensor:
 
 @function("roll")
 def roll(a: Any, shift: Any, axis: Any = None) -> Tensor:
-    """Elements moved ``shift`` places along ``axis`` (None: flattened), from the end back to the start."""
+    """Elements moved ``shift`` places along ``axis`` (None: flattened), from the end back to the start; shifts may be
+    traced.
+    """
     x = as_tensor(a)
     if axis is None:
         return build("reshape", roll(build("ravel", x), shift, 0), x.spec.known_shape)
-    shifts, axes = np.broadcast_arrays(np.atleast_1d(shift), np.atleast_1d(axis))
-    for places, along in zip(shifts.tolist(), axes.tolist(), strict=True):
-        k = normalize_axis(along, x.ndim)
-        n = x.spec.known_shape[k]
-        x = select_runs(x, k, np.roll(np.arange(n), places)) if n else x
+    shifts, axes = _each(shift), _each(axis)
+    count = max(len(shifts), len(axes))
+    shifts, axes = (given * count if len(given) == 1 else given for given in (shifts, axes))
+    if len(shifts) != len(axes):
+        raise ValueError(f"roll takes one shift for each axis, or one for all, got {len(shifts)} for {len(axes)}")
+    for places, along in zip(shifts, axes, strict=True):
+        x = _rolled(x, places, normalize_axis(along, x.ndim))
     return x
+
+
+def _each(given: Any) -> list[Any]:
+    """A number, or several, as a list."""
+    if isinstance(given, Tensor):
+        return [given] if given.ndim == 0 else list(given)
+    return list(given) if isinstance(given, list | tuple) else np.atleast_1d(given).tolist()
+
+
+def _rolled(x: Tensor, places: Any, k: int) -> Tensor:
+    n = x.spec.known_shape[k]
+    if not n:
+        return x
+    if isinstance(places, Tensor):
+        return build("take", x, (np.arange(n) - build("astype", places, np.int64)) % n, k)
+    return select_runs(x, k, np.roll(np.arange(n), places))

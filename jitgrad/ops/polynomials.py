@@ -90,13 +90,19 @@ def polyfit(
     if full or cov or np.ndim(deg):
         raise unsupported("polyfit", " with full=, cov= or several degrees")
     order = operator.index(deg) + 1
+    if order < 1:
+        raise ValueError(f"polyfit takes a degree from 0 on, got {deg}")
     dtype = promote(common_dtype(x, y), np.dtype(np.float64))
     places, values = (as_tensor(t, dtype) for t in as_tensors(x, y))
     if places.ndim != 1 or values.ndim not in (1, 2) or values.shape[0] != places.shape[0]:
         raise ShapeError(f"polyfit needs a vector x and as many values y, got {places.spec} and {values.spec}")
+    if not places.spec.size:
+        raise ShapeError("polyfit of no points has no value")
     powers = build("vander", places, order)
     if w is not None:
         weights = as_tensor(w, dtype, places.graph)
+        if weights.shape != places.shape:
+            raise ShapeError(f"polyfit takes one weight for each of {places.shape[0]} points, got {weights.spec}")
         powers = powers * weights[:, None]
         values = values * (weights[:, None] if values.ndim == 2 else weights)
     scale = build("sqrt", build("sum", powers * powers, 0))

@@ -12,7 +12,7 @@ from jitgrad.errors import ShapeError
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Library, Params, Specs, define
 from jitgrad.operators import call, function
-from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype, told_shape, unsupported
+from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype, told_shape, unsupported, where
 from jitgrad.spec import TensorSpec
 
 
@@ -88,7 +88,7 @@ def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Any, ...]:
     values = build("linalg.svdvals", x)
     rank = build("sum", build("astype", values > cutoff * values[:1], np.int32), 0, np.int32)
     rest = y - build("matmul", x, solution)
-    squares = build("sum", build("reshape", rest * rest, (m, -1)), 0)
+    squares = build("sum", build("reshape", rest * rest, (m, math.prod(rows[1:]))), 0)
     return solution, squares if m > n else squares[:0], rank, values
 
 
@@ -102,7 +102,7 @@ def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, rtol: Any =
     values = call("absolute", call("linalg.eigvalsh", x)) if hermitian else call("linalg.svdvals", x)
     if tol is None:
         share = max(told_shape(x)[-2:]) * np.finfo(x.dtype).eps if rtol is None else as_tensor(rtol)[..., None]
-        limit = build("max", values, -1, keepdims=True) * share
+        limit = build("max", values, -1, keepdims=True, initial=0.0) * share
     else:
         limit = as_tensor(tol)[..., None]
     return build("count_nonzero", values > limit, -1)
@@ -110,13 +110,22 @@ def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, rtol: Any =
 
 @function("linalg.cond")
 def cond(x: Any, p: Any = None) -> Any:
-    """As numpy.linalg.cond, in the norm of order ``p``; spectral: the largest singular value over the smallest."""
+    """As numpy.linalg.cond, in the norm of order ``p``; spectral: the largest singular value over the smallest.
+    Infinite where a matrix is singular; ShapeError of matrices without elements.
+    """
     t = _real("linalg.cond", x)
+    if 0 in t.spec.known_shape[-2:]:
+        raise ShapeError(f"cond of no elements has no value, got {t.spec}")
     if p in (None, 2, -2):
         values = build("linalg.svdvals", t)
-        return values[..., -1] / values[..., 0] if p == -2 else values[..., 0] / values[..., -1]
+        largest, smallest = values[..., 0], values[..., -1]
+        return where(largest == 0, np.inf, smallest / largest if p == -2 else largest / smallest)
+    is_singular = call("linalg.slogdet", t)[0] == 0
+    identity = np.eye(t.shape[-1], dtype=t.dtype)
+    regular = where(build("expand_dims", is_singular, (-2, -1)), identity, t)
     axes = (-2, -1)
-    return call("linalg.norm", t, p, axes) * call("linalg.norm", build("linalg.inv", t), p, axes)
+    found = call("linalg.norm", t, p, axes) * call("linalg.norm", build("linalg.inv", regular), p, axes)
+    return where(is_singular, np.inf, found)
 
 
 # -- systems of tensors --------------------------------------------------------------------------------------
@@ -129,7 +138,10 @@ def tensorinv(a: Any, ind: int = 2) -> Any:
     if ind <= 0:
         raise ValueError(f"tensorinv takes ind from 1 on, how many axes come first, got {ind}")
     shape = x.spec.known_shape
-    matrix = build("reshape", x, (math.prod(shape[:ind]), -1))
+    first, others = math.prod(shape[:ind]), math.prod(shape[ind:])
+    if first != others:
+        raise ShapeError(f"tensorinv needs as many elements in the first {ind} axes as in the others, got {x.spec}")
+    matrix = build("reshape", x, (first, others))
     return build("reshape", build("linalg.inv", matrix), (*shape[ind:], *shape[:ind]))
 
 

@@ -4,6 +4,7 @@ here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -68,8 +69,12 @@ def nanquantile(
     a: Any, q: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False,
     method: str = "linear", keepdims: bool = False, *, weights: Any = None,
 ) -> Any:  # fmt: skip
-    """As numpy.nanquantile without weights; NaN, without a warning, where there is nothing else."""
+    """As numpy.nanquantile without weights; NaN, without a warning, where there is nothing else. Of an empty array
+    NumPy gives means, as many for many levels as for one.
+    """
     refuse_options("nanquantile", out=out, weights=weights)
+    if as_tensor(a).spec.size == 0:
+        return build("mean", a, axis, keepdims=bool(keepdims))
     return _quantiles(a, q, axis, method, keepdims, counts_nan=False)
 
 
@@ -95,6 +100,8 @@ def nanmedian(
 ) -> Any:
     """As numpy.nanmedian: the middle of what is a number; NaN, without a warning, where there is nothing else."""
     refuse_options("nanmedian", out=out)
+    if as_tensor(a).spec.size == 0:
+        return build("mean", a, axis, keepdims=bool(keepdims))
     lower, upper = (nanquantile(_float(a), 0.5, axis, method=m, keepdims=bool(keepdims)) for m in ("lower", "higher"))
     return 0.5 * lower + 0.5 * upper
 
@@ -135,9 +142,10 @@ def _levels(q: Any) -> Any:
 def _last_axis(x: Tensor, kept: list[int], axes: tuple[int, ...]) -> Tensor:
     moved = build("transpose", x, (*kept, *axes))
     shape = moved.spec.known_shape
-    if 0 in shape[len(kept) :]:
+    lines, count = shape[: len(kept)], math.prod(shape[len(kept) :])
+    if not count:
         raise ShapeError("a quantile of no elements has no value")
-    return build("reshape", moved, (*shape[: len(kept)], -1))
+    return build("reshape", moved, (*lines, count))
 
 
 def _of_sorted(ordered: Tensor, levels: Any, method: str, is_weak: bool, counts_nan: bool) -> Any:

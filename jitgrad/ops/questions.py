@@ -58,7 +58,7 @@ def nanargmin(a: Any, axis: Any = None, out: Any = None, *, keepdims: bool = Fal
 
 def _without_nan(a: Any, number: float) -> Tensor:
     x = as_tensor(a)
-    return build("where", x == x, x, np.asarray(number, x.dtype)) if x.dtype.kind == "f" else x
+    return build("where", x == x, x, np.asarray(number, x.dtype)) if x.dtype.kind in "fc" else x
 
 
 @function("unravel_index")

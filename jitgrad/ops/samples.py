@@ -12,7 +12,7 @@ import numpy as np
 from jitgrad.errors import ShapeError
 from jitgrad.graph import Tensor
 from jitgrad.operators import call, function
-from jitgrad.ops.common import as_tensor, as_tensors, build, unsupported, where
+from jitgrad.ops.common import as_tensor, as_tensors, build, joint_dtype, type_key, unsupported, where
 from jitgrad.ops.slicing import slice_axis
 from jitgrad.spec import normalize_axis, promote
 
@@ -28,9 +28,10 @@ def sliding_window_view(
     if len(sizes) != len(axes):
         raise ValueError(f"one size of the window is needed for each axis, got {sizes} for {axes}")
     for size, k in zip(sizes, [normalize_axis(k, found.ndim) for k in axes], strict=True):
-        starts = found.spec.known_shape[k] - size + 1
+        extent = found.spec.known_shape[k]
+        starts = extent - size + 1
         if size < 0 or starts < 1:
-            raise ShapeError(f"a window of {size} does not fit into {found.spec.known_shape[k]} elements of axis {k}")
+            raise ShapeError(f"a window of {size} does not fit into {extent} elements of axis {k}")
         places = np.arange(starts)[:, None] + np.arange(size)
         found = build("moveaxis", build("take", found, places, k), k + 1, -1)
     return found
@@ -55,18 +56,22 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, *, period: Any = 2 * np.
 def geomspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0
 ) -> Any:
-    """As numpy.geomspace, of real numbers: logarithms in equal steps, both ends as they were given."""
+    """As numpy.geomspace, of real numbers: logarithms in equal steps, both ends as they were given. From a traced 0,
+    which NumPy refuses, all are NaN.
+    """
+    if any(not isinstance(x, Tensor) and np.any(np.equal(x, 0)) for x in (start, stop)):
+        raise ValueError(f"geomspace takes no end that is 0, got {start} and {stop}")
     ends_given = as_tensors(start, stop)
     if any(x.dtype.kind == "c" for x in ends_given):
         raise unsupported("geomspace", " of complex numbers")
     first, last = (build("astype", x, promote(x.dtype, np.dtype(np.float64))) for x in ends_given)
     first, last = call("broadcast_arrays", first, last)
     sign = call("sign", first)
-    low, high = (call("log10", x / sign) for x in (first, last))
-    found = call("logspace", low, high, num, endpoint=endpoint) * sign
-    ends = [first[None] if num > 0 else None, last[None] if num > 1 and endpoint else None]
+    low, high = first / sign, last / sign
+    found = call("logspace", call("log10", low), call("log10", high), num, endpoint=endpoint)
+    ends = [low[None] if num > 0 else None, high[None] if num > 1 and endpoint else None]
     inner = slice_axis(found, 0, int(ends[0] is not None), num - int(ends[1] is not None))
-    found = build("concatenate", [x for x in (ends[0], inner, ends[1]) if x is not None], 0)
+    found = build("concatenate", [x for x in (ends[0], inner, ends[1]) if x is not None], 0) * sign
     found = found if dtype is None else build("astype", found, dtype)
     return build("moveaxis", found, 0, axis) if axis else found
 
@@ -76,32 +81,66 @@ def geomspace(
 
 @function("histogram_bin_edges")
 def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Any:
-    """As numpy.histogram_bin_edges, for a number of bins or their edges."""
+    """As numpy.histogram_bin_edges, for a number of bins or their edges. What is traced is not looked at: edges that do
+    not rise, a range that falls or is infinite.
+    """
     x = build("ravel", as_tensor(a))
     if isinstance(bins, str):
         raise unsupported("histogram", f" with bins={bins!r}", "give a number of bins, or their edges")
     if np.ndim(bins):
-        return as_tensors(bins, x)[0]
+        return _rising(as_tensors(bins, x)[0], bins)
     count = operator.index(bins)
     if count < 1:
         raise ValueError(f"bins: a number from 1 on, or edges, got {bins}")
     x = x if x.dtype.kind in "fc" else build("astype", x, np.float64)
-    low, high = range if range is not None else (build("min", x), build("max", x)) if x.spec.size else (0.0, 1.0)
+    low, high = _ends(x, range)
+    dtype = joint_dtype(type_key(low), type_key(high), x.dtype)
     is_one = call("equal", low, high)
-    return build("linspace", where(is_one, low - 0.5, low), where(is_one, high + 0.5, high), count + 1)
+    return build("linspace", where(is_one, low - 0.5, low), where(is_one, high + 0.5, high), count + 1, dtype=dtype)
+
+
+def _ends(x: Tensor, range: Any) -> tuple[Any, Any]:
+    """Where the bins begin and end; ValueError where numbers of a range cannot be that."""
+    if range is None:
+        return (build("min", x), build("max", x)) if x.spec.size else (0.0, 1.0)
+    low, high = range
+    if any(isinstance(end, Tensor) for end in (low, high)):
+        return low, high
+    if not (np.isfinite(low) and np.isfinite(high) and low <= high):
+        raise ValueError(f"a range of bins has two finite numbers, the smaller one first, got {range}")
+    return low, high
+
+
+def _rising(edges: Tensor, given: Any) -> Tensor:
+    """The edges; ValueError where numbers that were given fall, or are no vector."""
+    if edges.ndim != 1:
+        raise ShapeError(f"edges of bins are a vector, got {edges.spec}")
+    if edges.op.type == "constant" and np.any(np.diff(edges.op.params["value"]) < 0):
+        raise ValueError(f"edges of bins rise, got {given}")
+    return edges
 
 
 @function("histogram")
 def histogram(a: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None) -> Any:
     """As numpy.histogram, for a number of bins or their edges. Counts have no gradient, sums of weights have one."""
-    x = build("ravel", as_tensor(a))
+    data = as_tensor(a)
+    x = build("ravel", data)
     edges = histogram_bin_edges(x, bins, range)
-    count = edges.spec.size - 1
-    last = edges[-1]
-    place = where(x == last, count - 1, build("searchsorted", edges, x, "right") - 1)
-    place = where(x <= last, place, -1)  # beyond the last edge, and NaN: -1 is a position that no bin has
-    what = np.ones(x.spec.known_shape, np.int64) if weights is None else build("ravel", as_tensor(weights))
-    found = build("unsorted_segment_sum", what, place, count)
+    what = as_tensor(np.ones(x.spec.known_shape, np.int64) if weights is None else weights, graph=x.graph)
+    if weights is not None and what.shape != data.shape:
+        raise ShapeError(f"histogram takes one weight for each element, got {what.spec} for {data.spec}")
+    found = _sums_in_bins(x, edges, build("ravel", what))
     if not density:
         return found, edges
     return found / build("diff", edges) / build("sum", found), edges
+
+
+def _sums_in_bins(x: Tensor, edges: Tensor, what: Tensor) -> Tensor:
+    """The sums, in their dtype, of what belongs to elements between two edges; a last edge belongs to the last bin."""
+    count = edges.spec.size - 1
+    if count < 1:
+        return as_tensor(np.zeros(0, what.dtype), graph=x.graph)
+    last = edges[-1]
+    place = where(x == last, count - 1, build("searchsorted", edges, x, "right") - 1)
+    place = where(x <= last, place, -1)  # beyond the last edge, and NaN: -1 is a position that no bin has
+    return build("astype", build("unsorted_segment_sum", what, place, count), what.dtype)

@@ -144,8 +144,9 @@ def fix(x: Any, out: Any = None) -> Any:
 
 @function("isclose")
 def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
-    """As numpy.isclose."""
+    """As numpy.isclose: differences of integers are taken in float64, and do not wrap."""
     x, y = as_tensors(a, b)
+    y = y if y.dtype.kind in "fc" else call("astype", y, np.float64)
     near = (abs(x - y) <= atol + rtol * abs(y)) & call("isfinite", y) | (x == y)
     return near | ((x != x) & (y != y)) if equal_nan else near
 

@@ -13,7 +13,7 @@ from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Shaped, define
 from jitgrad.operators import call, function
 from jitgrad.ops.axes import Axes, axes_of
-from jitgrad.ops.common import as_tensor, as_tensors, refuse_options, unsupported, where
+from jitgrad.ops.common import as_tensor, as_tensors, at_least_zero, refuse_options, unsupported, where
 from jitgrad.ops.slicing import slice_axis
 from jitgrad.spec import DType, TensorSpec, normalize_axis
 
@@ -82,7 +82,8 @@ def mean(
     if x.dtype == np.float16 and dtype is None:
         return call("astype", mean(x, axis, np.float32, keepdims=keepdims, where=where), np.float16)
     axes = axes_of(x, axis)
-    return call("sum", x, axes, keepdims=keepdims, where=where) / _chosen(x, axes, where, keepdims)
+    found = call("sum", x, axes, keepdims=keepdims, where=where) / _chosen(x, axes, where, keepdims)
+    return found if dtype is None else call("astype", found, dtype)
 
 
 @function("var")
@@ -105,12 +106,8 @@ def var(
     centre = call("mean", x, axes, keepdims=True, where=where) if mean is None else mean
     squares = _square_magnitude(x - centre)
     spare = ddof if correction is None else correction
-    degrees = _at_least_zero(_chosen(x, axes, where, keepdims) - spare)
+    degrees = at_least_zero(_chosen(x, axes, where, keepdims) - spare)
     return call("sum", squares, axes, keepdims=keepdims, where=where) / degrees
-
-
-def _at_least_zero(n: Any) -> Any:
-    return call("maximum", n, 0) if isinstance(n, Tensor) else max(n, 0)
 
 
 def _square_magnitude(x: Any) -> Any:
@@ -180,9 +177,11 @@ def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> An
 def median(
     a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False, keepdims: bool = False
 ) -> Any:
-    """As numpy.median: the middle of the sorted elements; NaN if there is one."""
+    """As numpy.median: the middle of the sorted elements; NaN if there is one, and of no elements."""
     refuse_options("median", out=out)
     x = _inexact(a)
+    if 0 in (x.spec.shape or ()):
+        return mean(x, axis, keepdims=keepdims)
     line = call("ravel", x) if axis is None else _as_last_axis(x, axis)
     ordered = call("sort", line, -1)
     count = size_along(line, (-1,), np.dtype(np.int64))
@@ -197,7 +196,7 @@ def _as_last_axis(x: Tensor, axis: Any) -> Any:
     """One axis as the last one, or several as one."""
     axes = axis if isinstance(axis, tuple | list) else (axis,)
     moved = call("moveaxis", x, axes, tuple(range(-len(axes), 0)))
-    return moved if len(axes) == 1 else call("reshape", moved, (*moved.shape[: -len(axes)], -1))
+    return moved if len(axes) == 1 else call("reshape", moved, (*moved.shape[: moved.ndim - len(axes)], -1))
 
 
 @function("trapezoid")
@@ -370,7 +369,8 @@ def nanmin(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False, **
 
 def _nan_extreme(name: str, neutral: float, a: Any, axis: Any, out: Any, keepdims: bool, options: Any) -> Any:
     x = as_tensor(a)
-    found = call(name, _nan_as(x, neutral), axis, out, keepdims, **options)
+    limit = neutral if x.dtype.kind != "c" else complex(neutral, neutral)
+    found = call(name, _nan_as(x, limit), axis, out, keepdims, **options)
     if x.dtype.kind not in "fc" or options:
         return found
     return where(call("all", x != x, axis, keepdims=keepdims), np.nan, found)
