@@ -9,7 +9,8 @@ took two threads as long as one, 16 us; in place 8.5.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Sequence
 
 from jitgrad.compiler.freezing.regions import Unit
 from jitgrad.compiler.fusing.extents import ONE
@@ -21,10 +22,11 @@ def find_in_place(compiled: CompiledCluster, units: Sequence[Unit]) -> dict[int,
     search = _Search(compiled, units)
     found: dict[int, int] = {}
     for unit in units:
+        own = search.own_rows(unit)
         for number in unit.members:
             taken = set[int]()
-            for a, b in search.pairs(number, unit.members):
-                if a not in taken and b not in found:
+            for a, b in search.pairs(number):
+                if a in own and a not in taken and b not in found:
                     taken.add(a)
                     found[b] = found.get(a, a)
     return found
@@ -44,33 +46,31 @@ class _Search:
         cluster = compiled.cluster
         self.outside = {self._root(v) for v in (*cluster.inputs, *cluster.outputs)}
 
-    def pairs(self, number: int, together: Collection[int]) -> list[tuple[int, int]]:
-        """An operand and a result of a step that may lie in its memory; ``together`` are the steps of its region."""
+    def own_rows(self, unit: Unit) -> set[int]:
+        """The values of which steps that run beside one another read no rows but their own: those that a region makes
+        itself, and those that only one of its steps reads.
+        """
+        reads, writes = self.compiled.reads, self.compiled.writes
+        readers = Counter(v for number in unit.members for v in reads[number])
+        made = {v for number in unit.members for v in writes[number]}
+        return made | {v for v, count in readers.items() if count == 1}
+
+    def pairs(self, number: int) -> list[tuple[int, int]]:
+        """An operand and a result of a step that may lie in its memory: the step is the last to touch the one and the
+        first to touch the other, which is as large.
+        """
         item = self.compiled.lowered[number]
         if not isinstance(item, Lowered) or item.group.rolled or item.group.lead is not None:
             return []
-        values = [(item.values[a], item.values[b]) for a, b in item.overwritable]
-        return [
-            (self._root(a), self._root(b))
-            for a, b in values
-            if a is not None and b is not None and self._is_free(a, b, number, item, together)
-        ]
-
-    def _is_free(self, a: int, b: int, number: int, item: Lowered, together: Collection[int]) -> bool:
-        """Whether a step is the last to touch ``a`` and the first to touch ``b``, which is as large, and none that runs
-        beside it reads more of ``a`` than its own rows.
-        """
-        under, over = self._root(a), self._root(b)
-        roots = [self._root(v) for v in item.values if v is not None]
-        is_only = roots.count(under) == roots.count(over) == 1 and self.outside.isdisjoint((under, over))
-        is_last = self.last.get(under) == number and self.first.get(over) == number
-        return is_only and is_last and self._extents(a) == self._extents(b) and self._is_own(under, number, together)
-
-    def _is_own(self, v: int, number: int, together: Collection[int]) -> bool:
-        """Whether a region makes a value itself, so that its steps read their own rows, or no other step touches it."""
-        reads, writes = self.compiled.reads, self.compiled.writes
-        is_made = any(v in writes[k] for k in together)
-        return is_made or not any(v in reads[k] for k in together if k != number)
+        values = {k: v for k, v in enumerate(item.values) if v is not None and self._root(v) not in self.outside}
+        alone = Counter(map(self._root, values.values()))
+        ours = {k: v for k, v in values.items() if alone[self._root(v)] == 1}
+        dying = {k: v for k, v in ours.items() if self.last.get(self._root(v)) == number}
+        born = {k: v for k, v in ours.items() if self.first.get(self._root(v)) == number}
+        if not dying or not born:  # so it is with most steps, whose code is not looked at
+            return []
+        pairs = [(dying[a], born[b]) for a, b in item.overwritable if a in dying and b in born]
+        return [(self._root(a), self._root(b)) for a, b in pairs if self._extents(a) == self._extents(b)]
 
     def _extents(self, v: int) -> list[int]:
         return sorted([c for c in self.plan.classes[v] if c != ONE])
