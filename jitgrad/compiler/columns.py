@@ -15,7 +15,7 @@ from jitgrad.compiler.driver.pools import arena_for, outputs
 from jitgrad.compiler.driver.runtime import pack_steps, runtime
 from jitgrad.compiler.machine.cache import compile_cached
 from jitgrad.compiler.machine.native import NativeCode
-from jitgrad.compiler.products.columns_steps import MODULE, STEP, WIDTH, columns_text
+from jitgrad.compiler.products.columns_steps import BLOCK, MODULE, STEP, TRIANGLE, WIDTH, columns_text
 from jitgrad.config import get_num_threads
 from jitgrad.records import NamedTuple
 
@@ -61,20 +61,30 @@ def solve_factors(factors: Array, exchanged: Array, b: Array, transposed: bool) 
 
 def _solve(triangles: Sequence[Triangle], b: Array, rows_in: Array, rows_out: Array) -> Array:
     """``x`` with ``x[rows_out] == inv(T2) inv(T1) b[rows_in]`` for one triangle or two."""
-    (n, k), threads = b.shape, get_num_threads()
+    (n, columns), threads = b.shape, get_num_threads()
     result, arena = outputs.take(b.shape, _DOUBLE), arena_for(8 * n * width() * threads)
-    inverses = [_inverses(triangle) for triangle in triangles]
-    words = np.array([_words(*pair) for pair in zip(triangles, inverses, strict=True)], np.int64)
-    block = np.array(
-        [_at(b), _at(result), arena.address, n, k, _at(rows_in), _at(rows_out), _at(words), len(triangles)], np.int64
-    )
+    inverses = [_inverses(triangle) for triangle in triangles]  # read until all is solved
+    described = np.array([_described(*pair) for pair in zip(triangles, inverses, strict=True)], np.int64)
+    block = _in_order(
+        BLOCK, source=_at(b), result=_at(result), work=arena.address, n=n, columns=columns, rows_in=_at(rows_in),
+        rows_out=_at(rows_out), triangles=_at(described), count=len(triangles),
+    )  # fmt: skip
     try:
-        blocks = -(-k // width())
-        steps = pack_steps([(_code()[STEP], _at(block), blocks, min(blocks, _MOST_CHUNKS))])
-        runtime().run_steps(0, _at(steps), 1, 0, threads, 1)
+        _run(np.array(block, np.int64), -(-columns // width()), threads)
     finally:
         arena.give_back()
     return result
+
+
+def _run(block: Array, blocks: int, threads: int) -> None:
+    """The step over so many blocks of columns."""
+    steps = pack_steps([(_code()[STEP], _at(block), blocks, min(blocks, _MOST_CHUNKS))])
+    runtime().run_steps(0, _at(steps), 1, 0, threads, 1)
+
+
+def _in_order(names: Sequence[str], **words: int) -> list[int]:
+    """Words in the order of their names."""
+    return [words[name] for name in names]
 
 
 def _inverses(triangle: Triangle) -> Array:
@@ -85,12 +95,14 @@ def _inverses(triangle: Triangle) -> Array:
     return 1.0 / (diagonal if triangle.is_rising else diagonal[::-1])
 
 
-def _words(triangle: Triangle, inverses: Array) -> tuple[int, ...]:
-    n = len(inverses)
+def _described(triangle: Triangle, inverses: Array) -> list[int]:
+    """The words of a triangle in the order of solving: the one that falls goes from its last element back."""
+    n, first = len(inverses), _at(triangle.matrix)
     down, across = (1, n) if triangle.transposed else (n, 1)
-    if triangle.is_rising:
-        return _at(triangle.matrix), down, across, _at(inverses), 0, 1
-    return _at(triangle.matrix) + 8 * (n * n - 1), -down, -across, _at(inverses), n - 1, -1
+    start, step = (0, 1) if triangle.is_rising else (n - 1, -1)
+    a = first if triangle.is_rising else first + 8 * (n * n - 1)
+    words = {"a": a, "down": step * down, "across": step * across, "start": start, "step": step}
+    return _in_order(TRIANGLE, **words, inverses=_at(inverses))
 
 
 def _at(array: Array) -> int:

@@ -46,6 +46,7 @@ from jitgrad.compiler.emission.memory import CACHE_LINE
 from jitgrad.compiler.freezing.chunks import chunk_count
 from jitgrad.compiler.freezing.freeze_loops import Frozen, freeze_loop
 from jitgrad.compiler.freezing.freeze_own import PARTS, SCRATCH, freeze_own, own_memory
+from jitgrad.compiler.freezing.in_place import find_in_place
 from jitgrad.compiler.freezing.lines import finds_lines, is_elementwise
 from jitgrad.compiler.freezing.regions import SMALL_CHUNKS, Sizes, Unit, find_units
 from jitgrad.compiler.freezing.row_loops import RowCut, find_row_cut
@@ -162,8 +163,10 @@ class _Freezer:
         inputs = self.cluster.inputs
         direct, copied = self._split_outputs()
         spans = self._spans()
+        in_place = self._lay_in_place(spans)
         order: list[object] = [*dict.fromkeys([*inputs, *(root for _, root in direct), *spans])]
         self.places = {key: place for place, key in enumerate(order)}
+        self.places |= {v: self.places[under] for v, under in in_place.items()}
         unused = _Span(0, False, 0, -1)
         lifetimes = [spans.get(key, unused) for key in order]
         outputs = [v for v, _ in direct]
@@ -241,6 +244,15 @@ class _Freezer:
                 else:
                     span.nbytes, span.last = nbytes, task
         return spans
+
+    def _lay_in_place(self, spans: dict[object, _Span]) -> Mapping[int, int]:
+        """Values that lie where others were, which from now on live as long as both; steps of bodies run many times,
+        also beside one another, and are left alone.
+        """
+        in_place = {} if self.is_body else find_in_place(self.compiled, self.units)
+        for v, under in in_place.items():
+            spans[under].last = spans.pop(v).last
+        return in_place
 
     def _touched(self, number: int) -> list[tuple[object, int, bool]]:
         item = self.lowered[number]

@@ -16,6 +16,7 @@ from jitgrad.compiler.fusing.order import Needs, needs_of
 from jitgrad.compiler.loopir.nests import OWN, Kernel, Literal
 from jitgrad.compiler.loopir.quantities import Quantity
 from jitgrad.compiler.lowering.body import Lowering
+from jitgrad.compiler.lowering.in_place import find_overwritable
 from jitgrad.compiler.lowering.passes import optimise_loops
 from jitgrad.compiler.lowering.rings import RollingLowering
 from jitgrad.compiler.lowering.routine_calls import RoutineLowering
@@ -53,6 +54,11 @@ class Lowered:
             classes = tuple([c for c in placed.node.classes if c != ONE])
             weights[classes] = weights.get(classes, 0) + weight_of(placed.node)
         return tuple(weights.items())
+
+    @functools.cached_property
+    def overwritable(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of an input and an output, by their numbers among the buffers, that may lie in the same memory."""
+        return find_overwritable(self.kernel)
 
     @functools.cached_property
     def writes_rows(self) -> bool:

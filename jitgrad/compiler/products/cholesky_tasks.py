@@ -56,7 +56,12 @@ def diagonal_at_ir(kind: Numbers, row: str) -> str:
 
 
 def waiting_ir() -> str:
-    """Flags of tasks: 0, 1 when one is taken, 2 when it is over. Who has waited long lets others run."""
+    """Flags of tasks: 0, 1 when one is taken, 2 when it is over."""
+    return "\n".join((_await(), _TAKE, _TELL))
+
+
+def _await() -> str:
+    """Looks until a task is over. Who has looked for long lets others run, where the system has a call for that."""
     can_yield = sys.platform != "win32"
     declared = "declare i32 @sched_yield() #0" if can_yield else ""
     yields = "  %r = call i32 @sched_yield()" if can_yield else ""
@@ -82,21 +87,25 @@ again:
   br label %look
 done:
   ret void
-}}
+}}"""
 
-define internal i1 @take(ptr %flags, i64 %task) #0 {{
+
+_TAKE = """
+define internal i1 @take(ptr %flags, i64 %task) #0 {
   %at = getelementptr i32, ptr %flags, i64 %task
   %seen = load atomic i32, ptr %at monotonic, align 4
   %free = icmp eq i32 %seen, 0
   br i1 %free, label %ask, label %taken
 ask:
   %pair = cmpxchg ptr %at, i32 0, i32 1 monotonic monotonic
-  %mine = extractvalue {{ i32, i1 }} %pair, 1
+  %mine = extractvalue { i32, i1 } %pair, 1
   ret i1 %mine
 taken:
   ret i1 false
-}}
+}"""
+"""Looks before it asks: a line that is only read stays in the caches of all."""
 
+_TELL = f"""
 define internal void @tell(ptr %flags, i64 %task) #0 {{
   %at = getelementptr i32, ptr %flags, i64 %task
   store atomic i32 {_OVER}, ptr %at release, align 4
