@@ -8,6 +8,7 @@ from dataclasses import field
 from jitgrad.compiler.fusing.extents import ONE
 from jitgrad.compiler.fusing.groups import Axes, Placed
 from jitgrad.compiler.fusing.nodes import DOTS, MAP, PACK, PLACE, SCAN, SCATTER, SLIDE, SWEEP, Node
+from jitgrad.compiler.fusing.scatters import axes_of_rows
 from jitgrad.records import dataclass
 
 # What it costs to compute an op again, against storing its result and loading it back (about 4 on this scale).
@@ -26,6 +27,7 @@ MOST_WEIGHT_OF_PLACES = 600
 """Where values are taken apart along short axes, many are needed far behind the place where they are made: cut at 200,
 100000 points of bundle adjustment go through memory 44 times (value and gradient take 6.2 ms; 2.9 at 400, 2.7 at 1000).
 """
+UPDATE_WEIGHT = 4  # of each number that is read for an update of single places of a table: they take 0.7 ns
 SEARCH_WEIGHT = 32  # of a search in a sorted vector: some ten steps
 
 
@@ -77,6 +79,8 @@ def weight_of(node: Node) -> int:
     """What an op adds to the size of a kernel."""
     if node.form == SWEEP:
         return 1 if node.op in (SLIDE, DOTS) else SEARCH_WEIGHT
+    if node.form == SCATTER:
+        return 1 if axes_of_rows(node) else UPDATE_WEIGHT * len(node.operands)
     if node.form == PACK:
         return len(node.operands) * (1 if node.op == "add_n" else CHEAP.get(node.op, ANALYTIC_WEIGHT))
     if node.form != MAP or node.op.startswith(PLACE):
