@@ -73,6 +73,12 @@ def areas(x: Any, faces: Any) -> Any:
     return np.sum(np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]) ** 2)
 
 
+def faces_of_four(c: Any, at: Any, w: Any) -> Any:
+    """Each update is put together of four, with positions of their own, some of them equal."""
+    x = c[at]
+    return np.sum((x[:, 0] * x[:, 1] - x[:, 2] * x[:, 3]) * w)
+
+
 def in_boxes(x: Any, at: Any, w: Any) -> Any:
     return np.sum(x[:, at] * w)
 
@@ -121,13 +127,16 @@ cases: dict[str, tuple[Callable[..., Any], Callable[[Rng], list[Any]]]] = {
             rng.standard_normal((70, 3, 2)), rng.integers(-70, 70, (40, 9)), rng.standard_normal((40, 9, 3, 2)),
         ],
     ),
+    "turns": (
+        faces_of_four, lambda rng: [whole(rng, 90), rng.integers(-90, 90, (500, 4)) // 3, whole(rng, 500)],
+    ),
     "points of batches": (
         in_boxes,
         lambda rng: [rng.standard_normal((9, 50, 3)), rng.integers(-50, 50, 80), rng.standard_normal((9, 80, 3))],
     ),
 }  # fmt: skip
 ON_ONE_THREAD = ("few rows", "short rows", "eight columns", "small matrices")
-BY_PLACES = ("short rows", "pairs", "triangles", "small matrices", "points of batches")
+BY_PLACES = ("short rows", "pairs", "triangles", "small matrices", "turns", "points of batches")
 
 
 @pytest.mark.parametrize("name", cases)
@@ -233,6 +242,7 @@ small_tables: dict[str, tuple[Callable[..., Any], Callable[[Rng], list[Any]]]] =
     "one place": (looked_up, table_of(1, updates=(30_000,))),
     "two positions": (by_two_positions, table_of(6, 9, updates=(50_000,))),
     "positions along two axes": (looked_up, table_of(12, updates=(9000, 7))),
+    "turns": (faces_of_four, lambda rng: [whole(rng, 40), rng.integers(-40, 40, (30_000, 4)), whole(rng, 30_000)]),
     "sorted": (
         looked_up, lambda rng: [whole(rng, 40), np.sort(rng.integers(0, 40, 70_000)), whole(rng, 70_000)],
     ),

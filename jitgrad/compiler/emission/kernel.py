@@ -106,7 +106,9 @@ class _KernelEmitter(ArgumentEmitter):
     # -- statements ------------------------------------------------------------------------------------------------
 
     def _body(self, body: Sequence[Statement]) -> None:
-        for place, statement in enumerate(body):
+        rest = list(body)
+        while rest:
+            statement = rest.pop(0)
             if self.pause is not None:
                 self.pause()
             match statement:
@@ -135,9 +137,9 @@ class _KernelEmitter(ArgumentEmitter):
                     self._store(statement)
                 case Keep():
                     self._keep(statement)
-                case Check() if self.vector is None and (inside := within(statement, body[place + 1 :])):
+                case Check() if self.vector is None and (inside := within(statement, rest)):
+                    del rest[: len(inside)]
                     self._check(statement, partial(self._body, inside))
-                    return
                 case Check():
                     self._check(statement)
 

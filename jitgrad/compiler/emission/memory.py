@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 import numpy as np
 
@@ -32,12 +33,15 @@ def row_store(loop: Loop, roles: Mapping[str, str]) -> Store | None:
     return stores[0] if len(stores) == 1 and not any(isinstance(s, Update) for s in loop.body) else None
 
 
-def within(check: Check, behind: Sequence[Statement]) -> list[Statement] | None:
-    """The statements behind a check without its bounds, where all of them may be left out when these fail: what they
-    store is bound by them. None where they may not. An update of a scatter has one branch so, in place of three.
+def within(check: Check, body: Sequence[Statement]) -> list[Statement] | None:
+    """The statements of a body between a check and the next one without its bounds, where all of them may be left out
+    when these fail: what they store is bound by them. None where they may not. An update of a scatter has one branch
+    so, in place of three.
     """
-    plain = all(isinstance(s, Load | Let | Store) for s in behind)
-    if not plain or not all(s.bounds == check.bounds for s in behind if isinstance(s, Store)):
+    behind = list(takewhile(lambda s: not isinstance(s, Check), body))
+    stores = [s for s in behind if isinstance(s, Store)]
+    is_plain = all(isinstance(s, Load | Let | Store) for s in behind) and behind[-1:] == stores[-1:] != []
+    if not is_plain or not all(s.bounds == check.bounds for s in stores):
         return None
     return [
         replace(s, bounds=()) if isinstance(s, Load | Store) and s.bounds == check.bounds else s for s in behind

@@ -10,6 +10,7 @@ import numpy as np
 from jitgrad.compiler.fusing.extents import ONE
 from jitgrad.compiler.fusing.groups import Placed
 from jitgrad.compiler.fusing.looptree import TreeLoop
+from jitgrad.compiler.fusing.nodes import Node
 from jitgrad.compiler.fusing.packing import places_of_rows
 from jitgrad.compiler.fusing.scatters import axes_of_rows, axes_of_updates, has_long_rows, has_own_rows
 from jitgrad.compiler.loopir.nests import (
@@ -17,6 +18,7 @@ from jitgrad.compiler.loopir.nests import (
     SERIAL,
     VECTOR,
     Accumulator,
+    Argument,
     Bound,
     Index,
     Keep,
@@ -115,21 +117,28 @@ class ScatterLowering(Lowering):
         return [self.bodies.setdefault(tree, Body(tree)) for tree in trees]
 
     def _add(self, placed: Placed, body: Body, is_inside: bool) -> None:
-        """One update, or one for each place of a short row; where it is not known that its position ``is_inside``, that
-        is checked.
+        """One update, or one for each place of a short row, turn by turn; where it is not known that its position
+        ``is_inside``, that is checked.
         """
         node = placed.node
         offsets = places_of_rows(node, self.plan.specs[node.value].known_shape)
         arguments = [self.read(operand, placed, body) for operand in node.operands]
-        updates, positions = arguments[: len(offsets)], arguments[len(offsets) :]
-        index, bounds = self.table_index(placed, node.value, positions, body)
-        if is_inside:
-            bounds = ()
-        else:
-            self.check(bounds, node.value, body)
-        if self.copy:
-            index = replace(index, terms=(*index.terms, self._copy_of_turn(placed, body)))
-        places = [replace(index, place=offset) for offset in offsets]
+        count, rows = len(offsets), range(node.turns)
+        each = (len(arguments) - node.turns * count) // node.turns
+        positions = [arguments[node.turns * count + k * each :][:each] for k in rows]
+        found = [self.table_index(placed, node.value, given, body) for given in positions]
+        copy = (self._copy_of_turn(placed, body),) if self.copy else ()
+        for k, (index, bounds) in zip(rows, found, strict=True):
+            if not is_inside:
+                self.check(bounds, node.value, body)
+            at = replace(index, terms=(*index.terms, *copy))
+            places = [replace(at, place=offset) for offset in offsets]
+            self._add_at(node, places, arguments[k * count :][:count], () if is_inside else bounds, body)
+
+    def _add_at(
+        self, node: Node, places: Sequence[Index], updates: Sequence[Argument], bounds: tuple[Bound, ...], body: Body
+    ) -> None:
+        """Updates added at places, all of which lie inside or none."""
         before, after = ([self.name() for _ in places] for _ in range(2))
         fill = self.zero if bounds else None
         body.rest += [Load(v, node.dtype, self.out, at, bounds, fill) for v, at in zip(before, places, strict=True)]
