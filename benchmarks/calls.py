@@ -163,6 +163,12 @@ def _tree(outputs: int) -> Form:
     return form
 
 
+def _tree_gradient(frame: Frame) -> Callable[[], Any] | None:
+    tree = {f"layer{k}": frame.array(np.full(4, float(k))) for k in range(LEAVES)}
+    call = frame.value_and_grad(lambda t: sum((x * x).sum() for x in t.values())) if frame.takes_trees else None
+    return None if call is None else lambda: call(tree)
+
+
 def _static(frame: Frame) -> Callable[[], Any] | None:
     if not frame.takes_statics:
         return None
@@ -205,6 +211,7 @@ FORMS: dict[str, Form] = {
     "an array and a static int": _static,
     f"dict of {LEAVES} arrays, one result": _tree(1),
     f"dict of {LEAVES} arrays, such a dict": _tree(LEAVES),
+    f"value and gradient, dict of {LEAVES} arrays": _tree_gradient,
 }
 
 

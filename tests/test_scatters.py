@@ -73,6 +73,12 @@ def areas(x: Any, faces: Any) -> Any:
     return np.sum(np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]) ** 2)
 
 
+def faces_of_four(c: Any, at: Any, w: Any) -> Any:
+    """Each update is put together of four, with positions of their own, some of them equal."""
+    x = c[at]
+    return np.sum((x[:, 0] * x[:, 1] - x[:, 2] * x[:, 3]) * w)
+
+
 def in_boxes(x: Any, at: Any, w: Any) -> Any:
     return np.sum(x[:, at] * w)
 
@@ -112,7 +118,7 @@ cases: dict[str, tuple[Callable[..., Any], Callable[[Rng], list[Any]]]] = {
     ),
     "pairs": (
         pair_energy,
-        lambda rng: [whole(rng, 60, 3), rng.integers(-60, 60, 300), rng.integers(0, 60, 300)],
+        lambda rng: [whole(rng, 70, 3), rng.integers(-70, 70, 300), rng.integers(0, 70, 300)],
     ),
     "triangles": (areas, lambda rng: [whole(rng, 70, 3), rng.integers(-70, 70, (150, 3))]),
     "small matrices": (
@@ -121,13 +127,16 @@ cases: dict[str, tuple[Callable[..., Any], Callable[[Rng], list[Any]]]] = {
             rng.standard_normal((70, 3, 2)), rng.integers(-70, 70, (40, 9)), rng.standard_normal((40, 9, 3, 2)),
         ],
     ),
+    "turns": (
+        faces_of_four, lambda rng: [whole(rng, 90), rng.integers(-90, 90, (500, 4)) // 3, whole(rng, 500)],
+    ),
     "points of batches": (
         in_boxes,
         lambda rng: [rng.standard_normal((9, 50, 3)), rng.integers(-50, 50, 80), rng.standard_normal((9, 80, 3))],
     ),
 }  # fmt: skip
 ON_ONE_THREAD = ("few rows", "short rows", "eight columns", "small matrices")
-BY_PLACES = ("short rows", "pairs", "triangles", "small matrices", "points of batches")
+BY_PLACES = ("short rows", "pairs", "triangles", "small matrices", "turns", "points of batches")
 
 
 @pytest.mark.parametrize("name", cases)
@@ -208,3 +217,109 @@ def test_large_scatters_are_cut_in_chunks() -> None:
         arrays = [rng.standard_normal((20_000, 64)), rng.integers(0, 20_000, positions), np.ones((positions, 64))]
         (stage, given), *_ = jg.compile(jg.grad(looked_up)).stages(*arrays)
         assert Steps(stage.executable(given), given).bound.steps[-1, 3] == chunks
+
+
+# -- small tables ------------------------------------------------------------------------------------------------------
+
+
+def spline(c: Any, at: Any, w: Any) -> Any:
+    return np.sum((c[at] * w[:, 0] + c[at + 1] * w[:, 1]) ** 2)
+
+
+def table_of(*shape: int, updates: tuple[int, ...], dtype: Any = np.float64) -> Callable[[Rng], list[Any]]:
+    """A small table of whole numbers, positions for each of its axes from both ends, and a factor for each."""
+
+    def make(rng: Rng) -> list[Any]:
+        at = [rng.integers(-n, n, updates) for n in shape]
+        return [whole(rng, *shape).astype(dtype), *at, whole(rng, *updates).astype(dtype)]
+
+    return make
+
+
+small_tables: dict[str, tuple[Callable[..., Any], Callable[[Rng], list[Any]]]] = {
+    "a vector": (looked_up, table_of(40, updates=(60_000,))),
+    "float32": (looked_up, table_of(64, updates=(60_000,), dtype=np.float32)),
+    "one place": (looked_up, table_of(1, updates=(30_000,))),
+    "two positions": (by_two_positions, table_of(6, 9, updates=(50_000,))),
+    "positions along two axes": (looked_up, table_of(12, updates=(9000, 7))),
+    "turns": (faces_of_four, lambda rng: [whole(rng, 40), rng.integers(-40, 40, (30_000, 4)), whole(rng, 30_000)]),
+    "sorted": (
+        looked_up, lambda rng: [whole(rng, 40), np.sort(rng.integers(0, 40, 70_000)), whole(rng, 70_000)],
+    ),
+    "two scatters": (
+        spline, lambda rng: [whole(rng, 40), rng.integers(0, 39, 40_000), whole(rng, 40_000, 2)],
+    ),
+    "short rows": (
+        pair_energy,
+        lambda rng: [whole(rng, 60, 3), rng.integers(-60, 60, 40_000), rng.integers(0, 60, 40_000)],
+    ),
+    "few updates": (looked_up, table_of(40, updates=(70,))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", small_tables)
+def test_small_tables_are_summed_chunk_by_chunk(name: str) -> None:
+    """Sums of whole numbers are exact in any order, and those of others the same for any number of threads."""
+    fn, make = small_tables[name]
+    arrays = make(np.random.default_rng(7))
+    f = jg.compile(jg.grad(fn))
+    expected = f.interpret(*arrays)
+    odd = [a if a.dtype.kind == "i" else (a * np.pi).astype(a.dtype) for a in arrays]
+    odd_results = []
+    for threads in COUNTS:
+        jg.set_num_threads(threads)
+        np.testing.assert_array_equal(f(*arrays), expected)
+        odd_results.append(f(*odd))
+    assert len({r.tobytes() for r in odd_results}) == 1
+    wanted = f.interpret(*odd)
+    np.testing.assert_allclose(odd_results[0], wanted, rtol=1e-12 * (1e8 if name == "float32" else 1))
+    (stage, given), *_ = f.stages(*arrays)
+    steps = Steps(stage.executable(given), given).bound.steps
+    assert (steps[:, 3] > 1).any() == (name != "few updates")
+
+
+@pytest.mark.parametrize("updates", [(90,), (100, 3)])
+def test_small_tables_by_the_oracle_of_kernels(updates: tuple[int, ...]) -> None:
+    arrays = table_of(9, updates=updates)(np.random.default_rng(8))
+    f = jg.compile(jg.grad(looked_up))
+    (stage, given), *_ = f.stages(*arrays)
+    np.testing.assert_array_equal(python_results(stage.executable(given).source, given)[0], f.interpret(*arrays))
+    text = f.explain(*arrays).kernels
+    assert "& 3" in text or "bitwise_and" in text
+
+
+def test_what_is_no_small_table_adds_in_order() -> None:
+    """65 places are no part of a pattern, 64 updates are few, 35 x 35 places would be cleared for long."""
+    for shape, updates in (((65,), 20_000), ((40,), 64), ((35, 35), 20_000)):
+        arrays = table_of(*shape, updates=(updates,))(np.random.default_rng(9))
+        fn = looked_up if len(shape) == 1 else by_two_positions
+        f = jg.compile(jg.grad(fn))
+        assert "bitwise_and" not in f.explain(*arrays).kernels
+        arrays[-1] *= np.pi
+        np.testing.assert_array_equal(f(*arrays), f.interpret(*arrays))
+
+
+def test_a_position_out_of_a_small_table_is_found() -> None:
+    table, at, w = table_of(40, updates=(50_000,))(np.random.default_rng(10))
+    f = jg.compile(jg.grad(looked_up))
+    for wrong in (40, -41, 1 << 40):
+        for place in (0, 25_001, 49_999):
+            at_wrong = at.copy()
+            at_wrong[place] = wrong
+            with pytest.raises(IndexError):
+                f(table, at_wrong, w)
+    np.testing.assert_array_equal(f(table, at, w), f.interpret(table, at, w))
+
+
+def test_an_update_out_of_bounds_is_skipped_by_one_branch() -> None:
+    """One loop over positions of two axes, where nothing is out of bounds only once asked."""
+    arrays = table_of(100, updates=(50, 6))(np.random.default_rng(11))
+    f = jg.compile(jg.grad(looked_up))
+    explained = f.explain(*arrays)
+    assert "for i1" not in explained.kernels.split("out0[j]")[-1]
+    code = explained.llvm.split("define void")[-1]
+    assert code.count("fadd double") == 1 and code.count("br i1") == 5  # two of each loop
+    at = arrays[1].copy()
+    at[3, 4] = 100
+    with pytest.raises(IndexError):
+        f(arrays[0], at, arrays[2])

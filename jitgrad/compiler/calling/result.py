@@ -19,15 +19,18 @@ from jitgrad.compiler.calling.entry_layout import (
     MAKE_TUPLE,
     OBJECT,
     OUTPUT_WORDS,
+    RANK_WORD,
     SCALAR,
+    SPARED,
     Word,
 )
+from jitgrad.compiler.calling.spares import spares_ir
 from jitgrad.compiler.machine.ir_text import DATA, LIST_ITEMS, TUPLE_ITEMS, load, load_item, load_word
 
 
 def result_ir() -> str:
     """The functions."""
-    return "\n".join((_DECLARATIONS, _prepare(), _collect(), _drop(), _finish(), _build()))
+    return "\n".join((_DECLARATIONS, spares_ir(), _prepare(), _collect(), _drop(), _finish(), _build()))
 
 
 _DECLARATIONS = """
@@ -36,9 +39,11 @@ declare ptr @jitgrad_array_new(ptr, ptr, i32, ptr, ptr, ptr, i32, ptr) #0
 declare ptr @jitgrad_array_scalar(ptr, ptr, ptr) #0
 declare ptr @PyTuple_New(i64) #0
 declare ptr @PyList_New(i64) #0
-declare ptr @PyDict_New() #0
+declare ptr @PyDict_Copy(ptr) #0
 declare i32 @PyDict_SetItem(ptr, ptr, ptr) #0
+@jitgrad_none = external global i8
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1) #0
+declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1) #0
 """
 
 
@@ -63,9 +68,10 @@ output:
   %result_at = getelementptr i64, ptr %results, i64 %k
 {body}
 next:
-{load_word("rank", "%record", 5)}
+{load_word("rank", "%record", RANK_WORD)}
   %dims = getelementptr i64, ptr %record, i64 {OUTPUT_WORDS}
-  %after = getelementptr i64, ptr %dims, i64 %rank
+  %strides = getelementptr i64, ptr %dims, i64 %rank
+  %after = getelementptr i64, ptr %strides, i64 %rank
   %k1 = add i64 %k, 1
   br label %head
 done:
@@ -74,22 +80,34 @@ done:
 
 
 def _prepare() -> str:
-    """New arrays by NumPy, or from the pool through Python; a scalar has its cell in the frame."""
+    """Arrays that the caller has dropped, new ones by NumPy, or from the pool through Python; a scalar has its cell in
+    the frame.
+    """
     body = f"""
-  switch i64 %kind, label %pooled [ i64 {SCALAR}, label %next i64 {FRESH}, label %fresh ]
+  switch i64 %kind, label %pooled [ i64 {SCALAR}, label %next i64 {FRESH}, label %fresh i64 {SPARED}, label %look ]
+look:
+  %spare = call ptr @spare(ptr %record)
+  %has_none = icmp eq ptr %spare, null
+  br i1 %has_none, label %fresh, label %keep
 fresh:
-{load_word("nd64", "%record", 5)}
+{load_word("nd64", "%record", RANK_WORD)}
   %nd = trunc i64 %nd64 to i32
   %extents = getelementptr i64, ptr %record, i64 {OUTPUT_WORDS}
   call void @Py_IncRef(ptr %object)
   %new = call ptr @jitgrad_array_new(ptr @jitgrad_type_ndarray, ptr %object, i32 %nd, ptr %extents, ptr null,
       ptr null, i32 0, ptr null)
+  %made = icmp ne ptr %new, null
+  %is_spared = icmp eq i64 %kind, {SPARED}
+  %is_kept = and i1 %made, %is_spared
+  br i1 %is_kept, label %note, label %keep
+note:
+  call void @keep(ptr %record, ptr %new)
   br label %keep
 pooled:
   %taken = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %object, ptr null)
   br label %keep
 keep:
-  %array = phi ptr [ %new, %fresh ], [ %taken, %pooled ]
+  %array = phi ptr [ %spare, %look ], [ %new, %fresh ], [ %new, %note ], [ %taken, %pooled ]
   %lost = icmp eq ptr %array, null
   br i1 %lost, label %fail, label %enter
 enter:
@@ -283,11 +301,14 @@ hand_over:
 
 
 def _dict() -> str:
-    """The last parts into a new dict, by the keys in the program."""
+    """The last parts into a new dict, by the keys in the program. A copy of a dict that has these keys already is made
+    at once, where one that begins empty grows several times: 1.7 us for 100 members in place of 3.8.
+    """
     return f"""
 dict:
-  %new_dict = call ptr @PyDict_New()
-  %keys_end = getelementptr i64, ptr %two, i64 %word
+{load_word("model", "%at", 2, "ptr")}
+  %new_dict = call ptr @PyDict_Copy(ptr %model)
+  %keys_end = getelementptr i64, ptr %three, i64 %word
   %no_dict = icmp eq ptr %new_dict, null
   br i1 %no_dict, label %clear, label %member
 member:
@@ -295,7 +316,7 @@ member:
   %members_left = icmp slt i64 %m, %word
   br i1 %members_left, label %add, label %member_end
 add:
-{load_item("key", "%two", "%m")}
+{load_item("key", "%three", "%m")}
 {load_item("value", "%parts", "%m")}
   %state = call i32 @PyDict_SetItem(ptr %new_dict, ptr %key, ptr %value)
   %added_well = icmp eq i32 %state, 0

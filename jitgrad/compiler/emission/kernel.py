@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeGuard
 
 from jitgrad.compiler import llvmir as ir
@@ -28,7 +29,7 @@ from jitgrad.compiler.emission.interleave import (
     registers_at_once,
     weight_of,
 )
-from jitgrad.compiler.emission.memory import CACHE_LINE
+from jitgrad.compiler.emission.memory import CACHE_LINE, within
 from jitgrad.compiler.emission.order import order_block
 from jitgrad.compiler.emission.pinned import pin_constants, pins_constants
 from jitgrad.compiler.emission.registers import BOOL, DT_INT64, INT32, INT64, POINTER, Register, VectorLoop
@@ -105,7 +106,9 @@ class _KernelEmitter(ArgumentEmitter):
     # -- statements ------------------------------------------------------------------------------------------------
 
     def _body(self, body: Sequence[Statement]) -> None:
-        for statement in body:
+        rest = list(body)
+        while rest:
+            statement = rest.pop(0)
             if self.pause is not None:
                 self.pause()
             match statement:
@@ -134,6 +137,9 @@ class _KernelEmitter(ArgumentEmitter):
                     self._store(statement)
                 case Keep():
                     self._keep(statement)
+                case Check() if self.vector is None and (inside := within(statement, rest)):
+                    del rest[: len(inside)]
+                    self._check(statement, partial(self._body, inside))
                 case Check():
                     self._check(statement)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from jitgrad.compiler.emission.registers import BOOL, DT_INT64, INT32, INT64, Re
 from jitgrad.compiler.emission.scalar_values import cast, constant, memory_type
 from jitgrad.compiler.emission.shuffles import joined
 from jitgrad.compiler.emission.strided import StridedEmitter
-from jitgrad.compiler.loopir.nests import Bound, Check, Let, Load, Loop, Store, Update, statements
+from jitgrad.compiler.loopir.nests import Bound, Check, Let, Load, Loop, Statement, Store, Update, statements
 from jitgrad.spec import DType
 
 CACHE_LINE = 64
@@ -30,6 +31,21 @@ def row_store(loop: Loop, roles: Mapping[str, str]) -> Store | None:
     """
     stores = [s for s in loop.body if isinstance(s, Store) and roles[s.buffer] == "out"]
     return stores[0] if len(stores) == 1 and not any(isinstance(s, Update) for s in loop.body) else None
+
+
+def within(check: Check, body: Sequence[Statement]) -> list[Statement] | None:
+    """The statements of a body between a check and the next one without its bounds, where all of them may be left out
+    when these fail: what they store is bound by them. None where they may not. An update of a scatter has one branch
+    so, in place of three.
+    """
+    behind = list(takewhile(lambda s: not isinstance(s, Check), body))
+    stores = [s for s in behind if isinstance(s, Store)]
+    is_plain = all(isinstance(s, Load | Let | Store) for s in behind) and behind[-1:] == stores[-1:] != []
+    if not is_plain or not all(s.bounds == check.bounds for s in stores):
+        return None
+    return [
+        replace(s, bounds=()) if isinstance(s, Load | Store) and s.bounds == check.bounds else s for s in behind
+    ]  # fmt: skip
 
 
 class MemoryEmitter(StridedEmitter):
@@ -175,10 +191,18 @@ class MemoryEmitter(StridedEmitter):
     def _to_memory(self, value: ir.Value, dtype: DType, lanes: int) -> ir.Value:
         return cast(self.builder, value, dtype, np.dtype(np.uint8), lanes) if dtype.kind == "b" else value
 
-    def _check(self, check: Check) -> None:
+    def _check(self, check: Check, inside_only: Callable[[], None] | None = None) -> None:
+        """Report what is out of bounds; ``inside_only`` writes what is done where nothing is."""
         b = self.builder
         inside = self._inside(check.bounds)
         assert inside is not None
+        if inside_only is not None:
+            with b.if_else(inside.value, likely=True) as (then, otherwise):
+                with then:
+                    inside_only()
+                with otherwise:
+                    self._report(check)
+            return
         outside = b.not_(inside.value)
         if inside.lanes:
             assert self.vector is not None
@@ -186,10 +210,14 @@ class MemoryEmitter(StridedEmitter):
                 outside = b.and_(outside, self.vector.mask)
             bits = ir.IntType(self.lanes)
             outside = b.icmp_unsigned("!=", b.bitcast(outside, bits), ir.Constant(bits, 0))
-        with b.if_then(outside, likely=False):  # the first to report is heard: others may follow from it
-            place = self.buffers[check.buffer][0]
-            is_first = b.icmp_signed("==", b.load(place, typ=INT64), ir.Constant(INT64, 0))
-            b.store(b.select(is_first, self.registers[check.code].value, b.load(place, typ=INT64)), place)
+        with b.if_then(outside, likely=False):
+            self._report(check)
+
+    def _report(self, check: Check) -> None:
+        """The first to report is heard: others may follow from it."""
+        b, place = self.builder, self.buffers[check.buffer][0]
+        is_first = b.icmp_signed("==", b.load(place, typ=INT64), ir.Constant(INT64, 0))
+        b.store(b.select(is_first, self.registers[check.code].value, b.load(place, typ=INT64)), place)
 
     def _store(self, store: Store) -> None:
         b = self.builder

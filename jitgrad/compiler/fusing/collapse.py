@@ -20,7 +20,7 @@ def collapse_axes(group: Group, plan: Plan, by_row: bool = False) -> tuple[Group
     All of its nodes are its own. ``by_row``: the first axis stays, since rows are made or read one by one.
     """
     blocks: list[list[int]] = []
-    may_merge = not group.is_alone
+    may_merge = not group.is_alone or (group.is_scatter and group.is_serial)
     for axis in range(len(group.axes)):
         is_first = by_row and axis == 1
         if blocks and may_merge and not is_first and all(_merges(p, axis - 1, axis, plan) for p in group.nodes):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import field
 
 from jitgrad.compiler.fusing.extents import ONE
 from jitgrad.compiler.fusing.groups import Axes, Placed
 from jitgrad.compiler.fusing.nodes import DOTS, MAP, PACK, PLACE, SCAN, SCATTER, SLIDE, SWEEP, Node
+from jitgrad.compiler.fusing.scatters import axes_of_rows
 from jitgrad.records import dataclass
 
 # What it costs to compute an op again, against storing its result and loading it back (about 4 on this scale).
@@ -26,6 +28,13 @@ MOST_WEIGHT_OF_PLACES = 600
 """Where values are taken apart along short axes, many are needed far behind the place where they are made: cut at 200,
 100000 points of bundle adjustment go through memory 44 times (value and gradient take 6.2 ms; 2.9 at 400, 2.7 at 1000).
 """
+UPDATE_WEIGHT = 4  # of each number that is read for an update of single places of a table: they take 0.7 ns
+LIGHT_ROW, _LEAST_ROWS = 200, 8
+"""What the elements of a row weigh together where a function of analysis of one number for each row is better made for
+many rows at once: alone it takes 15 ns, and 1 to 2 in lanes, where a row of 40 that are looked up, multiplied and
+summed takes 25. There must be rows enough to fill lanes.
+"""
+_NO_LOOP = 1 << 10
 SEARCH_WEIGHT = 32  # of a search in a sorted vector: some ten steps
 
 
@@ -49,6 +58,8 @@ class Draft:
     weight: int = 0
     lead: tuple[int, ...] | None = None
     most: int = MOST_WEIGHT
+    analytic: int = _NO_LOOP  # the outermost loop in which a function of analysis is made
+    weights: dict[int, int] = field(default_factory=dict)  # of what each loop makes
 
     def append(self, placed: Placed) -> None:
         """Add a node, and the axes that only it has."""
@@ -57,7 +68,11 @@ class Draft:
                 self.axes.append(placed.node.classes[d])
                 self.extents.append(placed.node.shape[d])
         self.nodes.append(placed)
-        self.weight += weight_of(placed.node)
+        weight, last = weight_of(placed.node), innermost(placed.axes)
+        self.weight += weight
+        self.weights[last] = self.weights.get(last, 0) + weight
+        if is_analytic(placed.node):
+            self.analytic = min(self.analytic, last)
         if self.most == MOST_WEIGHT and _reads_places(placed.node):
             self.most = MOST_WEIGHT_OF_PLACES
         self.out_axes[placed.node.value] = placed.out_axes
@@ -73,10 +88,22 @@ class Draft:
         return bool(self.nodes) and self.nodes[0].node.form in (SCATTER, SWEEP)
 
 
+def innermost(axes: Axes) -> int:
+    """The innermost of some axes; -1 where there is none."""
+    return max((axis for axis in axes if axis is not None), default=-1)
+
+
+def is_analytic(node: Node) -> bool:
+    """Whether a node is a function of analysis."""
+    return node.form == MAP and weight_of(node) == ANALYTIC_WEIGHT
+
+
 def weight_of(node: Node) -> int:
     """What an op adds to the size of a kernel."""
     if node.form == SWEEP:
         return 1 if node.op in (SLIDE, DOTS) else SEARCH_WEIGHT
+    if node.form == SCATTER:
+        return 1 if axes_of_rows(node) else UPDATE_WEIGHT * len(node.operands)
     if node.form == PACK:
         return len(node.operands) * (1 if node.op == "add_n" else CHEAP.get(node.op, ANALYTIC_WEIGHT))
     if node.form != MAP or node.op.startswith(PLACE):
@@ -103,8 +130,10 @@ def runs_serially(node: Node) -> bool:
     return node.is_serial or not sized or (is_sequential(node) and sized[0] in node.along)
 
 
-def fit(draft: Draft, node: Node) -> Axes | str:
-    """The group axis of each domain dimension, new inner axes included; or the reason why the node cannot join."""
+def fit(draft: Draft, node: Node, exact: int) -> Axes | str:
+    """The group axis of each domain dimension, new inner axes included; or the reason why the node cannot join.
+    Extents up to ``exact`` may be asked for.
+    """
     if draft.weight + weight_of(node) > draft.most:
         return f"the kernel is full: its ops weigh {draft.weight} of {draft.most}"
     if draft.is_alone:
@@ -120,7 +149,24 @@ def fit(draft: Draft, node: Node) -> Axes | str:
     axes = assign_axes(draft, node, fixed)
     if axes is None:
         return "it runs over other axes"
+    if _is_of_one_lane(draft, node, axes, exact):
+        return "its rows are short: functions of one number for each are made of many at once, in a kernel of their own"
     return _objection(draft, node, axes) or axes
+
+
+def _is_of_one_lane(draft: Draft, node: Node, axes: Axes, exact: int) -> bool:
+    """Whether a function of analysis would be made once per row, for one lane, of rows that take no longer."""
+    last = innermost(axes)
+    outer = min(draft.analytic, last if is_analytic(node) else _NO_LOOP)
+    added = [n for n, a in zip(node.shape, axes, strict=True) if a is not None and a >= len(draft.axes)]
+    extents = [*draft.extents, *added]
+    if not 0 <= outer < len(extents) - 1:
+        return False
+    inner = extents[outer + 1 :]
+    if max(inner) > exact or max(extents[: outer + 1]) < _LEAST_ROWS:
+        return False
+    weights = {**draft.weights, last: draft.weights.get(last, 0) + weight_of(node)}
+    return math.prod(inner) * sum(w for a, w in weights.items() if a > outer) <= LIGHT_ROW
 
 
 def _axes_of_inputs(draft: Draft, node: Node) -> Iterator[tuple[int, int]]:

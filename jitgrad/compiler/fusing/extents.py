@@ -7,9 +7,11 @@ of extent 1 have no class: broadcasting makes them structure.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator
 
+from jitgrad.compiler.likeness import exact_in
 from jitgrad.opdef import (
     AxisIndex,
     Contract,
@@ -58,6 +60,11 @@ class ExtentClasses:
             parent[dim] = parent.get(above, above)
             dim = above
         return dim
+
+    @functools.cached_property
+    def exact(self) -> int:
+        """Up to where extents are part of what all programs of a pattern share."""
+        return exact_in(self._program)
 
     def of(self, value: int) -> tuple[int, ...]:
         """The classes of the dimensions of a value."""

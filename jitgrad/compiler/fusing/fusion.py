@@ -12,6 +12,7 @@ inputs, so the order of groups is an order in which they can run.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from jitgrad.compiler.fusing.accesses import Leaf, Operand
 from jitgrad.compiler.fusing.drafts import Draft, assign_axes, fit, runs_serially
@@ -34,7 +35,7 @@ from jitgrad.compiler.fusing.nodes import (
 )  # fmt: skip
 from jitgrad.compiler.fusing.recompute import Floating, Recomputing
 from jitgrad.compiler.fusing.rolling import roll_windows
-from jitgrad.compiler.fusing.scatters import is_shared_out
+from jitgrad.compiler.fusing.scatters import has_small_table, is_shared_out
 from jitgrad.compiler.fusing.small import depends_on, reads_by_matrix, sized
 from jitgrad.opdef import AxisIndex
 from jitgrad.spec import TensorSpec
@@ -94,7 +95,7 @@ class _Planner:
             draft = self.steps[number]
             assert isinstance(draft, Draft)
             misread = set() if draft.lead is None else self._misread(node, draft.lead)
-            axes = fit(draft, node) if draft.lead is None else fit_matrices(draft, node, misread)
+            axes = fit(draft, node, self.classes.exact) if draft.lead is None else fit_matrices(draft, node, misread)
             if not isinstance(axes, str):
                 self._enter(number, node, axes)
                 return
@@ -198,7 +199,12 @@ class _Planner:
         if node.form == PACK:
             self.packed.add(node.value)
         if node.form == REDUCE and not draft.is_serial and any(axes[d] == 0 for d in node.along):
-            self._combine_partials(number, draft, placed)
+            kept = [d for d in node.out_dims if d is not None]
+            self._combine_partials(number, draft, node, [node.shape[d] for d in kept], [node.classes[d] for d in kept])
+        if node.form == SCATTER and has_small_table(node, self.specs[node.value].known_shape):
+            classes = self.classes.of(node.value)
+            summed = replace(node, out_dims=tuple(range(len(classes))), combine="add")
+            self._combine_partials(number, draft, summed, self.specs[node.value].known_shape, classes)
 
     def _new_value(self, like: Node) -> int:
         self.specs.append(self.specs[like.value])
@@ -210,14 +216,16 @@ class _Planner:
         self.class_of[len(self.specs) - 1] = node.classes
         return len(self.specs) - 1
 
-    def _combine_partials(self, number: int, draft: Draft, placed: Placed) -> None:
-        """A reduction over the parallel axis ends in a serial group that combines one partial result per chunk."""
-        node = placed.node
-        kept = [d for d in node.out_dims if d is not None]
+    def _combine_partials(
+        self, number: int, draft: Draft, node: Node, shape: Sequence[int], classes: Sequence[int]
+    ) -> None:
+        """A reduction over the parallel axis, or a scatter along it, ends in a serial group that combines one partial
+        result of that shape per chunk.
+        """
         chunk_class = self.chunk_class.setdefault(number, self.classes.fresh())
         partial = len(self.specs)
-        self.specs.append(TensorSpec((1, *(node.shape[d] for d in kept)), node.dtype))
-        self.class_of[partial] = (chunk_class, *(node.classes[d] for d in kept))
+        self.specs.append(TensorSpec((1, *shape), node.dtype))
+        self.class_of[partial] = (chunk_class, *classes)
         self.home[partial] = self.chunked[partial] = number
         draft.partials[node.value] = partial
         draft.incomplete.add(node.value)

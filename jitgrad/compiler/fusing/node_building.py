@@ -28,7 +28,7 @@ from jitgrad.compiler.fusing.nodes import (
     Node,
     Product,
 )
-from jitgrad.compiler.fusing.packing import pack, pack_end, pack_scatter
+from jitgrad.compiler.fusing.packing import pack, pack_end, pack_scatter, turn_scatter
 from jitgrad.compiler.fusing.small import is_small_product, is_tiny, reads_by_matrix, sized
 from jitgrad.compiler.likeness import PLAIN_EXACT
 from jitgrad.opdef import (
@@ -346,7 +346,7 @@ class _Builder:
             ins.outputs[0], SCATTER, "scatter", (self.accesses.operand(updates), *indices), spec.known_shape, classes,
             (), self.program.specs[ins.outputs[0]].dtype, table=ins.outputs[0], table_dims=table_dims,
         )  # fmt: skip
-        return pack_scatter(node)
+        return turn_scatter(pack_scatter(node))
 
     def _placing(self, ins: Instruction) -> Node | None:
         """A scatter of one update per row, as a choice at each element of the row between the update and zero.

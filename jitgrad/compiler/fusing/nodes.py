@@ -27,9 +27,11 @@ class Node:
     that a reduction combines or a scan runs along.
     A gather reads ``table`` at ``table_dims``: per dimension an AxisIndex, or the position of an index operand.
     A scatter adds its first operand to its value at ``table_dims``, or as many as there are places along those of them
-    with a scale of 0 (packing.py). ``batch`` leading dimensions count the matrices of a small product, of a routine, or
-    of an elementwise node before them, in a kernel with a matrix per lane; None for all other nodes. The operands of a
-    routine are a matrix over the next two dimensions, and right sides over the first and the third of the next three.
+    with a scale of 0 (packing.py); one of ``turns`` adds as many, each with positions of its own: updates come first
+    among its operands, then the positions turn by turn. ``batch`` leading dimensions count the matrices of a small
+    product, of a routine, or of an elementwise node before them, in a kernel with a matrix per lane; None for all other
+    nodes. The operands of a routine are a matrix over the next two dimensions, and right sides over the first and the
+    third of the next three.
     """
 
     value: int
@@ -46,6 +48,7 @@ class Node:
     table_dims: tuple[AxisIndex | int, ...] = ()
     is_serial: bool = False
     batch: int | None = None
+    turns: int = 1
 
     @functools.cached_property
     def reads(self) -> tuple[int, ...]:

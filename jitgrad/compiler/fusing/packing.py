@@ -73,6 +73,23 @@ def pack_scatter(node: Node) -> Node:
     return replace(node, operands=tuple(operands), shape=inner, classes=classes, table_dims=tuple(table))
 
 
+def turn_scatter(node: Node) -> Node:
+    """A scatter of numbers, or of short rows, that are put together along a short last axis, over the other axes, with
+    an update for each place along it. The node itself where there is no such axis.
+    """
+    last = len(node.shape) - 1
+    count = sum(isinstance(entry, int) for entry in node.table_dims)
+    updates, positions = node.operands[:-count], node.operands[-count:]
+    if last < 1 or not 1 < node.shape[last] <= MOST_COLUMNS or set(node.classes[:last]) <= {ONE}:
+        return node
+    if axes_of_rows(node) or not all(_is_of_pieces(update, last) for update in updates):
+        return node
+    maps, inner = list(_maps(node.shape, [last])), node.shape[:last]
+    operands = [_read_at(update, index_map, inner) for index_map in maps for update in updates]
+    operands += [_read_at(position, index_map, inner) for index_map in maps for position in positions]
+    return replace(node, operands=tuple(operands), shape=inner, classes=node.classes[:last], turns=len(maps))
+
+
 def _packed(node: Node, short: list[int]) -> Node:
     """A node over all dimensions but the short ones; its operands are those of one place behind those of another."""
     kept = [d for d in range(len(node.shape)) if d not in short]

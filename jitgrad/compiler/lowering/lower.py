@@ -11,7 +11,7 @@ from jitgrad.compiler.fusing.collapse import collapse_axes
 from jitgrad.compiler.fusing.drafts import weight_of
 from jitgrad.compiler.fusing.extents import ONE
 from jitgrad.compiler.fusing.groups import Group, Plan
-from jitgrad.compiler.fusing.nodes import SCATTER, SWEEP, Convolution, Factor, Nested, Product
+from jitgrad.compiler.fusing.nodes import REDUCE, SCATTER, SWEEP, Convolution, Factor, Nested, Product
 from jitgrad.compiler.fusing.order import Needs, needs_of
 from jitgrad.compiler.loopir.nests import OWN, Kernel, Literal
 from jitgrad.compiler.loopir.quantities import Quantity
@@ -25,6 +25,9 @@ from jitgrad.compiler.lowering.strides import write_strides
 from jitgrad.compiler.lowering.sweeps import SweepLowering
 from jitgrad.program import Instruction
 from jitgrad.records import NamedTuple, dataclass
+
+_WEIGHT_OF_ROW = 40
+"""What a sum of a row weighs beside its elements: its lanes are combined in 3 ns."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,11 @@ class Lowered:
         """What its nodes weigh over each of their domains, which are given by extent classes."""
         weights: dict[tuple[int, ...], int] = {} if self.cleared is None else {self.cleared: 1}
         for placed in self.group.nodes:
-            classes = tuple([c for c in placed.node.classes if c != ONE])
+            sized = [d for d, c in enumerate(placed.node.classes) if c != ONE]
+            classes = tuple([placed.node.classes[d] for d in sized])
             weights[classes] = weights.get(classes, 0) + weight_of(placed.node)
+            if placed.node.form == REDUCE and sized and sized[-1] in placed.node.along:
+                weights[classes[:-1]] = weights.get(classes[:-1], 0) + _WEIGHT_OF_ROW
         return tuple(weights.items())
 
     @functools.cached_property

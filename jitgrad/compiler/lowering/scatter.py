@@ -10,6 +10,7 @@ import numpy as np
 from jitgrad.compiler.fusing.extents import ONE
 from jitgrad.compiler.fusing.groups import Placed
 from jitgrad.compiler.fusing.looptree import TreeLoop
+from jitgrad.compiler.fusing.nodes import Node
 from jitgrad.compiler.fusing.packing import places_of_rows
 from jitgrad.compiler.fusing.scatters import axes_of_rows, axes_of_updates, has_long_rows, has_own_rows
 from jitgrad.compiler.loopir.nests import (
@@ -17,6 +18,7 @@ from jitgrad.compiler.loopir.nests import (
     SERIAL,
     VECTOR,
     Accumulator,
+    Argument,
     Bound,
     Index,
     Keep,
@@ -40,10 +42,17 @@ BLOCK, SLOTS = 1 << BLOCK_BITS, 1 << SLOT_BITS
 by side in many tables, and would be one chunk's. Four chunks of the gradient of 20000 x 64 floats fit in the second
 cache, each with what is added to it.
 """
+COPIES = 4
+"""Of a small table, to which updates go in turn: one that follows another to the same place would wait for what it has
+stored. 400,000 updates of 40 places take 0.8 ns each where positions are sorted, 3.2 with one copy; 0.7 otherwise.
+"""
 
 
 class ScatterLowering(Lowering):
     """Lowers a group that is one scatter."""
+
+    copy = ""
+    """How large a copy of the table is, where there are some."""
 
     def body(self) -> list[Statement]:
         """The loops that clear the output, and those that add the updates."""
@@ -51,8 +60,11 @@ class ScatterLowering(Lowering):
         node = placed.node
         classes = self.plan.classes[node.value]
         self.sized = tuple(c for c in classes if c != ONE)
-        self.out = self.signature.buffer("out", node.value, node.dtype)
+        is_part = node.value in self.group.partials
+        self.out = "" if is_part else self.signature.buffer("out", node.value, node.dtype)
         self.zero = Literal(node.dtype.type(0), node.dtype)
+        if is_part:
+            return self._in_parts(placed)
         if self._is_shared:
             return self._shared(placed)
         return self._cleared(has_own_rows(node, classes)) + self._nest(placed)
@@ -105,24 +117,58 @@ class ScatterLowering(Lowering):
         return [self.bodies.setdefault(tree, Body(tree)) for tree in trees]
 
     def _add(self, placed: Placed, body: Body, is_inside: bool) -> None:
-        """One update, or one for each place of a short row; where it is not known that its position ``is_inside``, that
-        is checked.
+        """One update, or one for each place of a short row, turn by turn; where it is not known that its position
+        ``is_inside``, that is checked.
         """
         node = placed.node
         offsets = places_of_rows(node, self.plan.specs[node.value].known_shape)
         arguments = [self.read(operand, placed, body) for operand in node.operands]
-        updates, positions = arguments[: len(offsets)], arguments[len(offsets) :]
-        index, bounds = self.table_index(placed, node.value, positions, body)
-        if is_inside:
-            bounds = ()
-        else:
-            self.check(bounds, node.value, body)
-        places = [replace(index, place=offset) for offset in offsets]
+        count, rows = len(offsets), range(node.turns)
+        each = (len(arguments) - node.turns * count) // node.turns
+        positions = [arguments[node.turns * count + k * each :][:each] for k in rows]
+        found = [self.table_index(placed, node.value, given, body) for given in positions]
+        copy = (self._copy_of_turn(placed, body),) if self.copy else ()
+        for k, (index, bounds) in zip(rows, found, strict=True):
+            if not is_inside:
+                self.check(bounds, node.value, body)
+            at = replace(index, terms=(*index.terms, *copy))
+            places = [replace(at, place=offset) for offset in offsets]
+            self._add_at(node, places, arguments[k * count :][:count], () if is_inside else bounds, body)
+
+    def _add_at(
+        self, node: Node, places: Sequence[Index], updates: Sequence[Argument], bounds: tuple[Bound, ...], body: Body
+    ) -> None:
+        """Updates added at places, all of which lie inside or none."""
         before, after = ([self.name() for _ in places] for _ in range(2))
         fill = self.zero if bounds else None
         body.rest += [Load(v, node.dtype, self.out, at, bounds, fill) for v, at in zip(before, places, strict=True)]
         body.rest += [Let(v, node.dtype, "add", (x, y)) for v, x, y in zip(after, before, updates, strict=True)]
         body.rest += [Store(self.out, at, v, node.dtype, bounds) for v, at in zip(after, places, strict=True)]
+
+    # -- a small table per chunk ---------------------------------------------------------------------------------------
+
+    def _in_parts(self, placed: Placed) -> list[Statement]:
+        """The updates of a chunk, summed in copies of the table and then in its part."""
+        node, self.copy = placed.node, self._product(self.sized)
+        part = self.signature.buffer("partial", self.group.partials[node.value], node.dtype, self.copy)
+        whole = self._product(self.sized, COPIES)
+        self.out = self.signature.buffer("scratch", node.value, node.dtype, whole)
+        names = [self.name() for _ in range(COPIES)]
+        offsets = [None, *(self.signature.product(product(self.sized, k)) for k in range(1, COPIES))]
+        body: list[Statement] = [
+            Load(name, node.dtype, self.out, Index((Term("j"),), at)) for name, at in zip(names, offsets, strict=True)
+        ]
+        while len(names) > 1:
+            pairs, names = zip(names[::2], names[1::2], strict=True), [self.name() for _ in names[::2]]
+            body += [Let(name, node.dtype, "add", pair) for name, pair in zip(names, pairs, strict=True)]
+        body.append(Store(part, Index((Term("j"),)), names[0], node.dtype))
+        return [self._zeros("j", whole, Term("j")), *self._nest(placed), Loop("j", self.copy, VECTOR, tuple(body))]
+
+    def _copy_of_turn(self, placed: Placed, body: Body) -> Term:
+        """The copy of a turn of the innermost loop."""
+        axis, name = max(a for a in placed.axes if a is not None), self.name()
+        body.rest.append(Let(name, INT64, "bitwise_and", (self.var(axis), _int64(COPIES - 1))))
+        return Term(name, self.copy)
 
     # -- rows of the table shared out ----------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ _SYMBOLS = (
     "PyBool_FromLong",
     "PyTuple_New",
     "PyList_New",
-    "PyDict_New",
+    "PyDict_Copy",
     "PyDict_Size",
     "PyDict_Next",
     "PyDict_GetItemWithError",
@@ -123,7 +123,8 @@ def has_lock() -> bool:
 
 @lru_cache(maxsize=1)
 def register_arrays() -> None:
-    """Make NumPy's array type, and its functions that make arrays and scalars, known to the engine."""
+    """Make NumPy's array type, and its functions that make arrays and scalars, known to the engine, and None."""
+    native.add_symbol("jitgrad_none", id(None))
     native.add_symbol("jitgrad_type_ndarray", id(np.ndarray))
     for name, number in _ARRAY_FUNCTIONS.items():
         native.add_symbol(name, _array_functions()[number])
