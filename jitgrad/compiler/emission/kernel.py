@@ -2,7 +2,8 @@
 
 The function is ``void kernel(ptr table, ptr block, i64 lo, i64 hi, i64 chunk, i64 worker)``: the block holds one slot
 number of the table per buffer, then the ints and the constants, then 0 where stores go past the caches, else -1, or -2
-or -3 where an element-wise loop's chunks begin with whole lines all the same (so they do with 0).
+or -3 where an element-wise loop's chunks begin with whole lines all the same (so they do with 0), or what such a loop
+asks for (loopir/asked.py).
 Vector loops are emitted on vector types, not left to LLVM's vectoriser: the order of every sum is fixed here, no flag
 allows reassociation, and the pass pipeline can be a short one.
 """
@@ -153,7 +154,8 @@ class _KernelEmitter(ArgumentEmitter):
     def _whole_lines(self, loop: Loop) -> tuple[ir.Value, ir.Value]:
         """The range of a chunk, whose bounds are moved to where the nearest lines begin, but for short chunks."""
         b, extent = self.builder, self._register(loop.extent).value
-        is_cut_anywhere = b.icmp_signed("==", self.streaming, ir.Constant(INT64, -1))
+        is_through = b.icmp_signed("==", self.streaming, ir.Constant(INT64, -1))
+        is_cut_anywhere = b.or_(is_through, b.icmp_signed(">", self.streaming, ir.Constant(INT64, 0)))
         unit = b.select(is_cut_anywhere, ir.Constant(INT64, -1), ir.Constant(INT64, -CACHE_LINE))
         half = b.select(is_cut_anywhere, ir.Constant(INT64, 0), ir.Constant(INT64, CACHE_LINE // 2))
 
@@ -163,21 +165,6 @@ class _KernelEmitter(ArgumentEmitter):
             return b.select(is_inside, place, extent)
 
         return moved(self.function.args[2]), moved(self.function.args[3])
-
-    def _counted(self, start: ir.Value, stop: ir.Value, step: int, body: Callable[[ir.Value], None]) -> None:
-        """``for i in range(start, stop, step): body(i)``, the builder left behind the loop."""
-        b = self.builder
-        before = b.block
-        head, exit_ = (self.function.append_basic_block(n) for n in ("loop", "done"))
-        b.cbranch(b.icmp_signed("<", start, stop), head, exit_)
-        b.position_at_end(head)
-        i = b.phi(INT64)
-        i.add_incoming(start, before)
-        body(i)
-        following = b.add(i, ir.Constant(INT64, step), flags=["nsw"])
-        i.add_incoming(following, b.block)
-        b.cbranch(b.icmp_signed("<", following, stop), head, exit_)
-        b.position_at_end(exit_)
 
     def _loop(self, loop: Loop) -> None:
         start, stop = self._range(loop)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
 
 import numpy as np
@@ -106,6 +106,21 @@ class RegisterEmitter:
         """Some neighbouring lanes."""
         picks = ir.Constant(ir.VectorType(INT32, count), list(range(first, first + count)))
         return self.builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), picks)
+
+    def _counted(self, start: ir.Value, stop: ir.Value, step: int, body: Callable[[ir.Value], None]) -> None:
+        """``for i in range(start, stop, step): body(i)``, the builder left behind the loop."""
+        b = self.builder
+        before = b.block
+        head, exit_ = (self.function.append_basic_block(n) for n in ("loop", "done"))
+        b.cbranch(b.icmp_signed("<", start, stop), head, exit_)
+        b.position_at_end(head)
+        i = b.phi(INT64)
+        i.add_incoming(start, before)
+        body(i)
+        following = b.add(i, ir.Constant(INT64, step), flags=["nsw"])
+        i.add_incoming(following, b.block)
+        b.cbranch(b.icmp_signed("<", following, stop), head, exit_)
+        b.position_at_end(exit_)
 
     # -- scalar ops ------------------------------------------------------------------------------------------------
 
