@@ -145,6 +145,20 @@ def test_what_only_a_region_knows_has_room_for_a_chunk_of_each_worker(loss: Loss
         assert row_bytes * -(-rows // chunks) <= nbytes < row_bytes * rows
 
 
+def test_a_number_made_in_the_middle_does_not_cut_a_kernel_in_two() -> None:
+    """The exponential of the scale is made with that of the other number, before the residuals are."""
+
+    def loss(w: Any, b: Any, scale: Any, power: Any, x: Any, y: Any) -> Any:
+        p = np.exp(power)
+        r = (y - x @ w - b) * np.exp(-scale)
+        return np.sum((p + 1) * np.log1p(r * r / p))
+
+    w, x, y = given("float64")
+    (stage, args), *_ = jg.compile(jg.value_and_grad(loss)).stages(w, *map(np.array, (0.1, 0.2, 1.5)), x, y)
+    names = [name for step in stage.executable(args).bound.steps for name in step.names]
+    assert [len(name.split("_")) - 1 for name in names if name.startswith("region")] == [3]
+
+
 def test_what_others_read_of_a_region_is_kept() -> None:
     """The residuals are an output: they have memory of their own."""
 
