@@ -46,11 +46,19 @@ class AskingEmitter(MemoryEmitter):
         """Bring so many lanes of what loops over rows to come will read into the second cache."""
         b = self.builder
         for stream in self.asked:
-            place = b.add(self._place(stream.place)[0], self.ahead[stream])
-            size = self.buffers[stream.buffer][1].dtype.itemsize
-            for line in range(0, lanes * size, CACHE_LINE):
-                address = self._address(stream.buffer, b.add(place, ir.Constant(INT64, line // size)))
-                self._ask_for(address, TO_READ, SECOND_CACHE)
+            self._ask_for_row(stream, lanes)
+        if self.asked_past:
+            with b.if_then(b.icmp_signed("==", self.streaming, ir.Constant(INT64, 0))):
+                for stream in self.asked_past:
+                    self._ask_for_row(stream, lanes)
+
+    def _ask_for_row(self, stream: Stream, lanes: int) -> None:
+        b = self.builder
+        place = b.add(self._place(stream.place)[0], self.ahead[stream])
+        size = self.buffers[stream.buffer][1].dtype.itemsize
+        for line in range(0, lanes * size, CACHE_LINE):
+            address = self._address(stream.buffer, b.add(place, ir.Constant(INT64, line // size)))
+            self._ask_for(address, TO_READ, SECOND_CACHE)
 
     def _ask_to_write(self, stores: Sequence[Store]) -> None:
         """Bring what the next loop over this row will store, if not past the caches, into them."""

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TypeGuard
 
 from jitgrad.compiler import llvmir as ir
-from jitgrad.compiler.emission.ahead import find_asking, rows_to_write
+from jitgrad.compiler.emission.ahead import find_asking, find_asking_past, rows_to_write
 from jitgrad.compiler.emission.arguments import ArgumentEmitter
 from jitgrad.compiler.emission.divisors import shared_divisors
 from jitgrad.compiler.emission.interleave import (
@@ -154,8 +154,8 @@ class _KernelEmitter(ArgumentEmitter):
     def _whole_lines(self, loop: Loop) -> tuple[ir.Value, ir.Value]:
         """The range of a chunk, whose bounds are moved to where the nearest lines begin, but for short chunks."""
         b, extent = self.builder, self._register(loop.extent).value
-        is_through = b.icmp_signed("==", self.streaming, ir.Constant(INT64, -1))
-        is_cut_anywhere = b.or_(is_through, b.icmp_signed(">", self.streaming, ir.Constant(INT64, 0)))
+        is_asking = b.icmp_signed(">", self.streaming, ir.Constant(INT64, 0))
+        is_cut_anywhere = b.or_(is_asking, b.icmp_signed("==", self.streaming, ir.Constant(INT64, -1)))
         unit = b.select(is_cut_anywhere, ir.Constant(INT64, -1), ir.Constant(INT64, -CACHE_LINE))
         half = b.select(is_cut_anywhere, ir.Constant(INT64, 0), ir.Constant(INT64, CACHE_LINE // 2))
 
@@ -191,19 +191,22 @@ class _KernelEmitter(ArgumentEmitter):
         """All turns of a loop; ``others`` are the axes of the following rows, which a turn works on as well."""
         b, rows = self.builder, 1 + len(others)
         asking = find_asking(loop, self.inputs, others)
-        ahead = {s: self._rows_ahead(s, rows) for streams in asking.values() for s in streams}
+        past = {} if self.is_quick else find_asking_past(loop, self.inputs)
+        ahead = {s: self._rows_ahead(s, rows) for found in (asking, past) for asked in found.values() for s in asked}
         written = rows_to_write(loop, self.outputs) if self.is_parallel and not self.is_quick else {}
 
         def turn(i: ir.Value) -> None:
             self.registers[loop.var] = Register(i, DT_INT64)
             for number, axis in enumerate(others, 1):
                 self.registers[axis] = Register(b.add(i, ir.Constant(INT64, number)), DT_INT64)
-            around = self.asking, self.ahead, self.written
-            self.asking, self.ahead, self.written = asking, ahead, written
+            around = self.asking, self.asking_past, self.ahead, self.written
+            self.asking, self.asking_past, self.ahead, self.written = asking, past, ahead, written
             self._body(loop.body)
-            self.asking, self.ahead, self.written = around
+            self.asking, self.asking_past, self.ahead, self.written = around
 
         self._counted(start, stop, rows, turn)
+        if loop.start:  # whoever reads the ring asks for the rows that come next
+            self.registers[loop.var] = Register(stop, DT_INT64)
 
     def _vector_loop(self, loop: Loop) -> None:
         """Whole vectors first, some at once, then masked ones for what is left; all masked where little work is done.
@@ -250,7 +253,7 @@ class _KernelEmitter(ArgumentEmitter):
             if not self.is_quick:
                 self._spread_invariants(inner, segment)
             self.lanes = wide // turns
-            self.asked, asks = self.asking.get(inner, ()), wide
+            self.asked, self.asked_past, asks = self.asking.get(inner, ()), self.asking_past.get(loop, ()), wide
 
             def emit(variant: Loop) -> None:
                 self._counted(first, split, wide, lambda i: self._whole_vectors(variant, i, whole, segment, asks))

@@ -80,7 +80,9 @@ class RegisterEmitter:
         self.is_elementwise = False  # inside whole vectors of a parallel loop of vectors
         self.inputs = frozenset(b.name for b in kernel.buffers if b.role == "in")
         self.asking: Asking = {}  # which loops ask for rows to come of the loop around them
+        self.asking_past: Asking = {}  # the same where stores go past the caches
         self.asked: Sequence[Stream] = ()  # those of the loop being emitted
+        self.asked_past: Sequence[Stream] = ()
         self.outputs = frozenset(b.name for b in kernel.buffers if b.role == "out")
         self.written: dict[Loop, tuple[Store, ...]] = {}  # what the loop over a row behind one stores
         self.ahead: dict[Stream, ir.Value] = {}  # how far
