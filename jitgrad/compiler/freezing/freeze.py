@@ -246,11 +246,17 @@ class _Freezer:
                 else:
                     span.nbytes, span.last = nbytes, task
         known = {*self.cluster.inputs, *map(self._root, self.cluster.outputs)}
-        for task, unit in [(task, unit) for task, unit in enumerate(self.units) if unit.chunks]:
+        long = [(task, unit) for task, unit in enumerate(self.units) if self._reads_long_matrix(unit)]
+        for task, unit in long:
             inside = [v for v, span in spans.items() if span.first == span.last == task and v not in known]
             owned = self.owned[unit.members] = find_owned(self.compiled, unit, inside, self._nbytes)
             spans |= {v: _Span(part, True, task, task) for v, _, part in owned}
         return spans
+
+    def _reads_long_matrix(self, unit: Unit) -> bool:
+        """Whether steps are a region that begins with a product of a matrix and a vector."""
+        first = self.lowered[unit.members[0]]
+        return unit.chunks > 0 and isinstance(first, Product) and self._vector_plan(first) is not None
 
     def _touched(self, number: int) -> list[tuple[object, int, bool]]:
         item = self.lowered[number]
@@ -296,7 +302,7 @@ class _Freezer:
             if not unit.chunks:
                 yield from tasks
             else:
-                owned = tuple((self.places[v], row, part) for v, row, part in self.owned[unit.members])
+                owned = tuple((self.places[v], row, part) for v, row, part in self.owned.get(unit.members, ()))
                 yield "region", unit.rows, unit.chunks, owned, self._asked(unit), *tasks
 
     def _asked(self, unit: Unit) -> Frozen:

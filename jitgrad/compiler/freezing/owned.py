@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from jitgrad.compiler.emission.arguments import APART
 from jitgrad.compiler.freezing.regions import Unit
 from jitgrad.compiler.fusing.buffers import aligned
-from jitgrad.compiler.fusing.nodes import Product
 from jitgrad.compiler.lowering.lower import CompiledCluster, Lowered
 from jitgrad.records import NamedTuple
 
@@ -29,12 +28,11 @@ class Owned(NamedTuple):
 def find_owned(
     compiled: CompiledCluster, unit: Unit, inside: Iterable[object], nbytes: Callable[[int], int]
 ) -> list[Owned]:
-    """Those of a region with products; ``inside`` is what no other step touches. Regions of small kernels alone stay in
-    cache anyway.
+    """Those of a region over a long matrix; ``inside`` is what no other step touches. What small kernels make, or an
+    item of a batch, stays in cache anyway.
     """
     items = [compiled.lowered[number] for number in unit.members]
-    has_products = any(isinstance(item, Product) for item in items)
-    if not has_products or not all(item.writes_rows for item in items if isinstance(item, Lowered)):
+    if not all(item.writes_rows for item in items if isinstance(item, Lowered)):
         return []
     made = set[int]().union(*[compiled.writes[number] for number in unit.members]) - compiled.plan.chunked.keys()
     values = [v for v in inside if isinstance(v, int) and v in made and nbytes(v) % unit.rows == 0]
