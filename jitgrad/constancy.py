@@ -170,7 +170,7 @@ class _Reader:
             return
         if fn in _MAKERS:
             return
-        if fn.__builtins__ is not vars(builtins):
+        if fn.__builtins__ is not vars(builtins):  # type: ignore[attr-defined]
             raise InconstantError
         self.read(fn.__defaults__ or ())
         named = fn.__kwdefaults__ or {}

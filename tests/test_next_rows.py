@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jitgrad.compiler.emission.ahead import find_asking, rows_to_write
+from jitgrad.compiler.emission.ahead import find_asking, find_asking_past, rows_to_write
 from jitgrad.compiler.emission.asking import LEAST_AHEAD
 from jitgrad.compiler.emission.kernel import emit_kernel
 from jitgrad.compiler.llvmir import Module
 from jitgrad.compiler.loopir.nests import (
     PARALLEL,
+    SERIAL,
     VECTOR,
     Accumulator,
     Bound,
@@ -124,3 +125,51 @@ def test_the_loop_before_a_store_asks_for_the_lines_to_write() -> None:
     emit_kernel(module, Kernel(buffers, ("n0", "n1"), (), (_rows(SUM, LAST),)), "kernel", 64)
     to_write = [line for line in str(module).splitlines() if "i32 1, i32 3, i32 1)" in line]
     assert len(to_write) == (4 + 1) * (2 + 1)  # of four registers and of what is left, of two rows at once and of one
+
+
+RING = Index((Term("w0", "n0"), Term("i1")))
+MADE = Loop(
+    "i1",
+    "n0",
+    VECTOR,
+    (
+        Load("v0", F32, "in0", RING),
+        Load("v1", F32, "in0", replace(RING, offset="k0")),
+        Load("v2", F32, "in1", RING),
+        Let("v3", F32, "subtract", ("v0", "v1")),
+        Let("v4", F32, "subtract", ("v3", "v2")),
+        Store("ring0", RING, "v4", F32),
+    ),
+)
+MAKER = Loop("w0", "n3", SERIAL, (MADE,), "n2")
+READER = Loop("i1", "n0", VECTOR, (Load("v5", F32, "ring0", ROW), Store("out0", ROW, "v5", F32)))
+
+
+def test_who_reads_a_ring_asks_for_the_first_array_of_its_rows_where_stores_go_past_the_caches() -> None:
+    rows = _rows(MAKER, READER)
+    assert find_asking_past(rows, INPUTS) == {READER: (("in0", RING, "n0", (None, "k0")),)}
+    assert find_asking(rows, INPUTS) == {}
+    assert [s.buffer for s in find_asking(MAKER, INPUTS)[MADE]] == ["in0", "in1"]
+
+
+def test_where_arithmetic_takes_longer_than_memory_who_reads_a_ring_does_not_ask() -> None:
+    work = tuple(Let(f"v{k}", F32, "add", ("v5", "v5")) for k in range(10, 50))
+    longer = replace(READER, body=(READER.body[0], *work, READER.body[1]))
+    assert find_asking_past(_rows(MAKER, longer), INPUTS) == {}
+    assert find_asking_past(_rows(SUM, LAST), INPUTS) == {}
+
+
+def test_the_code_of_who_reads_a_ring_asks_as_well() -> None:
+    """Beside what the loop asks for that makes the rows: an array, in each turn of whole registers and of what is left.
+    """
+    roles = {"in0": "in", "in1": "in", "out0": "out"}
+    ring = Buffer("ring0", F32, "ring", "n3")
+    buffers = (ring, *(Buffer(name, F32, role) for name, role in roles.items()))
+    ints = ("n0", "n1", "n2", "n3", "k0")
+    asked = []
+    other = Load("v5", F32, "ring0", Index((Term("i0", "n0"), Term("i2"))))
+    for reader in (READER, replace(READER, var="i2", body=(other,))):  # along another axis than the rows are made
+        module = Module("rows")
+        emit_kernel(module, Kernel(buffers, ints, (), (_rows(MAKER, reader),)), "kernel", 64)
+        asked.append(str(module).count("i32 0, i32 1, i32 1)"))
+    assert asked[0] - asked[1] == 2 + 1

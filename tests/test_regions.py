@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 import jitgrad as jg
 from jitgrad.compiler.freezing import regions
 from jitgrad.compiler.freezing.bind import BoundCluster
+from jitgrad.compiler.freezing.freeze import freeze_cluster
+from jitgrad.compiler.loopir.asked import asked_word
 from jitgrad.compiler.machine.compilation import vector_bytes
 from jitgrad.compiler.products import gemv
 from jitgrad.compiler.products.gemv_steps import BLOCK
@@ -61,6 +63,15 @@ def bound(loss: Loss, arrays: tuple[NDArray[Any], ...]) -> list[BoundCluster]:
     return [step for step in stage.executable(args).bound.steps if isinstance(step, BoundCluster)]
 
 
+def frozen(loss: Loss, arrays: tuple[NDArray[Any], ...]) -> Any:
+    """The one cluster of the value and gradient, as it is kept."""
+    compiled = jg.compile(jg.value_and_grad(loss))
+    (stage, args), *_ = compiled.stages(*arrays)
+    executable = stage.executable(args)
+    (cluster,) = executable.compiled.steps
+    return freeze_cluster(executable.compiled.program, cluster)
+
+
 def units(loss: Loss, arrays: tuple[NDArray[Any], ...]) -> list[str]:
     """The names of the steps of the value and gradient."""
     return [name for cluster in bound(loss, arrays) for name in cluster.names]
@@ -100,7 +111,88 @@ def test_products_of_a_region_ask_for_the_next_chunk(loss: Loss, asking: bool) -
     outside = [words_at(step[1]) for name, step in steps if name.startswith("rows")]
     products = [dict(zip(BLOCK, words, strict=True)) for words in (inside if asking else outside)]
     asks = [words["asks"] for words in products if words["lda"] == words["columns"] == COLUMNS]
-    assert asks == [int(asking)] * 2
+    assert [word > 0 for word in asks] == [asking] * 2
+
+
+def test_each_step_of_a_region_asks_for_its_part_of_a_row() -> None:
+    (task,) = (task for task in frozen(plain, given("float64"))[6:] if task[0] == "region")
+    place, row_bytes, parts = task[4]
+    assert frozen(plain, given("float64"))[1][place][2] == (ROWS, COLUMNS)
+    assert row_bytes == sum(parts) == 8 * COLUMNS
+    assert len(parts) == len(task[5:]) == 3 and min(parts) > 0
+    assert parts[0] < parts[2]  # registers of `combine` take longer
+
+
+def test_a_kernel_asks_for_lines_of_the_next_chunk() -> None:
+    """The word behind its constants is the slot that the region's code fills, and the bytes of a row."""
+    (cluster,) = bound(plain, given("float64"))
+    (region,) = (step for name, step in zip(cluster.names, cluster.steps, strict=True) if name.startswith("region"))
+    _, kernel, _ = members_at(region[1])
+    (task,) = (task for task in frozen(plain, given("float64"))[6:] if task[0] == "region")
+    wanted = asked_word(cluster.nslots, task[4][2][1])
+    assert wanted in list((ctypes.c_int64 * 64).from_address(kernel))
+
+
+@pytest.mark.parametrize("loss", [plain, twice])
+def test_what_only_a_region_knows_has_room_for_a_chunk_of_each_worker(loss: Loss) -> None:
+    arrays = given("float64")
+    (task,) = (task for task in frozen(loss, arrays)[6:] if task[0] == "region")
+    _, rows, chunks, owned, *_ = task
+    assert owned and all(row_bytes == 8 for _, row_bytes, _ in owned)
+    lifetimes = frozen(loss, arrays)[5]
+    for place, row_bytes, nbytes in owned:
+        assert lifetimes[place][:2] == (nbytes, True)
+        assert row_bytes * -(-rows // chunks) <= nbytes < row_bytes * rows
+
+
+def test_a_number_made_in_the_middle_does_not_cut_a_kernel_in_two() -> None:
+    """The exponential of the scale is made with that of the other number, before the residuals are."""
+
+    def loss(w: Any, b: Any, scale: Any, power: Any, x: Any, y: Any) -> Any:
+        p = np.exp(power)
+        r = (y - x @ w - b) * np.exp(-scale)
+        return np.sum((p + 1) * np.log1p(r * r / p))
+
+    w, x, y = given("float64")
+    (stage, args), *_ = jg.compile(jg.value_and_grad(loss)).stages(w, *map(np.array, (0.1, 0.2, 1.5)), x, y)
+    names = [name for step in stage.executable(args).bound.steps for name in step.names]
+    assert [len(name.split("_")) - 1 for name in names if name.startswith("region")] == [3]
+
+
+def test_what_others_read_of_a_region_is_kept() -> None:
+    """The residuals are an output: they have memory of their own."""
+
+    def residuals(w: Any, x: Any, y: Any) -> Any:
+        r = np.tanh(x @ w - y)
+        return r, x.T @ r
+
+    arrays = given("float64")
+    compiled = jg.compile(residuals)
+    for got, wanted in zip(compiled(*arrays), compiled.interpret(*arrays), strict=True):
+        np.testing.assert_allclose(got, wanted, atol=1e-11)
+
+
+def test_a_sum_over_the_rows_of_a_square_matrix_is_read_behind_the_region() -> None:
+    """It has as many elements as the matrix has rows, but all chunks give parts of each."""
+
+    def step(w: Any, x: Any) -> Any:
+        return w - 0.1 * np.exp(-((x.T @ np.tanh(x @ w)) ** 2))
+
+    rng = np.random.default_rng(0)
+    w, x = rng.standard_normal(300), rng.standard_normal((300, 300))
+    compiled = jg.compile(step)
+    np.testing.assert_allclose(compiled(w, x), compiled.interpret(w, x), rtol=1e-11)
+
+
+@pytest.mark.parametrize(("least", "chunks"), [(50_000, 9), (10_000, 45)])
+def test_chunks_are_many_enough_to_be_no_larger_than_some(
+    least: int, chunks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(regions, "MOST_CHUNKS", 4)
+    monkeypatch.setattr(regions, "LARGEST_CHUNK", least)
+    with jg.config(cache=False):
+        found = [task[2] for task in frozen(plain, given("float64"))[6:] if task[0] == "region"]
+    assert found == [chunks]
 
 
 def words_at(place: np.int64) -> list[int]:
@@ -144,6 +236,8 @@ import sys
 import numpy as np
 import jitgrad as jg
 from jitgrad.compiler.freezing.bind import BoundCluster
+from jitgrad.compiler.freezing.freeze import freeze_cluster
+from jitgrad.compiler.loopir.asked import asked_word
 rng = np.random.default_rng(0)
 x, w, y = rng.standard_normal((20000, 20)), rng.standard_normal(20), rng.standard_normal(20000)
 compiled = jg.compile(jg.value_and_grad(lambda w, x, y: np.mean(np.log1p((x @ w - y) ** 2))))

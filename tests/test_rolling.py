@@ -201,3 +201,17 @@ def test_why_rows_go_through_memory() -> None:
         assert f"not made row by row where it is read: {reason}" in f.explain(u).fusion, f.explain(u).fusion
     g = jg.compile(lambda u: (np.tanh(u), np.diff(np.tanh(u), axis=0)))
     assert "it goes through memory anyhow, for others" in g.explain(u).fusion
+
+
+@pytest.mark.parametrize("columns", [700, 1041])
+def test_rings_whose_rows_are_stored_past_the_caches(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then their readers ask for rows to come, up to and beyond the last one."""
+    monkeypatch.setattr("jitgrad.compiler.freezing.freeze.last_level_bytes", lambda: 1)
+    rng = np.random.default_rng(0)
+    u, f = (rng.standard_normal(shape).astype(np.float32) for shape in ((67, columns), (65, columns - 2)))
+    with jg.config(cache=False):
+        compiled = jg.compile(jg.value_and_grad(stencil.loss))
+        value, gradient = compiled(u, f)
+        expected, wanted = compiled.interpret(u, f)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    np.testing.assert_allclose(gradient, wanted, rtol=1e-5, atol=1e-4)

@@ -8,6 +8,7 @@ from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.ahead import Stream
 from jitgrad.compiler.emission.memory import CACHE_LINE, MemoryEmitter
 from jitgrad.compiler.emission.registers import INT32, INT64, POINTER
+from jitgrad.compiler.loopir.asked import ASKED_SLOT
 from jitgrad.compiler.loopir.nests import Load, Loop, Store
 from jitgrad.compiler.vecmath.lanes import declare
 
@@ -45,11 +46,19 @@ class AskingEmitter(MemoryEmitter):
         """Bring so many lanes of what loops over rows to come will read into the second cache."""
         b = self.builder
         for stream in self.asked:
-            place = b.add(self._place(stream.place)[0], self.ahead[stream])
-            size = self.buffers[stream.buffer][1].dtype.itemsize
-            for line in range(0, lanes * size, CACHE_LINE):
-                address = self._address(stream.buffer, b.add(place, ir.Constant(INT64, line // size)))
-                self._ask_for(address, TO_READ, SECOND_CACHE)
+            self._ask_for_row(stream, lanes)
+        if self.asked_past:
+            with b.if_then(b.icmp_signed("==", self.streaming, ir.Constant(INT64, 0))):
+                for stream in self.asked_past:
+                    self._ask_for_row(stream, lanes)
+
+    def _ask_for_row(self, stream: Stream, lanes: int) -> None:
+        b = self.builder
+        place = b.add(self._place(stream.place)[0], self.ahead[stream])
+        size = self.buffers[stream.buffer][1].dtype.itemsize
+        for line in range(0, lanes * size, CACHE_LINE):
+            address = self._address(stream.buffer, b.add(place, ir.Constant(INT64, line // size)))
+            self._ask_for(address, TO_READ, SECOND_CACHE)
 
     def _ask_to_write(self, stores: Sequence[Store]) -> None:
         """Bring what the next loop over this row will store, if not past the caches, into them."""
@@ -69,7 +78,7 @@ class AskingEmitter(MemoryEmitter):
         A processor sees a turn of a long body ahead, and what it then asks memory for comes later than it is wanted:
         gelu of ten million floats took as long as its arithmetic and its memory one after the other, 15.0 ms on one
         thread; stored past the caches 11.2, and with lines asked for 7.4 (Intel, AVX-512). In cache they would be asked
-        for in vain.
+        for in vain. In a region it asks for what other steps will read.
         """
         b, lines = self.builder, list[ir.Value]()
         for s in {(s.buffer, s.index.terms): s for s in loop.body if isinstance(s, Load) and not s.bounds}.values():
@@ -78,10 +87,31 @@ class AskingEmitter(MemoryEmitter):
                 size = s.dtype.itemsize
                 ahead = range(LINES_AHEAD // size, (LINES_AHEAD + self.lanes * size) // size, CACHE_LINE // size)
                 lines += [self._address(s.buffer, b.add(place, ir.Constant(INT64, far))) for far in ahead]
-        if lines:
-            with b.if_then(b.icmp_signed("==", self.streaming, ir.Constant(INT64, 0)), likely=False):
+        zero = ir.Constant(INT64, 0)
+        is_past = b.icmp_signed("==", self.streaming, zero)
+        asks = b.if_then(b.icmp_signed(">=", self.streaming, zero), likely=False)
+        with asks, b.if_else(is_past) as (own, others):
+            with own:
                 for address in lines:
                     self._ask_for(address, TO_READ, FIRST_CACHE)
+            with others:
+                self._ask_for_others()
+
+    def _ask_for_others(self) -> None:
+        """Bring lines that other steps of a region will read of the next chunk into the second cache, as many as belong
+        to the lanes of this turn.
+        """
+        assert self.vector is not None
+        b, table, start = self.builder, self.function.args[0], self.function.args[2]
+        slot = b.udiv(self.streaming, ir.Constant(INT64, 1 << ASKED_SLOT))
+        nbytes = b.and_(self.streaming, ir.Constant(INT64, (1 << ASKED_SLOT) - 1))
+        first = b.load(b.gep(table, [slot], source_etype=INT64), typ=POINTER)
+        first = b.gep(first, [b.mul(b.sub(self.vector.base, start), nbytes)], source_etype=ir.IntType(8))
+
+        def ask(far: ir.Value) -> None:
+            self._ask_for(b.gep(first, [far], source_etype=ir.IntType(8)), TO_READ, SECOND_CACHE)
+
+        self._counted(ir.Constant(INT64, 0), b.mul(nbytes, ir.Constant(INT64, self.lanes)), CACHE_LINE, ask)
 
     def _ask_for(self, address: ir.Value, use: int, cache: int) -> None:
         module = self.builder.module

@@ -2,7 +2,8 @@
 
 The function is ``void kernel(ptr table, ptr block, i64 lo, i64 hi, i64 chunk, i64 worker)``: the block holds one slot
 number of the table per buffer, then the ints and the constants, then 0 where stores go past the caches, else -1, or -2
-or -3 where an element-wise loop's chunks begin with whole lines all the same (so they do with 0).
+or -3 where an element-wise loop's chunks begin with whole lines all the same (so they do with 0), or what such a loop
+asks for (loopir/asked.py).
 Vector loops are emitted on vector types, not left to LLVM's vectoriser: the order of every sum is fixed here, no flag
 allows reassociation, and the pass pipeline can be a short one.
 """
@@ -16,7 +17,7 @@ from functools import partial
 from typing import TypeGuard
 
 from jitgrad.compiler import llvmir as ir
-from jitgrad.compiler.emission.ahead import find_asking, rows_to_write
+from jitgrad.compiler.emission.ahead import find_asking, find_asking_past, rows_to_write
 from jitgrad.compiler.emission.arguments import ArgumentEmitter
 from jitgrad.compiler.emission.divisors import shared_divisors
 from jitgrad.compiler.emission.interleave import (
@@ -159,7 +160,8 @@ class _KernelEmitter(ArgumentEmitter):
     def _whole_lines(self, loop: Loop) -> tuple[ir.Value, ir.Value]:
         """The range of a chunk, whose bounds are moved to where the nearest lines begin, but for short chunks."""
         b, extent = self.builder, self._register(loop.extent).value
-        is_cut_anywhere = b.icmp_signed("==", self.streaming, ir.Constant(INT64, -1))
+        is_asking = b.icmp_signed(">", self.streaming, ir.Constant(INT64, 0))
+        is_cut_anywhere = b.or_(is_asking, b.icmp_signed("==", self.streaming, ir.Constant(INT64, -1)))
         unit = b.select(is_cut_anywhere, ir.Constant(INT64, -1), ir.Constant(INT64, -CACHE_LINE))
         half = b.select(is_cut_anywhere, ir.Constant(INT64, 0), ir.Constant(INT64, CACHE_LINE // 2))
 
@@ -169,21 +171,6 @@ class _KernelEmitter(ArgumentEmitter):
             return b.select(is_inside, place, extent)
 
         return moved(self.function.args[2]), moved(self.function.args[3])
-
-    def _counted(self, start: ir.Value, stop: ir.Value, step: int, body: Callable[[ir.Value], None]) -> None:
-        """``for i in range(start, stop, step): body(i)``, the builder left behind the loop."""
-        b = self.builder
-        before = b.block
-        head, exit_ = (self.function.append_basic_block(n) for n in ("loop", "done"))
-        b.cbranch(b.icmp_signed("<", start, stop), head, exit_)
-        b.position_at_end(head)
-        i = b.phi(INT64)
-        i.add_incoming(start, before)
-        body(i)
-        following = b.add(i, ir.Constant(INT64, step), flags=["nsw"])
-        i.add_incoming(following, b.block)
-        b.cbranch(b.icmp_signed("<", following, stop), head, exit_)
-        b.position_at_end(exit_)
 
     def _loop(self, loop: Loop) -> None:
         start, stop = self._range(loop)
@@ -210,19 +197,22 @@ class _KernelEmitter(ArgumentEmitter):
         """All turns of a loop; ``others`` are the axes of the following rows, which a turn works on as well."""
         b, rows = self.builder, 1 + len(others)
         asking = find_asking(loop, self.inputs, others)
-        ahead = {s: self._rows_ahead(s, rows) for streams in asking.values() for s in streams}
+        past = {} if self.is_quick else find_asking_past(loop, self.inputs)
+        ahead = {s: self._rows_ahead(s, rows) for found in (asking, past) for asked in found.values() for s in asked}
         written = rows_to_write(loop, self.outputs) if self.is_parallel and not self.is_quick else {}
 
         def turn(i: ir.Value) -> None:
             self.registers[loop.var] = Register(i, DT_INT64)
             for number, axis in enumerate(others, 1):
                 self.registers[axis] = Register(b.add(i, ir.Constant(INT64, number)), DT_INT64)
-            around = self.asking, self.ahead, self.written
-            self.asking, self.ahead, self.written = asking, ahead, written
+            around = self.asking, self.asking_past, self.ahead, self.written
+            self.asking, self.asking_past, self.ahead, self.written = asking, past, ahead, written
             self._body(loop.body)
-            self.asking, self.ahead, self.written = around
+            self.asking, self.asking_past, self.ahead, self.written = around
 
         self._counted(start, stop, rows, turn)
+        if loop.start:  # whoever reads the ring asks for the rows that come next
+            self.registers[loop.var] = Register(stop, DT_INT64)
 
     def _vector_loop(self, loop: Loop) -> None:
         """Whole vectors first, some at once, then masked ones for what is left; all masked where little work is done.
@@ -269,7 +259,7 @@ class _KernelEmitter(ArgumentEmitter):
             if not self.is_quick:
                 self._spread_invariants(inner, segment)
             self.lanes = wide // turns
-            self.asked, asks = self.asking.get(inner, ()), wide
+            self.asked, self.asked_past, asks = self.asking.get(inner, ()), self.asking_past.get(loop, ()), wide
 
             def emit(variant: Loop) -> None:
                 self._counted(first, split, wide, lambda i: self._whole_vectors(variant, i, whole, segment, asks))

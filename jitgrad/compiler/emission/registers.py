@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
 
 import numpy as np
@@ -80,7 +80,9 @@ class RegisterEmitter:
         self.is_elementwise = False  # inside whole vectors of a parallel loop of vectors
         self.inputs = frozenset(b.name for b in kernel.buffers if b.role == "in")
         self.asking: Asking = {}  # which loops ask for rows to come of the loop around them
+        self.asking_past: Asking = {}  # the same where stores go past the caches
         self.asked: Sequence[Stream] = ()  # those of the loop being emitted
+        self.asked_past: Sequence[Stream] = ()
         self.outputs = frozenset(b.name for b in kernel.buffers if b.role == "out")
         self.written: dict[Loop, tuple[Store, ...]] = {}  # what the loop over a row behind one stores
         self.ahead: dict[Stream, ir.Value] = {}  # how far
@@ -106,6 +108,21 @@ class RegisterEmitter:
         """Some neighbouring lanes."""
         picks = ir.Constant(ir.VectorType(INT32, count), list(range(first, first + count)))
         return self.builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), picks)
+
+    def _counted(self, start: ir.Value, stop: ir.Value, step: int, body: Callable[[ir.Value], None]) -> None:
+        """``for i in range(start, stop, step): body(i)``, the builder left behind the loop."""
+        b = self.builder
+        before = b.block
+        head, exit_ = (self.function.append_basic_block(n) for n in ("loop", "done"))
+        b.cbranch(b.icmp_signed("<", start, stop), head, exit_)
+        b.position_at_end(head)
+        i = b.phi(INT64)
+        i.add_incoming(start, before)
+        body(i)
+        following = b.add(i, ir.Constant(INT64, step), flags=["nsw"])
+        i.add_incoming(following, b.block)
+        b.cbranch(b.icmp_signed("<", following, stop), head, exit_)
+        b.position_at_end(exit_)
 
     # -- scalar ops ------------------------------------------------------------------------------------------------
 

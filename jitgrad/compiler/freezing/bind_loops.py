@@ -102,14 +102,14 @@ def products_in(tasks: Sequence[Task]) -> frozenset[str]:
 
 def region_name(task: Task) -> str:
     """The name of the step of a region: it has the numbers of its members."""
-    return "region_" + "_".join(str(member[1]) for member in task[3:])
+    return "region_" + "_".join(str(member[1]) for member in task[5:])
 
 
 def _has_products(task: Task) -> bool:
     if task[0] == "loop":
         return any(_has_products(inside) for cluster, *_ in task[5] for inside in cluster[6:])
     if task[0] == "region":
-        return any(map(_has_products, task[3:]))
+        return any(map(_has_products, task[5:]))
     return task[0] in ("product", "row product")
 
 

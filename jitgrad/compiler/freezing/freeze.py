@@ -17,11 +17,13 @@ needed to get there (programs, nodes, groups, kernels) is left behind. Its shape
                | ("own product", number, dtype, (m, n, k), how it is cut, places of scratch and parts, operand a, b, c)
                | ("convolution", number, dtype, form, how it is cut, places of operands, result, scratch, parts)
                | ("factor", number, routine, is_lower, sizes, places of operands, result and memory, code of a failure)
-               | ("region", rows, chunks, task*)                         tasks whose chunks run one after another
+               | ("region", rows, chunks, owned, asked, task*)           tasks whose chunks run one after another
                | ("loop kernel", ...)                                    a scan that is a kernel, as "kernel"
                | ("loop", ...)                                           a control op, see freeze_loops.py
     words    ::= constants, then how the kernel stores (driver/trials.py)
     operand  ::= (place, row stride, batch stride, is_transposed)
+    owned    ::= (place, bytes of a row, bytes of a worker)*             see owned.py
+    asked    ::= () | (place, bytes of a row, part of each task of these)      see next_chunks.py
 
 A place is the number of a lifetime, -1 is the status of a run. The number of a task is that of its step in the plan. An
 interpreted step has op and params of an instruction of the program as it was before the stages, else those that are
@@ -48,6 +50,8 @@ from jitgrad.compiler.freezing.freeze_loops import Frozen, freeze_loop
 from jitgrad.compiler.freezing.freeze_own import PARTS, SCRATCH, freeze_own, own_memory
 from jitgrad.compiler.freezing.in_place import find_in_place
 from jitgrad.compiler.freezing.lines import finds_lines, is_elementwise
+from jitgrad.compiler.freezing.next_chunks import find_asked
+from jitgrad.compiler.freezing.owned import Owned, find_owned
 from jitgrad.compiler.freezing.regions import SMALL_CHUNKS, Sizes, Unit, find_units
 from jitgrad.compiler.freezing.row_loops import RowCut, find_row_cut
 from jitgrad.compiler.fusing.buffers import aligned
@@ -122,6 +126,7 @@ class _Freezer:
             self.chunks = [self.row_cut.chunks] * len(lowered)
         self._note_chunks()
         self.places: dict[object, int] = {}
+        self.owned: dict[tuple[int, ...], Sequence[Owned]] = {}
 
     def _regions(self, item: LoweredBodies) -> tuple[Program, ...]:
         return regions_of(self.program.instructions[item.step.number])
@@ -164,6 +169,7 @@ class _Freezer:
         direct, copied = self._split_outputs()
         spans = self._spans()
         in_place = self._lay_in_place(spans)
+        self._own_chunks(spans)
         order: list[object] = [*dict.fromkeys([*inputs, *(root for _, root in direct), *spans])]
         self.places = {key: place for place, key in enumerate(order)}
         self.places |= {v: self.places[under] for v, under in in_place.items()}
@@ -254,6 +260,20 @@ class _Freezer:
             spans[under].last = spans.pop(v).last
         return in_place
 
+    def _own_chunks(self, spans: dict[object, _Span]) -> None:
+        """Of what only a region over a long matrix knows there are the rows of one chunk for each worker."""
+        known = {*self.cluster.inputs, *map(self._root, self.cluster.outputs)}
+        for task, unit in enumerate(self.units):
+            if self._reads_long_matrix(unit):
+                inside = [v for v, span in spans.items() if span.first == span.last == task and v not in known]
+                owned = self.owned[unit.members] = find_owned(self.compiled, unit, inside, self._nbytes)
+                spans |= {v: _Span(part, True, task, task) for v, _, part in owned}
+
+    def _reads_long_matrix(self, unit: Unit) -> bool:
+        """Whether steps are a region that begins with a product of a matrix and a vector."""
+        first = self.lowered[unit.members[0]]
+        return unit.chunks > 0 and isinstance(first, Product) and self._vector_plan(first) is not None
+
     def _touched(self, number: int) -> list[tuple[object, int, bool]]:
         item = self.lowered[number]
         touched: list[tuple[object, int, bool]] = []
@@ -298,7 +318,15 @@ class _Freezer:
             if not unit.chunks:
                 yield from tasks
             else:
-                yield "region", unit.rows, unit.chunks, *tasks
+                owned = tuple((self.places[v], row, part) for v, row, part in self.owned.get(unit.members, ()))
+                yield "region", unit.rows, unit.chunks, owned, self._asked(unit), *tasks
+
+    def _asked(self, unit: Unit) -> Frozen:
+        """What the steps of a region ask for, see next_chunks.py."""
+        items = [self.lowered[number] for number in unit.members]
+        cuts = [self._vector_plan(item) if isinstance(item, Product) else None for item in items]
+        asked = find_asked(self.program, items, cuts, unit.rows, self.extents)
+        return () if asked is None else (self._place_of(asked[0]), *asked[1:])
 
     def _task(self, number: int, key: str) -> Frozen:
         item = self.lowered[number]

@@ -90,7 +90,7 @@ def _with_inner(tasks: Sequence[Any]) -> Iterator[Any]:
     for task in tasks:
         yield task
         if task[0] == "region":
-            yield from _with_inner(task[3:])
+            yield from _with_inner(task[5:])
         elif task[0] == "loop":
             for cluster, *_ in task[5]:
                 yield from _with_inner(cluster[6:])

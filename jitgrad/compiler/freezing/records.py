@@ -12,6 +12,7 @@ import numpy as np
 from jitgrad.compiler.driver.pool_layout import STEP_WORDS
 from jitgrad.compiler.driver.trials import TRIED
 from jitgrad.compiler.freezing.bind_loops import Layout, Layouts, describe_loop, products_in, region_name
+from jitgrad.compiler.loopir.asked import asked_word
 from jitgrad.compiler.machine.kernels import watchers
 from jitgrad.records import NamedTuple
 
@@ -185,7 +186,7 @@ def _row_product(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
     return [] if step is None else [(f"product_{number}", *step[1:])]
 
 
-def _vector_product(task: tuple[Any, ...], slots: Sequence[int], asks: bool = False) -> list[Step]:
+def _vector_product(task: tuple[Any, ...], slots: Sequence[int], asks: Any = 0) -> list[Step]:
     from jitgrad.compiler.products.gemv_steps import GemvPlan, vector_steps
 
     _, number, dtype, n, cut, part, *operands = task
@@ -234,12 +235,13 @@ def _region(
     """A region as one step, and what comes after it of its members."""
     from jitgrad.compiler.products.sequences import sequence_address
 
-    _, rows, chunks, *members = task
+    _, rows, chunks, owned, asked, *members = task
+    place, row_bytes, parts = asked or (-1, 0, (0,) * len(members))
+    nslots = slots[-1] + 1
     firsts: list[tuple[int, int | str]] = []
     after: list[tuple[int, Step]] = []
-    for member in members:
-        is_product = member[0] == "vector product"
-        first, *rest = _vector_product(member, slots, True) if is_product else _steps(member, slots)
+    for member, part in zip(members, parts, strict=True):
+        first, *rest = _asking(member, slots, asked_word(nslots, part)) if asked else _steps(member, slots)
         firsts.append((writer.put(first[2]), first[1]))
         after += [(writer.put(step[2]), step) for step in rest]
     sequence = writer.put(())
@@ -247,6 +249,20 @@ def _region(
     for distance, address in firsts:
         writer.code(address)
         writer.link(distance)
+    moves = writer.put([word for place, row, part in owned for word in (slots[place], row, part)])
+    ahead = writer.put([sum(parts[:k]) for k in range(len(parts))])
     block = writer.put((len(firsts),))
     writer.link(sequence)
+    writer.words += (len(owned), nslots)
+    writer.link(moves)
+    writer.words += (slots[place], row_bytes)
+    writer.link(ahead)
     return [(block, (region_name(task), sequence_address(), (), rows, chunks)), *after]
+
+
+def _asking(task: tuple[Any, ...], slots: Sequence[int], word: Any) -> list[Step]:
+    """The steps of a kernel or a product with a vector that is told what to ask for."""
+    if task[0] == "vector product":
+        return _vector_product(task, slots, word)
+    (name, key, words, extent, chunks), *others = _steps(task, slots)
+    return [(name, key, (*words[:-1], word or words[-1]), extent, chunks), *others]

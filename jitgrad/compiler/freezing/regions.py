@@ -24,7 +24,8 @@ from jitgrad.records import NamedTuple
 
 LEAST_BYTES = 2_000_000  # of the matrix: less stays in cache anyway
 CHUNK_BYTES = 125_000  # two of which fit in the second cache: the next one is asked for meanwhile
-MOST_CHUNKS = 256
+MOST_CHUNKS = 256  # of up to as many bytes as the second cache has
+LARGEST_CHUNK = 1_000_000
 SMALL_CHUNKS = 16  # that a small kernel has at most: longer ones are not held up by waiting
 MOST_LOST = 1_000_000  # bytes of values that end in a region: their memory is not used again inside
 MOST_LOST_OF_BATCH = 64_000_000
@@ -178,8 +179,11 @@ class Search:
             reads = self.reads[number]
             if not reads & late and self._joins(number, cut.rows, made):
                 members.append(number)
-                made |= self.writes[number]
-                ends = ends or isinstance(self.lowered[number], Product)
+                if isinstance(self.lowered[number], Product):
+                    ends = True
+                    late |= self.writes[number]  # what chunks give is added up behind the region
+                else:
+                    made |= self.writes[number]
             elif reads & (made | late):
                 after.append(number)
                 late |= self.writes[number]
@@ -187,7 +191,7 @@ class Search:
                 before.append(number)
         if not ends:
             return None
-        chunks = min(MOST_CHUNKS, math.ceil(nbytes / CHUNK_BYTES))
+        chunks = max(min(MOST_CHUNKS, math.ceil(nbytes / CHUNK_BYTES)), math.ceil(nbytes / LARGEST_CHUNK))
         return before, Unit(tuple(members), cut.rows, chunks), after + pending[_REACH:]
 
     def root(self, v: int) -> int:

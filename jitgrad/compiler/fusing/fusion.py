@@ -5,8 +5,8 @@ a reduction over that axis gives one partial result per chunk, combined by a ser
 inner axes is complete inside the nest, and later nodes of the group may use it while the row is still in cache.
 
 Nodes are placed in order, each in the first group that takes it: a group that makes one of its inputs, else one that
-reads the same arrays, else the latest one, else a new one. A group is never earlier than the groups that make its
-inputs, so the order of groups is an order in which they can run.
+reads the same arrays, else the latest one, for a number also the latest group of numbers, else a new one. A group is
+never earlier than the groups that make its inputs, so the order of groups is an order in which they can run.
 """
 
 from __future__ import annotations
@@ -149,10 +149,19 @@ class _Planner:
         makers = {self._step_of(v) for v in reads}
         earliest = max((self._ready(v, node) for v in reads), default=0)
         siblings = {step for v in reads for step in self.readers.get(v, ())[-_SIBLINGS:]}
-        latest = {len(self.steps) - 1} - makers - siblings
+        latest = {len(self.steps) - 1, *self._serial_group(node)} - makers - siblings
         for number in [*sorted(makers, reverse=True), *sorted(siblings - makers), *latest]:
             if number >= earliest and isinstance(self.steps[number], Draft):
                 yield number
+
+    def _serial_group(self, node: Node) -> list[int]:
+        """The latest group of numbers, for a number: in a group of its own it would keep apart what is before it and
+        what reads it. In Student-t regression that was a residual and its logarithm, 0.9 of the time without.
+        """
+        if node.shape or node.form != MAP:
+            return []
+        groups = (number for number, step in enumerate(self.steps) if isinstance(step, Draft) and not step.axes)
+        return list(groups)[-1:]
 
     def _ready(self, v: int, node: Node) -> int:
         """The first step in which a node can read ``v``: in the step that makes it, from a register, or after it."""

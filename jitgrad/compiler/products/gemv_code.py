@@ -5,8 +5,8 @@
     combine  y[chunk] = the sum of the rows of the matrix, each times its x: the registers go down the rows
     sum      y[i] = the sum of what the chunks of `combine` gave for i
 
-In a region, `dots` and `combine` each bring half of the next chunk of the matrix into the second cache while they work
-on this one, in which memory would rest else: of 200000 x 20 in float64 a region takes 0.6 to 0.66 of the time.
+In a region, `dots` and `combine` each bring a part of the next chunk of the matrix into the second cache while they
+work on this one, in which memory would rest else: of 200000 x 20 in float64 a region takes 0.6 to 0.66 of the time.
 
 The matrix is row-major, the vectors are contiguous. A product with a transposed matrix is the other of the two. The
 bits of an element follow from the sizes, and for `combine` from the chunks. `dots` reads rows of up to four registers
@@ -18,7 +18,7 @@ eight rows in place of 40 and 67 (Intel, AVX-512; the same in C 29, where adding
 from __future__ import annotations
 
 from jitgrad.compiler.products.gemv_narrow_code import narrow_combine, narrow_dots
-from jitgrad.compiler.products.gemv_pieces import ask, next_chunk, start, suffixed, sums
+from jitgrad.compiler.products.gemv_pieces import ask, lines_ahead, start, suffixed, sums
 from jitgrad.compiler.products.gemv_steps import COMBINE_STUBS, DOTS_STUBS, SUM_BLOCK, SUM_STUBS
 from jitgrad.compiler.products.registers import (
     KERNEL,
@@ -83,7 +83,7 @@ wider{w}:"""
     newline = "\n"
     return f"""
 define void @{stub}({KERNEL}) #0 {{
-{start()}{next_chunk(kind, 0)}
+{start()}{lines_ahead(kind)}
 {mask_ir("inside", kind, "%span")}
   %is_full = icmp sge i64 %span, {n}
   %last_full = sub i64 %hi, {n}
@@ -129,7 +129,7 @@ def _rows_of(kind: Numbers, wide: int) -> str:
                 _load(f"e{r}_{c}", kind, f"%from{r}_{c}", c == wide - 1),
                 fma_ir(f"t{r}" if c == wide - 1 else f"s{r}_{c + 1}", kind, f"%e{r}_{c}", f"%xs{c}", so_far),
             ]
-    return "\n".join((*before, _rows_by(kind, "\n".join((ask(kind, n // 2 * wide, n, "0"), *terms)))))
+    return "\n".join((*before, _rows_by(kind, "\n".join((ask(kind, wide, n, "0"), *terms)))))
 
 
 def _load(name: str, kind: Numbers, pointer: str, is_last: bool) -> str:
@@ -153,7 +153,7 @@ columns_loop:
 {mask_ir("mask", kind, "%left")}
 {at_ir("x_at", kind, "%x", "%j")}
 {load_ir("xs", kind, "%x_at", "%mask")}
-{ask(kind, n // 2, n, "%j")}
+{ask(kind, 1, n, "%j")}
 {newline.join(_product_of_row(kind, r) for r in range(n))}
   %j_next = add i64 %j, {n}
   %j_more = icmp slt i64 %j_next, %columns
@@ -194,7 +194,7 @@ stored:"""
 define void @{stub}({KERNEL}) #0 {{
 {start()}
   %chunk_offset = mul i64 %chunk, %columns
-{at_ir("y_chunk", kind, "%y", "%chunk_offset")}{next_chunk(kind, 1)}
+{at_ir("y_chunk", kind, "%y", "%chunk_offset")}{lines_ahead(kind)}
 {loop_ir("j", "%columns", str(_WIDE * kind.lanes), body)}
   ret void
 }}"""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jitgrad.compiler.products.gemv_pieces import ask, next_chunk, start, suffixed, sums
+from jitgrad.compiler.products.gemv_pieces import ask, lines_ahead, start, suffixed, sums
 from jitgrad.compiler.products.registers import (
     KERNEL,
     Numbers,
@@ -40,7 +40,7 @@ def narrow_dots(kind: Numbers, stub: str, _: bool) -> str:
 {_rows(kind)}"""
     return f"""
 define void @{stub}({KERNEL}) #0 {{
-{start()}{next_chunk(kind, 0)}
+{start()}{lines_ahead(kind)}
   %rest = and i64 %columns, {n - 1}
   %whole = sub i64 %columns, %rest
 {mask_ir("mask", kind, "%rest")}
@@ -109,7 +109,7 @@ def _step(kind: Numbers, column: str, mask: str = "") -> str:
     )
     return f"""{at_ir("x_at", kind, "%x", column)}
 {_load("xs", kind, "%x_at", mask)}
-{ask(kind, n // 2, n, column)}
+{ask(kind, 1, n, column)}
 {loads}"""
 
 
@@ -138,7 +138,7 @@ stored:"""
 define void @{stub}({KERNEL}) #0 {{
 {start()}
   %chunk_offset = mul i64 %chunk, %columns
-{at_ir("y_chunk", kind, "%y", "%chunk_offset")}{next_chunk(kind, 1)}
+{at_ir("y_chunk", kind, "%y", "%chunk_offset")}{lines_ahead(kind)}
 {loop_ir("j", "%columns", str(widths[-1] * kind.lanes), body)}
   ret void
 }}"""

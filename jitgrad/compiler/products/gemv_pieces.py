@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import re
 
+from jitgrad.compiler.emission.memory import CACHE_LINE
+from jitgrad.compiler.loopir.asked import ASKED_SLOT
 from jitgrad.compiler.products.gemv_steps import BLOCK
-from jitgrad.compiler.products.registers import Numbers, arrays_ir, at_ir, block_ir
+from jitgrad.compiler.products.registers import Numbers, arrays_ir, block_ir, min_ir
 
 
 def start() -> str:
@@ -15,42 +17,47 @@ def start() -> str:
     return f"{block_ir(BLOCK)}\n{arrays_ir('a', 'x', 'y')}"
 
 
-def next_chunk(kind: Numbers, half: int) -> str:
-    """Where in the matrix to ask for lines, %next: the first or second half of the chunk this thread takes next, for
-    the caller takes them from the front and workers from the back.
+def lines_ahead(kind: Numbers) -> str:
+    """Where lines are that a product of a region asks for, %next, and how many bytes for an element that it works on,
+    in parts of 65536.
     """
     return f"""
   %asking = icmp ne i64 %asks, 0
   %span = sub i64 %hi, %lo
-  %back = sub i64 0, %span
-  %is_caller = icmp eq i64 %worker, 0
-  %forth = select i1 %is_caller, i64 %span, i64 %back
-  %next_row = add i64 %lo, %forth
-  %next_place = mul i64 %next_row, %lda
-  %all_next = mul i64 %span, %lda
-  %half_next = lshr i64 %all_next, 1
-  %from_next = add i64 %next_place, {"%half_next" if half else "0"}
-{at_ir("next", kind, "%a", "%from_next")}"""
+  %ask_slot = lshr i64 %asks, {ASKED_SLOT}
+  %ask_row = and i64 %asks, {(1 << ASKED_SLOT) - 1}
+  %next_entry = getelementptr ptr, ptr %table, i64 %ask_slot
+  %next = load ptr, ptr %next_entry
+  %ask_row_parts = shl i64 %ask_row, 16
+  %ask_share = udiv i64 %ask_row_parts, %columns"""
 
 
 def ask(kind: Numbers, registers: int, rows: int, column: str) -> str:
-    """Ask for so many registers, line by line, of the half behind %next that belongs to the ``rows`` rows from %i on
-    and to columns.
-    """
-    parts = [
-        "  br i1 %asking, label %ask_lines, label %asked",
-        "ask_lines:",
-        "  %done_rows = sub i64 %i, %lo",
-        "  %done_places = mul i64 %done_rows, %lda",
-        "  %done_half = lshr i64 %done_places, 1",
-        f"  %done_columns = mul i64 {column}, {rows // 2}",
-        "  %ask_place = add i64 %done_half, %done_columns",
-        at_ir("ask", kind, "%next", "%ask_place"),
-    ]
-    for q in range(0, registers, kind.line // kind.lanes):
-        parts.append(at_ir(f"ask{q}", kind, "%ask", str(q * kind.lanes)))
-        parts.append(f"  call void @llvm.prefetch.p0(ptr %ask{q}, i32 0, i32 1, i32 1)")
-    return "\n".join((*parts, "  br label %asked", "asked:"))
+    """Ask line by line for what belongs to the ``rows`` rows from %i on and to so many registers of columns."""
+    return f"""
+  br i1 %asking, label %ask_lines, label %asked
+ask_lines:
+  %done_rows = sub i64 %i, %lo
+  %done_whole = mul i64 %done_rows, %columns
+  %done_columns = mul i64 {column}, {rows}
+  %done_places = add i64 %done_whole, %done_columns
+  %done_parts = mul i64 %done_places, %ask_share
+  %done_bytes = lshr i64 %done_parts, 16
+  %ask = getelementptr i8, ptr %next, i64 %done_bytes
+  %ask_left = sub i64 %columns, {column}
+{min_ir("ask_columns", "%ask_left", str(registers * kind.lanes))}
+  %ask_places = mul i64 %ask_columns, {rows}
+  %ask_parts = mul i64 %ask_places, %ask_share
+  %ask_bytes = lshr i64 %ask_parts, 16
+  br label %ask_line
+ask_line:
+  %far = phi i64 [ 0, %ask_lines ], [ %farther, %ask_line ]
+  %line_at = getelementptr i8, ptr %ask, i64 %far
+  call void @llvm.prefetch.p0(ptr %line_at, i32 0, i32 1, i32 1)
+  %farther = add i64 %far, {CACHE_LINE}
+  %ask_again = icmp slt i64 %farther, %ask_bytes
+  br i1 %ask_again, label %ask_line, label %asked
+asked:"""
 
 
 def sums(kind: Numbers, names: list[str]) -> tuple[list[str], str]:

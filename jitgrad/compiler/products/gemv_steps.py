@@ -15,8 +15,8 @@ DOTS_STUBS = {"float32": "jitgrad_dots_f32", "float64": "jitgrad_dots_f64"}
 COMBINE_STUBS = {"float32": "jitgrad_combine_f32", "float64": "jitgrad_combine_f64"}
 SUM_STUBS = {"float32": "jitgrad_sum_parts_f32", "float64": "jitgrad_sum_parts_f64"}
 BLOCK = ("a_slot", "lda", "x_slot", "y_slot", "columns", "asks")
-"""The words of the block of a product; the distance of rows and columns in elements, and 1 where half of the next chunk
-is asked for, else 0.
+"""The words of the block of a product; the distance of rows and columns in elements, and what is asked for
+(loopir/asked.py).
 """
 SUM_BLOCK = ("from_slot", "to_slot", "count", "parts")
 """The words of the block of a sum of parts."""
@@ -44,17 +44,17 @@ def vector_steps(
     plan: GemvPlan,
     operands: tuple[Operand, Operand, Operand],
     part: int,
-    asks: bool = False,
+    asks: int = 0,
 ) -> list[BlasStep]:
     """The steps of a product with ``n`` columns, cut as planned; the matrix is stored without gaps.
 
-    ``part`` is the slot of the memory for one result per chunk, if the plan asks for any, else that of the result. A
-    product that ``asks`` brings half of the next chunk into the second cache while it works.
+    ``part`` is the slot of the memory for one result per chunk, if the plan asks for any, else that of the result.
+    ``asks`` is the word by which a product is told to ask for lines.
     """
     a, b, c = operands
     matrix, vector = (a, b) if n == 1 else (b, a)
     stub = (COMBINE_STUBS if plan.combines else DOTS_STUBS)[dtype_name(dtype)]
-    block = (matrix.slot, plan.columns, vector.slot, part, plan.columns, int(asks))
+    block = (matrix.slot, plan.columns, vector.slot, part, plan.columns, asks)
     steps = [BlasStep(stub, _address(stub), block, plan.rows, plan.chunks)]
     if part != c.slot:
         steps.append(sum_step(dtype, part, c.slot, plan.columns, plan.chunks))
