@@ -170,7 +170,7 @@ class _Reader:
             return
         if fn in _MAKERS:
             return
-        if fn.__builtins__ is not vars(builtins):  # type: ignore[attr-defined]
+        if getattr(fn, "__builtins__", None) is not vars(builtins):
             raise InconstantError
         self.read(fn.__defaults__ or ())
         named = fn.__kwdefaults__ or {}
