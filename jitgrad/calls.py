@@ -284,38 +284,57 @@ class Calls:
         del self._entries[key]
 
     def _made(self, call: _Call, is_run: bool) -> Entry:
-        """What runs a call, traced beside one that differs from it in shapes, if there was one; or found on disk, where
-        it ``is_run`` and not looked at.
+        """What runs a call: as the trace of one that differs from it in shapes says, if there was one; ``is_run`` is
+        False for calls that are only looked at.
         """
         model = self._model_of(self._kind_of(call))
-        if model is not None and not config.verify:
-            foreseen = model.foreseer.trace(call.leaves)
-            runner = None if foreseen is None else _foreseen(model, foreseen, call)
-            if foreseen is not None and runner is not None:
-                return Entry(runner, foreseen.results)
-        asked, name = None, as_name(self.options.name or self.name)
-        if model is None and is_run:
-            asked = ask(self.fn, self.options, call.structure, call.leaves, call.statics)
-            trace_now = partial(self._trace, call._replace(arrays=[]), call.leaves, None)
-            found = None if asked is None else find_run(asked, name, self.streams, trace_now)
+        if model is None:
+            return self._first_of_kind(call, is_run)
+        foreseen = None if config.verify else model.foreseer.trace(call.leaves)
+        runner = None if foreseen is None else _foreseen(model, foreseen, call)
+        if foreseen is None or runner is None:
+            return self._traced_beside(call, model)
+        return Entry(runner, foreseen.results)
+
+    def _first_of_kind(self, call: _Call, is_run: bool) -> Entry:
+        """What runs a call that follows no other: found on disk or traced, and kept there once it has run."""
+        asked = ask(self.fn, self.options, call.structure, call.leaves, call.statics) if is_run else None
+        if asked is not None:
+            trace_later = partial(self._trace, call._replace(arrays=[]), call.leaves, None)
+            found = find_run(asked, self._program_name, self.streams, trace_later)
             if found is not None:
                 return Entry(*found)
-        traced = self._trace(call, call.leaves, None if model is None else model.follower)
-        runner = _followed(model, traced, call) if model is not None and traced.follower.is_whole else None
-        is_plain = model is not None and pytree.is_plain(call.structure)
-        if model is not None and is_plain and config.verify:
-            model.foreseer.check(call.leaves, tuple(call.statics.values()), partial(self._trace, call), traced)
-        if runner is None or model is None:
-            runner = Runner(traced.outputs, traced.feeds, traced.effects, name, self.streams)
-            if model is None or not model.foreseer.is_of_use:
+        traced = self._trace(call, call.leaves, None)
+        runner = self._runner_of(traced)
+        self._enter_model(call, _Model(traced.follower, runner, Foreseer(self.fn, traced)))
+        return Entry(runner, traced.results, keep=asked and partial(keep_later, asked, runner, traced))
+
+    def _traced_beside(self, call: _Call, model: _Model) -> Entry:
+        """What runs a call that is traced, and follows the model if it does the same."""
+        traced = self._trace(call, call.leaves, model.follower)
+        probed = call.leaves, tuple(call.statics.values()), partial(self._trace, call)
+        is_plain = pytree.is_plain(call.structure)
+        if is_plain and config.verify:
+            model.foreseer.check(*probed, traced)
+        runner = _followed(model, traced, call) if traced.follower.is_whole else None
+        if runner is None:
+            runner = self._runner_of(traced)
+            if not model.foreseer.is_of_use:
                 self._enter_model(call, _Model(traced.follower, runner, Foreseer(self.fn, traced)))
-            return Entry(runner, traced.results, keep=asked and partial(keep_later, asked, runner, traced))
+            return Entry(runner, traced.results)
         if not model.runner.is_followed:
             later = _Model(traced.follower, runner, Foreseer(self.fn, traced))
             self._models[self._kind_of(call)] = model._replace(later=later)
         if is_plain and not config.verify:
-            model.foreseer.note_followed(call.leaves, tuple(call.statics.values()), partial(self._trace, call))
+            model.foreseer.note_followed(*probed)
         return Entry(runner, traced.results)
+
+    def _runner_of(self, traced: Traced) -> Runner:
+        return Runner(traced.outputs, traced.feeds, traced.effects, self._program_name, self.streams)
+
+    @property
+    def _program_name(self) -> str:
+        return as_name(self.options.name or self.name)
 
     def _kind_of(self, call: _Call) -> Any:
         """What calls have in common of which one may follow the other: all but extents that are no part of a pattern,
