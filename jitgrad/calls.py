@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakMethod
 
 import numpy as np
 
@@ -300,7 +301,7 @@ class Calls:
         """What runs a call that follows no other: found on disk or traced, and kept there once it has run."""
         asked = ask(self.fn, self.options, call.structure, call.leaves, call.statics) if is_run else None
         if asked is not None:
-            trace_later = partial(self._trace, call._replace(arrays=[]), call.leaves, None)
+            trace_later = partial(_traced_later, WeakMethod(self._trace), call._replace(arrays=[]))
             found = find_run(asked, self._program_name, self.streams, trace_later)
             if found is not None:
                 return Entry(*found)
@@ -461,6 +462,13 @@ class Calls:
             {name: written(name, x) for name, x in kwargs.items()},
             call.leaves,
         )
+
+
+def _traced_later(trace: WeakMethod[Callable[..., Traced]], call: _Call) -> Traced:
+    """The trace of a call, by its function's calls, which hold what asks for it."""
+    made = trace()
+    assert made is not None
+    return made(call, call.leaves, None)
 
 
 def _foreseen(model: _Model, foreseen: Foreseen, call: _Call) -> Runner | None:

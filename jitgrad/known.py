@@ -8,6 +8,7 @@ interpret, to name the user's line in an error. Then the function is called, if 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections.abc import Callable, Sequence
@@ -165,9 +166,14 @@ def keep_later(asked: Asked, runner: Runner, traced: Traced) -> None:
     if config.verify:
         _check(asked, runner)
     graph = traced.inputs[0].graph if traced.inputs else None
-    if graph is not None and traced.outputs and not (traced.effects or graph.variables or graph.closed_over):
-        cache = kernel_cache()
-        when_idle(lambda: _keep(asked, runner, traced, cache))
+    if graph is None or not traced.outputs or traced.effects or graph.variables or graph.closed_over:
+        return
+    program = runner.only_program
+    if program is not None and pytree.is_plain(traced.results.structure):
+        feeds = tuple([(op.id, 0) for op in traced.inputs])
+        outputs = tuple([(t.op.id, t.value_index) for t in traced.outputs])
+        kept = _Kept("", program.inputs, feeds, outputs, traced.results, ())
+        when_idle(functools.partial(_keep, asked.key, kept, program, kernel_cache()))  # which holds no function
 
 
 def _check(asked: Asked, runner: Runner) -> None:
@@ -180,22 +186,17 @@ def _check(asked: Asked, runner: Runner) -> None:
         raise CompileError(f"what is kept on disk of {describe(asked.fn)} is not what it does:\n{text}")
 
 
-def _keep(asked: Asked, runner: Runner, traced: Traced, cache: KernelCache) -> None:
-    program = runner.only_program
-    key = plan_key(program) if program is not None and not _draws(program) else None
-    plan = cache.get_plan(key) if key is not None else None
-    if program is None or key is None or plan is None:
+def _keep(place: str, kept: _Kept, program: Program, cache: KernelCache) -> None:
+    """Write what is kept of a call, once the plan of its program is there, under a key of its own."""
+    key = None if _draws(program) else plan_key(program)
+    plan = None if key is None else cache.get_plan(key)
+    if key is None or plan is None:
         return
-    feeds = tuple([(op.id, 0) for op in traced.inputs])
-    outputs = tuple([(t.op.id, t.value_index) for t in traced.outputs])
     from jitgrad.compiler.freezing.freeze_ops import without_source
 
-    frozen = without_source(load(plan), program)
-    try:
-        contents = dump(tuple(_Kept(key, program.inputs, feeds, outputs, _results_text(traced.results), frozen)))
-    except (UnkeptError, ValueError):
-        return
-    cache.put_plan(asked.key, contents)
+    with contextlib.suppress(UnkeptError, ValueError):
+        results, frozen = _results_text(kept.results), without_source(load(plan), program)
+        cache.put_plan(place, dump(tuple(kept._replace(key=key, results=results, frozen=frozen))))
 
 
 def _draws(program: Program) -> bool:
@@ -204,9 +205,7 @@ def _draws(program: Program) -> bool:
 
 
 def _results_text(results: Results) -> Any:
-    """How results are put together, as plain tuples; UnkeptError for containers of classes of their own."""
-    if not pytree.is_plain(results.structure):
-        raise UnkeptError("a container")
+    """How results are put together, as plain tuples; UnkeptError where a part that is no tensor cannot be written."""
     tree = pytree.unflatten(results.structure, range(len(results.slots)))
     return encode(tree), results.slots, tuple(map(encode, results.fixed)), results.is_bare
 

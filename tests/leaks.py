@@ -9,6 +9,7 @@ from typing import Any
 
 import jitgrad as jg
 from jitgrad.compiler.driver.pools import Arena, outputs
+from jitgrad.compiler.freezing.keeping import keep_now
 from jitgrad.eager.pending import Collector, PendingTensor
 
 KINDS = (jg.EagerTensor, jg.GradientTape, jg.Variable, PendingTensor, Collector)
@@ -30,6 +31,7 @@ def is_taken(arena: Arena) -> bool:
 def left_since(before: set[int]) -> Counter[str]:
     """How many of each kind are alive, after a collection, that were not there before."""
     if living().keys() - before:
+        keep_now()  # what waits to be written may hold functions that others follow
         gc.collect()
     return Counter(type(x).__name__ for key, x in living().items() if key not in before)
 

@@ -387,6 +387,30 @@ def test_lines_are_those_of_the_call(traced: list[str]) -> None:
     assert programs[0] == programs[1]
 
 
+def test_a_known_function_is_freed_with_its_last_reference(traced: list[str]) -> None:
+    _, _, f = _again(lambda: _helped, x)
+    calls_of = weakref.ref(f._calls)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(4):
+            f(x)
+        del f
+        assert calls_of() is None
+    finally:
+        gc.enable()
+    assert len(traced) == 1
+
+
+def test_what_waits_to_be_kept_holds_no_function(traced: list[str]) -> None:
+    f = jg.compile(lambda v: np.sum(v))
+    f(x)
+    calls_of = weakref.ref(f._calls)
+    del f
+    gc.collect()
+    assert calls_of() is None
+
+
 def test_calls_go_on_as_for_others(traced: list[str]) -> None:
     _, _, other = _again(lambda: jg.value_and_grad(_helped), x)
     for n in (7, 7, 7, 8, 9, 10, 11, 7):
