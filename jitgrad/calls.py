@@ -141,9 +141,9 @@ class Calls:
         if is_eager((args, kwargs)) or (local.tapes and entry.runner.reads_watched):
             return self._eagerly(call, entry, args, kwargs)
         results = entry.results.build(entry.runner.run(call.arrays))
-        if entry.keep is not None:
-            entry.keep()
-            entry.keep = None
+        keep, entry.keep = entry.keep, None
+        if keep is not None:
+            keep()
         self._note(call, args, kwargs, entry)
         return results
 

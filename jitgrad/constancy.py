@@ -17,9 +17,10 @@ import contextlib
 import dis
 import functools
 import importlib
+import itertools
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -50,21 +51,22 @@ _REFUSED = ("LOAD_BUILD_CLASS", "GET_A")
 """Beginnings of instructions: classes, awaiting."""
 _TELLING = ("FORMAT", "CONVERT_VALUE", "BUILD_STRING", "IMPORT", "PUSH_EXC")
 """Those that may tell an extent: text; what is done about an error, which may come with one; and imports."""
-_LIBRARIES = frozenset(("math", "numpy", "scipy"))
-"""What a function may import while it is called: they are loaded as they would be then."""
 _CHANGING_ATTRIBUTES = frozenset((
     "cache_info", "cr_frame", "derive", "explain", "format", "format_map", "gi_frame", "interpret", "keywords",
-    "metadata", "prepared", "stages",
+    "metadata", "prepared", "seed", "source", "stages",
 ))  # fmt: skip
-"""Attributes through which compiled functions, generators, partials and dtypes give what may change, and texts any
-attribute that they name. Others rarely have attributes of these names.
+"""Attributes through which compiled functions, generators, partials, dtypes and graphs give what may change, and texts
+any attribute that they name. Others rarely have attributes of these names.
 """
+_SETS = ("BUILD_SET", "SET_ADD", "SET_UPDATE")
+_CALLING = ("PUSH_NULL", "PRECALL", "CALL")
 _OF_THE_PROCESS = frozenset((
     "get_num_threads", "not_differentiable", "register_gradient", "set_num_threads", "set_random_seed",
 ))  # fmt: skip
 """This package's functions that read or change what belongs to the process."""
 _WITH_ATTRIBUTES = (FunctionType, functools.partial, Compiled, Transformed, _DISPATCHED)
 _TELLING_FUNCTIONS = frozenset((*questions, "einsum_path"))
+_PACKAGE: Any = sys.modules["jitgrad"]
 ABSENT = object()
 """What a name stands for that is not there."""
 
@@ -180,7 +182,10 @@ class _Reader:
 
     def _read_code(self, code: CodeType, names: Mapping[str, Any], cells: Mapping[str, CellType]) -> None:
         """The code of a function, and that of the functions inside, for which its own variables are no cells."""
-        instructions = iter([ins for ins in dis.get_instructions(code) if ins.opname != "EXTENDED_ARG"])
+        listed = [ins for ins in dis.get_instructions(code) if ins.opname != "EXTENDED_ARG"]
+        if not self._for_all_shapes and _asks_for_order_of_sets(listed):
+            raise InconstantError
+        instructions = iter(listed)
         level, members = None, None  # what an import is given stands before it
         for ins in instructions:
             if ins.opname.startswith(self._refused):
@@ -221,9 +226,11 @@ class _Reader:
             if after.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
                 raise InconstantError
             if not self._for_all_shapes and _is_ours_by_name(value, after.argval):
-                value = vars(value).get(after.argval, ABSENT)
+                value = _loaded(value, after.argval)
                 if type(value) is not ModuleType:
                     return
+            elif not self._for_all_shapes and _is_handed_on(value, after.argval):
+                value = getattr(value, after.argval)
             else:
                 value = self._entry(vars(value), after.argval)
         self.read(value)
@@ -238,14 +245,12 @@ class _Reader:
         """A module that code imports, or members of it."""
         root = name.partition(".")[0]
         is_ours = root == "jitgrad"
-        if root in _LIBRARIES and name not in sys.modules:
+        if is_ours:
             with contextlib.suppress(ImportError):  # which the function gets, too
                 importlib.import_module(name)
         place = name if members else root
         module = sys.modules.get(place) if is_ours else self._entry(sys.modules, place)
-        if module is None:
-            return  # one of ours that is not loaded
-        if type(module) is not ModuleType or (not is_ours and name not in sys.modules):
+        if type(module) is not ModuleType or name not in sys.modules:
             raise InconstantError
         if not members:
             self._imported[id(module)] = module
@@ -267,12 +272,14 @@ class _Reader:
         """What members of a module stand for, as far as it has them; modules among these count as imported."""
         there = vars(module)
         for name in members:
-            value = there.get(name, ABSENT)
+            is_handed_on = _is_handed_on(module, name)
+            value = getattr(module, name) if is_handed_on else _loaded(module, name)
             if type(value) is ModuleType:
                 self._imported[id(value)] = value
             if value is ABSENT or (id(there), name) in self.entries or _is_ours_by_name(module, name):
                 continue
-            self._entry(there, name)
+            if not is_handed_on:
+                self._entry(there, name)
             if type(value) is not ModuleType:
                 self.read(value)
 
@@ -302,12 +309,40 @@ def _is_ours_by_name(module: ModuleType, name: str) -> bool:
     """Whether a name is one that this package has for a part of its own, which it may load when it is asked for it."""
     if not _is_of_jitgrad(module.__name__) or name in _OF_THE_PROCESS:
         return False
-    value = vars(module).get(name, ABSENT)
+    value = _loaded(module, name)
     if type(value) is FunctionType:
         return is_ours(value) and not value.__closure__
     if isinstance(value, type | ModuleType):
         return _is_of_jitgrad(value.__module__ if isinstance(value, type) else value.__name__)
-    return value is ABSENT
+    return value is ABSENT and module is _PACKAGE and name in _PACKAGE.__all__
+
+
+def _loaded(module: ModuleType, name: str) -> Any:
+    """What a module has under a name; modules of this package are loaded when they are asked for."""
+    if module is _PACKAGE and name in _PACKAGE._MODULES:
+        return getattr(module, name)
+    return vars(module).get(name, ABSENT)
+
+
+def _is_handed_on(module: ModuleType, name: str) -> bool:
+    """Whether a module of this package has a name of NumPy's or SciPy's when it is asked for it."""
+    is_ours = _is_of_jitgrad(module.__name__) and module is not _PACKAGE
+    return is_ours and name not in vars(module) and hasattr(module, name)
+
+
+def _asks_for_order_of_sets(instructions: Sequence[dis.Instruction]) -> bool:
+    """Whether code may go through a set, in an order that is another in each process. A dict's keys and items are sets
+    to operators, but in the dict's order to a loop.
+    """
+    for k, ins in enumerate(instructions):
+        after = [other.opname for other in instructions[k + 1 : k + 5]]
+        if ins.opname in _SETS or (type(ins.argval) is frozenset and after[:1] != ["CONTAINS_OP"]):
+            return True
+        if ins.opname in ("LOAD_ATTR", "LOAD_METHOD") and ins.argval in ("keys", "items"):
+            behind = list(itertools.dropwhile(lambda name: name in _CALLING, after))
+            if behind[:1] != ["GET_ITER"]:
+                return True
+    return False
 
 
 def _is_constant(value: Any) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special  # noqa: F401  what is not loaded is not read
 
 import jitgrad as jg
 from jitgrad import calls, nn, pytree
@@ -86,6 +87,8 @@ def _looped(values: Any) -> Any:
 
 
 CONSTANT: dict[str, Callable[[], Fn]] = {
+    "items": lambda: lambda v: sum(part * len(name) for name, part in {"a": v, "bc": v}.items() if name in {"a", "bc"}),
+    "jitgrad.numpy": lambda: lambda v: jg.numpy.sum(v) + jg.numpy.ones(3),
     "global": lambda: lambda v: np.sum(v * rate),
     "helper": lambda: lambda v: _helped(v) + _helped(v, power=2),
     "shape": lambda: _of_shape,
@@ -141,7 +144,29 @@ class Model:
         return values * self.rate
 
 
+def _drawn_by_numpy(values: Any) -> Any:
+    import jitgrad.numpy as jnp
+
+    return values * jnp.random.rand()
+
+
+def _branching(values: Any, is_deep: bool = False) -> Any:
+    if is_deep:
+        import no_such_module as module  # type: ignore[import-not-found]
+
+        return module
+    return values * 2
+
+
 INCONSTANT: dict[str, Callable[[], Fn]] = {
+    "handed on": lambda: lambda v: v * jg.numpy.random.rand(),
+    "handed on by an import": lambda: _drawn_by_numpy,
+    "handed on by SciPy": lambda: lambda v: v * jg.scipy.stats.norm.rvs(),
+    "read by NumPy": lambda: lambda v: v + len(jg.numpy.geterr()),
+    "set": lambda: lambda v: [v * len(name) for name in {"alpha", "be", "c"}],
+    "set of keys": lambda: lambda v: [v + len(name) for name in {"a": v, "b": v}.keys() & {"a": 1}.keys()],
+    "not loaded": lambda: _branching,
+    "seed": lambda: lambda v: v + (jg.default_graph().seed or 0),
     "list": lambda: lambda v: v * rates[0],
     "dict": lambda: lambda v: v * box["rate"],
     "closure": _counting,
