@@ -33,6 +33,24 @@ class Register:
     lanes: int = 0
 
 
+def count_through(
+    b: ir.IRBuilder, function: ir.Function, start: ir.Value, stop: ir.Value, step: int,
+    body: Callable[[ir.Value], None],
+) -> None:  # fmt: skip
+    """``for i in range(start, stop, step): body(i)``, the builder left behind the loop."""
+    before = b.block
+    head, exit_ = (function.append_basic_block(n) for n in ("loop", "done"))
+    b.cbranch(b.icmp_signed("<", start, stop), head, exit_)
+    b.position_at_end(head)
+    i = b.phi(INT64)
+    i.add_incoming(start, before)
+    body(i)
+    following = b.add(i, ir.Constant(INT64, step), flags=["nsw"])
+    i.add_incoming(following, b.block)
+    b.cbranch(b.icmp_signed("<", following, stop), head, exit_)
+    b.position_at_end(exit_)
+
+
 @dataclass(slots=True)
 class VectorLoop:
     """The vector loop that is being emitted: its variable, the first lane's number, and which lanes are inside.
@@ -111,18 +129,7 @@ class RegisterEmitter:
 
     def _counted(self, start: ir.Value, stop: ir.Value, step: int, body: Callable[[ir.Value], None]) -> None:
         """``for i in range(start, stop, step): body(i)``, the builder left behind the loop."""
-        b = self.builder
-        before = b.block
-        head, exit_ = (self.function.append_basic_block(n) for n in ("loop", "done"))
-        b.cbranch(b.icmp_signed("<", start, stop), head, exit_)
-        b.position_at_end(head)
-        i = b.phi(INT64)
-        i.add_incoming(start, before)
-        body(i)
-        following = b.add(i, ir.Constant(INT64, step), flags=["nsw"])
-        i.add_incoming(following, b.block)
-        b.cbranch(b.icmp_signed("<", following, stop), head, exit_)
-        b.position_at_end(exit_)
+        count_through(self.builder, self.function, start, stop, step, body)
 
     # -- scalar ops ------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from jitgrad.compiler import llvmir as ir
-from jitgrad.compiler.emission.registers import INT32, INT64
+from jitgrad.compiler.emission.registers import INT32, INT64, count_through
 from jitgrad.compiler.emission.scalar_values import memory_type
 from jitgrad.spec import DType
 
@@ -26,18 +26,7 @@ class Routine:
 
     def loop(self, start: ir.Value, stop: ir.Value, step: int, body: Callable[[ir.Value], None]) -> None:
         """``for i in range(start, stop, step): body(i)``."""
-        b = self.builder
-        before = b.block
-        head, exit_ = (self.function.append_basic_block(n) for n in ("loop", "done"))
-        b.cbranch(b.icmp_signed("<", start, stop), head, exit_)
-        b.position_at_end(head)
-        i = b.phi(INT64)
-        i.add_incoming(start, before)
-        body(i)
-        following = b.add(i, self.number(step), flags=["nsw"])
-        i.add_incoming(following, b.block)
-        b.cbranch(b.icmp_signed("<", following, stop), head, exit_)
-        b.position_at_end(exit_)
+        count_through(self.builder, self.function, start, stop, step, body)
 
     def element(self, base: ir.Value, place: ir.Value) -> ir.Value:
         """The address of one element."""
