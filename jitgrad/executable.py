@@ -25,6 +25,7 @@ from jitgrad.compiler.machine.kernels import statistics
 from jitgrad.config import get_num_threads
 from jitgrad.interpreter import located, run_error
 from jitgrad.opdef import Control, Fill
+from jitgrad.ownership import owned
 from jitgrad.program import Program
 from jitgrad.records import NamedTuple
 from jitgrad.spec import TensorSpec
@@ -346,6 +347,10 @@ class Executable:
             inputs, outs, call = self._whole
             made = call([arrays[k] for k in inputs])
             return [made[k] for k in outs]
+        return owned(self._results(arrays), arrays, self._own)
+
+    def _results(self, arrays: Sequence[Any]) -> list[Any]:
+        """The outputs of a run, as its steps made them."""
         values: list[Any] = [None] * self.bound.nvalues
         for v, array in zip(self.inputs, arrays, strict=True):
             values[v] = array
@@ -357,7 +362,7 @@ class Executable:
                 values[v] = result
             for v in dead:
                 values[v] = None
-        return self._separate([values[v] for v in self.bound.outputs], arrays)
+        return [values[v] for v in self.bound.outputs]
 
     @functools.cached_property
     def as_run(self) -> Run | None:
@@ -414,20 +419,11 @@ class Executable:
                 dead[number].append(v)
         return dead
 
-    def _separate(self, results: list[Any], arrays: Sequence[Any]) -> list[Any]:
-        """Outputs as writable C-contiguous arrays that share memory neither with one another nor with the inputs."""
-        taken = {id(array) for array in arrays}
-        for position, result in enumerate(results):
-            if not self._is_own[position] or id(result) in taken:
-                results[position] = result = np.array(result, order="C")
-            taken.add(id(result))
-        return results
-
     @functools.cached_property
-    def _is_own(self) -> list[bool]:
-        """Whether each output is made by a cluster, which gives it memory of its own."""
+    def _own(self) -> frozenset[int]:
+        """The positions of outputs that are made by a cluster, which gives them memory of their own."""
         made = {v for inputs, outs, call in self._steps if isinstance(call, _ClusterCall) for v in outs}
-        return [v in made for v in self.bound.outputs]
+        return frozenset(k for k, v in enumerate(self.bound.outputs) if v in made)
 
 
 def _is_constant(step: BoundCluster | BoundOp) -> TypeGuard[BoundOp]:

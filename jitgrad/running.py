@@ -12,8 +12,6 @@ from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 from jitgrad import recording
 from jitgrad.collecting import collection_paused
 from jitgrad.compiler.driver.pools import outputs
@@ -37,6 +35,7 @@ from jitgrad.interpreter import interpret, listed, run_operation
 from jitgrad.nonfinite import run_checked
 from jitgrad.opdef import Control
 from jitgrad.outlook import Outlook
+from jitgrad.ownership import owned
 from jitgrad.program import Program, is_dynamic, needed_operations, slice_graph
 from jitgrad.progress import watched
 from jitgrad.records import NamedTuple, dataclass
@@ -387,16 +386,16 @@ class Runner:
         """All executables made so far."""
         return [made for step in self._steps for made in step.stage.executables()]
 
-    def _run_steps(
-        self, arrays: Sequence[Any], run: Callable[[Stage, Sequence[Any]], list[Any]]
-    ) -> list[Any]:
+    def _run_steps(self, arrays: Sequence[Any], run: Callable[[Stage, Sequence[Any]], list[Any]]) -> list[Any]:
         values: dict[Tensor, Any] = dict(zip(self.feeds, arrays, strict=True))
         for step in self._steps:
             results = run(step.stage, [values[t] for t in step.stage.feeds])
             values.update(zip(step.stage.fetches, results, strict=True))
             for op in step.dynamic:
                 _run_operation(op, values)
-        return _separate([values[t] for t in self.fetches], arrays)
+        results = [values[t] for t in self.fetches]
+        del values
+        return owned(results, arrays)
 
 
 def _are_alike(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
@@ -455,29 +454,8 @@ def interpret_fresh(program: Program, arrays: Sequence[Any]) -> list[Any]:
     """Interpret a program; each output is a writable, C-contiguous array that shares memory with nothing
     else.
     """
-    return _separate(interpret(program, arrays), arrays)
+    return owned(interpret(program, arrays), arrays)
 
 
 def _run_listed(run: Callable[[Sequence[Any]], list[Any]], arrays: Sequence[Any]) -> list[Any]:
-    values = run(arrays)
-    for value in values:
-        if not isinstance(value, np.generic):
-            taken = set(map(id, arrays))
-            return [value if isinstance(value, np.generic) else _fresh(value, taken) for value in values]
-    return values
-
-
-def _separate(values: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
-    taken = set(map(id, inputs))
-    return [_fresh(value, taken) for value in values]
-
-
-def _fresh(value: Any, taken: set[int]) -> Any:
-    if type(value) is not np.ndarray:
-        value = np.asarray(value)
-    array = value
-    flags = array.flags
-    if id(array) in taken or not (flags.owndata and flags.c_contiguous and flags.writeable):
-        array = np.array(array, order="C")
-    taken.add(id(array))
-    return array
+    return owned(run(arrays), arrays, keeps_numbers=True)

@@ -270,3 +270,39 @@ def test_a_compiled_functions_outputs_are_arrays_of_the_callers_own(way: str) ->
             assert not any(np.shares_memory(a, other) for other in (x, kept, *results[:k]))
             assert a is not empty
             a += 100.0
+
+
+def test_a_result_of_numpys_is_copied_only_where_somebody_else_refers_to_it() -> None:
+    """Arrays that a Python call keeps, or keeps a view of, are the caller's no more than those that it drops are."""
+    made: dict[str, int] = {}
+    kept: list[Any] = []
+
+    def dropped(x: Any) -> Any:
+        y = x + 1.0
+        made["dropped"] = y.ctypes.data
+        return y
+
+    def whole(x: Any) -> Any:
+        kept.append(x + 2.0)
+        return kept[-1]
+
+    def seen(x: Any) -> Any:
+        y = x + 3.0
+        kept.append(y[1:])
+        return y
+
+    def locked(x: Any) -> Any:
+        y = x + 4.0
+        y.flags.writeable = False
+        return y
+
+    calls = (dropped, whole, seen, locked, lambda x: np.asfortranarray(x + 5.0))
+    f = jg.compile(lambda x: [jg.py_func(call, [x], np.float64) for call in calls])
+    x = np.arange(6.0).reshape(2, 3)
+    for _ in range(3):
+        results = f(x)
+        assert results[0].ctypes.data == made["dropped"]
+        for a, expected in zip(results, (x + 1, x + 2, x + 3, x + 4, x + 5), strict=True):
+            np.testing.assert_array_equal(a, expected)
+            assert a.flags.writeable and a.flags.c_contiguous
+            assert not any(np.shares_memory(a, other) for other in kept)
