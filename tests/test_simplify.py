@@ -85,6 +85,11 @@ def wide(b: Builder, v: int, shape: tuple[int, ...] = (4, N, 3)) -> int:
     return b.op("broadcast_to", v, shape=shape)
 
 
+def tiled(b: Builder, v: int) -> int:
+    copies = wide(b, b.op("reshape", v, shape=(1, N, 1, 3)), (2, N, 2, 3))
+    return b.op("reshape", copies, shape=(2 * N, 6))
+
+
 def total(b: Builder, v: int, *axis: int, op: str = "sum", keepdims: bool = False) -> int:
     return b.op(op, v, axis=axis, keepdims=keepdims)
 
@@ -232,6 +237,16 @@ RULES = [
         ["constant", "add", "broadcast_to"],
     ),
     row(
+        "copies_after_computing",
+        lambda b, x, y: b.op("add", tiled(b, x), full(b, 2, tiled(b, x))),
+        ["reshape", "constant", "add", "broadcast_to", "reshape"],
+    ),
+    row(
+        "copies_after_computing",
+        lambda b, x, y: b.op("add", tiled(b, x), tiled(b, y)),
+        ["reshape", "reshape", "add", "broadcast_to", "reshape"],
+    ),
+    row(
         "view_after_computing",
         lambda b, x, y: b.op("add", b.op("reshape", x, shape=(3 * N,)), b.op("reshape", y, shape=(3 * N,))),
         ["add", "reshape"],
@@ -332,6 +347,7 @@ RULES = [
         ulps=4,
     ),
     row("reduce_of_broadcast", lambda b, x, y: total(b, wide(b, x), 0, 1, op="max"), ["max"]),
+    row("reduce_all_of_copies", lambda b, x, y: total(b, tiled(b, x), 0, 1, op="max"), ["reshape", "max", "reshape"]),
     row("reduce_of_broadcast", lambda b, x, y: total(b, full(b, -0.0, x), 0), ["constant"]),
     row("reduce_of_broadcast", lambda b, x, y: total(b, full(b, np.inf, x), 1, keepdims=True), ["constant"]),
     row(

@@ -96,10 +96,10 @@ BY_OP: dict[str, tuple[Rule, ...]] = {
 
 BY_KIND: dict[type, tuple[Rule, ...]] = {
     View: (moves.same_shape, moves.view_of_view, moves.view_as_reshape, moves.view_of_reduction),
-    Reduce: (sums.reduce_nothing, sums.reduce_of_broadcast, sums.reduce_of_reduce),
+    Reduce: (sums.reduce_nothing, sums.reduce_of_broadcast, sums.reduce_all_of_copies, sums.reduce_of_reduce),
     Scatter: (moves.scatter_into_constant,),
     Shaped: (moves.shape_made_explicit,),
-    Elementwise: (moves.broadcast_after_computing, moves.view_after_computing),
+    Elementwise: (moves.broadcast_after_computing, moves.copies_after_computing, moves.view_after_computing),
 }
 
 _LOOP_RULES = (settled.settled_loop, hoisting.invariants_first, windows.windows_behind)

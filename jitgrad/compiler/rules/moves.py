@@ -113,7 +113,31 @@ def _before_broadcast(rw: Rewriter, ins: Instruction, v: int, shape: tuple[int, 
     inner = rw.producer(v, "broadcast_to")
     if inner is not None:
         return inner.inputs[0]
+    return _number_in(rw, ins, v, shape)
+
+
+def _number_in(rw: Rewriter, ins: Instruction, v: int, shape: tuple[int, ...]) -> int:
     return rw.emit(ins.origin, "constant", value=splat(rw.numbers[v], shape, rw.dtype(v)))
+
+
+def copies_after_computing(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """f(reshape(broadcast(x)), c) = reshape(broadcast(f(x, c))): what np.tile copies is computed once"""
+    copied = {v: copies_of(rw, v) for v in ins.inputs if v not in rw.numbers}
+    shapes = {(rw.shape(of.inputs[0]), rw.shape(of.outputs[0])) if of is not None else None for of in copied.values()}
+    both = shapes.pop() if len(shapes) == 1 else None
+    if both is None or len(ins.outputs) != 1:
+        return None
+    sources = {v: of.inputs[0] for v, of in copied.items() if of is not None}
+    small = tuple([sources[v] if v in sources else _number_in(rw, ins, v, both[0]) for v in ins.inputs])
+    out = rw.emit_op(ins.origin, ins.op, small, ins.params)
+    copies = rw.emit(ins.origin, "broadcast_to", out, shape=both[1])
+    return rw.replace(ins, "reshape", copies, shape=rw.shape(ins.outputs[0]))
+
+
+def copies_of(rw: Rewriter, v: int) -> Instruction | None:
+    """The broadcast of which ``v`` is a reshape."""
+    view = rw.producer(v, "reshape")
+    return rw.producer(view.inputs[0], "broadcast_to") if view is not None else None
 
 
 def view_after_computing(rw: Rewriter, ins: Instruction) -> Instruction | None:
@@ -135,7 +159,7 @@ def _before_view(rw: Rewriter, ins: Instruction, v: int, shape: tuple[int, ...])
     inner = rw.producer(v, "reshape")
     if v not in rw.numbers and inner is not None:
         return inner.inputs[0]
-    return rw.emit(ins.origin, "constant", value=splat(rw.numbers[v], shape, rw.dtype(v)))
+    return _number_in(rw, ins, v, shape)
 
 
 def _without_units(shape: tuple[int, ...]) -> list[int]:

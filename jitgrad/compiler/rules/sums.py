@@ -9,7 +9,7 @@ import math
 
 from jitgrad.compiler.constants import splat
 from jitgrad.compiler.rewriter import Rewriter
-from jitgrad.compiler.rules.moves import broadcast_axes
+from jitgrad.compiler.rules.moves import broadcast_axes, copies_of
 from jitgrad.opdef import Reduce
 from jitgrad.program import Instruction
 from jitgrad.spec import normalize_axes
@@ -89,6 +89,16 @@ def reduce_of_broadcast(rw: Rewriter, ins: Instruction) -> Instruction | None:
         ins.origin, "broadcast_to", x, shape=tuple(1 if axis in axes else n for axis, n in enumerate(outer))
     )
     return rw.replace(ins, "reshape", wide, shape=rw.shape(ins.outputs[0]))
+
+
+def reduce_all_of_copies(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """sum(reshape(broadcast(x))) = sum(broadcast(x)), over all axes"""
+    copies = copies_of(rw, ins.inputs[0])
+    if copies is None or _combine(rw, ins) is None or len(_axes(rw, ins)) != len(rw.shape(ins.inputs[0])):
+        return None
+    wide = copies.outputs[0]
+    total = rw.emit(ins.origin, ins.op.name, wide, axis=tuple(range(len(rw.shape(wide)))), keepdims=False)
+    return rw.replace(ins, "reshape", total, shape=rw.shape(ins.outputs[0]))
 
 
 def _repeated(rw: Rewriter, ins: Instruction, v: int) -> int | None:
