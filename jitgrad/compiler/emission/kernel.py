@@ -18,7 +18,6 @@ from typing import TypeGuard
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.ahead import find_asking, find_asking_past, rows_to_write
-from jitgrad.compiler.emission.arguments import ArgumentEmitter
 from jitgrad.compiler.emission.divisors import shared_divisors
 from jitgrad.compiler.emission.interleave import (
     FEW,
@@ -37,6 +36,7 @@ from jitgrad.compiler.emission.registers import BOOL, DT_INT64, INT32, INT64, PO
 from jitgrad.compiler.emission.rows import longest_row, pair_rows, takes_pairs
 from jitgrad.compiler.emission.scalar_values import constant
 from jitgrad.compiler.emission.segments import compares
+from jitgrad.compiler.emission.squares import SquareEmitter, find_square
 from jitgrad.compiler.loopir.nests import (
     PARALLEL,
     PARALLEL_VECTOR,
@@ -85,7 +85,7 @@ def lanes_for(kernel: Kernel, vector_bytes: int) -> int:
     return vector_bytes // kernel.float_bytes
 
 
-class _KernelEmitter(ArgumentEmitter):
+class _KernelEmitter(SquareEmitter):
     """Emits the statements of a kernel, loop by loop."""
 
     pause: Callable[[], None] | None = None
@@ -179,6 +179,9 @@ class _KernelEmitter(ArgumentEmitter):
         outer, self.is_nested = self.is_nested, True
         if not self.is_quick and takes_pairs(loop, self.kernel):
             start = self._row_pairs(loop, start, stop)
+        square = None if self.is_quick else find_square(loop, self.kernel)
+        if square is not None:
+            start = self._squares(loop, square, start, stop, partial(self._columns_at, square.columns))
         self._turns(loop, start, stop)
         self.is_parallel, self.is_nested = outside, outer
 
@@ -364,12 +367,21 @@ class _KernelEmitter(ArgumentEmitter):
         segment = None if self._asks_lanes(loop) else segment
 
         def masked(i: ir.Value) -> None:
-            left, most = b.sub(stop, i), ir.Constant(INT64, lanes)
-            inside = b.trunc(b.select(b.icmp_signed("<", left, most), left, most), INT32)
-            mask = b.icmp_unsigned("<", self._lane_numbers(INT32), self._splat(inside, lanes))
+            inside, mask = self._first_lanes(b.sub(stop, i))
             self._vector_body(loop, i, mask, sums(i), segment, inside, may_be_whole, asks)
 
         self._counted(start, stop, lanes, masked)
+
+    def _first_lanes(self, count: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """So many lanes, at most all, as a number and as a mask."""
+        b, most = self.builder, ir.Constant(INT64, self.lanes)
+        inside = b.trunc(b.select(b.icmp_signed("<", count, most), count, most), INT32)
+        return inside, b.icmp_unsigned("<", self._lane_numbers(INT32), self._splat(inside, self.lanes))
+
+    def _columns_at(self, columns: Loop, place: ir.Value, left: ir.Value | None) -> None:
+        """The body of a loop of vectors at a place, for all lanes or the first ones."""
+        inside, mask = (None, None) if left is None else self._first_lanes(left)
+        self._vector_body(columns, place, mask, {}, None, inside)
 
     def _vector_body(
         self, loop: Loop, i: ir.Value, mask: ir.Value | None, sums: dict[str, ir.Value], segment: ir.Value | None,
@@ -428,9 +440,7 @@ class _KernelEmitter(ArgumentEmitter):
             self._column_body(loop, i, None)
 
         def masked(i: ir.Value) -> None:
-            left, most = b.sub(stop, i), ir.Constant(INT64, lanes)
-            inside = b.trunc(b.select(b.icmp_signed("<", left, most), left, most), INT32)
-            self._column_body(loop, i, b.icmp_unsigned("<", self._lane_numbers(INT32), self._splat(inside, lanes)))
+            self._column_body(loop, i, self._first_lanes(b.sub(stop, i))[1])
 
         self.lanes = lanes * (1 if self.is_quick else columns_at_once(loop))
         split = b.sub(stop, b.srem(b.sub(stop, start), ir.Constant(INT64, self.lanes)))

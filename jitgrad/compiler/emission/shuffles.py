@@ -37,6 +37,29 @@ def interleave(b: ir.IRBuilder, values: Sequence[ir.Value]) -> list[ir.Value]:
     return [register for parts in zip(*sides, strict=True) for register in _by_turns(b, parts)]
 
 
+def transposed(b: ir.IRBuilder, rows: Sequence[ir.Value]) -> list[ir.Value]:
+    """The columns of a square, a register for each: blocks of 1, 2, 4, ... lanes of pairs of rows change places."""
+    count, step, made = len(rows), 1, list(rows)
+    while step < count:
+        for first in (row for row in range(count) if not row & step):
+            pair = made[first], made[first | step]
+            for side, row in enumerate((first, first | step)):
+                made[row] = b.shuffle_vector(*pair, _picks(_exchanged(count, step, side)))
+        step *= 2
+    return made
+
+
+def _exchanged(count: int, step: int, side: int) -> list[int]:
+    """Which lanes of two rows make the upper (0) or the lower (1) one; those of the second count from ``count`` on."""
+    if side == 0:
+        return [k if not k & step else count + (k ^ step) for k in range(count)]
+    return [k | step if not k & step else count + k for k in range(count)]
+
+
+def _picks(lanes: Sequence[int]) -> ir.Value:
+    return ir.Constant(ir.VectorType(_INT32, len(lanes)), list(lanes))
+
+
 def _prime_factor(stride: int) -> int:
     return next(factor for factor in range(2, stride + 1) if stride % factor == 0)
 

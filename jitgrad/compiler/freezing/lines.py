@@ -5,6 +5,7 @@ from __future__ import annotations
 from jitgrad.compiler.emission.memory import row_store
 from jitgrad.compiler.emission.rows import pairs_rows
 from jitgrad.compiler.emission.segments import compares
+from jitgrad.compiler.emission.squares import has_squares
 from jitgrad.compiler.loopir.nests import PARALLEL_VECTOR, VECTOR, Kernel, Loop, Store, statements
 
 
@@ -15,10 +16,10 @@ def is_elementwise(kernel: Kernel) -> bool:
 
 def finds_lines(kernel: Kernel) -> bool:
     """Whether the loops of a kernel that store rows go on from where a line begins; two rows at a time would have to
-    begin at two places.
+    begin at two places, squares of rows at as many.
     """
     roles = {b.name: b.role for b in kernel.buffers}
     stores = [s for s in statements(kernel.body) if isinstance(s, Store) and roles[s.buffer] == "out"]
     loops = [s for s in statements(kernel.body) if isinstance(s, Loop) and s.kind == VECTOR]
     found = [row_store(loop, roles) for loop in loops if not compares(loop)]
-    return not pairs_rows(kernel) and all(store in found for store in stores)
+    return not (pairs_rows(kernel) or has_squares(kernel)) and all(store in found for store in stores)
