@@ -87,7 +87,9 @@ def compiled(v): return v * {compiled}
 def calling(v): return compiled(v) + 1
 def keys(v):
     return {{"b": v * 2, "a": [v + 1, (np.sum(v), "t" * {keys})]}}
-def asked(v): return sum(part * len(name) for name, part in {{"a": v, "bc": v}}.items() if name in {{"a", "{asked}"}})
+def asked(v):
+    parts = {{"a": v, "bc": v}}
+    return sum(part * len(name) for name, part in parts.items() if name in {{"a", "{asked}", "d", "e"}})
 def of_each(parts): return parts["x"] * {of_each} + parts["y"][0]
 def caught(v):
     try:
