@@ -15,11 +15,11 @@ import pytest
 
 import jitgrad as jg
 from jitgrad import nn, pytree
-from jitgrad.calls import max_models
 from jitgrad.errors import CompileError
 from jitgrad.following import Follower
 from jitgrad.foreseeing import Count, Foreseer
 from jitgrad.gradient_rules import registered_rules
+from jitgrad.models import max_models
 from jitgrad.ops import pseudoinverse
 
 Fn = Callable[..., Any]
