@@ -36,7 +36,7 @@ LAYERS = (
     ),
     ("sparse",),
     ("compiler",),
-    ("copying", "executable", "following"),
+    ("cluster_calls", "copying", "executable", "following"),
     ("outlook",),
     (
         "batching",
@@ -101,7 +101,7 @@ LAZY = {
     ("lapack", "compiler.cholesky"),
     ("lapack", "compiler.columns"),
     ("lapack", "compiler.triangles"),
-    ("executable", "control.ops"),
+    ("cluster_calls", "control.ops"),
     ("compiler.explain", "profiler.drawing"),
     ("compiler.explain", "profiler.planned_picture"),
 }
