@@ -30,7 +30,7 @@ PHASES = (
     ("ask", "jitgrad.calls", "ask"),
     ("trace", "jitgrad.calls", "trace"),
     ("gradient", "jitgrad.tangents", "gradients"),
-    ("slice", "jitgrad.running", "slice_graph"),
+    ("slice", "jitgrad.graph_stages", "slice_graph"),
     ("stamp", "jitgrad.compiler.machine.cache", "stamp"),
     ("stamp", "jitgrad.compiler.freezing.plankey", "stamp"),
     ("stamp", "jitgrad.known", "stamp"),

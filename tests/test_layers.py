@@ -30,7 +30,7 @@ LAYERS = (
         "sources", "given", "advice", "operators", "dispatch", "inference", "operations", "graph_scopes", "graph",
         "scopes", "program", "again", "views", "inlining",
     ),
-    ("ops", "listing", "interpreter", "nonfinite", "restoring"),
+    ("ops", "fresh", "listing", "interpreter", "nonfinite", "restoring"),
     (
         "aggregation", "gradient_rules", "gradient_walk", "gradients", "masks", "reachability", "seeds", "tangents",
     ),
@@ -52,6 +52,7 @@ LAYERS = (
         "cutting",
         "differentiation",
         "foreseeing",
+        "graph_stages",
         "graph_hessians",
         "known",
         "models",
