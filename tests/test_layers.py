@@ -51,6 +51,7 @@ LAYERS = (
         "custom",
         "cutting",
         "differentiation",
+        "extent_formulas",
         "foreseeing",
         "graph_stages",
         "graph_hessians",
