@@ -26,8 +26,8 @@ __all__ = ["CacheInfo", "Compiled", "Options", "Transformed", "global_name", "ma
 
 @dataclass(frozen=True)
 class CacheInfo:
-    """What a compiled function has done: calls traced, kernels in use, kernels compiled, kernels read from
-    disk.
+    """What a compiled function has done: kinds of calls that it has met, for which it was traced or which followed from
+    other shapes or from disk; kernels in use, kernels compiled, kernels read from disk.
     """
 
     traces: int
