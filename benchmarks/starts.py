@@ -30,7 +30,7 @@ PHASES = (
     ("ask", "jitgrad.calls", "ask"),
     ("trace", "jitgrad.calls", "trace"),
     ("gradient", "jitgrad.tangents", "gradients"),
-    ("slice", "jitgrad.running", "slice_graph"),
+    ("slice", "jitgrad.graph_stages", "slice_graph"),
     ("stamp", "jitgrad.compiler.machine.cache", "stamp"),
     ("stamp", "jitgrad.compiler.freezing.plankey", "stamp"),
     ("stamp", "jitgrad.known", "stamp"),
@@ -43,8 +43,8 @@ PHASES = (
     ("memory", "jitgrad.calls", "begin_outputs"),
     ("memory", "jitgrad.compiler", "begin_outputs"),
     ("memory", "jitgrad.compiler.driver.pools", "OutputPool._lay"),
-    ("memory", "jitgrad.executable", "arena_for"),
-    ("run", "jitgrad.executable", "_ClusterCall.run"),
+    ("memory", "jitgrad.cluster_calls", "arena_for"),
+    ("run", "jitgrad.cluster_calls", "ClusterCall.run"),
 )
 COLUMNS = (*dict.fromkeys(phase for phase, _, _ in PHASES), "import", "other", "total", "processor", "again", "beyond")
 # Operations of a traced program with its gradient and the bodies of its loops, where these are not fewer than 100.

@@ -1,5 +1,5 @@
-"""The calls of one compiled function: taken apart, found in the cache of traces, run; and described for machine code,
-which takes the calls that it has seen. What runs is the executable's business.
+"""The calls of one compiled function: found in the cache of traces, run; and described for machine code, which takes
+those that it has seen. How they are read, and what runs them, is not decided here.
 """
 
 from __future__ import annotations
@@ -14,49 +14,33 @@ from weakref import WeakMethod
 import numpy as np
 
 from jitgrad import conditions, pytree, recording
+from jitgrad.call_reading import Call, CallReader, key_of_arrays, restoring
 from jitgrad.collecting import collection_paused
 from jitgrad.compiler import begin_outputs
 from jitgrad.compiler.calling.entrance import is_coming
 from jitgrad.compiler.driver import pools
-from jitgrad.compiler.likeness import PLAIN_EXACT
 from jitgrad.compiler.machine.firsts import first_calls
 from jitgrad.config import config, log
 from jitgrad.eagerness import is_eager, local, settled
-from jitgrad.errors import layout
 from jitgrad.following import Follower
-from jitgrad.foreseeing import Foreseen, Foreseer
+from jitgrad.foreseeing import Foreseer
 from jitgrad.forking import renew_when_forked
-from jitgrad.graph import Tensor, default_graph
-from jitgrad.keys import frozen
+from jitgrad.graph import default_graph
 from jitgrad.known import ask, find_run, keep_later
-from jitgrad.records import NamedTuple, dataclass
-from jitgrad.running import Followed, Runner
+from jitgrad.models import Model, Models
+from jitgrad.records import dataclass
+from jitgrad.running import Runner
 from jitgrad.scopes import jit_scope
-from jitgrad.seen import Fixed, Form, Seen
+from jitgrad.seen import Form
 from jitgrad.sources import function_name, source_text, user_source
-from jitgrad.spec import TensorSpec
-from jitgrad.statics import Arguments, Options, Statics
+from jitgrad.statics import Options
 from jitgrad.streams import Streams
-from jitgrad.trace import (
-    LeafKey,
-    Results,
-    Static,
-    Traced,
-    as_name,
-    describe,
-    detach,
-    graph_in,
-    is_tracing,
-    leaf_names,
-    read_leaf,
-    trace,
-)  # fmt: skip
+from jitgrad.trace import LeafKey, Results, Static, Traced, as_name, describe, detach, graph_in, is_tracing, trace
 
 if TYPE_CHECKING:
     from jitgrad.steady import Steady
 
 max_traces = 64
-max_models = 8  # kinds of calls that differ in shapes only, of which one trace is kept for others to follow
 
 
 @dataclass(eq=False)
@@ -71,25 +55,6 @@ class Entry:
     keep: Callable[[], None] | None = None
 
 
-class _Call(NamedTuple):
-    """A call taken apart: its place in the cache, its arrays, and what tracing it needs."""
-
-    key: tuple[Any, ...]
-    arrays: list[Any]
-    structure: Any
-    leaves: tuple[LeafKey, ...]
-    statics: Statics
-
-
-class _Model(NamedTuple):
-    """A trace that others follow, what runs it, what foresees others, and a later one that may take its place."""
-
-    follower: Follower
-    runner: Runner
-    foreseer: Foreseer
-    later: _Model | None = None
-
-
 class Calls:
     """Takes the calls of a function, in Python; the first of each kind is traced."""
 
@@ -101,17 +66,16 @@ class Calls:
         self._gradients_of = gradients_of
         self.options = options
         self.name = function_name(fn)
-        self.arguments = Arguments(fn, options, is_transform)
+        self._reader = CallReader(fn, options, is_transform)
         self.traces = 0
         self.streams = Streams()
         self._entries: dict[tuple[Any, ...], Entry] = {}
         self._used: dict[tuple[Any, ...], int] = {}
         self._plain: dict[tuple[Any, ...] | None, Entry] = {}  # entries of calls with arrays only, by dtypes and shapes
         self._listed: dict[tuple[Any, ...] | None, tuple[Callable[[Sequence[Any]], list[Any]], Results]] = {}
-        self._models: dict[Any, _Model] = {}
-        self._exact = PLAIN_EXACT  # extents up to this are part of the pattern of all traces
+        self._models = Models()
         self._clock = 0
-        self._latest: _Call | None = None
+        self._latest: Call | None = None
         self._once: set[Form] = set()
         self._steady: Steady | None = None
         self._lock = threading.RLock()
@@ -122,7 +86,7 @@ class Calls:
         if is_tracing():
             return self._inline(args, kwargs)
         with recording.span("call", self.name):
-            call = self._take_apart(args, kwargs)
+            call = self._reader.read(args, kwargs)
             if call is None:
                 return self._inline(args, kwargs)
             if call.key in self._entries:
@@ -135,8 +99,8 @@ class Calls:
                 finally:
                     pools.outputs.forget_prepared()
 
-    def _run(self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The results of a call that was taken apart."""
+    def _run(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The results of a call that was read."""
         entry = self._entry(call, is_run=True)
         if is_eager((args, kwargs)) or (local.tapes and entry.runner.reads_watched):
             return self._eagerly(call, entry, args, kwargs)
@@ -154,7 +118,7 @@ class Calls:
 
     # -- with eager tensors --------------------------------------------------------------------------------------
 
-    def _eagerly(self, call: _Call, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _eagerly(self, call: Call, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call with eager tensors, or one that a tape may want to know of: the results are eager tensors."""
         from jitgrad.eager.compiled_calls import Traceable, build_eager, call_split, make_split
         from jitgrad.eager.tensor import wrap
@@ -162,13 +126,14 @@ class Calls:
         if not local.tapes:
             return build_eager(entry.results, [wrap(array) for array in entry.runner.run(call.arrays)])
         if entry.split is None or entry.split.lacks_one():
-            rebuild, outputs = self._rebuild(call), entry.runner.fetches
+            restore, outputs = restoring(call.statics), entry.runner.fetches
             made = Traceable(
-                self.fn, call.structure, call.leaves, rebuild, self._scope, entry.results, outputs, self.streams
+                self.fn, call.structure, call.leaves, restore, self._scope, entry.results, outputs, self.streams
             )
             entry.split = make_split(made, () if entry.split is None else entry.split.variables)
-        if self.arguments.any_static:
-            args, kwargs = self.arguments.without_statics(*self.arguments.bind(args, kwargs))
+        arguments = self._reader.arguments
+        if arguments.any_static:
+            args, kwargs = arguments.without_statics(*arguments.bind(args, kwargs))
         leaves = zip(pytree.flatten((args, kwargs))[0], call.leaves, strict=True)
         dynamic = [settled(x) for x, key in leaves if not isinstance(key, Static)]
         return call_split(entry.split, call.arrays, dynamic)
@@ -188,40 +153,9 @@ class Calls:
 
     # -- the cache of traces ---------------------------------------------------------------------------------
 
-    def _take_apart(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
-        """The call's arrays and key; None when a traced value is among its arguments."""
-        statics: Statics = {}
-        if self.arguments.any_static:
-            args, kwargs = self.arguments.bind(args, kwargs)
-            statics = self.arguments.statics(self.name, args, kwargs)
-            args, kwargs = self.arguments.without_statics(args, kwargs)
-        leaves, structure = pytree.flatten((args, kwargs))
-        keys: list[LeafKey] = []
-        arrays: list[Any] = []
-        for leaf in leaves:
-            if isinstance(leaf, Tensor):
-                return None
-            try:
-                key, array = read_leaf(leaf, self.options.keeps_numbers)
-            except TypeError as error:
-                raise self._refusal(error, args, kwargs, len(keys)) from None
-            keys.append(key)
-            if array is not None:
-                arrays.append(array)
-        signature = tuple(keys)
-        values = tuple([(where, frozen(value)) for where, value in statics.items()])
-        return _Call((structure, signature, values), arrays, structure, signature, statics)
-
-    def _refusal(self, error: TypeError, args: Any, kwargs: Any, number: int) -> TypeError:
-        """The error of an argument that cannot be traced, with its name and the user's line."""
-        name = leaf_names(self.arguments.parameters, args, kwargs)[number]
-        what, *hints = str(error).split("\n")
-        text = layout(f"argument {name} of {self.name}: {what}", needed=f"at {source_text(user_source())}")
-        return type(error)("\n".join([text, *hints]))
-
     def interpret(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call op by op in NumPy. From the time that its program is one function, little is done around it."""
-        key = None if kwargs else _key_of_arrays(args)
+        key = None if kwargs else key_of_arrays(args)
         listed = self._listed.get(key)
         if listed is not None and not recording.sinks and not conditions.words[conditions.OBSERVERS]:
             return listed[1].build(listed[0](args))
@@ -236,26 +170,26 @@ class Calls:
 
     def concrete_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Entry, list[Any]]:
         """What runs a call, and its arrays. TypeError for traced values."""
-        key = None if kwargs else _key_of_arrays(args)
+        key = None if kwargs else key_of_arrays(args)
         known = self._plain.get(key)
         if known is not None:
             return known, list(args)
-        call = self._take_apart(args, kwargs)
+        call = self._reader.read(args, kwargs)
         if call is None:
             raise TypeError(f"{self.name}: interpret and explain take arrays, not traced values")
         entry = self._entry(call)
-        if key is not None and not self.arguments.any_static and all(map(operator.is_, args, call.arrays)):
+        if key is not None and not self._reader.arguments.any_static and all(map(operator.is_, args, call.arrays)):
             self._plain[key] = entry
         return entry, call.arrays
 
-    def _entry(self, call: _Call, is_run: bool = False) -> Entry:
+    def _entry(self, call: Call, is_run: bool = False) -> Entry:
         entry = self._entries.get(call.key)
         if entry is None:
             entry = self._traced_entry(call, is_run)
         self._used[call.key] = self._tick()
         return entry
 
-    def _traced_entry(self, call: _Call, is_run: bool) -> Entry:
+    def _traced_entry(self, call: Call, is_run: bool) -> Entry:
         with self._lock:
             if call.key not in self._entries:
                 with first_calls.one(), recording.span("trace", self.name, self._facts(call)):
@@ -284,20 +218,20 @@ class Calls:
         self._listed.clear()
         del self._entries[key]
 
-    def _made(self, call: _Call, is_run: bool) -> Entry:
+    def _made(self, call: Call, is_run: bool) -> Entry:
         """What runs a call: as the trace of one that differs from it in shapes says, if there was one; ``is_run`` is
         False for calls that are only looked at.
         """
-        model = self._model_of(self._kind_of(call))
+        model = self._models.find(call)
         if model is None:
             return self._first_of_kind(call, is_run)
         foreseen = None if config.verify else model.foreseer.trace(call.leaves)
-        runner = None if foreseen is None else _foreseen(model, foreseen, call)
+        runner = None if foreseen is None else model.foreseen(foreseen, call)
         if foreseen is None or runner is None:
             return self._traced_beside(call, model)
         return Entry(runner, foreseen.results)
 
-    def _first_of_kind(self, call: _Call, is_run: bool) -> Entry:
+    def _first_of_kind(self, call: Call, is_run: bool) -> Entry:
         """What runs a call that follows no other: found on disk or traced, and kept there once it has run."""
         asked = ask(self.fn, self.options, call.structure, call.leaves, call.statics) if is_run else None
         if asked is not None:
@@ -307,25 +241,24 @@ class Calls:
                 return Entry(*found)
         traced = self._trace(call, call.leaves, None)
         runner = self._runner_of(traced)
-        self._enter_model(call, _Model(traced.follower, runner, Foreseer(self.fn, traced)))
+        self._models.enter(call, self._as_model(traced, runner))
         return Entry(runner, traced.results, keep=asked and partial(keep_later, asked, runner, traced))
 
-    def _traced_beside(self, call: _Call, model: _Model) -> Entry:
+    def _traced_beside(self, call: Call, model: Model) -> Entry:
         """What runs a call that is traced, and follows the model if it does the same."""
         traced = self._trace(call, call.leaves, model.follower)
         probed = call.leaves, tuple(call.statics.values()), partial(self._trace, call)
         is_plain = pytree.is_plain(call.structure)
         if is_plain and config.verify:
             model.foreseer.check(*probed, traced)
-        runner = _followed(model, traced, call) if traced.follower.is_whole else None
+        runner = model.followed(traced, call) if traced.follower.is_whole else None
         if runner is None:
             runner = self._runner_of(traced)
             if not model.foreseer.is_of_use:
-                self._enter_model(call, _Model(traced.follower, runner, Foreseer(self.fn, traced)))
+                self._models.enter(call, self._as_model(traced, runner))
             return Entry(runner, traced.results)
         if not model.runner.is_followed:
-            later = _Model(traced.follower, runner, Foreseer(self.fn, traced))
-            self._models[self._kind_of(call)] = model._replace(later=later)
+            self._models.enter_later(call, model, self._as_model(traced, runner))
         if is_plain and not config.verify:
             model.foreseer.note_followed(*probed)
         return Entry(runner, traced.results)
@@ -333,93 +266,35 @@ class Calls:
     def _runner_of(self, traced: Traced) -> Runner:
         return Runner(traced.outputs, traced.feeds, traced.effects, self._program_name, self.streams)
 
+    def _as_model(self, traced: Traced, runner: Runner) -> Model:
+        return Model(traced.follower, runner, Foreseer(self.fn, traced))
+
     @property
     def _program_name(self) -> str:
         return as_name(self.options.name or self.name)
 
-    def _kind_of(self, call: _Call) -> Any:
-        """What calls have in common of which one may follow the other: all but extents that are no part of a pattern,
-        and of these which are equal.
-        """
-        numbers: dict[int, int] = {}
-
-        def place(n: int) -> int:
-            return n if n <= self._exact else -1 - numbers.setdefault(n, len(numbers))
-
-        leaves = [(key[0], *map(place, key[1])) if type(key) is tuple else key for key in call.leaves]
-        return call.structure, tuple(leaves), call.key[-1]
-
-    def _model_of(self, kind: Any) -> _Model | None:
-        """The trace that others of its kind follow: the first, a later one if the plan of the first is from disk, from
-        which no other plan follows, or one that did not follow, while calls are not foreseen.
-        """
-        model = self._models.pop(kind, None)
-        if model is not None:
-            self._models[kind] = model  # the latest: others are forgotten before it
-        later = model.later if model is not None else None
-        if model is not None and later is not None and later.runner.is_followed and not model.runner.is_followed:
-            model = self._models[kind] = later
-        return model
-
-    def _enter_model(self, call: _Call, model: _Model) -> None:
-        self._exact = max(self._exact, model.follower.exact)
-        kind = self._kind_of(call)
-        self._models.pop(kind, None)
-        self._models[kind] = model
-        while len(self._models) > max_models:
-            del self._models[next(iter(self._models))]
-
-    def _trace(self, call: _Call, leaves: Sequence[LeafKey], model: Follower | None) -> Traced:
+    def _trace(self, call: Call, leaves: Sequence[LeafKey], model: Follower | None) -> Traced:
         """The trace of a call whose leaves are these."""
-        names = [as_name(name) for name in self._leaf_names(call)]
+        names, restore = self._reader.names(call), restoring(call.statics)
         with conditions.counted(conditions.OBSERVERS):
-            return trace(self.fn, call.structure, leaves, names, self._rebuild(call), self._scope, model)
-
-    def _rebuild(self, call: _Call) -> Callable[[Any, Any], tuple[Any, Any]]:
-        """Puts the static arguments back into a call's arguments."""
-
-        def rebuild(args: Any, kwargs: Any) -> tuple[Any, Any]:
-            args = tuple(call.statics.get(i, x) for i, x in enumerate(args))
-            return args, kwargs | {name: value for name, value in call.statics.items() if isinstance(name, str)}
-
-        return rebuild
-
-    def _leaf_names(self, call: _Call) -> list[str]:
-        return leaf_names(self.arguments.parameters, *pytree.unflatten(call.structure, range(len(call.leaves))))
+            return trace(self.fn, call.structure, leaves, names, restore, self._scope, model)
 
     # -- why a call was traced again -------------------------------------------------------------------------
 
-    def _facts(self, call: _Call) -> dict[str, str]:
+    def _facts(self, call: Call) -> dict[str, str]:
         """What a profile tells of a trace: the function, the user's line that called it, and why."""
         why = self._why(call)
         return {"of": describe(self.fn), "line": source_text(user_source()), "why": why} if recording.sinks else {}
 
-    def _why(self, call: _Call) -> str:
+    def _why(self, call: Call) -> str:
         """Why a call is traced though others were, logged too; empty for the first one, and where nobody asks."""
         is_logged = bool({"recompile", "all"} & set(config.settings.log))
         if self._latest is None or not (is_logged or recording.sinks):
             return ""
-        why = self._difference(self._latest, call)
+        why = self._reader.difference(self._latest, call) or f"its trace was dropped (at most {max_traces} are kept)"
         if is_logged:
             log("recompile", f"{describe(self.fn)}: {why}")
         return why
-
-    def _difference(self, old: _Call, new: _Call) -> str:
-        if old.structure != new.structure:
-            return "the structure of the arguments changed"
-        texts = zip(map(_key_text, old.leaves), map(_key_text, new.leaves), strict=True)
-        changes = [
-            f"argument {name} changed from {a} to {b}"
-            for name, (a, b) in zip(self._leaf_names(new), texts, strict=True)
-            if a != b
-        ]
-        changes += [
-            f"static argument {self.arguments.argument_name(where)} changed from {old.statics[where]!r} to {value!r}"
-            for where, value in new.statics.items()
-            if where in old.statics and frozen(old.statics[where]) != frozen(value)
-        ]
-        dropped = f"its trace was dropped (at most {max_traces} are kept)"
-        return ", ".join(changes[:3]) if changes else dropped
 
     # -- machine code ----------------------------------------------------------------------------------------
 
@@ -427,7 +302,7 @@ class Calls:
         """A builtin that takes calls in place of ``take``; None while no call has come twice."""
         return self._steady.entrance(self.take) if self._steady is not None else None
 
-    def _note(self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry) -> None:
+    def _note(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry) -> None:
         """Describe a call that has come for the second time, so that machine code takes the third."""
         form = (call.key, len(args), tuple(kwargs))
         if form not in self._once:
@@ -441,63 +316,18 @@ class Calls:
 
                     self._steady = Steady(self.name, self._clock)
                 if call.key in self._entries:
-                    seen = self._seen(call, args, kwargs)
+                    seen = self._reader.written(call, args, kwargs)
                     self._steady.describe(form, seen, entry.runner, call.arrays, entry.results)
 
-    def _seen(self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
-        """The call as it was written, with numbers for its leaves and its static arguments as they are."""
-        positional, named = pytree.unflatten(call.structure, range(len(call.leaves)))
-        if not self.arguments.any_static:
-            return Seen(positional, named, call.leaves)
-        places = self.arguments.places(len(args), tuple(kwargs))
 
-        def written(where: int | str, value: Any) -> Any:
-            place = places[where]
-            if self.arguments.is_static(place):
-                return Fixed(value)
-            return positional[place] if isinstance(place, int) else named[place]
-
-        return Seen(
-            tuple([written(i, x) for i, x in enumerate(args)]),
-            {name: written(name, x) for name, x in kwargs.items()},
-            call.leaves,
-        )
-
-
-def _traced_later(trace: WeakMethod[Callable[..., Traced]], call: _Call) -> Traced:
+def _traced_later(trace: WeakMethod[Callable[..., Traced]], call: Call) -> Traced:
     """The trace of a call, by its function's calls, which hold what asks for it."""
     made = trace()
     assert made is not None
     return made(call, call.leaves, None)
 
 
-def _foreseen(model: _Model, foreseen: Foreseen, call: _Call) -> Runner | None:
-    if foreseen.bound is None:
-        return _followed(model, foreseen, call)
-    return model.runner.foretold_by(foreseen, foreseen.bound, foreseen.specs)
-
-
-def _followed(model: _Model, trace: Followed, call: _Call) -> Runner | None:
-    return model.runner.followed_by(trace, partial(model.foreseer.outlook, call.leaves))
-
-
 def _bytes_of(args: tuple[Any, ...], positions: Sequence[int]) -> list[int]:
     """Of the arrays in the arguments at these positions."""
     found = [args[k] for k in positions if -len(args) <= k < len(args)]
     return [leaf.nbytes for leaf in pytree.flatten(found)[0] if type(leaf) is np.ndarray]
-
-
-def _key_of_arrays(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """Dtypes and shapes of arguments that are plain arrays in order, as traced calls take them; None for others."""
-    key: list[Any] = []
-    for array in args:
-        if type(array) is not np.ndarray or not array.flags.c_contiguous:
-            return None
-        key += (array.dtype, array.shape)
-    return tuple(key)
-
-
-def _key_text(key: LeafKey) -> str:
-    if isinstance(key, Static):
-        return repr(key.value)
-    return key.__name__ if isinstance(key, type) else str(TensorSpec(key[1], key[0]))

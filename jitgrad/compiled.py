@@ -14,8 +14,9 @@ from typing import Any
 from jitgrad.calls import Calls, max_traces
 from jitgrad.eagerness import is_eager, local
 from jitgrad.forking import renew_when_forked
+from jitgrad.graph_stages import Stage
 from jitgrad.records import dataclass
-from jitgrad.running import Runner, Stage
+from jitgrad.running import Runner
 from jitgrad.statics import Options
 from jitgrad.streams import current
 from jitgrad.trace import describe
@@ -25,8 +26,8 @@ __all__ = ["CacheInfo", "Compiled", "Options", "Transformed", "global_name", "ma
 
 @dataclass(frozen=True)
 class CacheInfo:
-    """What a compiled function has done: calls traced, kernels in use, kernels compiled, kernels read from
-    disk.
+    """What a compiled function has done: kinds of calls that it has met, for which it was traced or which followed from
+    other shapes or from disk; kernels in use, kernels compiled, kernels read from disk.
     """
 
     traces: int

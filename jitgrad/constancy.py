@@ -311,7 +311,7 @@ def _is_ours_by_name(module: ModuleType, name: str) -> bool:
         return False
     value = _loaded(module, name)
     if type(value) is FunctionType:
-        return is_ours(value) and not value.__closure__
+        return is_ours(value) and not value.__closure__ and not _has_attributes_of_the_user(value)
     if isinstance(value, type | ModuleType):
         return _is_of_jitgrad(value.__module__ if isinstance(value, type) else value.__name__)
     return value is ABSENT and module is _PACKAGE and name in _PACKAGE.__all__

@@ -17,21 +17,20 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jitgrad.compiler.freezing.beside import Bound
-from jitgrad.compiler.likeness import PLAIN_EXACT, Shape, UnlikeError, large
-from jitgrad.compiler.symbols import Symbol
+from jitgrad.compiler.likeness import Shape, UnlikeError, large
 from jitgrad.config import Settings, config
 from jitgrad.copying import Place
 from jitgrad.eagerness import local
 from jitgrad.errors import CompileError
+from jitgrad.extent_formulas import Count, Derived, Order, find_count, find_derived, least_extents, most_extents
 from jitgrad.following import Follower, PromisedTensors
 from jitgrad.forking import wait_for_when_forking
 from jitgrad.graph import Operation
@@ -48,62 +47,6 @@ Probe = Callable[[Sequence[LeafKey], Follower], Traced]
 """Traces the function for arrays of these keys beside the trace of another call."""
 
 _AFTER = 2  # as many shapes are followed before the function is tried: most functions see two, and no third
-# Multiples of all numbers to 12.
-_MULTIPLES = tuple([27720 * p * 4**k for k, p in enumerate((67, 71, 73, 79, 83, 89, 97, 101, 103, 107))])
-_MOST_ADDED = 8  # to a product of extents, or taken off it
-
-
-Order = tuple[int, ...]
-"""Extents of the model in the order of those that stand for them in a call."""
-
-
-class Derived(NamedTuple):
-    """An extent that is made of others: a product of them, or a sum of some of them, each so many times, and a number
-    added to either.
-    """
-
-    is_product: bool
-    times: tuple[tuple[int, int], ...]
-    factor: int
-    added: int
-
-    def value(self, extents: Mapping[int, int]) -> int:
-        """The extent, for those that stand for those named here."""
-        if self.is_product:
-            counts = [extents[n] for n, power in self.times for _ in range(power)]
-            return math.prod(counts, start=self.factor) + self.added
-        return sum([extents[n] * times for n, times in self.times], self.added)
-
-
-class Count(NamedTuple):
-    """A number that is made of extents: their powers times a factor, less a few, or one over that."""
-
-    powers: tuple[tuple[int, int], ...]
-    factor: int
-    less: int
-    is_inverse: bool
-
-    def value(self, extents: Mapping[int, int], dtype: np.dtype[Any]) -> Any:
-        """The number for the extents that stand for those named here; UnlikeError where there is none."""
-        count: Any = self.factor
-        for extent, power in self.powers:
-            for _ in range(power):
-                count *= extents[extent]
-        count -= self.less
-        if count <= PLAIN_EXACT:
-            raise UnlikeError
-        make = _inverse_in(dtype) if self.is_inverse else _number_in(dtype)
-        return count.computed(make) if type(count) is Symbol else make(count)
-
-
-@functools.lru_cache
-def _number_in(dtype: np.dtype[Any]) -> Callable[[Any], Any]:
-    return lambda count: np.asarray(count, dtype)
-
-
-@functools.lru_cache
-def _inverse_in(dtype: np.dtype[Any]) -> Callable[[Any], Any]:
-    return lambda count: np.asarray(1 / count, dtype)
 
 
 _looking = threading.RLock()  # held while a trace is made that somebody looks at
@@ -311,25 +254,35 @@ class Foreseer:
         graph = model.follower.graph
         if graph.tells_extents or graph.closed_over or model.effects or None in model.results.slots:
             raise UnlikeError
-        rows = model.follower.whole.rows
-        shapes = [shape for number in self._numbers for shape, _, _ in rows[number].outputs]
-        ends = _least_extents(order, fixed, least), _most_extents(order, fixed)
+        shapes = [shape for number in self._numbers for shape, _, _ in model.follower.whole.rows[number].outputs]
+        ends = least_extents(order, fixed, least), most_extents(order, fixed)
         if not all(ends[0][n] < ends[1][n] for n in ends[0]):
             raise UnlikeError
         trials = [self._trial(leaves, shapes, others, probe) for others in ends]
-        trials.append(_Trial({n: n for n in ends[0]}, trials[0].follower))
-        counts = {}
-        for number, row in enumerate(rows):
-            values = [trial.follower.number_of(number) for trial in trials[:2]] if row.number is not None else []
-            if any(value.tobytes() != row.number.tobytes() for value in values):
-                counts[number] = _count_of([*values, row.number], trials), row.number.dtype
-        outlook = Outlook(exact, functools.partial(_counted, model.follower, counts))
-        found = [large(shape, exact) for shape in model.follower.whole.shapes]
-        unknown = set[int]().union(*found).difference(order)
-        derived = {n: _derived_of([*[t.follower.extents.large[n] for t in trials[:2]], n], trials) for n in unknown}
+        outlook = Outlook(exact, functools.partial(_counted, model.follower, self._counts(trials)))
+        derived = self._derived(order, trials)
         is_bounded = derived or fixed or least > exact
         ranges = {n: (ends[0][n], ends[1][n]) for n in ends[0]} if is_bounded else {}
         return _Known(constancy, settings, outlook, exact, fixed, derived, ranges)
+
+    def _counts(self, trials: Sequence[_Trial]) -> Mapping[int, tuple[Count, np.dtype[Any]]]:
+        """The numbers of constants that follow from extents, by operation."""
+        extents, found = self._tried_extents(trials), {}
+        for number, row in enumerate(self._model.follower.whole.rows):
+            values = [trial.follower.number_of(number) for trial in trials] if row.number is not None else []
+            if any(value.tobytes() != row.number.tobytes() for value in values):
+                found[number] = find_count([*values, row.number], extents), row.number.dtype
+        return found
+
+    def _derived(self, order: Order, trials: Sequence[_Trial]) -> Mapping[int, Derived]:
+        """The extents that no argument has, as they follow from those of arguments."""
+        extents, shapes = self._tried_extents(trials), self._model.follower.whole.shapes
+        unknown = set[int]().union(*[large(shape, self._exact) for shape in shapes]).difference(order)
+        return {n: find_derived([*[t.follower.extents.large[n] for t in trials], n], extents) for n in unknown}
+
+    def _tried_extents(self, trials: Sequence[_Trial]) -> list[Mapping[int, int]]:
+        """Those of the trials and the model's own, for those of the model."""
+        return [*[trial.extents for trial in trials], {n: n for n in trials[0].extents}]
 
     def _trial(
         self, leaves: Sequence[LeafKey], shapes: Sequence[tuple[int, ...]], there: Mapping[int, int], probe: Probe
@@ -359,34 +312,6 @@ def _counted(
     return {n: count.value(extents, dtype) for n, (count, dtype) in counts.items()}
 
 
-def _least_extents(order: Order, fixed: frozenset[int], least: int) -> dict[int, int]:
-    """Primes for extents that are not fixed, as little above the least as their order allows."""
-    found = dict[int, int]()
-    least += 1
-    for n in order:
-        if n in fixed:
-            least = n
-        else:
-            least = found[n] = next(filter(_is_prime, itertools.count(least + 1)))
-    return found
-
-
-def _is_prime(n: int) -> bool:
-    return all(n % k for k in range(2, math.isqrt(n) + 1))
-
-
-def _most_extents(order: Order, fixed: frozenset[int]) -> dict[int, int]:
-    """Multiples of many numbers for extents that are not fixed, as large as their order allows."""
-    last = max([place for place, n in enumerate(order, 1) if n in fixed], default=0)
-    if len(order) - last > len(_MULTIPLES):
-        raise UnlikeError
-    found, most = dict(zip(order[last:], _MULTIPLES, strict=False)), 0
-    for n in reversed(order[:last]):
-        most = n if n in fixed else (most - 1) // 12 * 12
-        found |= {} if n in fixed else {n: most}
-    return found
-
-
 def _by_size(extents: Mapping[int, int]) -> Order:
     return tuple(sorted(extents, key=extents.__getitem__))
 
@@ -397,56 +322,3 @@ def _shapes(leaves: Sequence[LeafKey]) -> list[tuple[int, ...]]:
 
 def _reshaped(key: LeafKey, shape: tuple[int, ...]) -> LeafKey:
     return (key[0], shape) if type(key) is tuple else key
-
-
-def _count_of(values: Sequence[Any], trials: Sequence[_Trial]) -> Count:
-    """How a number follows from extents, of the numbers of some trials, in the first of which extents are primes;
-    UnlikeError where that is not seen.
-    """
-    number, dtype = values[0].item(), values[0].dtype
-    if isinstance(number, complex) or not number > 0:
-        raise UnlikeError
-    for is_inverse in (False, True):
-        whole = round(1 / number if is_inverse else number)
-        for less in range(_MOST_ADDED + 1):
-            count = _factored(whole + less, trials[0].extents)._replace(less=less, is_inverse=is_inverse)
-            if count.powers and all(
-                count.value(trial.extents, dtype).tobytes() == value.tobytes()
-                for value, trial in zip(values, trials, strict=True)
-            ):
-                return count
-    raise UnlikeError
-
-
-def _derived_of(values: Sequence[int], trials: Sequence[_Trial]) -> Derived:
-    """How an extent follows from others, of its values in some trials; UnlikeError where that is not seen."""
-    for derived in _candidates(values, trials):
-        if all(derived.value(t.extents) == n for n, t in zip(values, trials, strict=True)):
-            return derived
-    raise UnlikeError
-
-
-def _candidates(values: Sequence[int], trials: Sequence[_Trial]) -> Iterator[Derived]:
-    """Sums that fit the first two values; and products that fit the first."""
-    (first, second), (few, many) = values[:2], [t.extents for t in trials[:2]]
-    yield Derived(False, (), 1, first)  # where it is the same for the least and for the most, it is so between them
-    for n in few:
-        for others in ((), *[((m, 1),) for m in few if m != n]):
-            rest = [sum([extents[m] for m, _ in others]) for extents in (few, many)]
-            times = (second - first - rest[1] + rest[0]) // (many[n] - few[n])
-            added = first - rest[0] - times * few[n]
-            if times > 0:
-                yield Derived(False, ((n, times), *others), 1, added)
-    for added in range(-_MOST_ADDED, _MOST_ADDED + 1):
-        count = _factored(first - added, few)
-        yield Derived(True, count.powers, count.factor, added)
-
-
-def _factored(count: int, primes: Mapping[int, int]) -> Count:
-    powers = []
-    for extent, prime in primes.items():
-        power = 0
-        while count and count % prime == 0:
-            count, power = count // prime, power + 1
-        powers += [(extent, power)] * (power > 0)
-    return Count(tuple(powers), count, 0, False)

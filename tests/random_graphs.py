@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 import jitgrad as jg
-from jitgrad.running import Runner, Stage
+from jitgrad.graph_stages import Stage
+from jitgrad.running import Runner
 from jitgrad.spec import spec_of
 from tests.random_draws import Draw, as_float, op, tame
 from tests.random_moves import MIXED_MOVES, Move

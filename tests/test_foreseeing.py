@@ -15,11 +15,12 @@ import pytest
 
 import jitgrad as jg
 from jitgrad import nn, pytree
-from jitgrad.calls import max_models
 from jitgrad.errors import CompileError
+from jitgrad.extent_formulas import Count
 from jitgrad.following import Follower
-from jitgrad.foreseeing import Count, Foreseer
+from jitgrad.foreseeing import Foreseer
 from jitgrad.gradient_rules import registered_rules
+from jitgrad.models import max_models
 from jitgrad.ops import pseudoinverse
 
 Fn = Callable[..., Any]

@@ -299,6 +299,7 @@ def f(v):
     except AttributeError: return v * 2""",
     "of a compiled function": "g = jg.compile(lambda v: v)\ng.scale = {k}\ndef f(v): return v * g.scale",
     "of a function of NumPy's": "np.sum.scale = {k}\ndef f(v): return v * np.sum.scale",
+    "of a function of ours": "jg.grad.scale = {k}\ndef f(v): return v * jg.grad.scale",
     "by a text": "def g(v): return v\ng._k = 'a' * {k}\ndef f(v): return v * len('{{0._k}}'.format(g))",
     "of the globals": "k = {k}\ndef g(v): return v\ndef f(v): return v * g.__globals__['k']",
     "of a generator": "k = {k}\ndef f(v): return v * (i for i in ()).gi_frame.f_globals['k']",
@@ -313,7 +314,8 @@ def f(v):
 def test_attributes_that_may_change_are_not_known(
     name: str, traced: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(np.sum, "scale", None, raising=False)  # put back afterwards
+    for fn in (np.sum, jg.grad):
+        monkeypatch.setattr(fn, "scale", None, raising=False)  # put back afterwards
     for k in (2, 3):
         f = _made(ATTRIBUTES[name].format(k=k))
         np.testing.assert_array_equal(jg.compile(f)(x), f(x))

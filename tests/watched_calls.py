@@ -20,13 +20,14 @@ class Watched:
     def __init__(self, fn: Callable[..., Any], **options: Any) -> None:
         self.f: Compiled = jg.compile(fn, **options)
         self.python = 0
-        take_apart = self.f._calls._take_apart
+        reader = self.f._calls._reader
+        read = reader.read
 
         def counting(*args: Any) -> Any:
             self.python += 1
-            return take_apart(*args)
+            return read(*args)
 
-        self.f._calls._take_apart = counting  # type: ignore[method-assign]
+        reader.read = counting  # type: ignore[method-assign]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.f(*args, **kwargs)

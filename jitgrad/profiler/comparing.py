@@ -12,6 +12,7 @@ import numpy as np
 
 from jitgrad import pytree
 from jitgrad.compiled import Compiled, Options
+from jitgrad.fresh import interpret_fresh
 from jitgrad.profiler.baseline import best_blas_threads
 from jitgrad.profiler.comparison import Comparison, Measurement
 from jitgrad.profiler.graph_stages import graph_program, rescoped
@@ -19,7 +20,6 @@ from jitgrad.profiler.timing import time_in_turns
 from jitgrad.profiler.work import Work, interpreted_work
 from jitgrad.records import dataclass
 from jitgrad.restoring import Snapshot, snapshot_for
-from jitgrad.running import interpret_fresh
 from jitgrad.spec import spec_of
 
 

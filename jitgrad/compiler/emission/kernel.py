@@ -10,36 +10,18 @@ allows reassociation, and the pass pipeline can be a short one.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeGuard
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.ahead import find_asking, find_asking_past, rows_to_write
-from jitgrad.compiler.emission.divisors import shared_divisors
-from jitgrad.compiler.emission.interleave import (
-    FEW,
-    SOME,
-    columns_at_once,
-    is_analytic,
-    keep_order,
-    keeps_order,
-    registers_at_once,
-    weight_of,
-)
-from jitgrad.compiler.emission.memory import CACHE_LINE, within
-from jitgrad.compiler.emission.order import order_block
-from jitgrad.compiler.emission.pinned import pin_constants, pins_constants
-from jitgrad.compiler.emission.registers import BOOL, DT_INT64, INT32, INT64, POINTER, Register, VectorLoop
+from jitgrad.compiler.emission.memory import within
+from jitgrad.compiler.emission.registers import DT_INT64, INT64, POINTER, Register
 from jitgrad.compiler.emission.rows import longest_row, pair_rows, takes_pairs
-from jitgrad.compiler.emission.scalar_values import constant
-from jitgrad.compiler.emission.segments import compares
 from jitgrad.compiler.emission.squares import SquareEmitter, find_square
 from jitgrad.compiler.loopir.nests import (
     PARALLEL,
-    PARALLEL_VECTOR,
     Accumulator,
     Call,
     Check,
@@ -51,7 +33,6 @@ from jitgrad.compiler.loopir.nests import (
     Statement,
     Store,
     Update,
-    statements,
 )
 
 KERNEL_TYPE = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, INT64, INT64, INT64, INT64])
@@ -62,7 +43,6 @@ bytes that it keeps in memory may lie in two cache lines, and does for three of 
 0.87 of the time so, Black-Scholes 0.95 (one thread, AVX-512, in turns).
 """
 SHORT_REGISTER = 32  # bytes
-Part = Callable[[ir.Value, ir.Value, "ir.Value | None"], None]  # emits a loop from here to there, in this segment
 
 
 def emit_kernel(
@@ -89,12 +69,6 @@ class _KernelEmitter(SquareEmitter):
     """Emits the statements of a kernel, loop by loop."""
 
     pause: Callable[[], None] | None = None
-    is_short = False
-
-    @property
-    def is_quick(self) -> bool:
-        """Whether little code is worth more than fast code."""
-        return self.function.module.shared_bytes > 0
 
     def emit(self) -> None:
         self._prologue()
@@ -144,34 +118,6 @@ class _KernelEmitter(SquareEmitter):
                 case Check():
                     self._check(statement)
 
-    def _range(self, loop: Loop) -> tuple[ir.Value, ir.Value]:
-        if loop.kind == PARALLEL_VECTOR and not self._has_rows:
-            return self._whole_lines(loop)
-        if loop.kind in (PARALLEL, PARALLEL_VECTOR):
-            return self.function.args[2], self.function.args[3]
-        start = self._register(loop.start).value if loop.start else ir.Constant(INT64, 0)
-        return start, self._register(loop.extent).value
-
-    @functools.cached_property
-    def _has_rows(self) -> bool:
-        """Whether a loop over rows is cut as the loops of vectors are, one of which may make what it reads."""
-        return any(isinstance(s, Loop) and s.kind == PARALLEL for s in statements(self.kernel.body))
-
-    def _whole_lines(self, loop: Loop) -> tuple[ir.Value, ir.Value]:
-        """The range of a chunk, whose bounds are moved to where the nearest lines begin, but for short chunks."""
-        b, extent = self.builder, self._register(loop.extent).value
-        is_asking = b.icmp_signed(">", self.streaming, ir.Constant(INT64, 0))
-        is_cut_anywhere = b.or_(is_asking, b.icmp_signed("==", self.streaming, ir.Constant(INT64, -1)))
-        unit = b.select(is_cut_anywhere, ir.Constant(INT64, -1), ir.Constant(INT64, -CACHE_LINE))
-        half = b.select(is_cut_anywhere, ir.Constant(INT64, 0), ir.Constant(INT64, CACHE_LINE // 2))
-
-        def moved(bound: ir.Value) -> ir.Value:
-            place = b.and_(b.add(bound, half), unit)
-            is_inside = b.and_(b.icmp_signed("<", bound, extent), b.icmp_signed("<", place, extent))
-            return b.select(is_inside, place, extent)
-
-        return moved(self.function.args[2]), moved(self.function.args[3])
-
     def _loop(self, loop: Loop) -> None:
         start, stop = self._range(loop)
         outside = self.is_parallel
@@ -181,7 +127,7 @@ class _KernelEmitter(SquareEmitter):
             start = self._row_pairs(loop, start, stop)
         square = None if self.is_quick else find_square(loop, self.kernel)
         if square is not None:
-            start = self._squares(loop, square, start, stop, partial(self._columns_at, square.columns))
+            start = self._squares(loop, square, start, stop)
         self._turns(loop, start, stop)
         self.is_parallel, self.is_nested = outside, outer
 
@@ -190,8 +136,8 @@ class _KernelEmitter(SquareEmitter):
         b, pair, one = self.builder, pair_rows(loop, self.kernel), ir.Constant(INT64, 1)
         extent = next(s.extent for s in loop.body if isinstance(s, Loop))
         most = ir.Constant(INT64, longest_row(loop, self.kernel, self.is_short) // self.kernel.float_bytes)
-        is_short = b.icmp_signed("<=", self.registers[extent].value, most)
-        behind = b.select(is_short, b.sub(stop, b.and_(b.sub(stop, start), one)), start)
+        has_short_rows = b.icmp_signed("<=", self.registers[extent].value, most)
+        behind = b.select(has_short_rows, b.sub(stop, b.and_(b.sub(stop, start), one)), start)
         self.at_once = dict(pair.at_once)
         self._turns(replace(loop, body=pair.body), start, behind, (pair.axis,))
         return behind
@@ -216,252 +162,3 @@ class _KernelEmitter(SquareEmitter):
         self._counted(start, stop, rows, turn)
         if loop.start:  # whoever reads the ring asks for the rows that come next
             self.registers[loop.var] = Register(stop, DT_INT64)
-
-    def _vector_loop(self, loop: Loop) -> None:
-        """Whole vectors first, some at once, then masked ones for what is left; all masked where little work is done.
-
-        The body of a loop written once instead of twice compiles in two thirds of the time.
-        """
-        start, stop = self._range(loop)
-        if self._is_little(loop):
-            sums = self._open_sums(loop)
-            self._masked_vectors(loop, start, stop, lambda _: sums)
-            self._close_sums(loop, [[sums]])
-            return
-        wide = self.lanes * (self.at_once.get(loop) or registers_at_once(loop, self.is_short))
-        points = self._turning_points(loop, start, wide)
-        if points or (self.is_parallel and not self.is_quick and not compares(loop)):
-            points += self._line_start(loop, start, stop, bool(points))
-        emit = self._registers_in_turn if self.is_quick and len(loop.body) > SOME else self._wide_vectors
-        emit(loop, lambda part: self._segments(start, stop, points, part) if points else part(start, stop, None))
-
-    def _is_little(self, loop: Loop) -> bool:
-        """Whether a loop is written once, for masked registers: outside of where most of the work is; and where code is
-        wanted quickly, and no sum depends on how many are worked on at once.
-        """
-        has_sums = any(isinstance(s, Update) for s in loop.body)
-        is_worked = self.is_parallel or loop.kind == PARALLEL_VECTOR or (self.is_nested and not has_sums)
-        is_worked = is_worked or any(isinstance(s, Keep) for s in loop.body)
-        return not is_worked or (self.is_quick and not has_sums)
-
-    def _wide_vectors(self, loop: Loop, emit_parts: Callable[[Part], None]) -> None:
-        """The parts of a loop, each whole vectors first, some at once, then masked ones for what is left."""
-        lanes = self.lanes
-        count = self.at_once.get(loop) or registers_at_once(loop, self.is_short)
-        wide, turns = count * lanes, count if self._is_crowded(loop) else 1
-        self.lanes = wide // turns
-        cells = self._open_sums(loop, turns)
-        whole = [self._sums_of_one(cells, ir.Constant(INT64, k)) for k in range(turns)] if turns > 1 else [cells]
-        self.lanes = lanes
-        rest = self._open_sums(loop)
-        outside = dict(self.registers)
-        self._settle_sums(loop)
-
-        def part(first: ir.Value, end: ir.Value, segment: ir.Value | None) -> None:
-            split, inner = self._split(loop, first, end, segment, wide)
-            if not self.is_quick:
-                self._spread_invariants(inner, segment)
-            self.lanes = wide // turns
-            self.asked, self.asked_past, asks = self.asking.get(inner, ()), self.asking_past.get(loop, ()), wide
-
-            def emit(variant: Loop) -> None:
-                self._counted(first, split, wide, lambda i: self._whole_vectors(variant, i, whole, segment, asks))
-
-            self._scaled_or_not(inner, emit)
-            self.lanes = lanes
-            left_over = 0 if self.is_quick else lanes
-            self._masked_vectors(loop, split, end, lambda _: rest, segment, wide > lanes, left_over)
-
-        emit_parts(part)
-        self.registers = outside
-        self._close_sums(loop, [whole, [rest]])
-
-    def _is_crowded(self, loop: Loop) -> bool:
-        """Whether a loop over two rows has more sums and values than 16 registers have room for, if all the lanes that
-        it works on go through its body side by side: then one register of them goes after the other.
-        """
-        has_sums = any(isinstance(s, Update) for s in loop.body)
-        return self.is_short and has_sums and loop in self.at_once and weight_of(loop) > FEW
-
-    def _scaled_or_not(self, loop: Loop, emit: Callable[[Loop], None]) -> None:
-        """A loop, and the same without multiplications by scales of divisors, for where all of these are 1."""
-        found = {s.args[1] for s in loop.body if _is_scaling(s, self.scales)}
-        if self.is_quick or not found or is_analytic(loop):
-            emit(loop)
-            return
-        b = self.builder
-        plain: ir.Value = ir.Constant(BOOL, 1)
-        for name in sorted(map(str, found)):
-            scale = self.registers[name]
-            plain = b.and_(plain, b.fcmp_ordered("==", scale.value, constant(1, scale.dtype, 0)))
-        body = tuple(_unscaled(s) if _is_scaling(s, self.scales) else s for s in loop.body)
-        with b.if_else(plain, likely=True) as (without, scaled):
-            with without:
-                emit(replace(loop, body=body))
-            with scaled:
-                emit(loop)
-
-    def _registers_in_turn(self, loop: Loop, emit_parts: Callable[[Part], None]) -> None:
-        """The parts of a loop with sums, written once, for masked registers: each of those that good code works on at
-        once has sums of its own, and what is left has others, so that both give the same bits.
-
-        Black-Scholes takes 11 ms to compile in place of 65, and its first run 47 in place of 19. Short loops are
-        written for whole vectors too: gelu's would run for 35 ms in place of 16, and be there 3 ms earlier.
-        """
-        b, lanes, count = self.builder, self.lanes, registers_at_once(loop, self.is_short)
-        sums = self._open_sums(loop, count + 1)
-
-        def part(first: ir.Value, end: ir.Value, segment: ir.Value | None) -> None:
-            split, _ = self._split(loop, first, end, segment, count * lanes)
-
-            def register(i: ir.Value) -> dict[str, ir.Value]:
-                turn = b.and_(b.udiv(b.sub(i, first), ir.Constant(INT64, lanes)), ir.Constant(INT64, count - 1))
-                is_whole = b.icmp_signed("<", i, split)
-                return self._sums_of_one(sums, b.select(is_whole, turn, ir.Constant(INT64, count)))
-
-            self._masked_vectors(loop, first, end, register, segment)
-
-        emit_parts(part)
-        *whole, rest = (self._sums_of_one(sums, ir.Constant(INT64, k)) for k in range(count + 1))
-        self._close_sums(loop, [whole, [rest]])
-
-    def _split(
-        self, loop: Loop, first: ir.Value, end: ir.Value, segment: ir.Value | None, wide: int
-    ) -> tuple[ir.Value, Loop]:
-        """Up to where a part of a loop is so many lanes at once, and the loop as it is there."""
-        b = self.builder
-        split = b.sub(end, b.srem(b.sub(end, first), ir.Constant(INT64, wide)))
-        if segment is not None and self._asks_lanes(loop):
-            return b.select(self._has_equal(loop, first, end), first, split), loop
-        if segment is None or not self._reads_ring(loop):
-            return split, loop
-        holds, inner = self._where_all_hold(loop, segment)
-        return b.select(holds, split, first), inner
-
-    def _whole_vectors(
-        self, loop: Loop, i: ir.Value, sums: Sequence[dict[str, ir.Value]], segment: ir.Value | None, asks: int
-    ) -> None:
-        """The body for each of ``sums``, one register after the other; the first one asks for ``asks`` lanes ahead."""
-        block, blocks = self.builder.block, self.function.blocks
-        first, known = len(block.lines), len(blocks)
-        self.is_elementwise = loop.kind == PARALLEL_VECTOR and not self.is_quick
-        for k, cells in enumerate(sums):
-            at = self.builder.add(i, ir.Constant(INT64, k * self.lanes)) if k else i
-            self._vector_body(loop, at, None, cells, segment, asks=0 if k else asks, is_first=not k)
-        self.is_elementwise = False
-        if not self.is_quick and keeps_order(loop, self.is_short):
-            for part in (block, *blocks[known:]):
-                begin = first if part is block else 0
-                if not self.is_short:
-                    order_block(part, begin, self.register_lanes)
-                keep_order(part, begin)
-        if not self.is_quick and block.dominator and pins_constants(loop, block.function.module):
-            pin_constants(block.dominator, (block, *blocks[known:]), self.register_lanes)
-
-    def _masked_vectors(
-        self, loop: Loop, start: ir.Value, stop: ir.Value, sums: Callable[[ir.Value], dict[str, ir.Value]],
-        segment: ir.Value | None = None, may_be_whole: bool = True, asks: int = 0,
-    ) -> None:  # fmt: skip
-        """Registers of lanes from ``start`` on, the last one masked; ``sums`` gives the accumulators of each."""
-        b, lanes = self.builder, self.lanes
-        segment = None if self._asks_lanes(loop) else segment
-
-        def masked(i: ir.Value) -> None:
-            inside, mask = self._first_lanes(b.sub(stop, i))
-            self._vector_body(loop, i, mask, sums(i), segment, inside, may_be_whole, asks)
-
-        self._counted(start, stop, lanes, masked)
-
-    def _first_lanes(self, count: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """So many lanes, at most all, as a number and as a mask."""
-        b, most = self.builder, ir.Constant(INT64, self.lanes)
-        inside = b.trunc(b.select(b.icmp_signed("<", count, most), count, most), INT32)
-        return inside, b.icmp_unsigned("<", self._lane_numbers(INT32), self._splat(inside, self.lanes))
-
-    def _columns_at(self, columns: Loop, place: ir.Value, left: ir.Value | None) -> None:
-        """The body of a loop of vectors at a place, for all lanes or the first ones."""
-        inside, mask = (None, None) if left is None else self._first_lanes(left)
-        self._vector_body(columns, place, mask, {}, None, inside)
-
-    def _vector_body(
-        self, loop: Loop, i: ir.Value, mask: ir.Value | None, sums: dict[str, ir.Value], segment: ir.Value | None,
-        first: ir.Value | None = None, may_be_whole: bool = False, asks: int = 0, is_first: bool = True,
-    ) -> None:  # fmt: skip
-        outside = dict(self.registers)
-        self.vector = VectorLoop(loop.var, self.lanes, i, mask, sums, segment, first=first, may_be_whole=may_be_whole)
-        self.registers.pop(loop.var, None)
-        if asks:
-            self._ask_ahead(asks)
-        if asks and is_first:
-            self._ask_to_write(self.written.get(loop, ()))
-        if self.is_elementwise:
-            self._ask_for_lines(loop)
-        self.divisors = shared_divisors(loop)
-        self._enter_strides(loop)
-        self._body(loop.body)
-        self.divisors, self.apart, self.spread = frozenset(), {}, {}
-        self._store_late()
-        self.vector = None
-        self.registers = outside
-
-    # -- loops of lanes ---------------------------------------------------------------------------------------------
-
-    def _lane_range(self, loop: Loop) -> tuple[ir.Value, ir.Value]:
-        """The first place and the end of a chunk, whose bounds count vectors of lanes."""
-        b, lanes = self.builder, ir.Constant(INT64, self.lanes)
-        start, stop = (b.mul(self.function.args[k], lanes) for k in (2, 3))
-        extent = self.registers[loop.extent].value
-        return start, b.select(b.icmp_signed("<", stop, extent), stop, extent)
-
-    def _lanes_loop(self, loop: Loop) -> None:
-        b = self.builder
-        start, stop = self._lane_range(loop)
-
-        def body(i: ir.Value) -> None:
-            left = b.sub(stop, i)
-            lanes = ir.Constant(INT64, self.lanes)
-            valid = b.select(b.icmp_signed("<", left, lanes), left, lanes)
-            inside = self._splat(b.trunc(valid, INT32), self.lanes)
-            mask = b.icmp_unsigned("<", self._lane_numbers(INT32), inside)
-            outside = dict(self.registers)
-            self.vector = VectorLoop(loop.var, self.lanes, i, mask, lane_sums={}, valid=valid)
-            self._body(loop.body)
-            self.vector = None
-            self.registers = outside
-
-        self._counted(start, stop, self.lanes, body)
-
-    def _columns_loop(self, loop: Loop) -> None:
-        """Elements next to one another with loops inside: some vectors at once, then masked ones for what is left."""
-        b, lanes = self.builder, self.lanes
-        start, stop = self.function.args[2], self.function.args[3]
-
-        def full(i: ir.Value) -> None:
-            self._column_body(loop, i, None)
-
-        def masked(i: ir.Value) -> None:
-            self._column_body(loop, i, self._first_lanes(b.sub(stop, i))[1])
-
-        self.lanes = lanes * (1 if self.is_quick else columns_at_once(loop))
-        split = b.sub(stop, b.srem(b.sub(stop, start), ir.Constant(INT64, self.lanes)))
-        self._counted(start, split, self.lanes, full)
-        self.lanes = lanes
-        self._counted(split, stop, lanes, masked)
-
-    def _column_body(self, loop: Loop, i: ir.Value, mask: ir.Value | None) -> None:
-        outside = dict(self.registers)
-        self.vector = VectorLoop(loop.var, self.lanes, i, mask, lane_sums={})
-        self.registers.pop(loop.var, None)
-        self._body(loop.body)
-        self.vector = None
-        self.registers = outside
-
-
-def _is_scaling(s: Statement, scales: Collection[str]) -> TypeGuard[Let]:
-    """Whether a statement multiplies by the scale of a divisor, before it does so by the reciprocal."""
-    return isinstance(s, Let) and s.op == "multiply" and s.args[1] in scales
-
-
-def _unscaled(s: Let) -> Let:
-    """The same where the scale is 1."""
-    return replace(s, op="identity", args=s.args[:1])

@@ -21,18 +21,18 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from jitgrad.compiler import llvmir as ir
-from jitgrad.compiler.emission.arguments import ArgumentEmitter
-from jitgrad.compiler.emission.registers import DT_INT64, INT32, INT64, Register
+from jitgrad.compiler.emission.registers import DT_INT64, INT64, Register
 from jitgrad.compiler.emission.scalar_values import memory_type
 from jitgrad.compiler.emission.segments import compares
 from jitgrad.compiler.emission.shuffles import transposed
+from jitgrad.compiler.emission.vector_loops import VectorLoopEmitter
 from jitgrad.compiler.loopir.nests import SERIAL, VECTOR, Index, Kernel, Let, Load, Loop, Store, Term, statements
 from jitgrad.records import NamedTuple
 
 _LEAST_ROWS = 3
 """Fewer are worked on one by one: a square takes as long for one row as for all."""
 
-Body = Callable[[ir.Value, "ir.Value | None"], None]  # emits the columns from a place on, all lanes or the first ones
+Part = Callable[[ir.Value, "ir.Value | None"], None]  # emits columns from a place on: all lanes, or up to an end
 
 
 class Square(NamedTuple):
@@ -89,7 +89,7 @@ def _is_far(term: Term, column: str) -> bool:
     return term.var == column and isinstance(term.stride, str) and term.divisor == 1 and term.shift is None
 
 
-class SquareEmitter(ArgumentEmitter):
+class SquareEmitter(VectorLoopEmitter):
     """Emits rows in squares."""
 
     turned: Mapping[str, ir.Value] = {}  # where the lanes lie that a row reads, by the names of loads
@@ -100,7 +100,7 @@ class SquareEmitter(ArgumentEmitter):
         raw = self.builder.load(self.turned[load.name], typ=self._lanes_of(load), align=load.dtype.itemsize)
         return Register(self._from_memory(raw, load.dtype, self.lanes), load.dtype, self.lanes)
 
-    def _squares(self, rows: Loop, square: Square, start: ir.Value, stop: ir.Value, body: Body) -> ir.Value:
+    def _squares(self, rows: Loop, square: Square, start: ir.Value, stop: ir.Value) -> ir.Value:
         """As many rows at a time as a register has lanes; the first row that is left."""
         b, lanes = self.builder, self.lanes
         over = b.and_(b.sub(stop, start), ir.Constant(INT64, lanes - 1))
@@ -109,58 +109,56 @@ class SquareEmitter(ArgumentEmitter):
         cells = {s.name: self.entry.alloca(ir.ArrayType(self._lanes_of(s), lanes)) for s in square.turned}
 
         def block(first: ir.Value) -> None:
-            count = self._at_most_lanes(b.sub(behind, first))
+            count, _, inside = self._lanes_left(first, behind)
 
-            def columns(column: ir.Value, left: ir.Value | None) -> None:
+            def part(column: ir.Value, end: ir.Value | None) -> None:
                 self.registers[rows.var] = Register(first, DT_INT64)
                 for s in square.turned:
-                    self._turn(s, square.columns.var, column, count, left, cells[s.name])
-                self._rows_of(rows.var, first, count, square, cells, partial(body, column, left))
+                    self._turn(s, square.columns.var, column, end, inside, cells[s.name])
+                self._rows_of(rows.var, first, count, square, cells, partial(self._row, square.columns, column, end))
 
-            self._through(square.middle, square.columns, columns)
+            self._through(square.middle, square.columns, part)
 
         self._counted(start, behind, lanes, block)
         return behind
 
-    def _through(self, middle: Sequence[Loop], columns: Loop, body: Body) -> None:
+    def _through(self, middle: Sequence[Loop], columns: Loop, part: Part) -> None:
         """The loops between the rows and the columns, and these a register at a time."""
-        b, lanes, zero = self.builder, ir.Constant(INT64, self.lanes), ir.Constant(INT64, 0)
+        b, zero = self.builder, ir.Constant(INT64, 0)
         if middle:
             loop, *rest = middle
 
             def turn(i: ir.Value) -> None:
                 self.registers[loop.var] = Register(i, DT_INT64)
-                self._through(rest, columns, body)
+                self._through(rest, columns, part)
 
             self._counted(zero, self._register(loop.extent).value, 1, turn)
             return
         stop = self._register(columns.extent).value
-        split = b.sub(stop, b.srem(stop, lanes))
-        self._counted(zero, split, self.lanes, lambda column: body(column, None))
+        split = b.sub(stop, b.srem(stop, ir.Constant(INT64, self.lanes)))
+        self._counted(zero, split, self.lanes, lambda column: part(column, None))
         with b.if_then(b.icmp_signed("<", split, stop)):
-            body(split, b.sub(stop, split))
+            part(split, stop)
 
     def _turn(
-        self, load: Load, column: str, first: ir.Value, rows: ir.Value, columns: ir.Value | None, cell: ir.Value
-    ) -> None:  # fmt: skip
-        """Leave a square of what a load reads on the stack, a register for each row."""
+        self, load: Load, column: str, first: ir.Value, end: ir.Value | None, inside: ir.Value, cell: ir.Value
+    ) -> None:
+        """Leave a square of what a load reads on the stack, a register for each row that is ``inside``."""
         b, lanes = self.builder, self.lanes
         self.registers[column] = Register(first, DT_INT64)
         place = self._place(load.index)[0]
         del self.registers[column]
         stride = next(t.stride for t in load.index.terms if t.var == column)
         assert isinstance(stride, str)
-        step = self.registers[stride].value
-        inside = b.icmp_unsigned("<", self._lane_numbers(INT32), self._splat(b.trunc(rows, INT32), lanes))
         read: list[ir.Value] = []
         for k in range(1, lanes + 1):
             read.append(self._load_some(load, place, lanes, inside))
-            behind = b.add(place, step)
-            if columns is not None:  # the last one again: even lanes that are masked out cost time where no memory is
-                behind = b.select(b.icmp_signed("<", ir.Constant(INT64, k), columns), behind, place)
+            behind = b.add(place, self.registers[stride].value)
+            if end is not None:  # the last one again: even lanes that are masked out cost time where no memory is
+                behind = b.select(b.icmp_signed("<", b.add(first, ir.Constant(INT64, k)), end), behind, place)
             place = behind
         for k, register in enumerate(transposed(b, read)):
-            self.builder.store(register, self._row_in(load, cell, ir.Constant(INT64, k)), align=load.dtype.itemsize)
+            b.store(register, self._row_in(load, cell, ir.Constant(INT64, k)), align=load.dtype.itemsize)
 
     def _rows_of(
         self, var: str, first: ir.Value, count: ir.Value, square: Square, cells: Mapping[str, ir.Value],
@@ -176,12 +174,13 @@ class SquareEmitter(ArgumentEmitter):
 
         self._counted(ir.Constant(INT64, 0), count, 1, row)
 
+    def _row(self, columns: Loop, column: ir.Value, end: ir.Value | None) -> None:
+        """A register of a row, all lanes of it or those before an end."""
+        _, inside, mask = (None, None, None) if end is None else self._lanes_left(column, end)
+        self._vector_body(columns, column, mask, {}, None, inside)
+
     def _row_in(self, load: Load, cell: ir.Value, row: ir.Value) -> ir.Value:
         return self.builder.gep(cell, [row], source_etype=self._lanes_of(load))
 
     def _lanes_of(self, load: Load) -> ir.VectorType:
         return ir.VectorType(memory_type(load.dtype), self.lanes)
-
-    def _at_most_lanes(self, count: ir.Value) -> ir.Value:
-        lanes = ir.Constant(INT64, self.lanes)
-        return self.builder.select(self.builder.icmp_signed("<", count, lanes), count, lanes)
