@@ -207,6 +207,8 @@ class _KernelEmitter(ArgumentEmitter):
                 self.registers[axis] = Register(b.add(i, ir.Constant(INT64, number)), DT_INT64)
             around = self.asking, self.asking_past, self.ahead, self.written
             self.asking, self.asking_past, self.ahead, self.written = asking, past, ahead, written
+            if loop.kind == PARALLEL and not self.is_quick:
+                self._ask_for_ends(loop, others)
             self._body(loop.body)
             self.asking, self.asking_past, self.ahead, self.written = around
 
@@ -228,7 +230,7 @@ class _KernelEmitter(ArgumentEmitter):
         wide = self.lanes * (self.at_once.get(loop) or registers_at_once(loop, self.is_short))
         points = self._turning_points(loop, start, wide)
         if points or (self.is_parallel and not self.is_quick and not compares(loop)):
-            points += self._line_start(loop, start, stop, bool(points))
+            points += self._line_start(loop, start, stop, points)
         emit = self._registers_in_turn if self.is_quick and len(loop.body) > SOME else self._wide_vectors
         emit(loop, lambda part: self._segments(start, stop, points, part) if points else part(start, stop, None))
 
