@@ -118,6 +118,24 @@ def test_a_result_in_place_needs_no_memory(monkeypatch: pytest.MonkeyPatch) -> N
     assert together[read_again] == _arena(read_again, x)
 
 
+def test_what_lies_in_one_place_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exponentials written over what they are made of touch that memory alone, and need no stores past the caches."""
+    x, freeze = _given(), "jitgrad.compiler.freezing.freeze"
+    monkeypatch.setattr(f"{freeze}.last_level_bytes", lambda: 2 * x.nbytes)
+    large = set[str]()  # kernels that touch more than three quarters of the cache
+
+    def note(kernel: Kernel, *_: object) -> bool:
+        large.add(str(kernel))
+        return True
+
+    monkeypatch.setattr(f"{freeze}.has_whole_lines", note)
+    _arena(mixture, x)
+    assert len(large) == 1
+    monkeypatch.setattr(f"{freeze}.find_in_place", lambda *_: {})
+    _arena(mixture, x)
+    assert len(large) == 2
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("rows, columns", [(ROWS, COLUMNS), (3, 70_001), (300, 37)])
 def test_values_and_bits(loss: Loss, rows: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,20 @@ import pytest
 import jitgrad as jg
 from jitgrad.compiler.emission.kernel import emit_kernel
 from jitgrad.compiler.llvmir import Module
-from jitgrad.compiler.loopir.nests import SERIAL, VECTOR, Buffer, Index, Kernel, Let, Load, Loop, Statement, Store, Term
+from jitgrad.compiler.loopir.nests import (
+    PARALLEL,
+    SERIAL,
+    VECTOR,
+    Buffer,
+    Index,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Statement,
+    Store,
+    Term,
+)
 
 F32 = np.dtype(np.float32)
 LANE = Index((Term("i1"),))
@@ -47,6 +60,20 @@ def test_no_store_is_masked_before_avx512() -> None:
 def test_rows_of_a_serial_nest_are_worked_on_in_whole_registers() -> None:
     """The two registers of a turn are one vector here."""
     assert "store <16 x float>" in _text(Loop("i0", "n0", SERIAL, (ADD,)))
+
+
+@pytest.mark.quick
+def test_ends_of_rows_are_stored_in_pieces_past_the_caches_alone() -> None:
+    """There a masked store waits for a line of memory; in cache pieces take longer."""
+    index = Index((Term("i0", "n1"), Term("i1")))
+    copy = Loop("i1", "n1", VECTOR, (Load("v0", F32, "in0", index), Store("out0", index, "v0", F32)))
+    text = _text(Loop("i0", "n0", PARALLEL, (copy,)), has_avx512=True, vector_bytes=64)
+    masked = text.index('call void @"llvm.masked.store')
+    past, through = (text[:masked].rindex(f"\n{name}.") for name in ("then", "else"))
+    assert past < through
+    assert all(past < text.index(f" store <{lanes} x float>", past) for lanes in (8, 4, 2, 1))
+    assert text.count("!nontemporal") == 2  # whole registers inside of a row, and at its end
+    assert "i32 1, i32 3, i32 1)" in text  # the line that the next row begins in
 
 
 def test_scatters_and_small_matrices_of_every_width() -> None:

@@ -203,7 +203,7 @@ def test_why_rows_go_through_memory() -> None:
     assert "it goes through memory anyhow, for others" in g.explain(u).fusion
 
 
-@pytest.mark.parametrize("columns", [700, 1041])
+@pytest.mark.parametrize("columns", [*range(290, 307), 700, 1041])
 def test_rings_whose_rows_are_stored_past_the_caches(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then their readers ask for rows to come, up to and beyond the last one."""
     monkeypatch.setattr("jitgrad.compiler.freezing.freeze.last_level_bytes", lambda: 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -40,3 +42,14 @@ def splat(number: Any, shape: tuple[int, ...], dtype: DType) -> Array:
     array = np.broadcast_to(np.asarray(number, dtype=dtype), shape)
     array.flags.writeable = False
     return array
+
+
+@functools.lru_cache
+def word_in(dtype: np.dtype[Any]) -> Callable[[Any], int]:
+    """The function that gives a number as a word of a block."""
+
+    def word(value: Any) -> int:
+        raw = np.asarray(value, dtype).tobytes()
+        return int.from_bytes(raw.ljust(8, b"\0"), "little", signed=True)
+
+    return word

@@ -116,6 +116,13 @@ def rows_to_write(row: Loop, outputs: Collection[str]) -> dict[Loop, tuple[Store
     return found
 
 
+def ends_of_rows(row: Loop, others: Sequence[str], outputs: Collection[str]) -> list[tuple[Loop, Store]]:
+    """The stores into arrays of a row, and of ``others`` that a turn works on too, with the loops that make them."""
+    stores = [(p, s) for p in _passes(row) for s in p.body if isinstance(s, Store) and s.buffer in outputs]
+    of_rows = [{rows, p.var} for p in _passes(row) for rows in (row.var, *others)]
+    return [(p, s) for p, s in stores if not s.bounds and {term.var for term in s.index.terms} in of_rows]
+
+
 def _stride_of_rows(index: Index, rows: Collection[str], lane: str) -> str | None:
     """The distance of rows whose elements lie one behind the other; None where an index is not of that kind."""
     if len(index.terms) != 2 or Term(lane) not in index.terms:

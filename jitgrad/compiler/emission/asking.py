@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jitgrad.compiler import llvmir as ir
-from jitgrad.compiler.emission.ahead import Stream
+from jitgrad.compiler.emission.ahead import Stream, ends_of_rows
 from jitgrad.compiler.emission.memory import CACHE_LINE, MemoryEmitter
 from jitgrad.compiler.emission.registers import INT32, INT64, POINTER
 from jitgrad.compiler.loopir.asked import ASKED_SLOT
@@ -71,6 +71,21 @@ class AskingEmitter(MemoryEmitter):
                 for lane in range(0, self.lanes, CACHE_LINE // s.dtype.itemsize):
                     address = self._address(s.buffer, b.add(place, ir.Constant(INT64, lane)))
                     self._ask_for(address, TO_WRITE, FIRST_CACHE)
+
+    def _ask_for_ends(self, row: Loop, others: Sequence[str]) -> None:
+        """Bring the lines in which rows end that are stored past the caches, but for those that are the row's own.
+
+        The next row has the other part of one. It is stored through the caches, and what is stored behind it waits:
+        Poisson's residual of 16384x2048 floats takes 0.97 of the time (Zen 4, in turns).
+        """
+        b, zero = self.builder, ir.Constant(INT64, 0)
+        for loop, store in ends_of_rows(row, others, self.outputs):
+            self.registers[loop.var] = self._register(loop.extent)
+            end = self._address(store.buffer, self._place(store.index)[0])
+            del self.registers[loop.var]
+            is_shared = b.icmp_signed("!=", b.and_(b.ptrtoint(end, INT64), ir.Constant(INT64, CACHE_LINE - 1)), zero)
+            with b.if_then(b.and_(is_shared, b.icmp_signed("==", self.streaming, zero))):
+                self._ask_for(end, TO_WRITE, FIRST_CACHE)
 
     def _ask_for_lines(self, loop: Loop) -> None:
         """Bring what an element-wise loop reads some turns later into the first cache, where stores go past the caches.

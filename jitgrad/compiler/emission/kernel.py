@@ -156,6 +156,8 @@ class _KernelEmitter(SquareEmitter):
                 self.registers[axis] = Register(b.add(i, ir.Constant(INT64, number)), DT_INT64)
             around = self.asking, self.asking_past, self.ahead, self.written
             self.asking, self.asking_past, self.ahead, self.written = asking, past, ahead, written
+            if loop.kind == PARALLEL and not self.is_quick:
+                self._ask_for_ends(loop, others)
             self._body(loop.body)
             self.asking, self.asking_past, self.ahead, self.written = around
 

@@ -63,7 +63,7 @@ class VectorLoopEmitter(ArgumentEmitter):
         wide = self.lanes * (self.at_once.get(loop) or registers_at_once(loop, self.is_short))
         points = self._turning_points(loop, start, wide)
         if points or (self.is_parallel and not self.is_quick and not compares(loop)):
-            points += self._line_start(loop, start, stop, bool(points))
+            points += self._line_start(loop, start, stop, points)
         emit = self._registers_in_turn if self.is_quick and len(loop.body) > SOME else self._wide_vectors
         emit(loop, lambda part: self._segments(start, stop, points, part) if points else part(start, stop, None))
 

@@ -33,28 +33,24 @@ program runs, but is not kept.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from jitgrad.compiler.constants import splat_number
+from jitgrad.compiler.constants import splat_number, word_in
 from jitgrad.compiler.driver.trials import PAST, THROUGH, TRIED, WHOLE_LINES
 from jitgrad.compiler.emission.arguments import own_bytes
 from jitgrad.compiler.emission.kernel import lanes_for
-from jitgrad.compiler.emission.memory import CACHE_LINE
 from jitgrad.compiler.freezing.chunks import chunk_count
 from jitgrad.compiler.freezing.freeze_loops import Frozen, freeze_loop
-from jitgrad.compiler.freezing.freeze_own import PARTS, SCRATCH, freeze_own, own_memory
+from jitgrad.compiler.freezing.freeze_own import SCRATCH, freeze_own, own_memory
+from jitgrad.compiler.freezing.freeze_products import Cuts, cut_product, freeze_product, product_memory
 from jitgrad.compiler.freezing.in_place import find_in_place
-from jitgrad.compiler.freezing.lines import finds_lines, is_elementwise
+from jitgrad.compiler.freezing.lines import finds_lines, has_whole_lines, is_elementwise
 from jitgrad.compiler.freezing.next_chunks import find_asked
 from jitgrad.compiler.freezing.owned import Owned, find_owned
-from jitgrad.compiler.freezing.regions import SMALL_CHUNKS, Sizes, Unit, find_units
+from jitgrad.compiler.freezing.regions import Sizes, Unit, are_several_small, find_units
 from jitgrad.compiler.freezing.row_loops import RowCut, find_row_cut
-from jitgrad.compiler.fusing.buffers import aligned
 from jitgrad.compiler.fusing.extents import ONE
 from jitgrad.compiler.fusing.groups import Group
 from jitgrad.compiler.fusing.nodes import Convolution, Factor, Product
@@ -63,11 +59,8 @@ from jitgrad.compiler.loopir.nests import Buffer, Literal
 from jitgrad.compiler.lowering.lower import CompiledCluster, FusedScan, Lowered, LoweredBodies, LoweredStep
 from jitgrad.compiler.machine.caches import last_level_bytes
 from jitgrad.compiler.machine.compilation import vector_bytes
-from jitgrad.compiler.products.gemm import plan_product
-from jitgrad.compiler.products.gemm_steps import GemmPlan
-from jitgrad.compiler.products.gemv import plan_vector_product
 from jitgrad.compiler.products.gemv_steps import GemvPlan
-from jitgrad.compiler.products.own_products import calls_in_chunks, product_sizes
+from jitgrad.compiler.products.own_products import calls_in_chunks
 from jitgrad.compiler.subprograms import regions_of, status_offsets
 from jitgrad.compiler.symbols import Symbol, at_once
 from jitgrad.program import Program
@@ -104,7 +97,7 @@ class _Freezer:
         lowered = self.lowered = compiled.lowered
         self.keys, self.dims, self.producers = compiled.keys, compiled.dims, program.producers()
         self.counts: dict[int, int] = {}
-        self.cuts: dict[int, tuple[GemvPlan | None, GemmPlan | None]] = {}
+        self.cuts: dict[int, Cuts] = {}
         self.is_body = is_body
         self.row_cut: RowCut | None = None
         freezers = {
@@ -144,7 +137,7 @@ class _Freezer:
             return [Unit(tuple(self.order))]
         products = [item for item in self.lowered if isinstance(item, Product)]
         is_cut = any(self._vector_plan(item) is not None or self._batch_chunks(item) > 0 for item in products)
-        if not is_cut and not at_once(_are_several_small, *self.chunks):
+        if not is_cut and not at_once(are_several_small, *self.chunks):
             return [Unit((number,)) for number in self.order]
         return find_units(self.compiled, self.order, self._sizes())
 
@@ -189,14 +182,14 @@ class _Freezer:
     def _may_fail(self, number: int) -> bool:
         """Whether a step may set the status: a position out of bounds, too many steps of a loop, no memory for it."""
         item = self.lowered[number]
-        if isinstance(item, Lowered):
-            return any(b.role == "status" for b in item.kernel.buffers)
         if isinstance(item, Product | Convolution):
             return False
         if isinstance(item, Factor):
             return item.routine != "cholesky_cotangent"
-        if item.fused is not None:
-            return any(b.role == "status" for b in item.fused.kernel.buffers)
+        lowered = item if isinstance(item, Lowered) else item.fused
+        if lowered is not None:
+            return any(b.role == "status" for b in lowered.kernel.buffers)
+        assert isinstance(item, LoweredBodies)
         params = self.program.instructions[item.step.number].params
         is_limited = params.get("maximum_iterations") is not None or item.step.form == "while_gradient"
         return is_limited or any(body[4] for body in self.bodies[number])
@@ -279,7 +272,8 @@ class _Freezer:
         touched: list[tuple[object, int, bool]] = []
         if isinstance(item, Product):
             touched += [(v, self._nbytes(v), False) for v in map(self._root, (item.a, item.b, item.value))]
-            return touched + self._memory_of(number, item)
+            cuts = self._cuts_in(number, item)
+            return touched + product_memory(self.program, number, item, cuts, self._nbytes(item.value))
         if isinstance(item, Convolution | Factor):
             touched += [(v, self._nbytes(v), False) for v in map(self._root, (*item.reads, *item.values))]
             return touched + own_memory(self.program, number, item)
@@ -398,23 +392,15 @@ class _Freezer:
         same for all sizes, and so is the plan; this is one of the numbers that the kernel is given.
         """
         values = {v for v in item.values if v is not None and v not in self.plan.chunked}
-        if sum(map(self._nbytes, {self._root(v) for v in values})) <= last_level_bytes() * 3 // 4:
+        touched = {self._place_of(v): self._nbytes(v) for v in values}  # a result may lie where an operand was
+        if sum(touched.values()) <= last_level_bytes() * 3 // 4:
             return THROUGH
         if is_elementwise(item.kernel):
             return TRIED
-        if item.group.rolled or self._has_whole_lines(item, values):  # or loops that go from line to line
+        classes = [self.plan.classes[v] if v in values and v is not None else () for v in item.values]
+        if item.group.rolled or has_whole_lines(item.kernel, classes, self.extents):  # or loops that find lines
             return PAST
         return TRIED if finds_lines(item.kernel) else THROUGH
-
-    def _has_whole_lines(self, item: Lowered, values: Collection[int]) -> bool:
-        """Whether no two rows that a kernel stores share a line."""
-        for buffer, v in zip(item.kernel.buffers, item.values, strict=True):
-            classes = self.plan.classes[v] if v in values and v is not None else ()
-            if buffer.role == "out" and len(classes) > 1:
-                row = 1 if classes[-1] == ONE else self.extents[classes[-1]]
-                if row * buffer.dtype.itemsize % CACHE_LINE:
-                    return False
-        return True
 
     def _place_of(self, v: int) -> int:
         return self.places[self._root(v)]
@@ -431,83 +417,31 @@ class _Freezer:
 
     # -- products ------------------------------------------------------------------------------------------------------
 
-    def _vector_plan(self, item: Product) -> GemvPlan | None:
-        """How a product with a vector is cut; None when it is left to BLAS."""
-        return self._own_plans(item)[0]
-
-    def _own_plans(self, item: Product) -> tuple[GemvPlan | None, GemmPlan | None]:
-        """How a product is cut as one with a vector, and as one of two matrices; None when it is left to BLAS."""
+    def _cuts(self, item: Product) -> Cuts:
+        """How a product is cut; in a loop over independent rows not at all."""
         found = (None, None) if self.row_cut is not None else self.cuts.get(item.value)
         if found is None:
-            (sizes, batch), transposed = product_sizes(self.program, item), (item.transpose_a, item.transpose_b)
-            dtype = self.program.specs[item.value].dtype
-            vector, matrix = [
-                at_once(_planner(plan, dtype, transposed), *sizes, batch)
-                for plan in (plan_vector_product, plan_product)
-            ]
-            found = self.cuts[item.value] = vector, matrix
+            found = self.cuts[item.value] = cut_product(self.program, item)
         return found
+
+    def _vector_plan(self, item: Product) -> GemvPlan | None:
+        """How a product with a vector is cut; None when it is left to BLAS."""
+        return self._cuts(item)[0]
 
     def _batch_chunks(self, item: Product) -> int:
         """In how many chunks the products of a batch run that are a call of BLAS each; 0 for others."""
-        return calls_in_chunks(self.program, item) if self._own_plans(item) == (None, None) else 0
+        return calls_in_chunks(self.program, item) if self._cuts(item) == (None, None) else 0
 
-    def _cut(self, number: int, item: Product) -> GemvPlan | None:
-        """The same, in the chunks of its region."""
-        cut = self._vector_plan(item)
-        return None if cut is None else cut._replace(chunks=self.regions.get(number, cut).chunks)
-
-    def _gemm_plan(self, item: Product) -> GemmPlan | None:
-        """How a product of two matrices is cut; None when it is left to BLAS."""
-        return self._own_plans(item)[1]
-
-    def _memory_of(self, number: int, item: Product) -> list[tuple[object, int, bool]]:
-        """What our own products need beside their operands."""
-        vector, matrix = self._cut(number, item), self._gemm_plan(item)
-        itemsize = self.program.specs[item.value].dtype.itemsize
-        if matrix is not None:
-            scratch = ((number, SCRATCH), aligned(matrix.worker_bytes), True)
-            beside = matrix.shared_bytes or (matrix.parts * self._nbytes(item.value) if matrix.parts > 1 else 0)
-            return [scratch, ((number, PARTS), beside, False)] if beside else [scratch]
-        return [((number, PARTS), vector.parts * itemsize, False)] if vector is not None and vector.parts else []
+    def _cuts_in(self, number: int, item: Product) -> Cuts:
+        """How a product is cut, in the chunks of its region."""
+        vector, matrix = self._cuts(item)
+        together = vector and vector._replace(chunks=self.regions.get(number, vector).chunks)
+        return together, matrix
 
     def _product(self, number: int, item: Product) -> Frozen:
-        operands = []
-        for v, is_transposed in ((item.a, item.transpose_a), (item.b, item.transpose_b), (item.value, False)):
-            *_, rows, columns = self._shape(v)
-            operands.append((self.places[self._root(v)], columns, rows * columns, is_transposed))
-        sizes, batch = product_sizes(self.program, item)
-        dtype, cut = self.program.specs[item.value].dtype.str, self._cut(number, item)
-        part, matrix = self.places.get((number, PARTS), operands[2][0]), self._gemm_plan(item)
-        if matrix is not None:
-            scratch = self.places[number, SCRATCH]
-            return "own product", number, dtype, sizes, tuple(matrix), scratch, part, *operands
-        if self.row_cut is not None:
-            return "row product", number, dtype, sizes, *operands, self.row_cut.chunks
-        if cut is None:
-            return "product", number, dtype, sizes, *operands, batch
-        return "vector product", number, dtype, sizes[1], tuple(cut), part, *operands
-
-
-def _are_several_small(*chunks: int) -> bool:
-    return sum(1 < n <= SMALL_CHUNKS for n in chunks) > 1
-
-
-@functools.lru_cache
-def _planner(plan: Callable[..., Any], dtype: np.dtype[Any], transposed: tuple[bool, bool]) -> Callable[..., Any]:
-    """How to plan products of a kind, by their sizes."""
-    return lambda m, n, k, batch: plan(dtype, (m, n, k), batch, transposed)
-
-
-@functools.lru_cache
-def word_in(dtype: np.dtype[Any]) -> Callable[[Any], int]:
-    """The function that gives a number as a word of a block."""
-
-    def word(value: Any) -> int:
-        raw = np.asarray(value, dtype).tobytes()
-        return int.from_bytes(raw.ljust(8, b"\0"), "little", signed=True)
-
-    return word
+        cuts, at = self._cuts_in(number, item), [self._place_of(v) for v in (item.a, item.b, item.value)]
+        row_chunks = 0 if self.row_cut is None else self.row_cut.chunks
+        return freeze_product(self.program, number, item, cuts, at, self.places, row_chunks)
 
 
 def _fused(item: LoweredStep) -> FusedScan | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from jitgrad.compiler.emission.memory import row_store
+from collections.abc import Mapping, Sequence
+
+from jitgrad.compiler.emission.memory import CACHE_LINE, row_store
 from jitgrad.compiler.emission.rows import pairs_rows
 from jitgrad.compiler.emission.segments import compares
 from jitgrad.compiler.emission.squares import has_squares
+from jitgrad.compiler.fusing.extents import ONE
 from jitgrad.compiler.loopir.nests import PARALLEL_VECTOR, VECTOR, Kernel, Loop, Store, statements
 
 
@@ -23,3 +26,13 @@ def finds_lines(kernel: Kernel) -> bool:
     loops = [s for s in statements(kernel.body) if isinstance(s, Loop) and s.kind == VECTOR]
     found = [row_store(loop, roles) for loop in loops if not compares(loop)]
     return not (pairs_rows(kernel) or has_squares(kernel)) and all(store in found for store in stores)
+
+
+def has_whole_lines(kernel: Kernel, classes: Sequence[Sequence[int]], extents: Mapping[int, int]) -> bool:
+    """Whether no two rows that a kernel stores share a line; ``classes`` are those of the buffers' axes."""
+    for buffer, axes in zip(kernel.buffers, classes, strict=True):
+        if buffer.role == "out" and len(axes) > 1:
+            row = 1 if axes[-1] == ONE else extents[axes[-1]]
+            if row * buffer.dtype.itemsize % CACHE_LINE:
+                return False
+    return True

@@ -249,3 +249,8 @@ class Search:
             is_own = is_plain[:1] == [True] and axes[0] == 0 and 0 not in axes[1:]
             is_one_loop = self.sizes.count(v) == rows and all(is_plain) and [a for a in axes if a is not None] == [0]
             yield (is_over_rows and is_own) or is_one_loop
+
+
+def are_several_small(*chunks: int) -> bool:
+    """Whether more than one step has chunks, and few, so that they may run as one region."""
+    return sum(1 < n <= SMALL_CHUNKS for n in chunks) > 1
