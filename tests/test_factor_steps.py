@@ -11,6 +11,8 @@ import pytest
 
 import jitgrad as jg
 from benchmarks.workloads.gaussian_process import loss
+from jitgrad.compiler.freezing.bind import BoundCluster
+from jitgrad.compiler.products.cholesky_steps import BLOCK
 from jitgrad.scipy.linalg import cho_solve, solve_triangular
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -53,6 +55,53 @@ def test_a_function_is_one_native_call() -> None:
 @pytest.mark.parametrize("n", SIZES)
 def test_sizes_around_those_of_steps(n: int) -> None:
     compare(jg.compile(jg.value_and_grad(loss, (0, 1, 2))), *points(n))
+
+
+def bound(f: Any, *args: Any) -> list[BoundCluster]:
+    """The clusters of a function."""
+    (stage, given), *_ = f.stages(*args)
+    return [step for step in stage.executable(given).bound.steps if isinstance(step, BoundCluster)]
+
+
+def memories(cluster: BoundCluster, prefix: str) -> list[list[int]]:
+    """Of each step with such a name the slots of its own memory, and of that in which a factor leaves its blocks."""
+    places = [BLOCK.index("memory_slot"), BLOCK.index("kept_slot")]
+    steps = [step for name, step in zip(cluster.names, cluster.steps, strict=True) if name.startswith(prefix)]
+    return [cluster.words_at(int(step[1]))[places].tolist() for step in steps if step[3] > 1]
+
+
+@pytest.mark.quick
+def test_a_gradient_reads_the_blocks_that_its_factor_has_left() -> None:
+    (cluster,) = bound(jg.compile(jg.value_and_grad(loss)), *points(90))
+    assert not any(name.startswith("fill") for name in cluster.names)
+    (factor, kept), (own, read) = memories(cluster, "factor")
+    assert factor == kept == read != own
+
+
+@pytest.mark.quick
+def test_each_gradient_reads_those_of_its_own_factor() -> None:
+    def both(a: Any, b: Any) -> Any:
+        first, second = np.linalg.cholesky(a), np.linalg.cholesky(b)
+        return np.sum(np.sin(first @ second)) + np.sum(np.log(np.diagonal(first)))
+
+    f, args = jg.compile(jg.value_and_grad(both, (0, 1))), (positive(90), positive(91)[:90, :90])
+    compare(f, *args)
+    (cluster,) = bound(f, *args)
+    found = memories(cluster, "factor")
+    assert len({kept for _, kept in found}) == 2 and len({own for own, _ in found}) == 4
+
+
+@pytest.mark.quick
+def test_a_gradient_of_a_factor_that_is_given_makes_its_blocks() -> None:
+    """Those of a scan are: its gradient is another loop."""
+
+    def scanned(a: Any) -> Any:
+        def step(c: Any, x: Any) -> Any:
+            return np.linalg.cholesky(c + x * np.eye(len(a))) + a, None
+
+        return np.sum(np.sin(jg.scan(step, a, np.arange(3.0))[0]))
+
+    compare(jg.compile(jg.value_and_grad(scanned, (0,))), positive(90))
 
 
 @pytest.mark.quick

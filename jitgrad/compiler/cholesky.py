@@ -24,11 +24,12 @@ _DOUBLE = np.dtype(np.float64)
 
 
 class _Call(NamedTuple):
-    """Steps, the blocks that they read, and how many bytes of memory they need."""
+    """Steps, the blocks that they read, how many bytes of memory they need, and where in it its parts begin."""
 
     steps: Array
     blocks: list[Array]
     nbytes: int
+    parts: Sequence[int]
 
 
 _kept: list[Arena] = []
@@ -55,17 +56,19 @@ def _run(routine: str, *operands: Array) -> Array | None:
     result = outputs.take(shape, _DOUBLE)
     arena = arena_for(call.nbytes)
     try:
-        status = _run_on(arena.address, call.steps, (*operands, result))
+        status = _run_on(arena.address, call, (*operands, result))
     finally:
         arena.give_back()
         _kept[:] = [arena]
     return None if status else result
 
 
-def _run_on(memory: int, steps: Array, arrays: Sequence[Array]) -> int:
+def _run_on(memory: int, call: _Call, arrays: Sequence[Array]) -> int:
     """Run the steps on memory; the status that they leave."""
     places = [array.__array_interface__["data"][0] for array in arrays]
-    table = np.array([*places, memory, 0, 0])  # the slots, and the status behind them
+    places += [memory + offset for offset in call.parts]
+    table = np.array([*places, 0, 0])  # the slots, and the status behind them
+    steps = call.steps
     start = table.__array_interface__["data"][0]
     table[-2] = start + table.itemsize * (len(table) - 1)
     runtime().run_steps(start, steps.__array_interface__["data"][0], len(steps), 0, get_num_threads(), 1)
@@ -76,8 +79,10 @@ def _run_on(memory: int, steps: Array, arrays: Sequence[Array]) -> int:
 def _call(routine: str, n: int, operands: int) -> _Call:
     """What a call for matrices of n rows takes."""
     layout = layout_for(n, lanes())
-    steps = [step for _, step in factor_steps(routine, True, layout, range(operands + 2), operands + 2, 1)]
+    parts = (0, 0 if routine == "cholesky" else layout.nbytes)  # its own, and that in which the factor is left
+    slots = range(operands + 1 + len(parts))
+    steps = [step for _, step in factor_steps(routine, True, layout, slots, len(slots), 1)]
     blocks = [np.array(step.block) for step in steps]
     places = [block.__array_interface__["data"][0] for block in blocks]
     records = [(step.address, place, step.extent, step.nchunks) for step, place in zip(steps, places, strict=True)]
-    return _Call(pack_steps(records), blocks, layout.nbytes)
+    return _Call(pack_steps(records), blocks, parts[-1] + layout.nbytes, parts)

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from jitgrad.compiler.constants import splat_number, word_in
 from jitgrad.compiler.driver.trials import PAST, THROUGH, TRIED, WHOLE_LINES
@@ -99,6 +99,7 @@ class _Freezer:
         self.counts: dict[int, int] = {}
         self.cuts: dict[int, Cuts] = {}
         self.is_body = is_body
+        self.factors = {item.value: number for number, item in enumerate(lowered) if _is_factor(item, "cholesky")}
         self.row_cut: RowCut | None = None
         freezers = {
             number: self._body_freezers(item)
@@ -276,7 +277,7 @@ class _Freezer:
             return touched + product_memory(self.program, number, item, cuts, self._nbytes(item.value))
         if isinstance(item, Convolution | Factor):
             touched += [(v, self._nbytes(v), False) for v in map(self._root, (*item.reads, *item.values))]
-            return touched + own_memory(self.program, number, item)
+            return touched + own_memory(self.program, number, item, self._factor_of(item))
         if isinstance(item, LoweredBodies):
             touched += [(v, self._nbytes(v), False) for v in map(self._root, (*item.reads, *item.values))]
             # As much as binding finds that its bodies need.
@@ -288,6 +289,10 @@ class _Freezer:
             nbytes = own_bytes(item.kernel, extents, lanes_for(item.kernel, vector_bytes()))
             touched.append(((number, SCRATCH), nbytes, True))
         return touched
+
+    def _factor_of(self, item: Convolution | Factor) -> int | None:
+        """The step that has made the factor whose gradient a step is, and left its blocks in memory."""
+        return self.factors.get(self._root(item.reads[0])) if _is_factor(item, "cholesky_cotangent") else None
 
     def _count(self, v: int) -> int:
         found = self.counts.get(v)
@@ -327,7 +332,7 @@ class _Freezer:
         if isinstance(item, Product):
             return self._product(number, item)
         if isinstance(item, Convolution | Factor):
-            return freeze_own(self.program, number, item, self._place_at)
+            return freeze_own(self.program, number, item, self._place_at, self._factor_of(item))
         if isinstance(item, LoweredBodies) and item.fused is not None:
             return self._fused_scan(number, item, item.fused, key)
         if isinstance(item, LoweredBodies):
@@ -442,6 +447,10 @@ class _Freezer:
         cuts, at = self._cuts_in(number, item), [self._place_of(v) for v in (item.a, item.b, item.value)]
         row_chunks = 0 if self.row_cut is None else self.row_cut.chunks
         return freeze_product(self.program, number, item, cuts, at, self.places, row_chunks)
+
+
+def _is_factor(item: LoweredStep, routine: str) -> TypeGuard[Factor]:
+    return isinstance(item, Factor) and item.routine == routine
 
 
 def _fused(item: LoweredStep) -> FusedScan | None:

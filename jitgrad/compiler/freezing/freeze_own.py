@@ -8,13 +8,16 @@ from typing import Any
 from jitgrad.compiler.freezing.freeze_loops import Frozen
 from jitgrad.compiler.fusing.buffers import aligned
 from jitgrad.compiler.fusing.nodes import Convolution, Factor
+from jitgrad.compiler.products.cholesky_steps import KEPT
 from jitgrad.compiler.products.conv import ConvPlan, Geometry, plan_filters, plan_windows
 from jitgrad.compiler.products.factor_steps import FACTORS, sizes_of
 from jitgrad.compiler.symbols import at_once
 from jitgrad.program import Program
 
-PARTS, SCRATCH = "parts", "scratch"
-"""With the number of a step, the keys of memory of its own: of all threads together, and of each one."""
+PARTS, SCRATCH, FILLED = "parts", "scratch", "filled"
+"""With the number of a step, the keys of memory of its own: of all threads together, and of each one; and what is
+filled with what a factor would have left, which is no step of the same cluster.
+"""
 
 Memory = list[tuple[object, int, bool]]
 """Keys, bytes, and whether each thread has so many."""
@@ -22,21 +25,33 @@ PlaceAt = Callable[[object], int]
 """Where a value lies, or the memory of a key."""
 
 
-def own_memory(program: Program, number: int, item: Convolution | Factor) -> Memory:
-    """What a step needs beside its operands; a solution with a triangle needs nothing."""
+def own_memory(program: Program, number: int, item: Convolution | Factor, factor: int | None) -> Memory:
+    """What a step needs beside its operands; a solution with a triangle needs nothing. ``factor`` is the number of the
+    step whose factor the gradient of one is of, which has left its blocks in memory.
+    """
     if isinstance(item, Factor):
-        return [((number, PARTS), _sizes(program, item)[-1], False)] if item.routine in FACTORS else []
+        return _factor_memory(_sizes(program, item)[-1], number, item.routine, factor)
     plan = _conv_plan(program, item)
     scratch = ((number, SCRATCH), aligned(plan.worker_bytes), True)
     return [scratch, ((number, PARTS), plan.parts_bytes, False)] if plan.parts_bytes else [scratch]
 
 
-def freeze_own(program: Program, number: int, item: Convolution | Factor, place_at: PlaceAt) -> Frozen:
+def _factor_memory(nbytes: int, number: int, routine: str, factor: int | None) -> Memory:
+    """Its own, and that in which the factor leaves its blocks."""
+    own, left = (number, PARTS), (number, FILLED) if factor is None else (factor, PARTS)
+    keys = (own, own) if routine == "cholesky" else (own, left)
+    return [(key, nbytes, False) for key in keys] if routine in FACTORS else []
+
+
+def freeze_own(
+    program: Program, number: int, item: Convolution | Factor, place_at: PlaceAt, factor: int | None
+) -> Frozen:
     """The task of a convolution, or of a factor, whose failure is told as that of its value."""
-    memory = [key for key, _, _ in own_memory(program, number, item)]
+    memory = [key for key, _, _ in own_memory(program, number, item, factor)]
     places = tuple(map(place_at, (*item.reads, *item.values, *memory)))
     if isinstance(item, Factor):
-        return "factor", number, item.routine, item.lower, _sizes(program, item), places, item.value + 1
+        routine = item.routine if factor is None else KEPT
+        return "factor", number, routine, item.lower, _sizes(program, item), places, item.value + 1
     plan, dtype = _conv_plan(program, item), program.specs[item.value].dtype.str
     return "convolution", number, dtype, item.form, (plan.words, plan.cells, plan.chunks), places
 

@@ -7,20 +7,24 @@ from __future__ import annotations
 from jitgrad.records import NamedTuple
 
 MODULE = "jitgrad_cholesky"
-COTANGENT = f"{MODULE}_cotangent"
-STEPS = {MODULE: ("clear", "tasks"), COTANGENT: ("fill", "tasks")}
-"""The steps of the factor and of its gradient, by what their names begin with."""
+TASKS, COTANGENT_TASKS = "tasks", "cotangent_tasks"
+KEPT = "cholesky_cotangent_of_kept"
+STEPS = {
+    "cholesky": ("clear", TASKS), "cholesky_cotangent": ("fill", COTANGENT_TASKS), KEPT: ("clear", COTANGENT_TASKS)
+}  # fmt: skip
+"""The steps of the factor, of its gradient, and of the gradient of a factor that has left its blocks in memory."""
 BLOCK = (
-    "source_slot", "factor_slot", "memory_slot", "result_slot", "status_slot", "code", "n", "column", "blocks",
-    "panels", "packed_place", "diagonals_place", "flags_place",
+    "source_slot", "factor_slot", "memory_slot", "kept_slot", "result_slot", "status_slot", "code", "n", "column",
+    "blocks", "panels", "diagonals_place", "flags_place",
 )  # fmt: skip
 """The words of the block of each step. `source` is A, or the cotangent of its lower factor, which is `factor`; both
 have rows of n, as `result` has. `memory` begins with the working matrix, in which columns of blocks are `column`
-elements apart; the factor in columns like it, blocks on the diagonal, and flags lie at places in it, in bytes. A flag
-per tile, of each row of blocks one more for its end. `code` is left in the status where A is not positive definite.
+elements apart; blocks on the diagonal, and flags, lie at places in it, in bytes. A flag per tile, of each row of blocks
+one more for its end. `kept` is the memory that a factor has left, which its gradient reads; of a factor it is `memory`.
+`code` is left in the status where A is not positive definite.
 """
 WORDS = (
-    "source", "factor", "work", "packed", "result", "n", "column", "blocks", "panels", "threads", "diagonals", "flags",
+    "source", "factor", "work", "kept", "result", "n", "column", "blocks", "panels", "threads", "diagonals", "flags",
     "status", "code",
 )  # fmt: skip
 """What a step makes of it: addresses and sizes. `threads`: how many there may be; panels are theirs in turns."""
@@ -66,15 +70,24 @@ class Layout(NamedTuple):
     column: int
     blocks: int
     panels: int
-    packed: int
     diagonals: int
     flags: int
     nbytes: int
 
 
 def names() -> tuple[str, ...]:
-    """All functions of the module."""
-    return tuple(f"{prefix}_{step}" for prefix, steps in STEPS.items() for step in steps)
+    """All functions of the module: one for each kind of step."""
+    return tuple(map(function_of, dict.fromkeys(step for steps in STEPS.values() for step in steps)))
+
+
+def is_tasks(step: str) -> bool:
+    """Whether a step is the one whose parts take tasks."""
+    return step in (TASKS, COTANGENT_TASKS)
+
+
+def function_of(step: str) -> str:
+    """The name of the function of a step."""
+    return f"{MODULE}_{step}"
 
 
 def layout_for(n: int, lanes: int) -> Layout:
@@ -84,18 +97,17 @@ def layout_for(n: int, lanes: int) -> Layout:
     blocks, line = -(-n // lanes), LINE // 8
     panels = -(-blocks // WIDE)
     column = (-(-blocks * lanes * lanes // line) | 1) * line
-    packed = 8 * blocks * column
-    diagonals = 2 * packed
+    diagonals = 8 * blocks * column
     flags = diagonals + 8 * blocks * lanes * (lanes + 1)
     nbytes = flags + -(-4 * blocks * (panels + 1) // LINE) * LINE
-    return Layout(n, column, blocks, panels, packed, diagonals, flags, nbytes)
+    return Layout(n, column, blocks, panels, diagonals, flags, nbytes)
 
 
 def cut(step: str, layout: Layout) -> tuple[int, int]:
     """Extent and number of chunks of a step. All chunks of the tasks are one: whoever takes one takes tasks as long as
     there are any.
     """
-    if step == "tasks":
+    if is_tasks(step):
         return _MOST_CHUNKS, _MOST_CHUNKS
     if step == "clear":
         return 1, 1

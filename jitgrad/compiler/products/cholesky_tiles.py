@@ -2,6 +2,7 @@
 one block of rows. A block has as many rows as a register has lanes; the order of tiles is elsewhere (cholesky_code.py).
 
     void sum_<w>(ptr p, ptr q, i64 k, ptr t, i64 column)      t -= pᵀ q, over k rows; w blocks wide
+    void sum_turned_<w>(...)                                  t -= p q, of blocks of p that lie beside one another
     void forward(ptr d, ptr t, i64 column, i64 count)         t = inv(Uᵀ) t, for so many blocks beside
     void backward(ptr d, ptr t, i64 column, i64 count)        t = inv(U) t
     i1 factor(ptr t, ptr d)                                   Uᵀ U = t; whether it is not positive definite
@@ -23,7 +24,7 @@ from jitgrad.compiler.products.transposes import turn_ir, turned_ir
 
 def cholesky_tiles_ir(kind: Numbers) -> str:
     """All of them, `turn_<type>`, and `turn_whole`: for a square with all rows and columns."""
-    sums = (_sum(kind, wide) for wide in range(1, WIDE + 1))
+    sums = (_sum(kind, wide, is_turned) for is_turned in (False, True) for wide in range(1, WIDE + 1))
     solutions = (_solve(kind, True), _solve(kind, False))
     return "\n".join((turn_ir(kind), _turn_whole(kind), *sums, *solutions, _factor(kind), _reverse(kind)))
 
@@ -86,14 +87,15 @@ def _beside(kind: Numbers, name: str, wide: int) -> str:
     return "\n".join(at_ir(f"{name}{c}", kind, *place) for c, place in enumerate(places))
 
 
-def _sum(kind: Numbers, wide: int) -> str:
+def _sum(kind: Numbers, wide: int, is_turned: bool) -> str:
     """Sums of a block of rows and so many registers: an element of p is spread to all lanes for each row."""
     v = kind.vector
     tile = [(r, c) for r in range(kind.lanes) for c in range(wide)]
     phis = "\n".join(f"  %s{r}_{c} = phi {v} [ zeroinitializer, %entry ], [ %s{r}_{c}_n, %loop ]" for r, c in tile)
     takes = "\n".join(_taken(kind, r, c) for r, c in tile)
+    name = f"sum_turned_{wide}" if is_turned else f"sum_{wide}"
     return f"""
-define internal void @sum_{wide}(ptr %p, ptr %q, i64 %k, ptr %t, i64 %column) noinline #0 {{
+define internal void @{name}(ptr %p, ptr %q, i64 %k, ptr %t, i64 %column) noinline #0 {{
 entry:
 {_beside(kind, "q", wide)}
 {_beside(kind, "t", wide)}
@@ -103,7 +105,7 @@ entry:
 loop:
   %place = phi i64 [ 0, %entry ], [ %next, %loop ]
 {phis}
-{_summed_row(kind, wide)}
+{_summed_row(kind, wide, is_turned)}
   %next = add i64 %place, {kind.lanes}
   %again = icmp slt i64 %next, %stop
   br i1 %again, label %loop, label %end
@@ -115,9 +117,10 @@ done:
 }}"""
 
 
-def _summed_row(kind: Numbers, wide: int) -> str:
-    """A row of p and of q: outer products of their elements, added to the sums."""
-    lines = [at_ir("p_here", kind, "%p", "%place")]
+def _summed_row(kind: Numbers, wide: int, is_turned: bool) -> str:
+    """A row of p, or a column of its blocks, and a row of q: outer products of their elements, added to the sums."""
+    apart = kind.lanes if is_turned else 1
+    lines = [_column_of_blocks(kind), at_ir("p_here", kind, "%p", "%p_place" if is_turned else "%place")]
     for c in range(wide):
         lines += [
             at_ir(f"q{c}_here", kind, f"%q{c}", "%place"),
@@ -125,12 +128,22 @@ def _summed_row(kind: Numbers, wide: int) -> str:
         ]
     for r in range(kind.lanes):
         lines += [
-            at_ir(f"p{r}_at", kind, "%p_here", str(r)),
+            at_ir(f"p{r}_at", kind, "%p_here", str(apart * r)),
             f"  %p{r} = load {kind.type}, ptr %p{r}_at",
             spread_ir(f"x{r}", kind, f"%p{r}"),
             *(fma_ir(f"s{r}_{c}_n", kind, f"%x{r}", f"%y{c}", f"%s{r}_{c}") for c in range(wide)),
         ]
     return "\n".join(lines)
+
+
+def _column_of_blocks(kind: Numbers) -> str:
+    """Where a column begins of blocks beside one another."""
+    n = kind.lanes
+    return f"""  %p_block = udiv i64 %place, {n * n}
+  %p_across = mul i64 %p_block, %column
+  %p_column = udiv i64 %place, {n}
+  %p_inside = urem i64 %p_column, {n}
+  %p_place = add i64 %p_across, %p_inside"""
 
 
 def _taken(kind: Numbers, r: int, c: int) -> str:

@@ -11,7 +11,6 @@ from jitgrad.compiler.machine.cache import cache_key, compile_cached, kernel_cac
 from jitgrad.compiler.machine.native import NativeCode
 from jitgrad.compiler.products.blas import BlasStep
 from jitgrad.compiler.products.cholesky_steps import (
-    COTANGENT,
     LANES,
     MODULE,
     STEPS,
@@ -21,14 +20,16 @@ from jitgrad.compiler.products.cholesky_steps import (
     Layout,
     cholesky_text,
     cut,
+    function_of,
+    is_tasks,
     layout_for,
     names,
     triangles_text,
 )
 from jitgrad.compiler.products.product_code import Module
 
-FACTORS = {"cholesky": MODULE, "cholesky_cotangent": COTANGENT}
-"""The routines that work on tiles, and what the names of their functions begin with."""
+FACTORS = frozenset(STEPS)
+"""The routines that work on tiles."""
 SOLUTIONS = {"solve_triangular": 0, "solve_turned": 1}
 """Those that solve with a triangle, and the place of their function."""
 
@@ -45,24 +46,23 @@ def factor_steps(
 ) -> list[tuple[str, BlasStep]]:
     """The steps of a routine, with what their names begin with.
 
-    ``slots`` are those of the operands, of the result, and of a factor's memory, which has the sizes of a `Layout`; a
-    triangle's only size is its rows. The slot of the status is ``status``; the status becomes ``code`` if a matrix is
-    not positive definite, or has a zero on its diagonal.
+    ``slots`` are those of the operands and of the result; of a factor and of its gradient also that of memory of its
+    own, and that of the memory in which the factor leaves its blocks, for a factor the same. Both have the sizes of a
+    `Layout`; a triangle's only size is its rows. The slot of the status is ``status``; the status becomes ``code`` if a
+    matrix is not positive definite, or has a zero on its diagonal.
     """
     if routine in SOLUTIONS:
         name = TRIANGLE_STEPS[SOLUTIONS[routine]]
         block = (*slots, status, code, *sizes, int(is_lower))
         return [("factor", BlasStep(name, triangle_code()[name], block, 1, 1))]
-    prefix, made, layout = FACTORS[routine], cholesky_code(), Layout(*sizes)
-    *operands, result, memory = slots
+    made, layout = cholesky_code(), Layout(*sizes)
+    *operands, result, memory, kept = slots
     block = (
-        operands[-1], operands[0], memory, result, status, code, layout.n, layout.column, layout.blocks, layout.panels,
-        layout.packed, layout.diagonals, layout.flags,
+        operands[-1], operands[0], memory, kept, result, status, code, layout.n, layout.column, layout.blocks,
+        layout.panels, layout.diagonals, layout.flags,
     )  # fmt: skip
-    return [
-        ("factor" if step == "tasks" else step, BlasStep(step, made[f"{prefix}_{step}"], block, *cut(step, layout)))
-        for step in STEPS[prefix]
-    ]
+    steps = (BlasStep(step, made[function_of(step)], block, *cut(step, layout)) for step in STEPS[routine])
+    return [("factor" if is_tasks(step.name) else step.name, step) for step in steps]
 
 
 def factor_modules(routine: str) -> dict[str, Module]:

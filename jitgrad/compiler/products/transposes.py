@@ -14,7 +14,8 @@ def turn_ir(kind: Numbers) -> str:
         void turn_<type>(ptr from, i64 ldf, i64 height, i64 first, i64 end, i64 further, ptr to, i64 ldt)
 
     A square of registers, up to `height` rows and columns `first` to `end` of it, transposed; zeros in the place of
-    others. Of each row what lies `further` is asked for.
+    others. Of each row what lies `further` is asked for. Rows that are not there have the address of the first one:
+    their own may be in pages that nobody has touched, where a load takes 60 ns, though it is masked.
 
     Rows side by side are turned by fours on their way to the first cache, and those four apart on their way from it: a
     quarter of the code of the whole square.
@@ -51,7 +52,8 @@ def _four_rows(kind: Numbers) -> str:
         fetch += [
             f"  %has{i} = icmp sgt i64 %left, {i}",
             f"  %mask{i} = select i1 %has{i}, {kind.mask} %mask, {kind.mask} zeroinitializer",
-            load_ir(f"x{i}", kind, f"%row{i}", f"%mask{i}"),
+            f"  %given{i} = select i1 %has{i}, ptr %row{i}, ptr %from",
+            load_ir(f"x{i}", kind, f"%given{i}", f"%mask{i}"),
             at_ir(f"ask{i}", kind, f"%row{i}", "%further"),
             f"  call void @llvm.prefetch.p0(ptr %ask{i}, i32 0, i32 3, i32 1)",
         ]
