@@ -210,7 +210,8 @@ class Calls:
                 arrays.append(array)
         signature = tuple(keys)
         values = tuple([(where, frozen(value)) for where, value in statics.items()])
-        return _Call((structure, signature, values), arrays, structure, signature, statics)
+        orders = pytree.call_orders(args, kwargs, self.arguments.collects_names)
+        return _Call((structure, signature, orders, values), arrays, structure, signature, statics)
 
     def _refusal(self, error: TypeError, args: Any, kwargs: Any, number: int) -> TypeError:
         """The error of an argument that cannot be traced, with its name and the user's line."""
@@ -347,7 +348,7 @@ class Calls:
             return n if n <= self._exact else -1 - numbers.setdefault(n, len(numbers))
 
         leaves = [(key[0], *map(place, key[1])) if type(key) is tuple else key for key in call.leaves]
-        return call.structure, tuple(leaves), call.key[-1]
+        return call.structure, tuple(leaves), *call.key[2:]
 
     def _model_of(self, kind: Any) -> _Model | None:
         """The trace that others of its kind follow: the first, a later one if the plan of the first is from disk, from
@@ -407,6 +408,8 @@ class Calls:
     def _difference(self, old: _Call, new: _Call) -> str:
         if old.structure != new.structure:
             return "the structure of the arguments changed"
+        if old.key[2] != new.key[2]:
+            return "the order of keys, or of names, changed"
         texts = zip(map(_key_text, old.leaves), map(_key_text, new.leaves), strict=True)
         changes = [
             f"argument {name} changed from {a} to {b}"

@@ -333,6 +333,17 @@ def parameter_names(fn: Callable[..., Any]) -> list[str]:
     return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
+def collects_names(fn: Callable[..., Any], is_transform: bool = False) -> bool:
+    """Whether a function takes any names, and may go through them in the order in which a call gives them; of a
+    wrapper that is a transform, which hands them on, whether the function inside does.
+    """
+    try:
+        parameters = inspect.signature(fn, follow_wrapped=is_transform).parameters
+    except (TypeError, ValueError):
+        return True
+    return any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
 def leaf_names(parameters: Sequence[str], args: Any, kwargs: Any) -> list[str]:
     """Per leaf of (args, kwargs), the expression that names it: ``x``, ``params['w'][0]``."""
     names = []
