@@ -336,7 +336,7 @@ def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
 def _called(name: str, /, *args: Any, **kwargs: Any) -> Any:
     """The function of that name, its result as the user gets it."""
     result = functions[name](*args, **kwargs)
-    if kwargs.get("copy"):
+    if kwargs.get("copy") or (name == "nan_to_num" and result is args[0]):  # which it has changed
         return result
     return _strong(functions["as_users_see"](name, result, (*args, *kwargs.values())))
 

@@ -197,3 +197,35 @@ def test_functions_of_math_are_told_to_be_numpys() -> None:
         jg.compile(lambda n: sum(range(n)))(3)
     with pytest.raises(jg.TracedValueError, match=r"x.astype\(int\) truncates"):
         jg.compile(lambda x: int(x))(1.0)
+
+
+# -- memory ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"nan": 7.0, "posinf": 8.0}])
+def test_nan_to_num_in_place(options: dict[str, float]) -> None:
+    def fn(a: Any) -> Any:
+        b = a + 0
+        c = np.nan_to_num(b, copy=False, **options)
+        c[0] = 9.0
+        return b, c, np.nan_to_num(a, **options)
+
+    x = np.array([1.0, np.nan, np.inf, -np.inf])
+    check(fn, x)
+    check(lambda z: np.nan_to_num(z, **options), np.array([1 + 2j, complex(np.nan, 3), complex(-np.inf, np.inf)]))
+
+
+def test_arrays_of_tensors_are_copies() -> None:
+    def fn(a: Any) -> Any:
+        b = a * 1
+        copy, same = jnp.array(b), jnp.asarray(b)
+        copy[0], same[1] = 7.0, 8.0
+        return b, copy, jnp.array(b, dtype=float, ndmin=2)
+
+    for found, expected in zip(jg.compile(fn)(np.zeros(3)), fn(np.zeros(3)), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_dtypes_of_booleans() -> None:
+    for function in (np.angle, np.conj, np.conjugate):
+        check(function, np.array([True, False]))
