@@ -61,7 +61,8 @@ class CallReader:
                 arrays.append(array)
         signature = tuple(keys)
         values = tuple([(where, frozen(value)) for where, value in statics.items()])
-        return Call((structure, signature, values), arrays, structure, signature, statics)
+        orders = pytree.call_orders(args, kwargs, self.arguments.collects_names)
+        return Call((structure, signature, orders, values), arrays, structure, signature, statics)
 
     def _refusal(self, error: TypeError, args: Any, kwargs: Any, number: int) -> TypeError:
         """The error of an argument that cannot be traced, with its name and the user's line."""
@@ -101,6 +102,8 @@ class CallReader:
         """What a call has that another had not, at most three things; empty where both have one trace."""
         if old.structure != new.structure:
             return "the structure of the arguments changed"
+        if old.key[2] != new.key[2]:
+            return "the order of keys, or of names, changed"
         texts = zip(map(_key_text, old.leaves), map(_key_text, new.leaves), strict=True)
         changes = [
             f"argument {name} changed from {a} to {b}"

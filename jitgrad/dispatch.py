@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from jitgrad.advice import advise
-from jitgrad.errors import DTypeError, IndexingError, TracedValueError, UnsupportedOpError, layout
+from jitgrad.errors import DTypeError, IndexingError, ShapeError, TracedValueError, UnsupportedOpError, layout
 from jitgrad.operators import call_open, functions, is_open
 from jitgrad.sources import source_text, user_source
 
@@ -121,7 +122,9 @@ def _strong(result: Any) -> Any:
 def full_name(func: Any) -> str:
     """``numpy.linalg.norm``, ``scipy.special.gammaln``: how the user would write it."""
     if isinstance(func, np.ufunc):
-        return ("numpy." if getattr(np, func.__name__, None) is func else "scipy.special.") + func.__name__
+        special = getattr(sys.modules.get("scipy.special"), func.__name__, None)
+        place = "numpy." if getattr(np, func.__name__, None) is func else "scipy.special." if special is func else ""
+        return place + func.__name__
     return f"{getattr(func, '__module__', 'numpy')}.{func.__name__}"
 
 
@@ -149,7 +152,7 @@ def _call(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> A
                 "use np.where(condition, result, otherwise)",
             )
         result = functions["where"](where, result, out[0])
-    return result if out is None else _store(full_name(ufunc), result, out)
+    return result if out is None else _store(full_name(ufunc), result, out, is_wider=True)
 
 
 def _refuse_options(ufunc: np.ufunc, options: Mapping[str, Any]) -> None:
@@ -166,11 +169,14 @@ def _refuse_options(ufunc: np.ufunc, options: Mapping[str, Any]) -> None:
             raise unsupported(f"{full_name(ufunc)} with {name}={value!r}")
 
 
-def _store(name: str, result: Any, out: tuple[Any, ...]) -> Any:
-    """Write the result (or results) to the tensors given as ``out=`` as an assignment does, and give them
-    back.
+def _store(name: str, result: Any, out: tuple[Any, ...], is_wider: bool = False) -> Any:
+    """Write the result (or results) to the tensors given as ``out=``, and give them back. Only functions of elements
+    fill what ``is_wider`` than their result.
     """
     results = result if isinstance(result, tuple) else (result,)
+    if is_wider:
+        shape = next(target.shape for target in out if target is not None)
+        results = tuple([_as_wide(value, shape) for value in results])
     for value, target in zip(results, out, strict=True):
         if target is None:
             continue
@@ -180,9 +186,29 @@ def _store(name: str, result: Any, out: tuple[Any, ...]) -> Any:
             raise DTypeError(
                 f"{name} with out=: {value.dtype.name} cannot be stored as {target.dtype.name}"
             )
+        if None not in (value.shape, target.shape) and value.shape != target.shape:
+            raise _misfit(name, value, target)
         functions["setitem"](target, ..., value)
     stored = tuple(value if target is None else target for value, target in zip(results, out, strict=True))
     return stored if isinstance(result, tuple) else stored[0]
+
+
+def _as_wide(value: Any, shape: Any) -> Any:
+    """The value as wide as what is given for it, if that is wider."""
+    is_wider = value.shape is not None and shape is not None and value.shape != shape and len(shape) >= len(value.shape)
+    return functions["broadcast_to"](value, shape) if is_wider else value
+
+
+def _misfit(name: str, value: Any, target: Any) -> ShapeError:
+    return ShapeError(
+        layout(
+            f"{name} with out=: the result has another shape than what is given for it",
+            expected=str(value.spec),
+            got=str(target.spec),
+            needed=f"at {source_text(user_source())}",
+            hint="assign y[...] = result to fill a wider array",
+        )
+    )
 
 
 def _written_array(name: str) -> TracedValueError:
@@ -280,6 +306,9 @@ def table_name(func: Callable[..., Any]) -> str:
     return ".".join([*parts, func.__name__])
 
 
+_OF_ELEMENTS = ("clip", "fix", "isneginf", "isposinf", "outer")  # of NumPy's functions that are no ufuncs
+
+
 def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """A NumPy function on arguments among which are traced values. UnsupportedOpError where there is no op
     for it.
@@ -291,7 +320,8 @@ def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
     if not _is_absent(kwargs.get("out")):
         options = dict(kwargs)
         out = options.pop("out")
-        return _store(full_name(func), call_function(func, args, options), _targets(out))
+        result = call_function(func, args, options)
+        return _store(full_name(func), result, _targets(out), is_wider=name in _OF_ELEMENTS)
     if name not in questions and (is_open(args) or (kwargs and is_open(kwargs.values()))):
         return call_open(full_name(func), functools.partial(_called, name), args, dict(kwargs))
     try:
@@ -306,7 +336,7 @@ def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
 def _called(name: str, /, *args: Any, **kwargs: Any) -> Any:
     """The function of that name, its result as the user gets it."""
     result = functions[name](*args, **kwargs)
-    if kwargs.get("copy"):
+    if kwargs.get("copy") or (name == "nan_to_num" and result is args[0]):  # which it has changed
         return result
     return _strong(functions["as_users_see"](name, result, (*args, *kwargs.values())))
 

@@ -78,4 +78,4 @@ class Models:
             return n if n <= self._exact else -1 - numbers.setdefault(n, len(numbers))
 
         leaves = [(key[0], *map(place, key[1])) if type(key) is tuple else key for key in call.leaves]
-        return call.structure, tuple(leaves), call.key[-1]
+        return call.structure, tuple(leaves), *call.key[2:]

@@ -35,7 +35,8 @@ def array(object: Any, dtype: Any = None, *, copy: bool | None = True, ndmin: in
             return _eager_array(object, dtype, ndmin)
         return _np.array(object, dtype=dtype, copy=copy, ndmin=ndmin)
     with graph.as_default():
-        return _of_tensors(object, dtype, ndmin)
+        made = _of_tensors(object, dtype, ndmin)
+        return _functions["copy"](made) if copy and isinstance(object, _Tensor) else made
 
 
 def _array(object: Any, dtype: Any, ndmin: int) -> Any:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from jitgrad import hints
 from jitgrad.advice import advise
 from jitgrad.errors import JitgradError, LeakedTracerError, ShapeError, TracedValueError, UnsupportedOpError, layout
 from jitgrad.sources import closed_message, operation_text, source_text, user_source
@@ -146,8 +147,27 @@ def advising(name: str, fn: F) -> F:
     return cast(F, run)
 
 
+def _times(name: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A product, of which NumPy makes a repeated list where one side is an integer and no array."""
+
+    def operator(self: Any, other: Any) -> Any:
+        is_list = type(other) is list or type(other) is tuple
+        if is_list and self.spec.shape == () and self.spec.dtype.kind in "iu" and _is_traced(self):
+            raise traced_value_error(self, "repeating a list", hints.REPEAT)
+        return name(self, other)
+
+    return operator
+
+
+def _is_traced(x: Any) -> bool:
+    graph = getattr(x, "graph", None)
+    return graph is not None and bool(graph.assigns_in_place)
+
+
 def _method(name: str) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("out") is not None:
+            return getattr(np, name)(self, *args, **kwargs)
         return functions["as_users_see"](name, functions[name](self, *args, **kwargs), (self,))
 
     method.__name__ = name
@@ -186,7 +206,7 @@ def _refused_array(self: Any, *args: Any, **kwargs: Any) -> Any:
     """What is there in the place of a value depends on who asks: SciPy, or NumPy, for ``x[i] = y`` or to read."""
     caller = sys._getframe(1)
     is_scipy = caller.f_globals.get("__name__", "").partition(".")[0] == "scipy"
-    hint = _scipy_hint if is_scipy else filled_hint if _is_assignment(caller) else _array_hint
+    hint = hints.SCIPY if is_scipy else hints.FILLED if _is_assignment(caller) else hints.ARRAY
     raise traced_value_error(self, "conversion to an array", hint)
 
 
@@ -213,25 +233,6 @@ def traced_value_error(x: Any, what: str, hint: str) -> JitgradError:
     )
 
 
-_branch_hint = (
-    "use jg.cond(condition, f, g) for if, jg.while_loop for while, np.where(condition, a, b) element by element; or "
-    "make what decides a static argument (static_argnames)"
-)
-_array_hint = (
-    "use jitgrad.numpy, which has the same names (jitgrad.numpy.array([a, b]), asarray(x), r_[a, b]), np.take(table, "
-    "i, axis=0) in place of table[i] for a table of NumPy, or jg.py_func"
-)
-filled_hint = "make the array with np.zeros_like(x) or jitgrad.numpy.zeros: an array of NumPy cannot hold traced values"
-_scipy_hint = (
-    "use jitgrad.scipy, which has functions of linalg, stats, signal, integrate, fft and special under SciPy's names "
-    "(jitgrad.scipy.linalg.solve_triangular), or jg.py_func"
-)
-_shuffle_hint = (
-    "one permutation would be kept for all calls: pass it as an argument (x[permutation]), or shuffle before the call"
-)
-_scalar_hint = "keep the value as an array, return it from the function, or make the argument static (static_argnames)"
-
-
 _reshape, _transpose, _matrix_transpose = _method("reshape"), _method("transpose"), _method("matrix_transpose")
 _real, _imag = _method("real"), _method("imag")
 
@@ -241,6 +242,15 @@ def _converted(x: Any, dtype: Any) -> Any:
 
 
 _astype = takes_open("astype", _converted)
+
+
+def _whole(x: Any, name: str) -> Any:
+    """A number made a whole one, which gives way to dtypes as an int of Python's does."""
+    if x.spec.shape != () or x.spec.dtype.kind == "c":
+        return float(x)
+    whole = _astype(x if x.spec.dtype.kind in "iu" else functions[name](x), np.int64)
+    whole.is_weak = True
+    return whole
 
 
 def _known_shape(x: Any, what: str) -> tuple[int, ...]:
@@ -267,7 +277,7 @@ class Operators:
 
     __add__, __radd__ = _binary("add"), _reflected("add")
     __sub__, __rsub__ = _binary("subtract"), _reflected("subtract")
-    __mul__, __rmul__ = _binary("multiply"), _reflected("multiply")
+    __mul__, __rmul__ = _times(_binary("multiply")), _times(_reflected("multiply"))
     __truediv__, __rtruediv__ = _binary("divide"), _reflected("divide")
     __floordiv__, __rfloordiv__ = _binary("floor_divide"), _reflected("floor_divide")
     __mod__, __rmod__ = _binary("remainder"), _reflected("remainder")
@@ -285,15 +295,14 @@ class Operators:
     __hash__ = object.__hash__
     __neg__, __pos__ = _method("negative"), _method("positive")
     __abs__, __invert__ = _method("absolute"), _method("invert")
-    __round__ = _method("round")
 
-    __bool__ = _needs_value("a condition (if, while, and, or, not)", _branch_hint)
-    __float__ = _needs_value("float()", _scalar_hint)
-    __int__ = _needs_value("int()", _scalar_hint)
-    __complex__ = _needs_value("complex()", _scalar_hint)
-    __index__ = _needs_value("an index or a count", "use np.take, or make the argument static (static_argnames)")
+    __bool__ = _needs_value("a condition (if, while, and, or, not)", hints.BRANCH)
+    __float__ = _needs_value("float()", hints.FLOAT)
+    __int__ = _needs_value("int()", hints.INT)
+    __complex__ = _needs_value("complex()", hints.SCALAR)
+    __index__ = _needs_value("an index or a count", hints.INDEX)
     __array__ = _refused_array
-    item, tolist = _needs_value("item()", _scalar_hint), _needs_value("tolist()", _scalar_hint)
+    item, tolist = _needs_value("item()", hints.SCALAR), _needs_value("tolist()", hints.SCALAR)
 
     sum, prod, mean, std, var = map(_method, ("sum", "prod", "mean", "std", "var"))
     max, min, any, all = map(_method, ("max", "min", "any", "all"))
@@ -316,9 +325,22 @@ class Operators:
     def __deepcopy__(self, memo: Any) -> Any:
         return functions["copy"](self)
 
+    def __round__(self, ndigits: Any = None) -> Any:
+        """As Python rounds NumPy's numbers: to an integer, unless a number of digits is given."""
+        return _method("round")(self, ndigits) if ndigits is not None or self.ndim else _whole(self, "rint")
+
+    def __floor__(self) -> Any:
+        return _whole(self, "floor")
+
+    def __ceil__(self) -> Any:
+        return _whole(self, "ceil")
+
+    def __trunc__(self) -> Any:
+        return _whole(self, "trunc")
+
     def __format__(self, format_spec: str) -> str:
         if format_spec:
-            raise traced_value_error(self, f"formatting with {format_spec!r}", _scalar_hint)
+            raise traced_value_error(self, f"formatting with {format_spec!r}", hints.SCALAR)
         return str(self)
 
     def __len__(self) -> int:
@@ -348,7 +370,7 @@ class Operators:
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if type(index) is int and isinstance(value, Operators) and not _is_assignment(sys._getframe(1)):
-            raise traced_value_error(self, "a shuffle, or another function that assigns item by item,", _shuffle_hint)
+            raise traced_value_error(self, "a shuffle, or another function that assigns item by item,", hints.SHUFFLE)
         if is_open((self, value)):
             call_open("setitem", functions["setitem"], (self, index, value), {})
         else:

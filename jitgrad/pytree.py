@@ -12,7 +12,8 @@ import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,32 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
         if type(leaf) not in _plain and _learn(type(leaf)):
             return flatten(tree)
     return leaves, structure
+
+
+def key_orders(tree: Any) -> list[tuple[Any, ...]]:
+    """The keys of each dict in a tree that was flattened, in their order: structures are equal in any, and what goes
+    through a dict tells them apart.
+    """
+    kind = type(tree)
+    if kind in _plain or tree is None:
+        return []
+    if isinstance(tree, dict):
+        return [tuple(tree), *_orders_in(tree.values())]
+    if kind in _declared:
+        return _orders_in(_declared[kind][0](tree)[0])
+    if kind in _containers:
+        return _orders_in([getattr(tree, field.name) for field in dataclasses.fields(tree)])
+    return _orders_in(tree) if isinstance(tree, tuple | list | deque) else []
+
+
+def call_orders(args: Any, kwargs: Any, names_count: bool) -> tuple[Any, ...]:
+    """The `key_orders` of a call's arguments, and of the names where they count."""
+    named = [kwargs[name] for name in sorted(kwargs)]
+    return tuple(kwargs) if names_count else (), *_orders_in(args), *_orders_in(named)
+
+
+def _orders_in(trees: Iterable[Any]) -> list[tuple[Any, ...]]:
+    return [order for tree in trees for order in key_orders(tree)]
 
 
 def flatten_up_to_class(tree: Any, cls: type) -> tuple[list[Any], Any]:

@@ -143,7 +143,7 @@ class Session:
         leaves, structure = pytree.flatten(fetches)
         with self.graph.as_default(), self.graph.control_dependencies(None):
             elements = [self.graph.as_graph_element(leaf) for leaf in leaves]
-        key = (structure, tuple(elements), feeds)
+        key = (structure, tuple(pytree.key_orders(fetches)), tuple(elements), feeds)
         with self._lock:
             if key not in self._runners:
                 self._runners[key] = self._make_runner(structure, elements, feeds)

@@ -12,7 +12,7 @@ from jitgrad.errors import layout
 from jitgrad.keys import is_hashable
 from jitgrad.records import dataclass
 from jitgrad.sources import source_text, user_source
-from jitgrad.trace import parameter_names
+from jitgrad.trace import collects_names, parameter_names
 
 # The static arguments of a call by name, or by number where the signature has no name for them.
 Statics = dict[int | str, Any]
@@ -47,6 +47,7 @@ class Arguments:
     def __init__(self, fn: Callable[..., Any], options: Options, is_transform: bool) -> None:
         self.parameters = parameter_names(fn)
         self.positions, self.names = _static_arguments(fn, self.parameters, options)
+        self.collects_names = collects_names(fn, is_transform)
         self._signature = _own_signature(fn, options, is_transform)
         self._defaults = _static_defaults(self._signature, self.names)
         # So many positional arguments and no others need no binding; -1 where others have static defaults.

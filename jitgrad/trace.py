@@ -14,14 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad import pytree
+from jitgrad import hints, pytree
 from jitgrad.collecting import collection_paused
 from jitgrad.eagerness import number_of
 from jitgrad.errors import DTypeError, JitgradError, TracedValueError, layout
 from jitgrad.following import Follower
 from jitgrad.graph import Graph, Operation, Tensor, default_graph, innermost
 from jitgrad.keys import frozen
-from jitgrad.operators import filled_hint
 from jitgrad.ops.creation import identity, placeholder
 from jitgrad.ops.state import assign_op, scatter_op
 from jitgrad.records import dataclass
@@ -290,7 +289,7 @@ def _locate(error: JitgradError) -> None:
 
 # What NumPy says when it is given a traced value where it needs a number, and what to do then.
 _refusals = {
-    "setting an array element with a sequence": filled_hint,
+    "setting an array element with a sequence": hints.FILLED,
     "expected a sequence of integers or a single integer": "make the argument static (static_argnames)",
 }
 
@@ -331,6 +330,17 @@ def parameter_names(fn: Callable[..., Any]) -> list[str]:
     except (TypeError, ValueError):
         return []
     return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def collects_names(fn: Callable[..., Any], is_transform: bool = False) -> bool:
+    """Whether a function takes any names, and may go through them in the order in which a call gives them; of a
+    wrapper that is a transform, which hands them on, whether the function inside does.
+    """
+    try:
+        parameters = inspect.signature(fn, follow_wrapped=is_transform).parameters
+    except (TypeError, ValueError):
+        return True
+    return any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def leaf_names(parameters: Sequence[str], args: Any, kwargs: Any) -> list[str]:

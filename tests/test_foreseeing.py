@@ -21,7 +21,7 @@ from jitgrad.following import Follower
 from jitgrad.foreseeing import Foreseer
 from jitgrad.gradient_rules import registered_rules
 from jitgrad.models import max_models
-from jitgrad.ops import pseudoinverse
+from jitgrad.operators import call, functions
 
 Fn = Callable[..., Any]
 SIZES = (100, 200, 300, 400, 500)
@@ -198,12 +198,11 @@ def test_another_order_of_extents_is_tried_too(foreseen: list[Any]) -> None:
 
 
 def _both(x: Any, y: Any) -> Any:
-    return np.linalg.pinv(np.concatenate([x, y]))
+    return np.linalg.qr(np.concatenate([x, y]))[1]
 
 
 CHOOSING: dict[str, tuple[Fn, list[tuple[tuple[int, ...], ...]]]] = {
-    "pinv": (np.linalg.pinv, [((100 + k, 200 + 2 * k),) for k in range(4)] + [((300, 150),), ((150, 90),)]),
-    "pinv of joined rows": (_both, [((70 + k, 200), (80 + k, 200)) for k in range(4)] + [((170, 200), (180, 200))]),
+    "qr of joined rows": (_both, [((70 + k, 200), (80 + k, 200)) for k in range(4)] + [((170, 200), (180, 200))]),
     "einsum": (
         lambda a, b, c: np.einsum("ij,jk,kl->il", a, b, c),
         [((70 + k, 80 + k), (80 + k, 200 + k), (200 + k, 300 + k)) for k in range(4)]
@@ -507,13 +506,13 @@ def test_verification_finds_a_wrong_number(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_verification_finds_another_operation(monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(x: Any) -> Any:
-        m, n = x.spec.known_shape
-        return (n, m) if 1000 < m < 100_000 else (m, n)
+        n, _ = x.spec.known_shape
+        return call("linalg.solve", x.T @ x, x.T) if 1000 < n < 100_000 else call("linalg.solve", x @ x.T, x).T
 
-    monkeypatch.setattr(pseudoinverse, "told_shape", silent)
+    monkeypatch.setitem(functions, "linalg.pinv", silent)
     f = jg.compile(lambda x: np.linalg.pinv(x))
     rng = np.random.default_rng(0)
-    with jg.config(verify=True):
+    with jg.config(verify=True, cache=False):
         for n in SIZES[:3]:
             f(rng.normal(size=(n, 70)))
         with pytest.raises(CompileError, match="copied gradient"):

@@ -339,3 +339,48 @@ def test_an_array_that_is_not_traced_is_not_written() -> None:
 
     with pytest.raises(jg.errors.UnsupportedOpError, match=r"(?s)numpy\.add\.at.*not traced.*np\.zeros_like"):
         jg.compile(f)(np.array([0, 2]))
+
+
+BOUNDS = [None, 0, 1, -1, -2, 5]
+
+
+@pytest.mark.parametrize("step", [-3, -2, -1, 2, 3])
+def test_slices_with_steps_are_filled_in_their_direction(step: int) -> None:
+    """Gradients, assignments and writes to views, for slices that run through an axis, too."""
+    for n in range(1, 7):
+        for start in BOUNDS:
+            for stop in BOUNDS:
+                window = slice(start, stop, step)
+                x = np.arange(1.0, n + 1)
+                weights = np.exp(x[window])
+                expected = np.zeros(n)
+                expected[window] = weights
+                if weights.size:
+                    found = jg.grad(lambda x, window=window, weights=weights: np.sum(x[window] * weights))(x)
+                    np.testing.assert_array_equal(found, expected)
+
+
+def test_views_with_steps_are_written_in_their_direction() -> None:
+    def fn(x: Array) -> Any:
+        a, b, c = x * 1, x * 1, x * 1
+        a[::-2] = x[:2]
+        view = b[::-1, ::2]
+        view[0] *= 3
+        c[::-2, ::-3][1] += 5
+        return a, b, c
+
+    x = np.arange(12.0).reshape(3, 4)
+    f = jg.compile(fn)
+    for found in (f(x), f.interpret(x)):
+        for ours, numpys in zip(found, fn(x), strict=True):
+            np.testing.assert_array_equal(ours, numpys)
+
+
+def test_gradients_of_turned_slices_compiled() -> None:
+    x = np.arange(24.0).reshape(4, 6)
+    weights = np.exp(x[:2, :3] / 10)
+    f = jg.compile(jg.grad(lambda x: np.sum(x[::-2, ::-2] * weights)))
+    expected = np.zeros_like(x)
+    expected[::-2, ::-2] = weights
+    np.testing.assert_allclose(f(x), expected)
+    check_gradients(lambda x: np.sin(x[::-2, 1::2]) * x[::-2, ::-2], x / 24)

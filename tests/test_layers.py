@@ -27,8 +27,8 @@ LAYERS = (
     ),
     ("opdef",),
     (
-        "sources", "given", "advice", "operators", "dispatch", "inference", "operations", "graph_scopes", "graph",
-        "scopes", "program", "again", "views", "inlining",
+        "sources", "given", "hints", "advice", "operators", "dispatch", "inference", "operations", "graph_scopes",
+        "graph", "scopes", "program", "again", "views", "inlining",
     ),
     ("ops", "fresh", "listing", "interpreter", "nonfinite", "restoring"),
     (

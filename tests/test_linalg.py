@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+import jitgrad as jg
 from jitgrad.errors import ShapeError
 from jitgrad.gradients import gradients
 from jitgrad.graph import Graph
@@ -123,3 +124,17 @@ def test_shapes_that_do_not_fit_name_the_op_and_the_line() -> None:
 )
 def test_gradients_of_einsum(subscripts: str, shapes: list[tuple[int, ...]]) -> None:
     check_gradients(lambda *xs: np.einsum(subscripts, *xs), *(normal(*shape) for shape in shapes))
+
+
+@pytest.mark.parametrize("degree", [3, 9, 15])
+def test_pseudoinverses_of_ill_conditioned_matrices_are_numpys(degree: int) -> None:
+    a = np.vander(np.linspace(0.0, 1.0, 30), degree + 1)
+    expected = np.linalg.pinv(a)
+    for found in (jg.compile(np.linalg.pinv)(a), jg.compile(np.linalg.pinv)(a.T).T):
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
+
+
+def test_pseudoinverses_of_a_matrix_of_less_than_full_rank() -> None:
+    a = np.outer([1.0, 2.0, 2.0], [3.0, 4.0])
+    np.testing.assert_allclose(jg.compile(np.linalg.pinv)(a), np.linalg.pinv(a))
+    np.testing.assert_allclose(jg.compile(np.linalg.pinv)(np.ones((3, 3))), np.full((3, 3), 1 / 9))

@@ -23,7 +23,7 @@ from jitgrad.python_calls import py_func_op
 from jitgrad.records import dataclass
 from jitgrad.scopes import function_attrs, jit_scope
 from jitgrad.sources import place
-from jitgrad.trace import as_name, describe, is_dynamic_leaf, static
+from jitgrad.trace import as_name, collects_names, describe, is_dynamic_leaf, static
 
 Fn = Callable[..., Any]
 
@@ -127,7 +127,8 @@ class Function:
         """The definition for a call's arguments, and these as tensors and statics."""
         leaves, structure = states.flatten((args, kwargs))
         given = [as_operand(leaf, graph) if is_dynamic_leaf(leaf) else static(leaf) for leaf in leaves]
-        return self._definition(graph, structure, given), given
+        orders = pytree.call_orders(args, kwargs, collects_names(self.fn))
+        return self._definition(graph, structure, orders, given), given
 
     def _call(self, graph: Graph, found: GraphFunction, given: Sequence[Any]) -> Any:
         tensors = [x for x in given if isinstance(x, Tensor)]
@@ -145,10 +146,10 @@ class Function:
         """A call that has no outputs at all."""
         return default_graph().add(found.opdef, inputs, {"body": found.body, "noinline": found.noinline}, ())
 
-    def _definition(self, graph: Graph, structure: Any, given: Sequence[Any]) -> GraphFunction:
+    def _definition(self, graph: Graph, structure: Any, orders: Any, given: Sequence[Any]) -> GraphFunction:
         """The definition for such arguments that holds in ``graph``, made where there is none."""
         leaves = [(x.dtype, x.shape, x.is_weak) if isinstance(x, Tensor) else x for x in given]
-        key = (self, structure, *leaves)
+        key = (self, structure, orders, *leaves)
         around: Graph | None = graph
         while around is not None:
             if key in around.definitions:

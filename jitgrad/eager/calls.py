@@ -64,7 +64,8 @@ def rule_of(
     """
     keys = tuple(map(_key_of(fn, may_fix), leaves))
     structure = pytree.flatten((args, kwargs))[1]
-    known, key = (fn.rules, (structure, keys)) if isinstance(fn, OwnRules) else (_rules, (fn, structure, keys))
+    shape = structure, tuple(pytree.key_orders((args, kwargs))), keys
+    known, key = (fn.rules, shape) if isinstance(fn, OwnRules) else (_rules, (fn, *shape))
     rule = known.get(key)
     if rule is None:
         rule = _make_rule(fn, structure, keys, outs)

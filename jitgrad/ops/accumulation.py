@@ -9,7 +9,7 @@ from jitgrad.errors import ShapeError
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import OpDef, Params, Scan, Specs, Vjp, define
 from jitgrad.operators import call
-from jitgrad.ops.axes import axis_of, narrowed, sum_dtype, widened
+from jitgrad.ops.axes import axis_of, is_of_number, narrowed, sum_dtype, widened
 from jitgrad.ops.common import as_tensor, filled_like, refuse_options
 from jitgrad.spec import TensorSpec
 
@@ -33,8 +33,10 @@ def _infer(specs: Specs, params: Params) -> Specs:
 def cumulative(op: OpDef, a: Any, axis: int | None, dtype: Any, out: Any) -> Tensor:
     """As NumPy's function of the op's name: of the flattened array for axis None."""
     refuse_options(op.name, out=out)
-    x = call("ravel", widened(a, dtype)) if axis is None else widened(a, dtype)
-    return narrowed(apply_one(op, x, axis=axis_of(x, 0 if axis is None else axis)), dtype)
+    x = widened(a, dtype)
+    if axis is None or is_of_number(x, axis):
+        x, axis = call("ravel", x), 0
+    return narrowed(apply_one(op, x, axis=axis_of(x, axis)), dtype)
 
 
 def from_neutral(op: OpDef, a: Any, axis: int | None, dtype: Any, first: int | None) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad.errors import DTypeError, ShapeError
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Interpreted, OpDef, Params, Specs, define, find
 from jitgrad.operators import call, function, traced_value_error
@@ -295,20 +296,39 @@ def put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
 def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
     """``dst[...] = src`` where the mask ``where`` holds."""
     x = _target("copyto", dst)
+    source = as_tensor(src)
+    if not np.can_cast(source.dtype, x.dtype, casting):  # type: ignore[arg-type]
+        raise DTypeError(f"copyto: {source.dtype.name} cannot be stored as {x.dtype.name} with casting={casting!r}")
     if where is True:
         return setitem(x, ..., src)
     write(x, build("where", where, _fitted(as_tensor(src, x.dtype, x.graph), x.spec.known_shape), x))
     return None
 
 
-@function("putmask", "place")
+@function("putmask")
 def putmask(a: Any, mask: Any, values: Any) -> None:
-    """``a[mask] = values`` for values of extent 1 or of the shape of ``a``."""
+    """``a.flat[i] = values[i]`` where the mask holds; values that are fewer are repeated."""
     x = _target("putmask", a)
-    source = as_tensor(values, x.dtype, x.graph)
-    if source.size != 1 and source.shape != x.shape:
-        raise unsupported("putmask", " with values of another shape than the array")
-    write(x, build("where", mask, _fitted(source, x.spec.known_shape), x))
+    _put_where(x, mask, values, lambda chosen: np.arange(x.size))
+
+
+@function("place")
+def place(arr: Any, mask: Any, vals: Any) -> None:
+    """The first elements of ``arr`` where the mask holds become the first of ``vals``, which is repeated."""
+    x = _target("place", arr)
+    _put_where(x, mask, vals, lambda chosen: build("cumsum", chosen) - 1)
+
+
+def _put_where(x: Tensor, mask: Any, values: Any, numbers: Callable[[Tensor], Any]) -> None:
+    """Write to the elements chosen by a mask of as many those values whose ``numbers`` are given, counted round."""
+    chosen = build("ravel", build("astype", mask, bool))
+    if chosen.size != x.size:
+        raise ShapeError(f"putmask and place take a mask of the size of the array, {x.size}, got {chosen.size}")
+    source = build("ravel", as_tensor(values, x.dtype, x.graph))
+    if not source.size:
+        raise unsupported("putmask", " without values")
+    given = source if source.size == 1 else build("take", source, numbers(chosen) % source.size, 0)
+    write(x, build("reshape", build("where", chosen, given, build("ravel", x)), x.spec.known_shape))
 
 
 @function("fill_diagonal")

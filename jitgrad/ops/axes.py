@@ -26,6 +26,16 @@ def axes_of(x: Tensor, axis: Any) -> Axes:
     return None if axis is None else tuple([axis_of(x, a) for a in (axis if np.ndim(axis) else (axis,))])
 
 
+def reduced_axes(x: Tensor, axis: Any) -> Axes:
+    """The `axes_of` a reduction by a ufunc, which takes a number for an array of one axis."""
+    return () if is_of_number(x, axis) else axes_of(x, axis)
+
+
+def is_of_number(x: Tensor, axis: Any) -> bool:
+    """Whether this is an array without axes, and the axis that some of NumPy's functions take for it all the same."""
+    return x.spec.rank == 0 and np.ndim(axis) == 0 and axis in (0, -1)
+
+
 def axis_of(x: Tensor, axis: int) -> int:
     """One axis counted from the front; ShapeError where it counts from the end of an unknown rank."""
     if x.spec.rank is not None:

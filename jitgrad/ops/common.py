@@ -265,7 +265,7 @@ def ratio(x: Any, y: Any) -> Any:
     return x / where((x == 0) & (y == 0), 1, y)
 
 
-_ASSIGN = "assign the result, as in y[...] = np.cumsum(x); functions of np (not methods) also take out=y, by name"
+_ASSIGN = "assign the result, as in y[...] = np.cumsum(x), or give out=y by name"
 _NOT_TRACED = "wrap the code in jg.py_func(fn, inputs, dtypes): it runs as it is, without a gradient"
 
 

@@ -97,6 +97,8 @@ define("complex_of", infer=_infer_complex, impl=_complex_of, kind=Pairs())
 def conjugate(x: Any) -> Tensor:
     """As numpy.conjugate; a copy of a real tensor."""
     t = as_tensor(x)
+    if t.dtype.kind == "b":
+        return call("astype", t, np.int8)  # type: ignore[no-any-return]
     return apply_one(conjugate_op, t) if t.dtype.kind == "c" else call("copy", t)
 
 
@@ -118,6 +120,7 @@ def imag(val: Any) -> Tensor:
 def angle(z: Any, deg: bool = False) -> Any:
     """As numpy.angle: the argument of a complex number, pi or 0 for a real one."""
     x = as_tensor(z)
+    x = call("astype", x, np.float64) if x.dtype.kind == "b" else x
     radians = call("arctan2", imag(x), real(x))
     return call("rad2deg", radians) if deg else radians
 

@@ -12,12 +12,12 @@ from jitgrad.operators import call, function
 from jitgrad.ops.accumulation import cumulative, define_cumulative, from_neutral
 from jitgrad.ops.axes import (
     Axes,
-    axes_of,
     axis_of,
     begun,
     define_reduction,
     masked,
     narrowed,
+    reduced_axes,
     spread,
     sum_dtype,
     widened,
@@ -73,7 +73,7 @@ def prod(
     """As numpy.prod: integers and bools multiply in int64."""
     refuse_options("prod", out=out)
     x = masked(widened(a, dtype), where, 1)
-    product = narrowed(apply_one(prod_op, x, axis=axes_of(x, axis), keepdims=bool(keepdims)), dtype)
+    product = narrowed(apply_one(prod_op, x, axis=reduced_axes(x, axis), keepdims=bool(keepdims)), dtype)
     return product if initial is None else product * begun(initial, product.dtype)
 
 

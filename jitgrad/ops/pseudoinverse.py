@@ -55,20 +55,16 @@ pinv_op = define(
 
 @function("linalg.pinv")
 def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None) -> Tensor:
-    """The pseudo-inverse: without a cutoff of matrices of full rank, from normal equations; with one, of those whose
-    rank stays the same when they change a little.
+    """As numpy.linalg.pinv, by singular values; the gradient is that of matrices whose rank stays the same when they
+    change a little.
     """
     x = _real("linalg.pinv", a)
     cutoff = rcond if rtol is None else rtol
     if hermitian or np.ndim(cutoff):
         raise unsupported("linalg.pinv", " with hermitian=True, or a cutoff for each matrix,")
-    if cutoff is not None:
-        if isinstance(cutoff, Tensor):
-            raise unsupported("linalg.pinv", " with a traced cutoff")
-        return apply_one(pinv_op, x, rcond=float(cutoff))
-    m, n = told_shape(x)[-2:]
-    xt = _turned(x)
-    return build("linalg.solve", xt @ x, xt) if m >= n else _turned(build("linalg.solve", x @ xt, x))
+    if isinstance(cutoff, Tensor):
+        raise unsupported("linalg.pinv", " with a traced cutoff")
+    return apply_one(pinv_op, x, rcond=1e-15 if cutoff is None else float(cutoff))
 
 
 @function("linalg.lstsq")

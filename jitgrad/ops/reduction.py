@@ -15,13 +15,14 @@ from jitgrad.operators import call, function
 from jitgrad.ops.accumulation import cumulative, define_cumulative, from_neutral
 from jitgrad.ops.axes import (
     Axes,
-    axes_of,
     axis_of,
     begun,
     define_reduction,
+    is_of_number,
     is_void,
     masked,
     narrowed,
+    reduced_axes,
     spread,
     sum_dtype,
     widened,
@@ -49,7 +50,7 @@ def sum_(
     """As numpy.sum: integers and bools add up in int64."""
     refuse_options("sum", out=out)
     x = masked(widened(a, dtype), where, 0)
-    total = narrowed(apply_one(sum_op, x, axis=axes_of(x, axis), keepdims=bool(keepdims)), dtype)
+    total = narrowed(apply_one(sum_op, x, axis=reduced_axes(x, axis), keepdims=bool(keepdims)), dtype)
     return total if initial is None else total + begun(initial, total.dtype)
 
 
@@ -105,7 +106,7 @@ def _extreme(op: OpDef, bound: str, a: Any, axis: Any, keepdims: bool, initial: 
         raise ValueError(f"{op.name} with where= needs initial=, the value where nothing is chosen")
     initial = None if initial is None else begun(initial, x.dtype)
     x = masked(x, mask, initial)
-    axes = axes_of(x, axis)
+    axes = reduced_axes(x, axis)
     if initial is not None and is_void(_with_known(x, axes), axes):
         return filled_like(apply_one(sum_op, x, axis=axes, keepdims=bool(keepdims)), initial, x.dtype)
     found = apply_one(op, x, axis=axes, keepdims=bool(keepdims))
@@ -149,7 +150,7 @@ argmin_op = define_reduction("argmin", np.argmin, "argmin", _index, has_identity
 
 def _logical(op: OpDef, a: Any, axis: Any, keepdims: bool, mask: Any, neutral: bool) -> Tensor:
     x = masked(call("astype", a, bool), mask, neutral)
-    return apply_one(op, x, axis=axes_of(x, axis), keepdims=bool(keepdims))
+    return apply_one(op, x, axis=reduced_axes(x, axis), keepdims=bool(keepdims))
 
 
 @function("any")
@@ -166,6 +167,10 @@ def all_(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False, *, w
     return _logical(all_op, a, axis, keepdims, where, True)
 
 
+def _place(x: Tensor, axis: Any) -> int | None:
+    return None if axis is None or is_of_number(x, axis) else axis_of(x, axis)
+
+
 @function("argmax")
 def argmax(a: Any, axis: Any = None, out: Any = None, *, keepdims: bool = False) -> Tensor:
     """As numpy.argmax: the first index of the largest element (in the flattened array for axis None); a NaN
@@ -173,7 +178,7 @@ def argmax(a: Any, axis: Any = None, out: Any = None, *, keepdims: bool = False)
     """
     refuse_options("argmax", out=out)
     x = as_tensor(a)
-    return apply_one(argmax_op, x, axis=None if axis is None else axis_of(x, axis), keepdims=bool(keepdims))
+    return apply_one(argmax_op, x, axis=_place(x, axis), keepdims=bool(keepdims))
 
 
 @function("argmin")
@@ -183,4 +188,4 @@ def argmin(a: Any, axis: Any = None, out: Any = None, *, keepdims: bool = False)
     """
     refuse_options("argmin", out=out)
     x = as_tensor(a)
-    return apply_one(argmin_op, x, axis=None if axis is None else axis_of(x, axis), keepdims=bool(keepdims))
+    return apply_one(argmin_op, x, axis=_place(x, axis), keepdims=bool(keepdims))

@@ -108,12 +108,21 @@ def _extremes(dtype: DType) -> tuple[Any, Any]:
 
 @function("nan_to_num")
 def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
-    """As numpy.nan_to_num; what is replaced gets the gradient 0."""
+    """As numpy.nan_to_num; what is replaced gets the gradient 0. Without a copy the user's object is changed."""
     t = as_tensor(x)
+    finite = _finite(t, nan, posinf, neginf)
+    if copy or t is not x:
+        return finite
+    call("setitem", t, ..., finite)
+    return t
+
+
+def _finite(t: Tensor, nan: Any, posinf: Any, neginf: Any) -> Any:
     if t.dtype.kind not in "fc":
         return call("copy", t)
     if t.dtype.kind == "c":
-        raise unsupported("nan_to_num", " of complex values")
+        real, imag = (_finite(call(part, t), nan, posinf, neginf) for part in ("real", "imag"))
+        return real + imag * t.dtype.type(1j)
     largest = float(np.finfo(t.dtype).max)
     finite = where(t == np.inf, largest if posinf is None else posinf, t)
     finite = where(t == -np.inf, -largest if neginf is None else neginf, finite)

@@ -216,7 +216,8 @@ def _unslice(v: Tensor, like: Tensor, params: Params) -> Tensor:
         v = _spread(v, place, abs(chosen.step), 0, (len(chosen) - 1) * abs(chosen.step) + 1)
         last = chosen[-1] + sign
         stop[axis], step[axis] = None if last < 0 else last, sign
-    if strided and not params["drop"] and v.spec.is_known and v.spec.shape == extents:
+    is_turned = any(s < 0 for s in step)
+    if strided and not is_turned and not params["drop"] and v.spec.is_known and v.spec.shape == extents:
         return v
     unit = {"start": tuple(start), "stop": tuple(stop), "step": tuple(step), "drop": params["drop"]}
     if like.spec.is_known:

@@ -12,7 +12,7 @@ from jitgrad.errors import ShapeError
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Shaped, define
 from jitgrad.operators import call, function
-from jitgrad.ops.axes import Axes, axes_of
+from jitgrad.ops.axes import Axes, axes_of, reduced_axes
 from jitgrad.ops.common import as_tensor, as_tensors, at_least_zero, refuse_options, unsupported, where
 from jitgrad.ops.slicing import slice_axis
 from jitgrad.spec import DType, TensorSpec, normalize_axis
@@ -242,7 +242,7 @@ def logsumexp(
     """
     refuse_options("logsumexp", return_sign=return_sign or None)
     x = _inexact(a)
-    axes = axes_of(x, axis)
+    axes = reduced_axes(x, axis)
     shift = _shift(x, axes)
     terms = call("exp", x - shift) if b is None else b * call("exp", x - shift)
     total = call("sum", terms, axes, keepdims=True)

@@ -125,29 +125,20 @@ match:
 
 
 def _match_keywords() -> str:
-    """Names: each pattern, behind its name, looks for the argument of that name."""
+    """Names: in the order in which the call was written that is described."""
     return f"""\
 keyword:
   %j = phi i64 [ 0, %argument ], [ %j1, %match_named ]
   %name_node = phi ptr [ %node, %argument ], [ %after_named, %match_named ]
   %names_left = icmp slt i64 %j, %nnames
-  br i1 %names_left, label %search, label %yes
-search:
-  %wanted = load ptr, ptr %name_node
-  br label %look
-look:
-  %i = phi i64 [ 0, %search ], [ %i1, %other ]
-  %seen_all = icmp sge i64 %i, %nnames
-  br i1 %seen_all, label %refuse, label %name
+  br i1 %names_left, label %name, label %yes
 name:
-{load_item("given", "%name_items", "%i")}
+  %wanted = load ptr, ptr %name_node
+{load_item("given", "%name_items", "%j")}
   %found = icmp eq ptr %given, %wanted
-  br i1 %found, label %match_named, label %other
-other:
-  %i1 = add i64 %i, 1
-  br label %look
+  br i1 %found, label %match_named, label %refuse
 match_named:
-  %place = add i64 %nargs, %i
+  %place = add i64 %nargs, %j
 {load_item("named_object", "%args", "%place")}
   %named_node = getelementptr i64, ptr %name_node, i64 1
   %after_named = call ptr @match(ptr %named_node, ptr %named_object, ptr %table, ptr %holds)

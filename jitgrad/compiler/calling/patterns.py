@@ -5,7 +5,7 @@ looks at them is in match.py.
             | Number(slot, kind, cell)          a Python float, complex, int or bool, of exactly that type
             | Same(value) | Equal(value)        that object; or one of its type that compares equal
             | Items(type, Pattern*)             a list, tuple or named tuple, of exactly that type and length
-            | Members(key*, Pattern*)           a dict with just these keys, in any order
+            | Members(key*, Pattern*)           a dict with just these keys, in this order
 
 A leaf leaves the address of its numbers in its slot of the table, or, where objects are asked for, its own. Floats and
 complex numbers are read where they lie; an int or a bool is written to a cell of the table first.

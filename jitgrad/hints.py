@@ -1,0 +1,34 @@
+"""What to do where code wants the value of a traced tensor: the last line of the errors that operators raises."""
+
+from __future__ import annotations
+
+BRANCH = (
+    "use jg.cond(condition, f, g) for if, jg.while_loop for while, np.where(condition, a, b) element by element; or "
+    "make what decides a static argument (static_argnames)"
+)
+ARRAY = (
+    "use jitgrad.numpy, which has the same names (jitgrad.numpy.array([a, b]), asarray(x), r_[a, b]), np.take(table, "
+    "i, axis=0) in place of table[i] for a table of NumPy, a @ x in place of a.dot(x), or jg.py_func"
+)
+FILLED = "make the array with np.zeros_like(x) or jitgrad.numpy.zeros: an array of NumPy cannot hold traced values"
+SCIPY = (
+    "use jitgrad.scipy, which has functions of linalg, stats, signal, integrate, fft and special under SciPy's names "
+    "(jitgrad.scipy.linalg.solve_triangular), or jg.py_func"
+)
+SHUFFLE = (
+    "one permutation would be kept for all calls: pass it as an argument (x[permutation]), or shuffle before the call"
+)
+REPEAT = "np.asarray([a, b]) * n multiplies; make the argument static (static_argnames) to repeat a list"
+INDEX = (
+    "np.take(table, i, axis=0) in place of table[i], jg.fori_loop in place of a loop over range(n), or make the "
+    "argument static (static_argnames)"
+)
+FLOAT = (
+    "use NumPy's functions in place of math's (np.sin for math.sin), keep the value as an array, return it from the "
+    "function, or make the argument static (static_argnames)"
+)
+INT = (
+    "x.astype(int) truncates as int() does, and gives an array; or return the value from the function, or make the "
+    "argument static (static_argnames)"
+)
+SCALAR = "keep the value as an array, return it from the function, or make the argument static (static_argnames)"
