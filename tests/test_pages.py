@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 import time
@@ -13,8 +12,9 @@ import pytest
 
 import jitgrad as jg
 from jitgrad.compiler.driver import pages, pools
-from jitgrad.compiler.driver.pools import Arena, OutputPool, outputs
+from jitgrad.compiler.driver.pools import Arena, OutputPool, arena_for, forget_prepared, outputs
 from jitgrad.compiler.driver.runtime import runtime
+from jitgrad.compiler.machine.early import have_early
 from tests.leaks import page_flags
 
 _SIZE = 3 << 20
@@ -85,7 +85,7 @@ def test_two_outputs_of_one_huge_page_tell_whether_they_are_slow(
 
 
 def test_pages_are_asked_for_without_a_change_and_until_memory_is_taken() -> None:
-    touch = ctypes.CFUNCTYPE(None, *(ctypes.c_int64,) * 4, ctypes.c_int8)(runtime().touch_address)
+    touch = have_early().touch
     there = np.arange(200, dtype=np.uint8)
     is_over = np.zeros(1, np.int64)
     place = there.ctypes.data
@@ -192,3 +192,36 @@ def test_memory_for_gradients_is_given_back_when_the_trace_fails() -> None:
         jg.compile(jg.grad(fails))(np.ones(400_000))
     _wait()
     assert not outputs._prepared
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux tells what is in memory")
+def test_an_arena_has_its_pages_and_is_the_one_that_is_taken() -> None:
+    nbytes = (96 << 20) + 5
+    before = _resident()
+    pages.begin_arena(nbytes)
+    _wait()
+    assert _resident() - before > 0.9 * nbytes
+    address = pools._prepared[-1].address
+    pages.begin_arena(nbytes)
+    assert len(pools._prepared) == 1 and not pages.at_work
+    taken = arena_for(nbytes)
+    assert taken.address == address
+    gone = weakref.ref(taken)
+    forget_prepared()
+    assert gone() is taken
+    del taken
+    assert gone() is None
+
+
+def test_a_first_call_prepares_its_arena_and_explaining_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(pages, "begin_arena", asked.append)
+    x, w = np.ones((3000, 200)), np.eye(200)
+    f = jg.compile(lambda x, w: np.sum(np.tanh(np.tanh(x @ w) @ w)))
+    need = f.explain(x, w).memory
+    assert asked == []
+    g = jg.compile(lambda x, w: np.sum(np.tanh(np.tanh(x @ w) @ w) * 1.5))
+    g(x, w)
+    (nbytes,) = asked
+    assert nbytes >= 1 << 20 and need
+    assert not pools._prepared

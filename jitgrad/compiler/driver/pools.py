@@ -264,7 +264,8 @@ class Arena:
         self._memory = np.frombuffer(room, np.uint8)
         self._start = -self._memory.ctypes.data % alignment
         self._busy = self._memory[self._start : self._start + 8].view(np.int64)
-        self._busy[0] = 0
+        if self._mapping is None:
+            self._busy[0] = 0  # of fresh memory it is, and to touch that would have small pages to the next huge one
         self.busy_address = int(self._busy.ctypes.data)
         self.address = self.busy_address + ALIGNMENT
 
@@ -286,6 +287,11 @@ class Arena:
             self._busy[0] = 1
         return bool(is_free)
 
+    def begin(self, nbytes: int) -> None:
+        """The first call takes it, for so many bytes."""
+        self.reach(nbytes)
+        self._busy[0] = 1
+
     def give_back(self) -> None:
         """The call is over."""
         self._busy[0] = 0
@@ -304,6 +310,7 @@ def _small_pages(nbytes: int) -> mmap | None:
 
 
 _shared: dict[int, list[weakref.ref[Arena]]] = {}
+_prepared: list[Arena] = []  # that a call takes soon
 
 
 def arena_for(nbytes: int) -> Arena:
@@ -314,9 +321,9 @@ def arena_for(nbytes: int) -> Arena:
     """
     if nbytes < SMALL_BYTES:
         arena = Arena(nbytes)
-        arena.take()
+        arena.begin(nbytes)
         return arena
-    size = 1 << (nbytes - 1).bit_length()
+    size = _shared_bytes(nbytes)
     known = _shared.setdefault(size, [])
     for reference in known:
         found = reference()
@@ -324,7 +331,26 @@ def arena_for(nbytes: int) -> Arena:
             found.reach(nbytes)
             return found
     arena = Arena(size)
-    arena.take()
-    arena.reach(nbytes)
+    arena.begin(nbytes)
     _shared[size] = [reference for reference in known if reference() is not None] + [weakref.ref(arena)]
     return arena
+
+
+def _shared_bytes(nbytes: int) -> int:
+    return 1 << (nbytes - 1).bit_length()
+
+
+def prepare_arena(nbytes: int) -> Arena | None:
+    """A new arena for a call that will probably take one of so many bytes soon; None where there is one."""
+    if any(reference() is not None for reference in _shared.get(_shared_bytes(nbytes), ())):
+        return None
+    arena = arena_for(nbytes)
+    arena.give_back()
+    _prepared.append(arena)
+    return arena
+
+
+def forget_prepared() -> None:
+    """Give back what was prepared for a call that is over, and not taken."""
+    outputs.forget_prepared()
+    _prepared.clear()
