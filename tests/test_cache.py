@@ -241,12 +241,14 @@ def test_all_that_makes_code_is_part_of_the_stamp() -> None:
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A package to look at in place of this one."""
-    for name in ("__init__.py", "ops/__init__.py", "ops/add.py", "ops/native.so", "ops/__pycache__/add.pyc", "ops/x"):
+    for name in ("__init__.py", "ops/__init__.py", "ops/add.py", "ops/native.so", "ops/__pycache__/add.pyc",
+                 "ops/x", "a/only.py"):  # fmt: skip
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("1")
         os.utime(tmp_path / name, ns=(10**18, 10**18 + 5))
     monkeypatch.setattr(stamp, "_PACKAGE", str(tmp_path))
-    monkeypatch.setattr(stamp, "_FOLDERS", ("", "ops"))
+    (tmp_path / "b").mkdir()
+    monkeypatch.setattr(stamp, "_FOLDERS", ("", "ops", "a", "b"))
     yield tmp_path
     stamp.stamp.cache_clear()
 
@@ -276,6 +278,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "added": lambda tree: (tree / "ops" / "new.py").write_text("1"),
     "removed": lambda tree: (tree / "ops" / "add.py").unlink(),
     "renamed": lambda tree: (tree / "ops" / "add.py").rename(tree / "ops" / "abb.py"),
+    "moved to the next folder": lambda tree: (tree / "a" / "only.py").rename(tree / "b" / "only.py"),
     "of machine code": lambda tree: _rewrite(tree / "ops" / "native.so"),
 }  # fmt: skip
 

@@ -224,4 +224,13 @@ def test_a_first_call_prepares_its_arena_and_explaining_none(monkeypatch: pytest
     g(x, w)
     (nbytes,) = asked
     assert nbytes >= 1 << 20 and need
-    assert not pools._prepared
+
+
+def test_a_first_call_of_a_session_keeps_no_arena() -> None:
+    graph = jg.Graph()
+    with graph.as_default(), jg.jit_scope():
+        x = jg.placeholder(np.float64, (3000, 200))
+        out = np.sum(np.tanh(np.tanh(np.cos(x) @ np.eye(200)) @ np.tri(200)))
+    value = jg.Session(graph).run(out, {x: np.zeros((3000, 200))})
+    _wait()
+    assert np.isfinite(value) and not pools._prepared

@@ -3,7 +3,8 @@ times of some 490 files, and pages of outputs are asked for meanwhile. What is m
 
     look(folders, count, found, room)
                              a record for each source and library in the folders, whose paths end with 0: bytes, seconds
-                             and nanoseconds of the last change, and its name; how many bytes they take, or -1
+                             and nanoseconds of the last change, and its name; a 0 after each folder; how many bytes
+                             they take, or -1
     touch(place, end, step, is_over, nothing)
                              asks for pages by adding nothing to a byte of each; ends when the word is not 0
 
@@ -126,9 +127,9 @@ entry:
   %nanoseconds_at = getelementptr i8, ptr %answer, i64 120
   br label %next_folder
 next_folder:
-  %k = phi i64 [ 0, %entry ], [ %k1, %end ]
-  %path = phi ptr [ %folders, %entry ], [ %path1, %end ]
-  %used0 = phi i64 [ 0, %entry ], [ %used, %end ]
+  %k = phi i64 [ 0, %entry ], [ %k1, %mark ]
+  %path = phi ptr [ %folders, %entry ], [ %path1, %mark ]
+  %used0 = phi i64 [ 0, %entry ], [ %used_end, %mark ]
   %more = icmp slt i64 %k, %count
   br i1 %more, label %open, label %done
 open:
@@ -182,6 +183,12 @@ note:
   br label %entries
 end:
   %closed = call i32 @closedir(ptr %folder)
+  %no_room = icmp sge i64 %used, %room
+  br i1 %no_room, label %none, label %mark
+mark:
+  %mark_at = getelementptr i8, ptr %found, i64 %used
+  store i8 0, ptr %mark_at
+  %used_end = add i64 %used, 1
   %path_length = call i64 @strlen(ptr %path)
   %beyond = add i64 %path_length, 1
   %path1 = getelementptr i8, ptr %path, i64 %beyond
