@@ -135,7 +135,7 @@ class Calls:
                         begin_outputs(_bytes_of(args, self._gradients_of))
                     return self._run(call, args, kwargs)
                 finally:
-                    pools.forget_prepared()
+                    pools.outputs.forget_prepared()
 
     def _run(self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The results of a call that was taken apart."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from jitgrad import recording
 from jitgrad.collecting import collection_paused
-from jitgrad.compiler.driver.pools import forget_prepared
+from jitgrad.compiler.driver.pools import outputs
 from jitgrad.compiler.freezing.beside import Bound, plan_beside
 from jitgrad.compiler.freezing.plans import Frozen
 from jitgrad.compiler.freezing.records import Addresses
@@ -145,7 +145,7 @@ class Stage:
             try:
                 return self._run(self._make_executable(key, arrays), arrays)
             finally:
-                forget_prepared()
+                outputs.forget_prepared()
 
     def _run(self, executable: Executable, arrays: Sequence[Any]) -> list[Any]:
         if config.debug_nans:

@@ -12,7 +12,7 @@ import pytest
 
 import jitgrad as jg
 from jitgrad.compiler.driver import pages, pools
-from jitgrad.compiler.driver.pools import Arena, OutputPool, arena_for, forget_prepared, outputs
+from jitgrad.compiler.driver.pools import Arena, OutputPool, outputs
 from jitgrad.compiler.driver.runtime import runtime
 from jitgrad.compiler.machine.early import have_early
 from tests.leaks import page_flags
@@ -194,43 +194,13 @@ def test_memory_for_gradients_is_given_back_when_the_trace_fails() -> None:
     assert not outputs._prepared
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux tells what is in memory")
-def test_an_arena_has_its_pages_and_is_the_one_that_is_taken() -> None:
-    nbytes = (96 << 20) + 5
-    before = _resident()
-    pages.begin_arena(nbytes)
-    _wait()
-    assert _resident() - before > 0.9 * nbytes
-    address = pools._prepared[-1].address
-    pages.begin_arena(nbytes)
-    assert len(pools._prepared) == 1 and not pages.at_work
-    taken = arena_for(nbytes)
-    assert taken.address == address
-    gone = weakref.ref(taken)
-    forget_prepared()
-    assert gone() is taken
-    del taken
-    assert gone() is None
-
-
-def test_a_first_call_prepares_its_arena_and_explaining_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_begin_before_the_first_run_of_steps_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(pages, "begin_arena", asked.append)
-    x, w = np.ones((3000, 200)), np.eye(200)
-    f = jg.compile(lambda x, w: np.sum(np.tanh(np.tanh(x @ w) @ w)))
-    need = f.explain(x, w).memory
-    assert asked == []
-    g = jg.compile(lambda x, w: np.sum(np.tanh(np.tanh(x @ w) @ w) * 1.5))
-    g(x, w)
-    (nbytes,) = asked
-    assert nbytes >= 1 << 20 and need
-
-
-def test_a_first_call_of_a_session_keeps_no_arena() -> None:
-    graph = jg.Graph()
-    with graph.as_default(), jg.jit_scope():
-        x = jg.placeholder(np.float64, (3000, 200))
-        out = np.sum(np.tanh(np.tanh(np.cos(x) @ np.eye(200)) @ np.tri(200)))
-    value = jg.Session(graph).run(out, {x: np.zeros((3000, 200))})
-    _wait()
-    assert np.isfinite(value) and not pools._prepared
+    monkeypatch.setattr(type(runtime().pool), "ensure", lambda pool, threads: asked.append(threads))
+    stage = jg.compile(lambda x: np.sum(np.sin(x) * 1.25))
+    for n, is_cut in ((7, False), (1_000_000, True)):
+        ((part, arrays),) = stage.stages(np.ones(n))
+        asked.clear()
+        with jg.config(num_threads=2):
+            part.executable(arrays)
+        assert asked == [2] * is_cut

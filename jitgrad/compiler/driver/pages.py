@@ -1,5 +1,5 @@
-"""Pages of memory for outputs and temporaries, asked of the system by a thread in a first call, before the run; how
-memory is used again is decided elsewhere (pools.py).
+"""Pages of memory for outputs, asked of the system by a thread in a first call, before the run; how memory is used
+again is decided elsewhere (pools.py).
 
 A first run would wait for them: 40 MB take 4 ms in pages of 2 MiB and 17 in pages of 4 KiB; and where the machine is a
 virtual one whose memory has gone back to its host, 80 ms. The thread writes to the pages, in one call of machine code:
@@ -19,11 +19,10 @@ from __future__ import annotations
 
 from _thread import start_new_thread
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from itertools import islice
 from time import perf_counter
 
-from jitgrad.compiler.driver.pools import HUGE_BYTES, Arena, Block, have_small_pages, outputs, prepare_arena
+from jitgrad.compiler.driver.pools import HUGE_BYTES, Block, have_small_pages, outputs
 from jitgrad.compiler.machine.early import have_early
 from jitgrad.compiler.machine.stamp import wait_for_look
 
@@ -42,37 +41,22 @@ def begin_outputs(sizes: Iterable[int]) -> None:
     blocks = outputs.prepare(sizes)
     if blocks:
         places = [(block, block.memory.ctypes.data + block.offset, nbytes) for block, nbytes in blocks]
-        _begin(partial(_touch, have_early().touch, places))
+        touch = have_early().touch
+        token = object()
+        at_work.add(token)
+        try:
+            start_new_thread(_work, (token, touch, places))
+        except RuntimeError:  # no more threads: the run asks for pages
+            at_work.discard(token)
 
 
-def begin_arena(nbytes: int) -> None:
-    """Have an arena of so many bytes, which is probably taken soon."""
-    arena = prepare_arena(nbytes)
-    if arena is not None:
-        _begin(partial(_touch_arena, have_early().touch, arena, nbytes))
-
-
-def _begin(work: Callable[[], None]) -> None:
-    token = object()
-    at_work.add(token)
-    try:
-        start_new_thread(_work, (token, work))
-    except RuntimeError:  # no more threads: the run asks for pages
-        at_work.discard(token)
-
-
-def _work(token: object, work: Callable[[], None]) -> None:
+def _work(token: object, touch: _Touch, places: Sequence[tuple[Block, int, int]]) -> None:
     """The life of a thread, of which ``token`` says that it has not ended."""
     try:
         wait_for_look()
-        work()
+        _touch(touch, places)
     finally:
         at_work.discard(token)
-
-
-def _touch_arena(touch: _Touch, arena: Arena, nbytes: int) -> None:
-    """Ask for the pages that a call fills, until one takes the arena."""
-    touch(arena.address, arena.address + nbytes, _PAGE, arena.busy_address, 0)
 
 
 def _touch(touch: _Touch, places: Sequence[tuple[Block, int, int]]) -> None:

@@ -310,7 +310,6 @@ def _small_pages(nbytes: int) -> mmap | None:
 
 
 _shared: dict[int, list[weakref.ref[Arena]]] = {}
-_prepared: list[Arena] = []  # that a call takes soon
 
 
 def arena_for(nbytes: int) -> Arena:
@@ -323,7 +322,7 @@ def arena_for(nbytes: int) -> Arena:
         arena = Arena(nbytes)
         arena.begin(nbytes)
         return arena
-    size = _shared_bytes(nbytes)
+    size = 1 << (nbytes - 1).bit_length()
     known = _shared.setdefault(size, [])
     for reference in known:
         found = reference()
@@ -334,23 +333,3 @@ def arena_for(nbytes: int) -> Arena:
     arena.begin(nbytes)
     _shared[size] = [reference for reference in known if reference() is not None] + [weakref.ref(arena)]
     return arena
-
-
-def _shared_bytes(nbytes: int) -> int:
-    return 1 << (nbytes - 1).bit_length()
-
-
-def prepare_arena(nbytes: int) -> Arena | None:
-    """A new arena for a call that will probably take one of so many bytes soon; None where there is one."""
-    if any(reference() is not None for reference in _shared.get(_shared_bytes(nbytes), ())):
-        return None
-    arena = arena_for(nbytes)
-    arena.give_back()
-    _prepared.append(arena)
-    return arena
-
-
-def forget_prepared() -> None:
-    """Give back what was prepared for a call that is over, and not taken."""
-    outputs.forget_prepared()
-    _prepared.clear()

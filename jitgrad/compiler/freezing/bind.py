@@ -12,12 +12,11 @@ import numpy as np
 
 from jitgrad.compiler.calling.patterns import Array
 from jitgrad.compiler.calling.unbox import Spec, pack_arguments
-from jitgrad.compiler.driver.pools import LARGE_BYTES, SMALL_BYTES
+from jitgrad.compiler.driver.pools import SMALL_BYTES
 from jitgrad.compiler.driver.runtime import MAX_WORKERS
 from jitgrad.compiler.freezing.bind_loops import loop_layouts, spans_of
 from jitgrad.compiler.freezing.records import Addresses, memory_of, settle, write_records
 from jitgrad.compiler.fusing.buffers import ArenaPlan, Lifetime, plan_memory
-from jitgrad.compiler.machine.firsts import first_calls
 from jitgrad.config import available_cpus, get_num_threads
 from jitgrad.records import NamedTuple
 
@@ -87,10 +86,6 @@ def bind_cluster(frozen: tuple[Any, ...], addresses: Addresses, arena: ArenaPlan
     if arena is None:
         spans = spans_of(lifetimes, layouts, workers)
         arena = plan_memory(spans[fixed:], lenders_of(spans[len(inputs) : fixed]))
-        if arena.nbytes >= LARGE_BYTES and first_calls.are_under_way:
-            from jitgrad.compiler.driver import pages
-
-            pages.begin_arena(arena.nbytes)
     slots = slots_of(fixed, len(lifetimes), arena)
     records = write_records(tasks, slots, layouts, addresses)
     memory, in_specs, out_specs = memory_of(records), specs_of(inputs), specs_of(outputs)
