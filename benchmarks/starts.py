@@ -31,6 +31,7 @@ PHASES = (
     ("trace", "jitgrad.calls", "trace"),
     ("gradient", "jitgrad.tangents", "gradients"),
     ("slice", "jitgrad.graph_stages", "slice_graph"),
+    ("stamp", "jitgrad.calls", "begin_stamp"),
     ("stamp", "jitgrad.compiler.machine.cache", "stamp"),
     ("stamp", "jitgrad.compiler.freezing.plankey", "stamp"),
     ("stamp", "jitgrad.known", "stamp"),

@@ -20,6 +20,7 @@ from jitgrad.compiler import begin_outputs
 from jitgrad.compiler.calling.entrance import is_coming
 from jitgrad.compiler.driver import pools
 from jitgrad.compiler.machine.firsts import first_calls
+from jitgrad.compiler.machine.stamp import begin_stamp
 from jitgrad.config import config, log
 from jitgrad.eagerness import is_eager, local, settled
 from jitgrad.following import Follower
@@ -94,6 +95,7 @@ class Calls:
             with collection_paused(are_kept=True), first_calls.one():  # once for trace, plan and run
                 try:
                     if not self._entries:
+                        begin_stamp()
                         begin_outputs(_bytes_of(args, self._gradients_of))
                     return self._run(call, args, kwargs)
                 finally:

@@ -111,7 +111,10 @@ class ClusterCall:
         self._steps_address, self._arguments_address = bound.addresses
         self._copied = [(place, np.dtype(dtype), shape) for _, place, dtype, shape in bound.copied]
         self._nsteps = len(bound.steps)
-        is_short = self._nsteps <= _SHORT_RUN and max(bound.steps[:, 3].tolist(), default=0) <= 1
+        is_cut = max(bound.steps[:, 3].tolist(), default=0) > 1
+        is_short = self._nsteps <= _SHORT_RUN and not is_cut
+        if is_cut:  # before the run: a worker that begins in it waits on the caller's processor for its turn
+            runtime().pool.ensure(min(get_num_threads(), self._workers))
         self._release = int(not is_short or bound.has_loops)
         self._frames: list[_Frame] = []
         self._unbox = unboxer()

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ import jitgrad as jg
 from jitgrad.compiler.machine import cache as cache_module
 from jitgrad.compiler.machine import native, stamp
 from jitgrad.compiler.machine.cache import KernelCache, cache_key, compile_cached, kernel_cache, pack, unpack
+from jitgrad.compiler.machine.early import have_early
 from jitgrad.config import config
 
 MEGABYTE = 1 << 20
@@ -235,3 +236,89 @@ def test_all_that_makes_code_is_part_of_the_stamp() -> None:
     package = Path(jg.__file__).parent
     folders = {file.parent for file in package.rglob("*.py") if "profiler" not in file.parts}
     assert {str(folder.relative_to(package)) for folder in folders} <= set(map(os.path.normpath, stamp._FOLDERS))
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package to look at in place of this one."""
+    for name in ("__init__.py", "ops/__init__.py", "ops/add.py", "ops/native.so", "ops/__pycache__/add.pyc",
+                 "ops/x", "a/only.py"):  # fmt: skip
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("1")
+        os.utime(tmp_path / name, ns=(10**18, 10**18 + 5))
+    monkeypatch.setattr(stamp, "_PACKAGE", str(tmp_path))
+    (tmp_path / "b").mkdir()
+    monkeypatch.setattr(stamp, "_FOLDERS", ("", "ops", "a", "b"))
+    yield tmp_path
+    stamp.stamp.cache_clear()
+
+
+def _stamps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The stamp by a thread's look, by one's own, and by the interpreter's."""
+    made = []
+    for begin, code in ((stamp.begin_stamp, have_early()), (list, have_early()), (stamp.begin_stamp, None)):
+        stamp.stamp.cache_clear()
+        monkeypatch.setattr(stamp, "_early", lambda code=code: code)
+        begin()
+        made.append(stamp.stamp())
+    return made
+
+
+def _rewrite(path: Path) -> None:
+    """As long as before, and in place: the folder does not change."""
+    with path.open("r+") as file:
+        file.write("2")
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "rewritten in place": lambda tree: _rewrite(tree / "ops" / "add.py"),
+    "longer at the same time": lambda tree: ((tree / "__init__.py").write_text("12"),
+                                             os.utime(tree / "__init__.py", ns=(10**18, 10**18 + 5))),
+    "a nanosecond later": lambda tree: os.utime(tree / "ops" / "add.py", ns=(10**18, 10**18 + 6)),
+    "added": lambda tree: (tree / "ops" / "new.py").write_text("1"),
+    "removed": lambda tree: (tree / "ops" / "add.py").unlink(),
+    "renamed": lambda tree: (tree / "ops" / "add.py").rename(tree / "ops" / "abb.py"),
+    "moved to the next folder": lambda tree: (tree / "a" / "only.py").rename(tree / "b" / "only.py"),
+    "of machine code": lambda tree: _rewrite(tree / "ops" / "native.so"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_whoever_looks_finds_each_change_of_a_source(
+    change: str, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, *others = _stamps(monkeypatch)
+    assert others == [before, before]
+    CHANGES[change](tree)
+    after, *others = _stamps(monkeypatch)
+    assert others == [after, after] and after != before
+
+
+def test_what_is_no_source_does_not_count(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = _stamps(monkeypatch)
+    _rewrite(tree / "ops" / "x")
+    _rewrite(tree / "ops" / "__pycache__" / "add.pyc")
+    assert _stamps(monkeypatch) == before
+
+
+def test_a_look_that_fails_is_the_interpreters(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = _stamps(monkeypatch)
+    monkeypatch.setattr(stamp, "_ROOM", 40)
+    assert _stamps(monkeypatch) == before
+    (tree / "ops" / "gone.py").symlink_to(tree / "nothing")
+    with pytest.raises(FileNotFoundError):
+        _stamps(monkeypatch)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_does_not_wait_for_its_parents_look(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stamp.stamp.cache_clear()
+    monkeypatch.setattr(stamp._Look, "do", lambda look, folders: None)  # it never ends
+    monkeypatch.setattr(stamp, "_early", have_early)
+    stamp.begin_stamp()
+    assert len(stamp._begun) == 1
+    child = os.fork()
+    if not child:
+        os._exit(0 if stamp.stamp() else 1)
+    stamp._begun.clear()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

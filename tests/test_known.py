@@ -119,6 +119,18 @@ def test_a_constant_function_is_not_traced_again(name: str, traced: list[str]) -
     _equal(other.interpret(x), jg.compile(CONSTANT[name]()).interpret(x))
 
 
+def _identity(values: Any) -> Any:
+    return np.sum(np.linalg.inv(np.eye(120) * (2.0 + values[0]) + np.tri(120)), axis=0) @ np.tri(120, k=3)
+
+
+def test_long_constants_of_few_runs_need_no_trace(traced: list[str]) -> None:
+    """Each has 115 KB, more than is written element by element."""
+    first, second, other = _again(lambda: _identity, x)
+    assert traced == ["_identity"]
+    _equal(first, second)
+    _equal(other.interpret(x), jg.compile(_identity).interpret(x))
+
+
 def _counting() -> Fn:
     counted: list[int] = []
 

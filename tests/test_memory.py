@@ -263,6 +263,17 @@ def _resident_bytes(first: int, end: int) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux which pages are memory")
+def test_no_page_of_an_arena_is_there_before_it_is_told_how_far_it_reaches() -> None:
+    """A small page at its begin would have the rest of the first huge one small, too."""
+    arena = Arena(8 << 20)
+    arena.reach(7 << 20)
+    assert _resident_bytes(arena.busy_address, arena.address + arena.nbytes) == 0
+    assert arena.take() and not arena.take()
+    arena.give_back()
+    assert arena.take()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux which pages are memory")
 @pytest.mark.parametrize("nbytes", [2_100_000, 3_245_440, 4_815_936, 6_586_624, 33_591_296])
 def test_an_arena_takes_the_memory_that_its_plan_says(nbytes: int) -> None:
     arena = Arena(1 << nbytes.bit_length())

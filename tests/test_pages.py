@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 import time
@@ -15,6 +14,7 @@ import jitgrad as jg
 from jitgrad.compiler.driver import pages, pools
 from jitgrad.compiler.driver.pools import Arena, OutputPool, outputs
 from jitgrad.compiler.driver.runtime import runtime
+from jitgrad.compiler.machine.early import have_early
 from tests.leaks import page_flags
 
 _SIZE = 3 << 20
@@ -85,7 +85,7 @@ def test_two_outputs_of_one_huge_page_tell_whether_they_are_slow(
 
 
 def test_pages_are_asked_for_without_a_change_and_until_memory_is_taken() -> None:
-    touch = ctypes.CFUNCTYPE(None, *(ctypes.c_int64,) * 4, ctypes.c_int8)(runtime().touch_address)
+    touch = have_early().touch
     there = np.arange(200, dtype=np.uint8)
     is_over = np.zeros(1, np.int64)
     place = there.ctypes.data
@@ -192,3 +192,15 @@ def test_memory_for_gradients_is_given_back_when_the_trace_fails() -> None:
         jg.compile(jg.grad(fails))(np.ones(400_000))
     _wait()
     assert not outputs._prepared
+
+
+def test_workers_begin_before_the_first_run_of_steps_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(type(runtime().pool), "ensure", lambda pool, threads: asked.append(threads))
+    stage = jg.compile(lambda x: np.sum(np.sin(x) * 1.25))
+    for n, is_cut in ((7, False), (1_000_000, True)):
+        ((part, arrays),) = stage.stages(np.ones(n))
+        asked.clear()
+        with jg.config(num_threads=2):
+            part.executable(arrays)
+        assert asked == [2] * is_cut

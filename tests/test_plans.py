@@ -17,7 +17,7 @@ import pytest
 import jitgrad as jg
 from jitgrad.compiler.freezing.alike import forget_templates
 from jitgrad.compiler.freezing.plankey import exact_key, plan_key
-from jitgrad.compiler.freezing.stored import MOST_BYTES, UnkeptError, decode, dump, encode, load
+from jitgrad.compiler.freezing.stored import MOST_BYTES, UnkeptError, decode, dump, encode, load, runs_of
 from jitgrad.compiler.machine.cache import default_directory, kernel_cache
 from jitgrad.compiler.machine.kernels import statistics
 from jitgrad.errors import CompileError
@@ -194,6 +194,26 @@ def test_bytes_tell_types_and_signs_apart() -> None:
 def test_what_cannot_be_written(value: Any) -> None:
     with pytest.raises(UnkeptError):
         encode(value)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("dtype", ["?", "i1", "i4", "f2", "f4", "f8", "c8"])
+def test_long_arrays_are_written_by_runs(dtype: str) -> None:
+    rng = np.random.default_rng(3)
+    values = np.array([0, 1, -0.0, np.nan if dtype[0] in "fc" else 3, 2, 2]).astype(dtype)
+    array = np.repeat(rng.choice(values, 700), 4 * MOST_BYTES // 700).reshape(4, -1)
+    read = decode(load(dump(runs_of(array))))
+    assert (read.dtype, read.shape, read.tobytes()) == (array.dtype, array.shape, array.tobytes())
+    assert not read.flags.writeable
+    assert len(dump(runs_of(array))) < MOST_BYTES
+    assert np.array_equal(decode(runs_of(array[::2, 1::7])), array[::2, 1::7], equal_nan=True)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("array", [np.arange(MOST_BYTES), np.ones(MOST_BYTES, complex)])
+def test_arrays_of_many_runs_are_not_written(array: np.ndarray) -> None:
+    with pytest.raises(UnkeptError):
+        runs_of(array)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

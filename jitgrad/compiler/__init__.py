@@ -10,7 +10,7 @@ from jitgrad.compiler.calling.entrance import begin_entrance
 from jitgrad.compiler.calling.unbox import unbox_modules
 from jitgrad.compiler.constants import Array
 from jitgrad.compiler.driver.pools import LARGE_BYTES
-from jitgrad.compiler.driver.runtime import has_runtime, runtime_modules
+from jitgrad.compiler.driver.runtime import runtime_modules
 from jitgrad.compiler.freezing.alike import Likeness, Taken, frozen_like
 from jitgrad.compiler.freezing.beside import Bound, frozen_beside
 from jitgrad.compiler.freezing.foretelling import Foretold
@@ -28,6 +28,7 @@ from jitgrad.compiler.freezing.plans import (
 from jitgrad.compiler.freezing.records import Addresses
 from jitgrad.compiler.freezing.stored import dump
 from jitgrad.compiler.likeness import Extents, UnlikeError
+from jitgrad.compiler.machine.early import early
 from jitgrad.compiler.machine.firsts import first_calls
 from jitgrad.compiler.machine.kernels import find_kernels
 from jitgrad.compiler.products.product_code import begin_modules
@@ -80,7 +81,7 @@ def _begin_outputs(program: Program) -> None:
 def begin_outputs(sizes: Sequence[int]) -> None:
     """Have the pages of large outputs of so many bytes asked for by a thread, if that need not be compiled first."""
     large = [size for size in sizes if size >= LARGE_BYTES]
-    if large and has_runtime():
+    if large and early() is not None:
         from jitgrad.compiler.driver import pages
 
         pages.begin_outputs(large)

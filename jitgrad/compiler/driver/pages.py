@@ -2,9 +2,10 @@
 again is decided elsewhere (pools.py).
 
 A first run would wait for them: 40 MB take 4 ms in pages of 2 MiB and 17 in pages of 4 KiB; and where the machine is a
-virtual one whose memory has gone back to its host, 80 ms. The thread writes to the pages, in one call of the driver: a
-system call that asks for them would keep others from mapping memory, and to come back from many that ask for a few, the
-thread would need the GIL each time. It ends when the run has the memory, whose threads ask for the rest themselves.
+virtual one whose memory has gone back to its host, 80 ms. The thread writes to the pages, in one call of machine code:
+a system call that asks for them would keep others from mapping memory, and to come back from many that ask for a few,
+the thread would need the GIL each time. It ends when the run has the memory, whose threads ask for the rest themselves.
+It begins when nobody looks at files for the stamp: three threads share two processors badly.
 
 A virtual machine whose host has taken memory back has small pages at hand, which processes that have ended gave back,
 but hardly a huge one: each takes 2 to 4 ms then, 80 MB 90 to 170 and in small pages 30 (with memory, 14). The steady
@@ -16,14 +17,14 @@ keep the processors busy.
 
 from __future__ import annotations
 
-import ctypes
 from _thread import start_new_thread
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from time import perf_counter
 
 from jitgrad.compiler.driver.pools import HUGE_BYTES, Block, have_small_pages, outputs
-from jitgrad.compiler.driver.runtime import runtime
+from jitgrad.compiler.machine.early import have_early
+from jitgrad.compiler.machine.stamp import wait_for_look
 
 _Touch = Callable[[int, int, int, int, int], None]
 
@@ -40,7 +41,7 @@ def begin_outputs(sizes: Iterable[int]) -> None:
     blocks = outputs.prepare(sizes)
     if blocks:
         places = [(block, block.memory.ctypes.data + block.offset, nbytes) for block, nbytes in blocks]
-        touch = ctypes.CFUNCTYPE(None, *(ctypes.c_int64,) * 4, ctypes.c_int8)(runtime().touch_address)
+        touch = have_early().touch
         token = object()
         at_work.add(token)
         try:
@@ -52,6 +53,7 @@ def begin_outputs(sizes: Iterable[int]) -> None:
 def _work(token: object, touch: _Touch, places: Sequence[tuple[Block, int, int]]) -> None:
     """The life of a thread, of which ``token`` says that it has not ended."""
     try:
+        wait_for_look()
         _touch(touch, places)
     finally:
         at_work.discard(token)

@@ -264,7 +264,8 @@ class Arena:
         self._memory = np.frombuffer(room, np.uint8)
         self._start = -self._memory.ctypes.data % alignment
         self._busy = self._memory[self._start : self._start + 8].view(np.int64)
-        self._busy[0] = 0
+        if self._mapping is None:
+            self._busy[0] = 0  # of fresh memory it is, and to touch that would have small pages to the next huge one
         self.busy_address = int(self._busy.ctypes.data)
         self.address = self.busy_address + ALIGNMENT
 
@@ -285,6 +286,11 @@ class Arena:
         if is_free:
             self._busy[0] = 1
         return bool(is_free)
+
+    def begin(self, nbytes: int) -> None:
+        """The first call takes it, for so many bytes."""
+        self.reach(nbytes)
+        self._busy[0] = 1
 
     def give_back(self) -> None:
         """The call is over."""
@@ -314,7 +320,7 @@ def arena_for(nbytes: int) -> Arena:
     """
     if nbytes < SMALL_BYTES:
         arena = Arena(nbytes)
-        arena.take()
+        arena.begin(nbytes)
         return arena
     size = 1 << (nbytes - 1).bit_length()
     known = _shared.setdefault(size, [])
@@ -324,7 +330,6 @@ def arena_for(nbytes: int) -> Arena:
             found.reach(nbytes)
             return found
     arena = Arena(size)
-    arena.take()
-    arena.reach(nbytes)
+    arena.begin(nbytes)
     _shared[size] = [reference for reference in known if reference() is not None] + [weakref.ref(arena)]
     return arena

@@ -26,7 +26,8 @@ import numpy as np
 from jitgrad.compiler.driver.pool_layout import MAX_WORKERS, STEP_WORDS
 from jitgrad.compiler.driver.threads import ThreadPool
 from jitgrad.compiler.machine import capi, native
-from jitgrad.compiler.machine.cache import cache_key, compile_cached, kernel_cache
+from jitgrad.compiler.machine.cache import compile_cached
+from jitgrad.compiler.machine.early import early_modules, have_early
 from jitgrad.compiler.products.product_code import Module
 from jitgrad.records import NamedTuple
 
@@ -65,7 +66,7 @@ def pack_steps(steps: Sequence[tuple[int, int, int, int]]) -> NDArray[np.int64]:
 
 class Runtime(NamedTuple):
     """The loaded driver. `run_steps` is a builtin; `enter_address` is the driver's entry for machine code that holds
-    the GIL, `run_address` for code that does not; `touch_address` asks for pages.
+    the GIL, `run_address` for code that does not.
     """
 
     code: native.NativeCode
@@ -73,7 +74,6 @@ class Runtime(NamedTuple):
     run_steps: Callable[[int, int, int, int, int, int], bool]
     run_address: int
     enter_address: int
-    touch_address: int
     loops: Mapping[str, int]
 
 
@@ -88,17 +88,13 @@ native.add_symbol("jitgrad_thread_limit", thread_limit)  # looked for when code 
 @lru_cache(maxsize=1)
 def runtime() -> Runtime:
     """The driver of this process, compiled or taken from the cache at its first use."""
+    have_early()
     return load_runtime("driver", _driver_text)
 
 
 def runtime_modules() -> dict[str, Module]:
-    """The module of `runtime`, where the process has not got it."""
-    return {} if runtime.cache_info().currsize else {"driver": (_driver_text, False)}
-
-
-def has_runtime() -> bool:
-    """Whether the driver need not be compiled."""
-    return bool(runtime.cache_info().currsize) or kernel_cache().has(cache_key("driver"))
+    """The modules of `runtime`, where the process has not got it."""
+    return {} if runtime.cache_info().currsize else {"driver": (_driver_text, False), **early_modules()}
 
 
 def _driver_text() -> str:
@@ -114,10 +110,9 @@ def load_runtime(name: str, text: Callable[[], str], prefix: str = "jitgrad") ->
     ``text`` gives its IR when the module ``name`` is not in the cache.
     """
     capi.register_symbols()
-    exported = ("run", "enter", "run_steps", "worker", "stop", "reset", "pool", "touch", "thread_limit", *LOOPS)
+    exported = ("run", "enter", "run_steps", "worker", "stop", "reset", "pool", "thread_limit", *LOOPS)
     code = compile_cached(name, text, [f"{prefix}_{function}" for function in exported])
     functions = {function: code[f"{prefix}_{function}"] for function in exported}
     loops = {name: functions[name] for name in LOOPS}
     builtin = capi.builtin("run_steps", functions["run_steps"], _DOC)
-    run, enter, touch = [functions[function] for function in ("run", "enter", "touch")]
-    return Runtime(code, ThreadPool(functions), builtin, run, enter, touch, loops)
+    return Runtime(code, ThreadPool(functions), builtin, functions["run"], functions["enter"], loops)

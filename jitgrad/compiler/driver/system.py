@@ -9,8 +9,6 @@ clock.
     clear_way()                a caller about to wake workers sees to it that they can run beside it
     forbid_workers()           keeps all workers off the caller's processor; for a caller that has waited long
     stamp(times, k)            the time in nanoseconds to times[k], unless times is null
-    touch(place, end, step, is_over, nothing)
-                               asks for pages by adding nothing to a byte of each; ends when the word is not 0
 """
 
 from __future__ import annotations
@@ -62,32 +60,7 @@ def host_platform() -> Platform:
 
 def machine_ir(host: Platform) -> str:
     """All of it, for one machine."""
-    return "\n".join((_waiting(host), _placement(host), clock_ir(host), _TOUCH))
-
-
-# What others write into the same memory meanwhile stays: the addition is atomic. The 0 comes from the caller, for LLVM
-# may take the addition of a constant 0 for a load.
-_TOUCH = """
-define void @jitgrad_touch(i64 %place, i64 %end, i64 %step, ptr %is_over, i8 %nothing) #0 {
-entry:
-  br label %look
-look:
-  %now = phi i64 [ %place, %entry ], [ %next, %ask ]
-  %left = icmp slt i64 %now, %end
-  br i1 %left, label %listen, label %done
-listen:
-  %word = load atomic i64, ptr %is_over monotonic, align 8
-  %over = icmp ne i64 %word, 0
-  br i1 %over, label %done, label %ask
-ask:
-  %at = inttoptr i64 %now to ptr
-  %was = atomicrmw add ptr %at, i8 %nothing monotonic
-  %next = add i64 %now, %step
-  br label %look
-done:
-  ret void
-}
-"""
+    return "\n".join((_waiting(host), _placement(host), clock_ir(host)))
 
 
 def _waiting(host: Platform) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jitgrad.compiler.freezing.freeze_loops import Frozen
-from jitgrad.compiler.freezing.stored import UnkeptError, encode_params, op_name
+from jitgrad.compiler.freezing.stored import UnkeptError, encode_params, op_name, runs_of
 from jitgrad.compiler.freezing.stored_programs import encode_program, origins_of
 from jitgrad.program import Instruction, Program
 
@@ -39,7 +39,7 @@ def _written(ins: Instruction, source: Program) -> tuple[str, Any] | None:
     """The name of an instruction's op, and its params as plain tuples; None where they cannot be written."""
     name = op_name(ins.op)
     try:
-        params = encode_params(ins.params, None, lambda value: encode_program(value, origins_of(source)))
+        params = encode_params(ins.params, runs_of, lambda value: encode_program(value, origins_of(source)))
     except UnkeptError:
         return None
     return None if name is None else (name, params)

@@ -97,6 +97,10 @@ def decode(code: Any) -> Any:
             return np.frombuffer(rest[1], rest[0])[0]
         case "splat":
             return splat(np.frombuffer(rest[1], rest[0])[0], rest[2], np.dtype(rest[0]))
+        case "runs":
+            repeated = np.repeat(np.frombuffer(rest[1], rest[0]), np.frombuffer(rest[2], np.int64)).reshape(rest[3])
+            repeated.flags.writeable = False
+            return repeated
     return np.frombuffer(rest[1], rest[0]).reshape(rest[2])  # read-only, as constants are
 
 
@@ -122,6 +126,23 @@ def _contents(array: np.ndarray[Any, Any]) -> Any:
     if array.nbytes > MOST_BYTES:
         raise UnkeptError(f"an array of {array.nbytes} bytes")
     return ("array", _dtype_text(array.dtype), array.tobytes(), array.shape)
+
+
+def runs_of(array: np.ndarray[Any, Any]) -> Any:
+    """An array as plain tuples, a long one by its runs of equal bits: identities, masks and bands are few; UnkeptError
+    where they are many.
+    """
+    if array.nbytes <= MOST_BYTES:
+        return _contents(array)
+    if array.itemsize not in (1, 2, 4, 8):
+        raise UnkeptError(f"an array of {array.nbytes} bytes, of the dtype {array.dtype}")
+    flat = np.ravel(array)
+    bits = flat.view(f"u{array.itemsize}")
+    starts = np.concatenate([[0], np.flatnonzero(bits[1:] != bits[:-1]) + 1])
+    if starts.nbytes > MOST_BYTES:
+        raise UnkeptError(f"an array of {starts.size} runs")
+    counts = np.diff(starts, append=flat.size).astype(np.int64)
+    return ("runs", _dtype_text(array.dtype), flat[starts].tobytes(), counts.tobytes(), array.shape)
 
 
 # -- ops ---------------------------------------------------------------------------------------------------------------

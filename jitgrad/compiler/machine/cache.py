@@ -224,8 +224,14 @@ def compile_cached(name: str, text: Callable[[], str], names: Sequence[str], qui
     """The code of the module ``name``: from memory, from disk, or compiled from what ``text`` gives, perhaps
     ahead, and kept.
     """
+    return compile_under(cache_key(name), name, text, names, quickly)
+
+
+def compile_under(
+    key: str, name: str, text: Callable[[], str], names: Sequence[str], quickly: bool = False
+) -> NativeCode:
+    """The same, kept under a key."""
     cache = kernel_cache()
-    key = cache_key(name)
     code = cache.get(key, names)
     if code is None:
         from jitgrad.compiler.machine import ahead

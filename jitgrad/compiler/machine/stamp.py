@@ -1,26 +1,33 @@
 """What made a compiled program: this package, LLVM, the processor, as one short text, found without importing any.
 
 Part of the key of everything on disk that is looked up before the compiler is loaded. Sources and libraries are known
-by name, size and time of change, as Python knows whether a .pyc file is up to date: 330 files take 1.8 ms
-(Zen 3), reading them ten times as long. Kernels have keys of their own (compilation.py), made of what the emitter and
-LLVM themselves say.
+by name, size and time of change, as Python knows whether a .pyc file is up to date: 490 files take 0.9 to 1.2 ms of
+the system's time (Zen 4), reading them ten times as long. A thread takes that time in a first call, by machine code;
+with the interpreter's `stat` it was 2.4 ms. Kernels have keys of their own (compilation.py), made of what the emitter
+and LLVM themselves say.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.util
 import os
-import stat
+import struct
 import sys
-from collections.abc import Iterator
+from _thread import allocate_lock, start_new_thread
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jitgrad.compiler.machine import native
+from jitgrad.config import config, get_num_threads
+
+if TYPE_CHECKING:
+    from jitgrad.compiler.machine.early import Early
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 _PARTS = (
@@ -28,7 +35,9 @@ _PARTS = (
     "bodies", "rules", "clustering", "lowering", "freezing",
 )  # fmt: skip
 _FOLDERS = ("", "ops", "control", "eager", "scipy", "compiler", *(f"compiler/{part}" for part in _PARTS))
-_LIBRARIES = (("llvmlite", "_version.py"), ("llvmlite", "binding"), ("numba", "_version.py"))
+_LIBRARIES = (("llvmlite", "binding"), ("numba",))
+_SUFFIXES = (".py", ".so") if sys.platform == "linux" else (".py", ".so", ".dll", ".dylib")
+_ROOM = 1 << 17
 _PROCESSOR_LINES = (b"vendor_id", b"cpu family", b"model", b"stepping", b"cache size", b"flags", b"CPU", b"Features")
 _PROCESSOR_BYTES = 8192
 
@@ -51,29 +60,96 @@ def digest(data: bytes) -> bytes:
 def stamp() -> str:
     """The same in every process that would compile a program to the same code."""
     facts = [sys.version, np.__version__, *_settings(), processor()]
-    facts += [fact for folder in _FOLDERS for fact in _files(os.path.join(_PACKAGE, folder))]
-    facts += [fact for library in _LIBRARIES for fact in _library(*library)]
-    return digest("\n".join(facts).encode()).hex()
+    return digest("\n".join(facts).encode() + (_look_begun() or _looks(_folders()))).hex()
 
 
-def _library(package: str, part: str) -> Iterator[str]:
-    """The version of a library, as a file that every release has anew; or all files of a part of it."""
+def begin_stamp() -> None:
+    """Have a thread look at the files, if that is machine code, for a stamp that is asked for in a moment."""
+    if stamp.cache_info().currsize or _begun or not config.cache or get_num_threads() == 1:
+        return
+    code = _early()
+    if code is None or code.look is None:
+        return
+    look = _Look()
+    with suppress(RuntimeError):  # no more threads: who asks looks himself
+        start_new_thread(look.do, (_folders(),))
+        _begun.append(look)
+
+
+class _Look:
+    """What a thread looks at, and found."""
+
+    def __init__(self) -> None:
+        self.found = b""
+        self.is_going_on = allocate_lock()
+        self.is_going_on.acquire()
+
+    def do(self, folders: Sequence[str]) -> None:
+        """The life of the thread."""
+        with suppress(OSError):  # it comes again where the stamp is asked for
+            self.found = _looks(folders)
+        self.is_going_on.release()
+
+
+_begun: list[_Look] = []
+
+
+def wait_for_look() -> None:
+    """Return when no thread is looking at files."""
+    for look in [*_begun]:
+        with look.is_going_on:
+            pass
+
+
+def _look_begun() -> bytes:
+    """What a thread has found; nothing where there was none."""
+    wait_for_look()
+    with suppress(IndexError):  # nobody has begun, or another thread has it
+        return _begun.pop().found
+    return b""
+
+
+def _folders() -> list[str]:
+    """All whose files decide about code."""
+    ours = [os.path.join(_PACKAGE, folder) for folder in _FOLDERS]
+    return [*ours, *[folder for library in _LIBRARIES for folder in _folders_of(*library)]]
+
+
+def _folders_of(package: str, *parts: str) -> list[str]:
+    """The folder of a library, with the version in a file that every release has anew, and others in it."""
     spec = importlib.util.find_spec(package)
-    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-        path = os.path.join(folder, part)
-        with suppress(OSError):
-            info = os.stat(path)
-            yield from _files(path) if stat.S_ISDIR(info.st_mode) else (_fact(part, info),)
+    roots = (spec.submodule_search_locations or ()) if spec is not None else ()
+    folders = [folder for root in roots for folder in (root, *[os.path.join(root, part) for part in parts])]
+    return list(filter(os.path.isdir, folders))
 
 
-def _files(folder: str) -> list[str]:
-    """Sources and libraries in a folder, with size and time of change."""
-    entries = [entry for entry in os.scandir(folder) if entry.name.endswith((".py", ".so", ".dll", ".dylib"))]
-    return sorted([_fact(entry.name, entry.stat()) for entry in entries])
+def _looks(folders: Sequence[str]) -> bytes:
+    """Size, time of change and name of each source and library in folders, in their order there: by machine code where
+    that is at hand, else by the interpreter.
+    """
+    code = _early()
+    if code is not None and code.look is not None:
+        found = ctypes.create_string_buffer(_ROOM)
+        nbytes = code.look(b"".join([os.fsencode(folder) + b"\0" for folder in folders]), len(folders), found, _ROOM)
+        if nbytes >= 0:
+            return ctypes.string_at(found, nbytes)
+    return b"".join([part for folder in folders for part in (*map(_record, _files(folder)), b"\0")])
 
 
-def _fact(name: str, info: os.stat_result) -> str:
-    return f"{name} {info.st_size} {info.st_mtime_ns}"
+def _files(folder: str) -> list[os.DirEntry[str]]:
+    return [entry for entry in os.scandir(folder) if entry.name.endswith(_SUFFIXES)]
+
+
+def _early() -> Early | None:
+    """Machine code that needs no stamp; its module takes the cache, which takes this one."""
+    from jitgrad.compiler.machine.early import early
+
+    return early()
+
+
+def _record(entry: os.DirEntry[str]) -> bytes:
+    info = entry.stat()
+    return struct.pack("=qqq", info.st_size, *divmod(info.st_mtime_ns, 10**9)) + os.fsencode(entry.name) + b"\0"
 
 
 def _settings() -> list[str]:
@@ -92,3 +168,7 @@ def processor() -> str:
     lines = text.partition(b"\n\n")[0].split(b"\n")
     told = [line for line in lines if line.startswith(_PROCESSOR_LINES)]
     return b"\n".join(told).decode(errors="replace") if told else native.target_description()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begun.clear)
