@@ -218,7 +218,7 @@ def _tie(out: Tensor, base: Tensor, name: str = "getitem") -> None:
     if base.op.graph is not out.op.graph:  # that of a body, which reads ``base`` from around
         base = out.op.graph.captured(base)
     steps = _path(out, base)
-    if steps is None:
+    if steps is None or (base.spec.shape == () and base._view is None):  # NumPy's numbers have no memory to share
         return
     view = View(out, base, steps)
     if view_of(base).base is not None and any(op.type == "reshape" for op, _ in steps):

@@ -226,6 +226,19 @@ def test_arrays_of_tensors_are_copies() -> None:
         np.testing.assert_array_equal(found, expected)
 
 
+def test_arrays_of_numbers_are_copies() -> None:
+    def fn(a: Any, s: Any) -> Any:
+        number = a[1]
+        one, other = number.reshape(-1), np.atleast_1d(s)
+        one *= 5
+        other[0] = 7.0
+        return a * 1, number, one, s, other
+
+    for x in (2.5, np.float32(2.5)):
+        for found, expected in zip(jg.compile(fn)(np.arange(3.0), x), fn(np.arange(3.0), np.float64(x)), strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
 def test_dtypes_of_booleans() -> None:
     for function in (np.angle, np.conj, np.conjugate):
         check(function, np.array([True, False]))
