@@ -35,7 +35,7 @@ def _text(name: str, number: int = 3) -> str:
 
 def _products(names: Iterable[str]) -> list[str]:
     """The names that are none of kernels, nor of functions that these call, nor of the code around all calls."""
-    return [name for name in names if not re.match(r"jitgrad(_[0-9a-f]{32}|\.)|driver$|unbox$", name)]
+    return [name for name in names if not re.match(r"jitgrad(_[0-9a-f]{32}|\.)|driver$|early$|unbox$", name)]
 
 
 def _wait_for_workers() -> None:

@@ -125,7 +125,7 @@ class _KernelEmitter(SquareEmitter):
         outer, self.is_nested = self.is_nested, True
         if not self.is_quick and takes_pairs(loop, self.kernel):
             start = self._row_pairs(loop, start, stop)
-        square = None if self.is_quick else find_square(loop, self.kernel)
+        square = find_square(loop, self.kernel) if self.is_parallel and not self.is_quick else None
         if square is not None:
             start = self._squares(loop, square, start, stop)
         self._turns(loop, start, stop)
