@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -113,6 +114,32 @@ def test_several_threads_call_at_once() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(call, range(200)))
+
+
+def test_limits_of_other_threads_do_not_part_who_owns_what() -> None:
+    """Whoever begins a run says how many threads it may have, for all that ask later: those at work must not ask."""
+    a, x = positive(300), np.ones(5)
+    small = jg.compile(lambda x: np.sum(np.tanh(x) * x))
+    step = jg.compile(jg.value_and_grad(lambda a: np.sum(np.linalg.cholesky(a) * 0.1)))
+    with jg.config(num_threads=2):
+        for _ in range(3):
+            small(x)
+            value, slope = step(a)
+        ends = time.perf_counter() + 3
+
+        def other() -> None:
+            with jg.config(num_threads=1):
+                while time.perf_counter() < ends:
+                    small(x)
+                    time.sleep(1e-5)
+
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(other)
+            while time.perf_counter() < ends:
+                found = step(a)
+                assert found[0] == value
+                assert np.array_equal(found[1], slope)
+            done.result()
 
 
 @pytest.mark.quick

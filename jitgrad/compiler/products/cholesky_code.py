@@ -110,8 +110,19 @@ define internal void @find_words(ptr %table, ptr %block, ptr %words) noinline #0
 }}"""
 
 
+def _owners() -> str:
+    """Among how many threads panels go in turns, as the step before has left it behind the flags: all threads of a run
+    must have the same, and what a run may use is changed by whoever begins another.
+    """
+    return """  %tasks_of_row = add i64 %panels, 1
+  %owners_flag = mul i64 %blocks, %tasks_of_row
+  %owners_at = getelementptr i32, ptr %flags, i64 %owners_flag
+  %owners_word = load i32, ptr %owners_at
+  %owners = zext i32 %owners_word to i64"""
+
+
 def _clear() -> str:
-    """No task is taken yet."""
+    """No task is taken yet, and panels belong to as many threads as there may be now."""
     one = """  %flag_at = getelementptr i32, ptr %flags, i64 %f
   store i32 0, ptr %flag_at"""
     return f"""
@@ -120,6 +131,10 @@ define internal void @clear_flags(ptr %block) #0 {{
   %stride = add i64 %panels, 1
   %all = mul i64 %blocks, %stride
 {loop_ir("f", "%all", "1", one)}
+{min_ir("owners", "%threads", "%panels")}
+  %owners_word = trunc i64 %owners to i32
+  %owners_at = getelementptr i32, ptr %flags, i64 %all
+  store i32 %owners_word, ptr %owners_at
   ret void
 }}
 
@@ -254,7 +269,7 @@ define internal void @{function_of(step)}_part({PART}) #0 {{
 {block_words_ir()}
   %bottom = sub i64 %blocks, 1
   %stride = add i64 %panels, 1
-{min_ir("owners", "%threads", "%panels")}
+{_owners()}
   %me = urem i64 %worker, %owners
   %end_row = mul i64 {order.last}, %stride
   %end_flag = add i64 %end_row, %panels
@@ -273,8 +288,9 @@ gone:
 
 def _taking(task: str) -> str:
     """Runs a task that nobody has taken; or all tiles of a row that are in panels of one thread, from the right on to
-    those behind the panel `first`: who takes the first one has taken all of them. So two threads write half as often to
-    lines that both read as where each tile was taken by itself (a factor of 300 rows and its gradient: 321 us, 319).
+    those behind the panel `first`: who takes the first one has taken all of them, for all agree whose they are. So two
+    threads write half as often to lines that both read as where each tile was taken by itself (a factor of 300 rows and
+    its gradient: 321 us, 319).
     """
     return f"""
 define internal void @{task}_alone(ptr %block, i64 %row, i64 %panel, i64 %first, i1 %is_any) noinline #0 {{
@@ -290,7 +306,7 @@ done:
 
 define internal void @{task}s_of(ptr %block, i64 %row, i64 %owner, i64 %first) noinline #0 {{
 {block_words_ir()}
-{min_ir("owners", "%threads", "%panels")}
+{_owners()}
   %last = sub i64 %panels, 1
   %behind = sub i64 %last, %owner
   %over = urem i64 %behind, %owners
