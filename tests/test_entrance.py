@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
+from jitgrad.compiler.machine import capi
 
 _SCRIPT = """
 import types
@@ -54,3 +59,24 @@ def test_python_takes_calls_until_the_code_is_there_and_the_next_process_finds_i
 
 def test_the_code_is_compiled_at_once_where_nothing_works_in_the_background(tmp_path: Path) -> None:
     assert _run(tmp_path, JITGRAD_QUICK_START="0") == "False True True"
+
+
+def test_two_threads_that_make_the_first_builtin_have_one_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Builtins point at it: one that nobody keeps is memory that others get."""
+    monkeypatch.setattr(capi, "_definitions", {})
+    interval = sys.getswitchinterval()
+    barrier = threading.Barrier(2)
+
+    def make(k: int) -> int:
+        barrier.wait()
+        return ctypes.addressof(capi._definition(f"name{k}", 1, 0, "text"))
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            pairs = [[pool.submit(make, k) for _ in range(2)] for k in range(500)]
+            found = [{made.result() for made in pair} for pair in pairs]
+    finally:
+        sys.setswitchinterval(interval)
+    assert all(len(addresses) == 1 for addresses in found)
+    assert len(capi._definitions) == 500

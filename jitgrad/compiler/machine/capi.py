@@ -12,7 +12,7 @@ import ctypes
 import importlib
 import sys
 from collections.abc import Callable
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -184,10 +184,13 @@ def attribute(cls: type, name: str, address: int) -> Any:
     return new(cls, ctypes.addressof(_attribute_definition(name, address, getattr(cls, name).__doc__ or name)))
 
 
-@cache
 def _attribute_definition(name: str, address: int, doc: str) -> _GetSetDef:
     """Kept, as that of a method."""
-    return _GetSetDef(name.encode(), address, None, doc.encode(), None)
+    made = _GetSetDef(name.encode(), address, None, doc.encode(), None)
+    return _attribute_definitions.setdefault((name, address, doc), made)
+
+
+_attribute_definitions: dict[tuple[str, int, str], _GetSetDef] = {}
 
 
 class _SlotWrapper(ctypes.Structure):
@@ -233,7 +236,10 @@ def keep_in_thread(key: str, value: Any) -> None:
     kept[key] = value
 
 
-@cache
 def _definition(name: str, address: int, flags: int, doc: str) -> _MethodDef:
-    """A builtin points at its definition for ever, so it is kept."""
-    return _MethodDef(name.encode(), address, flags, doc.encode())
+    """A builtin points at its definition for ever, so it is kept, also where two threads make the first one at once."""
+    made = _MethodDef(name.encode(), address, flags, doc.encode())
+    return _definitions.setdefault((name, address, flags, doc), made)
+
+
+_definitions: dict[tuple[str, int, int, str], _MethodDef] = {}
