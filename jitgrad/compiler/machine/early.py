@@ -109,7 +109,7 @@ done:
 }
 """
 
-# Names begin in the entry's byte 19; a record is 32 bytes and the name with its 0, all as long. The system call `statx`,
+# Names begin in the entry's byte 19; a record is 32 bytes and the name with its 0, all as long. The system call statx,
 # 332 on x86-64 under Linux, tells size and time of change for 512 + 64: at bytes 40, 112 (seconds) and 120
 # (nanoseconds, four bytes).
 _LOOK = f"""
