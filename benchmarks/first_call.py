@@ -30,7 +30,7 @@ from benchmarks.workloads.prime import PRIME
 PHASES = (
     ("trace", "jitgrad.calls", "trace"),
     ("gradients", "jitgrad.tangents", "gradients"),
-    ("slice", "jitgrad.graph_stages", "slice_graph"),
+    ("slice", "jitgrad.run_stages", "slice_graph"),
     ("simplify", "jitgrad.compiler.stages", "simplify_and_watch"),
     ("clusters", "jitgrad.compiler.stages", "find_clusters"),
     ("nodes", "jitgrad.compiler.stages", "build_nodes"),

@@ -30,7 +30,7 @@ PHASES = (
     ("ask", "jitgrad.calls", "ask"),
     ("trace", "jitgrad.calls", "trace"),
     ("gradient", "jitgrad.tangents", "gradients"),
-    ("slice", "jitgrad.graph_stages", "slice_graph"),
+    ("slice", "jitgrad.run_stages", "slice_graph"),
     ("stamp", "jitgrad.calls", "begin_stamp"),
     ("stamp", "jitgrad.compiler.machine.cache", "stamp"),
     ("stamp", "jitgrad.compiler.freezing.plankey", "stamp"),

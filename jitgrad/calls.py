@@ -20,7 +20,7 @@ from jitgrad.compiler import begin_outputs
 from jitgrad.compiler.calling.entrance import is_coming
 from jitgrad.compiler.driver import pools
 from jitgrad.compiler.machine.firsts import first_calls
-from jitgrad.compiler.machine.stamp import begin_stamp
+from jitgrad.compiler.machine.stamp import begin_stamp, forget_look
 from jitgrad.config import config, log
 from jitgrad.eagerness import is_eager, local, settled
 from jitgrad.following import Follower
@@ -99,6 +99,7 @@ class Calls:
                         begin_outputs(_bytes_of(args, self._gradients_of))
                     return self._run(call, args, kwargs)
                 finally:
+                    forget_look()
                     pools.outputs.forget_prepared()
 
     def _run(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -14,8 +14,8 @@ from typing import Any
 from jitgrad.calls import Calls, max_traces
 from jitgrad.eagerness import is_eager, local
 from jitgrad.forking import renew_when_forked
-from jitgrad.graph_stages import Stage
 from jitgrad.records import dataclass
+from jitgrad.run_stages import Stage
 from jitgrad.running import Runner
 from jitgrad.statics import Options
 from jitgrad.streams import current

@@ -30,9 +30,9 @@ from jitgrad.following import PromisedTensors
 from jitgrad.forking import wait_for_when_forking
 from jitgrad.gradient_rules import registered_rules
 from jitgrad.graph import Operation
-from jitgrad.graph_stages import Stage
 from jitgrad.program import Program, sub_programs
 from jitgrad.records import NamedTuple
+from jitgrad.run_stages import Stage
 from jitgrad.running import Runner
 from jitgrad.sources import user_source
 from jitgrad.statics import Options, Statics

@@ -9,8 +9,8 @@ from jitgrad.call_reading import Call
 from jitgrad.compiler.likeness import PLAIN_EXACT
 from jitgrad.following import Follower
 from jitgrad.foreseeing import Foreseen, Foreseer
-from jitgrad.graph_stages import Followed
 from jitgrad.records import NamedTuple
+from jitgrad.run_stages import Followed
 from jitgrad.running import Runner
 
 max_models = 8  # kinds of calls that differ in shapes only, of which one trace is kept for others to follow

@@ -4,21 +4,27 @@ defined here.
 
 from __future__ import annotations
 
-import dis
 import functools
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
-from types import FrameType
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from jitgrad import hints
 from jitgrad.advice import advise
-from jitgrad.errors import JitgradError, LeakedTracerError, ShapeError, TracedValueError, UnsupportedOpError, layout
-from jitgrad.sources import closed_message, operation_text, source_text, user_source
+from jitgrad.errors import ShapeError, layout
+from jitgrad.refusals import (
+    is_assignment,
+    needs_value,
+    refused_array,
+    refused_method,
+    traced_value_error,
+    unsupported_method,
+)
+from jitgrad.sources import operation_text, source_text, user_source
 from jitgrad.spec import TensorSpec, shape_text
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -174,63 +180,12 @@ def _method(name: str) -> Callable[..., Any]:
     return takes_open(name, method)
 
 
-def _needs_value(what: str, hint: str) -> Callable[..., Any]:
-    def refuse(self: Any, *args: Any, **kwargs: Any) -> Any:
-        raise traced_value_error(self, what, hint)
-
-    return refuse
-
-
-def _unsupported_method(name: str, detail: str = "") -> UnsupportedOpError:
-    from jitgrad.dispatch import unsupported
-
-    return unsupported(f"the method {name} of an array{detail}")
-
-
-def _refused(name: str) -> Callable[..., Any]:
-    """A method of arrays that tensors do not have."""
-
-    def refuse(self: Any, *args: Any, **kwargs: Any) -> Any:
-        raise _unsupported_method(name)
-
-    return refuse
-
-
-def _is_assignment(frame: FrameType) -> bool:
-    """Whether the frame is at ``x[i] = y`` of the user's: not in a call of native code, nor in Python's random."""
-    opcode = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-    return opcode.startswith("STORE") and frame.f_globals.get("__name__") != "random"
-
-
-def _refused_array(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """What is there in the place of a value depends on who asks: SciPy, or NumPy, for ``x[i] = y`` or to read."""
-    caller = sys._getframe(1)
-    is_scipy = caller.f_globals.get("__name__", "").partition(".")[0] == "scipy"
-    hint = hints.SCIPY if is_scipy else hints.FILLED if _is_assignment(caller) else hints.ARRAY
-    raise traced_value_error(self, "conversion to an array", hint)
-
-
 _NO_OPERANDS = (str, bytes, dict, set, type(None))
 
 
 def is_operand(x: Any) -> bool:
     """Whether an operator accepts ``x`` beside a tensor: everything but strings, None and containers of objects."""
     return not isinstance(x, _NO_OPERANDS)
-
-
-def traced_value_error(x: Any, what: str, hint: str) -> JitgradError:
-    """The error for code that needs the value of a traced tensor; LeakedTracerError once its trace has ended."""
-    x = x.as_graph_element() if hasattr(x, "as_graph_element") else x
-    if x.graph.closed_by is not None:
-        return LeakedTracerError(closed_message(x.graph, (x,)))
-    return TracedValueError(
-        layout(
-            f"{what} needs the value of {x.name!r}, which is not known while the function is traced",
-            op=operation_text(x.op),
-            needed=f"at {source_text(user_source())}",
-            hint=hint,
-        )
-    )
 
 
 _reshape, _transpose, _matrix_transpose = _method("reshape"), _method("transpose"), _method("matrix_transpose")
@@ -296,13 +251,13 @@ class Operators:
     __neg__, __pos__ = _method("negative"), _method("positive")
     __abs__, __invert__ = _method("absolute"), _method("invert")
 
-    __bool__ = _needs_value("a condition (if, while, and, or, not)", hints.BRANCH)
-    __float__ = _needs_value("float()", hints.FLOAT)
-    __int__ = _needs_value("int()", hints.INT)
-    __complex__ = _needs_value("complex()", hints.SCALAR)
-    __index__ = _needs_value("an index or a count", hints.INDEX)
-    __array__ = _refused_array
-    item, tolist = _needs_value("item()", hints.SCALAR), _needs_value("tolist()", hints.SCALAR)
+    __bool__ = needs_value("a condition (if, while, and, or, not)", hints.BRANCH)
+    __float__ = needs_value("float()", hints.FLOAT)
+    __int__ = needs_value("int()", hints.INT)
+    __complex__ = needs_value("complex()", hints.SCALAR)
+    __index__ = needs_value("an index or a count", hints.INDEX)
+    __array__ = refused_array
+    item, tolist = needs_value("item()", hints.SCALAR), needs_value("tolist()", hints.SCALAR)
 
     sum, prod, mean, std, var = map(_method, ("sum", "prod", "mean", "std", "var"))
     max, min, any, all = map(_method, ("max", "min", "any", "all"))
@@ -314,7 +269,7 @@ class Operators:
     conj, conjugate, copy, nonzero = map(_method, ("conjugate", "conjugate", "copy", "nonzero"))
 
     resize, byteswap, dump, dumps, tobytes, tofile = map(
-        _refused, ("resize", "byteswap", "dump", "dumps", "tobytes", "tofile")
+        refused_method, ("resize", "byteswap", "dump", "dumps", "tobytes", "tofile")
     )
 
     spec: TensorSpec
@@ -369,7 +324,7 @@ class Operators:
             raise
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        if type(index) is int and isinstance(value, Operators) and not _is_assignment(sys._getframe(1)):
+        if type(index) is int and isinstance(value, Operators) and not is_assignment(sys._getframe(1)):
             raise traced_value_error(self, "a shuffle, or another function that assigns item by item,", hints.SHUFFLE)
         if is_open((self, value)):
             call_open("setitem", functions["setitem"], (self, index, value), {})
@@ -403,7 +358,7 @@ class Operators:
     def view(self, dtype: Any = None) -> Any:
         """Another tensor on the same memory; another dtype for it is not supported."""
         if dtype is not None and np.dtype(dtype) != self.spec.dtype:
-            raise _unsupported_method("view", f" with dtype={dtype!r}")
+            raise unsupported_method("view", f" with dtype={dtype!r}")
         return functions["as_users_see"]("view", functions["identity_tensor"](self), (self,))
 
     @property

@@ -15,13 +15,13 @@ from jitgrad.executable import Executable
 from jitgrad.following import PromisedTensors
 from jitgrad.fresh import run_listed, separate
 from jitgrad.graph import Operation, Tensor
-from jitgrad.graph_stages import Beside, Followed, Stage, kept
 from jitgrad.interpreter import run_operation
 from jitgrad.opdef import Control
 from jitgrad.outlook import Outlook
 from jitgrad.program import Program, is_dynamic, needed_operations
 from jitgrad.records import NamedTuple, dataclass
 from jitgrad.restoring import variables_of
+from jitgrad.run_stages import Beside, Followed, Stage, kept
 from jitgrad.spec import TensorSpec, spec_of
 from jitgrad.streams import Streams, current, reading
 

@@ -16,9 +16,9 @@ from jitgrad import pytree, recording
 from jitgrad.errors import DTypeError, IndexingError, JitgradError, ShapeError, layout
 from jitgrad.forking import renew_when_forked
 from jitgrad.graph import Graph, Operation, Tensor, default_graph
-from jitgrad.graph_stages import Stage
 from jitgrad.ops.slices import IndexedSlices
 from jitgrad.records import dataclass
+from jitgrad.run_stages import Stage
 from jitgrad.running import Runner
 from jitgrad.sources import operation_text
 from jitgrad.spec import is_compatible, shape_text

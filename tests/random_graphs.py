@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import jitgrad as jg
-from jitgrad.graph_stages import Stage
+from jitgrad.run_stages import Stage
 from jitgrad.running import Runner
 from jitgrad.spec import spec_of
 from tests.random_draws import Draw, as_float, op, tame

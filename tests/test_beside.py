@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
-from jitgrad import compiler, following, graph_stages, running
+from jitgrad import compiler, following, run_stages, running
 from jitgrad.compiler import reuse, stages
 from jitgrad.compiler.freezing import alike, keeping
 from jitgrad.compiler.freezing import plans as plans_module
@@ -43,14 +43,14 @@ def _forget() -> None:
 def beside(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether the executables that might be made beside others were."""
     made: list[bool] = []
-    executable_beside = graph_stages.executable_beside
+    executable_beside = run_stages.executable_beside
 
     def noted(*args: Any) -> Any:
         found = executable_beside(*args)
         made.append(found is not None)
         return found
 
-    monkeypatch.setattr(graph_stages, "executable_beside", noted)
+    monkeypatch.setattr(run_stages, "executable_beside", noted)
     return made
 
 

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from step_kernels import unique
 
@@ -279,6 +280,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "removed": lambda tree: (tree / "ops" / "add.py").unlink(),
     "renamed": lambda tree: (tree / "ops" / "add.py").rename(tree / "ops" / "abb.py"),
     "moved to the next folder": lambda tree: (tree / "a" / "only.py").rename(tree / "b" / "only.py"),
+    "named by its suffix": lambda tree: (tree / "ops" / ".py").write_text("1"),
     "of machine code": lambda tree: _rewrite(tree / "ops" / "native.so"),
 }  # fmt: skip
 
@@ -303,11 +305,63 @@ def test_what_is_no_source_does_not_count(tree: Path, monkeypatch: pytest.Monkey
 
 def test_a_look_that_fails_is_the_interpreters(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = _stamps(monkeypatch)
-    monkeypatch.setattr(stamp, "_ROOM", 40)
+    with monkeypatch.context() as context:
+        context.setattr(stamp, "_ROOM", 40)
+        assert _stamps(monkeypatch) == before
+    (tree / "ops" / f"{'long' * 20}.py").write_text("1")
+    after, *others = _stamps(monkeypatch)
+    assert others == [after, after] and after != before[0]
+
+
+def test_a_link_to_nothing_counts_as_no_file(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An editor's lock, for one."""
+    before = _stamps(monkeypatch)
+    (tree / "ops" / ".#add.py").symlink_to("nobody@nowhere")
+    (tree / "ops" / "round.py").symlink_to("round.py")
     assert _stamps(monkeypatch) == before
-    (tree / "ops" / "gone.py").symlink_to(tree / "nothing")
-    with pytest.raises(FileNotFoundError):
-        _stamps(monkeypatch)
+
+
+@pytest.mark.parametrize("is_last_first", [False, True])
+def test_the_order_of_a_listing_does_not_count(
+    is_last_first: bool, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interpreter's is turned here; machine code has that of the system."""
+    before, listing = _stamps(monkeypatch), os.scandir
+
+    def listed(path: str) -> list[os.DirEntry[str]]:
+        return sorted(listing(path), key=lambda entry: entry.name, reverse=is_last_first)
+
+    monkeypatch.setattr(os, "scandir", listed)
+    after = _stamps(monkeypatch)
+    assert after == before == [before[0]] * 3
+
+
+def test_a_look_that_fails_lets_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(folders: object) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr(stamp, "_looks", fail)
+    look = stamp._Look()
+    with pytest.raises(MemoryError):
+        look.do([])
+    assert not look.is_going_on.locked()
+
+
+def test_a_look_ends_with_the_first_call_that_began_it(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = []
+
+    def fails(x: object) -> None:
+        begun.extend(stamp._begun)
+        raise ValueError("no")
+
+    before = _stamps(monkeypatch)[0]
+    stamp.stamp.cache_clear()
+    monkeypatch.setattr(stamp, "_early", have_early)
+    with config(num_threads=2), pytest.raises(ValueError, match="no"):
+        jg.compile(fails)(np.ones(3))
+    assert len(begun) == 1
+    _rewrite(tree / "ops" / "add.py")
+    assert stamp.stamp() != before
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

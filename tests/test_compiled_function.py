@@ -23,7 +23,7 @@ import jitgrad as jg
 from jitgrad import pytree
 from jitgrad.calls import max_traces
 from jitgrad.compiled import Compiled
-from jitgrad.graph_stages import Stage
+from jitgrad.run_stages import Stage
 
 X = np.arange(4.0)
 

@@ -27,8 +27,8 @@ LAYERS = (
     ),
     ("opdef",),
     (
-        "sources", "given", "hints", "advice", "operators", "dispatch", "inference", "operations", "graph_scopes",
-        "graph", "scopes", "program", "again", "views", "inlining",
+        "sources", "given", "hints", "advice", "refusals", "operators", "dispatch", "inference", "operations",
+        "graph_scopes", "graph", "scopes", "program", "again", "views", "inlining",
     ),
     ("ops", "fresh", "listing", "interpreter", "nonfinite", "restoring"),
     (
@@ -53,7 +53,7 @@ LAYERS = (
         "differentiation",
         "extent_formulas",
         "foreseeing",
-        "graph_stages",
+        "run_stages",
         "graph_hessians",
         "known",
         "models",

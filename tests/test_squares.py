@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ import jitgrad as jg
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.shuffles import transposed
 from jitgrad.compiler.emission.squares import find_square, has_squares
+from jitgrad.compiler.freezing import freeze
+from jitgrad.compiler.freezing.in_place import find_in_place
+from jitgrad.compiler.freezing.regions import Unit
 from jitgrad.compiler.loopir.nests import (
     PARALLEL,
     SERIAL,
@@ -33,7 +37,7 @@ from jitgrad.compiler.loopir.nests import (
     Term,
     Update,
 )
-from jitgrad.compiler.lowering.lower import kernels_of
+from jitgrad.compiler.lowering.lower import CompiledCluster, kernels_of
 from jitgrad.compiler.machine import compilation
 from jitgrad.compiler.machine.tiers import improver
 from jitgrad.config import config
@@ -183,12 +187,32 @@ def test_bits_are_those_of_rows_alone(dtype: str, nbytes: int, tmp_path: Path) -
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], env={**os.environ, **environment}, check=True)
 
 
-def test_bits_do_not_depend_on_threads_nor_on_what_lies_in_place() -> None:
+def test_bits_do_not_depend_on_threads_nor_on_what_lies_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows cut by two threads; and a result that lies over an operand, which the squares read row by row."""
-    x = np.random.default_rng(0).standard_normal((700, 701))
-    f = jg.compile(lambda x: np.sqrt(np.exp(x.T) + 1) * np.cumsum(x, 0).T)
-    with config(num_threads=1):
-        alone = f(x)
-    with config(num_threads=2):
-        np.testing.assert_array_equal(f(x), alone)
-    np.testing.assert_allclose(alone, f.interpret(x), rtol=1e-13)
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((700, 701)), rng.standard_normal((700, 700)) / 100
+    found = []
+
+    def note(compiled: CompiledCluster, units: Sequence[Unit]) -> dict[int, int]:
+        found.append(find_in_place(compiled, units))
+        return found[-1]
+
+    def run(threads: int) -> Any:
+        """Of one kernel, which is squares, between two products."""
+        with config(num_threads=threads, cache=False):
+            f = jg.compile(lambda x, w: (np.exp(x.T @ w) + x.T) @ w)
+            y = f(x, w)
+            np.testing.assert_allclose(y, f.interpret(x, w), rtol=1e-13, atol=1e-13)
+            (step,) = f.explain(x, w).compiled[0].steps
+            assert isinstance(step, CompiledCluster)
+            (kernel,) = kernels_of(step)
+            assert has_squares(kernel)
+            return y
+
+    monkeypatch.setattr(freeze, "find_in_place", note)
+    made = [run(1), run(2)]
+    assert found
+    assert all(found)
+    monkeypatch.setattr(freeze, "find_in_place", lambda *_: {})
+    for y in (*made[1:], run(1), run(2)):
+        np.testing.assert_array_equal(y, made[0])

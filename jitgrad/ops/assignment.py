@@ -11,11 +11,12 @@ import numpy as np
 from jitgrad.errors import DTypeError, ShapeError
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Interpreted, OpDef, Params, Specs, define, find
-from jitgrad.operators import call, function, traced_value_error
+from jitgrad.operators import call, function
 from jitgrad.ops.common import as_tensor, build, unsupported
 from jitgrad.ops.gathering import INDEX, as_index, zeros_like_shape
 from jitgrad.ops.indexing import MASK_HINT, Plan, consumed, plan_index, view
 from jitgrad.ops.slicing import unslice
+from jitgrad.refusals import traced_value_error
 from jitgrad.spec import TensorSpec
 from jitgrad.views import check_writable, is_written, write
 

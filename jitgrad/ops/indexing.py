@@ -10,11 +10,12 @@ import numpy as np
 
 from jitgrad.errors import IndexingError, ShapeError
 from jitgrad.graph import Tensor, apply_one
-from jitgrad.operators import function, traced_value_error
+from jitgrad.operators import function
 from jitgrad.ops.common import as_tensor, build
 from jitgrad.ops.gathering import as_index, checked_positions, index_op, positions_of, take_op
 from jitgrad.ops.slicing import getslice
 from jitgrad.records import dataclass
+from jitgrad.refusals import traced_value_error
 
 MASK_HINT = (
     "the shape of x[mask] depends on how many elements of mask are True: np.where(mask, x, other) keeps all, "

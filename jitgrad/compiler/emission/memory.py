@@ -334,7 +334,8 @@ class MemoryEmitter(StridedEmitter):
         return {s.buffer for s in statements(self.kernel.body) if isinstance(s, Load)}
 
     def _store_first(self, raw: ir.Value, address: ir.Value, store: Store, count: ir.Value, mask: ir.Value) -> None:
-        """Store the first ``count`` lanes: all at once, or in pieces of half as many lanes each.
+        """Store the first ``count`` lanes: all at once, past the caches where the kernel is told to store so, or in
+        pieces of half as many lanes each, which go through the caches.
 
         A load that overlaps with a masked store waits until that is done, also where its lanes are masked, and rows
         that lie one behind the other overlap so: adding rows of ten numbers to such takes 8.4 ns each with masked

@@ -48,7 +48,7 @@ from jitgrad.records import NamedTuple
 _LEAST_ROWS = 3
 """Fewer are worked on one by one: a square takes as long for one row as for all."""
 
-Part = Callable[[ir.Value, "ir.Value | None"], None]  # emits columns from a place on: all lanes, or up to an end
+Columns = Callable[[ir.Value, "ir.Value | None"], None]  # emits columns from a place on: all lanes, or up to an end
 
 
 class Square(NamedTuple):
@@ -156,7 +156,7 @@ class SquareEmitter(VectorLoopEmitter):
         self._counted(start, behind, lanes, block)
         return behind
 
-    def _through(self, middle: Sequence[Loop], columns: Loop, part: Part) -> None:
+    def _through(self, middle: Sequence[Loop], columns: Loop, emit: Columns) -> None:
         """The loops between the rows and the columns, and these a register at a time."""
         b, zero = self.builder, ir.Constant(INT64, 0)
         if middle:
@@ -164,15 +164,15 @@ class SquareEmitter(VectorLoopEmitter):
 
             def turn(i: ir.Value) -> None:
                 self.registers[loop.var] = Register(i, DT_INT64)
-                self._through(rest, columns, part)
+                self._through(rest, columns, emit)
 
             self._counted(zero, self._register(loop.extent).value, 1, turn)
             return
         stop = self._register(columns.extent).value
         split = b.sub(stop, b.srem(stop, ir.Constant(INT64, self.lanes)))
-        self._counted(zero, split, self.lanes, lambda column: part(column, None))
+        self._counted(zero, split, self.lanes, lambda column: emit(column, None))
         with b.if_then(b.icmp_signed("<", split, stop)):
-            part(split, stop)
+            emit(split, stop)
 
     def _turn(
         self, load: Load, column: str, first: ir.Value, end: ir.Value | None, inside: ir.Value, cell: ir.Value

@@ -48,6 +48,7 @@ from jitgrad.compiler.freezing.freeze_products import Cuts, cut_product, freeze_
 from jitgrad.compiler.freezing.in_place import find_in_place
 from jitgrad.compiler.freezing.lines import finds_lines, has_whole_lines, is_elementwise
 from jitgrad.compiler.freezing.next_chunks import find_asked
+from jitgrad.compiler.freezing.outputs import place_copied, split_outputs
 from jitgrad.compiler.freezing.owned import Owned, find_owned
 from jitgrad.compiler.freezing.regions import Sizes, Unit, are_several_small, find_units
 from jitgrad.compiler.freezing.row_loops import RowCut, find_row_cut
@@ -160,7 +161,7 @@ class _Freezer:
     def freeze(self) -> Frozen:
         """The cluster as tuples."""
         inputs = self.cluster.inputs
-        direct, copied = self._split_outputs()
+        direct, copied = split_outputs(self.cluster, self.plan.aliases)
         spans = self._spans()
         in_place = self._lay_in_place(spans)
         self._own_chunks(spans)
@@ -174,7 +175,7 @@ class _Freezer:
             "cluster",
             tuple(self._described(v) for v in inputs),
             tuple(self._described(v) for v in outputs),
-            tuple((v, self._copied_from(root, outputs), *self._described(v)[1:]) for v, root in copied),
+            tuple((v, place_copied(root, outputs, inputs), *self._described(v)[1:]) for v, root in copied),
             any(map(self._may_fail, range(len(self.lowered)))),
             tuple((s.nbytes, s.is_scratch, s.first, s.last) for s in lifetimes),
             *self._tasks(),
@@ -201,26 +202,8 @@ class _Freezer:
     def _described(self, v: int) -> tuple[int, str, tuple[int, ...]]:
         return v, self.program.specs[v].dtype.str, self._shape(v)
 
-    def _copied_from(self, root: int, outputs: list[int]) -> int:
-        return outputs.index(root) if root in outputs else ~self.cluster.inputs.index(root)
-
     def _root(self, v: int) -> int:
         return self.plan.aliases.get(v, v)
-
-    def _split_outputs(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Outputs with memory of their own as (value, root), and those to be copied from another value."""
-        direct: list[tuple[int, int]] = []
-        copied: list[tuple[int, int]] = []
-        taken: dict[int, int] = {}
-        inside = set(self.cluster.inputs)
-        for v in sorted(self.cluster.outputs, key=lambda v: v in self.plan.aliases):
-            root = self._root(v)
-            if root in inside or root in taken:
-                copied.append((v, taken.get(root, root)))
-            else:
-                taken[root] = v
-                direct.append((v, root))
-        return direct, copied
 
     def _class_extents(self) -> dict[int, int]:
         """Extents by class: those of the program's values, else those of groups' axes."""

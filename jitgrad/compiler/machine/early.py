@@ -3,8 +3,9 @@ times of some 490 files, and pages of outputs are asked for meanwhile. What is m
 
     look(folders, count, found, room)
                              a record for each source and library in the folders, whose paths end with 0: bytes, seconds
-                             and nanoseconds of the last change, and its name; a 0 after each folder; how many bytes
-                             they take, or -1
+                             and nanoseconds of the last change, number of the folder, and the name, in room that was
+                             filled with 0; how many bytes they take, or -1: no room, a long name, or a file that
+                             cannot be looked at
     touch(place, end, step, is_over, nothing)
                              asks for pages by adding nothing to a byte of each; ends when the word is not 0
 
@@ -22,7 +23,7 @@ from typing import Any
 from jitgrad.compiler.machine import elf
 from jitgrad.compiler.machine.cache import compile_under, kernel_cache
 from jitgrad.compiler.machine.native import NativeCode
-from jitgrad.compiler.machine.stamp import digest, processor
+from jitgrad.compiler.machine.stamp import NAME_BYTES, RECORD_BYTES, digest, processor
 from jitgrad.records import NamedTuple
 
 _NAME = "early"
@@ -108,8 +109,9 @@ done:
 }
 """
 
-# Names end in the entry's byte 19; a record is 24 bytes and the name with its 0. The system call `statx`, 332 on x86-64
-# under Linux, tells size and time of change for 512 + 64: at bytes 40, 112 (seconds) and 120 (nanoseconds, four bytes).
+# Names begin in the entry's byte 19; a record is 32 bytes and the name with its 0, all as long. The system call statx,
+# 332 on x86-64 under Linux, tells size and time of change for 512 + 64: at bytes 40, 112 (seconds) and 120
+# (nanoseconds, four bytes).
 _LOOK = f"""
 declare i64 @syscall(i64, ...) #0
 declare i64 @strlen(ptr) #0
@@ -127,9 +129,9 @@ entry:
   %nanoseconds_at = getelementptr i8, ptr %answer, i64 120
   br label %next_folder
 next_folder:
-  %k = phi i64 [ 0, %entry ], [ %k1, %mark ]
-  %path = phi ptr [ %folders, %entry ], [ %path1, %mark ]
-  %used0 = phi i64 [ 0, %entry ], [ %used_end, %mark ]
+  %k = phi i64 [ 0, %entry ], [ %k1, %end ]
+  %path = phi ptr [ %folders, %entry ], [ %path1, %end ]
+  %used0 = phi i64 [ 0, %entry ], [ %used, %end ]
   %more = icmp slt i64 %k, %count
   br i1 %more, label %open, label %done
 open:
@@ -148,7 +150,7 @@ entries:
 entries_more:
   %name = getelementptr i8, ptr %entry_at, i64 19
   %length = call i64 @strlen(ptr %name)
-  %long = icmp sgt i64 %length, 3
+  %long = icmp sge i64 %length, 3
   br i1 %long, label %suffix, label %entries
 suffix:
   %dot = sub i64 %length, 3
@@ -162,10 +164,11 @@ ask:
   %r = call i64 (i64, ...) @syscall(i64 332, i64 %number, ptr %name, i64 0, i64 576, ptr %answer)
   %failed = icmp ne i64 %r, 0
   %bytes = add i64 %length, 1
-  %used1 = add i64 %used, 24
-  %used2 = add i64 %used1, %bytes
+  %unnamed = icmp sgt i64 %bytes, {NAME_BYTES}
+  %used2 = add i64 %used, {RECORD_BYTES}
   %full = icmp sgt i64 %used2, %room
-  %bad = or i1 %failed, %full
+  %failed_or_full = or i1 %failed, %full
+  %bad = or i1 %failed_or_full, %unnamed
   br i1 %bad, label %give_up, label %note
 note:
   %to = getelementptr i8, ptr %found, i64 %used
@@ -179,16 +182,12 @@ note:
   %to16 = getelementptr i8, ptr %to, i64 16
   store i64 %nanoseconds, ptr %to16, align 1
   %to24 = getelementptr i8, ptr %to, i64 24
-  call void @llvm.memcpy.p0.p0.i64(ptr %to24, ptr %name, i64 %bytes, i1 false)
+  store i64 %k, ptr %to24, align 1
+  %to32 = getelementptr i8, ptr %to, i64 32
+  call void @llvm.memcpy.p0.p0.i64(ptr %to32, ptr %name, i64 %bytes, i1 false)
   br label %entries
 end:
   %closed = call i32 @closedir(ptr %folder)
-  %no_room = icmp sge i64 %used, %room
-  br i1 %no_room, label %none, label %mark
-mark:
-  %mark_at = getelementptr i8, ptr %found, i64 %used
-  store i8 0, ptr %mark_at
-  %used_end = add i64 %used, 1
   %path_length = call i64 @strlen(ptr %path)
   %beyond = add i64 %path_length, 1
   %path1 = getelementptr i8, ptr %path, i64 %beyond

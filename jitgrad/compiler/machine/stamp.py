@@ -38,6 +38,8 @@ _FOLDERS = ("", "ops", "control", "eager", "scipy", "compiler", *(f"compiler/{pa
 _LIBRARIES = (("llvmlite", "binding"), ("numba",))
 _SUFFIXES = (".py", ".so") if sys.platform == "linux" else (".py", ".so", ".dll", ".dylib")
 _ROOM = 1 << 17
+RECORD_BYTES, NAME_BYTES = 96, 64
+"""Of what machine code tells of a file, and of its name in that, with a 0."""
 _PROCESSOR_LINES = (b"vendor_id", b"cpu family", b"model", b"stepping", b"cache size", b"flags", b"CPU", b"Features")
 _PROCESSOR_BYTES = 8192
 
@@ -86,9 +88,11 @@ class _Look:
 
     def do(self, folders: Sequence[str]) -> None:
         """The life of the thread."""
-        with suppress(OSError):  # it comes again where the stamp is asked for
-            self.found = _looks(folders)
-        self.is_going_on.release()
+        try:
+            with suppress(OSError):  # it comes again where the stamp is asked for
+                self.found = _looks(folders)
+        finally:
+            self.is_going_on.release()
 
 
 _begun: list[_Look] = []
@@ -99,6 +103,11 @@ def wait_for_look() -> None:
     for look in [*_begun]:
         with look.is_going_on:
             pass
+
+
+def forget_look() -> None:
+    """Have the next stamp look for itself: the call that had a thread look is over, and files may change."""
+    _begun.clear()
 
 
 def _look_begun() -> bytes:
@@ -124,20 +133,35 @@ def _folders_of(package: str, *parts: str) -> list[str]:
 
 
 def _looks(folders: Sequence[str]) -> bytes:
-    """Size, time of change and name of each source and library in folders, in their order there: by machine code where
-    that is at hand, else by the interpreter.
+    """Size, time of change, folder and name of each source and library in folders, whatever order a system lists them
+    in: by machine code where that is at hand and can look at all of them, else by the interpreter.
     """
+    records = _by_machine_code(folders)
+    if records is None:
+        records = [record for number, folder in enumerate(folders) for record in _records(number, folder)]
+    return b"".join(sorted(records))
+
+
+def _by_machine_code(folders: Sequence[str]) -> list[bytes] | None:
     code = _early()
-    if code is not None and code.look is not None:
-        found = ctypes.create_string_buffer(_ROOM)
-        nbytes = code.look(b"".join([os.fsencode(folder) + b"\0" for folder in folders]), len(folders), found, _ROOM)
-        if nbytes >= 0:
-            return ctypes.string_at(found, nbytes)
-    return b"".join([part for folder in folders for part in (*map(_record, _files(folder)), b"\0")])
+    if code is None or code.look is None:
+        return None
+    found = ctypes.create_string_buffer(_ROOM)
+    nbytes = code.look(b"".join([os.fsencode(folder) + b"\0" for folder in folders]), len(folders), found, _ROOM)
+    if nbytes < 0:
+        return None
+    told = ctypes.string_at(found, nbytes)
+    return [told[at : at + RECORD_BYTES] for at in range(0, nbytes, RECORD_BYTES)]
 
 
-def _files(folder: str) -> list[os.DirEntry[str]]:
-    return [entry for entry in os.scandir(folder) if entry.name.endswith(_SUFFIXES)]
+def _records(number: int, folder: str) -> list[bytes]:
+    """A file that cannot be looked at counts as none: an editor's lock is a link to nothing."""
+    records = []
+    for entry in os.scandir(folder):
+        if entry.name.endswith(_SUFFIXES):
+            with suppress(OSError):
+                records.append(_record(number, entry))
+    return records
 
 
 def _early() -> Early | None:
@@ -147,9 +171,10 @@ def _early() -> Early | None:
     return early()
 
 
-def _record(entry: os.DirEntry[str]) -> bytes:
+def _record(number: int, entry: os.DirEntry[str]) -> bytes:
     info = entry.stat()
-    return struct.pack("=qqq", info.st_size, *divmod(info.st_mtime_ns, 10**9)) + os.fsencode(entry.name) + b"\0"
+    numbers = struct.pack("=qqqq", info.st_size, *divmod(info.st_mtime_ns, 10**9), number)
+    return numbers + (os.fsencode(entry.name) + b"\0").ljust(NAME_BYTES, b"\0")
 
 
 def _settings() -> list[str]:

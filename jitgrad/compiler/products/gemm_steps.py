@@ -24,6 +24,8 @@ from jitgrad.records import NamedTuple
 from jitgrad.spec import dtype_name
 
 STUBS = {"float32": "jitgrad_multiply_f32", "float64": "jitgrad_multiply_f64"}
+SHORT_FORMS = ("across", "down")
+"""Of products of few rows with a long matrix."""
 
 
 class GemmPlan(NamedTuple):
@@ -93,7 +95,7 @@ def _steps_of_few(
     part: int,
 ) -> list[BlasStep]:
     """Where there are few rows or columns. A start of the others does not load what makes these, which takes 0.4 ms."""
-    if plan.form in ("across", "down"):
+    if plan.form in SHORT_FORMS:
         from jitgrad.compiler.products.short_steps import short_steps
 
         return short_steps(dtype, sizes, plan.form, plan.cells, operands, part)
