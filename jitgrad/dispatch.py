@@ -336,9 +336,10 @@ def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
 def _called(name: str, /, *args: Any, **kwargs: Any) -> Any:
     """The function of that name, its result as the user gets it."""
     result = functions[name](*args, **kwargs)
-    if kwargs.get("copy") or (name == "nan_to_num" and result is args[0]):  # which it has changed
+    given = (*args, *kwargs.values())
+    if kwargs.get("copy") or (name == "nan_to_num" and any(x is result for x in given)):  # which it has changed
         return result
-    return _strong(functions["as_users_see"](name, result, (*args, *kwargs.values())))
+    return _strong(functions["as_users_see"](name, result, given))
 
 
 def _shape(a: Any) -> Any:

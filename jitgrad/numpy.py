@@ -36,7 +36,11 @@ def array(object: Any, dtype: Any = None, *, copy: bool | None = True, ndmin: in
         return _np.array(object, dtype=dtype, copy=copy, ndmin=ndmin)
     with graph.as_default():
         made = _of_tensors(object, dtype, ndmin)
-        return _functions["copy"](made) if copy and isinstance(object, _Tensor) else made
+        if isinstance(object, _Tensor):
+            if not copy:
+                return made
+            made = _functions["copy"](made)
+        return _functions["as_users_see"]("array", made, ())
 
 
 def _array(object: Any, dtype: Any, ndmin: int) -> Any:
@@ -146,7 +150,7 @@ def _maker(name: str) -> Callable[..., Any]:
         if graph is None:
             return _made_by_numpy(name, args, kwargs)
         with graph.as_default():
-            return _common.as_tensor(_functions[name](*args, **kwargs))
+            return _functions["as_users_see"](name, _common.as_tensor(_functions[name](*args, **kwargs)), ())
 
     make.__name__ = name
     make.__doc__ = f"As numpy.{name}; a tensor while a function is traced."

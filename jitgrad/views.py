@@ -29,6 +29,11 @@ view_makers = frozenset((
     "broadcast_to", "broadcast_arrays", "split", "array_split", "hsplit", "vsplit", "dsplit", "unstack", "flat",
     "view",
 ))  # fmt: skip
+# Those that make arrays of rank 0 too. The others, indexing and what leads to one element give numbers.
+_array_makers = frozenset((
+    "zeros_like", "ones_like", "empty_like", "full_like", "copy", "where", "select", "piecewise", "array",
+    "zeros", "ones", "empty", "full",
+))  # fmt: skip
 _bijections = frozenset(("transpose", "reshape", "merge_axes", "expand_dims", "squeeze", "flip", "identity"))
 _gathers = frozenset(("take", "index"))
 _windows = frozenset(("getslice", "split", *_gathers))
@@ -191,7 +196,21 @@ def as_users_see(name: str, out: Any, args: tuple[Any, ...]) -> Any:
                 _tie(out, x, name)
     elif any(x is out for x in _flat(args)) or (out._view is not None and out._view.base is not None):
         out = _own(out)
+    if out.spec.shape == () and (name in _array_makers or (name == "astype" and any(map(_has_memory, _flat(args))))):
+        view_of(out)
     return out
+
+
+def _has_memory(x: Tensor) -> bool:
+    """Whether ``x`` is an array in NumPy, and no number. Of rank 0 that are what a maker of arrays has made, to which
+    a view is given then, and arguments that are no Python numbers: NumPy's are not told from arrays. A transform
+    hands on identities of what it is given.
+    """
+    if x.spec.shape != () or x._view is not None:
+        return True
+    if x.op.type == "identity":
+        return _has_memory(x.op.inputs[0])
+    return x.op.type == "placeholder" and not x.is_weak
 
 
 def _flat(args: tuple[Any, ...]) -> list[Tensor]:
@@ -211,14 +230,18 @@ def item_as_users_see(out: Tensor, x: Tensor, index: Any) -> Tensor:
     is_scalar = out.spec.shape == () and not any(item is Ellipsis for item in items)
     if not is_scalar and not any(isinstance(item, np.ndarray) for item in items):
         _tie(out, x)
+        if out.spec.shape == ():  # of numbers it is a copy, but an array
+            view_of(out)
     return out
 
 
 def _tie(out: Tensor, base: Tensor, name: str = "getitem") -> None:
+    if not _has_memory(base):
+        return
     if base.op.graph is not out.op.graph:  # that of a body, which reads ``base`` from around
         base = out.op.graph.captured(base)
     steps = _path(out, base)
-    if steps is None or (base.spec.shape == () and base._view is None):  # NumPy's numbers have no memory to share
+    if steps is None:
         return
     view = View(out, base, steps)
     if view_of(base).base is not None and any(op.type == "reshape" for op, _ in steps):
@@ -314,7 +337,7 @@ def _replaced(x: Tensor, op: Operation, number: int, part: Tensor) -> Tensor:
         return _own(moved) if moved is part else moved
     if op.type in ("real", "imag"):
         real, imag = (part, call("imag", x)) if op.type == "real" else (call("real", x), part)
-        return call("add", real, call("multiply", imag, 1j))  # type: ignore[no-any-return]
+        return call("complex_of_parts", real, imag)  # type: ignore[no-any-return]
     new: Tensor = call("assigned", x, _index(op, number), part)
     return _own(new) if new is x or new is part else new
 

@@ -13,6 +13,9 @@ import pytest
 
 import jitgrad as jg
 import jitgrad.numpy as jnp
+from jitgrad import operators
+from jitgrad.batching_rules import rule_for
+from jitgrad.graph import Graph
 
 A = np.linspace(-2.0, 3.0, 30).reshape(5, 6)
 Fn = Callable[..., Any]
@@ -150,8 +153,43 @@ def test_gradients_of_placed_values() -> None:
 
 def test_a_mask_of_another_size_is_refused() -> None:
     for function in (np.place, np.putmask):
-        with pytest.raises(jg.ShapeError, match="a mask of the size of the array, 30, got 6"):
+        message = f"{function.__name__} takes a mask of the size of the array, 30, got 6"
+        with pytest.raises(jg.ShapeError, match=message):
             jg.compile(lambda a, function=function: function(a, a[0] > 0, 1.0))(A)
+
+
+def test_no_values_are_placed_where_no_mask_holds() -> None:
+    putmask: Fn = np.putmask
+    for function, mask in ((np.place, A > 9), (np.putmask, A > 9), (np.putmask, A > 0)):
+        check(lambda a, function=function, mask=mask: (b := a * 1, function(b, mask, []))[0], A)
+    check(lambda a: (b := a * 1, putmask(b, a > 0, []))[0], A)
+    with pytest.raises(ValueError, match="place takes one value at least where the mask has a True, got none"):
+        jg.compile(lambda a: np.place(a, A > 0, []))(A)
+    with pytest.raises(jg.TracedValueError, match="placing no values needs the value of"):
+        jg.compile(lambda a: np.place(a, a > 0, []))(A)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "number", "casting"),
+    [("u1", 5, "same_kind"), ("i2", 5, "safe"), ("f4", 1.5, "safe"), ("f4", True, "safe"), ("c8", 2j, "safe")],
+)
+def test_python_numbers_are_copied_as_what_is_there(dtype: str, number: Any, casting: Any) -> None:
+    def fn(x: Any, number: Any) -> Any:
+        a, b = x * 1, x * 1
+        np.copyto(a, number, casting=casting)
+        np.copyto(b, number, casting=casting, where=np.array([True, False]))
+        return a, b
+
+    x = np.array([1, 0], dtype)
+    check(lambda x: fn(x, number), x)
+    for found, expected in zip(jg.compile(fn)(x, number), fn(x, number), strict=True):
+        np.testing.assert_array_equal(found, expected, strict=True)
+
+
+def test_python_numbers_of_another_kind_are_not_copied() -> None:
+    for number, dtype in ((1.5, "float64"), (1j, "complex128")):
+        with pytest.raises(jg.DTypeError, match=f"copyto: {dtype} cannot be stored as uint8"):
+            jg.compile(lambda x, number=number: np.copyto(x, number))(np.zeros(2, np.uint8))
 
 
 def test_copyto_casts_as_it_is_told() -> None:
@@ -215,6 +253,59 @@ def test_nan_to_num_in_place(options: dict[str, float]) -> None:
     check(lambda z: np.nan_to_num(z, **options), np.array([1 + 2j, complex(np.nan, 3), complex(-np.inf, np.inf)]))
 
 
+def test_nan_to_num_of_a_named_array() -> None:
+    def fn(a: Any) -> Any:
+        b = a + 0
+        return np.nan_to_num(x=a, nan=7.0), np.nan_to_num(x=b, copy=False), b
+
+    check(fn, np.array([1.0, np.nan, np.inf]))
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+@pytest.mark.parametrize("options", [{}, {"posinf": np.inf}, {"nan": -0.0, "neginf": -np.inf}])
+def test_nan_to_num_of_complex_parts(options: dict[str, float], dtype: type[np.complexfloating[Any, Any]]) -> None:
+    parts = [0.0, -0.0, 1.0, np.nan, np.inf, -np.inf]
+    z = np.array([complex(x, y) for x in parts for y in parts], dtype)
+    f = jg.compile(lambda z: np.nan_to_num(z, **options))
+    expected = np.nan_to_num(z, **options)
+    rows = np.ravel(jg.map(lambda z: np.nan_to_num(z, **options), z.reshape(6, 6)))
+    for found in (f(z), f.interpret(z), rows):
+        for part in ("real", "imag"):
+            a, b = getattr(found, part), getattr(expected, part)
+            np.testing.assert_array_equal(a, b, strict=True)
+            np.testing.assert_array_equal(np.signbit(a), np.signbit(b))
+
+
+def test_complex_numbers_of_parts_are_made_for_all_examples_at_once() -> None:
+    with Graph().as_default():
+        x = operators.call("placeholder", np.float64, (3,))
+        assert rule_for(operators.call("complex_of_parts", x, x).op) is not None
+
+
+def test_gradients_of_complex_parts_that_are_replaced() -> None:
+    def loss(x: Any, y: Any) -> Any:
+        z = np.nan_to_num((x + 1j * y) ** 2)
+        return np.sum(z.real * 3 + z.imag * 5)
+
+    x, y = np.array([1.0, 2.0]), np.array([3.0, -1.0])
+    found = jg.grad(loss, argnums=(0, 1))(x, y)
+    np.testing.assert_allclose(found, (6 * x + 10 * y, -6 * y + 10 * x))
+    second = jg.grad(lambda x: np.sum(jg.grad(loss)(x, y) ** 2))(x)
+    np.testing.assert_allclose(second, 12 * (6 * x + 10 * y))
+
+
+def test_infinite_parts_are_written_to_complex_numbers() -> None:
+    def fn(z: Any) -> Any:
+        z = z * 1
+        z.real[0], z.imag[1] = -0.0, np.inf
+        return z
+
+    z = np.array([1 + 2j, 3 + 4j])
+    found = jg.compile(fn)(z)
+    np.testing.assert_array_equal(found, fn(z))
+    np.testing.assert_array_equal(np.signbit(found.real), np.signbit(fn(z).real))
+
+
 def test_arrays_of_tensors_are_copies() -> None:
     def fn(a: Any) -> Any:
         b = a * 1
@@ -234,9 +325,70 @@ def test_arrays_of_numbers_are_copies() -> None:
         other[0] = 7.0
         return a * 1, number, one, s, other
 
-    for x in (2.5, np.float32(2.5)):
-        for found, expected in zip(jg.compile(fn)(np.arange(3.0), x), fn(np.arange(3.0), np.float64(x)), strict=True):
-            np.testing.assert_array_equal(found, expected)
+    for found, expected in zip(jg.compile(fn)(np.arange(3.0), 2.5), fn(np.arange(3.0), np.float64(2.5)), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+ARRAYS: dict[str, Fn] = {
+    "argument": lambda x: x,
+    "zeros_like": np.zeros_like,
+    "ones_like": np.ones_like,
+    "empty_like": np.empty_like,
+    "full_like": lambda x: np.full_like(x, 3.0),
+    "like a sum": lambda x: np.zeros_like(x.sum()),
+    "where": lambda x: np.where(x > 0, x, 0.0),
+    "select": lambda x: np.select([x > 0], [x]),
+    "copy": np.copy,
+    "method copy": lambda x: x.copy(),
+    "astype": lambda x: x.astype(np.float32),
+    "zeros": lambda x: jnp.zeros(()) if isinstance(x, jg.Tensor) else np.zeros(()),
+    "array": lambda x: jnp.array(x),
+    "of a number": lambda x: (x * 2.0)[...],
+    "of one": lambda x: x.reshape(1).reshape(()),
+}
+WAYS: dict[str, Fn] = {
+    "reshape": lambda a: a.reshape(1),
+    "atleast_1d": np.atleast_1d,
+    "atleast_2d": np.atleast_2d,
+    "new axis": lambda a: a[None],
+    "ellipsis": lambda a: a[...],
+    "in a row": lambda a: a[...].reshape(1, 1)[0],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("array", ARRAYS)
+def test_arrays_of_one_element_are_written_to(array: str, way: str) -> None:
+    def fn(x: Any) -> Any:
+        a = ARRAYS[array](x)
+        WAYS[way](a)[...] = 5.0
+        return a * 1, x * 1
+
+    f, expected = jg.compile(fn), fn(np.array(1.0))
+    assert expected[0] == 5.0
+    for found in (f(np.array(1.0)), f.interpret(np.array(1.0))):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_gradients_see_what_is_written_to_one_element() -> None:
+    def fn(x: Any) -> Any:
+        x.reshape(1)[0] = x * x
+        return 3.0 * x
+
+    assert jg.grad(fn)(np.array(2.0)) == jg.compile(jg.grad(fn))(np.array(2.0)) == 12.0
+    assert jg.compile(lambda x: jg.grad(fn)(np.copy(x)))(np.array(2.0)) == 12.0
+
+
+@pytest.mark.parametrize("number", [lambda x: x[1], lambda x: x[1] * 2.0, lambda x: x.sum(), lambda x: x.max()])
+@pytest.mark.parametrize("way", WAYS)
+def test_numbers_are_not_written_to(number: Fn, way: str) -> None:
+    def fn(x: Any) -> Any:
+        n = number(x)
+        WAYS[way](n)[...] = 5.0
+        return n * 1, x * 1
+
+    for found, expected in zip(jg.compile(fn)(np.arange(3.0)), fn(np.arange(3.0)), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_dtypes_of_booleans() -> None:

@@ -134,6 +134,19 @@ def test_pseudoinverses_of_ill_conditioned_matrices_are_numpys(degree: int) -> N
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_bounds_of_pseudoinverses(dtype: type[np.floating[Any]]) -> None:
+    eps = float(np.finfo(dtype).eps)
+    a = np.zeros((4, 3), dtype)
+    a[range(3), range(3)] = 1.0, 8 * eps, 2 * eps
+    for options in ({}, {"rtol": None}, {"rcond": None}, {"rtol": 3 * eps}, {"rcond": 10 * eps}):
+        found = jg.compile(lambda a, options=options: np.linalg.pinv(a, **options))(a)
+        np.testing.assert_allclose(found, np.linalg.pinv(a, **options), rtol=4 * eps)
+    for rtol in (None, 1e-4):
+        with pytest.raises(ValueError, match="pinv takes rcond or rtol, got both"):
+            jg.compile(lambda a, rtol=rtol: np.linalg.pinv(a, 1e-3, rtol=rtol))(a)
+
+
 def test_pseudoinverses_of_a_matrix_of_less_than_full_rank() -> None:
     a = np.outer([1.0, 2.0, 2.0], [3.0, 4.0])
     np.testing.assert_allclose(jg.compile(np.linalg.pinv)(a), np.linalg.pinv(a))

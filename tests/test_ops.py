@@ -35,7 +35,7 @@ without_case = {
     "cond", "call", "scan", "while_loop", "while_gradient",  # tests/test_control.py
     "random_uniform", "random_normal", "random_position", "random_uniform_of_step", "random_normal_of_step",
     "zeros_of_shape",  # whose shape is a value: tests/test_slices.py
-    "pair_of", "complex_of",  # of which no gradients are taken: tests/test_complex_pairs.py
+    "pair_of", "complex_of",  # of numbers in pairs: tests/test_complex_pairs.py
     "solve_turned",  # which stands for solve_triangular in compiled programs: tests/test_lapack.py
     "lu", "lu_solve", "lu_inv", "lu_det", "lu_slogdet",  # which are of one another's results: tests/test_lapack.py
 }  # fmt: skip

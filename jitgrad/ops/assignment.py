@@ -12,12 +12,12 @@ from jitgrad.errors import DTypeError, ShapeError
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Interpreted, OpDef, Params, Specs, define, find
 from jitgrad.operators import call, function
-from jitgrad.ops.common import as_tensor, build, unsupported
+from jitgrad.ops.common import PYTHON_SCALARS, as_tensor, build, is_weak_key, joint_dtype, type_key, unsupported
 from jitgrad.ops.gathering import INDEX, as_index, zeros_like_shape
 from jitgrad.ops.indexing import MASK_HINT, Plan, consumed, plan_index, view
 from jitgrad.ops.slicing import unslice
 from jitgrad.refusals import traced_value_error
-from jitgrad.spec import TensorSpec
+from jitgrad.spec import DType, TensorSpec
 from jitgrad.views import check_writable, is_written, write
 
 
@@ -297,37 +297,47 @@ def put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
 def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
     """``dst[...] = src`` where the mask ``where`` holds."""
     x = _target("copyto", dst)
-    source = as_tensor(src)
-    if not np.can_cast(source.dtype, x.dtype, casting):  # type: ignore[arg-type]
-        raise DTypeError(f"copyto: {source.dtype.name} cannot be stored as {x.dtype.name} with casting={casting!r}")
+    given = _given_dtype(src, x)
+    if not np.can_cast(given, x.dtype, casting):  # type: ignore[arg-type]
+        raise DTypeError(f"copyto: {given.name} cannot be stored as {x.dtype.name} with casting={casting!r}")
     if where is True:
         return setitem(x, ..., src)
     write(x, build("where", where, _fitted(as_tensor(src, x.dtype, x.graph), x.spec.known_shape), x))
     return None
 
 
+def _given_dtype(src: Any, x: Tensor) -> DType:
+    """The dtype of what is stored in ``x``: Python numbers take that of ``x`` where it is of their kind."""
+    key = type_key(src) if type(src) in PYTHON_SCALARS else type_key(as_tensor(src))
+    return joint_dtype(x.dtype, key) if is_weak_key(key) else key
+
+
 @function("putmask")
 def putmask(a: Any, mask: Any, values: Any) -> None:
     """``a.flat[i] = values[i]`` where the mask holds; values that are fewer are repeated."""
     x = _target("putmask", a)
-    _put_where(x, mask, values, lambda chosen: np.arange(x.size))
+    _put_where("putmask", x, mask, values, lambda chosen: np.arange(x.size))
 
 
 @function("place")
 def place(arr: Any, mask: Any, vals: Any) -> None:
     """The first elements of ``arr`` where the mask holds become the first of ``vals``, which is repeated."""
     x = _target("place", arr)
-    _put_where(x, mask, vals, lambda chosen: build("cumsum", chosen) - 1)
+    if not np.size(vals) and not isinstance(mask, Tensor) and np.any(mask):
+        raise ValueError("place takes one value at least where the mask has a True, got none")
+    _put_where("place", x, mask, vals, lambda chosen: build("cumsum", chosen) - 1)
 
 
-def _put_where(x: Tensor, mask: Any, values: Any, numbers: Callable[[Tensor], Any]) -> None:
+def _put_where(name: str, x: Tensor, mask: Any, values: Any, numbers: Callable[[Tensor], Any]) -> None:
     """Write to the elements chosen by a mask of as many those values whose ``numbers`` are given, counted round."""
     chosen = build("ravel", build("astype", mask, bool))
     if chosen.size != x.size:
-        raise ShapeError(f"putmask and place take a mask of the size of the array, {x.size}, got {chosen.size}")
+        raise ShapeError(f"{name} takes a mask of the size of the array, {x.size}, got {chosen.size}")
     source = build("ravel", as_tensor(values, x.dtype, x.graph))
     if not source.size:
-        raise unsupported("putmask", " without values")
+        if name == "place" and isinstance(mask, Tensor) and x.size:
+            raise traced_value_error(mask, "placing no values", "give one value at least, or a mask that is not traced")
+        return
     given = source if source.size == 1 else build("take", source, numbers(chosen) % source.size, 0)
     write(x, build("reshape", build("where", chosen, given, build("ravel", x)), x.spec.known_shape))
 

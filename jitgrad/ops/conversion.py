@@ -9,7 +9,7 @@ import numpy as np
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Elementwise, Interpreted, Pairs, Params, Specs, define
 from jitgrad.operators import call, function
-from jitgrad.ops.common import as_tensor, shaped_like
+from jitgrad.ops.common import as_tensor, build, shaped_like
 from jitgrad.ops.ufunc import from_ufunc
 from jitgrad.spec import DType, TensorSpec
 
@@ -67,7 +67,7 @@ conjugate_op = from_ufunc(
 )
 
 
-# -- what compiled programs make of complex numbers: pairs of real ones ------------------------------------------
+# -- pairs of real numbers, which compiled programs make of complex ones ------------------------------------------
 
 
 def _infer_pair(specs: Specs, params: Params) -> Specs:
@@ -90,7 +90,21 @@ define(
     impl=lambda x: np.ascontiguousarray(x[..., None]).view(_real_dtype(x.dtype)),
     kind=Pairs(),
 )
-define("complex_of", infer=_infer_complex, impl=_complex_of, kind=Pairs())
+def _complex_vjp(g: Tensor, out: Tensor, pairs: Tensor) -> Tensor:
+    return build("stack", [real(g), -imag(g)], -1)
+
+
+complex_of_op = define(
+    "complex_of", infer=_infer_complex, impl=_complex_of, vjp=_complex_vjp, kind=Pairs()
+)
+
+
+@function("complex_of_parts")
+def complex_of_parts(real: Tensor, imag: Tensor) -> Tensor:
+    """The complex numbers of two real tensors of one shape: ``real + 1j * imag``, which would give NaN for infinite
+    parts, and lose signs of zeros.
+    """
+    return apply_one(complex_of_op, build("stack", [real, imag], -1))
 
 
 @function("conjugate", "conj")

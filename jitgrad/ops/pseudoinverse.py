@@ -30,6 +30,11 @@ def _real(name: str, x: Any) -> Tensor:
     return t
 
 
+def _share(x: Tensor) -> float:
+    """NumPy's bound for singular values that count as zero, as a share of the largest."""
+    return max(told_shape(x)[-2:]) * float(np.finfo(x.dtype).eps)
+
+
 def _infer_pinv(specs: Specs, params: Params) -> Specs:
     *batch, m, n = specs[0].known_shape
     return (TensorSpec((*batch, n, m), specs[0].dtype),)
@@ -53,13 +58,18 @@ pinv_op = define(
 )
 
 
+_left_out = object()
+
+
 @function("linalg.pinv")
-def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None) -> Tensor:
-    """As numpy.linalg.pinv, by singular values; the gradient is that of matrices whose rank stays the same when they
-    change a little.
+def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = _left_out) -> Tensor:
+    """As numpy.linalg.pinv, by singular values, for which ``rtol=None`` is another bound than none given; the gradient
+    is that of matrices whose rank stays the same when they change a little.
     """
+    if rcond is not None and rtol is not _left_out:
+        raise ValueError("pinv takes rcond or rtol, got both")
     x = _real("linalg.pinv", a)
-    cutoff = rcond if rtol is None else rtol
+    cutoff = rcond if rtol is _left_out else _share(x) if rtol is None else rtol
     if hermitian or np.ndim(cutoff):
         raise unsupported("linalg.pinv", " with hermitian=True, or a cutoff for each matrix,")
     if isinstance(cutoff, Tensor):
@@ -78,8 +88,7 @@ def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Any, ...]:
     (m, n), rows = x.spec.known_shape, y.spec.known_shape
     if len(rows) not in (1, 2) or rows[0] != m:
         raise ShapeError(f"lstsq needs one row on the right for each of {m}, got {y.spec}")
-    eps = float(np.finfo(x.dtype).eps)
-    cutoff = eps * max(m, n) if rcond is None else eps if rcond == -1 else float(rcond)
+    cutoff = _share(x) if rcond is None else float(np.finfo(x.dtype).eps if rcond == -1 else rcond)
     solution = build("matmul", apply_one(pinv_op, x, rcond=cutoff), y)
     values = build("linalg.svdvals", x)
     rank = build("sum", build("astype", values > cutoff * values[:1], np.int32), 0, np.int32)
@@ -97,7 +106,7 @@ def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, rtol: Any =
     x = _real("linalg.matrix_rank", x)
     values = call("absolute", call("linalg.eigvalsh", x)) if hermitian else call("linalg.svdvals", x)
     if tol is None:
-        share = max(told_shape(x)[-2:]) * np.finfo(x.dtype).eps if rtol is None else as_tensor(rtol)[..., None]
+        share = _share(x) if rtol is None else as_tensor(rtol)[..., None]
         limit = build("max", values, -1, keepdims=True, initial=0.0) * share
     else:
         limit = as_tensor(tol)[..., None]

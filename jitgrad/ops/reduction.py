@@ -167,7 +167,7 @@ def all_(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False, *, w
     return _logical(all_op, a, axis, keepdims, where, True)
 
 
-def _place(x: Tensor, axis: Any) -> int | None:
+def _axis_or_all(x: Tensor, axis: Any) -> int | None:
     return None if axis is None or is_of_number(x, axis) else axis_of(x, axis)
 
 
@@ -178,7 +178,7 @@ def argmax(a: Any, axis: Any = None, out: Any = None, *, keepdims: bool = False)
     """
     refuse_options("argmax", out=out)
     x = as_tensor(a)
-    return apply_one(argmax_op, x, axis=_place(x, axis), keepdims=bool(keepdims))
+    return apply_one(argmax_op, x, axis=_axis_or_all(x, axis), keepdims=bool(keepdims))
 
 
 @function("argmin")
@@ -188,4 +188,4 @@ def argmin(a: Any, axis: Any = None, out: Any = None, *, keepdims: bool = False)
     """
     refuse_options("argmin", out=out)
     x = as_tensor(a)
-    return apply_one(argmin_op, x, axis=_place(x, axis), keepdims=bool(keepdims))
+    return apply_one(argmin_op, x, axis=_axis_or_all(x, axis), keepdims=bool(keepdims))

@@ -122,7 +122,7 @@ def _finite(t: Tensor, nan: Any, posinf: Any, neginf: Any) -> Any:
         return call("copy", t)
     if t.dtype.kind == "c":
         real, imag = (_finite(call(part, t), nan, posinf, neginf) for part in ("real", "imag"))
-        return real + imag * t.dtype.type(1j)
+        return call("complex_of_parts", real, imag)
     largest = float(np.finfo(t.dtype).max)
     finite = where(t == np.inf, largest if posinf is None else posinf, t)
     finite = where(t == -np.inf, -largest if neginf is None else neginf, finite)
