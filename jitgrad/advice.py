@@ -19,7 +19,7 @@ named: dict[Any, str] = {}
 """Functions of this package that stand for operators and methods of NumPy's arrays, or for functions of graphs."""
 
 _MOST = 12  # arguments are shown
-_PLAIN = (ValueError, TypeError, IndexError)
+_PLAIN = (ValueError, TypeError, IndexError, OverflowError)
 
 # What the first line of an error says, in words of this package's and of NumPy's, and what to do then. The first that
 # matches is taken: what one call says stands before what several say.
@@ -70,6 +70,7 @@ _HINTS = {
     r"number of parts|number sections": "give a number from 1 on, or the positions of the cuts",
     r"counts for \d+ elements": "give one count, or one for each element along the axis",
     r"not fully known": "give the placeholder a shape, as far as it is known",
+    r"Python integer .* out of bounds for": "an array of a wider dtype has room for it: astype(np.int64)",
     r"numpy boolean subtract": "x ^ y tells where they differ; astype(int) makes numbers",
     r"not supported for the input types|did not contain a loop": "convert an operand with astype; bits are of "
     "integers and booleans only",

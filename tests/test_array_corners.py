@@ -192,6 +192,13 @@ def test_python_numbers_of_another_kind_are_not_copied() -> None:
             jg.compile(lambda x, number=number: np.copyto(x, number))(np.zeros(2, np.uint8))
 
 
+def test_a_number_that_has_no_room_is_refused_with_the_line_and_a_hint() -> None:
+    f = jg.compile(lambda x: np.copyto(x, 300))
+    told = r"(?s)300 out of bounds for uint8\n.*copyto\(.*at test_array_corners.py:.*hint: .*wider dtype"
+    with pytest.raises(OverflowError, match=told):
+        f(np.zeros(2, np.uint8))
+
+
 def test_copyto_casts_as_it_is_told() -> None:
     def fn(n: Any, casting: Any) -> Any:
         out = n * 1
