@@ -216,3 +216,15 @@ def test_bits_do_not_depend_on_threads_nor_on_what_lies_in_place(monkeypatch: py
     monkeypatch.setattr(freeze, "find_in_place", lambda *_: {})
     for y in (*made[1:], run(1), run(2)):
         np.testing.assert_array_equal(y, made[0])
+
+
+def test_a_square_asks_for_the_next_ones_lines_and_each_row_for_its_own() -> None:
+    """The part of a row that is left over asks for none, nor does what is the same for each row."""
+    x, row = np.ones((64, 64)), np.ones(64)
+    lanes = compilation.vector_bytes() // F64.itemsize
+
+    def asked(fn: Any, *arrays: Any) -> int:
+        return str(jg.compile(fn).explain(*arrays).llvm).count('@"llvm.prefetch.p0"(ptr %') - 1  # one asks to write
+
+    assert asked(lambda x, z: np.exp(x + z.T), x, x) == lanes + 1
+    assert asked(lambda z, row: np.exp(z.T + row), x, row) == lanes
