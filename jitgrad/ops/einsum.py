@@ -147,7 +147,8 @@ def _pair(left: Term, right: Term, later: str) -> Term:
     free_a, free_b = [c for c in a if c not in b], [c for c in b if c not in a]
     labels = "".join((*batch, *free_a, *free_b))
     if not summed or not (free_a or free_b) or x.dtype.kind == "b":
-        return _product((x, a), (y, b), "".join((*labels, *summed)), later)
+        together = "".join((*labels, *summed))
+        return _product((x, a), (y, b), _as_they_lie(a, b, together) if summed else together, later)
     axes_x = ([a.index(c) for c in batch], [a.index(c) for c in free_a], [a.index(c) for c in summed])
     axes_y = ([b.index(c) for c in batch], [b.index(c) for c in free_b], [b.index(c) for c in summed])
     return contract(x, y, axes_x, axes_y), labels
@@ -161,6 +162,11 @@ def _narrowed(term: Term, other: Term) -> Term:
     if not gone:
         return term
     return build("squeeze", x, gone), "".join(c for k, c in enumerate(labels) if k not in gone)
+
+
+def _as_they_lie(a: str, b: str, labels: str) -> str:
+    """The labels in the order of an operand that has all of them: a sum over its first axis reads rows, not columns."""
+    return next((own for own in (a, b) if len(own) == len(labels)), labels)
 
 
 def _product(left: Term, right: Term, labels: str, later: str) -> Term:
