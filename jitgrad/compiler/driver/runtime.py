@@ -11,7 +11,7 @@ its business.
 
 Two Zen 4 cores: a call of `run_steps` takes 63 ns, 28 more if it gives up the GIL, which pays for runs that
 last longer than other threads should wait (a thread that takes the GIL meanwhile may keep it for
-milliseconds). A step costs 3.3 ns, a chunk of a step 4 ns. A parallel region costs 0.15 to 0.3 us while the
+milliseconds). A step costs 2.9 ns, a chunk of a step 4 ns. A parallel region costs 0.15 to 0.3 us while the
 workers still spin (50 us after their last work), so two threads gain from 2 us of work on (1.24 us become
 1.0, 4.5 become 2.5, 16 become 8.3); Numba's layer takes 2 us. Once they sleep, waking them takes the caller 7
 us, and they begin 20 us later.
