@@ -24,7 +24,7 @@ ROOT = Path(jitgrad.__file__).parent
 LAYERS = (
     (
         "records", "collecting", "errors", "conditions", "config", "spec", "pytree", "keys", "forking",
-        "journal", "recording", "progress", "eagerness", "streams", "threefry", "blas_library", "lapack",
+        "journal", "recording", "progress", "eagerness", "streams", "once", "threefry", "blas_library", "lapack",
     ),
     ("opdef",),
     (

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +18,6 @@ from step_kernels import COUNT, LIMIT, NEST, SPIN, Call, compiled
 
 import jitgrad as jg
 from benchmarks.steps import Steps
-from jitgrad.compiler.driver import runtime as runtime_module
 from jitgrad.compiler.driver.pool_layout import THREAD_IDS
 from jitgrad.compiler.driver.runtime import Runtime, load_runtime, pack_steps, runtime
 from jitgrad.compiler.driver.steps import driver_ir
@@ -202,28 +200,6 @@ def test_a_run_keeps_its_limit_whatever_others_begin_with() -> None:
         runtime().run_steps(table, packed.ctypes.data, 2, 0, 1, 1)
     assert runtime().pool.regions == before
     assert all((limit == 1).all() for limit in limits)
-
-
-def test_two_threads_that_want_the_driver_first_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[object] = []
-
-    def load(*_: object) -> object:
-        made.append(object())
-        time.sleep(0.05)  # the other one comes meanwhile
-        return made[-1]
-
-    monkeypatch.setattr(runtime_module, "_driver", runtime_module._Driver())
-    monkeypatch.setattr(runtime_module, "load_runtime", load)
-    barrier = threading.Barrier(2)
-
-    def want(_: int) -> object:
-        barrier.wait()
-        return runtime()
-
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(want, range(2))
-    assert first is second
-    assert len(made) == 1
 
 
 def test_worker_numbers_stay_below_the_limit() -> None:

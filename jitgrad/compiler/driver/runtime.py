@@ -19,7 +19,6 @@ us, and they begin 20 us later.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -31,7 +30,7 @@ from jitgrad.compiler.machine import capi, native
 from jitgrad.compiler.machine.cache import compile_cached
 from jitgrad.compiler.machine.early import early_modules, have_early
 from jitgrad.compiler.products.product_code import Module
-from jitgrad.forking import renew_when_forked
+from jitgrad.once import Once
 from jitgrad.records import NamedTuple
 
 if TYPE_CHECKING:
@@ -80,36 +79,16 @@ class Runtime(NamedTuple):
     loops: Mapping[str, int]
 
 
-class _Driver:
-    """The driver of this process, once it is made. There is one, also where two threads want it first at the same time:
-    each would have a pool of its own, with workers that know nothing of others.
-    """
-
-    def __init__(self) -> None:
-        self.made: Runtime | None = None
-        self._lock = threading.RLock()
-        renew_when_forked(self)
-
-    def get(self) -> Runtime:
-        if self.made is None:
-            with self._lock:
-                if self.made is None:
-                    have_early()
-                    self.made = load_runtime("driver", _driver_text)
-        return self.made
-
-
-_driver = _Driver()
-
-
+@Once
 def runtime() -> Runtime:
     """The driver of this process, compiled or taken from the cache at its first use."""
-    return _driver.get()
+    have_early()
+    return load_runtime("driver", _driver_text)
 
 
 def runtime_modules() -> dict[str, Module]:
     """The modules of `runtime`, where the process has not got it."""
-    return {} if _driver.made else {"driver": (_driver_text, False), **early_modules()}
+    return {} if runtime.made else {"driver": (_driver_text, False), **early_modules()}
 
 
 def _driver_text() -> str:
