@@ -11,6 +11,7 @@ import pytest
 
 from jitgrad.compiler.driver.runtime import runtime
 from jitgrad.compiler.products import blas
+from jitgrad.eager import native
 from jitgrad.once import Once
 
 pytestmark = pytest.mark.quick
@@ -71,7 +72,10 @@ def test_a_child_waits_for_no_thread_of_its_parent() -> None:
     assert status == 0
 
 
-def test_the_driver_and_the_count_of_blas_are_such() -> None:
-    """Both hold numbers that all threads share."""
+def test_what_all_threads_share_is_such() -> None:
+    """The driver and the count of BLAS hold numbers of all threads; and machine code that takes the place of Python's
+    functions a second time would take its own for them.
+    """
     assert isinstance(runtime, Once)
     assert isinstance(blas._guards, Once)
+    assert isinstance(native.place, Once)
