@@ -52,3 +52,21 @@ def _nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     assert not left, f"alive after the test: {dict(left)}"
     more = left_in_buffers(held)
     assert more <= 0, f"{more} bytes of outputs are held after the test"
+
+
+@pytest.fixture(params=["machine code", "python"])
+def machine_code_or_python(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Eager tensors take calls in machine code, and then in Python alone."""
+    import jitgrad as jg
+    from jitgrad.eager import native
+
+    native.place()
+    placed = {name: vars(jg.EagerTensor)[name] for name in native.definitions}
+    if request.param == "python":
+        for name, fn in native.definitions.items():
+            setattr(jg.EagerTensor, name, fn)
+    try:
+        yield
+    finally:
+        for name, fn in placed.items():
+            setattr(jg.EagerTensor, name, fn)

@@ -72,9 +72,20 @@ done:
 }}
 """
 
-# calls run(block[1], block[2], 1, null) by the address in block[0], once per index
+# table[0][chunk] = threads
+LIMIT = f"""
+define void @NAME({_KERNEL}, i32 %threads) nounwind {{
+  %p = load ptr, ptr %table
+  %q = getelementptr i64, ptr %p, i64 %chunk
+  %v = zext i32 %threads to i64
+  store i64 %v, ptr %q
+  ret void
+}}
+"""
+
+# calls run(block[1], block[2], 1, null, threads) by the address in block[0], once per index
 NEST = f"""
-define void @NAME({_KERNEL}) nounwind {{
+define void @NAME({_KERNEL}, i32 %threads) nounwind {{
 entry:
   %run = load ptr, ptr %block
   %b1 = getelementptr ptr, ptr %block, i64 1
@@ -87,7 +98,7 @@ head:
   %more = icmp slt i64 %i, %hi
   br i1 %more, label %body, label %done
 body:
-  call void %run(ptr %inner_table, ptr %inner_steps, i64 1, ptr null)
+  call void %run(ptr %inner_table, ptr %inner_steps, i64 1, ptr null, i32 %threads)
   %i1 = add i64 %i, 1
   br label %head
 done:

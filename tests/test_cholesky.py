@@ -125,7 +125,7 @@ def test_limits_of_other_threads_do_not_part_who_owns_what() -> None:
         for _ in range(3):
             small(x)
             value, slope = step(a)
-        ends = time.perf_counter() + 3
+        ends = time.perf_counter() + 1
 
         def other() -> None:
             with jg.config(num_threads=1):

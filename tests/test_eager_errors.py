@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import jitgrad as jg
-from jitgrad.eager import native
+
+pytestmark = pytest.mark.usefixtures("machine_code_or_python")
 
 X = np.ones((2, 3))
 Case = tuple[Callable[[Any], Any], type[Exception], list[str]]
-
-
-@pytest.fixture(params=["machine code", "python"], autouse=True)
-def _definitions(request: Any) -> Iterator[None]:
-    native.place()
-    placed = {name: vars(jg.EagerTensor)[name] for name in native.definitions}
-    if request.param == "python":
-        for name, fn in native.definitions.items():
-            setattr(jg.EagerTensor, name, fn)
-    try:
-        yield
-    finally:
-        for name, fn in placed.items():
-            setattr(jg.EagerTensor, name, fn)
-
 
 CASES: list[Case] = [
     (lambda x: x + np.ones(4), jg.ShapeError, ["[2,3] and [4]", "add(f64[2,3], f64[4])", "got:      3 and 4", "hint"]),

@@ -19,21 +19,9 @@ from jitgrad.compiler.eager_code.layout import ENTRY_HEAD
 from jitgrad.eager import native
 from jitgrad.graph import in_graph
 
+pytestmark = pytest.mark.usefixtures("machine_code_or_python")
+
 BIG = np.linspace(0.5, 1.5, 100_000)
-
-
-@pytest.fixture(params=["machine code", "python"], autouse=True)
-def _definitions(request: Any) -> Iterator[None]:
-    native.place()
-    placed = {name: vars(jg.EagerTensor)[name] for name in native.definitions}
-    if request.param == "python":
-        for name, fn in native.definitions.items():
-            setattr(jg.EagerTensor, name, fn)
-    try:
-        yield
-    finally:
-        for name, fn in placed.items():
-            setattr(jg.EagerTensor, name, fn)
 
 
 @contextmanager

@@ -13,23 +13,10 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
-from jitgrad.eager import native
+
+pytestmark = pytest.mark.usefixtures("machine_code_or_python")
 
 BOX = np.arange(24.0).reshape(2, 3, 4)
-
-
-@pytest.fixture(params=["machine code", "python"], autouse=True)
-def _definitions(request: Any) -> Iterator[None]:
-    native.place()
-    placed = {name: vars(jg.EagerTensor)[name] for name in native.definitions}
-    if request.param == "python":
-        for name, fn in native.definitions.items():
-            setattr(jg.EagerTensor, name, fn)
-    try:
-        yield
-    finally:
-        for name, fn in placed.items():
-            setattr(jg.EagerTensor, name, fn)
 
 
 def described(x: Any) -> Any:

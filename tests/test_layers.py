@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import json
 import subprocess
@@ -23,7 +24,7 @@ ROOT = Path(jitgrad.__file__).parent
 LAYERS = (
     (
         "records", "collecting", "errors", "conditions", "config", "spec", "pytree", "keys", "forking",
-        "journal", "recording", "progress", "eagerness", "streams", "threefry", "blas_library", "lapack",
+        "journal", "recording", "progress", "eagerness", "streams", "once", "threefry", "blas_library", "lapack",
     ),
     ("opdef",),
     (
@@ -141,9 +142,18 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-def imports(name: str) -> Iterator[tuple[str, bool]]:
-    """Modules of jitgrad that a module imports, and whether it does so when it is loaded."""
-    tree = ast.parse(MODULES[name].read_text())
+def tree_of(name: str) -> ast.Module:
+    """The source of a module."""
+    return ast.parse(MODULES[name].read_text())
+
+
+@functools.cache
+def imports(name: str) -> tuple[tuple[str, bool], ...]:
+    """Modules of jitgrad that a module imports, and whether it does so when it is loaded; read once for all tests."""
+    return tuple(_imports_in(tree_of(name)))
+
+
+def _imports_in(tree: ast.Module) -> Iterator[tuple[str, bool]]:
     inside = {id(node) for fn in ast.walk(tree) if isinstance(fn, ast.FunctionDef) for node in ast.walk(fn)}
     unread = {
         id(node)
@@ -258,7 +268,7 @@ def test_all_ops_are_known_whatever_was_loaded() -> None:
 
 def test_names_that_are_loaded_later_are_those_that_a_type_checker_sees() -> None:
     """And no module has such a name: it would stand in the name's place once it is imported."""
-    tree = ast.parse(MODULES[""].read_text())
+    tree = tree_of("")
     [checked] = [node for node in tree.body if isinstance(node, ast.If)]
     seen = {}
     for node in checked.body:
@@ -274,7 +284,7 @@ def test_names_that_are_loaded_later_are_those_that_a_type_checker_sees() -> Non
 @pytest.mark.parametrize("name", MODULES)
 def test_docstrings(name: str) -> None:
     """Each module has a docstring, and each public class, function and method."""
-    tree = ast.parse(MODULES[name].read_text())
+    tree = tree_of(name)
     assert ast.get_docstring(tree), f"module {name} has no docstring"
     missing = [where for where, node in public_definitions(tree) if not ast.get_docstring(node)]
     assert not missing, f"{name}: no docstring for {missing}"

@@ -47,6 +47,7 @@ def test_no_terminal_no_thread() -> None:
 
 
 def test_a_terminal_that_goes_away() -> None:
+    """An exception in the thread that writes would be a warning of pytest's, and so fail."""
     terminal = Terminal()
     with watched("compiling step", terminal, patience=0.01):
         terminal.close()

@@ -14,10 +14,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from step_kernels import COUNT, NEST, SPIN, Call, compiled
+from step_kernels import COUNT, LIMIT, NEST, SPIN, Call, compiled
 
+import jitgrad as jg
+from benchmarks.steps import Steps
 from jitgrad.compiler.driver.pool_layout import THREAD_IDS
-from jitgrad.compiler.driver.runtime import Runtime, load_runtime, runtime
+from jitgrad.compiler.driver.runtime import Runtime, load_runtime, pack_steps, runtime
 from jitgrad.compiler.driver.steps import driver_ir
 from jitgrad.compiler.driver.system import host_platform
 from jitgrad.compiler.driver.trials import PAST, RUNS, TRIED
@@ -176,6 +178,28 @@ def test_a_step_inside_a_region_runs_serially() -> None:
     for call in inner:
         assert (call.buffers[0] == 1).all()
         assert (call.buffers[3] == 0).all()
+
+
+def test_a_run_keeps_its_limit_whatever_others_begin_with() -> None:
+    """Of steps alone, in regions and in loops: a loop that took another's limit had more threads than its scratch is
+    planned for.
+    """
+    x = np.ones((300, 300))
+    f = jg.compile(lambda x: jg.scan(lambda s, k: (np.tanh(s - s.mean()) + k, None), x, np.arange(3.0))[0])
+    f(x)
+    ((stage, given),) = f.stages(x)
+    steps = Steps(stage.executable(given), given)
+    other = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)(lambda *_: run(counting(1), 3))
+    between = (ctypes.cast(other, ctypes.c_void_p).value or 0, 0, 1, 1)
+    limits = [np.zeros(count, np.int64) for count in (1, 64, 64)]
+    of_each = [Call([limit], [(compiled(LIMIT), (), 64, len(limit))]) for limit in limits]
+    records = [*(call.steps[0, :4].tolist() for call in of_each), *steps.bound.steps[:, :4].tolist()]
+    before = runtime().pool.regions
+    for table, record in zip([*(call.arguments[0] for call in of_each), steps.table.ctypes.data], records, strict=True):
+        packed = pack_steps([between, record])
+        runtime().run_steps(table, packed.ctypes.data, 2, 0, 1, 1)
+    assert runtime().pool.regions == before
+    assert all((limit == 1).all() for limit in limits)
 
 
 def test_worker_numbers_stay_below_the_limit() -> None:

@@ -27,7 +27,9 @@ _keys: dict[Any, ArrayKey] = {}
 _MOST_KEYS = 65536
 
 seen = array("q", bytes(8 * KEYS * KEY_WORDS))
-"""Keys that were asked for, for machine code (eager_layout.py says where). They are in ``_keys``, and alive by that."""
+"""Keys that were asked for, for machine code (compiler/eager_code/layout.py says where). They are in ``_keys``, and
+alive by that.
+"""
 
 
 def array_key(x: Any) -> ArrayKey:

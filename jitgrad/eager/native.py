@@ -13,7 +13,7 @@ import importlib.util
 import operator
 from array import array
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from jitgrad.eager import keys, methods, recorder, refusals, tensor
 from jitgrad.eager.calls import CallRule
 from jitgrad.eager.items import ITEM, item, record_item
 from jitgrad.eager.tensor import EagerTensor
+from jitgrad.once import Once
 
 definitions: dict[str, Callable[..., Any]] = {}
 """The Python functions in whose place machine code stands, by their names in the class."""
@@ -39,7 +40,7 @@ _counter = array("q", [0])  # the last number that machine code has given to a t
 _keeps: list[Any] = []  # what machine code knows by its address
 
 
-@lru_cache(maxsize=1)
+@Once
 def place() -> None:
     """Put machine code in the place of operators and methods, once in a process, where there is a way to have it. Where
     code is not on disk, LLVM is imported, which takes 40 ms, and compiles it in the background; it takes over a moment

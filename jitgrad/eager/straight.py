@@ -69,9 +69,9 @@ Walk = tuple[bytes, tuple[Callable[..., Any], ...]]
 
 
 def walk_of(program: Program, gives: Sequence[Any]) -> Walk | None:
-    """A gradient as machine code reads it (eager_layout.py), with the functions that it calls: of a program whose last
-    input is the one cotangent. ``gives`` are the outputs that go to the inputs of the call, None where none does. None
-    for a program that machine code leaves to Python.
+    """A gradient as machine code reads it (compiler/eager_code/layout.py), with the functions that it calls: of a
+    program whose last input is the one cotangent. ``gives`` are the outputs that go to the inputs of the call, None
+    where none does. None for a program that machine code leaves to Python.
     """
     found = steps_of(program)
     if found is None or not all(place is None or isinstance(place, int) for place in gives):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -122,6 +122,12 @@ def from_ufunc(
         differentiable=vjp is not None if differentiable is None else differentiable,
         infers_partial=True,
     )
+    functions[ufunc.__name__] = _function_of(ufunc, op)
+    return op
+
+
+def _function_of(ufunc: np.ufunc, op: OpDef) -> Callable[..., Any]:
+    """What a call of the ufunc on tensors does: its operands as NumPy promotes them, then the op."""
 
     def build(*values: Any) -> Any:
         try:
@@ -141,5 +147,4 @@ def from_ufunc(
 
     build.__name__ = build.__qualname__ = ufunc.__name__
     build.__doc__ = f"As numpy.{ufunc.__name__}."
-    functions[ufunc.__name__] = build
-    return op
+    return build

@@ -15,7 +15,6 @@ from jitgrad.records import NamedTuple
 
 _CHARACTER, _HEIGHT = 6.7, 11.0
 _ALONG = (0.5, 0.3, 0.7, 0.15, 0.85)  # where a label may stand between two points of a line
-_TIP = 9.0  # of the arrow, at its end
 
 
 class _Area(NamedTuple):

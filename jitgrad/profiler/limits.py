@@ -61,7 +61,7 @@ def limits_of_run(threads: int, rates: Mapping[str, float]) -> RunLimits:
 
 @functools.cache
 def machine_limits(threads: int) -> Limits:
-    """Measured once per process in about a third of a second: the best of seven runs each.
+    """Measured once per process and number of threads, in about a third of a second: the best of seven runs each.
 
     The memory rate is that of a compiled ``a + 0.5 * b`` over arrays of 48 MiB, two read and one written.
     """

@@ -79,11 +79,11 @@ run:
   %long = icmp ne i64 %release, 0
   br i1 %long, label %free, label %held
 held:
-  call void @jitgrad_run_limited(ptr %table, ptr %steps, i64 %nsteps, ptr %times, i32 %limit)
+  call void @jitgrad_run(ptr %table, ptr %steps, i64 %nsteps, ptr %times, i32 %limit)
   br label %ended
 free:
   %state = call ptr @PyEval_SaveThread()
-  call void @jitgrad_run_limited(ptr %table, ptr %steps, i64 %nsteps, ptr %times, i32 %limit)
+  call void @jitgrad_run(ptr %table, ptr %steps, i64 %nsteps, ptr %times, i32 %limit)
   call void @PyEval_RestoreThread(ptr %state)
   br label %ended
 ended:

@@ -20,7 +20,6 @@ ends, however it ends.
 from __future__ import annotations
 
 from jitgrad.compiler.driver.loop_layout import BLOCK, INTERRUPT_STATUS, KINDS, MEMORY_STATUS, REGION
-from jitgrad.compiler.driver.pool_layout import THREADS, at
 from jitgrad.compiler.driver.regions import regions_ir, word, word_list
 
 
@@ -37,7 +36,8 @@ def note(steps: str) -> str:
 
 def begun(name: str) -> str:
     """The function of a control op, which does nothing after a step that has failed."""
-    return f"""define void @jitgrad_{name}(ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker) #0 {{
+    return f"""define void @jitgrad_{name}(ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker,
+      i32 %threads) #0 {{
 entry:
   %before = call i1 @has_failed(ptr %table, ptr %block)
   br i1 %before, label %leave, label %open
@@ -47,7 +47,6 @@ open:"""
 def _loop() -> str:
     return f"""
 {begun("loop")}
-  %threads = load atomic i32, ptr {at(THREADS)} monotonic, align 4
   %inside = call ptr @open_loop(ptr %table, ptr %block, i64 0)
 {word_list("starts")}
 {word_list("ends")}
@@ -128,7 +127,6 @@ def _before_a_step() -> str:
     """The table is opened; before each step its condition is asked."""
     return f"""
 {begun("loop_gradient")}
-  %threads = load atomic i32, ptr {at(THREADS)} monotonic, align 4
   %inside = call ptr @open_loop(ptr %table, ptr %block, i64 0)
 {word_list("starts")}
 {word_list("ends")}
@@ -266,7 +264,6 @@ def _choose() -> str:
     incoming = ", ".join(f"[ %v_{_label(kind)}, %{_label(kind)} ]" for kind in KINDS)
     return f"""
 {begun("choose")}
-  %threads = load atomic i32, ptr {at(THREADS)} monotonic, align 4
 {word("index")}
 {word("index_kind")}
 {word("regions")}

@@ -30,7 +30,7 @@ RUN_RECORD = f"""\
   %one = icmp slt i64 %n, 2
   br i1 %one, label %direct, label %chunks
 direct:
-  call void %function(ptr %table, ptr %block, i64 0, i64 %extent, i64 0, i64 0)
+  call void %function(ptr %table, ptr %block, i64 0, i64 %extent, i64 0, i64 0, i32 %limit)
   br label %next
 chunks:
   %p4 = getelementptr i64, ptr %record, i64 4

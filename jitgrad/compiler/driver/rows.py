@@ -104,7 +104,8 @@ declare i64 @llvm.abs.i64(i64, i1) #0
 def _steps_of_chunk() -> str:
     return f"""
 ; One chunk of each of some steps.
-define internal void @run_chunks(ptr %table, ptr %steps, i64 %nsteps, i64 %chunk, i64 %worker) #0 {{
+define internal void @run_chunks(ptr %table, ptr %steps, i64 %nsteps, i64 %chunk, i64 %worker,
+      i32 %threads) #0 {{
 entry:
   br label %head
 head:
@@ -114,7 +115,8 @@ head:
 step:
   %record = getelementptr [{STEP_WORDS} x i64], ptr %steps, i64 %k
 {STEP_FIELDS}
-  call void @run_chunk(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i64 %chunk, i64 %worker)
+  call void @run_chunk(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i64 %chunk, i64 %worker,
+      i32 %threads)
   %k1 = add i64 %k, 1
   br label %head
 done:
@@ -172,7 +174,8 @@ begin:
   br i1 %more, label %step, label %end
 step:
   call void @ask_for_rows(ptr %inside, i64 %moves, ptr %moves_list, i64 %lo, i64 %hi, i64 %rows)
-  call void @run_chunks(ptr %inside, ptr %step_list, i64 %steps, i64 %chunk, i64 %worker)
+  call void @run_chunks(ptr %inside, ptr %step_list, i64 %steps, i64 %chunk, i64 %worker,
+      i32 %threads)
   call void @copy_rows(ptr %inside, i64 %copies, ptr %copy_list, i64 %lo, i64 %hi, i64 %rows)
   call void @swap_all(ptr %inside, i64 %swaps, ptr %swaps_list)
   call void @move_all(ptr %inside, i64 %moves, ptr %moves_list)

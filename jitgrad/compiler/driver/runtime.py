@@ -1,15 +1,17 @@
 """Runs the steps of an executable: one call from Python, then machine code only; what a step computes is not
 its business.
 
-    kernel:  void kernel(ptr table, ptr block, i64 lo, i64 hi, i64 chunk, i64 worker)
+    kernel:  void kernel(ptr table, ptr block, i64 lo, i64 hi, i64 chunk, i64 worker, i32 threads)
     table    addresses of the buffers of this call, eight bytes each
     block    the constants of one step: slots of the table, extents, strides, scalars, eight bytes each
     lo, hi   the part of the parallel extent to do; chunk is its number
     worker   number of the running thread, 0 for the caller: an index into per-thread scratch
+    threads  how many threads the run may use: for steps that run other steps or share tasks out; kernels leave it
+             out, which the C calling conventions allow
 
 Two Zen 4 cores: a call of `run_steps` takes 63 ns, 28 more if it gives up the GIL, which pays for runs that
 last longer than other threads should wait (a thread that takes the GIL meanwhile may keep it for
-milliseconds). A step costs 3.3 ns, a chunk of a step 4 ns. A parallel region costs 0.15 to 0.3 us while the
+milliseconds). A step costs 2.9 ns, a chunk of a step 4 ns. A parallel region costs 0.15 to 0.3 us while the
 workers still spin (50 us after their last work), so two threads gain from 2 us of work on (1.24 us become
 1.0, 4.5 become 2.5, 16 become 8.3); Numba's layer takes 2 us. Once they sleep, waking them takes the caller 7
 us, and they begin 20 us later.
@@ -18,7 +20,6 @@ us, and they begin 20 us later.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +30,7 @@ from jitgrad.compiler.machine import capi, native
 from jitgrad.compiler.machine.cache import compile_cached
 from jitgrad.compiler.machine.early import early_modules, have_early
 from jitgrad.compiler.products.product_code import Module
+from jitgrad.once import Once
 from jitgrad.records import NamedTuple
 
 if TYPE_CHECKING:
@@ -77,15 +79,7 @@ class Runtime(NamedTuple):
     loops: Mapping[str, int]
 
 
-def thread_limit() -> int:
-    """The address of the driver's function that tells with how many threads a run began."""
-    return runtime().code["jitgrad_thread_limit"]
-
-
-native.add_symbol("jitgrad_thread_limit", thread_limit)  # looked for when code is loaded that calls it
-
-
-@lru_cache(maxsize=1)
+@Once
 def runtime() -> Runtime:
     """The driver of this process, compiled or taken from the cache at its first use."""
     have_early()
@@ -94,7 +88,7 @@ def runtime() -> Runtime:
 
 def runtime_modules() -> dict[str, Module]:
     """The modules of `runtime`, where the process has not got it."""
-    return {} if runtime.cache_info().currsize else {"driver": (_driver_text, False), **early_modules()}
+    return {} if runtime.made else {"driver": (_driver_text, False), **early_modules()}
 
 
 def _driver_text() -> str:
@@ -110,7 +104,7 @@ def load_runtime(name: str, text: Callable[[], str], prefix: str = "jitgrad") ->
     ``text`` gives its IR when the module ``name`` is not in the cache.
     """
     capi.register_symbols()
-    exported = ("run", "enter", "run_steps", "worker", "stop", "reset", "pool", "thread_limit", *LOOPS)
+    exported = ("run", "enter", "run_steps", "worker", "stop", "reset", "pool", *LOOPS)
     code = compile_cached(name, text, [f"{prefix}_{function}" for function in exported])
     functions = {function: code[f"{prefix}_{function}"] for function in exported}
     loops = {name: functions[name] for name in LOOPS}

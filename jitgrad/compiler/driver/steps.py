@@ -5,15 +5,13 @@ A step is eight i64: function, block, extent, number of chunks, and four words f
 covers [extent*c//nchunks, extent*(c+1)//nchunks), whatever thread runs it, so results do not depend on the
 thread count.
 
-    jitgrad_run_limited(table, steps, nsteps, times, n)  runs the steps in order with at most n <= 64 threads
-    jitgrad_run(table, steps, nsteps, times)             the same, with the limit of the last run_limited
+    jitgrad_run(table, steps, nsteps, times, n)          runs the steps in order with at most n <= 64 threads
     jitgrad_worker(number)                               the life of a worker thread, 0 < number < MAX_WORKERS
     jitgrad_stop()                                       asks all workers to return from jitgrad_worker
     jitgrad_reset()                                      a pool without workers: at first, and after a fork
     jitgrad_pool()                                       the address of the pool's memory
-    jitgrad_thread_limit()                               with how many threads the last run_limited runs, for kernels
-    jitgrad_enter(table, steps, nsteps, times, n, free)  jitgrad_run_limited for a caller who holds the GIL: starts
-                                                         missing workers, gives the GIL up meanwhile if asked
+    jitgrad_enter(table, steps, nsteps, times, n, free)  jitgrad_run for a caller who holds the GIL: starts missing
+                                                         workers, gives the GIL up meanwhile if asked
     jitgrad_run_steps(self, args, nargs)                 the same as a Python builtin
     jitgrad_loop, _loop_gradient, _choose, _loop_rows    functions of steps that are control ops, see loops.py
 
@@ -63,7 +61,6 @@ from jitgrad.compiler.driver.pool_layout import (
     SLEEPERS,
     STOP,
     TABLE,
-    THREADS,
     WAITING,
     WORD,
     at,
@@ -91,11 +88,6 @@ define ptr @jitgrad_pool() #0 {{
   ret ptr @pool
 }}
 
-define i32 @jitgrad_thread_limit() #0 {{
-  %limit = load atomic i32, ptr {at(THREADS)} monotonic, align 4
-  ret i32 %limit
-}}
-
 define void @jitgrad_reset() #0 {{
 {cleared}
   call void @init_waiting()
@@ -113,13 +105,13 @@ define void @jitgrad_stop() #0 {{
 
 _RUN_CHUNK = """
 define internal void @run_chunk(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i64 %c,
-      i64 %worker) #0 {
+      i64 %worker, i32 %limit) #0 {
   %next = add i64 %c, 1
   %a = mul i64 %extent, %c
   %b = mul i64 %extent, %next
   %lo = udiv i64 %a, %n
   %hi = udiv i64 %b, %n
-  call void %function(ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %c, i64 %worker)
+  call void %function(ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %c, i64 %worker, i32 %limit)
   ret void
 }
 """
@@ -159,7 +151,8 @@ chunk:
   %n = load i64, ptr {at(NCHUNKS)}
   %last_left = sub i64 %end, 1
   %c = select i1 %from_back, i64 %last_left, i64 %first
-  call void @run_chunk(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i64 %c, i64 %worker)
+  %threads = trunc i64 %limit to i32
+  call void @run_chunk(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i64 %c, i64 %worker, i32 %threads)
   %pending = atomicrmw sub ptr {at(PENDING)}, i32 1 seq_cst
   %last = icmp eq i32 %pending, 1
   br i1 %last, label %tell, label %look
@@ -259,12 +252,12 @@ share:
 
 
 _RUN_SERIALLY = """
-define internal void @run_serially(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n) #0 {
+define internal void @run_serially(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i32 %limit) #0 {
 entry:
   br label %chunk
 chunk:
   %c = phi i64 [ 0, %entry ], [ %c1, %chunk ]
-  call void @run_chunk(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i64 %c, i64 0)
+  call void @run_chunk(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i64 %c, i64 0, i32 %limit)
   %c1 = add i64 %c, 1
   %more = icmp slt i64 %c1, %n
   br i1 %more, label %chunk, label %done
@@ -298,7 +291,7 @@ parallel:
   store atomic i32 0, ptr {at(LOCK)} release, align 4
   ret void
 serial:
-  call void @run_serially(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n)
+  call void @run_serially(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i32 %limit)
   ret void
 }}
 """
@@ -307,19 +300,7 @@ serial:
 def _all_steps() -> str:
     """The steps one after another, and when each ended."""
     return f"""
-define void @jitgrad_run(ptr %table, ptr %steps, i64 %nsteps, ptr %times) #0 {{
-  %limit = load atomic i32, ptr {at(THREADS)} monotonic, align 4
-  call void @run_all(ptr %table, ptr %steps, i64 %nsteps, ptr %times, i32 %limit)
-  ret void
-}}
-
-define void @jitgrad_run_limited(ptr %table, ptr %steps, i64 %nsteps, ptr %times, i32 %limit) #0 {{
-  store atomic i32 %limit, ptr {at(THREADS)} monotonic, align 4
-  call void @run_all(ptr %table, ptr %steps, i64 %nsteps, ptr %times, i32 %limit)
-  ret void
-}}
-
-define internal void @run_all(ptr %table, ptr %steps, i64 %nsteps, ptr %times, i32 %limit) #0 {{
+define void @jitgrad_run(ptr %table, ptr %steps, i64 %nsteps, ptr %times, i32 %limit) #0 {{
 entry:
   call void @stamp(ptr %times, i64 0)
   br label %head

@@ -29,11 +29,9 @@ alone. Quick code reads row by row.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.asking import FIRST_CACHE, TO_READ
-from jitgrad.compiler.emission.interleave import registers_at_once
 from jitgrad.compiler.emission.registers import DT_INT64, INT64, Register
 from jitgrad.compiler.emission.scalar_values import memory_type
 from jitgrad.compiler.emission.segments import compares
@@ -137,7 +135,7 @@ class SquareEmitter(VectorLoopEmitter):
 
     def _squares(self, rows: Loop, square: Square, start: ir.Value, stop: ir.Value) -> ir.Value:
         """As many rows at a time as a register has lanes; the first row that is left."""
-        b, lanes = self.builder, self.lanes
+        b, lanes, zero = self.builder, self.lanes, ir.Constant(INT64, 0)
         over = b.and_(b.sub(stop, start), ir.Constant(INT64, lanes - 1))
         are_few = b.icmp_signed("<", over, ir.Constant(INT64, _LEAST_ROWS))
         behind = b.select(are_few, b.sub(stop, over), stop)
@@ -145,7 +143,7 @@ class SquareEmitter(VectorLoopEmitter):
 
         def block(first: ir.Value) -> None:
             count, _, inside = self._lanes_left(first, behind)
-            sums = self._open_sums(square.columns, lanes * self._sums_of_row(square.columns))
+            sums = self._open_in_turn(square.columns, lanes)
 
             def part(column: ir.Value, end: ir.Value | None) -> None:
                 self.registers[rows.var] = Register(first, DT_INT64)
@@ -155,14 +153,14 @@ class SquareEmitter(VectorLoopEmitter):
                 def row(k: ir.Value) -> None:
                     self.registers[rows.var] = Register(b.add(first, k), DT_INT64)
                     self.turned = {s.name: self._row_in(s, cells[s.name], k) for s in square.turned}
-                    self._row(square.columns, column, end, self._sums_at(square.columns, column, k, sums))
+                    self._row(square.columns, column, end, self._sums_of_one(sums, k))
                     self.turned = {}
 
-                self._counted(ir.Constant(INT64, 0), count, 1, row)
+                self._counted(zero, count, 1, row)
 
             self._through(square.middle, square.columns, part)
             if sums:
-                self._counted(ir.Constant(INT64, 0), count, 1, partial(self._close_row, square.columns, sums))
+                self._counted(zero, count, 1, lambda k: self._close_in_turn(square.columns, self._sums_of_one(sums, k)))
 
         self._counted(start, behind, lanes, block)
         return behind
@@ -229,31 +227,11 @@ class SquareEmitter(VectorLoopEmitter):
         if end is None:
             self._ask_along(columns, column)
         _, inside, mask = (None, None, None) if end is None else self._lanes_left(column, end)
+        if sums:
+            first, stop = self._range(columns)
+            split, _ = self._split(columns, first, stop, None, self._at_once(columns) * self.lanes)
+            sums = self._sums_in_turn(columns, sums, first, column, split)
         self._vector_body(columns, column, mask, sums, None, inside)
-
-    def _sums_of_row(self, columns: Loop) -> int:
-        """How many registers of sums a row has: one for each that is worked on at once, and one for what is left."""
-        return registers_at_once(columns, self.is_short) + 1
-
-    def _sums_at(
-        self, columns: Loop, column: ir.Value, row: ir.Value, sums: dict[str, ir.Value]
-    ) -> dict[str, ir.Value]:
-        """Those to which a register of a row belongs."""
-        if not sums:
-            return {}
-        b, count, lanes = self.builder, self._sums_of_row(columns), self.lanes
-        stop, turns = self._register(columns.extent).value, ir.Constant(INT64, count - 1)
-        split = b.sub(stop, b.srem(stop, ir.Constant(INT64, (count - 1) * lanes)))
-        turn = b.urem(b.udiv(column, ir.Constant(INT64, lanes)), turns)
-        number = b.select(b.icmp_signed("<", column, split), turn, turns)
-        return self._sums_of_one(sums, b.add(b.mul(row, ir.Constant(INT64, count)), number))
-
-    def _close_row(self, columns: Loop, sums: dict[str, ir.Value], row: ir.Value) -> None:
-        """Add the sums of a row to those of all."""
-        b, count = self.builder, self._sums_of_row(columns)
-        first = b.mul(row, ir.Constant(INT64, count))
-        *whole, rest = (self._sums_of_one(sums, b.add(first, ir.Constant(INT64, k))) for k in range(count))
-        self._close_sums(columns, [whole, [rest]])
 
     def _row_in(self, load: Load, cell: ir.Value, row: ir.Value) -> ir.Value:
         return self.builder.gep(cell, [row], source_etype=self._lanes_of(load))

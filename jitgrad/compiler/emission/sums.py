@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -25,33 +26,43 @@ class SumEmitter(AskingEmitter):
         self._new_sum(name, statement, 0, self.accumulators)
 
     def _new_sum(
-        self, name: str, statement: Accumulator, lanes: int, into: dict[str, ir.Value], registers: int = 1
+        self, name: str, statement: Accumulator, lanes: int, into: dict[str, ir.Value], counts: Sequence[int] = ()
     ) -> None:
         init = constant(statement.init.value, statement.dtype, lanes)
-        into[name] = self._cell(init, registers)
+        into[name] = self._cell(init, counts)
         if statement.combine.startswith("arg"):
-            into[name + "_at"] = self._cell(constant(0, DT_INT64, lanes), registers)
+            into[name + "_at"] = self._cell(constant(0, DT_INT64, lanes), counts)
 
-    def _cell(self, init: ir.Value, registers: int) -> ir.Cell:
-        cell = self.entry.alloca(init.type if registers == 1 else ir.ArrayType(init.type, registers))
-        for k in range(registers):
-            self.builder.store(init, cell if registers == 1 else self._one_of(cell, ir.Constant(INT64, k)))
+    def _cell(self, init: ir.Value, counts: Sequence[int]) -> ir.Cell:
+        type_ = init.type
+        for count in reversed(counts):
+            type_ = ir.ArrayType(type_, count)
+        cell = self.entry.alloca(type_)
+        for k in range(prod(counts)):
+            place = self.builder.gep(cell, [ir.Constant(INT64, k)], source_etype=init.type) if counts else cell
+            self.builder.store(init, place)
         return cell
 
     def _one_of(self, cell: ir.Cell, number: ir.Value) -> ir.Cell:
         type_: ir.Type = cell.allocated_type.element
         return ir.Cell(type_, self.builder.gep(cell, [number], source_etype=type_).text)
 
-    def _open_sums(self, loop: Loop, registers: int = 1) -> dict[str, ir.Value]:
-        """One accumulator per lane, of so many registers, for each accumulator that the loop updates."""
+    def _open_sums(self, loop: Loop, *counts: int) -> dict[str, ir.Value]:
+        """One accumulator per lane for each accumulator that the loop updates: of a register, of so many, or of so many
+        rows with so many registers each.
+        """
         sums: dict[str, ir.Value] = {}
         for update in _updates(loop):
-            self._new_sum(update.acc, self.inits[update.acc], self.lanes, sums, registers)
+            self._new_sum(update.acc, self.inits[update.acc], self.lanes, sums, counts)
         return sums
 
     def _sums_of_one(self, sums: dict[str, Any], number: ir.Value) -> dict[str, ir.Value]:
-        """The accumulators of one of several registers."""
+        """The accumulators of one of several registers or rows."""
         return {name: self._one_of(cell, number) for name, cell in sums.items()}
+
+    def _sums_of_each(self, sums: dict[str, Any], count: int) -> list[dict[str, ir.Value]]:
+        """The accumulators of each of so many registers."""
+        return [self._sums_of_one(sums, ir.Constant(INT64, k)) for k in range(count)]
 
     def _close_sums(self, loop: Loop, parts: Sequence[Sequence[dict[str, ir.Value]]]) -> None:
         """Combine what the parts of a loop have summed, each halved to the fewest lanes, then these into the scalar."""
@@ -82,9 +93,7 @@ class SumEmitter(AskingEmitter):
         names = [update.acc] if update.at is None else [update.acc, update.acc + "_at"]
         return [self.builder.load(cells[name], typ=cells[name].allocated_type) for name in names]
 
-    def _narrowed(
-        self, update: Update, dtype: DType, parts: list[ir.Value], lanes: int
-    ) -> list[ir.Value]:
+    def _narrowed(self, update: Update, dtype: DType, parts: list[ir.Value], lanes: int) -> list[ir.Value]:
         """Lanes combined, halving the vector each time."""
         width = parts[0].type.count
         while width > lanes:

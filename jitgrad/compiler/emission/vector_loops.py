@@ -60,12 +60,16 @@ class VectorLoopEmitter(ArgumentEmitter):
             self._masked_vectors(loop, start, stop, lambda _: sums)
             self._close_sums(loop, [[sums]])
             return
-        wide = self.lanes * (self.at_once.get(loop) or registers_at_once(loop, self.is_short))
+        wide = self.lanes * self._at_once(loop)
         points = self._turning_points(loop, start, wide)
         if points or (self.is_parallel and not self.is_quick and not compares(loop)):
             points += self._line_start(loop, start, stop, points)
         emit = self._registers_in_turn if self.is_quick and len(loop.body) > SOME else self._wide_vectors
         emit(loop, lambda part: self._segments(start, stop, points, part) if points else part(start, stop, None))
+
+    def _at_once(self, loop: Loop) -> int:
+        """On how many registers a turn of a loop works."""
+        return self.at_once.get(loop) or registers_at_once(loop, self.is_short)
 
     def _is_little(self, loop: Loop) -> bool:
         """Whether a loop is written once, for masked registers: outside of where most of the work is; and where code is
@@ -79,11 +83,10 @@ class VectorLoopEmitter(ArgumentEmitter):
     def _wide_vectors(self, loop: Loop, emit_parts: Callable[[Part], None]) -> None:
         """The parts of a loop, each whole vectors first, some at once, then masked ones for what is left."""
         lanes = self.lanes
-        count = self.at_once.get(loop) or registers_at_once(loop, self.is_short)
+        count = self._at_once(loop)
         wide, turns = count * lanes, count if self._is_crowded(loop) else 1
         self.lanes = wide // turns
-        cells = self._open_sums(loop, turns)
-        whole = [self._sums_of_one(cells, ir.Constant(INT64, k)) for k in range(turns)] if turns > 1 else [cells]
+        whole = self._sums_of_each(self._open_sums(loop, turns), turns) if turns > 1 else [self._open_sums(loop)]
         self.lanes = lanes
         rest = self._open_sums(loop)
         outside = dict(self.registers)
@@ -140,21 +143,29 @@ class VectorLoopEmitter(ArgumentEmitter):
         Black-Scholes takes 11 ms to compile in place of 65, and its first run 47 in place of 19. Short loops are
         written for whole vectors too: gelu's would run for 35 ms in place of 16, and be there 3 ms earlier.
         """
-        b, lanes, count = self.builder, self.lanes, registers_at_once(loop, self.is_short)
-        sums = self._open_sums(loop, count + 1)
+        sums = self._open_in_turn(loop)
 
         def part(first: ir.Value, end: ir.Value, segment: ir.Value | None) -> None:
-            split, _ = self._split(loop, first, end, segment, count * lanes)
-
-            def register(i: ir.Value) -> dict[str, ir.Value]:
-                turn = b.and_(b.udiv(b.sub(i, first), ir.Constant(INT64, lanes)), ir.Constant(INT64, count - 1))
-                is_whole = b.icmp_signed("<", i, split)
-                return self._sums_of_one(sums, b.select(is_whole, turn, ir.Constant(INT64, count)))
-
-            self._masked_vectors(loop, first, end, register, segment)
+            split, _ = self._split(loop, first, end, segment, self._at_once(loop) * self.lanes)
+            self._masked_vectors(loop, first, end, lambda i: self._sums_in_turn(loop, sums, first, i, split), segment)
 
         emit_parts(part)
-        *whole, rest = (self._sums_of_one(sums, ir.Constant(INT64, k)) for k in range(count + 1))
+        self._close_in_turn(loop, sums)
+
+    def _open_in_turn(self, loop: Loop, *rows: int) -> dict[str, ir.Value]:
+        """Sums for each register that good code works on at once, and for what is left; of so many rows."""
+        return self._open_sums(loop, *rows, self._at_once(loop) + 1)
+
+    def _sums_in_turn(
+        self, loop: Loop, sums: dict[str, ir.Value], first: ir.Value, i: ir.Value, split: ir.Value
+    ) -> dict[str, ir.Value]:
+        """Those of the register at ``i``, where whole turns go from ``first`` to ``split``."""
+        b, count = self.builder, self._at_once(loop)
+        turn = b.and_(b.udiv(b.sub(i, first), ir.Constant(INT64, self.lanes)), ir.Constant(INT64, count - 1))
+        return self._sums_of_one(sums, b.select(b.icmp_signed("<", i, split), turn, ir.Constant(INT64, count)))
+
+    def _close_in_turn(self, loop: Loop, sums: dict[str, ir.Value]) -> None:
+        *whole, rest = self._sums_of_each(sums, self._at_once(loop) + 1)
         self._close_sums(loop, [whole, [rest]])
 
     def _split(

@@ -47,6 +47,7 @@ from jitgrad.compiler.machine import native
 from jitgrad.compiler.machine.cache import compile_cached
 from jitgrad.compiler.products.product_code import GUARD_STUBS, MATMUL_STUBS, RESET_STUB, Module
 from jitgrad.compiler.symbols import at_once, least, most
+from jitgrad.once import Once
 from jitgrad.records import NamedTuple
 from jitgrad.spec import dtype_name
 
@@ -272,8 +273,9 @@ def stub_modules(dtype: np.dtype[Any]) -> dict[str, Module]:
     return {_MODULES[stub]: (partial(_text, stub), True), "blas_guard": (_guard_text, True)} if stub is not None else {}
 
 
-@cache
+@Once
 def _guards() -> native.NativeCode:
+    """The module that counts who has put the library on one thread."""
     code = compile_cached("blas_guard", _guard_text, (*GUARD_STUBS, RESET_STUB), quickly=True)
     if set_threads_address() and hasattr(os, "register_at_fork"):
         reset = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code[RESET_STUB])

@@ -28,7 +28,6 @@ from jitgrad.compiler.products.cholesky_steps import (
     BLOCK,
     COTANGENT_TASKS,
     TASKS,
-    THREADS,
     WIDE,
     WORDS,
     function_of,
@@ -75,9 +74,9 @@ def cholesky_ir(kind: Numbers) -> str:
 def _step(name: str) -> str:
     """A step of a cluster: finds where all lies, and does its part."""
     return f"""
-define void @{name}({KERNEL}) #0 {{
+define void @{name}({KERNEL}, i32 %limit) #0 {{
   %words = alloca [{len(WORDS)} x i64]
-  call void @find_words(ptr %table, ptr %block, ptr %words)
+  call void @find_words(ptr %table, ptr %block, i32 %limit, ptr %words)
   call void @{name}_part(ptr %words, i64 %lo, i64 %hi, i64 %worker)
   ret void
 }}"""
@@ -95,34 +94,18 @@ def _words() -> str:
         for place, name in enumerate(WORDS)
     )
     return f"""
-declare i32 @{THREADS}() #0
-
-define internal void @find_words(ptr %table, ptr %block, ptr %words) noinline #0 {{
+define internal void @find_words(ptr %table, ptr %block, i32 %limit, ptr %words) noinline #0 {{
 {block_ir(BLOCK)}
 {arrays_ir(*arrays)}
 {chr(10).join(places)}
-  %limit = call i32 @{THREADS}()
-  %some = icmp sgt i32 %limit, 1
-  %limit_some = select i1 %some, i32 %limit, i32 1
-  %threads = zext i32 %limit_some to i64
+  %threads = zext i32 %limit to i64
 {chr(10).join(stores)}
   ret void
 }}"""
 
 
-def _owners() -> str:
-    """Among how many threads panels go in turns, as the step before has left it behind the flags: all threads of a run
-    must have the same, and what a run may use is changed by whoever begins another.
-    """
-    return """  %tasks_of_row = add i64 %panels, 1
-  %owners_flag = mul i64 %blocks, %tasks_of_row
-  %owners_at = getelementptr i32, ptr %flags, i64 %owners_flag
-  %owners_word = load i32, ptr %owners_at
-  %owners = zext i32 %owners_word to i64"""
-
-
 def _clear() -> str:
-    """No task is taken yet, and panels belong to as many threads as there may be now."""
+    """No task is taken yet."""
     one = """  %flag_at = getelementptr i32, ptr %flags, i64 %f
   store i32 0, ptr %flag_at"""
     return f"""
@@ -131,10 +114,6 @@ define internal void @clear_flags(ptr %block) #0 {{
   %stride = add i64 %panels, 1
   %all = mul i64 %blocks, %stride
 {loop_ir("f", "%all", "1", one)}
-{min_ir("owners", "%threads", "%panels")}
-  %owners_word = trunc i64 %owners to i32
-  %owners_at = getelementptr i32, ptr %flags, i64 %all
-  store i32 %owners_word, ptr %owners_at
   ret void
 }}
 
@@ -269,7 +248,7 @@ define internal void @{function_of(step)}_part({PART}) #0 {{
 {block_words_ir()}
   %bottom = sub i64 %blocks, 1
   %stride = add i64 %panels, 1
-{_owners()}
+{min_ir("owners", "%threads", "%panels")}
   %me = urem i64 %worker, %owners
   %end_row = mul i64 {order.last}, %stride
   %end_flag = add i64 %end_row, %panels
@@ -306,7 +285,7 @@ done:
 
 define internal void @{task}s_of(ptr %block, i64 %row, i64 %owner, i64 %first) noinline #0 {{
 {block_words_ir()}
-{_owners()}
+{min_ir("owners", "%threads", "%panels")}
   %last = sub i64 %panels, 1
   %behind = sub i64 %last, %owner
   %over = urem i64 %behind, %owners

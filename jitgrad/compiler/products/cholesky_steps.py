@@ -20,17 +20,14 @@ BLOCK = (
 """The words of the block of each step. `source` is A, or the cotangent of its lower factor, which is `factor`; both
 have rows of n, as `result` has. `memory` begins with the working matrix, in which columns of blocks are `column`
 elements apart; blocks on the diagonal, and flags, lie at places in it, in bytes. A flag per tile, of each row of blocks
-one more for its end; behind them, among how many threads panels go in turns. `kept` is the memory that a factor has
-left, which its gradient reads; of a factor it is `memory`. `code` is left in the status where A is not positive
-definite.
+one more for its end. `kept` is the memory that a factor has left, which its gradient reads; of a factor it is `memory`.
+`code` is left in the status where A is not positive definite.
 """
 WORDS = (
     "source", "factor", "work", "kept", "result", "n", "column", "blocks", "panels", "threads", "diagonals", "flags",
     "status", "code",
 )  # fmt: skip
-"""What a step makes of it: addresses and sizes. `threads`: how many there may be now, which the first step keeps."""
-THREADS = "jitgrad_thread_limit"
-"""The driver's function that tells with how many threads a run began."""
+"""What a step makes of it: addresses and sizes. `threads`: how many the run may use; panels are theirs in turns."""
 TRIANGLES_MODULE = "jitgrad_triangles"
 TRIANGLES = ("jitgrad_triangle_rows", "jitgrad_triangle_columns")
 """The functions that solve with a triangle, and with its transpose."""
@@ -100,7 +97,7 @@ def layout_for(n: int, lanes: int) -> Layout:
     column = (-(-blocks * lanes * lanes // line) | 1) * line
     diagonals = 8 * blocks * column
     flags = diagonals + 8 * blocks * lanes * (lanes + 1)
-    nbytes = flags + -(-4 * (blocks * (panels + 1) + 1) // LINE) * LINE
+    nbytes = flags + -(-4 * blocks * (panels + 1) // LINE) * LINE
     return Layout(n, column, blocks, panels, diagonals, flags, nbytes)
 
 

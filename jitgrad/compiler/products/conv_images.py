@@ -10,7 +10,7 @@ _IMAGE = """ptr %x, i64 %channels, i64 %height, i64 %width, i64 %first, i64 %row
       i64 %plane, ptr %image"""
 
 
-def _row_start(kind: Numbers) -> str:
+def _row_start() -> str:
     """Whether row `%y` lies in x, and how far its elements are from those of the channel's first row."""
     return """  %place = add i64 %first, %y
   %inside = icmp ult i64 %place, %height
@@ -48,7 +48,7 @@ def copy_image_ir(kind: Numbers) -> str:
   store {kind.vector} %v, ptr %to, align {kind.size}"""
     columns = loop_ir("column", "%pitch", str(kind.lanes), body)
     row = f"""
-{_row_start(kind)}
+{_row_start()}
   %down = mul i64 %y, %pitch
 {at_ir("target", kind, "%base", "%down")}
 {columns if kind.bytes == 64 else _plain_row(kind, columns)}"""
@@ -115,7 +115,7 @@ def turn_image_ir(kind: Numbers) -> str:
 {at_ir("to", kind, "%target", "%along")}
   call void @turn_{kind.type}(ptr %from, i64 %area, i64 %some, i64 %to_start, i64 %to_end, i64 {n}, ptr %to, i64 {n})"""
     row = f"""
-{_row_start(kind)}
+{_row_start()}
   %down_places = mul i64 %y, %pitch
   %down = mul i64 %down_places, {n}
 {at_ir("target", kind, "%base", "%down")}

@@ -83,7 +83,7 @@ wider{w}:"""
     newline = "\n"
     return f"""
 define void @{stub}({KERNEL}) #0 {{
-{start()}{lines_ahead(kind)}
+{start()}{lines_ahead()}
 {mask_ir("inside", kind, "%span")}
   %is_full = icmp sge i64 %span, {n}
   %last_full = sub i64 %hi, {n}
@@ -194,7 +194,7 @@ stored:"""
 define void @{stub}({KERNEL}) #0 {{
 {start()}
   %chunk_offset = mul i64 %chunk, %columns
-{at_ir("y_chunk", kind, "%y", "%chunk_offset")}{lines_ahead(kind)}
+{at_ir("y_chunk", kind, "%y", "%chunk_offset")}{lines_ahead()}
 {loop_ir("j", "%columns", str(_WIDE * kind.lanes), body)}
   ret void
 }}"""

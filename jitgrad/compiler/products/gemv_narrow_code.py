@@ -40,7 +40,7 @@ def narrow_dots(kind: Numbers, stub: str, _: bool) -> str:
 {_rows(kind)}"""
     return f"""
 define void @{stub}({KERNEL}) #0 {{
-{start()}{lines_ahead(kind)}
+{start()}{lines_ahead()}
   %rest = and i64 %columns, {n - 1}
   %whole = sub i64 %columns, %rest
 {mask_ir("mask", kind, "%rest")}
@@ -138,7 +138,7 @@ stored:"""
 define void @{stub}({KERNEL}) #0 {{
 {start()}
   %chunk_offset = mul i64 %chunk, %columns
-{at_ir("y_chunk", kind, "%y", "%chunk_offset")}{lines_ahead(kind)}
+{at_ir("y_chunk", kind, "%y", "%chunk_offset")}{lines_ahead()}
 {loop_ir("j", "%columns", str(widths[-1] * kind.lanes), body)}
   ret void
 }}"""

@@ -17,7 +17,7 @@ def start() -> str:
     return f"{block_ir(BLOCK)}\n{arrays_ir('a', 'x', 'y')}"
 
 
-def lines_ahead(kind: Numbers) -> str:
+def lines_ahead() -> str:
     """Where lines are that a product of a region asks for, %next, and how many bytes for an element that it works on,
     in parts of 65536.
     """

@@ -15,7 +15,6 @@ from jitgrad.program import Instruction
 from jitgrad.spec import normalize_axes
 
 _COMBINES = frozenset(("add", "multiply", "maximum", "minimum", "logical_or", "logical_and"))
-_IDEMPOTENT = frozenset(("maximum", "minimum", "logical_or", "logical_and"))
 
 
 def _combine(rw: Rewriter, ins: Instruction) -> str | None:
