@@ -217,3 +217,12 @@ def test_what_is_no_number_stays_in_the_rows_that_depend_on_it(
     ]
     for found in (compiled(a, b), compiled.interpret(a, b)):
         np.testing.assert_allclose(found, np.reshape(each, b.shape), rtol=1e-12)
+
+
+def test_nothing_read_of_what_is_made_of_nothing() -> None:
+    def f(x: Array) -> Array:
+        y = np.zeros_like(x)
+        y[3:3] = 2.0
+        return y[-3:4:-3]
+
+    assert jg.compile(f)(np.ones(5)).shape == (0,)
