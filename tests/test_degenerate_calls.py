@@ -217,3 +217,31 @@ def test_what_is_no_number_stays_in_the_rows_that_depend_on_it(
     ]
     for found in (compiled(a, b), compiled.interpret(a, b)):
         np.testing.assert_allclose(found, np.reshape(each, b.shape), rtol=1e-12)
+
+
+def test_nothing_read_of_what_is_made_of_nothing() -> None:
+    def f(x: Array) -> Array:
+        y = np.zeros_like(x)
+        y[3:3] = 2.0
+        return y[-3:4:-3]
+
+    assert jg.compile(f)(np.ones(5)).shape == (0,)
+
+
+@pytest.mark.parametrize("name", ["max", "min"])
+@pytest.mark.parametrize("shape", [(0, 0), (0, 2, 0), (2, 0), (0, 2)])
+def test_extremes_along_nothing_begin_with_what_is_given(name: str, shape: tuple[int, ...]) -> None:
+    def f(x: Array) -> Array:
+        return getattr(np, name)(x, axis=0, initial=0.25)  # type: ignore[no-any-return]
+
+    x, compiled = np.zeros(shape), jg.compile(f)
+    for found in (compiled(x), compiled.interpret(x)):
+        np.testing.assert_array_equal(found, f(x), strict=True)
+
+
+@pytest.mark.parametrize("name", ["max", "min", "argmax", "argmin"])
+def test_extremes_along_nothing_are_refused_where_there_are_no_results_too(name: str) -> None:
+    with pytest.raises(ValueError):
+        getattr(np, name)(np.zeros((0, 0)), axis=0)
+    with pytest.raises(jg.ShapeError, match="of no elements has no value"):
+        jg.compile(lambda x: getattr(np, name)(x, axis=0))(np.zeros((0, 0)))

@@ -203,6 +203,17 @@ def test_why_rows_go_through_memory() -> None:
     assert "it goes through memory anyhow, for others" in g.explain(u).fusion
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 4])
+def test_rows_are_made_for_others_where_their_reader_has_none(rows: int) -> None:
+    def values(x: Array) -> tuple[Array, ...]:
+        y = -0.5 * x
+        return np.sum(np.sin(np.array_split(y, 3)[2])), np.sum(np.sin(y)), np.cos(y)
+
+    f, x = jg.compile(values), np.linspace(1.0, 2.0, 2 * rows).reshape(rows, 2)
+    for found, right in zip(f(x), values(x), strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-12)
+
+
 @pytest.mark.parametrize("columns", [*range(290, 307), 700, 1041])
 def test_rings_whose_rows_are_stored_past_the_caches(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then their readers ask for rows to come, up to and beyond the last one."""

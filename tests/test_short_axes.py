@@ -85,6 +85,15 @@ def test_products_of_points_are_never_minus_zero() -> None:
     assert not np.signbit(f(r, p)).any()
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize("dtype", ["?", "i1", "u2", "i4", "i8"])
+def test_long_sums_of_products_keep_their_dtype(dtype: str) -> None:
+    x = np.arange(400).reshape(200, 2).astype(dtype)
+    f = jg.compile(lambda x: x[:, 0] @ x)
+    assert f(x).dtype == x.dtype
+    np.testing.assert_array_equal(f(x), x[:, 0] @ x)
+
+
 @pytest.mark.parametrize("name", ["rotated_by_quaternions", "rotated_by_one_matrix"])
 def test_bits_are_those_of_any_number_of_threads(name: str) -> None:
     given = arguments(name, 30_011)

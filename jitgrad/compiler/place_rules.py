@@ -117,6 +117,12 @@ def _constant(ins: Instruction, shapes: Shapes) -> Make | None:
     return make
 
 
+def _sum_in(s: Making, v: int, axis: int, dtype: DType) -> int:
+    """A sum in its own dtype: NumPy's of short integers and of booleans are long ones, those in products are not."""
+    total = s.emit("sum", v, axis=(axis,), keepdims=False)
+    return s.emit("astype", total, dtype=dtype) if dtype.kind in "biu" and dtype.itemsize < 8 else total
+
+
 def _number(s: Making, number: Any, rest: tuple[int, ...], dtype: DType) -> int:
     return s.emit("constant", value=splat(number, rest, dtype))
 
@@ -340,7 +346,7 @@ def _multiplied(ins: Instruction, shapes: Shapes, dtype: DType) -> Make | None:
             ]
             total = reduce(lambda x, y: s.emit("add", x, y), products)
             if is_long[2]:
-                made.append(s.emit("sum", total, axis=(batch,), keepdims=False))
+                made.append(_sum_in(s, total, batch, dtype))
             else:  # as sums, products begin with 0.0
                 made.append(s.emit("add", total, _number(s, 0, result.rest, dtype)))
         return (tuple(made),)

@@ -107,9 +107,8 @@ def define_reduction(
 
 
 def is_void(shape: Shape, axis: Any) -> bool:
-    """Whether some result would be made of no elements at all."""
-    axes = normalize_axes(axis, len(shape))
-    return 0 in [shape[i] for i in axes] and 0 not in [n for i, n in enumerate(shape) if i not in axes]
+    """Whether results would be made of no elements at all; NumPy asks for no more, not even whether there are any."""
+    return 0 in [shape[i] for i in normalize_axes(axis, len(shape))]
 
 
 def masked(x: Tensor, mask: Any, neutral: Any) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
 
 from jitgrad.compiler.fusing.accesses import Leaf, Operand, substitute
@@ -33,6 +33,11 @@ def with_sources(node: Node, names: Mapping[int, int]) -> Node:
 
     operands = tuple(replace(o, leaves=tuple(map(renamed, o.leaves))) for o in node.operands)
     return replace(node, operands=operands)
+
+
+def _over(draft: Draft, classes: Sequence[int], axes: Axes) -> tuple[int, ...]:
+    """The extent classes of what is made over these axes of a draft."""
+    return tuple([c if a is None else draft.axes[a] for c, a in zip(classes, axes, strict=True)])
 
 
 @dataclass(eq=False)
@@ -76,7 +81,9 @@ class Floating:
         return [v for v in taken if v in self.nodes]
 
     def settle_in(self, draft: Draft, node: Node, axes: Axes, new_value: Callable[[Node], int]) -> Node:
-        """The node with its floating inputs made in ``draft``, over the axes at which it reads them."""
+        """The node with its floating inputs made in ``draft``, over the axes at which it reads them, whose extents they
+        take: their own may be those of nothing that is stored.
+        """
 
         def settled(leaf: Leaf) -> Leaf:
             v = leaf.source
@@ -84,8 +91,9 @@ class Floating:
                 return leaf
             out_axes = tuple(None if i.axis is None else axes[i.axis] for i in leaf.dims)
             if (v, out_axes) not in draft.copies:
-                original = self.nodes[v]
-                made = replace(self.settle_in(draft, original, out_axes, new_value), value=new_value(original))
+                original = self.settle_in(draft, self.nodes[v], out_axes, new_value)
+                made = replace(original, classes=_over(draft, original.classes, out_axes))
+                made = replace(made, value=new_value(made))
                 draft.append(Placed(made, out_axes))
                 draft.copies[v, out_axes] = made.value
             return replace(leaf, source=draft.copies[v, out_axes])
@@ -152,10 +160,7 @@ class Recomputing:
         return Operand((replace(leaf, source=copies[v, axes]),), operand.fill)
 
     def _copy(self, v: int, axes: Axes, draft: Draft, loaded: set[int], result: list[Placed]) -> int:
-        """A copy of a value over the given axes, or the value itself when it is not cheap to make.
-
-        Its extents are those of the axes: its own may be those of nothing that is stored.
-        """
+        """A copy of a value over the given axes, whose extents it takes, or the value itself when it is not cheap."""
         recipe = self._recipe(v)
         inside = {node.value for node in recipe}
         leaves = {u for node in recipe for u in node.reads} - inside
@@ -165,7 +170,7 @@ class Recomputing:
         if len(further) > 1 and (recipe[-1].dtype.kind == "b" or len(further & _read_over_all_axes(recipe)) > 1):
             return v
         names: dict[int, int] = {}
-        classes = tuple([c if a is None else draft.axes[a] for c, a in zip(recipe[-1].classes, axes, strict=True)])
+        classes = _over(draft, recipe[-1].classes, axes)
         for node in recipe:
             made = replace(with_sources(node, names), classes=classes)
             names[node.value] = self.new_value(made)

@@ -127,6 +127,8 @@ class _Rolling:
         if leaving.intersection(pair.values):
             raise _NoWindowError("it goes through memory anyhow, for others")
         if leaving or maker.partials:  # then all rows are made
+            if reader.extents[0] == 0:
+                raise _NoWindowError("its reader has no rows, and others read what is made of it")
             lo, hi = min(lo, 0), max(hi, maker.extents[0] - reader.extents[0])
         rolled = Rolled(maker, pair.values, lo, hi)
         merged = replace(
