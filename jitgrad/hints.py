@@ -10,6 +10,10 @@ ARRAY = (
     "use jitgrad.numpy, which has the same names (jitgrad.numpy.array([a, b]), asarray(x), r_[a, b]), np.take(table, "
     "i, axis=0) in place of table[i] for a table of NumPy, a @ x in place of a.dot(x), or jg.py_func"
 )
+MASK = (
+    "np.compress(mask, a, axis=0) in place of a[mask] for an array a of NumPy; jitgrad.numpy has the same names for "
+    "other conversions (asarray(x), array([a, b]))"
+)
 FILLED = "make the array with np.zeros_like(x) or jitgrad.numpy.zeros: an array of NumPy cannot hold traced values"
 SCIPY = (
     "use jitgrad.scipy, which has functions of linalg, stats, signal, integrate, fft and special under SciPy's names "

@@ -63,5 +63,6 @@ def refused_array(self: Any, *args: Any, **kwargs: Any) -> Any:
     """What is there in the place of a value depends on who asks: SciPy, or NumPy, for ``x[i] = y`` or to read."""
     caller = sys._getframe(1)
     is_scipy = caller.f_globals.get("__name__", "").partition(".")[0] == "scipy"
-    hint = hints.SCIPY if is_scipy else hints.FILLED if is_assignment(caller) else hints.ARRAY
+    read = hints.MASK if self.spec.dtype.kind == "b" else hints.ARRAY
+    hint = hints.SCIPY if is_scipy else hints.FILLED if is_assignment(caller) else read
     raise traced_value_error(self, "conversion to an array", hint)
