@@ -460,6 +460,9 @@ def test_of_extents_that_are_fed() -> None:
 def test_a_mask_of_another_shape() -> None:
     with pytest.raises(IndexError, match=r"size of axis is 24 but .* is 5"):
         jg.compile(lambda x, m: np.sum(x[m]))(X, MASK[:5])
+    for mask in (MASK[:5], MASK[:1]):  # of which the second would broadcast
+        with pytest.raises(IndexError, match=r"size of axis is 24 but"):
+            jg.compile(lambda x, m: x.__setitem__(m, 0.0))(X, mask)
 
 
 @pytest.mark.quick
