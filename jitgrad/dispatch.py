@@ -14,7 +14,7 @@ import numpy as np
 
 from jitgrad.advice import advise
 from jitgrad.errors import DTypeError, IndexingError, ShapeError, TracedValueError, UnsupportedOpError, layout
-from jitgrad.operators import call_open, functions, is_open
+from jitgrad.operators import Selected, call_open, functions, has_selection, is_open
 from jitgrad.sources import source_text, user_source
 
 # What reducing or accumulating with a ufunc is called in the table.
@@ -103,6 +103,8 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: di
 
 
 def _ufunc_called(ufunc: np.ufunc, method: str, /, *inputs: Any, **kwargs: Any) -> Any:
+    if has_selection(inputs) or (kwargs and has_selection(kwargs.get("out") or ())):
+        return functions["ufunc_of_selections"](ufunc, method, inputs, kwargs)
     if method == "__call__":
         return _strong(_call(ufunc, inputs, kwargs) if kwargs else _function_of(ufunc)(*inputs))
     methods = {"reduce": _reduce, "accumulate": _accumulate, "outer": _outer, "at": _at, "reduceat": _reduceat}
@@ -182,6 +184,8 @@ def _store(name: str, result: Any, out: tuple[Any, ...], is_wider: bool = False)
             continue
         if isinstance(target, np.ndarray):
             raise _written_array(name)
+        if isinstance(target, Selected):
+            target.as_graph_element()  # which says why there is none
         if not np.can_cast(value.dtype, target.dtype, "same_kind"):
             raise DTypeError(
                 f"{name} with out=: {value.dtype.name} cannot be stored as {target.dtype.name}"
@@ -325,6 +329,8 @@ def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
     if name not in questions and (is_open(args) or (kwargs and is_open(kwargs.values()))):
         return call_open(full_name(func), functools.partial(_called, name), args, dict(kwargs))
     try:
+        if has_selection(args) or (kwargs and has_selection(kwargs.values())):
+            return functions["function_of_selections"](name, args, kwargs)
         if name in questions:
             return known(*args, **kwargs)
         return _called(name, *args, **kwargs)

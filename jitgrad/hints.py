@@ -24,6 +24,7 @@ DRAW = (
     "draw before the call, and pass the numbers as an argument"
 )
 EXTREME = "np.maximum(a, b) and np.minimum(a, b) in place of max and min, np.max(x) of an array, np.sort for sorted"
+MASK = "np.compress(mask, a, axis=0) or jitgrad.numpy.asarray(a)[mask] in place of a[mask] for an array a of NumPy"
 FILLED = "make the array with np.zeros_like(x) or jitgrad.numpy.zeros: an array of NumPy cannot hold traced values"
 SCIPY = (
     "use jitgrad.scipy, which has functions of linalg, stats, signal, integrate, fft and special under SciPy's names "

@@ -46,6 +46,8 @@ SELDOM = {
         "apply_along_axis", "apply_over_axes", "array_equiv", "isin", "lexsort", "nanargmax", "nanargmin",
         "ravel_multi_index", "real_if_close", "unravel_index",
     ),
+    "selected_functions": ("function_of_selections", "ufunc_of_selections"),
+    "selections": ("selected", "selected_along", "selected_values"),
     "samples": (
         "geomspace", "histogram", "histogram_bin_edges", "lib.stride_tricks.sliding_window_view", "unwrap",
     ),
@@ -181,11 +183,32 @@ def _method(name: str) -> Callable[..., Any]:
     return takes_open(name, method)
 
 
-_NO_OPERANDS = (str, bytes, dict, set, type(None))
+class Selected:
+    """Base of selections (ops/selections.py): tensors beside one leave operators and functions to it."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        _kinds_of_selections.add(cls)
+
+    def as_graph_element(self, graph: Any = None) -> Any:
+        """There is no tensor of the elements: whoever asks for one is refused."""
+        raise NotImplementedError
+
+
+_kinds_of_selections: set[type] = set()  # none before the first is made
+
+
+def has_selection(values: Iterable[Any]) -> bool:
+    """Whether a selection is among the values."""
+    return not _kinds_of_selections.isdisjoint(map(type, values))
+
+
+_NO_OPERANDS = (str, bytes, dict, set, type(None), Selected)
 
 
 def is_operand(x: Any) -> bool:
-    """Whether an operator accepts ``x`` beside a tensor: everything but strings, None and containers of objects."""
+    """Whether an operator accepts ``x`` beside a tensor: not strings, None, containers of objects and selections."""
     return not isinstance(x, _NO_OPERANDS)
 
 

@@ -59,6 +59,7 @@ def refused_array(self: Any, *args: Any, **kwargs: Any) -> Any:
         what, hint = "conversion to an array", hints.SCIPY
     else:
         what, hint = asked_by(caller)
+        hint = hints.MASK if hint == hints.TABLE and self.spec.dtype.kind == "b" else hint
     raise traced_value_error(self, what, hint)
 
 

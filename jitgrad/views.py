@@ -224,8 +224,10 @@ def _own(x: Tensor) -> Tensor:
 
 
 @function("item_as_users_see")
-def item_as_users_see(out: Tensor, x: Tensor, index: Any) -> Tensor:
-    """``out = x[index]``, tied to ``x`` unless it is a scalar or chosen by an array of positions."""
+def item_as_users_see(out: Any, x: Tensor, index: Any) -> Any:
+    """``out = x[index]``, tied to ``x`` unless it is a scalar or chosen by an array of positions or by a mask."""
+    if not isinstance(out, Tensor):
+        return out
     items = index if isinstance(index, tuple) else (index,)
     is_scalar = out.spec.shape == () and not any(item is Ellipsis for item in items)
     if not is_scalar and not any(isinstance(item, np.ndarray) for item in items):

@@ -126,6 +126,8 @@ FAMILIES = {
     "padding": {"slicing"},
     "running": {"axes", "gathering", "products", "ufunc"},
     "samples": {"slicing"},
+    "selected_functions": {"selections"},
+    "selections": {"indexing"},
     "signals": {"slicing", "sliding"},
     "sorting": {"gathering", "ordering"},
     "statistics": {"axes", "slicing"},

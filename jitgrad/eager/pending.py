@@ -23,7 +23,7 @@ from jitgrad.eager.tensor import EagerTensor, asarray, refuse_out, unchangeable
 from jitgrad.eagerness import Valued, is_listener, local, no_collecting, set_collector, settled
 from jitgrad.graph import Tensor
 from jitgrad.keys import frozen
-from jitgrad.operators import Operators
+from jitgrad.operators import Operators, Selected
 from jitgrad.ops.creation import placeholder
 from jitgrad.program import needed_operations
 from jitgrad.scopes import jit_scope
@@ -71,6 +71,8 @@ class Collector:
     def _pending(self, result: Any) -> Any:
         if isinstance(result, tuple | list):
             return type(result)(map(self._pending, result))
+        if isinstance(result, Selected):
+            result.as_graph_element()  # which says why there is none
         if not isinstance(result, Tensor):
             return result
         made = PendingTensor(self, result)

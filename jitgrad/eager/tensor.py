@@ -21,7 +21,7 @@ from jitgrad.eager.linear import linear
 from jitgrad.eager.refusals import REFUSALS, Bound, refuse
 from jitgrad.eagerness import Valued, has_value, is_eager, local
 from jitgrad.errors import DTypeError, TracedValueError, layout
-from jitgrad.operators import Operators
+from jitgrad.operators import Operators, Selected
 from jitgrad.sources import source_text, user_source
 from jitgrad.spec import native
 
@@ -76,7 +76,7 @@ class EagerTensor(np.ndarray[Any, Any], Valued):
                 return one(ufunc, table, inputs[0])
             if table is not None and len(inputs) == 2 and type(inputs[0]) in _OPERANDS and type(inputs[1]) in _OPERANDS:
                 return pair(ufunc, table, *inputs)
-        if any(isinstance(x, Operators) for x in inputs):
+        if any(isinstance(x, Operators | Selected) for x in inputs):
             return NotImplemented
         refuse_out(ufunc, kwargs)
         if method == "at":
@@ -90,7 +90,7 @@ class EagerTensor(np.ndarray[Any, Any], Valued):
     def __array_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Iterable[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        if any(issubclass(t, Operators) for t in types):
+        if any(issubclass(t, Operators | Selected) for t in types):
             return NotImplemented
         refuse_out(func, kwargs)
         if func in _WRITERS:

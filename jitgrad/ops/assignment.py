@@ -11,10 +11,10 @@ import numpy as np
 from jitgrad.errors import DTypeError, ShapeError
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Interpreted, OpDef, Params, Specs, define, find
-from jitgrad.operators import call, function
+from jitgrad.operators import Selected, call, function
 from jitgrad.ops.common import PYTHON_SCALARS, as_tensor, build, is_weak_key, joint_dtype, type_key, unsupported
 from jitgrad.ops.gathering import INDEX, as_index, zeros_like_shape
-from jitgrad.ops.indexing import MASK_HINT, Plan, consumed, plan_index, view
+from jitgrad.ops.indexing import MASK_HINT, Plan, axes_behind, masked_view, plan_index, traced_masks, view
 from jitgrad.ops.slicing import unslice
 from jitgrad.refusals import traced_value_error
 from jitgrad.spec import DType, TensorSpec
@@ -23,7 +23,7 @@ from jitgrad.views import check_writable, is_written, write
 
 @function("setitem")
 def setitem(x: Tensor, index: Any, value: Any) -> None:
-    """``x[index] = value``: every index of ``getitem``, and traced masks for values that broadcast.
+    """``x[index] = value``: every index of ``getitem``; traced masks for values that broadcast, and for selections.
 
     The value is converted to the dtype of ``x``; of several values for one element the last stays, as in
     NumPy. What shares memory with ``x`` changes with it.
@@ -31,17 +31,17 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
     if is_written(x, index, value):
         return
     check_writable(x)
-    new = assigned(x, index, as_tensor(value, x.dtype, x.graph))
+    is_chosen = isinstance(value, Selected) and traced_masks(index)
+    new = assigned(x, index, value if is_chosen else as_tensor(value, x.dtype, x.graph))
     if new is not x:
         write(x, new)
 
 
 @function("assigned")
-def assigned(x: Tensor, index: Any, value: Tensor) -> Tensor:
-    """A new tensor, or ``x`` itself where nothing is assigned."""
-    items = index if isinstance(index, tuple) else (index,)
-    if any(isinstance(item, Tensor) and item.dtype.kind == "b" for item in items):
-        return _masked(x, items, value)
+def assigned(x: Tensor, index: Any, value: Any) -> Tensor:
+    """A new tensor, or ``x`` itself where nothing is assigned; ``value`` is a tensor, or a selection by the index."""
+    if traced_masks(index):
+        return _masked(x, index if isinstance(index, tuple) else (index,), value)
     plan = plan_index(x, index)
     if plan.positions:
         part = view(x, plan)
@@ -176,37 +176,15 @@ def _at_scalar(part: Tensor, plan: Plan, value: Tensor) -> Tensor:
 # -- masks ---------------------------------------------------------------------------------------------------
 
 
-def _masked(x: Tensor, items: tuple[Any, ...], value: Tensor) -> Tensor:
+def _masked(x: Tensor, items: tuple[Any, ...], value: Any) -> Tensor:
     """``x[..., mask, ...] = value`` with one traced mask beside slices and integers."""
-    masks = [item for item in items if isinstance(item, Tensor) and item.dtype.kind == "b"]
-    others = [item for item in items if not any(item is mask for mask in masks)]
-    if len(masks) > 1 or not all(
-        item is Ellipsis or isinstance(item, slice | int | np.integer) for item in others
-    ):
-        raise traced_value_error(
-            masks[0], "assignment through a mask beside other arrays", "use np.where with one mask"
-        )
-    mask = masks[0]
-    where = next(k for k, item in enumerate(items) if item is mask)
-    plan = plan_index(x, (*items[:where], *[slice(None)] * mask.ndim, *items[where + 1 :]))
-    part = view(x, plan)
-    after = part.ndim - _axis_of_mask(x, items, where) - mask.ndim
-    wide = build(
-        "where",
-        _aligned(mask, tuple(range(mask.ndim, mask.ndim + after))),
-        _for_mask(value, mask, after),
-        part,
-    )
-    return _with_window(x, plan, wide)
-
-
-def _axis_of_mask(x: Tensor, items: tuple[Any, ...], where: int) -> int:
-    """The axis of the view at which the mask begins: integers in front of it are gone."""
-    before = items[:where]
-    hidden = x.ndim - sum(
-        consumed(item) if isinstance(item, Tensor) else item is not Ellipsis for item in items
-    )
-    return sum(hidden if item is Ellipsis else isinstance(item, slice) for item in before)
+    plan, part, mask, axis = masked_view(x, items)
+    after = part.ndim - axis - mask.ndim
+    if isinstance(value, Selected):
+        wide = build("selected_values", value, mask, after, x.dtype)
+    else:
+        wide = _for_mask(value, mask, after)
+    return _with_window(x, plan, build("where", axes_behind(mask, after), wide, part))
 
 
 def _for_mask(value: Tensor, mask: Tensor, after: int) -> Tensor:

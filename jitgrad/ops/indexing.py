@@ -14,12 +14,12 @@ from jitgrad.operators import function
 from jitgrad.ops.common import as_tensor, build
 from jitgrad.ops.gathering import as_index, checked_positions, index_op, positions_of, take_op
 from jitgrad.ops.slicing import getslice
-from jitgrad.records import dataclass
+from jitgrad.records import NamedTuple, dataclass
 from jitgrad.refusals import traced_value_error
 
 MASK_HINT = (
-    "the shape of x[mask] depends on how many elements of mask are True: np.where(mask, x, other) keeps all, "
-    "np.sum(x, where=mask) and np.mean reduce those, x[...] = np.where(mask, 2 * x, x) changes them"
+    "of x[mask] there are what is done element by element, sums, means, extremes, norms, products, .size, and "
+    "y[mask] = x[mask]; for all else keep the places: np.where(mask, x, other)"
 )
 
 
@@ -49,9 +49,11 @@ class Plan:
 def getitem(x: Tensor, index: Any) -> Tensor:
     """``x[index]``: integers, slices, Ellipsis, None, integer arrays and tensors, concrete boolean arrays.
 
-    IndexingError for too many indices and for concrete positions out of range; TracedValueError for a traced
-    mask, since the shape would depend on its values. Traced positions out of range: see gathering.
+    IndexingError for too many indices and for concrete positions out of range. A traced mask gives a selection, since
+    the shape depends on its values. Traced positions out of range: see gathering.
     """
+    if traced_masks(index):
+        return build("selected", x, index)
     plan = plan_index(x, index)
     out = view(x, plan)
     if plan.positions:
@@ -72,6 +74,54 @@ def gather(x: Tensor, plan: Plan) -> Tensor:
     if len(index) == 1:
         return apply_one(take_op, x, index[0], axis=plan.axes[0])
     return apply_one(index_op, x, *index, axes=plan.axes)
+
+
+# -- masks of which no value is known ------------------------------------------------------------------------
+
+
+class MaskedView(NamedTuple):
+    """``x[..., mask, ...]`` of a traced mask: ``part`` is a view of ``x``, in which its axes begin at ``axis``."""
+
+    plan: Plan
+    part: Tensor
+    mask: Tensor
+    axis: int
+
+
+def traced_masks(index: Any) -> list[Tensor]:
+    """The masks in an index of which no value is known."""
+    items = index if isinstance(index, tuple) else (index,)
+    return [item for item in items if isinstance(item, Tensor) and item.dtype.kind == "b"]
+
+
+def masked_view(x: Tensor, items: tuple[Any, ...]) -> MaskedView:
+    """The view for an index with one traced mask beside slices and integers; others are refused."""
+    masks = traced_masks(items)
+    others = [item for item in items if not any(item is mask for mask in masks)]
+    if len(masks) > 1 or not all(item is Ellipsis or isinstance(item, slice | int | np.integer) for item in others):
+        raise traced_value_error(
+            masks[0], "a boolean mask beside other arrays in an index", "use np.where with one mask: mask & other"
+        )
+    mask = masks[0]
+    where = next(k for k, item in enumerate(items) if item is mask)
+    plan = plan_index(x, (*items[:where], *[slice(None)] * mask.ndim, *items[where + 1 :]))
+    part, axis = view(x, plan), _axis_of_mask(x, items, where)
+    _check_fit(mask, part.shape[axis : axis + mask.ndim], axis)
+    return MaskedView(plan, part, mask, axis)
+
+
+def _axis_of_mask(x: Tensor, items: tuple[Any, ...], where: int) -> int:
+    """The axis of the view at which the mask begins: integers in front of it are gone."""
+    before = items[:where]
+    hidden = x.ndim - sum(
+        consumed(item) if isinstance(item, Tensor) else item is not Ellipsis for item in items
+    )
+    return sum(hidden if item is Ellipsis else isinstance(item, slice) for item in before)
+
+
+def axes_behind(mask: Tensor, count: int) -> Tensor:
+    """The mask with so many axes of extent 1 behind its own."""
+    return build("expand_dims", mask, tuple(range(mask.ndim, mask.ndim + count))) if count else mask
 
 
 # -- planning ------------------------------------------------------------------------------------------------
@@ -215,31 +265,36 @@ def _mask_entries(x: Tensor, mask: Any, axis: int) -> list[Entry]:
         raise traced_value_error(mask, "indexing with a boolean mask", MASK_HINT)
     if mask.ndim == 0:
         raise ShapeError("an index True or False is not supported: use x[None] or an empty slice")
-    for k, n in enumerate(mask.shape):
-        extent = x.spec.known_shape[axis + k]
-        if extent != n:
+    _check_fit(mask, x.spec.known_shape[axis : axis + mask.ndim], axis)
+    return list(np.nonzero(mask))
+
+
+def _check_fit(mask: Any, extents: Sequence[int | None], axis: int) -> None:
+    for k, (extent, n) in enumerate(zip(extents, mask.shape, strict=True)):
+        if extent != n and None not in (extent, n):
             raise IndexingError(
                 f"boolean index did not match indexed array along axis {axis + k}; size of axis is {extent} "
                 f"but size of corresponding boolean axis is {n}"
             )
-    return list(np.nonzero(mask))
 
 
 @function("compress")
 def compress(condition: Any, a: Any, axis: Any = None) -> Tensor:
-    """Slices of ``a`` along ``axis`` (None: flattened) where the concrete ``condition`` holds."""
-    x = as_tensor(a)
-    if isinstance(condition, Tensor):
-        raise traced_value_error(condition, "np.compress", MASK_HINT)
+    """Slices of ``a`` along ``axis`` (None: flattened) where the ``condition`` holds: of a traced one a selection."""
+    is_traced = isinstance(condition, Tensor)
+    x = as_tensor(a, graph=condition.graph if is_traced else None)
     x, axis = (build("ravel", x), 0) if axis is None else (x, axis)
+    if is_traced:
+        return build("selected_along", condition, x, axis)
     return build("take", x, np.flatnonzero(np.asarray(condition)), axis)
 
 
 @function("extract")
 def extract(condition: Any, arr: Any) -> Tensor:
-    """Elements of ``arr`` where the concrete ``condition`` holds."""
-    condition = condition if isinstance(condition, Tensor) else np.ravel(condition)
-    return compress(condition, arr)
+    """Elements of ``arr`` where the ``condition`` holds: of a traced one a selection."""
+    if not isinstance(condition, Tensor):
+        return compress(np.ravel(condition), arr)
+    return compress(condition if condition.ndim == 1 else build("ravel", condition), arr)
 
 
 def _refuse_values(name: str) -> None:
