@@ -18,8 +18,9 @@ from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.ahead import find_asking, find_asking_past, rows_to_write
 from jitgrad.compiler.emission.memory import within
 from jitgrad.compiler.emission.registers import DT_INT64, INT64, POINTER, Register
+from jitgrad.compiler.emission.row_sums import RowSumEmitter, find_row_sum
 from jitgrad.compiler.emission.rows import longest_row, pair_rows, takes_pairs
-from jitgrad.compiler.emission.squares import SquareEmitter, find_square
+from jitgrad.compiler.emission.squares import find_square
 from jitgrad.compiler.loopir.nests import (
     PARALLEL,
     Accumulator,
@@ -65,7 +66,7 @@ def lanes_for(kernel: Kernel, vector_bytes: int) -> int:
     return vector_bytes // kernel.float_bytes
 
 
-class _KernelEmitter(SquareEmitter):
+class _KernelEmitter(RowSumEmitter):
     """Emits the statements of a kernel, loop by loop."""
 
     pause: Callable[[], None] | None = None
@@ -128,7 +129,11 @@ class _KernelEmitter(SquareEmitter):
         square = find_square(loop, self.kernel) if self.is_parallel and not self.is_quick else None
         if square is not None:
             start = self._squares(loop, square, start, stop)
-        self._turns(loop, start, stop)
+        found = None if self.is_quick else find_row_sum(loop, self.kernel)
+        if found is not None:
+            self._rest_of_rows(self._sum_rows(loop, found), start, stop)
+        else:
+            self._turns(loop, start, stop)
         self.is_parallel, self.is_nested = outside, outer
 
     def _row_pairs(self, loop: Loop, start: ir.Value, stop: ir.Value) -> ir.Value:
@@ -141,6 +146,15 @@ class _KernelEmitter(SquareEmitter):
         self.at_once = dict(pair.at_once)
         self._turns(replace(loop, body=pair.body), start, behind, (pair.axis,))
         return behind
+
+    def _rest_of_rows(self, loop: Loop, start: ir.Value, stop: ir.Value) -> None:
+        """A loop over terms for the columns that blocks have left over; where there is no block its checks count."""
+        b, columns = self.builder, loop.body[-1]
+        assert isinstance(columns, Loop) and columns.start is not None
+        split, end = self.registers[columns.start].value, self._register(columns.extent).value
+        is_left = b.or_(b.icmp_signed("<", split, end), b.icmp_signed("==", split, ir.Constant(INT64, 0)))
+        with b.if_then(is_left):
+            self._turns(loop, start, stop)
 
     def _turns(self, loop: Loop, start: ir.Value, stop: ir.Value, others: tuple[str, ...] = ()) -> None:
         """All turns of a loop; ``others`` are the axes of the following rows, which a turn works on as well."""
