@@ -255,6 +255,11 @@ print(json.dumps([heavy, t1 - t0, t2 - t1]))
     assert heavy == []
 
 
+def test_what_only_factors_and_solves_loads_no_loops() -> None:
+    code = "import sys, jitgrad.scipy.linalg; assert 'jitgrad.control.functions' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT.parent)
+
+
 def test_all_ops_are_known_whatever_was_loaded() -> None:
     """Some are defined in modules that are loaded when they are used; an op is found by its name without that."""
     code = (

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.control.functions import fori_loop
 from jitgrad.dispatch import unsupported
 from jitgrad.operators import call
 from jitgrad.scipy.lifting import like_scipy, rest_of
@@ -185,6 +184,8 @@ def expm(A: Any) -> Any:
     """The exponential of a square matrix (or several): a rational function of it, halved until its norm is small, and
     squared as often.
     """
+    from jitgrad.control.functions import fori_loop  # six modules, which whoever only factors and solves does without
+
     size = np.max(np.sum(np.abs(call("stop_gradient", A)), axis=-2))
     halvings = np.ceil(np.log2(np.maximum(size / _LARGEST, 1.0)))
     a = A * np.exp2(-halvings).astype(A.dtype)
