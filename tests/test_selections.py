@@ -424,7 +424,7 @@ REFUSED: dict[str, tuple[Fn, str]] = {
     "compiled": (lambda x, y, m: jg.compile(np.sin)(x[m]), "this use of x.mask. needs"),
     "number": (lambda x, y, m: x[m[0]], "an index True or False needs"),
     "apart": (lambda x, y, m: np.stack([np.stack([x, y])])[0, :, m], "an integer apart from the mask in an index"),
-    "item of NumPy's array": (lambda x, y, m: np.ones(N)[m], r"an index into an array of NumPy needs(.|\n)*np\.compress"),
+    "item of NumPy's array": (lambda x, y, m: np.ones(N)[m], r"an index into an array(.|\n)*np\.compress"),
     "out=": (lambda x, y, m: np.sum(x, out=x[m]), "this use of x.mask. needs"),
     "stored": (lambda x, y, m: np.add(x, y, out=x[m]), "an array of extent 24 where x.mask. has its chosen"),
     "axes": (lambda x, y, m: np.transpose(x[m], (0,)), r"np\.transpose of x.mask. with axes= needs"),
