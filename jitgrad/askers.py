@@ -29,13 +29,15 @@ def asked_by(frame: FrameType) -> tuple[str, str]:
     """What needs the array, ``np.full()`` or ``an index into an array of NumPy``, and what to do in its place."""
     if _module(frame).startswith("numpy"):
         return _in_numpy(_entered(frame).f_code.co_name)
+    if _module(frame).startswith("jitgrad"):
+        return "conversion to an array", hints.LISTED
     if is_assignment(frame):
         return "conversion to an array", hints.FILLED
     if _opcode(frame).startswith("BINARY") and isinstance(_expression(frame), ast.Subscript):
         return "an index into an array of NumPy", hints.TABLE
     name = called_name(frame)
     if name is None or not name.replace(".", "").isidentifier():
-        return "conversion to an array", hints.LISTED if _module(frame).startswith("jitgrad") else hints.ARRAY
+        return "conversion to an array", hints.ARRAY
     return f"{name}()", _hint(name, frame)
 
 

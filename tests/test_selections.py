@@ -366,7 +366,7 @@ def test_operators_of_each_side() -> None:
 OPTIONS: dict[str, Fn] = {
     "astype": lambda x, m: x[m].astype(np.float32, copy=False).sum() + np.astype(x[m], np.int64).sum(),
     "nan_to_num": lambda x, m: np.nan_to_num(x[m], copy=False).sum() + np.nan_to_num(x[m], nan=2.0).sum(),
-    "rounding": lambda x, m: (np.round(x[m], 1) + x[m].round(1) + np.around(x[m]) + np.fix(x[m])).sum(),
+    "rounding": lambda x, m: (np.round(x[m], 1) + x[m].round(1) + np.around(x[m]) + np.trunc(x[m])).sum(),
     "like it": lambda x, m: (np.full_like(x[m], 3.0) * np.ones_like(x[m], dtype=np.float32) + np.copy(x[m])).sum(),
     "questions": lambda x, m: np.isclose(x[m], 1.0, atol=0.2).sum() + np.isposinf(x[m]).sum() + np.angle(x[m]).sum(),
     "clip": lambda x, m: (np.clip(x[m], a_min=None, a_max=1.0) + x[m].clip(min=0.9) + x[m].clip(0.9, 1)).sum(),
