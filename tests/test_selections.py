@@ -485,3 +485,31 @@ def test_kernels_are_those_of_two_where() -> None:
     selected = jg.compile(jg.value_and_grad(CASES["sum of logarithms"][0]))
     spelled = jg.compile(jg.value_and_grad(lambda x, m: np.sum(np.where(m, np.log(np.where(m, x, 1.0)), 0.0))))
     assert selected.explain(X, MASK).kernels == spelled.explain(X, MASK).kernels
+
+
+@pytest.mark.quick
+def test_what_is_wider_than_the_chosen_elements_is_refused() -> None:
+    """An assignment changes no shape, whether values broadcast or are chosen themselves."""
+
+    def assigned(x: Any, value: Any, m: Any) -> Any:
+        out = x * 0.0
+        out[m] = value[m] if value.shape[0] == N else value
+        return out
+
+    for x, value in ((X, np.ones((2, 1))), (ROWS[:, :1], np.ones(3)), (ROWS[:, :1], ROWS)):
+        with pytest.raises(jg.errors.ShapeError, match="too wide"):
+            jg.compile(assigned)(x, value, MASK)
+
+
+@pytest.mark.quick
+def test_conditions_of_ufuncs_are_chosen_too() -> None:
+    def doubled(x: Any, condition: Any, m: Any) -> Any:
+        y = x[m]
+        np.multiply(y, 2.0, out=y, where=condition(x, m))
+        return y.sum()
+
+    expected = np.sum(np.where(X > 1.0, 2.0 * X, X)[MASK])
+    chosen = jg.compile(lambda x, m: doubled(x, lambda x, m: (x > 1.0)[m], m))
+    np.testing.assert_allclose(chosen(X, MASK), expected)
+    with pytest.raises(jg.errors.TracedValueError, match="index it with the mask"):
+        jg.compile(lambda x, m: doubled(x, lambda x, m: x > 1.0, m))(X, MASK)

@@ -184,7 +184,12 @@ def _masked(x: Tensor, items: tuple[Any, ...], value: Any) -> Tensor:
         wide = build("selected_values", value, mask, after, x.dtype)
     else:
         wide = _for_mask(value, mask, after)
-    return _with_window(x, plan, build("where", axes_behind(mask, after), wide, part))
+    changed = build("where", axes_behind(mask, after), wide, part)
+    if part.spec.is_known and changed.shape != part.shape:
+        raise ShapeError(
+            f"values of shape {list(value.shape)} are too wide for what a mask chooses of {list(part.shape)}"
+        )
+    return _with_window(x, plan, changed)
 
 
 def _for_mask(value: Tensor, mask: Tensor, after: int) -> Tensor:

@@ -74,7 +74,8 @@ def _stored(ufunc: np.ufunc, inputs: tuple[Any, ...], options: dict[str, Any], o
     if not isinstance(target, Selection) or len(out) > 1:
         raise _one(inputs, {}).refusal(f"np.{ufunc.__name__} of x[mask] with out=")
     places = build("identity_tensor", target.places)
-    call_ufunc(ufunc, "__call__", tuple(map(target.entered, inputs)), {**options, "out": (places,)})
+    entered = {key: target.entered(value) for key, value in options.items()}
+    call_ufunc(ufunc, "__call__", tuple(map(target.entered, inputs)), {**entered, "out": (places,)})
     if not graph_of((places,)).assigns_in_place:
         return target.with_places(places)
     target.places = places
@@ -205,9 +206,9 @@ def _norm(x: Selection, ord: Any = None, axis: Any = None, keepdims: bool = Fals
 # -- axes and products -------------------------------------------------------------------------------------------------
 
 
-def _transpose(a: Selection, axes: Any = None) -> Selection:
+def _transpose(a: Any, axes: Any = None) -> Selection:
     if axes is not None:
-        raise a.refusal("np.transpose of x[mask] with axes=", "x[mask].T reverses all axes")
+        raise _one((a, axes), {}).refusal("np.transpose of x[mask] with axes=", "x[mask].T reverses all axes")
     return Selection(build("transpose", a.places, _of_places(a, reversed(range(a.ndim)))), a.mask, a.after)
 
 
