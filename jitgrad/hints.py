@@ -7,9 +7,23 @@ BRANCH = (
     "make what decides a static argument (static_argnames)"
 )
 ARRAY = (
-    "use jitgrad.numpy, which has the same names (jitgrad.numpy.array([a, b]), asarray(x), r_[a, b]), np.take(table, "
-    "i, axis=0) in place of table[i] for a table of NumPy, a @ x in place of a.dot(x), or jg.py_func"
+    "use jitgrad.numpy, which has the same names (jitgrad.numpy.array([a, b]), asarray(x)), a @ x in place "
+    "of a.dot(x), or jg.py_func"
 )
+TABLE = "jitgrad.numpy.asarray(table)[i] in place of table[i]; a table that is an argument is indexed as it is"
+LISTED = (
+    "make an array of a list of traced values first: np.stack([a, b]), np.concatenate, np.column_stack (also for r_ "
+    "and c_) or jitgrad.numpy.array([a, b]); for what NumPy does item by item, jg.py_func"
+)
+COUNT = (
+    "make the argument static (static_argnames) where it says how long an array is; start + step * np.arange(n) has "
+    "traced bounds, and so has np.linspace"
+)
+DRAW = (
+    "jg.random_normal(shape, mean, deviation) and jg.random_uniform take traced values and draw anew at each call; or "
+    "draw before the call, and pass the numbers as an argument"
+)
+EXTREME = "np.maximum(a, b) and np.minimum(a, b) in place of max and min, np.max(x) of an array, np.sort for sorted"
 FILLED = "make the array with np.zeros_like(x) or jitgrad.numpy.zeros: an array of NumPy cannot hold traced values"
 SCIPY = (
     "use jitgrad.scipy, which has functions of linalg, stats, signal, integrate, fft and special under SciPy's names "
@@ -20,8 +34,8 @@ SHUFFLE = (
 )
 REPEAT = "np.asarray([a, b]) * n multiplies; make the argument static (static_argnames) to repeat a list"
 INDEX = (
-    "np.take(table, i, axis=0) in place of table[i], jg.fori_loop in place of a loop over range(n), or make the "
-    "argument static (static_argnames)"
+    "jitgrad.numpy.asarray(table)[i] in place of table[i] for a list, jg.fori_loop in place of a loop over range(n), "
+    "or make the argument static (static_argnames)"
 )
 FLOAT = (
     "use NumPy's functions in place of math's (np.sin for math.sin), keep the value as an array, return it from the "

@@ -15,11 +15,12 @@ import numpy as np
 
 from jitgrad import hints
 from jitgrad.advice import advise
+from jitgrad.askers import is_assignment
 from jitgrad.errors import ShapeError, layout
 from jitgrad.refusals import (
-    is_assignment,
     needs_value,
     refused_array,
+    refused_condition,
     refused_method,
     traced_value_error,
     unsupported_method,
@@ -251,7 +252,7 @@ class Operators:
     __neg__, __pos__ = _method("negative"), _method("positive")
     __abs__, __invert__ = _method("absolute"), _method("invert")
 
-    __bool__ = needs_value("a condition (if, while, and, or, not)", hints.BRANCH)
+    __bool__ = refused_condition
     __float__ = needs_value("float()", hints.FLOAT)
     __int__ = needs_value("int()", hints.INT)
     __complex__ = needs_value("complex()", hints.SCALAR)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dis
 import sys
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 from jitgrad import hints
+from jitgrad.askers import asked_by, called_name
 from jitgrad.errors import JitgradError, LeakedTracerError, TracedValueError, UnsupportedOpError, layout
 from jitgrad.sources import closed_message, operation_text, source_text, user_source
 
@@ -53,15 +52,19 @@ def refused_method(name: str) -> Callable[..., Any]:
     return refuse
 
 
-def is_assignment(frame: FrameType) -> bool:
-    """Whether the frame is at ``x[i] = y`` of the user's: not in a call of native code, nor in Python's random."""
-    opcode = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-    return opcode.startswith("STORE") and frame.f_globals.get("__name__") != "random"
-
-
 def refused_array(self: Any, *args: Any, **kwargs: Any) -> Any:
     """What is there in the place of a value depends on who asks: SciPy, or NumPy, for ``x[i] = y`` or to read."""
     caller = sys._getframe(1)
-    is_scipy = caller.f_globals.get("__name__", "").partition(".")[0] == "scipy"
-    hint = hints.SCIPY if is_scipy else hints.FILLED if is_assignment(caller) else hints.ARRAY
-    raise traced_value_error(self, "conversion to an array", hint)
+    if caller.f_globals.get("__name__", "").partition(".")[0] == "scipy":
+        what, hint = "conversion to an array", hints.SCIPY
+    else:
+        what, hint = asked_by(caller)
+    raise traced_value_error(self, what, hint)
+
+
+def refused_condition(self: Any) -> bool:
+    """A condition is the user's, or that of ``max``, ``min`` and ``sorted``, which compare what they are given."""
+    name = called_name(sys._getframe(1))
+    if name in ("max", "min", "sorted"):
+        raise traced_value_error(self, f"{name}()", hints.EXTREME)
+    raise traced_value_error(self, "a condition (if, while, and, or, not)", hints.BRANCH)

@@ -27,8 +27,8 @@ LAYERS = (
     ),
     ("opdef",),
     (
-        "sources", "given", "hints", "advice", "refusals", "operators", "dispatch", "inference", "operations",
-        "graph_scopes", "graph", "scopes", "program", "again", "views", "inlining",
+        "sources", "given", "hints", "advice", "askers", "refusals", "operators", "dispatch", "inference",
+        "operations", "graph_scopes", "graph", "scopes", "program", "again", "views", "inlining",
     ),
     ("ops", "fresh", "listing", "interpreter", "nonfinite", "restoring"),
     (
@@ -86,6 +86,7 @@ LOOP_IR = ("compiler.loopir.nests", "compiler.loopir.routines", "compiler.loopir
 # Imports inside a function that go up, so that what is above is loaded when it is first needed.
 LAZY = {
     ("dispatch", "ops.common"),
+    ("askers", "numpy"),
     ("operations", "session"),
     ("ops.state", "eager.tensor"),
     ("scopes", "eager.pending"),

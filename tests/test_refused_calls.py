@@ -13,6 +13,7 @@ import pytest
 import scipy.special
 
 import jitgrad as jg
+import jitgrad.numpy as jnp
 import jitgrad.scipy.linalg
 from jitgrad import nn
 
@@ -226,3 +227,46 @@ def test_an_error_of_the_users_code_stays_as_it_is() -> None:
     with pytest.raises(ValueError, match=r"^shape of mine$") as caught:
         np.apply_along_axis(refused, 0, jg.asarray(ARRAYS["a"]))
     assert type(caught.value) is ValueError
+
+
+SQUARE = np.arange(9.0).reshape(3, 3)
+ASKERS: list[tuple[str, Callable[[Any], Any], str, str]] = [
+    ("a table's rows", lambda i: np.eye(3)[i], "an index into an array of NumPy", "jitgrad.numpy.asarray(table)[i]"),
+    ("taken rows", lambda i: np.take(np.eye(3), i, axis=0), "np.take()", "jitgrad.numpy.asarray(table)[i]"),
+    ("an item of a list", lambda i: [1.0, 2.0, 3.0][i], "an index or a count", "jitgrad.numpy.asarray(table)[i]"),
+    ("two indices", lambda i: SQUARE[i, 1], "an index into an array of NumPy", "asarray(table)[i]"),
+    ("how long", lambda i: np.arange(i), "np.arange()", "static_argnames"),
+    ("a list", lambda i: np.array([i, 2 * i]), "np.array()", "use jitgrad.numpy.array,"),
+    ("filled", lambda i: np.full(3, i), "np.full()", "use jitgrad.numpy.full,"),
+    ("sum of a list", lambda i: np.sum([i, 2 * i]), "np.sum()", "np.stack([a, b])"),
+    ("norm of a list", lambda i: np.linalg.norm([i, 2 * i]), "norm()", "np.stack([a, b])"),
+    ("rows of numbers", lambda i: np.r_[i, 2 * i], "conversion to an array", "np.concatenate"),
+    ("a product with a list", lambda i: SQUARE @ (i * np.ones(3)) @ [i, i, i], "conversion to", "np.stack([a, b])"),
+    ("a method of a table", lambda i: SQUARE.dot(i * np.ones(3)), "SQUARE.dot()", "a @ x in place of a.dot(x)"),
+    ("a draw", lambda i: np.random.normal(i, 1.0), "np.random.normal()", "jg.random_normal"),
+    ("a permutation", lambda i: np.random.permutation(i), "np.random.permutation()", "x[permutation]"),
+    ("larger of two", lambda i: max(i, 0), "max()", "np.maximum(a, b)"),
+    ("a condition", lambda i: i if i > 0 else -i, "a condition", "jg.cond"),
+]
+
+
+@pytest.mark.parametrize(("call", "asker", "hint"), [case[1:] for case in ASKERS], ids=[case[0] for case in ASKERS])
+def test_who_asks_for_a_value_is_named(call: Callable[[Any], Any], asker: str, hint: str) -> None:
+    """NumPy does not say for what it makes an array; the user's line does."""
+    with pytest.raises(jg.TracedValueError) as caught:
+        jg.compile(call)(2)
+    text = str(caught.value)
+    assert text.startswith(f"{asker}") and hint in text.partition("hint:")[2], text
+
+
+def test_what_the_hints_say_works() -> None:
+    f = jg.compile(lambda i: (jnp.asarray(SQUARE)[i, 1], jnp.asarray([1.0, 2.0, 3.0])[i], jnp.full(2, i)))
+    element, item, filled = f(2)
+    assert element == 7 and item == 3 and filled.tolist() == [2, 2]
+
+
+def test_code_without_its_text_is_refused_all_the_same() -> None:
+    found: dict[str, Any] = {"np": np}
+    exec("def f(x): return np.array([x, x])", found)
+    with pytest.raises(jg.TracedValueError, match="conversion to an array needs the value"):
+        jg.compile(found["f"])(2.0)

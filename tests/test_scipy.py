@@ -89,6 +89,7 @@ STATS = [
     *[case(f"stats.{name}.logpdf", np.append(P, -1.0), 1.7) for name in ("gamma", "chi2", "invgamma", "lognorm",
                                                                          "weibull_min", "t")],
     case("stats.pareto.logpdf", np.array([0.5, 1.5, 4.0]), 2.5), case("stats.beta.logpdf", P, 1.5, 2.5),
+    *[case(f"stats.norm.{name}", A, 0.5, Q[:1]) for name in ("cdf", "sf", "logcdf", "logsf")],
     case("stats.norm.pdf", A), case("stats.t.pdf", A, df=3.0),
     case("stats.bernoulli.logpmf", np.array([0.0, 1.0]), np.array(0.3)),
     case("stats.binom.logpmf", COUNTS, 5.0, np.array(0.3)), case("stats.geom.logpmf", COUNTS + 1, np.array(0.3)),

@@ -5,6 +5,7 @@ Arguments are SciPy's: the point, the shape parameters, loc and scale, by positi
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable
@@ -36,6 +37,18 @@ class Distribution:
         kind = "pmf" if is_discrete else "pdf"
         self._enter(f"log{kind}", self._log)
         self._enter(kind, lambda *args, **kwargs: np.exp(self._log(*args, **kwargs)))
+
+    def integrated(self, **standard: Density) -> Distribution:
+        """The distribution, with functions as ``cdf`` that are those of the standard one at ``(x - loc) / scale``."""
+        for name, fn in standard.items():
+            self._enter(name, functools.partial(self._at_standard, fn))
+        return self
+
+    def _at_standard(self, fn: Density, *args: Any, **kwargs: Any) -> Any:
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        x, *shapes, loc, scale = bound.arguments.values()
+        return fn((x - loc) / scale, *shapes)
 
     def _enter(self, name: str, fn: Callable[..., Any]) -> None:
         def density(*args: Any, **kwargs: Any) -> Any:
@@ -110,7 +123,12 @@ def _weibull_min(x: Any, c: Any) -> Any:
     return _inside(x >= 0, np.log(c) + call("xlogy", c - 1.0, x) - x**c)
 
 
-norm = Distribution("norm", lambda x: -0.5 * x * x - 0.5 * _LOG_2PI)
+norm = Distribution("norm", lambda x: -0.5 * x * x - 0.5 * _LOG_2PI).integrated(
+    cdf=lambda x: call("ndtr", x),
+    sf=lambda x: call("ndtr", -x),
+    logcdf=lambda x: call("log_ndtr", x),
+    logsf=lambda x: call("log_ndtr", -x),
+)
 beta = Distribution("beta", _beta)
 cauchy = Distribution("cauchy", lambda x: -np.log1p(x * x) - math.log(math.pi))
 chi2 = Distribution("chi2", lambda x, df: _gamma(0.5 * x, 0.5 * df) - math.log(2))

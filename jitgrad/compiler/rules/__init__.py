@@ -18,6 +18,7 @@ from jitgrad.compiler.rules import (
     orders,
     products,
     signs,
+    special_functions,
     sums,
 )
 from jitgrad.opdef import Control, Elementwise, Interpreted, OpDef, Reduce, Scatter, Shaped, View
@@ -92,6 +93,10 @@ BY_OP: dict[str, tuple[Rule, ...]] = {
     "slogdet": (matrices.determinant_by_factors,),
     "take_along_axis": (gathers.gather_before_computing,),
     "sort": (orders.sorted_by_order,),
+    "ndtr": (special_functions.normal_distribution,),
+    "log_ndtr": (special_functions.log_of_normal_distribution,),
+    "xlogy": (special_functions.product_with_log,),
+    "xlog1py": (special_functions.product_with_log,),
 }
 
 BY_KIND: dict[type, tuple[Rule, ...]] = {

@@ -1,0 +1,66 @@
+"""Special functions without a routine of their own, made of those that have one; to rounding, at the edges too."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from jitgrad.compiler.rewriter import Rewriter
+from jitgrad.program import Instruction
+
+_ROOT_HALF = math.sqrt(0.5)
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+# Where log_ndtr passes to its series, whose next term is below rounding: single and double. erfc is normal until there.
+_TAIL = {4: -10.0, 8: -30.0}
+# log(-x sqrt(2 pi) exp(x**2 / 2) ndtr(x)) in 1 / x**2, from the highest power down.
+_SERIES = (-4081 / 5, 353 / 4, -37 / 3, 5 / 2, -1.0)
+
+
+class _Emitter:
+    """Emits element-wise instructions in place of one, on values and numbers of its dtype and shape."""
+
+    def __init__(self, rw: Rewriter, ins: Instruction) -> None:
+        self._rw, self._ins = rw, ins
+        self._spec = rw.specs[ins.outputs[0]]
+
+    def __call__(self, name: str, *operands: int | float) -> int:
+        return self._rw.emit(self._ins.origin, name, *self._values(operands))
+
+    def last(self, name: str, *operands: int | float) -> Instruction:
+        return self._rw.replace(self._ins, name, *self._values(operands))
+
+    def _values(self, operands: tuple[int | float, ...]) -> list[int]:
+        """Values by their numbers, which are integers; constants for floats."""
+        emit = self._rw.emit_splat
+        return [emit(self._ins.origin, x, self._spec) if isinstance(x, float) else x for x in operands]
+
+
+def normal_distribution(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """ndtr(x) = erfc(-x sqrt(1/2)) / 2, as SciPy computes it"""
+    op = _Emitter(rw, ins)
+    return op.last("multiply", 0.5, op("erfc", op("multiply", -_ROOT_HALF, ins.inputs[0])))
+
+
+def log_of_normal_distribution(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """log_ndtr(x) = log1p(-e) for x > 0 and log(e) below, for e = erfc(|x| sqrt(1/2)) / 2, and its series far below"""
+    (x,), op = ins.inputs, _Emitter(rw, ins)
+    e = op("multiply", 0.5, op("erfc", op("multiply", _ROOT_HALF, op("absolute", x))))
+    near = op("where", op("greater", x, 0.0), op("log1p", op("negative", e)), op("log", e))
+    tail = _TAIL[np.dtype(rw.dtype(x)).itemsize]
+    far = op("minimum", x, tail)
+    r = op("reciprocal", op("square", far))
+    series = op("multiply", _SERIES[0], r)
+    for factor in _SERIES[1:]:
+        series = op("multiply", op("add", series, factor), r)
+    size = op("add", op("log", op("negative", far)), _HALF_LOG_2PI)
+    log = op("subtract", op("multiply", op("multiply", -0.5, far), far), size)
+    return op.last("where", op("less", x, tail), op("add", log, series), near)
+
+
+def product_with_log(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """xlogy(x, y) = x log(y), and 0 where x is 0 and y a number; xlog1py likewise"""
+    (x, y), op = ins.inputs, _Emitter(rw, ins)
+    product = op("multiply", x, op("log" if ins.op.name == "xlogy" else "log1p", y))
+    is_zero = op("logical_and", op("equal", x, 0.0), op("equal", y, y))
+    return op.last("where", is_zero, 0.0, product)

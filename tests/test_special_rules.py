@@ -1,0 +1,55 @@
+"""Special functions that are made of others when they are compiled: SciPy's values and edges, in one cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import special
+
+import jitgrad as jg
+
+pytestmark = pytest.mark.quick
+EDGES = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-300, -1e-300, 5.0, -5.0, 40.0, -1e6])
+
+
+def points(dtype: Any) -> Any:
+    return np.concatenate([EDGES, np.linspace(-45, 12, 4001), [-30.0, -10.0]]).astype(dtype)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("name", ["ndtr", "log_ndtr"])
+def test_the_normal_distribution_is_scipys(name: str, dtype: Any) -> None:
+    """A tail near 0 changes by x**2 times what x does: so much of the rounding of x sqrt(1/2) is in it, SciPy's too.
+
+    A logarithm far from 0 has it to rounding. Below the normal numbers bits go.
+    """
+    x = points(dtype)
+    wanted = getattr(special, name)(x.astype(np.float64))
+    f = jg.compile(getattr(special, name))
+    found, info = f(x), np.finfo(dtype)
+    grows = np.where(np.isfinite(x) & ((x > 0) | (name == "ndtr")), x.astype(np.float64) ** 2, 0.0)
+    is_close = np.abs(found - wanted) <= info.eps * (8 + grows) * np.abs(wanted) + 10 * info.tiny
+    assert np.all(is_close | (found == wanted) | (np.isnan(found) & np.isnan(wanted))), x[~is_close]
+    assert found.dtype == dtype and "not compiled" not in f.explain(x).clusters
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", ["xlogy", "xlog1py"])
+def test_products_with_logarithms_are_scipys(name: str) -> None:
+    x, y = (side.ravel() for side in np.meshgrid(EDGES, EDGES))
+    f = jg.compile(getattr(special, name))
+    np.testing.assert_allclose(f(x, y), getattr(special, name)(x, y), 1e-14)
+    assert "not compiled" not in f.explain(x, y).clusters
+
+
+def test_gradients_of_the_tail_do_not_underflow() -> None:
+    """The hazard of the normal distribution is -x - 1/x + 2/x**3 far below."""
+    x = np.array([-100.0, -35.0, -1.0, 0.0, 3.0])
+    slope = jg.compile(jg.grad(lambda x: np.sum(special.log_ndtr(x))))(x)
+    wanted = np.exp(-0.5 * x * x - special.log_ndtr(x)) / np.sqrt(2 * np.pi)
+    np.testing.assert_allclose(slope, wanted, 1e-11)
+    bend = jg.compile(jg.grad(jg.grad(lambda x: special.log_ndtr(x))))(-1.0)
+    assert np.isclose(bend, wanted[2] * (1.0 - wanted[2]))
