@@ -245,3 +245,20 @@ def test_extremes_along_nothing_are_refused_where_there_are_no_results_too(name:
         getattr(np, name)(np.zeros((0, 0)), axis=0)
     with pytest.raises(jg.ShapeError, match="of no elements has no value"):
         jg.compile(lambda x: getattr(np, name)(x, axis=0))(np.zeros((0, 0)))
+
+
+def test_a_cheap_value_runs_along_the_axes_of_what_its_kernel_makes() -> None:
+    """where(v > 0, v, 0) is made by each reader, of v, which a kernel over two axes makes; not by one over the first
+    and the third.
+    """
+
+    def f(x: Array, a: Array) -> Any:
+        v = x * 2 + 1
+        w = np.where(v > 0, v, 0.0)
+        around = np.pad(v, [(1, 1), (1, 1)], mode="wrap")
+        return np.sum(np.sin(around)), np.sum(w[:, None, :] * a, axis=2), np.sum(np.sin(x + x.T)), np.sum(np.sin(a + w))
+
+    x, a = np.cos(np.arange(16.0)).reshape(4, 4), np.sin(np.arange(64.0)).reshape(4, 4, 4)
+    compiled = jg.compile(f)
+    for found, wanted in zip(compiled(x, a), compiled.interpret(x, a), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-12)
