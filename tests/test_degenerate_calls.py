@@ -262,3 +262,16 @@ def test_a_cheap_value_runs_along_the_axes_of_what_its_kernel_makes() -> None:
     compiled = jg.compile(f)
     for found, wanted in zip(compiled(x, a), compiled.interpret(x, a), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
+def test_one_place_of_a_cheap_value_is_not_read_beside_the_loop_that_makes_what_it_is_of() -> None:
+    def f(x: Array) -> Any:
+        v = x * 2 + 1
+        w = np.sum(v, axis=-2, keepdims=True, where=v > 0)
+        p = np.insert(np.pad(v, [(1, 1), (0, 1), (1, 1), (2, 1)], mode="mean"), 1, 0.5, axis=2)
+        return np.sum(np.sin(np.max(w.T - w[..., :1].T, axis=0))) + np.sum(np.sin(p))
+
+    compiled = jg.compile(jg.value_and_grad(f))
+    x = np.sin(np.arange(100.0)).reshape(1, 1, 1, 100)
+    for found, wanted in zip(compiled(x), compiled.interpret(x), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9)

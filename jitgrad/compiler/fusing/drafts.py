@@ -143,7 +143,7 @@ def fit(draft: Draft, node: Node, floating: Mapping[int, Node], exact: int) -> A
         return "small matrices have kernels of their own"
     fixed: dict[int, int] = {}
     for d, axis in _axes_of_inputs(draft, node, floating):
-        if node.classes[d] == ONE:
+        if d is None or node.classes[d] == ONE:
             return "it reads one place of an axis of the nest"
         if fixed.setdefault(d, axis) != axis:
             return "its inputs run along different axes of the nest"
@@ -170,19 +170,19 @@ def _is_of_one_lane(draft: Draft, node: Node, axes: Axes, exact: int) -> bool:
     return math.prod(inner) * sum(w for a, w in weights.items() if a > outer) <= LIGHT_ROW
 
 
-def _axes_of_inputs(draft: Draft, node: Node, floating: Mapping[int, Node]) -> Iterator[tuple[int, int]]:
+def _axes_of_inputs(draft: Draft, node: Node, floating: Mapping[int, Node]) -> Iterator[tuple[int | None, int]]:
     """Domain dimensions whose axis is given by an input that the group makes, or that a floating input reads."""
     for leaf in (leaf for operand in node.operands for leaf in operand.leaves):
         v = leaf.source
         if isinstance(v, int) and v in draft.out_axes:
-            given: Iterator[tuple[int, int | None]] = enumerate(draft.out_axes[v])
+            given: Iterator[tuple[int | None, int | None]] = enumerate(draft.out_axes[v])
         elif isinstance(v, int) and v in floating:
             given = _axes_of_inputs(draft, floating[v], floating)
         else:
             continue
         for d, axis in given:
-            outer = leaf.dims[d].axis
-            if outer is not None and axis is not None:
+            outer = None if d is None else leaf.dims[d].axis
+            if axis is not None:
                 yield outer, axis
 
 
