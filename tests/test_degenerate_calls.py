@@ -245,3 +245,33 @@ def test_extremes_along_nothing_are_refused_where_there_are_no_results_too(name:
         getattr(np, name)(np.zeros((0, 0)), axis=0)
     with pytest.raises(jg.ShapeError, match="of no elements has no value"):
         jg.compile(lambda x: getattr(np, name)(x, axis=0))(np.zeros((0, 0)))
+
+
+def test_a_cheap_value_runs_along_the_axes_of_what_its_kernel_makes() -> None:
+    """where(v > 0, v, 0) is made by each reader, of v, which a kernel over two axes makes; not by one over the first
+    and the third.
+    """
+
+    def f(x: Array, a: Array) -> Any:
+        v = x * 2 + 1
+        w = np.where(v > 0, v, 0.0)
+        around = np.pad(v, [(1, 1), (1, 1)], mode="wrap")
+        return np.sum(np.sin(around)), np.sum(w[:, None, :] * a, axis=2), np.sum(np.sin(x + x.T)), np.sum(np.sin(a + w))
+
+    x, a = np.cos(np.arange(16.0)).reshape(4, 4), np.sin(np.arange(64.0)).reshape(4, 4, 4)
+    compiled = jg.compile(f)
+    for found, wanted in zip(compiled(x, a), compiled.interpret(x, a), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
+def test_one_place_of_a_cheap_value_is_not_read_beside_the_loop_that_makes_what_it_is_of() -> None:
+    def f(x: Array) -> Any:
+        v = x * 2 + 1
+        w = np.sum(v, axis=-2, keepdims=True, where=v > 0)
+        p = np.insert(np.pad(v, [(1, 1), (0, 1), (1, 1), (2, 1)], mode="mean"), 1, 0.5, axis=2)
+        return np.sum(np.sin(np.max(w.T - w[..., :1].T, axis=0))) + np.sum(np.sin(p))
+
+    compiled = jg.compile(jg.value_and_grad(f))
+    x = np.sin(np.arange(100.0)).reshape(1, 1, 1, 100)
+    for found, wanted in zip(compiled(x), compiled.interpret(x), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9)

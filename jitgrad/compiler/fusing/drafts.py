@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 
 from jitgrad.compiler.fusing.extents import ONE
@@ -130,9 +130,10 @@ def runs_serially(node: Node) -> bool:
     return node.is_serial or not sized or (is_sequential(node) and sized[0] in node.along)
 
 
-def fit(draft: Draft, node: Node, exact: int) -> Axes | str:
+def fit(draft: Draft, node: Node, floating: Mapping[int, Node], exact: int) -> Axes | str:
     """The group axis of each domain dimension, new inner axes included; or the reason why the node cannot join.
-    Extents up to ``exact`` may be asked for.
+    Inputs that are ``floating`` would be made here too, of what the group makes. Extents up to ``exact`` may be asked
+    for.
     """
     if draft.weight + weight_of(node) > draft.most:
         return f"the kernel is full: its ops weigh {draft.weight} of {draft.most}"
@@ -141,8 +142,8 @@ def fit(draft: Draft, node: Node, exact: int) -> Axes | str:
     if node.batch is not None:
         return "small matrices have kernels of their own"
     fixed: dict[int, int] = {}
-    for d, axis in _axes_of_inputs(draft, node):
-        if node.classes[d] == ONE:
+    for d, axis in _axes_of_inputs(draft, node, floating):
+        if d is None or node.classes[d] == ONE:
             return "it reads one place of an axis of the nest"
         if fixed.setdefault(d, axis) != axis:
             return "its inputs run along different axes of the nest"
@@ -169,14 +170,20 @@ def _is_of_one_lane(draft: Draft, node: Node, axes: Axes, exact: int) -> bool:
     return math.prod(inner) * sum(w for a, w in weights.items() if a > outer) <= LIGHT_ROW
 
 
-def _axes_of_inputs(draft: Draft, node: Node) -> Iterator[tuple[int, int]]:
-    """Domain dimensions whose axis is given by an input that the group makes."""
-    for operand in node.operands:
-        for leaf in operand.leaves:
-            if isinstance(leaf.source, int) and leaf.source in draft.out_axes:
-                for index, axis in zip(leaf.dims, draft.out_axes[leaf.source], strict=True):
-                    if index.axis is not None and axis is not None:
-                        yield index.axis, axis
+def _axes_of_inputs(draft: Draft, node: Node, floating: Mapping[int, Node]) -> Iterator[tuple[int | None, int]]:
+    """Domain dimensions whose axis is given by an input that the group makes, or that a floating input reads."""
+    for leaf in (leaf for operand in node.operands for leaf in operand.leaves):
+        v = leaf.source
+        if isinstance(v, int) and v in draft.out_axes:
+            given: Iterator[tuple[int | None, int | None]] = enumerate(draft.out_axes[v])
+        elif isinstance(v, int) and v in floating:
+            given = _axes_of_inputs(draft, floating[v], floating)
+        else:
+            continue
+        for d, axis in given:
+            outer = None if d is None else leaf.dims[d].axis
+            if axis is not None:
+                yield outer, axis
 
 
 def assign_axes(draft: Draft, node: Node, fixed: dict[int, int]) -> Axes | None:

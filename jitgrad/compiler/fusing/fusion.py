@@ -95,7 +95,10 @@ class _Planner:
             draft = self.steps[number]
             assert isinstance(draft, Draft)
             misread = set() if draft.lead is None else self._misread(node, draft.lead)
-            axes = fit(draft, node, self.classes.exact) if draft.lead is None else fit_matrices(draft, node, misread)
+            if draft.lead is None:
+                axes = fit(draft, node, self.floating.nodes, self.classes.exact)
+            else:
+                axes = fit_matrices(draft, node, misread)
             if not isinstance(axes, str):
                 self._enter(number, node, axes)
                 return
