@@ -273,6 +273,38 @@ def test_nan_in_one_matrix_gives_nan_there_and_no_error() -> None:
 
 
 def test_large_matrices_are_left_to_the_library() -> None:
-    for shape in [(20, 33, 33), (7, 17, 17), (40, 40)]:
+    for shape in [(20, 33, 33), (7, 33, 33), (40, 40)]:
         explanation = make_executable(_program(np.linalg.inv, _normal(shape))).explanation
         assert "there are kernels for small matrices only" in explanation.clusters
+
+
+def _asked(a: Any, b: Any) -> Any:
+    """All that kernels do with a matrix, and a right side."""
+    solved = np.linalg.solve(a, b) + np.linalg.solve(a.T, b)
+    return solved + np.linalg.inv(a) @ b + np.linalg.slogdet(a)[1] + np.linalg.cholesky(a @ a.T)[:, :1]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("columns", [1, 3, 9])
+@pytest.mark.parametrize("n", [1, 3, 4, 8, 13, 16, 17, 25, 32])
+def test_a_matrix_that_is_alone_has_no_lanes_and_equals_the_interpreter(n: int, columns: int, dtype: Any) -> None:
+    a, b = _normal((n, n), (n, columns), dtype=dtype)
+    arrays = [(a / 4 + np.eye(n, dtype=dtype)[::-1] * (2 + n)).astype(dtype), b]  # pivots stand in other rows
+    program = _program(_asked, arrays)
+    executable = make_executable(program)
+    assert n == 1 or "in alone(" in executable.explanation.kernels
+    assert "not compiled" not in executable.explanation.clusters
+    tolerance = 1e-10 if dtype == np.float64 else 2e-4
+    for found, expected in zip(executable(arrays), interpret(program, arrays), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("n", [17, 25, 32])
+def test_a_singular_matrix_that_is_alone_is_an_error_and_a_nan_is_not(n: int) -> None:
+    a, b = _normal((n, n), (n, 1))
+    executable = make_executable(_program(np.linalg.solve, [a, b]))
+    a[:, 5] = 0
+    with pytest.raises(np.linalg.LinAlgError, match="Singular matrix"):
+        executable([a, b])
+    a[3, 4] = a[:, 5] = np.nan
+    assert np.isnan(executable([a, b])[0]).any()

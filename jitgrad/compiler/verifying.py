@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from jitgrad.compiler.fusing.groups import Group, Plan, Step
 from jitgrad.compiler.loopir.nests import (
+    ALONE,
     COLUMNS,
     LANES,
     PARALLEL,
@@ -69,7 +70,7 @@ def verify_kernel(kernel: Kernel) -> Kernel:
     if len({*parameters}) < len(parameters):
         raise CompileError(layout("kernel: two parameters have one name", kernel=kernel.text))
     kinds = {s.kind for s in statements(kernel.body) if isinstance(s, Loop)}
-    if LANES in kinds and kinds & {PARALLEL, PARALLEL_VECTOR, COLUMNS}:
+    if kinds & {LANES, ALONE} and kinds & {PARALLEL, PARALLEL_VECTOR, COLUMNS}:
         raise CompileError(
             layout("kernel: chunks would count elements in one loop, vectors in another", kernel=kernel.text)
         )

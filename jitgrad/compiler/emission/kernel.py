@@ -62,8 +62,8 @@ def emit_kernel(
 
 
 def lanes_for(kernel: Kernel, vector_bytes: int) -> int:
-    """Lanes of the loops: a register of the widest float."""
-    return vector_bytes // kernel.float_bytes
+    """Lanes of the loops: a register of the widest float; one for a matrix that is alone."""
+    return 1 if kernel.is_alone else vector_bytes // kernel.float_bytes
 
 
 class _KernelEmitter(RowSumEmitter):
@@ -90,7 +90,7 @@ class _KernelEmitter(RowSumEmitter):
             match statement:
                 case Loop(kind="vector" | "parallel_vector"):
                     self._vector_loop(statement)
-                case Loop(kind="lanes"):
+                case Loop(kind="lanes" | "alone"):
                     self._lanes_loop(statement)
                 case Loop(kind="columns"):
                     self._columns_loop(statement)

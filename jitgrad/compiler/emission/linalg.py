@@ -8,7 +8,7 @@ not at all where no lane wants it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler import vecmath
@@ -83,6 +83,9 @@ class Matrices:
         """Exchange row k of a tile with each lane's pivot row."""
         b, r = self.b, self.r
         pivot = self.load_number(pivots, k)
+        if r.lanes == 1:
+            self.swap_rows(tile, k, b.extract_element(pivot, r.number(0)), columns)
+            return
 
         def with_row(row: ir.Value) -> None:
             mask = b.icmp_signed("==", pivot, r.splat(row))
@@ -98,29 +101,31 @@ class Matrices:
 
         self.below(k, with_row)
 
+    def swap_rows(self, tile: ir.Value, k: ir.Value, row: ir.Value, columns: ir.Value) -> None:
+        """Exchange two rows of a matrix that is alone."""
+        zero = self.r.number(0)
+        rows = [(tile, self.place(k, zero, columns)), (tile, self.place(row, zero, columns))]
+        with self.b.if_then(self.b.icmp_signed("!=", k, row)):
+            self.r.along(zero, columns, rows, lambda values: values[::-1])
+
     def subtract_row(
         self, factor: ir.Value, tile: ir.Value, source: ir.Value, target: ir.Value, columns: ir.Value,
         start: ir.Value | None = None,
     ) -> None:  # fmt: skip
         """Row ``target`` less ``factor`` times row ``source``, from column ``start`` on."""
-        r = self.r
+        zero = self.r.number(0)
+        rows = [(tile, self.place(target, zero, columns)), (tile, self.place(source, zero, columns))]
 
-        def subtract(column: ir.Value) -> None:
-            place = self.place(target, column, columns)
-            pivot_row = r.load(tile, self.place(source, column, columns))
-            r.store(self.less_product(factor, pivot_row, r.load(tile, place)), tile, place)
+        def subtract(values: Sequence[ir.Value]) -> list[ir.Value]:
+            return [self.less_product(self.r.across(factor, values[0]), values[1], values[0])]
 
-        r.loop(r.number(0) if start is None else start, columns, 1, subtract)
+        self.r.along(zero if start is None else start, columns, rows, subtract)
 
     def divide_row(self, tile: ir.Value, k: ir.Value, divisor: ir.Value, columns: ir.Value) -> None:
         """Row k over a number."""
-        r = self.r
-
-        def divide(column: ir.Value) -> None:
-            place = self.place(k, column, columns)
-            r.store(self.b.fdiv(r.load(tile, place), divisor), tile, place)
-
-        r.loop(r.number(0), columns, 1, divide)
+        zero = self.r.number(0)
+        rows = [(tile, self.place(k, zero, columns))]
+        self.r.along(zero, columns, rows, lambda values: [self.b.fdiv(values[0], self.r.across(divisor, values[0]))])
 
 
 def _lu(r: Routine) -> None:

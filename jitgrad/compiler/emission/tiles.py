@@ -9,6 +9,15 @@ from jitgrad.compiler.emission.registers import INT32, INT64, count_through
 from jitgrad.compiler.emission.scalar_values import memory_type
 from jitgrad.spec import DType
 
+Row = tuple[ir.Value, ir.Value]
+"""A tile, and the place in it at which a row begins."""
+Combine = Callable[[Sequence[ir.Value]], Sequence[ir.Value]]
+"""Makes registers of registers, one of each row, for the first rows."""
+_ROW_BYTES = 32
+"""What is taken at once of the rows of a matrix that is alone. By 64 bytes, solving with 32 float32 rows takes 5.3
+microseconds in place of 4.5, and with masks in place of elements for what is left 14 (Zen 4).
+"""
+
 
 class Routine:
     """A function that is being written: its builder, its dtype, and loops."""
@@ -27,6 +36,32 @@ class Routine:
     def loop(self, start: ir.Value, stop: ir.Value, step: int, body: Callable[[ir.Value], None]) -> None:
         """``for i in range(start, stop, step): body(i)``."""
         count_through(self.builder, self.function, start, stop, step, body)
+
+    def along(self, start: ir.Value, stop: ir.Value, rows: Sequence[Row], body: Combine) -> None:
+        """What ``body`` makes of the elements of rows, which begin at places of tiles, goes back to the first rows.
+
+        Place by place; of a matrix that is alone, whose elements lie side by side, some at once, then what is left.
+        """
+        b = self.builder
+        if self.lanes == 1:
+            wide = _ROW_BYTES // self.dtype.itemsize
+            whole = b.sub(stop, b.srem(b.sub(stop, start), self.number(wide)))
+            self.loop(start, whole, wide, lambda k: self._combined(k, rows, body, wide))
+            start = b.select(b.icmp_signed("<", start, whole), whole, start)
+        self.loop(start, stop, 1, lambda k: self._combined(k, rows, body, self.lanes))
+
+    def _combined(self, k: ir.Value, rows: Sequence[Row], body: Combine, lanes: int) -> None:
+        b, align = self.builder, self.dtype.itemsize
+        vector = ir.VectorType(memory_type(self.dtype), lanes)
+        places = [self.row(tile, b.add(first, k)) for tile, first in rows]
+        made = body([b.load(place, typ=vector, align=align) for place in places])
+        for value, place in zip(made, places, strict=False):
+            b.store(value, place, align=align)
+
+    def across(self, value: ir.Value, like: ir.Value) -> ir.Value:
+        """What a tile has at a place, in as many lanes as another register has."""
+        lanes = like.type.count
+        return value if lanes == self.lanes else self.shuffled(value, value, [0] * lanes)
 
     def element(self, base: ir.Value, place: ir.Value) -> ir.Value:
         """The address of one element."""

@@ -47,10 +47,16 @@ def is_small_routine(shape: Sequence[int], columns: int) -> bool:
         slogdet   0.02, 0.13   0.05, 0.35   0.28, 1.33   1.59, 4.88   4.47, 11.4
         cholesky  0.01, 0.11   0.06, 0.28   0.26, 0.73   1.31, 2.46   3.15, 7.25
 
-    Eight matrices or one take the same time, so few larger ones are left to NumPy.
+    Two matrices take as long as all that a register has lanes for; one alone has tiles without lanes, and several
+    elements of its rows at a time. Microseconds of solve with a vector, value and with its gradient, so, with one
+    matrix in all lanes, and by NumPy between clusters (Zen 4):
+
+        rows          16              20              25              32
+        value      1.2, 1.9, -     -, 3.2, 24     3.0, 5.8, 25    5.2, 11, 27
+        gradient   1.9, 3.3, -     -, 5.7, 41     4.4, 9.5, 44    7.6, 17, 47
     """
     batch = math.prod(shape[:-2])
-    return batch > 0 and min(shape[-1], columns) > 0 and max(shape[-1], columns) <= (TINY if batch >= 8 else TINY // 2)
+    return batch > 0 and min(shape[-1], columns) > 0 and max(shape[-1], columns) <= TINY
 
 
 def sized(classes: Sequence[int]) -> list[int]:

@@ -36,7 +36,7 @@ from jitgrad.records import dataclass
 from jitgrad.spec import DType, dtype_text
 
 PARALLEL, PARALLEL_VECTOR, SERIAL, VECTOR = "parallel", "parallel_vector", "serial", "vector"
-LANES, COLUMNS = "lanes", "columns"
+LANES, ALONE, COLUMNS = "lanes", "alone", "columns"
 LITERAL_STRIDES = (1, -1, 2, 3, 4)
 """Strides that stand in the code: what lanes read so comes out of whole registers."""
 
@@ -214,7 +214,8 @@ class Loop:
     """``var`` runs from 0, or from ``start``, to ``extent``; a parallel loop runs over its chunk's part of it.
 
     The kinds "vector" and "parallel_vector" say that iterations do not depend on one another but through
-    accumulators, so that many run at once. "lanes" is a parallel loop with loops inside: one iteration per lane.
+    accumulators, so that many run at once. "lanes" is a parallel loop with loops inside: one iteration per lane;
+    "alone" is one of a single turn, with one lane.
     "columns" is another, whose chunks count elements, not vectors of them.
     """
 
@@ -279,6 +280,11 @@ class Kernel:
         dtypes = [s.dtype for s in statements(self.body) if isinstance(s, Let | Load | Update)]
         dtypes += [buffer.dtype for buffer in self.buffers if buffer.role in ("tile", "sums")]
         return max((dtype.itemsize for dtype in dtypes if dtype.kind == "f"), default=8)
+
+    @functools.cached_property
+    def is_alone(self) -> bool:
+        """Whether its loop of lanes has a single turn: a tile holds one number at each place."""
+        return any(isinstance(s, Loop) and s.kind == ALONE for s in self.body)
 
     @functools.cached_property
     def size(self) -> int:
@@ -378,7 +384,7 @@ def run_in_python(
     exec(compile(kernel.text, "<kernel>", "exec"), namespace)
     for chunk in range(nchunks):
         chunked = functools.partial(_chunk_range, chunk, nchunks)
-        namespace |= dict.fromkeys((PARALLEL, PARALLEL_VECTOR, LANES, COLUMNS), chunked)
+        namespace |= dict.fromkeys((PARALLEL, PARALLEL_VECTOR, LANES, ALONE, COLUMNS), chunked)
         arguments = dict(buffers)
         for b in kernel.buffers:
             part = numbers[b.extent] if b.extent else 1

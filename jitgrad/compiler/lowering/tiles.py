@@ -22,6 +22,7 @@ from jitgrad.compiler.fusing.matrices import lead_dims
 from jitgrad.compiler.fusing.nodes import REDUCE, Node
 from jitgrad.compiler.fusing.small import depends_on, sized
 from jitgrad.compiler.loopir.nests import (
+    ALONE,
     LANES,
     SERIAL,
     Accumulator,
@@ -67,7 +68,7 @@ class TileLowering(Lowering):
             self._lower_node(placed)
             if placed.node.value in self.group.stored:
                 self._unpack(placed)
-        return [*self.before, Loop("lane", extent, LANES, tuple(self.statements)), *self.after]
+        return [*self.before, Loop("lane", extent, LANES if self.lead else ALONE, tuple(self.statements)), *self.after]
 
     # -- tiles -----------------------------------------------------------------------------------------------------
 
