@@ -513,3 +513,49 @@ def test_conditions_of_ufuncs_are_chosen_too() -> None:
     np.testing.assert_allclose(chosen(X, MASK), expected)
     with pytest.raises(jg.errors.TracedValueError, match="index it with the mask"):
         jg.compile(lambda x, m: doubled(x, lambda x, m: x > 1.0, m))(X, MASK)
+
+
+VIEWS = {
+    "slice": lambda s: s[:],
+    "transpose": lambda s: s.T,
+    "function": np.transpose,
+    "real": lambda s: s.real,
+    "part": np.real,
+    "no copy": lambda s: s.astype(float, copy=False),
+}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", VIEWS)
+def test_changes_in_place_beside_views_are_refused(name: str) -> None:
+    """A view would not see them; what is no view any more may be changed."""
+
+    def source_changed(x: Any, m: Any) -> Any:
+        s = x[m]
+        t = VIEWS[name](s)
+        s += 1.0
+        return t.sum()
+
+    def view_changed(x: Any, m: Any) -> Any:
+        s = x[m]
+        t = VIEWS[name](s)
+        t += 1.0
+        return s.sum()
+
+    for fn in (source_changed, view_changed):
+        with pytest.raises(jg.errors.TracedValueError, match="in place beside a view"):
+            jg.compile(fn)(X, MASK)
+
+    def copied(x: Any, m: Any) -> Any:
+        t = VIEWS[name](x[m]) * 1.0
+        t += 1.0
+        return t.sum()
+
+    np.testing.assert_allclose(jg.compile(copied)(X, MASK), np.sum(X[MASK] + 1.0))
+
+
+@pytest.mark.quick
+def test_products_over_no_elements_of_matrices() -> None:
+    w, r = np.ones((2, 0)), np.ones((0, 3, 3))
+    f = jg.compile(lambda w, r, m: (w @ r[:, m]).sum())
+    assert f(w, r, np.eye(3, dtype=bool)) == 0.0

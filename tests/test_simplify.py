@@ -165,6 +165,12 @@ RULES = [
         ulps=40,
     ),
     row(
+        "in_double",
+        lambda b, x, y: b.op("ndtr", b.op("astype", x, dtype=np.dtype(np.float32))),
+        ["astype", "astype", "constant", "multiply", "erfc", "constant", "multiply", "astype"],
+        ulps=40,
+    ),
+    row(
         "log_of_normal_distribution",
         lambda b, x, y: b.op("log_ndtr", x),
         [

@@ -5,6 +5,7 @@ a place that is not chosen is kept out, is in selections.py.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ _OF_ELEMENTS = frozenset((
     "angle", "around", "astype", "clip", "conjugate", "copy", "empty_like", "fix", "full_like", "imag", "isclose",
     "isneginf", "isposinf", "nan_to_num", "ones_like", "operator_power", "real", "round", "sinc", "where", "zeros_like",
 ))  # fmt: skip
+_VIEWS = frozenset(("imag", "real"))  # what NumPy gives as views, and what is told to make no copy
 # Those that take where=, and those for which there is a number that changes nothing.
 _BY_WHERE = frozenset((
     "all", "any", "mean", "nanmean", "nanstd", "nansum", "nanprod", "nanvar", "prod", "std", "sum", "var",
@@ -73,6 +75,8 @@ def _stored(ufunc: np.ufunc, inputs: tuple[Any, ...], options: dict[str, Any], o
     target = out[0]
     if not isinstance(target, Selection) or len(out) > 1:
         raise _one(inputs, {}).refusal(f"np.{ufunc.__name__} of x[mask] with out=")
+    if target.is_shared:
+        raise target.refusal("a change in place beside a view of x[mask]", "y = y + 1 in place of y += 1")
     places = build("identity_tensor", target.places)
     entered = {key: target.entered(value) for key, value in options.items()}
     call_ufunc(ufunc, "__call__", tuple(map(target.entered, inputs)), {**entered, "out": (places,)})
@@ -92,7 +96,9 @@ def _of_elements(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
 def of_function(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """The function of that name where a selection is among the arguments."""
     if name in _OF_ELEMENTS:
-        return _of_elements(functions[name], args, kwargs)
+        made = _of_elements(functions[name], args, kwargs)
+        is_view = name in _VIEWS or kwargs.get("copy") is False
+        return args[0].view(made.places, made.axis) if is_view else made
     own = _own.get(name)
     if own is not None:
         return own(*args, **kwargs)
@@ -206,10 +212,10 @@ def _norm(x: Selection, ord: Any = None, axis: Any = None, keepdims: bool = Fals
 # -- axes and products -------------------------------------------------------------------------------------------------
 
 
-def _transpose(a: Any, axes: Any = None) -> Selection:
+def _transpose(a: Any, axes: Any = None) -> Any:
     if axes is not None:
         raise _one((a, axes), {}).refusal("np.transpose of x[mask] with axes=", "x[mask].T reverses all axes")
-    return Selection(build("transpose", a.places, _of_places(a, reversed(range(a.ndim)))), a.mask, a.after)
+    return a.view(build("transpose", a.places, _of_places(a, reversed(range(a.ndim)))), a.after)
 
 
 def _factors(a: Any, b: Any) -> tuple[Any, Any, Selection]:
@@ -244,8 +250,8 @@ def _over_chosen(a: Selection, b: Selection) -> Any:
 
 
 def _flat_shape(s: Selection) -> tuple[int, ...]:
-    shape = s.places.spec.known_shape
-    return (*shape[: s.axis], -1, *shape[s.axis + s.mask.ndim :])
+    shape, behind = s.places.spec.known_shape, s.axis + s.mask.ndim
+    return (*shape[: s.axis], math.prod(shape[s.axis : behind]), *shape[behind:])
 
 
 def _rows_times(a: Selection, b: Tensor) -> Selection:

@@ -50,17 +50,19 @@ def _method(name: str) -> Callable[..., Any]:
 class Selection(NDArrayOperatorsMixin, Selected):
     """The elements of ``places`` where ``mask`` holds, in order, along ``axis``.
 
-    ``places`` has the mask's axes where the selection has the one that they become; no other object holds it, as in
-    ``y = x[mask]; y += 1``, which gives the selection new places.
+    ``places`` has the mask's axes where the selection has the one that they become. ``y = x[mask]; y += 1`` gives the
+    selection new places, which another object does not see: so one ``is_shared`` where NumPy has views of it, or it is
+    one, and is not changed.
     """
 
-    __slots__ = ("__weakref__", "axis", "mask", "places")
+    __slots__ = ("__weakref__", "axis", "is_shared", "mask", "places")
     __hash__ = object.__hash__
 
     def __init__(self, places: Tensor, mask: Tensor, axis: int) -> None:
         self.places = places
         self.mask = mask
         self.axis = axis
+        self.is_shared = False
 
     # -- what it is like -------------------------------------------------------------------------------------------
 
@@ -162,6 +164,12 @@ class Selection(NDArrayOperatorsMixin, Selected):
         """Another selection by this mask, with as many axes behind."""
         return Selection(places, self.mask, places.ndim - self.mask.ndim - self.after)
 
+    def view(self, places: Tensor, axis: int) -> Selection:
+        """What NumPy gives as a view of this one."""
+        seen = Selection(places, self.mask, axis)
+        self.is_shared = seen.is_shared = True
+        return seen
+
     def refusal(self, what: str, hint: str = MASK_HINT) -> JitgradError:
         """The error for what needs to know which elements, or how many, are chosen."""
         graph = self.mask.graph
@@ -225,7 +233,7 @@ class Selection(NDArrayOperatorsMixin, Selected):
             raise self.refusal("an index", "join the masks: x[mask & other]; x[mask][:, 0] indexes the other axes")
         items[at : at + 1] = [slice(None)] * self.mask.ndim
         lead = sum(not isinstance(item, int | np.integer) for item in items[:at])
-        return Selection(build("getitem", self.places, tuple(items)), self.mask, lead)
+        return self.view(build("getitem", self.places, tuple(items)), lead)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or not hasattr(np.ndarray, name):

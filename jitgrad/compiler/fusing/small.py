@@ -52,8 +52,8 @@ def is_small_routine(shape: Sequence[int], columns: int) -> bool:
     matrix in all lanes, and by NumPy between clusters (Zen 4):
 
         rows          16              20              25              32
-        value      1.2, 1.9, -     -, 3.2, 24     3.0, 5.8, 25    5.2, 11, 27
-        gradient   1.9, 3.3, -     -, 5.7, 41     4.4, 9.5, 44    7.6, 17, 47
+        value      1.2, 1.9, -     1.9, 3.2, 23   3.0, 5.8, 24    5.2, 11, 26
+        gradient   1.9, 3.3, -     3.0, 5.7, 38   4.4, 9.5, 40    7.6, 17, 43
     """
     batch = math.prod(shape[:-2])
     return batch > 0 and min(shape[-1], columns) > 0 and max(shape[-1], columns) <= TINY

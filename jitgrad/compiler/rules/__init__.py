@@ -93,8 +93,8 @@ BY_OP: dict[str, tuple[Rule, ...]] = {
     "slogdet": (matrices.determinant_by_factors,),
     "take_along_axis": (gathers.gather_before_computing,),
     "sort": (orders.sorted_by_order,),
-    "ndtr": (special_functions.normal_distribution,),
-    "log_ndtr": (special_functions.log_of_normal_distribution,),
+    "ndtr": (special_functions.in_double, special_functions.normal_distribution),
+    "log_ndtr": (special_functions.in_double, special_functions.log_of_normal_distribution),
     "xlogy": (special_functions.product_with_log,),
     "xlog1py": (special_functions.product_with_log,),
 }

@@ -11,8 +11,8 @@ from jitgrad.program import Instruction
 
 _ROOT_HALF = math.sqrt(0.5)
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-# Where log_ndtr passes to its series, whose next term is below rounding: single and double. erfc is normal until there.
-_TAIL = {4: -10.0, 8: -30.0}
+_TAIL = -30.0  # where log_ndtr passes to its series, whose next term is below rounding; erfc is normal until there
+_DOUBLE = np.dtype(np.float64)
 # log(-x sqrt(2 pi) exp(x**2 / 2) ndtr(x)) in 1 / x**2, from the highest power down.
 _SERIES = (-4081 / 5, 353 / 4, -37 / 3, 5 / 2, -1.0)
 
@@ -36,6 +36,17 @@ class _Emitter:
         return [emit(self._ins.origin, x, self._spec) if isinstance(x, float) else x for x in operands]
 
 
+def in_double(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """ndtr and log_ndtr of single precision are computed in double, as SciPy does
+
+    A tail near 0 changes by x² times what x does: single precision's rounding of x sqrt(1/2) is 120 ulp of ndtr(-12).
+    """
+    if rw.dtype(ins.inputs[0]) == _DOUBLE:
+        return None
+    x = rw.emit(ins.origin, "astype", ins.inputs[0], dtype=_DOUBLE)
+    return rw.replace(ins, "astype", rw.emit_op(ins.origin, ins.op, (x,), ins.params), dtype=rw.dtype(ins.outputs[0]))
+
+
 def normal_distribution(rw: Rewriter, ins: Instruction) -> Instruction | None:
     """ndtr(x) = erfc(-x sqrt(1/2)) / 2, as SciPy computes it"""
     op = _Emitter(rw, ins)
@@ -47,15 +58,14 @@ def log_of_normal_distribution(rw: Rewriter, ins: Instruction) -> Instruction | 
     (x,), op = ins.inputs, _Emitter(rw, ins)
     e = op("multiply", 0.5, op("erfc", op("multiply", _ROOT_HALF, op("absolute", x))))
     near = op("where", op("greater", x, 0.0), op("log1p", op("negative", e)), op("log", e))
-    tail = _TAIL[np.dtype(rw.dtype(x)).itemsize]
-    far = op("minimum", x, tail)
+    far = op("minimum", x, _TAIL)
     r = op("reciprocal", op("square", far))
     series = op("multiply", _SERIES[0], r)
     for factor in _SERIES[1:]:
         series = op("multiply", op("add", series, factor), r)
     size = op("add", op("log", op("negative", far)), _HALF_LOG_2PI)
     log = op("subtract", op("multiply", op("multiply", -0.5, far), far), size)
-    return op.last("where", op("less", x, tail), op("add", log, series), near)
+    return op.last("where", op("less", x, _TAIL), op("add", log, series), near)
 
 
 def product_with_log(rw: Rewriter, ins: Instruction) -> Instruction | None:
