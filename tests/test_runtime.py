@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from jitgrad.compiler.driver.pool_layout import THREAD_IDS
 from jitgrad.compiler.driver.runtime import Runtime, load_runtime, pack_steps, runtime
 from jitgrad.compiler.driver.steps import driver_ir
 from jitgrad.compiler.driver.system import host_platform
-from jitgrad.compiler.driver.trials import PAST, RUNS, TRIED
+from jitgrad.compiler.driver.trials import PAST, RENEWED, RUNS, TRIED
 from jitgrad.compiler.machine.cache import cache_key
 
 EXTENT = 1000
@@ -74,14 +75,15 @@ def test_threads_share_the_work() -> None:
     assert workers == {0, 1}
 
 
-def waiting(slow: int) -> str:
-    """A kernel that counts a call as one and takes its time where its word is ``slow``."""
+def waiting(slow: np.ndarray[Any, Any]) -> str:
+    """A kernel that counts a call as one and takes its time where its word is the one in ``slow``."""
     return f"""
 define void @NAME(ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %chunk, i64 %worker) nounwind {{
 entry:
+  %asked = load i64, ptr inttoptr (i64 {slow.ctypes.data} to ptr)
   %place = getelementptr i64, ptr %block, i64 1
   %word = load i64, ptr %place
-  %slow = icmp eq i64 %word, {slow}
+  %slow = icmp eq i64 %word, %asked
   %turns = select i1 %slow, i64 200000, i64 1000
   br label %head
 head:
@@ -101,7 +103,8 @@ done:
 
 
 def test_a_step_is_tried_in_both_ways_and_the_shorter_one_stays() -> None:
-    call = Call([np.zeros(4)], [(compiled(waiting(PAST)), (0, TRIED), 4, 4)])
+    past, tried = np.array([PAST]), np.array([TRIED])
+    call = Call([np.zeros(4)], [(compiled(waiting(past)), (0, TRIED), 4, 4)])
     step, block = call.steps[0], call.blocks[0]
     step[4] = 8
     ways = []
@@ -112,9 +115,28 @@ def test_a_step_is_tried_in_both_ways_and_the_shorter_one_stays() -> None:
     assert ways[-1] == TRIED
     run(call, 1)
     assert block[1] == TRIED
-    step[0] = compiled(waiting(TRIED))  # better code in its place
+    step[0] = compiled(waiting(tried))  # better code in its place
     for _ in range(RUNS + 1):
         run(call, 1)
+    assert block[1] == PAST
+
+
+def test_a_step_is_tried_again_after_many_runs() -> None:
+    slow = np.array([PAST])
+    call = Call([np.zeros(4)], [(compiled(waiting(slow)), (0, TRIED), 4, 4)])
+    step, block = call.steps[0], call.blocks[0]
+    step[4] = 8
+    for _ in range(RENEWED):
+        run(call, 1)
+    assert block[1] == TRIED
+    slow[0] = TRIED
+    ways = []
+    for runs in range(4, RUNS):
+        assert step[5] % 256 == runs
+        run(call, 1)
+        ways.append(int(block[1]))
+    assert ways == [TRIED] * 2 + [PAST] * 2 + [TRIED] * 2 + [PAST] * 2
+    run(call, 1)
     assert block[1] == PAST
 
 

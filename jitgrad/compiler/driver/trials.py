@@ -8,6 +8,10 @@ ways, twice each and in turns, since the first run finds in the caches what the 
 timed. After three of each the shorter one stays, past the caches if that saves a sixteenth. All runs give the same
 bits.
 
+What memory gives changes while a process lives, most of all where a host shares it out among others, and with it which
+way is shorter. So a trial is made again after RENEWED runs, with two in place of three timed for each way: where the
+other way takes twice as long that is 1.6 % of the time, where it takes 1.3 times as long half of one.
+
 The fifth word of the step says how far in the step's block the word lies that the kernel reads; the others belong to
 the trial: which code was tried, shifted by eight bits, with how many runs there were, and the shortest of each way.
 Better code in the place of the code that was tried (tiers.py) is tried anew. Two threads that run the same step at once
@@ -22,6 +26,9 @@ PAST, THROUGH, TRIED, WHOLE_LINES = 0, -1, -2, -3
 """The word that kernels read: 0 where stores go past the caches; with -2 and -3 chunks are cut as with 0."""
 
 RUNS = 12
+"""So many are a trial; one made again begins with the fifth."""
+RENEWED = 252
+"""So many runs after a trial began the next one begins; it fits in eight bits."""
 
 
 def trials_ir() -> str:
@@ -47,7 +54,16 @@ entry:
   %over = icmp uge i64 %runs, {RUNS}
   br i1 %over, label %settled, label %trial
 settled:
+  %later = add i64 %runs, 1
+  %old = icmp uge i64 %later, {RENEWED}
+  %count_then = select i1 %old, i64 4, i64 %later
+  %state_then = or i64 %code, %count_then
+  store atomic i64 %state_then, ptr %state monotonic, align 8
   call void @run_parallel(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i32 %limit)
+  br i1 %old, label %forget, label %out
+forget:
+  store atomic i64 {2**63 - 1}, ptr %shortest monotonic, align 8
+  store atomic i64 {2**63 - 1}, ptr %other monotonic, align 8
   ret void
 trial:
   %first = icmp eq i64 %runs, 0
