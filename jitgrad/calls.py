@@ -260,8 +260,6 @@ class Calls:
             if not model.foreseer.is_of_use:
                 self._models.enter(call, self._as_model(traced, runner))
             return Entry(runner, traced.results)
-        if not model.runner.is_followed:
-            self._models.enter_later(call, model, self._as_model(traced, runner))
         if is_plain and not config.verify:
             model.foreseer.note_followed(*probed)
         return Entry(runner, traced.results)

@@ -11,7 +11,7 @@ import numpy as np
 
 from jitgrad import recording
 from jitgrad.cluster_calls import ClusterCall, Report, StepRun
-from jitgrad.compiler import bind_beside, bind_foretold, bind_program
+from jitgrad.compiler import bind_beside, bind_foretold, bind_program, has_stages, likeness_of
 from jitgrad.compiler.calling.entries import Run
 from jitgrad.compiler.freezing.bind import BoundCluster
 from jitgrad.compiler.freezing.plans import BoundOp, BoundProgram, Frozen, bind_frozen
@@ -26,6 +26,7 @@ from jitgrad.spec import TensorSpec
 
 if TYPE_CHECKING:
     from jitgrad.compiler.explain import Explanation
+    from jitgrad.compiler.freezing.alike import Likeness
     from jitgrad.compiler.freezing.beside import Bound
     from jitgrad.compiler.freezing.foretelling import Foretold
     from jitgrad.compiler.likeness import Extents
@@ -91,6 +92,17 @@ class Executable:
     def program(self) -> Program:
         """The program after the first stage, to which the numbers of values belong."""
         return self.compiled.program
+
+    @property
+    def likeness(self) -> Likeness | None:
+        """What plans of programs like this one follow from; None where none does. Of a plan from disk that is found
+        once the stages are loaded, since others ask for them.
+        """
+        return self._found_likeness if self.bound.likeness is None and has_stages() else self.bound.likeness
+
+    @functools.cached_property
+    def _found_likeness(self) -> Likeness | None:
+        return likeness_of(self.source)
 
     @functools.cached_property
     def explanation(self) -> Explanation:
@@ -212,7 +224,7 @@ def executable_beside(
     """The executable of a program like another's, for inputs of these ``specs``, before the program itself is made, see
     compiler/freezing/beside.py; None where its plan does not follow from the other's.
     """
-    count, likeness = _Count(), other.bound.likeness
+    count, likeness = _Count(), other.likeness
     bound = bind_beside(likeness, extents, numbers, source, foretold) if likeness is not None else None
     if bound is None:
         return None

@@ -17,12 +17,11 @@ max_models = 8  # kinds of calls that differ in shapes only, of which one trace 
 
 
 class Model(NamedTuple):
-    """A trace that others follow, what runs it, what foresees others, and a later one that may take its place."""
+    """A trace that others follow, what runs it, and what foresees others."""
 
     follower: Follower
     runner: Runner
     foreseer: Foreseer
-    later: Model | None = None
 
     def followed(self, trace: Followed, call: Call) -> Runner | None:
         """What runs the trace of a call that is like this one; None where that does not follow from this."""
@@ -43,16 +42,13 @@ class Models:
         self._exact = PLAIN_EXACT  # extents up to this are part of the pattern of all traces
 
     def find(self, call: Call) -> Model | None:
-        """The trace that a call may follow: the first of its kind, a later one if the plan of the first is from disk,
-        from which no other plan follows, or one that did not follow, while calls are not foreseen.
+        """The trace that a call may follow: the first of its kind, or one that did not follow, while calls are not
+        foreseen.
         """
         kind = self._kind_of(call)
         model = self._of_kinds.pop(kind, None)
         if model is not None:
             self._of_kinds[kind] = model  # the latest: others are forgotten before it
-        later = model.later if model is not None else None
-        if model is not None and later is not None and later.runner.is_followed and not model.runner.is_followed:
-            model = self._of_kinds[kind] = later
         return model
 
     def enter(self, call: Call, model: Model) -> None:
@@ -63,10 +59,6 @@ class Models:
         self._of_kinds[kind] = model
         while len(self._of_kinds) > max_models:
             del self._of_kinds[next(iter(self._of_kinds))]
-
-    def enter_later(self, call: Call, model: Model, later: Model) -> None:
-        """Let another one take the place of a model, once it can."""
-        self._of_kinds[self._kind_of(call)] = model._replace(later=later)
 
     def _kind_of(self, call: Call) -> Any:
         """What calls have in common of which one may follow the other: all but extents that are no part of a pattern,

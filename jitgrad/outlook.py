@@ -27,7 +27,7 @@ class Outlook:
 
     def tell(self, known: Executable, numbers: Sequence[int]) -> Foretold | None:
         """How programs like that of an executable, whose instructions are operations of these numbers, are bound."""
-        likeness = known.bound.likeness
+        likeness = known.likeness
         if self.foretold is None and likeness is not None and likeness.template.exact == self.exact:
             with contextlib.suppress(UnlikeError, KeyError):
                 self.foretold = Foretold(likeness, partial(_by_instruction, self.numbers, numbers))

@@ -214,7 +214,7 @@ class Beside:
 
     def plan(self) -> Any:
         """Its plan, frozen step by step."""
-        likeness = self.model.executables()[0].bound.likeness
+        likeness = self.model.executables()[0].likeness
         assert likeness is not None
         return plan_beside(likeness, self.trace.follower.extents, self._changed)
 

@@ -106,12 +106,6 @@ class Runner:
         made.bind(stage.executables()[0], bound, specs, made.beside.plan)
         return Runner(trace.outputs, trace.feeds, (), stage.name, self.streams, made)
 
-    @property
-    def is_followed(self) -> bool:
-        """Whether plans for other shapes may follow from the one that it has."""
-        made = self._only.executables() if self._only is not None else []
-        return bool(made) and made[0].bound.likeness is not None
-
     @functools.cached_property
     def _numbers(self) -> tuple[int, ...] | None:
         """The numbers of the operations, if each is one instruction of the only program; else None."""

@@ -327,12 +327,12 @@ def _inconstant_loss(w: Any, x: Any) -> Any:
     return _loss(w, x) * _factors[0]
 
 
-@pytest.mark.parametrize(("loss", "expected"), [(_loss, [True, True]), (_inconstant_loss, [False, True, True])])
-def test_a_plan_on_disk_gives_way_to_one_that_can_be_followed(
+@pytest.mark.parametrize(("loss", "expected"), [(_loss, [True, True]), (_inconstant_loss, [True, True, True])])
+def test_a_plan_from_disk_can_be_followed(
     loss: Any, expected: list[bool], tmp_path: Any, beside: list[bool]
 ) -> None:
-    """In a further process the first plan is found on disk, without a trace where the function is constant, and the
-    next one serves for others.
+    """In a further process the first plan is found on disk, without a trace where the function is constant: there the
+    second one is followed.
     """
     with jg.config(cache=True, cache_dir=str(tmp_path)):
         for run in range(2):
@@ -343,6 +343,40 @@ def test_a_plan_on_disk_gives_way_to_one_that_can_be_followed(
                 f(np.ones((n, 80)), np.ones((80, 90)))
             keeping.keep_now()
         assert beside == expected
+
+
+def test_shapes_follow_what_came_from_disk_once_the_stages_are_loaded(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a further process that has foreseen calls, each with a plan from disk, a new shape is planned by the stages,
+    and those after it follow: no program of theirs is made.
+    """
+    made: list[Any] = []
+    make_executable = run_stages.make_executable
+
+    def noted(program: Any) -> Any:
+        made.append(program)
+        return make_executable(program)
+
+    monkeypatch.setattr(run_stages, "make_executable", noted)
+    known, new = (100, 200, 300, 400, 500, 600), (700, 800, 900, 1000)
+    with jg.config(cache=True, cache_dir=str(tmp_path)):
+        for run in range(2):
+            _forget()
+            f = jg.compile(jg.value_and_grad(_loss, (0, 1)))
+            monkeypatch.setattr("jitgrad.executable.has_stages", lambda run=run: run == 0)
+            for n in known:
+                f(np.ones((n, 80)), np.ones((80, 90)))
+            keeping.keep_now()
+        made.clear()
+        f(np.ones((650, 80)), np.ones((80, 90)))
+        assert len(made) == 1
+        monkeypatch.setattr("jitgrad.executable.has_stages", lambda: True)
+        for n in new:
+            x, w = np.linspace(0.0, 1.0, n * 80).reshape(n, 80), np.full((80, 90), 0.01)
+            for ours, meant in zip(_leaves(f(x, w)), _leaves(f.interpret(x, w)), strict=True):
+                np.testing.assert_allclose(ours, meant, rtol=1e-9)
+        assert len(made) == 1
 
 
 FORMULAS = [name for name in WHOLE if name not in (*NOT_FOLLOWED, "convolution")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from jitgrad import recording
@@ -66,6 +67,19 @@ def bind_program(program: Program) -> BoundProgram:
     if kept_under is not None and found is None:
         keep_plan(kept_under, frozen)
     return _bind(lambda: program, frozen)._replace(likeness=likeness)
+
+
+def has_stages() -> bool:
+    """Whether the stages of the compiler are loaded, which takes longer than many plans from disk."""
+    return "jitgrad.compiler.stages" in sys.modules
+
+
+def likeness_of(program: Program) -> Likeness | None:
+    """What plans of programs like one follow from, whose own plan came from disk; None where none does."""
+    from jitgrad.compiler import stages
+
+    like = frozen_like(program)
+    return like.likeness if like is not None else stages.make_plan(program)[2]
 
 
 def _begin_outputs(program: Program) -> None:
