@@ -9,6 +9,7 @@ import ast
 import dis
 import itertools
 import linecache
+import re
 from types import FrameType, ModuleType
 
 import numpy as np
@@ -25,10 +26,14 @@ _HINTS = {
 }
 
 
+# Of SciPy's functions that jitgrad has not, what does the same.
+_INSTEAD = {"integrate.solve_ivp": "integrate.odeint"}
+
+
 def asked_by(frame: FrameType) -> tuple[str, str]:
     """What needs the array, ``np.full()`` or ``an index into an array of NumPy``, and what to do in its place."""
     if _module(frame).startswith("numpy"):
-        return _in_numpy(_entered(frame).f_code.co_name)
+        return _in_numpy(_entered(frame, "numpy").f_code.co_name)
     if _module(frame).startswith("jitgrad"):
         return "conversion to an array", hints.LISTED
     if is_assignment(frame):
@@ -39,6 +44,45 @@ def asked_by(frame: FrameType) -> tuple[str, str]:
     if name is None or not name.replace(".", "").isidentifier():
         return "conversion to an array", hints.ARRAY
     return f"{name}()", _hint(name, frame)
+
+
+def asked_by_scipy(frame: FrameType) -> tuple[str, str]:
+    """What needs the array, ``scipy.stats.gamma.logsf()``, and what jitgrad has in its place."""
+    frame = _entered(frame, "scipy")
+    user = frame.f_back
+    path = None if user is None else _path_in_scipy(called_name(user), user)
+    if path is None:
+        return "conversion to an array", hints.SCIPY
+    return f"scipy.{path}()", _own_of(path)
+
+
+def _path_in_scipy(name: str | None, frame: FrameType) -> str | None:
+    """``stats.norm.pdf`` for what a line calls ``st.norm.pdf``, or ``norm(0, 1).pdf``; None where it is no such."""
+    first, *rest = re.sub(r"\([^()]*\)", "", name or "").split(".")
+    value = frame.f_locals.get(first, frame.f_globals.get(first))
+    if isinstance(value, ModuleType):
+        path = [*value.__name__.split("."), *rest]
+    else:  # a function, or a distribution, of a private module
+        module = getattr(value, "__module__", None) or ""
+        path = [*module.split(".")[:2], getattr(value, "__name__", getattr(value, "name", "")), *rest]
+    return ".".join(path[1:]) if path[0] == "scipy" and len(path) > 2 and all(path) else None
+
+
+def _own_of(path: str) -> str:
+    """What to use for a function of SciPy's of that path."""
+    import jitgrad.scipy as like_scipy
+
+    module, first, *rest = path.split(".")
+    own = getattr(like_scipy, module, None) if module in like_scipy.__all__ else None
+    has_own = first in getattr(own, "__all__", ()) and (not rest or rest[0] in vars(getattr(own, first)))
+    if has_own:
+        return f"use jitgrad.scipy.{path}, which takes what SciPy's does, and traced values"
+    instead = _INSTEAD.get(path)
+    made = f"use jitgrad.scipy.{instead}" if instead else "write it with NumPy's functions"
+    return (
+        f"jitgrad.scipy has none for traced values: {made}, or wrap it in jg.py_func(fn, inputs, dtypes), which has "
+        "no gradient"
+    )
 
 
 def is_assignment(frame: FrameType) -> bool:
@@ -86,15 +130,19 @@ def _module(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", ""))
 
 
-def _entered(frame: FrameType) -> FrameType:
-    """The outermost of NumPy's frames below the user's: the function that the user called."""
-    while frame.f_back is not None and _module(frame.f_back).startswith("numpy"):
+def _entered(frame: FrameType, library: str) -> FrameType:
+    """The outermost of a library's frames below the user's: the function that the user called."""
+    while frame.f_back is not None and _module(frame.f_back).startswith(library):
         frame = frame.f_back
     return frame
 
 
 def _opcode(frame: FrameType) -> str:
-    return dis.opname[frame.f_code.co_code[frame.f_lasti]]
+    """The instruction that the frame is at; in a call of Python code that is the last of the entries behind it."""
+    code, at = frame.f_code.co_code, frame.f_lasti
+    while at > 0 and dis.opname[code[at]] == "CACHE":
+        at -= 2
+    return dis.opname[code[at]]
 
 
 def _expression(frame: FrameType) -> ast.expr | None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from jitgrad.gradient_rules import apply_rule, has_own_rule
 from jitgrad.graph import Operation, Tensor
-from jitgrad.opdef import Elementwise, Gather, Reduce, Reindex, Scan, Scatter, Shaped, View
+from jitgrad.opdef import Elementwise, Gather, Interpreted, Reduce, Reindex, Scan, Scatter, Shaped, View
 from jitgrad.operators import call
 
 Grads = Sequence[Tensor | None]
@@ -92,7 +92,7 @@ class Masks:
         mask = self._of.get(cotangents[0]) if len(cotangents) == 1 and cotangents[0] is not None else None
         if mask is None:
             return grads
-        if isinstance(op.opdef.kind, Elementwise):
+        if _is_elementwise(op):
             return self._masked(op, mask, grads)
         if _moves(op):
             self._of.update((g, _moved(mask, op, k)) for k, g in enumerate(grads) if g is not None)
@@ -115,6 +115,12 @@ class Masks:
 
 def _any_of(*masks: Tensor) -> Tensor:
     return functools.reduce(functools.partial(call, "logical_or"), masks)
+
+
+def _is_elementwise(op: Operation) -> bool:
+    """Whether an op is computed element by element, in a kernel or in SciPy."""
+    kind = op.opdef.kind
+    return isinstance(kind, Elementwise) or (isinstance(kind, Interpreted) and kind.is_elementwise)
 
 
 def _moves(op: Operation) -> bool:

@@ -46,7 +46,7 @@ SELDOM = {
         "apply_along_axis", "apply_over_axes", "array_equiv", "isin", "lexsort", "nanargmax", "nanargmin",
         "ravel_multi_index", "real_if_close", "unravel_index",
     ),
-    "selected_functions": ("function_of_selections", "ufunc_of_selections"),
+    "selected_functions": ("elementwise_of_selections", "function_of_selections", "ufunc_of_selections"),
     "selections": ("selected", "selected_along", "selected_values"),
     "samples": (
         "geomspace", "histogram", "histogram_bin_edges", "lib.stride_tricks.sliding_window_view", "unwrap",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jitgrad import hints
-from jitgrad.askers import asked_by, called_name
+from jitgrad.askers import asked_by, asked_by_scipy, called_name
 from jitgrad.errors import JitgradError, LeakedTracerError, TracedValueError, UnsupportedOpError, layout
 from jitgrad.sources import closed_message, operation_text, source_text, user_source
 
@@ -56,7 +56,7 @@ def refused_array(self: Any, *args: Any, **kwargs: Any) -> Any:
     """What is there in the place of a value depends on who asks: SciPy, or NumPy, for ``x[i] = y`` or to read."""
     caller = sys._getframe(1)
     if caller.f_globals.get("__name__", "").partition(".")[0] == "scipy":
-        what, hint = "conversion to an array", hints.SCIPY
+        what, hint = asked_by_scipy(caller)
     else:
         what, hint = asked_by(caller)
         hint = hints.MASK if hint == hints.TABLE and self.spec.dtype.kind == "b" else hint

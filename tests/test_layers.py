@@ -88,6 +88,7 @@ LOOP_IR = ("compiler.loopir.nests", "compiler.loopir.routines", "compiler.loopir
 LAZY = {
     ("dispatch", "ops.common"),
     ("askers", "numpy"),
+    ("askers", "scipy"),
     ("operations", "session"),
     ("ops.state", "eager.tensor"),
     ("scopes", "eager.pending"),

@@ -61,6 +61,29 @@ def test_gradients_of_symmetric_functions_are_symmetric(fn: Any) -> None:
     np.testing.assert_allclose(slope, slope.T)
 
 
+def hermitian(x: Any) -> Any:
+    """Hermitian matrices of real and imaginary parts, (2, ..., n, n)."""
+    whole = x[0] + 1j * x[1]
+    return whole + np.conj(np.matrix_transpose(whole))
+
+
+def both_parts(a: Any) -> Any:
+    """What the phases of the vectors do not change."""
+    values, vectors = np.linalg.eigh(a, "U")
+    return values[..., None, :] ** 2 * np.abs(vectors) ** 2
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("shape", [(2, 3, 3), (2, 2, 3, 3)], ids=str)
+@pytest.mark.parametrize("fn", [np.linalg.eigvalsh, both_parts])
+def test_eigenvalues_of_hermitian_matrices(fn: Any, shape: tuple[int, ...]) -> None:
+    x = normal(*shape)
+    np.testing.assert_allclose(jg.compile(lambda x: fn(hermitian(x)))(x), fn(hermitian(x)), rtol=1e-12)
+    check_gradients(lambda x: fn(hermitian(x)), x, rtol=1e-5)
+    slope = jg.grad(lambda a: np.sum(fn(a) ** 2))(hermitian(x))
+    np.testing.assert_allclose(slope, np.conj(np.matrix_transpose(slope)), atol=1e-12)
+
+
 @pytest.mark.quick
 @pytest.mark.parametrize(
     ("a", "b"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special
 
 import jitgrad as jg
 
@@ -25,6 +26,13 @@ def pair(x: Any) -> Any:
 def two_uses(x: Any) -> Any:
     slow = np.log(x)
     return np.where(x > 0, slow, 0.0) + np.where(x > 1, slow, 0.0)
+
+
+@pytest.mark.parametrize("fn", [scipy.special.ndtri, scipy.special.logit, scipy.special.xlogy, scipy.special.entr])
+def test_a_side_that_scipy_computes_has_no_nan(fn: Any) -> None:
+    x, more = np.array([-0.5, 0.3]), (0.5,) * (fn.nin - 1)
+    slope = jg.compile(jg.grad(lambda x: np.sum(np.where(x > 0, fn(*more, x), 0.0))))(x)
+    assert slope[0] == 0 and np.isclose(slope[1], jg.grad(lambda x: fn(*more, x))(0.3))
 
 
 # name → (function, its slope at 2, where all of it is taken)

@@ -90,6 +90,17 @@ STATS = [
                                                                          "weibull_min", "t")],
     case("stats.pareto.logpdf", np.array([0.5, 1.5, 4.0]), 2.5), case("stats.beta.logpdf", P, 1.5, 2.5),
     *[case(f"stats.norm.{name}", A, 0.5, Q[:1]) for name in ("cdf", "sf", "logcdf", "logsf")],
+    *[case(f"stats.{name}.logpdf", A) for name in ("halfnorm", "halfcauchy")],
+    *[case(f"stats.{law}.{name}", 2 * A, 0.25, 0.5) for law in ("cauchy", "uniform") for name in ("cdf", "sf")],
+    *[case(f"stats.logistic.{name}", A, 0.5, Q[:1]) for name in ("cdf", "sf", "logcdf", "logsf")],
+    *[case(f"stats.gumbel_r.{name}", A, 0.5, Q[:1]) for name in ("cdf", "sf", "logcdf")],
+    *[case(f"stats.halfnorm.{name}", A, 0.1) for name in ("cdf", "sf")],
+    *[case(f"stats.expon.{name}", A, 0.1, Q[:1]) for name in ("cdf", "sf", "logcdf", "logsf")],
+    *[case(f"stats.{law}.{name}", np.append(Q, -1.0), 1.7) for law in ("weibull_min", "lognorm", "pareto")
+      for name in ("cdf", "sf", "logcdf", "logsf")],
+    *[case(f"stats.{law}.ppf", np.append(P, [-0.5, 1.5]), loc=0.5, scale=2.0)
+      for law in ("norm", "cauchy", "expon", "gumbel_r", "logistic", "uniform")],
+    case("stats.norm.isf", P), case("stats.weibull_min.ppf", np.append(P, -0.5), 1.7),
     case("stats.norm.pdf", A), case("stats.t.pdf", A, df=3.0),
     case("stats.bernoulli.logpmf", np.array([0.0, 1.0]), np.array(0.3)),
     case("stats.binom.logpmf", COUNTS, 5.0, np.array(0.3)), case("stats.geom.logpmf", COUNTS + 1, np.array(0.3)),
@@ -148,6 +159,36 @@ def test_gradients(name: str, call: Callable[..., Any], args: tuple[Any, ...]) -
         return np.where(is_finite, np.real(out) + np.imag(out) if out.dtype.kind == "c" else out, 0.0)
 
     check_gradients(f, arrays[at], order=1, rtol=1e-5)
+
+
+@pytest.mark.quick
+def test_frozen_distributions() -> None:
+    """Their densities take traced values whoever has been given one, and the rest is SciPy's."""
+
+    def f(stats: Any, x: Any, s: Any, c: Any) -> Any:
+        of_one = stats.norm(0.5, scale=s).logpdf(x) + stats.norm.logsf(x) + stats.poisson(2.0).logpmf(3)
+        return np.sum(of_one * stats.beta(2.0, 3.0).pdf(x)) + stats.multivariate_normal(np.zeros(3), c).logpdf(x)
+
+    args = P, np.array(1.5), np.cov(A[:3])
+    np.testing.assert_allclose(jg.compile(lambda *a: f(jg.scipy.stats, *a))(*args), f(scipy.stats, *args))
+    check_gradients(lambda x: f(jg.scipy.stats, x, *args[1:]), P, order=1)
+    assert jg.scipy.stats.gamma(2.0, scale=3.0).mean() == 6.0
+
+
+def test_distributions_of_what_a_mask_chooses() -> None:
+    """Survival times, some of them censored."""
+
+    def f(stats: Any, z: Any, was_seen: Any) -> Any:
+        return stats.norm.logpdf(z[was_seen]).sum() + stats.norm.logsf(z[~was_seen]).sum() + np.sum(
+            stats.gamma.logpdf(z[was_seen] ** 2, 2.0) + stats.weibull_min(1.7).logsf(z[was_seen] ** 2)
+        )  # fmt: skip
+
+    compiled = jg.compile(jg.value_and_grad(lambda z: f(jg.scipy.stats, z, z > 0.1)))
+    value, slope = compiled(V)
+    np.testing.assert_allclose(value, f(scipy.stats, V, V > 0.1))
+    h = 1e-6 * W[:1] * V
+    numeric = f(scipy.stats, V + h, V > 0.1) - f(scipy.stats, V - h, V > 0.1)
+    np.testing.assert_allclose(2 * np.sum(slope * h), numeric, rtol=1e-6)
 
 
 def test_factors_and_vectors() -> None:

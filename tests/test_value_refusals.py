@@ -7,6 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.integrate
+import scipy.linalg
+import scipy.stats
+from scipy.special import logsumexp
+from scipy.stats import norm
 
 import jitgrad as jg
 from jitgrad.ops.slices import IndexedSlices
@@ -253,3 +258,25 @@ def test_minimize_takes_one_argument_and_structured_constraints() -> None:
         lambda p: np.sum((p["a"] - 3.0) ** 2), {"a": np.zeros(2)}, method="SLSQP", constraints=bound
     )
     assert np.allclose(best.x["a"], 1.0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("fn", "what", "hint"),
+    [
+        (lambda x: logsumexp(x), "special.logsumexp", "use jitgrad.scipy.special.logsumexp"),
+        (lambda x: norm.logpdf(x), "stats.norm.logpdf", "use jitgrad.scipy.stats.norm.logpdf"),
+        (lambda x: scipy.stats.norm(0.5, 1.0).logpdf(x), "stats.norm.logpdf", "use jitgrad.scipy.stats.norm.logpdf"),
+        (lambda x: scipy.stats.gamma.logsf(x, 2.0), "stats.gamma.logsf", "jitgrad.scipy has none"),
+        (lambda x: scipy.stats.skew(x), "stats.skew", "jitgrad.scipy has none"),
+        (lambda x: scipy.linalg.sqrtm(np.outer(x, x)), "linalg.sqrtm", "jitgrad.scipy has none"),
+        (
+            lambda x: scipy.integrate.solve_ivp(lambda t, y: x[:1] * y, (0.0, 1.0), [1.0]).y,
+            "integrate.solve_ivp",
+            "use jitgrad.scipy.integrate.odeint",
+        ),
+    ],
+)  # fmt: skip
+def test_functions_of_scipys_are_named_with_what_takes_their_place(fn: Any, what: str, hint: str) -> None:
+    with pytest.raises(jg.TracedValueError) as info:
+        jg.compile(fn)(np.linspace(0.1, 1.0, 4))
+    assert str(info.value).startswith(f"scipy.{what}() needs the value of") and hint in str(info.value)

@@ -264,14 +264,18 @@ def cholesky(a: Any, /, *, upper: bool = False) -> Tensor:
 
 def _infer_eigh(specs: Specs, params: Params) -> Specs:
     spec = _square(specs, params)[0]
-    return TensorSpec(spec.known_shape[:-1], spec.dtype), spec
+    return TensorSpec(spec.known_shape[:-1], np.empty(0, spec.dtype).real.dtype), spec
 
 
 def _eigh_vjp(gs: Any, outs: Any, a: Tensor, *, UPLO: str) -> Any:
     (gw, gv), (w, v) = gs, outs
     gaps = build("expand_dims", w, -2) - build("expand_dims", w, -1)
     inner = (_turned(v) @ gv) * _reciprocal_off_diagonal(gaps)
-    return _symmetric(v @ (inner + _diagonal_matrix(gw)) @ _turned(v))
+    return _hermitian(build("conjugate", v) @ (inner + _diagonal_matrix(gw)) @ _turned(v))
+
+
+def _hermitian(x: Tensor) -> Any:
+    return (x + build("conjugate", _turned(x))) * 0.5
 
 
 def _reciprocal_off_diagonal(gaps: Tensor) -> Any:
@@ -298,17 +302,17 @@ eigh_op = define(
 
 @function("linalg.eigh")
 def eigh(a: Any, UPLO: str = "L") -> Any:
-    """Eigenvalues, rising, and eigenvectors of symmetric matrices.
+    """Eigenvalues, rising, and eigenvectors of symmetric or Hermitian matrices.
 
     Gradients of eigenvectors need distinct values: between equal ones the rule puts 0 where the formula has 1/0. That
     is right for what depends on the values alone; nearly equal values give large gradients.
     """
-    return _named("eigh", apply(eigh_op, _real("linalg.eigh", a), UPLO=UPLO))
+    return _named("eigh", apply(eigh_op, _float(a), UPLO=UPLO))
 
 
 @function("linalg.eigvalsh")
 def eigvalsh(a: Any, UPLO: str = "L") -> Tensor:
-    """Eigenvalues of symmetric matrices, in rising order."""
+    """Eigenvalues of symmetric or Hermitian matrices, in rising order."""
     values: Tensor = eigh(a, UPLO)[0]
     return values
 

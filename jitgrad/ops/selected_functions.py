@@ -86,7 +86,9 @@ def _stored(ufunc: np.ufunc, inputs: tuple[Any, ...], options: dict[str, Any], o
     return target
 
 
+@function("elementwise_of_selections")
 def _of_elements(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """``fn``, which computes element by element, of arguments of which some are selections."""
     like = _one(args, kwargs)
     out = fn(*map(like.entered, args), **{key: like.entered(value) for key, value in kwargs.items()})
     return tuple(map(like.with_places, out)) if isinstance(out, tuple) else like.with_places(out)

@@ -1,4 +1,4 @@
-"""scipy.stats: densities and their logarithms of traced values; all else of a distribution is SciPy's own.
+"""scipy.stats: densities of traced values, of some distributions what they integrate to; all else is SciPy's own.
 
 Arguments are SciPy's: the point, the shape parameters, loc and scale, by position or name.
 """
@@ -13,11 +13,29 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.operators import call
+from jitgrad.operators import call, has_selection
 from jitgrad.scipy.lifting import like_scipy, of_scipy, rest_of
 
 _LOG_2PI = math.log(2 * math.pi)
 Density = Callable[..., Any]
+
+
+class Frozen:
+    """A distribution with its parameters, ``norm(0.5, 2.0)``."""
+
+    def __init__(self, distribution: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._distribution, self._args, self._kwargs = distribution, args, kwargs
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        own = vars(self._distribution).get(name)
+        if callable(own):
+            return lambda x: own(x, *self._args, **self._kwargs)
+        return getattr(of_scipy("stats", self._distribution.name)(*self._args, **self._kwargs), name)
+
+    def __repr__(self) -> str:
+        return f"<frozen {self._distribution!r}>"
 
 
 class Distribution:
@@ -44,14 +62,29 @@ class Distribution:
             self._enter(name, functools.partial(self._at_standard, fn))
         return self
 
+    def inverted(self, **standard: Density) -> Distribution:
+        """The distribution, with functions as ``ppf``: those of the standard one, times scale, plus loc."""
+        for name, fn in standard.items():
+            self._enter(name, functools.partial(self._from_standard, fn))
+        return self
+
     def _at_standard(self, fn: Density, *args: Any, **kwargs: Any) -> Any:
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         x, *shapes, loc, scale = bound.arguments.values()
         return fn((x - loc) / scale, *shapes)
 
+    def _from_standard(self, fn: Density, *args: Any, **kwargs: Any) -> Any:
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        q, *shapes, loc, scale = bound.arguments.values()
+        is_inside = (q >= 0) & (q <= 1)
+        return np.where(is_inside, loc + scale * fn(np.where(is_inside, q, 0.5), *shapes), np.nan)
+
     def _enter(self, name: str, fn: Callable[..., Any]) -> None:
         def density(*args: Any, **kwargs: Any) -> Any:
+            if has_selection((*args, *kwargs.values())):
+                return call("elementwise_of_selections", fn, args, kwargs)
             return fn(*args, **kwargs)
 
         density.__name__ = density.__qualname__ = name
@@ -74,8 +107,8 @@ class Distribution:
             raise AttributeError(name)
         return of_scipy(f"stats.{self.name}", name)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return of_scipy("stats", self.name)(*args, **kwargs)
+    def __call__(self, *args: Any, **kwargs: Any) -> Frozen:
+        return Frozen(self, args, kwargs)
 
     def __repr__(self) -> str:
         return f"<distribution {self.name}>"
@@ -123,26 +156,88 @@ def _weibull_min(x: Any, c: Any) -> Any:
     return _inside(x >= 0, np.log(c) + call("xlogy", c - 1.0, x) - x**c)
 
 
-norm = Distribution("norm", lambda x: -0.5 * x * x - 0.5 * _LOG_2PI).integrated(
-    cdf=lambda x: call("ndtr", x),
-    sf=lambda x: call("ndtr", -x),
-    logcdf=lambda x: call("log_ndtr", x),
-    logsf=lambda x: call("log_ndtr", -x),
+def _surviving(log_sf: Density, start: float = 0.0) -> dict[str, Density]:
+    """What a distribution of values from ``start`` on integrates to, by the logarithm of who is left."""
+
+    def logsf(x: Any, *shapes: Any) -> Any:
+        return log_sf(np.maximum(x, start), *shapes)
+
+    return {
+        "cdf": lambda *args: -np.expm1(logsf(*args)),
+        "sf": lambda *args: np.exp(logsf(*args)),
+        "logcdf": lambda *args: np.log(-np.expm1(logsf(*args))),
+        "logsf": logsf,
+    }
+
+
+def _of_normal(normal_at: Density) -> dict[str, Density]:
+    """What a distribution integrates to whose values are normal ones behind a rising function."""
+    return {
+        "cdf": lambda *args: call("ndtr", normal_at(*args)),
+        "sf": lambda *args: call("ndtr", -normal_at(*args)),
+        "logcdf": lambda *args: call("log_ndtr", normal_at(*args)),
+        "logsf": lambda *args: call("log_ndtr", -normal_at(*args)),
+    }
+
+
+def _logs_of_positive(x: Any, s: Any) -> Any:
+    """``log(x) / s``, minus infinity for what is not positive, without a gradient there."""
+    return np.where(x > 0, np.log(np.where(x > 0, x, 1.0)), -np.inf) / s
+
+
+norm = (
+    Distribution("norm", lambda x: -0.5 * x * x - 0.5 * _LOG_2PI)
+    .integrated(**_of_normal(lambda x: x))
+    .inverted(ppf=lambda q: call("ndtri", q), isf=lambda q: -call("ndtri", q))
 )
 beta = Distribution("beta", _beta)
-cauchy = Distribution("cauchy", lambda x: -np.log1p(x * x) - math.log(math.pi))
+cauchy = (
+    Distribution("cauchy", lambda x: -np.log1p(x * x) - math.log(math.pi))
+    .integrated(cdf=lambda x: 0.5 + np.arctan(x) / math.pi, sf=lambda x: 0.5 - np.arctan(x) / math.pi)
+    .inverted(ppf=lambda q: np.tan(math.pi * (q - 0.5)))
+)
 chi2 = Distribution("chi2", lambda x, df: _gamma(0.5 * x, 0.5 * df) - math.log(2))
-expon = Distribution("expon", lambda x: _inside(x >= 0, -x))
+expon = (
+    Distribution("expon", lambda x: _inside(x >= 0, -x))
+    .integrated(**_surviving(lambda x: -x))
+    .inverted(ppf=lambda q: -np.log1p(-q))
+)
 gamma = Distribution("gamma", _gamma)
-gumbel_r = Distribution("gumbel_r", lambda x: -x - np.exp(-x))
+gumbel_r = (
+    Distribution("gumbel_r", lambda x: -x - np.exp(-x))
+    .integrated(cdf=lambda x: np.exp(-np.exp(-x)), sf=lambda x: -np.expm1(-np.exp(-x)), logcdf=lambda x: -np.exp(-x))
+    .inverted(ppf=lambda q: -np.log(-np.log(q)))
+)
+halfcauchy = Distribution("halfcauchy", lambda x: _inside(x >= 0, math.log(2 / math.pi) - np.log1p(x * x)))
+halfnorm = Distribution("halfnorm", lambda x: _inside(x >= 0, 0.5 * math.log(2 / math.pi) - 0.5 * x * x)).integrated(
+    cdf=lambda x: call("erf", np.maximum(x, 0.0) * math.sqrt(0.5)),
+    sf=lambda x: call("erfc", np.maximum(x, 0.0) * math.sqrt(0.5)),
+)
 invgamma = Distribution("invgamma", _invgamma)
 laplace = Distribution("laplace", _laplace)
-logistic = Distribution("logistic", lambda x: -x - 2.0 * call("softplus", -x))
-lognorm = Distribution("lognorm", _lognorm)
-pareto = Distribution("pareto", _pareto)
+logistic = (
+    Distribution("logistic", lambda x: -x - 2.0 * call("softplus", -x))
+    .integrated(
+        cdf=lambda x: call("sigmoid", x),
+        sf=lambda x: call("sigmoid", -x),
+        logcdf=lambda x: -call("softplus", -x),
+        logsf=lambda x: -call("softplus", x),
+    )
+    .inverted(ppf=lambda q: call("logit", q))
+)
+lognorm = Distribution("lognorm", _lognorm).integrated(**_of_normal(_logs_of_positive))
+pareto = Distribution("pareto", _pareto).integrated(**_surviving(lambda x, b: -b * np.log(x), 1.0))
 t = Distribution("t", _t)
-uniform = Distribution("uniform", lambda x: _inside((x >= 0) & (x <= 1), 0.0 * x))
-weibull_min = Distribution("weibull_min", _weibull_min)
+uniform = (
+    Distribution("uniform", lambda x: _inside((x >= 0) & (x <= 1), 0.0 * x))
+    .integrated(cdf=lambda x: np.clip(x, 0.0, 1.0), sf=lambda x: 1.0 - np.clip(x, 0.0, 1.0))
+    .inverted(ppf=lambda q: q)
+)
+weibull_min = (
+    Distribution("weibull_min", _weibull_min)
+    .integrated(**_surviving(lambda x, c: -(x**c)))
+    .inverted(ppf=lambda q, c: (-np.log1p(-q)) ** (1.0 / c))
+)
 
 # -- discrete ----------------------------------------------------------------------------------------------------------
 
@@ -199,6 +294,9 @@ class _Multivariate:
             raise AttributeError(name)
         return of_scipy(f"stats.{self.name}", name)
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Frozen:
+        return Frozen(self, args, kwargs)
+
     def __repr__(self) -> str:
         return f"<distribution {self.name}>"
 
@@ -241,8 +339,9 @@ multivariate_normal = _multivariate("multivariate_normal", _normal_density)
 dirichlet = _multivariate("dirichlet", _dirichlet_density)
 
 __all__ = [
-    "bernoulli", "beta", "binom", "cauchy", "chi2", "dirichlet", "expon", "gamma", "geom", "gumbel_r", "invgamma",
-    "laplace", "logistic", "lognorm", "multivariate_normal", "nbinom", "norm", "pareto", "poisson", "t", "uniform",
+    "bernoulli", "beta", "binom", "cauchy", "chi2", "dirichlet", "expon", "gamma", "geom", "gumbel_r", "halfcauchy",
+    "halfnorm", "invgamma", "laplace", "logistic", "lognorm",
+    "multivariate_normal", "nbinom", "norm", "pareto", "poisson", "t", "uniform",
     "weibull_min",
 ]  # fmt: skip
 
