@@ -9,6 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -345,6 +346,30 @@ def test_a_look_that_fails_lets_others_go_on(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(MemoryError):
         look.do([])
     assert not look.is_going_on.locked()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_look_does_what_it_was_given_once_others_may_go_on(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[bool] = []
+
+    def looks(folders: object) -> bytes:
+        assert stamp.do_after_look(lambda: done.append(look.is_going_on.locked())) and not done
+        if fails:
+            raise MemoryError
+        return b"seen"
+
+    monkeypatch.setattr(stamp, "_looks", looks)
+    look = stamp._Look()
+    monkeypatch.setattr(stamp, "_begun", [look])
+    with pytest.raises(MemoryError) if fails else nullcontext():
+        look.do([])
+    assert done == [False]
+    assert not stamp.do_after_look(lambda: done.append(True)) and done == [False]
+
+
+def test_nothing_is_done_after_a_look_that_nobody_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stamp, "_begun", [])
+    assert not stamp.do_after_look(lambda: None)
 
 
 def test_a_look_ends_with_the_first_call_that_began_it(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import jitgrad as jg
 from jitgrad.compiler.driver import pages, pools
 from jitgrad.compiler.driver.pools import Arena, OutputPool, outputs
 from jitgrad.compiler.driver.runtime import runtime
+from jitgrad.compiler.machine import stamp
 from jitgrad.compiler.machine.early import have_early
 from tests.leaks import page_flags
 
@@ -96,6 +97,23 @@ def test_pages_are_asked_for_without_a_change_and_until_memory_is_taken() -> Non
     is_over[0] = 1
     touch(place, place + there.nbytes, 1, is_over.ctypes.data, 1)
     assert np.array_equal(there, np.arange(200) + 1)
+
+
+def test_who_looks_at_files_asks_for_pages_afterwards(pool: OutputPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def begin(*_: object) -> None:
+        raise AssertionError("another thread")
+
+    look = stamp._Look()
+    monkeypatch.setattr(stamp, "_begun", [look])
+    monkeypatch.setattr(stamp, "_looks", lambda folders: b"seen")
+    monkeypatch.setattr(pages, "start_new_thread", begin)
+    pages.begin_outputs([_SIZE])
+    assert pages.at_work
+    look.do([])
+    assert not pages.at_work and look.found == b"seen"
+    with pytest.raises(AssertionError, match="another"):
+        pages.begin_outputs([_SIZE, _SIZE])
+    pages.at_work.clear()
 
 
 def test_prepared_memory_is_known_when_it_is_taken(pool: OutputPool) -> None:

@@ -5,7 +5,8 @@ A first run would wait for them: 40 MB take 4 ms in pages of 2 MiB and 17 in pag
 virtual one whose memory has gone back to its host, 80 ms. The thread writes to the pages, in one call of machine code:
 a system call that asks for them would keep others from mapping memory, and to come back from many that ask for a few,
 the thread would need the GIL each time. It ends when the run has the memory, whose threads ask for the rest themselves.
-It begins when nobody looks at files for the stamp: three threads share two processors badly.
+It begins when nobody looks at files for the stamp, for three threads share two processors badly; and where a thread is
+looking, that one does it afterwards: two that are woken at once are put on one processor at times (stamp.py).
 
 A virtual machine whose host has taken memory back has small pages at hand, which processes that have ended gave back,
 but hardly a huge one: each takes 2 to 4 ms then, 80 MB 90 to 170 and in small pages 30 (with memory, 14). The steady
@@ -19,12 +20,13 @@ from __future__ import annotations
 
 from _thread import start_new_thread
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import islice
 from time import perf_counter
 
 from jitgrad.compiler.driver.pools import HUGE_BYTES, Block, have_small_pages, outputs
 from jitgrad.compiler.machine.early import have_early
-from jitgrad.compiler.machine.stamp import wait_for_look
+from jitgrad.compiler.machine.stamp import do_after_look, wait_for_look
 
 _Touch = Callable[[int, int, int, int, int], None]
 
@@ -41,13 +43,14 @@ def begin_outputs(sizes: Iterable[int]) -> None:
     blocks = outputs.prepare(sizes)
     if blocks:
         places = [(block, block.memory.ctypes.data + block.offset, nbytes) for block, nbytes in blocks]
-        touch = have_early().touch
         token = object()
         at_work.add(token)
-        try:
-            start_new_thread(_work, (token, touch, places))
-        except RuntimeError:  # no more threads: the run asks for pages
-            at_work.discard(token)
+        work = partial(_work, token, have_early().touch, places)
+        if not do_after_look(work):
+            try:
+                start_new_thread(work, ())
+            except RuntimeError:  # no more threads: the run asks for pages
+                at_work.discard(token)
 
 
 def _work(token: object, touch: _Touch, places: Sequence[tuple[Block, int, int]]) -> None:
