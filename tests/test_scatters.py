@@ -38,6 +38,11 @@ def rows_of(shape: tuple[int, ...], rows: int, dtype: Any = np.float32) -> Calla
     return make
 
 
+def rows_of_none(rng: Rng) -> list[Any]:
+    """A table of which nothing is looked up."""
+    return [rng.standard_normal((90, 40)), np.zeros(0, np.int64), np.zeros((0, 40))]
+
+
 def whole(rng: Rng, *shape: int) -> Any:
     """Numbers of which sums of products are exact."""
     return rng.integers(-9, 10, shape).astype(float)
@@ -89,6 +94,26 @@ cases: dict[str, tuple[Callable[..., Any], Callable[[Rng], list[Any]]]] = {
     "boxes": (looked_up, rows_of((7, 3, 5), 1000)),
     "float64": (looked_up, rows_of((300,), 130, np.float64)),
     "few updates": (looked_up, rows_of((3,), 2000)),
+    "as many updates as rows": (looked_up, rows_of((40, 10), 400)),
+    "all to one row": (
+        looked_up,
+        lambda rng: [rng.standard_normal((70, 140)), np.full(200, -3), rng.standard_normal((200, 140))],
+    ),
+    "whole registers": (
+        looked_up,
+        lambda rng: [
+            rng.standard_normal((90, 224)).astype(np.float32), rng.integers(-90, 90, 300, np.int32),
+            rng.standard_normal((300, 224)).astype(np.float32),
+        ],
+    ),
+    "no positions": (looked_up, rows_of_none),
+    "a factor for each row": (
+        looked_up,
+        lambda rng: [rng.standard_normal((90, 40)), rng.integers(-90, 90, 300), rng.standard_normal((300, 1))],
+    ),
+    "one update for all": (
+        looked_up, lambda rng: [rng.standard_normal((90, 40)), rng.integers(-90, 90, 300), rng.standard_normal(40)],
+    ),
     "joined": (joined, rows_of((100,), 200)),
     "two positions": (
         by_two_positions,
@@ -209,6 +234,28 @@ def test_a_position_out_of_bounds_is_found_for_short_rows() -> None:
         at_wrong[17] = wrong
         with pytest.raises(IndexError):
             f(table, at_wrong, w)
+
+
+def test_rows_are_sorted_where_updates_are_many() -> None:
+    """In one kernel both ways: updates into their rows in memory, or each row in registers, with a single store."""
+    table, at, w = cases["one position each"][1](np.random.default_rng(7))
+    text = str(jg.compile(jg.grad(looked_up)).explain(table, at, w).kernels)
+    assert "in across(" in text
+    two = cases["two positions"][1](np.random.default_rng(7))
+    assert "in across(" not in str(jg.compile(jg.grad(by_two_positions)).explain(*two).kernels)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_signed_zeros_and_nan_are_added_to_zero(dtype: Any) -> None:
+    """A row is the sum of zero and its updates: -0.0 alone gives 0.0; and NaN and inf stay in their row and column."""
+    table, at = np.zeros((80, 70), dtype), np.repeat(np.arange(79), 3)
+    w = np.full((237, 70), -0.0, dtype)
+    w[4, 5], w[9, 69], w[10, 69] = np.nan, np.inf, -np.inf
+    f = jg.compile(jg.grad(looked_up))
+    found, expected = f(table, at, w), f.interpret(table, at, w)
+    np.testing.assert_array_equal(found, expected)
+    assert not np.signbit(found[~np.isnan(found)]).any()
+    assert np.isnan(found).sum() == 2
 
 
 def test_large_scatters_are_cut_in_chunks() -> None:

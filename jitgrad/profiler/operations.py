@@ -17,7 +17,17 @@ from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.scalar_emit import emit_op
 from jitgrad.compiler.emission.scalar_values import element_type
 from jitgrad.compiler.freezing.bind import BoundCluster
-from jitgrad.compiler.loopir.nests import Accumulator, Keep, Kernel, Let, Literal, Load, Loop, Statement, Update
+from jitgrad.compiler.loopir.nests import (
+    Accumulator,
+    Keep,
+    Kernel,
+    Let,
+    Literal,
+    Load,
+    Loop,
+    Statement,
+    Update,
+)
 from jitgrad.compiler.lowering.lower import CompiledCluster, Lowered
 from jitgrad.compiler.machine.compilation import has_avx512
 from jitgrad.executable import Executable
@@ -74,24 +84,29 @@ def _count(kernel: Kernel, numbers: Mapping[str, int]) -> dict[int, Operations]:
     dtypes: dict[str, DType] = {constant.name: constant.dtype for constant in kernel.constants}
     dtypes |= dict.fromkeys(kernel.ints, np.dtype(np.int64))
     total: dict[int, Operations] = {}
-    for statement, times in _repeated(kernel.body, dict(numbers), 1, dtypes):
+    lists = {b.name: numbers[b.extent] for b in kernel.buffers if b.role == "kept" and b.extent}
+    for statement, times in _repeated(kernel.body, dict(numbers), 1, dtypes, lists):
         for size, found in _operations_of(statement, dtypes).items():
             total[size] = total.get(size, Operations()) + found.times(times)
     return total
 
 
 def _repeated(
-    body: Sequence[Statement], numbers: dict[str, int], times: int, dtypes: dict[str, DType]
+    body: Sequence[Statement], numbers: dict[str, int], times: int, dtypes: dict[str, DType], lists: dict[str, int]
 ) -> Iterator[tuple[Statement, int]]:
-    """All statements and how often they run; dtypes of names are noted on the way, and numbers that loops run to."""
+    """All statements and how often they run; dtypes of names are noted on the way, numbers that loops run to, and of
+    what comes out of ``lists`` how long these are.
+    """
     for statement in body:
         if isinstance(statement, Loop):
             dtypes[statement.var] = np.dtype(np.int64)
-            often = 1 if statement.start else numbers[statement.extent]  # of a ring, one row more
-            yield from _repeated(statement.body, numbers, times * often, dtypes)
+            turns = _turns(statement, numbers, times, lists)
+            yield from _repeated(statement.body, numbers, turns, dtypes, lists)
         else:
             if isinstance(statement, Load | Let | Accumulator):
                 dtypes[statement.name] = statement.dtype
+            if isinstance(statement, Load | Let) and (source := _source(statement)) in lists:
+                lists[statement.name] = lists[source]
             if isinstance(statement, Let) and (number := _number(statement, numbers)) is not None:
                 numbers[statement.name] = number
             if isinstance(statement, Keep):
@@ -99,16 +114,37 @@ def _repeated(
             yield statement, times
 
 
+def _source(statement: Statement) -> str:
+    """Where a number comes from, as it is; nothing for all else."""
+    match statement:
+        case Load(buffer=buffer):
+            return buffer
+        case Let(op="cast", args=(str(name),)):
+            return name
+    return ""
+
+
+def _turns(loop: Loop, numbers: Mapping[str, int], times: int, lists: Mapping[str, int]) -> int:
+    """How often a loop turns that is begun so many ``times``. One that goes through a list in parts turns as often as
+    that is long: they are given by how many there are at most, or by a list of their ends.
+    """
+    length = next((lists[s.buffer] for s in loop.body if isinstance(s, Load) and s.buffer in lists), None)
+    if not loop.start:
+        turns = times * numbers[loop.extent]
+        return turns if length is None else min(turns, length)
+    return times if length is None else times * length // lists[loop.extent]  # of a ring, one row more
+
+
 def _number(made: Let, numbers: Mapping[str, int]) -> int | None:
     """The number that a kernel computes for the extent of a loop, or the most that it can be; None for all else."""
-    if made.dtype != np.int64:
+    if made.dtype not in (np.int64, np.bool_):
         return None
     given = [int(arg.value) if isinstance(arg, Literal) else numbers.get(arg) for arg in made.args]
     known = [number for number in given if number is not None]
     match made.op:
         case "minimum" if known:
             return min(known)
-        case "add" | "subtract" | "multiply" | "right_shift" if len(known) == len(given):
+        case "add" | "subtract" | "multiply" | "right_shift" | "less" | "where" if len(known) == len(given):
             return int(getattr(np, made.op)(*known))
     return None
 

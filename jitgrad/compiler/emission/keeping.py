@@ -59,8 +59,10 @@ class KeepEmitter(SumEmitter):
         assert self.vector is not None
         b = self.builder
         is_along = name == self.vector.var
-        number = b.add(self.vector.base, ir.Constant(INT64, lane)) if is_along else self._register(name).value
-        return b.trunc(number, INT32)
+        if is_along:
+            return b.trunc(b.add(self.vector.base, ir.Constant(INT64, lane)), INT32)
+        known = self._register(name)
+        return b.trunc(b.extract_element(known.value, ir.Constant(INT32, lane)) if known.lanes else known.value, INT32)
 
     def _compressed(self, value: ir.Value, mask: ir.Value) -> ir.Value:
         """The lanes of the mask, side by side."""

@@ -92,7 +92,7 @@ class _KernelEmitter(RowSumEmitter):
                     self._vector_loop(statement)
                 case Loop(kind="lanes" | "alone"):
                     self._lanes_loop(statement)
-                case Loop(kind="columns"):
+                case Loop(kind="columns" | "across"):
                     self._columns_loop(statement)
                 case Loop():
                     self._loop(statement)
@@ -165,6 +165,7 @@ class _KernelEmitter(RowSumEmitter):
         written = rows_to_write(loop, self.outputs) if self.is_parallel and not self.is_quick else {}
 
         def turn(i: ir.Value) -> None:
+            self._ask_for_later(loop, i)
             self.registers[loop.var] = Register(i, DT_INT64)
             for number, axis in enumerate(others, 1):
                 self.registers[axis] = Register(b.add(i, ir.Constant(INT64, number)), DT_INT64)

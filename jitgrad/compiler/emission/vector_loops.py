@@ -28,7 +28,18 @@ from jitgrad.compiler.emission.pinned import pin_constants, pins_constants
 from jitgrad.compiler.emission.registers import BOOL, INT32, INT64, VectorLoop
 from jitgrad.compiler.emission.scalar_values import constant
 from jitgrad.compiler.emission.segments import compares
-from jitgrad.compiler.loopir.nests import PARALLEL, PARALLEL_VECTOR, Keep, Let, Loop, Statement, Update, statements
+from jitgrad.compiler.loopir.nests import (
+    ACROSS,
+    COLUMNS,
+    PARALLEL,
+    PARALLEL_VECTOR,
+    Keep,
+    Let,
+    Loop,
+    Statement,
+    Update,
+    statements,
+)
 
 Part = Callable[[ir.Value, ir.Value, "ir.Value | None"], None]  # emits a loop from here to there, in this segment
 
@@ -267,9 +278,11 @@ class VectorLoopEmitter(ArgumentEmitter):
         self._counted(start, stop, self.lanes, body)
 
     def _columns_loop(self, loop: Loop) -> None:
-        """Elements next to one another with loops inside: some vectors at once, then masked ones for what is left."""
+        """Elements next to one another with loops inside: some vectors at once, then masked ones for what is left. Rows
+        may be short: of these, whole vectors that are left over have no mask.
+        """
         b, lanes = self.builder, self.lanes
-        start, stop = self.function.args[2], self.function.args[3]
+        first, stop = self._range(loop)
 
         def full(i: ir.Value) -> None:
             self._column_body(loop, i, None)
@@ -277,11 +290,14 @@ class VectorLoopEmitter(ArgumentEmitter):
         def masked(i: ir.Value) -> None:
             self._column_body(loop, i, self._lanes_left(i, stop)[2])
 
-        self.lanes = lanes * (1 if self.is_quick else columns_at_once(loop))
-        split = b.sub(stop, b.srem(b.sub(stop, start), ir.Constant(INT64, self.lanes)))
-        self._counted(start, split, self.lanes, full)
+        at_once = 1 if self.is_quick else columns_at_once(loop)
+        for count in (at_once, 1) if loop.kind == ACROSS and at_once > 1 else (at_once,):
+            self.lanes = lanes * count
+            split = b.sub(stop, b.srem(b.sub(stop, first), ir.Constant(INT64, self.lanes)))
+            self._counted(first, split, self.lanes, full)
+            first = split
         self.lanes = lanes
-        self._counted(split, stop, lanes, masked)
+        self._counted(first, stop, lanes, masked)
 
     def _column_body(self, loop: Loop, i: ir.Value, mask: ir.Value | None) -> None:
         outside = dict(self.registers)
@@ -296,7 +312,7 @@ class VectorLoopEmitter(ArgumentEmitter):
     def _range(self, loop: Loop) -> tuple[ir.Value, ir.Value]:
         if loop.kind == PARALLEL_VECTOR and not self._has_rows:
             return self._whole_lines(loop)
-        if loop.kind in (PARALLEL, PARALLEL_VECTOR):
+        if loop.kind in (PARALLEL, PARALLEL_VECTOR, COLUMNS):
             return self.function.args[2], self.function.args[3]
         start = self._register(loop.start).value if loop.start else ir.Constant(INT64, 0)
         return start, self._register(loop.extent).value

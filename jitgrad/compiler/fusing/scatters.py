@@ -54,6 +54,13 @@ def has_long_rows(node: Node, classes: Sequence[int], shape: Sequence[int]) -> b
     return is_nested and columns >= LEAST_COLUMNS and all(node.shape[d] < MOST_UPDATES for d in along)
 
 
+def are_plain_rows(node: Node, classes: Sequence[int]) -> bool:
+    """Whether each update of a shared scatter is one row of the table, given by one position, along one axis."""
+    entries = [entry for entry, c in zip(node.table_dims, classes, strict=True) if c != ONE]
+    are_plain = len(entries) == 2 and not isinstance(entries[0], AxisIndex) and isinstance(entries[1], AxisIndex)
+    return are_plain and math.prod(node.shape[d] for d in axes_of_updates(node)) < MOST_UPDATES
+
+
 def read_by_positions(node: Node) -> set[int | None]:
     """The dimensions of the domain that the positions of a scatter depend on."""
     count = sum(isinstance(entry, int) for entry in node.table_dims)

@@ -3,7 +3,8 @@
     kernel    ::= "def" NAME "(" buffer* int* constant* ")" ":" statement*
     statement ::= "for" VAR "in" KIND "(" [start ","] extent ")" ":" statement*
                                                                          KIND: parallel, parallel_vector, serial,
-                                                                         vector, lanes, columns; with a start: serial
+                                                                         vector, lanes, columns, across; with a
+                                                                         start: serial
                 | NAME "=" BUFFER "[" index "]" ["if" guard* "else" literal]
                 | NAME "=" OP "(" argument* ")"                          a scalar op, see scalar_ops
                 | ACC "=" literal                                        an accumulator comes to life
@@ -36,7 +37,7 @@ from jitgrad.records import dataclass
 from jitgrad.spec import DType, dtype_text
 
 PARALLEL, PARALLEL_VECTOR, SERIAL, VECTOR = "parallel", "parallel_vector", "serial", "vector"
-LANES, ALONE, COLUMNS = "lanes", "alone", "columns"
+LANES, ALONE, COLUMNS, ACROSS = "lanes", "alone", "columns", "across"
 LITERAL_STRIDES = (1, -1, 2, 3, 4)
 """Strides that stand in the code: what lanes read so comes out of whole registers."""
 
@@ -216,7 +217,7 @@ class Loop:
     The kinds "vector" and "parallel_vector" say that iterations do not depend on one another but through
     accumulators, so that many run at once. "lanes" is a parallel loop with loops inside: one iteration per lane;
     "alone" is one of a single turn, with one lane.
-    "columns" is another, whose chunks count elements, not vectors of them.
+    "columns" is another, whose chunks count elements, not vectors of them; "across" one that is not parallel.
     """
 
     var: str

@@ -97,4 +97,4 @@ def oracle() -> dict[str, Callable[..., Any]]:
 def python_namespace() -> dict[str, Any]:
     """Names that the text of a kernel uses when it runs as Python."""
     dtypes = {short: np.dtype(name).type for name, short in type_names.items()}
-    return {**oracle(), **dtypes, "serial": range, "vector": range, "nan": np.nan, "inf": np.inf}
+    return {**oracle(), **dtypes, "serial": range, "vector": range, "across": range, "nan": np.nan, "inf": np.inf}

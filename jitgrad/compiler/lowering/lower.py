@@ -20,7 +20,7 @@ from jitgrad.compiler.lowering.in_place import find_overwritable
 from jitgrad.compiler.lowering.passes import optimise_loops
 from jitgrad.compiler.lowering.rings import RollingLowering
 from jitgrad.compiler.lowering.routine_calls import RoutineLowering
-from jitgrad.compiler.lowering.scatter import ScatterLowering
+from jitgrad.compiler.lowering.sorted_scatter import SortedScatterLowering
 from jitgrad.compiler.lowering.strides import write_strides
 from jitgrad.compiler.lowering.sweeps import SweepLowering
 from jitgrad.program import Instruction
@@ -197,7 +197,7 @@ def kernels_of(compiled: CompiledCluster) -> Iterator[Kernel]:
                 yield from kernels_of(region)
 
 
-_ALONE: dict[str, type[Lowering]] = {SCATTER: ScatterLowering, SWEEP: SweepLowering}
+_ALONE: dict[str, type[Lowering]] = {SCATTER: SortedScatterLowering, SWEEP: SweepLowering}
 
 
 def lower_group(group: Group, plan: Plan) -> Lowered:

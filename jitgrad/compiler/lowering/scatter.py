@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -102,11 +102,11 @@ class ScatterLowering(Lowering):
         bodies = self._chain(axes)
         self._add(placed, bodies[-1], is_inside=False)
         rows = {placed.axes[d] for d in axes_of_rows(placed.node)}
-        statements = _statements(bodies[-1])
+        statements = statements_of(bodies[-1])
         for axis, around in zip(reversed(axes), bodies[-2::-1], strict=True):
             is_parallel = axis == 0 and not self.group.is_serial  # not of vectors: a chunk has the rows that it cleared
             kind = PARALLEL if is_parallel else VECTOR if axis == axes[-1] and axis in rows else SERIAL
-            statements = [*_statements(around), Loop(self.var(axis), self.extent((axis,)), kind, tuple(statements))]
+            statements = [*statements_of(around), Loop(self.var(axis), self.extent((axis,)), kind, tuple(statements))]
         return statements
 
     def _chain(self, axes: Sequence[int]) -> list[Body]:
@@ -167,7 +167,7 @@ class ScatterLowering(Lowering):
     def _copy_of_turn(self, placed: Placed, body: Body) -> Term:
         """The copy of a turn of the innermost loop."""
         axis, name = max(a for a in placed.axes if a is not None), self.name()
-        body.rest.append(Let(name, INT64, "bitwise_and", (self.var(axis), _int64(COPIES - 1))))
+        body.rest.append(Let(name, INT64, "bitwise_and", (self.var(axis), int64(COPIES - 1))))
         return Term(name, self.copy)
 
     # -- rows of the table shared out ----------------------------------------------------------------------------------
@@ -175,39 +175,61 @@ class ScatterLowering(Lowering):
     def _shared(self, placed: Placed) -> list[Statement]:
         """Each chunk clears its rows, finds the updates for these, in their order, and adds them."""
         along = [a for d in axes_of_updates(placed.node) if (a := placed.axes[d]) is not None]
-        count = self._product([c for a in along for c in self.axis_classes[a]])
-        kept = [self.signature.buffer("kept", ~axis, INT32, count) for axis in along]
+        kept = {axis: self._list(~axis, self._updates(along)) for axis in along}
         number = f"acc{self.signature.fresh()}"
         finding = self._finding(placed, along, kept, number)
-        adding = self._adding(placed, along, kept, number)
-        root = _statements(self.bodies[self.tree.root])
-        return [*root, *self._cleared_blocks(), Accumulator(number, INT64, "add", _int64(0)), finding, adding]
+        adding = self._adding(placed, kept, number)
+        root = statements_of(self.bodies[self.tree.root])
+        clearing = self._by_blocks(self._cleared_rows)
+        return [*root, *clearing, Accumulator(number, INT64, "add", int64(0)), finding, adding]
 
-    def _cleared_blocks(self) -> list[Statement]:
-        """Zeros in the blocks of a chunk's slots, round by round."""
-        first, *inner = self.sized
-        up, rounds, base, number, start, left, end = (self.name() for _ in range(7))
-        block = self._product(inner, BLOCK)
-        blocks: list[Statement] = [
-            Let(base, INT64, "multiply", ("j0", _int64(SLOTS))),
+    def _list(self, key: int, extent: str) -> str:
+        """A list of numbers that each worker has for itself."""
+        return self.signature.buffer("kept", key, INT32, extent)
+
+    def _updates(self, along: Sequence[int]) -> str:
+        """How many updates there are."""
+        return self._product([c for a in along for c in self.axis_classes[a]])
+
+    def _by_blocks(self, work: Callable[[str, str], list[Statement]], rounds: str = "") -> list[Statement]:
+        """The ``work`` on the blocks of a chunk's slots, round by round, each given by its first row and how many."""
+        base, number, start, left, count = (self.name() for _ in range(5))
+        inside = (
+            Let(base, INT64, "multiply", ("j0", int64(SLOTS))),
             Let(number, INT64, "add", (base, "j1")),
-            Let(start, INT64, "multiply", (number, block)),
-            Let(left, INT64, "subtract", (self._product(self.sized), start)),
-            Let(end, INT64, "minimum", (left, block)),
-            self._zeros("j2", end, Term(start), Term("j2")),
-        ]
+            Let(start, INT64, "multiply", (number, int64(BLOCK))),
+            Let(left, INT64, "subtract", (self._product(self.sized[:1]), start)),
+            Let(count, INT64, "minimum", (left, int64(BLOCK))),
+            *work(start, count),
+        )
+        before = [] if rounds else self._rounds(rounds := self.name())
+        return [*before, Loop("j0", rounds, SERIAL, (Loop("j1", self._slots, PARALLEL, inside),))]
+
+    def _rounds(self, rounds: str) -> list[Statement]:
+        """How many rounds deal out all blocks."""
+        up = self.name()
         return [
-            Let(up, INT64, "add", (self._product([first]), _int64(BLOCK * SLOTS - 1))),
-            Let(rounds, INT64, "right_shift", (up, _int64(BLOCK_BITS + SLOT_BITS))),
-            Loop("j0", rounds, SERIAL, (Loop("j1", self._slots, PARALLEL, tuple(blocks)),)),
+            Let(up, INT64, "add", (self._product(self.sized[:1]), int64(BLOCK * SLOTS - 1))),
+            Let(rounds, INT64, "right_shift", (up, int64(BLOCK_BITS + SLOT_BITS))),
+        ]
+
+    def _cleared_rows(self, start: str, count: str) -> list[Statement]:
+        """Zeros in so many rows."""
+        row, place, size = self._product(self.sized[1:]), self.name(), self.name()
+        return [
+            Let(place, INT64, "multiply", (start, row)),
+            Let(size, INT64, "multiply", (count, row)),
+            self._zeros("j2", size, Term(place), Term("j2")),
         ]
 
     @property
     def _slots(self) -> str:
         return self.signature.number("slots", SLOTS)
 
-    def _finding(self, placed: Placed, along: Sequence[int], kept: Sequence[str], number: str) -> Loop:
-        """Which updates are for the chunk's rows: the numbers of their loops are kept."""
+    def _finding(
+        self, placed: Placed, along: Sequence[int], kept: Mapping[int, str], number: str, rows: str | None = None
+    ) -> Loop:
+        """Which updates are for the chunk's rows: the numbers of their loops are kept, and which ``rows`` they are."""
         node = placed.node
         bodies = self._chain(along)
         body = bodies[-1]
@@ -216,10 +238,10 @@ class ScatterLowering(Lowering):
         self.check(bounds, node.value, body)
         row = self._bound_of_row(placed, bounds).var
         block, slot = self.name(), self.name()
-        body.rest.append(Let(block, INT64, "right_shift", (row, _int64(BLOCK_BITS))))
-        body.rest.append(Let(slot, INT64, "bitwise_and", (block, _int64(SLOTS - 1))))
-        values = tuple(map(self.var, along))
-        body.rest.append(Keep(number, tuple(kept), values, bounds, slot, self._slots))
+        body.rest.append(Let(block, INT64, "right_shift", (row, int64(BLOCK_BITS))))
+        body.rest.append(Let(slot, INT64, "bitwise_and", (block, int64(SLOTS - 1))))
+        lists = {**{self.var(axis): buffer for axis, buffer in kept.items()}, **({row: rows} if rows else {})}
+        body.rest.append(Keep(number, tuple(lists.values()), tuple(lists), bounds, slot, self._slots))
         return self._loops(along, bodies)
 
     def _bound_of_row(self, placed: Placed, bounds: Sequence[Bound]) -> Bound:
@@ -228,34 +250,45 @@ class ScatterLowering(Lowering):
         entries = [c for entry, c in zip(placed.node.table_dims, classes, strict=True) if isinstance(entry, int)]
         return next(bound for bound, c in zip(bounds, entries, strict=True) if c != ONE)
 
-    def _adding(self, placed: Placed, along: Sequence[int], kept: Sequence[str], number: str) -> Loop:
+    def _adding(self, placed: Placed, kept: Mapping[int, str], number: str) -> Loop:
         """The loop over the updates that were kept."""
+        along = list(kept)
         across = [a for d in axes_of_rows(placed.node) if (a := placed.axes[d]) is not None]
         bodies = self._chain([*along, *across])
         self._add(placed, bodies[-1], is_inside=True)
-        found: list[Statement] = []
-        for axis, buffer in zip(along, kept, strict=True):
-            name = self.name()
-            found.append(Load(name, INT32, buffer, Index((Term("k"),))))
-            found.append(Let(self.var(axis), INT64, "cast", (name,)))
+        found = self._found(kept, "k")
         for body in bodies[1 : len(along)]:
-            found += _statements(body)
+            found += statements_of(body)
         inside = bodies[len(along) :]
-        return Loop("k", number, SERIAL, (*found, *_statements(inside[0]), self._loops(across, inside)))
+        return Loop("k", number, SERIAL, (*found, *statements_of(inside[0]), self._loops(across, inside)))
+
+    def _found(self, kept: Mapping[int, str], at: str) -> list[Statement]:
+        """The numbers of the loops of an update, out of lists."""
+        found: list[Statement] = []
+        for axis, buffer in kept.items():
+            found += self._taken(self.var(axis), buffer, Term(at))
+        return found
+
+    def _taken(self, name: str, buffer: str, *at: Term) -> list[Statement]:
+        """A number out of a list."""
+        narrow = self.name()
+        return [Load(narrow, INT32, buffer, Index(at)), Let(name, INT64, "cast", (narrow,))]
 
     def _loops(self, axes: Sequence[int], bodies: Sequence[Body]) -> Loop:
         """Loops in one another, the innermost one on vectors; ``bodies`` begin with the one around them."""
         loop: Loop | None = None
         for axis, body in zip(reversed(axes), reversed(bodies), strict=False):
-            inner = _statements(body) + ([loop] if loop else [])
+            inner = statements_of(body) + ([loop] if loop else [])
             loop = Loop(self.var(axis), self.extent((axis,)), SERIAL if loop else VECTOR, tuple(inner))
         assert loop is not None
         return loop
 
 
-def _statements(body: Body) -> list[Statement]:
+def statements_of(body: Body) -> list[Statement]:
+    """All that stands in a body."""
     return body.loads + body.rest
 
 
-def _int64(number: int) -> Literal:
+def int64(number: int) -> Literal:
+    """A number of loops and places."""
     return Literal(np.int64(number), INT64)
