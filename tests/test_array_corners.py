@@ -401,3 +401,18 @@ def test_numbers_are_not_written_to(number: Fn, way: str) -> None:
 def test_dtypes_of_booleans() -> None:
     for function in (np.angle, np.conj, np.conjugate):
         check(function, np.array([True, False]))
+
+
+@pytest.mark.parametrize("bounds", [(-2, 3), (1, 300), (-500, 2**70), (-2, None), (0, 2**64), (-(2**70), 255)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint32, np.int64, np.uint64])
+def test_bounds_that_integers_cannot_pass(bounds: tuple[Any, Any], dtype: Any) -> None:
+    """NumPy does not ask them to be of the dtype."""
+    check(lambda x: np.clip(x, *bounds), np.arange(5, dtype=dtype))
+    check(lambda x: x.clip(*bounds), np.arange(5, dtype=dtype))
+
+
+@pytest.mark.parametrize("bounds", [(None, -2), (300, None)])
+def test_bounds_that_leave_nothing_are_refused(bounds: tuple[Any, Any]) -> None:
+    for fn in (np.clip, jg.compile(lambda x, low, high: np.clip(x, low, high), static_argnums=(1, 2))):
+        with pytest.raises(OverflowError, match="out of bounds for uint8"):
+            fn(np.arange(5, dtype=np.uint8), *bounds)

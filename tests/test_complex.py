@@ -158,6 +158,20 @@ def test_float16_is_interpreted_wherever_it_stands(separate: bool | None) -> Non
             assert "float16, for which there are no kernels" in stage.executable(arrays).explanation.clusters
 
 
+@pytest.mark.parametrize("name", ["logaddexp", "logaddexp2"])
+def test_gradients_of_float16_stay_float16(name: str) -> None:
+    """A sigmoid has float32 for float16; two gradients of different dtypes could not be added."""
+
+    def fn(x: Any) -> Any:
+        return np.sum(getattr(np, name)(x, x[::-1]) * x)
+
+    x = np.array([0.5, 1.0, -0.75], np.float16)
+    wide = jg.compile(jg.value_and_grad(fn))(x.astype(np.float64))[1]
+    for found in (jg.compile(jg.grad(fn))(x), jg.grad(fn)(x)):
+        assert found.dtype == np.float16
+        np.testing.assert_allclose(found, wide, rtol=4e-3)
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.longdouble])
 def test_no_code_is_begun_for_floats_without_kernels(dtype: Any) -> None:
     x = np.array([0.5, 1.0, -0.75], dtype)

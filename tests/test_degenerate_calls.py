@@ -275,3 +275,30 @@ def test_one_place_of_a_cheap_value_is_not_read_beside_the_loop_that_makes_what_
     x = np.sin(np.arange(100.0)).reshape(1, 1, 1, 100)
     for found, wanted in zip(compiled(x), compiled.interpret(x), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(0,), (1, 0), (3, 0), (0, 3), (0, 1)])
+def test_nothing_is_partitioned_around_any_place(shape: tuple[int, ...]) -> None:
+    def f(x: Array) -> Any:
+        return np.partition(x, 5, axis=0), np.argpartition(x, [2, -7]), np.partition(x, 3, axis=None)
+
+    x, compiled = np.zeros(shape), jg.compile(f)
+    for found in (compiled(x), compiled.interpret(x)):
+        for got, wanted in zip(found, f(x), strict=True):
+            np.testing.assert_array_equal(got, wanted, strict=True)
+
+
+@pytest.mark.parametrize("shape", [(1, 0), (1, 0, 3), (2, 1, 0)])
+def test_rows_of_nothing_are_assigned_by_several_positions(shape: tuple[int, ...]) -> None:
+    """Rows of all positions are put side by side: how many they are does not follow from their number of elements."""
+    places = np.zeros((2, 3), dtype=int)
+
+    def f(x: Array) -> Array:
+        y = x.copy()
+        y[places] += np.cos(x)[places]
+        y[:, places[:, :0]] = 1.0
+        return y
+
+    x, compiled = np.zeros(shape), jg.compile(f)
+    for found in (compiled(x), compiled.interpret(x)):
+        np.testing.assert_array_equal(found, f(x), strict=True)

@@ -41,6 +41,9 @@ indices: list[Any] = [
     (0, every, i1), (every, 0, i1), (0, i1, i1), (i1, 0, i1), (np.array(1), every, i1), (Ellipsis, i2, 0),
     # arrays beside slices and new axes
     (i1, None, i1), (i1, 2, slice(1, 5, 2)), (slice(1, 3), i1, slice(None, None, -2)), (None, i1, every, i2),
+    # an Ellipsis of no axis, which parts its neighbours all the same
+    (every, i1, Ellipsis, -1), (every, 1, Ellipsis, i1), (every, i1, Ellipsis, i1), (None, i1, i1, Ellipsis, 1),
+    (i1, Ellipsis, i1, i1), (every, i1, i1, Ellipsis), (Ellipsis, every, i1, i1),
     # masks
     m2, (every, every, m1), (m2, 0), (m2, slice(1, 3)), (0, every, m1), [True, False, True, True],
 ]  # fmt: skip

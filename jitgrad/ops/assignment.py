@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -153,7 +154,7 @@ def _merged(wide: Tensor, first: int, count: int) -> Tensor:
     shape = wide.spec.known_shape
     if count == 1:
         return wide
-    return build("reshape", wide, (*shape[:first], -1, *shape[first + count :]))
+    return build("reshape", wide, (*shape[:first], math.prod(shape[first : first + count]), *shape[first + count :]))
 
 
 def _aligned(mask: Tensor, axes: tuple[int, ...]) -> Tensor:

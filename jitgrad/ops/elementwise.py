@@ -102,9 +102,9 @@ from_ufunc(np.logaddexp2, lambda g, out, x, y: (g * _weight(x, y, LN2), g * _wei
 
 
 def _weight(x: Tensor, y: Tensor, rate: float | None = None) -> Any:
-    """``e**x / (e**x + e**y)``, or with ``e**rate`` for e."""
+    """``e**x / (e**x + e**y)``, or with ``e**rate`` for e; of the dtype of x (a sigmoid has float32 for float16)."""
     difference = _difference(x, y)
-    return call("sigmoid", difference if rate is None else rate * difference)
+    return call("astype", call("sigmoid", difference if rate is None else rate * difference), x.dtype)
 
 
 def _difference(x: Tensor, y: Tensor) -> Any:

@@ -138,6 +138,8 @@ def plan_index(x: Tensor, index: Any) -> Plan:
     positions: list[Any] = []
     axis = place = 0
     for entry in entries:
+        if entry is Ellipsis:
+            continue
         if entry is None:
             new.append(place)
             place += 1
@@ -169,11 +171,11 @@ def _placed(entries: Sequence[Entry], axes: list[int], rank: int) -> tuple[tuple
     """The transpose that brings gathered axes together, and where they are then.
 
     NumPy: the axes of the positions stand where the first of them was when all of them (integers count) are
-    next to each other in the index, else in front.
+    next to each other in the index, else in front. An Ellipsis that stands for no axis parts its neighbours too.
     """
     advanced = [number for number, e in enumerate(entries) if isinstance(e, int) or _is_positions(e)]
     together = advanced[-1] - advanced[0] == len(advanced) - 1
-    first = sum(not isinstance(e, int) for e in entries[: advanced[0]]) if together else 0
+    first = sum(e is not Ellipsis and not isinstance(e, int) for e in entries[: advanced[0]]) if together else 0
     rest = [axis for axis in range(rank) if axis not in axes]
     order = (*rest[:first], *axes, *rest[first:])
     return (None if order == tuple(range(rank)) else order), list(range(first, first + len(axes)))
@@ -189,7 +191,7 @@ def _one(position: int, extent: int | None, axis: int) -> slice:
 
 
 def _expanded(x: Tensor, index: Any) -> list[Entry]:
-    """The index as one entry per axis of ``x`` and per new axis, without Ellipsis and masks."""
+    """The index as one entry per axis of ``x`` and per new axis, without masks; of Ellipsis only one of no axis."""
     items = [_plain(item) for item in (index if isinstance(index, tuple) else (index,))]
     ellipses = [k for k, item in enumerate(items) if item is Ellipsis]
     if len(ellipses) > 1:
@@ -198,9 +200,8 @@ def _expanded(x: Tensor, index: Any) -> list[Entry]:
     rank = x.ndim
     if taken > rank:
         raise IndexingError(f"too many indices for array: array is {rank}-dimensional, but {taken} were indexed")
-    fill = [slice(None)] * (rank - taken)
     where = ellipses[0] if ellipses else len(items)
-    items[where : where + 1] = fill
+    items[where : where + 1] = [slice(None)] * (rank - taken) or items[where : where + 1]
     return _without_masks(x, items)
 
 

@@ -90,11 +90,22 @@ def clip(
 ) -> Any:
     """As numpy.clip. The gradient passes inside the bounds and on them; outside, the bound takes it."""
     refuse_options("clip", out=out, dtype=dtype)
-    lo, hi = (min if a_min is None else a_min), (max if a_max is None else a_max)
+    lo, hi = _within(a, min if a_min is None else a_min, max if a_max is None else a_max)
     joint = joint_dtype(*(type_key(value) for value in (a, lo, hi) if value is not None))
     lowest, highest = _extremes(joint)
     bounds = (lowest if lo is None else lo, highest if hi is None else hi)
     return elementwise(clip_op, a, *bounds, dtypes=(joint, joint, joint))
+
+
+def _within(a: Any, lo: Any, hi: Any) -> tuple[Any, Any]:
+    """The bounds, without a Python integer that the integers of ``a`` cannot pass: NumPy does not ask it to be one of
+    them, so ``np.clip(pixels, -1, 300)`` of uint8 leaves all as they are.
+    """
+    dtype = joint_dtype(type_key(a))
+    if dtype.kind not in "iu":
+        return lo, hi
+    lowest, highest = _extremes(dtype)
+    return (None if type(lo) is int and lo <= lowest else lo), (None if type(hi) is int and hi >= highest else hi)
 
 
 def _extremes(dtype: DType) -> tuple[Any, Any]:

@@ -69,10 +69,12 @@ def argsort(a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stab
 
 
 def _refuse_places(a: Any, kth: Any, axis: Any) -> None:
-    """ValueError where a place of a partition is none of the axis', as from NumPy; ShapeError where that is known only
-    when the graph runs.
+    """ValueError where a place of a partition is none of the axis', as from NumPy, which takes any where there are no
+    elements; ShapeError where that is known only when the graph runs.
     """
     x = as_tensor(a)
+    if 0 in x.shape:
+        return
     extent = x.spec.size if axis is None else x.shape[normalize_axis(axis, x.ndim)]
     if extent is None:
         raise ShapeError(f"how many elements there are along axis {axis} of {x.spec} is not known here")
