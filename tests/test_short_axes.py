@@ -37,6 +37,10 @@ def whole_values(program: Program) -> list[str]:
     ]  # fmt: skip
 
 
+def looked_up(p: Any, i: Any) -> Any:
+    return np.sum((p[i] - p[i[::-1]]) ** 2, axis=1)
+
+
 # -- values ----------------------------------------------------------------------------------------------------
 
 
@@ -212,3 +216,48 @@ def test_random_functions_are_the_interpreters(seed: int) -> None:
         (stage, taken), *_ = step.stages(*given)
         (value, last), grads = step(*given)
         assert_same_up_to_rounding([value, last, *grads], stage.executable(taken).source, given, f"{seed}, {n}")
+
+
+# -- rows that are looked up -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [2, 3, 7])
+def test_short_rows_are_looked_up_place_by_place(columns: int) -> None:
+    """Where they lie, in the kernel that reads them: no row is stored, and no column copied."""
+    rng = np.random.default_rng(0)
+    p, i = rng.standard_normal((40, columns)), rng.integers(-40, 40, 203)
+    assert kernels_of(looked_up, p, i) == 1
+    np.testing.assert_allclose(jg.compile(looked_up)(p, i), looked_up(p, i), rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda p, i: p[i],
+        lambda p, i: p[10:50][i],
+        lambda p, i: p[::-1][i],
+        lambda p, i: (2 * p)[i, ::-1],
+        lambda p, i: np.take(p.T, i, axis=1),
+        lambda p, i: p.reshape(10, 9, 3)[i, i // 2],
+        lambda p, i: p.reshape(90, 1, 3)[i.reshape(-1, 1, 1)],
+        lambda p, i: p[:, 1][i] * p[:, :1][i, 0],
+    ],
+)
+def test_looked_up_rows_are_the_interpreters(f: Any) -> None:
+    rng = np.random.default_rng(1)
+    p, i = rng.standard_normal((90, 3)), rng.integers(0, 9, 203)
+    step = jg.compile(jg.value_and_grad(lambda p, i: (np.sum(np.sin(f(p, i))), f(p, i)), has_aux=True))
+    (stage, taken), *_ = step.stages(p, i)
+    (value, made), grad = step(p, i)
+    assert_same_up_to_rounding([value, made, grad], stage.executable(taken).source, [p, i], "looked up")
+    np.testing.assert_array_equal(made, f(p, i))
+
+
+@pytest.mark.parametrize("wrong", [40, -41])
+def test_positions_of_short_rows_out_of_bounds_are_the_interpreters(wrong: int) -> None:
+    p, i = np.ones((40, 3)), np.zeros(203, np.int64)
+    compiled = jg.compile(looked_up)
+    compiled(p, i)
+    i[100] = wrong
+    with pytest.raises(IndexError, match="a position is out of bounds"):
+        compiled(p, i)

@@ -316,6 +316,16 @@ RULES = [
         ["unslice"],
     ),
     row(
+        "window_of_all",
+        lambda b, x, y: b.op("unslice", x, shape=(N, 3), start=(0, 0), stop=(N, 3), step=(1, 1), drop=()),
+        [],
+    ),
+    row(
+        "window_of_all",
+        lambda b, x, y: b.op("unslice", x, shape=(1, N, 3), start=(0, 0, 0), stop=(1, N, 3), step=(1, 1, 1), drop=(0,)),
+        ["reshape"],
+    ),
+    row(
         "gather_before_computing",
         lambda b, x, y: b.op(
             "take_along_axis",

@@ -11,7 +11,7 @@ from functools import reduce
 from typing import Any, Protocol
 
 from jitgrad.compiler.constants import constant_value, is_splat, splat, splat_number
-from jitgrad.opdef import AxisIndex, Contract, Elementwise, Fill, IndexMap, Reduce, Reindex, Scan, View
+from jitgrad.opdef import AxisIndex, Contract, Elementwise, Fill, Gather, IndexMap, Reduce, Reindex, Scan, View
 from jitgrad.program import Instruction, Program
 from jitgrad.records import NamedTuple
 from jitgrad.spec import DType, normalize_axes, normalize_axis
@@ -21,6 +21,8 @@ MOST_PLACES = 16
 _MOST_PRODUCTS = 32
 """Products that a product of matrices may become. Two matrices of 4 x 4 are 64, and with gradients take 0.84 ms for 1e4
 where a kernel with a matrix per lane takes 0.22 (float64); a matrix of 3 x 3 and a vector 0.05 and 0.11."""
+_MOST_COLUMNS = 7
+"""Those of rows that are looked up place by place: whole, each is stored with a mask (6 ns, Zen 4)."""
 
 Parts = tuple[int, ...]
 """The values at the places along the short axes of one, in row-major order."""
@@ -87,6 +89,8 @@ def rule_for(program: Program, ins: Instruction, shapes: Shapes) -> Make | None:
             return _moved(program, ins, shapes, maps(specs, ins.params))
         case View():
             return _viewed(ins, shapes)
+        case Gather():
+            return _looked_up(ins, shapes)
         case Contract():
             return _multiplied(ins, shapes, program.specs[ins.outputs[0]].dtype)
     return None
@@ -301,6 +305,37 @@ def _gaps(shape: Shape) -> list[int]:
         else:
             places *= n
     return [*found, places]
+
+
+def _looked_up(ins: Instruction, shapes: Shapes) -> Make | None:
+    """Rows at positions that are the same for all places, from the columns of a table."""
+    (table, *positions), out = ins.inputs, shapes(ins.outputs[0])
+    shape, axes = shapes(table), _axes_of_positions(ins)
+    if not axes or shape.places > _MOST_COLUMNS or any(shapes(v).short for v in positions):
+        return None
+    shift = len(shapes(positions[0]).extents) - len(axes)
+    others = [d for d in range(len(shape.extents)) if d not in axes]
+    moved = {d: d if d < axes[0] else d + shift for d in others}
+    short = tuple([moved[d] for d in shape.short if d in moved])
+    if not set(axes) <= set(shape.long) or short != out.short:
+        return None
+    if [moved[d] for d in shape.long if d in moved] != [d for d in moved.values() if d in out.long]:
+        return None  # an axis that is short in one of them only
+    along = [shape.long.index(d) for d in axes]
+    params = {"axis": along[0]} if "axis" in ins.params else {"axes": tuple(along)}
+
+    def make(s: Making) -> tuple[Parts, ...]:
+        at = [s.parts(v)[0] for v in positions]
+        return (tuple([s.emit(ins.op.name, column, *at, **params) for column in s.parts(table)]),)
+
+    return make
+
+
+def _axes_of_positions(ins: Instruction) -> list[int]:
+    """The axes of a table in whose place those of the positions stand; none where positions differ along rows."""
+    if ins.op.name == "take_along_axis" or not isinstance(ins.op.kind, Gather):
+        return []
+    return list(ins.params["axes"]) if "axes" in ins.params else [ins.params["axis"]]
 
 
 # -- products of matrices ----------------------------------------------------------------------------------------------

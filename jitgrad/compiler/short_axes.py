@@ -161,7 +161,7 @@ class _Islands:
 
     def _rule_for(self, ins: Instruction) -> Make | None:
         kind = ins.op.kind
-        if not isinstance(kind, Elementwise | Fill | Reduce | Scan | Reindex | View | Contract):
+        if not isinstance(kind, Elementwise | Fill | Reduce | Scan | Reindex | View | Gather | Contract):
             return None
         if ins.op.stateful or ins.origin.scope is None or ins.origin.is_refused or not self._apart(ins):
             return None
@@ -190,9 +190,11 @@ class _Islands:
         kind = ins.op.kind
         if isinstance(kind, Contract):
             return self._is_of_points(ins)
-        if not isinstance(kind, Reduce | Scan | Reindex):
+        if not isinstance(kind, Reduce | Scan | Reindex | Gather):
             return False
         rows = [self._row(v) for v in (*ins.inputs, *ins.outputs)]
+        if isinstance(kind, Gather):
+            return 0 < rows[-1] <= _MOST
         if isinstance(kind, Reindex):
             most = _FEW if ins.op.name == "broadcast_to" else _MOST
             return any(0 < n <= most for n in rows)

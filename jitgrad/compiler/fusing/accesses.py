@@ -79,6 +79,21 @@ class Accesses:
                 self._memo[u] = self._resolve(u, ins)
         return self._memo[v]
 
+    def table(self, v: int, form: str) -> tuple[int, tuple[AxisIndex, ...]]:
+        """What a gather from ``v`` reads, and the axis of ``v`` or the place for each of its dimensions: a column of a
+        matrix is read where it lies.
+        """
+        leaves, shape = self.operand(v).leaves, self.program.specs[v].known_shape
+        own = tuple([AxisIndex(d) for d in range(len(shape))])
+        if form != "take" or len(leaves) != 1 or leaves[0].guards or not isinstance(leaves[0].source, int):
+            return v, own
+        source, dims = leaves[0].source, leaves[0].dims
+        extents = self.program.specs[source].known_shape
+        kept = [(index.axis, extents[d]) for d, index in enumerate(dims) if index.axis is not None]
+        is_whole = all((i.scale, i.offset) == (1, 0) or i.axis is None for i in dims)
+        is_column = is_whole and all(i.divisor == 1 for i in dims) and kept == list(enumerate(shape))
+        return (source, dims) if is_column else (v, own)
+
     def make(self, v: int, reader: int) -> None:
         """Have a move made in memory, and read there from now on, as by the move that makes ``reader`` of it."""
         self.made[v] = self.operand(v)

@@ -114,8 +114,8 @@ class _Builder:
                 yield from (v for v in ins.inputs if self._by_matrix(v) != self.accesses.operand(v))
             case Contract() if self._is_blas(ins):
                 yield from ins.inputs
-            case Gather():
-                yield ins.inputs[0]
+            case Gather(form):
+                yield self.accesses.table(ins.inputs[0], form)[0]
             case Control() | Convolve() | Sweep() | Library():
                 yield from ins.inputs
 
@@ -330,9 +330,11 @@ class _Builder:
         table, out = ins.inputs[0], ins.outputs[0]
         spec, classes = self.program.specs[out], self.classes.of(out)
         indices, table_dims = self._indices(ins.inputs[1:], table, classes, form, ins)
+        source, dims = self.accesses.table(table, form)
+        entries = [table_dims[i.axis] if i.axis is not None else i for i in dims]
         return Node(
             out, GATHER, "gather", indices, spec.known_shape, classes, _sized(classes), spec.dtype,
-            table=table, table_dims=table_dims,
+            table=source, table_dims=tuple(entries),
         )  # fmt: skip
 
     def _scatter(self, ins: Instruction, form: str) -> Node:

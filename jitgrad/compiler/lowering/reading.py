@@ -284,7 +284,8 @@ class Reading:
                 terms.append(Term(bounds[-1].var, stride))
             elif entry.axis is not None and placed.axes[entry.axis] is not None:
                 terms.append(Term(self.var(placed.axes[entry.axis]), stride))
-        return Index(tuple(terms)), tuple(bounds)
+        fixed = [e if isinstance(e, AxisIndex) and e.axis is None else AxisIndex(None) for e in placed.node.table_dims]
+        return Index(tuple(terms), self._index(table, fixed)[0].offset), tuple(bounds)
 
     def _wrapped(self, position: Argument, extent_class: int, body: Body) -> Bound:
         """A position along an axis, counted from its end when it is negative; the bound says where it is inside."""

@@ -78,7 +78,7 @@ BY_OP: dict[str, tuple[Rule, ...]] = {
     "flip": (moves.flip_nothing, moves.flip_of_flip),
     "getslice": (moves.slice_all,),
     "pad": (moves.pad_nothing,),
-    "unslice": (moves.window_of_known_shape,),
+    "unslice": (moves.window_of_known_shape, moves.window_of_all),
     "concatenate": (moves.single_part, moves.many_parts),
     "stack": (moves.many_parts,),
     "matmul": (products.transposed_factor,),

@@ -246,6 +246,15 @@ def window_of_known_shape(rw: Rewriter, ins: Instruction) -> Instruction | None:
     return rw.replace(ins, ins.op.name, ins.inputs[0], **{**ins.params, "shape": rw.shape(ins.outputs[0])})
 
 
+def window_of_all(rw: Rewriter, ins: Instruction) -> int | Instruction | None:
+    """A window in zeros that is all of them is what it shows"""
+    if rw.specs[ins.inputs[0]].size != rw.specs[ins.outputs[0]].size or any(
+        step != 1 for step in ins.params["step"]
+    ):
+        return None
+    return _reshape(rw, ins, ins.inputs[0])
+
+
 def scatter_into_constant(rw: Rewriter, ins: Instruction) -> Instruction | None:
     """A scatter into zeros like y needs only the shape of y"""
     like, *others = ins.inputs
