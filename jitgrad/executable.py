@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import numpy as np
 
@@ -18,11 +18,12 @@ from jitgrad.compiler.freezing.plans import BoundOp, BoundProgram, Frozen, bind_
 from jitgrad.compiler.freezing.records import Addresses
 from jitgrad.compiler.machine.kernels import statistics
 from jitgrad.fresh import separate
-from jitgrad.interpreter import located
+from jitgrad.interpreter import LISTED_FROM, line_of, located
 from jitgrad.opdef import Fill
 from jitgrad.program import Program
 from jitgrad.records import NamedTuple
 from jitgrad.spec import TensorSpec
+from jitgrad.step_lines import FIRST_LINE, Line, Lines, write_lines
 
 if TYPE_CHECKING:
     from jitgrad.compiler.explain import Explanation
@@ -74,6 +75,8 @@ class Executable:
         self._constants = {step.outputs[0]: step.params["value"] for step in bound.steps if _is_constant(step)}
         self._steps = [self._step(number, step) for number, step in enumerate(bound.steps) if not _is_constant(step)]
         known: _Step | None = None if like is None else like._whole
+        self._runs = 0
+        self._lines: Lines | None = None
         self._whole: _Step | None = self._as_one_call() if known is None else (*known[:2], self._steps[0][2])
 
     @functools.cached_property
@@ -145,6 +148,38 @@ class Executable:
             return None
         inputs = [(v, (spec.dtype, spec.known_shape)) for v, spec in zip(self.inputs, self._specs(), strict=True)]
         return call.as_run(inputs, self.bound.outputs)
+
+    def run_again(self, arrays: Sequence[Any]) -> list[Any]:
+        """The same as a call, where nobody records it, but that numbers of no dimension may be NumPy's scalars: what
+        runs again and again is written as one function first.
+        """
+        if self._lines is None:
+            self._runs += 1
+            if self._runs < LISTED_FROM:
+                return self(arrays)
+            self._lines = self._written()
+        try:
+            results = self._lines.run(*arrays)
+        except (IndexError, np.linalg.LinAlgError) as error:
+            line = line_of(self._lines.code, error)
+            step = self._works[line - FIRST_LINE] if line else None
+            if not isinstance(step, BoundOp):
+                raise
+            raise _located(self, step, error) from error
+        return separate(results, arrays, self._own, keeps_numbers=True)
+
+    def _written(self) -> Lines:
+        steps = zip(self._steps, self._works, self._dead, strict=True)
+        lines = [Line(inputs, outs, work, dead) for (inputs, outs, _), work, dead in steps]
+        return write_lines(lines, self.inputs, self.bound.outputs, self._constants)
+
+    @functools.cached_property
+    def _works(self) -> list[ClusterCall | BoundOp]:
+        """What each step is."""
+        calls = (call for *_, call in self._steps)
+        bound = (step for step in self.bound.steps if not _is_constant(step))
+        pairs = zip(calls, bound, strict=True)
+        return [call if isinstance(call, ClusterCall) else cast(BoundOp, step) for call, step in pairs]
 
     def _as_one_call(self) -> _Step | None:
         """Where one cluster is the whole program: the arrays that it takes, the outputs among its results, the call."""

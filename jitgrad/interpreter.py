@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -117,16 +118,16 @@ def _run_listing(
     try:
         return run(*feeds)
     except (IndexError, np.linalg.LinAlgError, JitgradError) as error:
-        number = listing.numbers.get(_line_of(listing, error))
+        number = listing.numbers.get(line_of(listing.code, error))
         if number is None:
             raise
         raise located(program, program.instructions[number], error) from error
 
 
-def _line_of(listing: Listing, error: BaseException) -> int:
-    """The line of a listing that an error went through, 0 for none."""
+def line_of(code: CodeType, error: BaseException) -> int:
+    """The line of a function that an error went through, 0 for none."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code is not listing.code:
+    while trace is not None and trace.tb_frame.f_code is not code:
         trace = trace.tb_next
     return trace.tb_lineno if trace is not None else 0
 

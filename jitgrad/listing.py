@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar, copy_context
 from functools import partial
 from types import CodeType
 from typing import Any
 
 import numpy as np
 
+from jitgrad.error_states import quiet
 from jitgrad.opdef import Elementwise, Fill, OpDef, Params, Reindex
 from jitgrad.program import Instruction, Program
 from jitgrad.records import NamedTuple
@@ -102,7 +102,7 @@ class _Writer:
         exec(compile("\n".join([*head, *lines, *tail]), "<listing>", "exec"), self.names)
         run = self.names["run"]
         numbers = {k: number for k, (number, _) in enumerate(self.lines, len(head) + 1)}
-        return Listing(_quiet(run), run, numbers, run.__code__)
+        return Listing(quiet(run), run, numbers, run.__code__)
 
     def _enter_all(self) -> None:
         for number, ins in enumerate(self.program.instructions):
@@ -203,36 +203,6 @@ class _Writer:
         if not isinstance(ins.op.kind, Elementwise) or any(spec.dtype.kind != "f" for spec in specs[:2]):
             return None
         return f" {_OPERATORS[impl]} ".join(map(self._name, ins.inputs))
-
-
-def _errors_off() -> tuple[ContextVar[Any], Any] | None:
-    """The context variable in which NumPy keeps what is done about errors, and its value for nothing; None where NumPy
-    keeps it elsewhere.
-    """
-    with np.errstate(all="ignore"):
-        found = copy_context().items()
-    return next(((variable, value) for variable, value in found if variable.name == "numpy.ufunc.extobj"), None)
-
-
-_OFF = _errors_off()
-
-
-def _quiet(run: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """The function with NumPy's warnings off. ``np.errstate`` makes that value anew each time, which takes as long as
-    NumPy does for ten numbers.
-    """
-    if _OFF is None:
-        return np.errstate(all="ignore")(run)
-    variable, off = _OFF
-
-    def quiet(*arrays: Any) -> list[Any]:
-        token = variable.set(off)
-        try:
-            return run(*arrays)
-        finally:
-            variable.reset(token)
-
-    return quiet
 
 
 def _scalar(value: Any) -> Any:

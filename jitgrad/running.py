@@ -139,6 +139,15 @@ class Runner:
         with reading(self.streams):
             return self._only.run(arrays) if self._only is not None else self._run_steps(arrays, Stage.run)
 
+    def run_again(self, arrays: Sequence[Any]) -> list[Any]:
+        """`run`, for calls that machine code hands over: many, and with nobody who looks at them; 0-d results may be
+        NumPy's scalars.
+        """
+        if self._only is None or recording.sinks:
+            return self.run(arrays)
+        with reading(self.streams):
+            return self._only.run_again(arrays)
+
     def as_run(self, arrays: Sequence[Any]) -> Any:
         """How machine code makes such a run without Python; None where it cannot."""
         return self._only.as_run(arrays) if self._only is not None else None

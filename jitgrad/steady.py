@@ -98,7 +98,7 @@ def describe_call(
 def _python_run(runner: Runner, results: Results) -> Callable[[list[Any]], Any]:
     def finish(leaves: list[Any]) -> Any:
         arrays = [x if type(x) is np.ndarray else np.asarray(x) for x in leaves]
-        return results.build(runner.run(arrays))
+        return results.build(runner.run_again(arrays))
 
     return finish
 

@@ -4,10 +4,9 @@ are made elsewhere.
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Mapping
+from types import MappingProxyType, TracebackType
 
 import numpy as np
 
@@ -77,12 +76,19 @@ def current() -> Streams:
     return getattr(_local, "streams", shared)
 
 
-@contextlib.contextmanager
-def reading(streams: Streams) -> Iterator[None]:
-    """What runs inside, on this thread, reads from these."""
-    before = current()
-    _local.streams = streams
-    try:
-        yield
-    finally:
-        _local.streams = before
+class reading:  # noqa: N801  used like a keyword
+    """``with reading(streams):`` what runs inside, on this thread, reads from these."""
+
+    __slots__ = ("_before", "_streams")
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+
+    def __enter__(self) -> None:
+        self._before = current()
+        _local.streams = self._streams
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _local.streams = self._before

@@ -25,6 +25,7 @@ LAYERS = (
     (
         "records", "collecting", "errors", "conditions", "config", "spec", "pytree", "keys", "forking",
         "journal", "recording", "progress", "eagerness", "streams", "once", "threefry", "blas_library", "lapack",
+        "bare", "error_states",
     ),
     ("opdef",),
     (
@@ -37,7 +38,7 @@ LAYERS = (
     ),
     ("sparse",),
     ("compiler",),
-    ("cluster_calls", "copying", "executable", "following"),
+    ("cluster_calls", "copying", "executable", "following", "step_lines"),
     ("outlook",),
     (
         "batching",

@@ -12,7 +12,7 @@ from test_ops import each_row, program_of
 from traced import traced
 
 import jitgrad as jg
-from jitgrad import interpreter, listing
+from jitgrad import error_states, interpreter
 from jitgrad.interpreter import interpret
 from jitgrad.listing import list_scan
 from jitgrad.program import Program
@@ -54,7 +54,7 @@ def test_every_op(row: OpCase) -> None:
 @pytest.mark.parametrize("is_known", [True, False])
 def test_warnings_are_off_within_and_as_before_behind(monkeypatch: pytest.MonkeyPatch, is_known: bool) -> None:
     if not is_known:
-        monkeypatch.setattr(listing, "_OFF", None)
+        monkeypatch.setattr(error_states, "IGNORED", None)
     program = traced(lambda x, i: np.log(x)[i], np.zeros(3), np.int64(0))
     with np.errstate(divide="raise"):
         before = np.geterr()

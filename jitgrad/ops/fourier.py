@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad import bare
 from jitgrad.errors import DTypeError
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Interpreted, Params, Specs, define
@@ -30,7 +31,7 @@ def _fft_vjp(g: Tensor, out: Tensor, x: Tensor, *, axis: int, inverse: bool) -> 
 fft_op = define(
     "fft",
     infer=same_spec,
-    impl=lambda x, axis, inverse: (np.fft.ifft if inverse else np.fft.fft)(x, axis=axis).astype(x.dtype, copy=False),
+    impl=bare.fft,
     vjp=_fft_vjp,
     kind=Interpreted("Fourier transforms are NumPy's"),
 )
@@ -61,21 +62,21 @@ def _weights(n: int, of: Tensor, axis: int) -> Any:
     return weights.reshape(-1, *[1] * (-1 - axis))
 
 
-def _rfft_vjp(g: Tensor, out: Tensor, x: Tensor, *, axis: int) -> Any:
+def _rfft_vjp(g: Tensor, out: Tensor, x: Tensor, *, axis: int, divided: bool) -> Any:
     n = x.spec.known_shape[axis]
     half = build("conjugate", g) * (1 / _weights(n, g, axis))
-    return apply_one(irfft_op, half, n=n, axis=axis)
+    return apply_one(irfft_op, half, n=n, axis=axis, divided=divided)
 
 
-def _irfft_vjp(g: Tensor, out: Tensor, x: Tensor, *, n: int, axis: int) -> Any:
-    half = apply_one(rfft_op, g, axis=axis)
+def _irfft_vjp(g: Tensor, out: Tensor, x: Tensor, *, n: int, axis: int, divided: bool) -> Any:
+    half = apply_one(rfft_op, g, axis=axis, divided=divided)
     return build("conjugate", half) * _weights(n, half, axis)
 
 
 rfft_op = define(
     "rfft",
     infer=_halved,
-    impl=lambda x, axis: np.fft.rfft(x, axis=axis),
+    impl=bare.rfft,
     vjp=_rfft_vjp,
     kind=Interpreted("Fourier transforms are NumPy's"),
 )
@@ -83,11 +84,13 @@ rfft_op = define(
 irfft_op = define(
     "irfft",
     infer=_doubled,
-    impl=lambda x, n, axis: np.fft.irfft(x, n, axis=axis, norm="forward"),
+    impl=bare.irfft,
     vjp=_irfft_vjp,
     kind=Interpreted("Fourier transforms are NumPy's"),
 )
-"""The sum over all frequencies, undivided."""
+"""The sum over all frequencies, divided by the number of points where that is asked for, as with ``rfft``: the
+transform does it with its last sums, where a multiplication behind it is a call of its own.
+"""
 
 
 def _complex(x: Any) -> Tensor:
@@ -151,7 +154,9 @@ def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
     t = as_tensor(t, np.dtype(np.float32 if t.dtype in _SINGLE else np.float64))
     along = normalize_axis(axis, t.ndim) - t.ndim
     t = t if n is None else _resized(t, n, along)
-    return _scaled(apply_one(rfft_op, t, axis=along), _factor(t.spec.known_shape[along], norm, False))
+    factor = _factor(t.spec.known_shape[along], norm, False)
+    is_divided = norm == "forward"
+    return _scaled(apply_one(rfft_op, t, axis=along, divided=is_divided), 1.0 if is_divided else factor)
 
 
 @function("fft.irfft")
@@ -162,9 +167,10 @@ def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
     points = 2 * (t.spec.known_shape[along] - 1) if n is None else n
     if points < 1:
         raise ValueError(_NO_POINTS.format(points))
-    factor = _factor(points, norm, True) / points
+    factor, is_divided = _factor(points, norm, True), norm in (None, "backward")
     half = _resized(t, points // 2 + 1, along)
-    return _scaled(apply_one(irfft_op, half, n=points, axis=along), factor)
+    result = apply_one(irfft_op, half, n=points, axis=along, divided=is_divided)
+    return _scaled(result, 1.0 if is_divided else factor / points)
 
 
 @function("fft.hfft")

@@ -1,0 +1,151 @@
+"""NumPy's linear algebra and Fourier transforms without what its functions in Python do around the compiled ones: the
+same numbers to the bit, and the same errors. What they mean is said by the ops (ops/linalg.py, ops/fourier.py).
+
+Of small arrays that is most of the time. Microseconds by NumPy's functions and so, for one float64 matrix of n rows,
+and for n points (Zen 4):
+
+    n          33           64                n          16           128          1024
+    solve      9.8, 6.7     25.8, 22.4        rfft       4.0, 1.6     4.4, 1.9     7.8, 5.0
+    cholesky   7.6, 5.6     17.9, 15.2
+
+The compiled functions are no part of NumPy's interface: where they are not found, its functions do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from jitgrad.error_states import IGNORED, State, error_state
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def _found(name: str) -> Any:
+    """A module that may not be there."""
+    try:
+        return import_module(name)
+    except ImportError:
+        return None
+
+
+# -- linear algebra ----------------------------------------------------------------------------------------------------
+
+_LINALG = _found("numpy.linalg._umath_linalg")
+_DOUBLE = {"f": "d", "d": "d", "F": "D", "D": "D"}
+"""The dtypes that NumPy's linear algebra takes, by their characters, and in which it computes."""
+
+
+def _without_result(what: str) -> State | None:
+    """The state in which a matrix without a result raises: compiled functions tell it as an invalid value."""
+
+    def refuse(error: str, flag: int) -> None:
+        raise np.linalg.LinAlgError(what)
+
+    return error_state(call=refuse, invalid="call", over="ignore", divide="ignore", under="ignore")
+
+
+_SINGULAR = _without_result("Singular matrix")
+_NOT_DEFINITE = _without_result("Matrix is not positive definite")
+_NOT_CONVERGED = _without_result("Eigenvalues did not converge")
+
+
+def _matrices(name: str, results: str, numpys: Callable[..., Any], state: State | None) -> Callable[..., Any]:
+    """A function of stacks of matrices; ``results`` has a letter for each of its results, "d" for a real one and "D"
+    for one of the dtype of the matrices. ``state`` holds meanwhile.
+    """
+    compiled = getattr(_LINALG, name, None)
+    if compiled is None or state is None:
+        return numpys
+    kinds = [(2 * "D" if name == "solve" else "D") + "->" + results] * 2
+    signatures = {char: kind.replace("D", _DOUBLE[char]) for char, kind in zip(_DOUBLE, 2 * kinds, strict=True)}
+    variable, value = state
+
+    def call(a: Array, *right: Array) -> Any:
+        dtype = a.dtype
+        signature = signatures.get(dtype.char)
+        if signature is None or (right and right[0].dtype != dtype):
+            return numpys(a, *right)
+        token = variable.set(value)
+        try:
+            made = compiled(a, *right, signature=signature)
+        finally:
+            variable.reset(token)
+        return made if dtype.char in "dD" else _narrowed(made)
+
+    return call
+
+
+def _narrowed(made: Any) -> Any:
+    """Results of single precision."""
+    if type(made) is tuple:
+        return tuple(map(_narrowed, made))
+    return made.astype(np.complex64 if made.dtype.kind == "c" else np.float32)
+
+
+solve = _matrices("solve", "D", np.linalg.solve, _SINGULAR)
+inv = _matrices("inv", "D", np.linalg.inv, _SINGULAR)
+cholesky = _matrices("cholesky_lo", "D", np.linalg.cholesky, _NOT_DEFINITE)
+slogdet = _matrices("slogdet", "Dd", np.linalg.slogdet, IGNORED)
+det = _matrices("det", "D", np.linalg.det, IGNORED)
+_eigh_of_lower = _matrices("eigh_lo", "dD", np.linalg.eigh, _NOT_CONVERGED)
+_eigh_of_upper = _matrices("eigh_up", "dD", partial(np.linalg.eigh, UPLO="U"), _NOT_CONVERGED)
+
+
+def eigh(a: Array, UPLO: str = "L") -> Any:
+    """Eigenvalues and eigenvectors; of a matrix the lower triangle is read, or the upper one."""
+    return _eigh_of_lower(a) if UPLO in "Ll" else _eigh_of_upper(a)
+
+
+# -- Fourier transforms ------------------------------------------------------------------------------------------------
+# Along an axis that counts from the end. NumPy's make a new array for the result first, and so do these.
+
+_FOURIER = _found("numpy.fft._pocketfft_umath")
+_REAL = {"f": "f", "d": "d", "F": "f", "D": "d"}
+_COMPLEX = {"f": "F", "d": "D", "F": "F", "D": "D"}
+
+
+def fft(x: Array, axis: int, inverse: bool = False) -> Any:
+    """The transform, or the inverse one, which divides by the number of points; complex."""
+    numpys = np.fft.ifft if inverse else np.fft.fft
+    made = _transform(numpys.__name__, x, x.shape[axis], axis, _COMPLEX, x.shape[axis] if inverse else 1)
+    return numpys(x, axis=axis) if made is None else made
+
+
+def rfft(x: Array, axis: int, divided: bool = False) -> Any:
+    """The transform of real numbers, the first half of the frequencies."""
+    n = x.shape[axis]
+    made = _transform("rfft_n_odd" if n % 2 else "rfft_n_even", x, n // 2 + 1, axis, _COMPLEX, n if divided else 1)
+    return np.fft.rfft(x, axis=axis, norm="forward" if divided else "backward") if made is None else made
+
+
+def irfft(x: Array, n: int, axis: int, divided: bool = False) -> Any:
+    """``n`` real numbers by the first half of their frequencies."""
+    made = _transform("irfft", x, n, axis, _REAL, n if divided else 1)
+    return np.fft.irfft(x, n, axis=axis, norm="backward" if divided else "forward") if made is None else made
+
+
+@lru_cache(maxsize=256)
+def _factor(divisor: int, char: str) -> Array:
+    """What a result of this precision is multiplied with. NumPy transforms float32 in double precision where that is
+    the integer 1, and so do these.
+    """
+    if divisor == 1 and char == "f":
+        return np.asarray(1)
+    return np.asarray(np.reciprocal(divisor, dtype=char))
+
+
+def _transform(name: str, x: Array, points: int, axis: int, chars: dict[str, str], divisor: int) -> Any:
+    """What the compiled function makes of the array, divided; None where there is none for its dtype."""
+    compiled, char = getattr(_FOURIER, name, None), x.dtype.char
+    if compiled is None or char not in chars:
+        return None
+    factor = _factor(divisor, _REAL[char])
+    if axis == -1:
+        return compiled(x, factor, np.empty((*x.shape[:-1], points), chars[char]))
+    shape = (*x.shape[:axis], points, *x.shape[axis + 1 :])
+    return compiled(x, factor, np.empty(shape, chars[char]), axes=[(axis,), (), (axis,)])
