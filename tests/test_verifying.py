@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
+from jitgrad.compiler import stages
 from jitgrad.compiler.emission.kernel import emit_kernel
 from jitgrad.compiler.emission.memory import CACHE_LINE
 from jitgrad.compiler.llvmir import Module
@@ -79,6 +80,25 @@ def test_a_kernel_that_does_not(broken: Kernel, message: str) -> None:
     with pytest.raises(CompileError, match=message) as found:
         verify_kernel(broken)
     assert "def kernel(" in str(found.value)
+
+
+def test_no_kernel_is_begun_before_it_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even those that another thread compiles while the next is lowered."""
+    verified: list[Kernel] = []
+    begun: list[Kernel] = []
+
+    def begin(kernel: Kernel) -> str:
+        assert kernel in verified
+        begun.append(kernel)
+        return original(kernel)
+
+    original = stages.begin_kernel
+    monkeypatch.setattr(stages, "begin_kernel", begin)
+    monkeypatch.setattr(stages, "verify_kernel", lambda kernel: verified.append(kernel) or kernel)
+    x = np.linspace(0, 1, 11)
+    with jg.config(verify=True, cache=False):
+        jg.compile(lambda x: np.exp(x - np.max(x)) / np.sum(np.exp(x - np.max(x))))(x)
+    assert len(begun) > 1
 
 
 def test_a_diagonal_is_one_loop() -> None:
