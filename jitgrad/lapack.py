@@ -23,13 +23,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, wraps
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from jitgrad.blas_library import blas_address, lapack_address
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Routine = TypeVar("Routine", bound=Callable[..., Any])
 
 DOUBLE = {"f": np.dtype("f8"), "d": np.dtype("f8"), "F": np.dtype("c16"), "D": np.dtype("c16")}
 """The dtypes that there are routines for, by their characters, and what is computed in."""
@@ -68,7 +69,7 @@ _MOST_ROWS = {"triangle": 1024, "factors": 512}
 """
 
 
-def on_one_thread(routine: Callable[..., Any]) -> Callable[..., Any]:
+def on_one_thread(routine: Routine) -> Routine:
     """A routine of the library on stacks of matrices, its first argument: the same bits for any number of threads."""
 
     @wraps(routine)
@@ -76,7 +77,7 @@ def on_one_thread(routine: Callable[..., Any]) -> Callable[..., Any]:
         with _alone(*a.shape[-2:]):
             return routine(a, *arguments, **settings)
 
-    return run
+    return cast("Routine", run)
 
 
 def _alone(*extents: int) -> AbstractContextManager[None]:
@@ -88,9 +89,14 @@ def _alone(*extents: int) -> AbstractContextManager[None]:
     return one_thread()
 
 
-inv, det, slogdet = (on_one_thread(routine) for routine in (np.linalg.inv, np.linalg.det, np.linalg.slogdet))
-eigh, qr, svd = (on_one_thread(routine) for routine in (np.linalg.eigh, np.linalg.qr, np.linalg.svd))
-solve, pinv = on_one_thread(np.linalg.solve), on_one_thread(np.linalg.pinv)
+inv: Callable[..., Any] = on_one_thread(np.linalg.inv)
+det: Callable[..., Any] = on_one_thread(np.linalg.det)
+slogdet: Callable[..., Any] = on_one_thread(np.linalg.slogdet)
+solve: Callable[..., Any] = on_one_thread(np.linalg.solve)
+pinv: Callable[..., Any] = on_one_thread(np.linalg.pinv)
+eigh: Callable[..., Any] = on_one_thread(np.linalg.eigh)
+svd: Callable[..., Any] = on_one_thread(np.linalg.svd)
+qr: Callable[..., Any] = on_one_thread(np.linalg.qr)
 
 
 def cholesky(a: Array) -> Array:

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -260,7 +261,7 @@ def test_a_transposed_triangle_is_not_copied(columns: int) -> None:
 # -- the same bits for any number of threads ---------------------------------------------------------------------------
 
 
-THREADED = {
+THREADED: dict[str, Callable[[Array, Array], Any]] = {
     "slogdet": lambda a, b: np.linalg.slogdet(a)[1],
     "det": lambda a, b: np.linalg.det(a / 15),
     "inv": lambda a, b: np.sum(np.linalg.inv(a) ** 2),
