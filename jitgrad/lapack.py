@@ -9,6 +9,9 @@ and more to import. Microseconds for one float64 matrix of 300 x 300, with as ma
     of one column (our own) 10   dtrsm                   103
     factor + inverse      1500   np.linalg.inv          2560
 
+The library divides work among its threads, and bits follow how many there are. So its routines run on one from more
+than `_ALONE` rows on, and many right sides are shared out among threads of our own (compiler/library_triangles.py).
+
 As in NumPy, float32 and complex64 are computed in double precision. Routines read and write matrices by columns: the
 memory of one by rows is its transpose.
 """
@@ -18,8 +21,9 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache, wraps
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -27,10 +31,16 @@ from jitgrad import bare
 from jitgrad.blas_library import blas_address, lapack_address
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Routine = TypeVar("Routine", bound=Callable[..., Any])
 
 DOUBLE = {"f": np.dtype("f8"), "d": np.dtype("f8"), "F": np.dtype("c16"), "D": np.dtype("c16")}
 """The dtypes that there are routines for, by their characters, and what is computed in."""
 
+_ALONE = 32
+"""Matrices with more rows or columns are the library's on one thread. Milliseconds with one and with two, for 1000 rows
+in float64, two Zen 4 cores: LU factors 22 and 18, eigh 160 and 125, svd 324 and 291, singular values 133 and 135, QR
+95 and 121. Products of up to 128 rows have the same bits; other builds may divide smaller ones.
+"""
 _SMALL = 32
 """Stacks of triangles with fewer rows are solved row by row, all at once. Microseconds for a thousand of 3 and of 31
 rows with one right side, on Zen 4: 40 and 640, by np.linalg.solve 150 and 6100.
@@ -60,6 +70,53 @@ _MOST_ROWS = {"triangle": 1024, "factors": 512}
 """
 
 
+def on_one_thread(routine: Routine) -> Routine:
+    """A routine of the library on stacks of matrices, its first argument: the same bits for any number of threads."""
+
+    @wraps(routine)
+    def run(a: Array, *arguments: Any, **settings: Any) -> Any:
+        if max(a.shape[-2:]) <= _ALONE:
+            return routine(a, *arguments, **settings)
+        with _alone(*a.shape[-2:]):
+            return routine(a, *arguments, **settings)
+
+    return cast("Routine", run)
+
+
+def _alone(*extents: int) -> AbstractContextManager[None]:
+    """The library on one thread, for matrices of such extents."""
+    if max(extents, default=0) <= _ALONE:
+        return nullcontext()
+    from jitgrad.compiler.library_triangles import one_thread
+
+    return one_thread()
+
+
+det: Callable[..., Any] = on_one_thread(bare.det)
+slogdet: Callable[..., Any] = on_one_thread(bare.slogdet)
+pinv: Callable[..., Any] = on_one_thread(np.linalg.pinv)
+eigh: Callable[..., Any] = on_one_thread(bare.eigh)
+svd: Callable[..., Any] = on_one_thread(np.linalg.svd)
+qr: Callable[..., Any] = on_one_thread(np.linalg.qr)
+_inv: Callable[..., Any] = on_one_thread(bare.inv)
+_solve: Callable[..., Any] = on_one_thread(bare.solve)
+
+
+def inv(a: Array) -> Array:
+    """The inverse of each matrix; of large ones by factors, for our threads. LinAlgError if one is singular."""
+    return inverse_of_factors(*factor(a), a.dtype) if _is_shared(a) else np.asarray(_inv(a))
+
+
+def solve(a: Array, b: Array) -> Array:
+    """``x`` [..., n, k] with ``a @ x == b`` for each matrix, likewise."""
+    return solve_factored(*factor(a), b, False) if _is_shared(a) else np.asarray(_solve(a, b))
+
+
+def _is_shared(a: Array) -> bool:
+    """Whether our threads share in solutions with the factors of such matrices."""
+    return a.shape[-1] > _MOST_ROWS["factors"] and a.dtype.kind == "f"
+
+
 def cholesky(a: Array) -> Array:
     """The lower triangular factor of each matrix, of which the lower triangle is read, with zeros above its diagonal.
 
@@ -78,7 +135,9 @@ def cholesky(a: Array) -> Array:
 
 
 def _library_cholesky(matrix: Array) -> Array | None:
-    """A matrix becomes its lower factor; None: it is not positive definite."""
+    """A matrix becomes its lower factor; None: it is not positive definite. The library's bits are the same for 1, 2
+    and 3 threads.
+    """
     n, zero = matrix.shape[0], np.zeros(1)
     if _run("potrf", matrix.dtype, b"U", n, matrix, n):
         return None
@@ -130,13 +189,15 @@ def is_wide(n: int, k: int) -> bool:
     return k >= _MANY_COLUMNS and n * k >= _MANY_ELEMENTS
 
 
-def _own_columns(name: str, dtype: np.dtype[Any], n: int, k: int) -> Any:
-    """The same of solutions with many right sides, where they are faster."""
-    if dtype.kind != "f" or not is_wide(n, k) or n > _MOST_ROWS[name]:
+def _by_columns(name: str, dtype: np.dtype[Any], n: int, k: int) -> Any:
+    """The same of solutions with many right sides: by our own code, or by the library on our threads where that is
+    faster.
+    """
+    if dtype.kind != "f" or not is_wide(n, k):
         return None
-    from jitgrad.compiler import columns as own
+    from jitgrad.compiler import columns, library_triangles
 
-    return own if own.width() else None
+    return columns if n <= _MOST_ROWS[name] and columns.width() else library_triangles
 
 
 def _stacked(made: Sequence[Array | None], like: Array) -> Array:
@@ -163,14 +224,15 @@ def solve_triangular(a: Array, b: Array, lower: bool, transposed: bool = False) 
     is_small = n < _SMALL and _ROW * n < _CALL * math.prod(a.shape[:-2])
     if a.ndim > 2 and is_small and not (is_wide(n, k) and dtype.kind == "f"):
         return _substituted(np.swapaxes(matrices, -1, -2) if transposed else matrices, b, lower != transposed)
-    own = _own_triangles() if k == 1 and uses_own("solve_triangular", a) else _own_columns("triangle", dtype, n, k)
+    own = _own_triangles() if k == 1 and uses_own("solve_triangular", a) else _by_columns("triangle", dtype, n, k)
     if own is not None:
         pairs = zip(_each(matrices), _each(np.ascontiguousarray(b, dtype)), strict=True)
         return _stacked([own.solve_triangle(*pair, lower, transposed) for pair in pairs], b)
     solved, one = np.array(b, dtype, order="C"), np.ones(1, dtype)
     turned = b"T" if transposed else b"N"
-    for matrix, x in zip(_each(matrices), _each(solved), strict=True):
-        _run("trsm", dtype, b"R", b"U" if lower else b"L", turned, b"N", k, n, one, matrix, n, x, k)
+    with _alone(n, k):
+        for matrix, x in zip(_each(matrices), _each(solved), strict=True):
+            _run("trsm", dtype, b"R", b"U" if lower else b"L", turned, b"N", k, n, one, matrix, n, x, k)
     return solved.astype(b.dtype, copy=False)
 
 
@@ -191,6 +253,7 @@ def _substituted(triangles: Array, b: Array, lower: bool) -> Array:
 # -- factors that several routines share -------------------------------------------------------------------------------
 
 
+@on_one_thread
 def factor(a: Array) -> tuple[Array, Array]:
     """``P L U`` of each matrix [..., n, n], in double precision: both factors in one matrix, transposed, and the row,
     counted from 1, that was exchanged with each, int64 [..., n]. A singular matrix has zeros on the diagonal of U.
@@ -212,14 +275,15 @@ def solve_factored(factors: Array, exchanged: Array, b: Array, transposed: bool)
     _refuse_zeros(factors)
     if not b.size:
         return np.empty(b.shape, b.dtype)
-    own = _own_columns("factors", factors.dtype, n, k)
+    own = _by_columns("factors", factors.dtype, n, k)
     if own is not None:
         right = np.ascontiguousarray(b, factors.dtype)
         each = zip(_each(factors), _each(exchanged[..., None]), _each(right), strict=True)
         return _stacked([own.solve_factors(lu, rows[:, 0], x, transposed) for lu, rows, x in each], b)
     solved = np.array(np.swapaxes(b, -1, -2), factors.dtype, order="C")
-    for matrix, rows, x in zip(_each(factors), _rows(exchanged), _each(solved), strict=True):
-        _run("getrs", factors.dtype, b"T" if transposed else b"N", n, k, matrix, n, rows, x, n)
+    with _alone(n, k):
+        for matrix, rows, x in zip(_each(factors), _rows(exchanged), _each(solved), strict=True):
+            _run("getrs", factors.dtype, b"T" if transposed else b"N", n, k, matrix, n, rows, x, n)
     return np.array(np.swapaxes(solved, -1, -2), b.dtype, order="C")
 
 
@@ -227,9 +291,15 @@ def inverse_of_factors(factors: Array, exchanged: Array, dtype: np.dtype[Any]) -
     """The inverse of each matrix [..., n, n], in ``dtype``, from its factors. LinAlgError if one is singular."""
     n = factors.shape[-1]
     _refuse_zeros(factors)
+    if _is_shared(factors):
+        from jitgrad.compiler import library_triangles as shared
+
+        pairs = zip(_each(factors), _each(exchanged[..., None]), strict=True)
+        return _stacked([shared.inverse(lu, rows[:, 0]) for lu, rows in pairs], np.empty(factors.shape, dtype))
     inverses, space = factors.copy(), np.empty(64 * n, factors.dtype)
-    for matrix, rows in zip(_each(inverses), _rows(exchanged), strict=True):
-        _run("getri", factors.dtype, n, matrix, n, rows, space, space.size)
+    with _alone(n):
+        for matrix, rows in zip(_each(inverses), _rows(exchanged), strict=True):
+            _run("getri", factors.dtype, n, matrix, n, rows, space, space.size)
     return np.array(np.swapaxes(inverses, -1, -2), dtype, order="C")
 
 

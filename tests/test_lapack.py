@@ -6,14 +6,17 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import jitgrad as jg
 from jitgrad import lapack
+from jitgrad.compiler import library_triangles
 
 Array = npt.NDArray[Any]
 
@@ -253,3 +256,59 @@ def test_a_transposed_triangle_is_not_copied(columns: int) -> None:
     np.testing.assert_allclose(value, expected, 1e-12)
     for got, want in zip(slopes, wanted, strict=True):
         np.testing.assert_allclose(got, want, 1e-9, 1e-12)
+
+
+# -- the same bits for any number of threads ---------------------------------------------------------------------------
+
+
+THREADED: dict[str, Callable[[Array, Array], Any]] = {
+    "slogdet": lambda a, b: np.linalg.slogdet(a)[1],
+    "det": lambda a, b: np.linalg.det(a / 15),
+    "inv": lambda a, b: np.sum(np.linalg.inv(a) ** 2),
+    "solve": lambda a, b: np.sum(np.linalg.solve(a, b) ** 2),
+    "solve for one": lambda a, b: np.sum(np.linalg.solve(a, b[:, 0]) ** 2),
+    "cholesky": lambda a, b: np.sum(np.sin(np.linalg.cholesky(a @ a.T))),
+    "eigh": lambda a, b: np.sum(np.sin(np.linalg.eigh(a + a.T)[1])),
+    "qr": lambda a, b: np.sum(np.sin(np.linalg.qr(a)[0])),
+    "svd": lambda a, b: np.sum(np.linalg.svd(a, compute_uv=False) ** 1.5),
+    "pinv": lambda a, b: np.sum(np.sin(np.linalg.pinv(a))),
+}
+
+
+@pytest.mark.parametrize("name", THREADED)
+@pytest.mark.parametrize("rows", [300, 600])
+def test_bits_do_not_depend_on_threads(name: str, rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    a, b = rng.standard_normal((2, rows, rows))
+    found = jg.compile(jg.value_and_grad(THREADED[name], argnums=(0, 1)))
+    results = []
+    for threads in (1, 2, 3):
+        with jg.config(num_threads=threads), threadpool_limits(threads, user_api="blas"):
+            value, gradients = found(a, b)
+            results.append([np.array(x).tobytes() for x in (value, *gradients)])
+    assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("columns", [64, 700])
+def test_large_systems_are_solved_by_columns_on_our_threads(columns: int, transposed: bool) -> None:
+    a, b = matrices((1, 700, 700), "f8")[0], np.random.default_rng(1).standard_normal((700, columns))
+    factors = lapack.factor(a)
+    close(lapack.solve_factored(*factors, b, transposed), np.linalg.solve(a.T if transposed else a, b))
+    close(lapack.inverse_of_factors(*factors, a.dtype), np.linalg.inv(a))
+    whole = library_triangles.solve_triangle(a + 700 * np.eye(700), b, True, transposed)
+    triangle = np.tril(a) + 700 * np.eye(700)
+    close(whole, np.linalg.solve(triangle.T if transposed else triangle, b))
+
+
+def test_the_library_has_its_threads_back() -> None:
+    with threadpool_limits(2, user_api="blas"):
+        with pytest.raises(np.linalg.LinAlgError):
+            lapack.inv(np.zeros((40, 40)))
+        with library_triangles.one_thread():
+            assert {pool["num_threads"] for pool in _numpys_pools()} == {1}
+        assert {pool["num_threads"] for pool in _numpys_pools()} == {2}
+
+
+def _numpys_pools() -> list[dict[str, Any]]:
+    return [pool for pool in threadpool_info() if pool["user_api"] == "blas" and "numpy" in pool["filepath"]]

@@ -106,6 +106,7 @@ LAZY = {
     ("ops.rows", "compiler.rows"),
     ("lapack", "compiler.cholesky"),
     ("lapack", "compiler.columns"),
+    ("lapack", "compiler.library_triangles"),
     ("lapack", "compiler.triangles"),
     ("cluster_calls", "control.ops"),
     ("compiler.explain", "profiler.drawing"),

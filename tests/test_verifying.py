@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
+from jitgrad.compiler import stages
 from jitgrad.compiler.emission.kernel import emit_kernel
 from jitgrad.compiler.emission.memory import CACHE_LINE
 from jitgrad.compiler.llvmir import Module
@@ -30,6 +31,7 @@ from jitgrad.compiler.loopir.nests import (
     Term,
     Update,
 )
+from jitgrad.compiler.machine.compilation import begin_kernel
 from jitgrad.compiler.verifying import verify_kernel
 from jitgrad.errors import CompileError
 
@@ -79,6 +81,28 @@ def test_a_kernel_that_does_not(broken: Kernel, message: str) -> None:
     with pytest.raises(CompileError, match=message) as found:
         verify_kernel(broken)
     assert "def kernel(" in str(found.value)
+
+
+def test_no_kernel_is_begun_before_it_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even those that another thread compiles while the next is lowered."""
+    verified: list[Kernel] = []
+    begun: list[Kernel] = []
+
+    def begin(kernel: Kernel) -> str:
+        assert kernel in verified
+        begun.append(kernel)
+        return begin_kernel(kernel)
+
+    def verify(kernel: Kernel) -> Kernel:
+        verified.append(kernel)
+        return kernel
+
+    monkeypatch.setattr(stages, "begin_kernel", begin)
+    monkeypatch.setattr(stages, "verify_kernel", verify)
+    x = np.linspace(0, 1, 11)
+    with jg.config(verify=True, cache=False):
+        jg.compile(lambda x: np.exp(x - np.max(x)) / np.sum(np.exp(x - np.max(x))))(x)
+    assert len(begun) > 1
 
 
 def test_a_diagonal_is_one_loop() -> None:

@@ -196,11 +196,13 @@ def _compile_simplified(program: Program) -> Compiled:
 
 def compile_cluster(program: Program, cluster: Cluster) -> CompiledCluster:
     """A cluster's stages, in order; its kernels are begun, and wait for `load_kernels`."""
-    planned = _plan_cluster(program, cluster, begin_kernel)
-    if config.verify:
-        for kernel in kernels_of(planned):
-            verify_kernel(kernel)
-    return _with_keys(planned, map(begin_kernel, kernels_of(planned)))
+    planned = _plan_cluster(program, cluster, _begin)
+    return _with_keys(planned, map(_begin, kernels_of(planned)))
+
+
+def _begin(kernel: Kernel) -> str:
+    """Begin to compile a kernel, where asked for, once it is verified: code of a broken one never exists."""
+    return begin_kernel(verify_kernel(kernel) if config.verify else kernel)
 
 
 def _begin_functions(program: Program, without: Collection[str] = ()) -> None:

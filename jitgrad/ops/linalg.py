@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad import bare, lapack
+from jitgrad import lapack
 from jitgrad.errors import ShapeError
 from jitgrad.graph import Tensor, apply, apply_one
 from jitgrad.opdef import Library, Params, Specs, define
@@ -47,7 +47,7 @@ def _inv_vjp(g: Tensor, out: Tensor, a: Tensor) -> Any:
     return -(_turned(out) @ g @ _turned(out))
 
 
-inv_op = define("inv", infer=_square, impl=bare.inv, vjp=_inv_vjp, kind=Library("inv"))
+inv_op = define("inv", infer=_square, impl=lapack.inv, vjp=_inv_vjp, kind=Library("inv"))
 
 
 @function("linalg.inv")
@@ -70,7 +70,7 @@ def _solve_vjp(g: Tensor, out: Tensor, a: Tensor, b: Tensor) -> tuple[Any, Any]:
     return -(gb @ _turned(out)), gb
 
 
-solve_op = define("solve", infer=_infer_solve, impl=bare.solve, vjp=_solve_vjp, kind=Library("solve"))
+solve_op = define("solve", infer=_infer_solve, impl=lapack.solve, vjp=_solve_vjp, kind=Library("solve"))
 
 
 def _solve_triangular_vjp(g: Tensor, out: Tensor, a: Tensor, b: Tensor, *, lower: bool) -> tuple[Any, Any]:
@@ -126,7 +126,7 @@ def _scaled(g: Tensor, matrix: Tensor) -> Any:
 det_op = define(
     "det",
     infer=_infer_det,
-    impl=lambda a: np.asarray(bare.det(a)),
+    impl=lambda a: np.asarray(lapack.det(a)),
     vjp=lambda g, out, a: _scaled(g * out, _turned(inv(a))),
     kind=Library("det"),
 )
@@ -147,7 +147,7 @@ def _infer_slogdet(specs: Specs, params: Params) -> Specs:
 slogdet_op = define(
     "slogdet",
     infer=_infer_slogdet,
-    impl=lambda a: tuple(map(np.asarray, bare.slogdet(a))),
+    impl=lambda a: tuple(map(np.asarray, lapack.slogdet(a))),
     vjp=lambda gs, outs, a: _scaled(gs[1], _turned(inv(a))),
     kind=Library("slogdet"),
 )
@@ -294,7 +294,7 @@ def _diagonal_matrix(v: Tensor) -> Any:
 eigh_op = define(
     "eigh",
     infer=_infer_eigh,
-    impl=lambda a, UPLO: tuple(bare.eigh(a, UPLO)),
+    impl=lambda a, UPLO: tuple(lapack.eigh(a, UPLO)),
     vjp=_eigh_vjp,
     kind=Library("eigh"),
 )
@@ -346,7 +346,7 @@ def _svd_vjp(gs: Any, outs: Any, a: Tensor) -> Any:
 svd_op = define(
     "svd",
     infer=_infer_svd,
-    impl=lambda a: tuple(np.linalg.svd(a, full_matrices=False)),
+    impl=lambda a: tuple(lapack.svd(a, full_matrices=False)),
     vjp=_svd_vjp,
     kind=Library("svd"),
 )
@@ -379,7 +379,7 @@ def _svd_full_vjp(gs: Any, outs: Any, a: Tensor) -> Any:
 svd_full_op = define(
     "svd_full",
     infer=_infer_svd_full,
-    impl=lambda a: tuple(np.linalg.svd(a)),
+    impl=lambda a: tuple(lapack.svd(a)),
     vjp=_svd_full_vjp,
     kind=Library("svd_full"),
 )
@@ -432,7 +432,7 @@ def _tall_qr_gradient(gq: Any, gr: Any, q: Tensor, r: Any) -> Tensor:
 qr_op = define(
     "qr",
     infer=_infer_qr,
-    impl=lambda a: tuple(np.linalg.qr(a)),
+    impl=lambda a: tuple(lapack.qr(a)),
     vjp=_qr_vjp,
     kind=Library("qr"),
 )

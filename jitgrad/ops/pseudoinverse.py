@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad import lapack
 from jitgrad.errors import ShapeError
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Library, Params, Specs, define
@@ -52,7 +53,7 @@ def _pinv_vjp(g: Tensor, out: Tensor, a: Tensor, *, rcond: float) -> Any:
 pinv_op = define(
     "pinv",
     infer=_infer_pinv,
-    impl=lambda a, rcond: np.linalg.pinv(a, rcond=rcond),
+    impl=lambda a, rcond: lapack.pinv(a, rcond=rcond),
     vjp=_pinv_vjp,
     kind=Library("pinv"),
 )

@@ -13,7 +13,17 @@ import numpy as np
 from jitgrad.errors import DTypeError
 from jitgrad.opdef import Elementwise, Interpreted, Kind, OpDef, Specs, Vjp, define
 from jitgrad.operators import call, function, functions
-from jitgrad.ops.common import dtype_refusal, elementwise, is_weak_key, joint_dtype, ratio, same_shape, type_key, where
+from jitgrad.ops.common import (
+    build,
+    dtype_refusal,
+    elementwise,
+    is_weak_key,
+    joint_dtype,
+    ratio,
+    same_shape,
+    type_key,
+    where,
+)
 from jitgrad.spec import DType, TensorSpec
 
 SQRT_PI = math.sqrt(math.pi)
@@ -128,9 +138,26 @@ def _density(x: Any) -> Any:
     return _gauss(x * math.sqrt(0.5)) * math.sqrt(0.5 / math.pi)
 
 
+_TAIL = -15.0
+_MILLS = tuple((-1.0) ** k * math.prod(range(1, 2 * k, 2)) for k in reversed(range(12)))
+"""-x times distribution function over density in 1 / x**2, from the highest power down; the next term is below rounding
+from `_TAIL` on.
+"""
+
+
 def _hazard(x: Any, log_ndtr: Any) -> Any:
-    """Density over distribution function, without underflow."""
-    return call("exp", -0.5 * (x * x) - log_ndtr) * math.sqrt(0.5 / math.pi)
+    """Density over distribution function, in double precision. Far below, the difference of the logarithms has the
+    rounding of x² / 2, and at last nothing else; there it is the series.
+    """
+    if x.dtype != np.float64:
+        double = build("astype", x, np.float64)
+        return build("astype", _hazard(double, call("log_ndtr", double)), x.dtype)
+    near = call("exp", -0.5 * (x * x) - log_ndtr) * math.sqrt(0.5 / math.pi)
+    far = call("minimum", x, _TAIL)
+    r, ratio = 1 / (far * far), _MILLS[0]
+    for term in _MILLS[1:]:
+        ratio = ratio * r + term
+    return where(x < _TAIL, -far / ratio, near)
 
 
 # -- gamma functions -----------------------------------------------------------------------------------------
