@@ -416,3 +416,11 @@ def test_bounds_that_leave_nothing_are_refused(bounds: tuple[Any, Any]) -> None:
     for fn in (np.clip, jg.compile(lambda x, low, high: np.clip(x, low, high), static_argnums=(1, 2))):
         with pytest.raises(OverflowError, match="out of bounds for uint8"):
             fn(np.arange(5, dtype=np.uint8), *bounds)
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int8, np.float16])
+def test_logaddexp_with_nothing_of_half_precision(dtype: Any) -> None:
+    x = np.array([0, 1, 1], dtype)
+    found = jg.compile(lambda x: np.logaddexp(x, x.dtype.type(0)))(x)
+    np.testing.assert_array_equal(found, np.logaddexp(x, dtype(0)))
+    assert found.dtype == np.float16

@@ -135,8 +135,12 @@ def sum_of_sums_with_zero(rw: Rewriter, ins: Instruction) -> Instruction | None:
 
 
 def log_of_one_and_exponential(rw: Rewriter, ins: Instruction) -> Instruction | None:
-    """log(exp(0) + exp(x)) = softplus(x), which shares its exponential with the sigmoid of its gradient"""
+    """log(exp(0) + exp(x)) = softplus(x), which shares its exponential with the sigmoid of its gradient; of half
+    precision there is none
+    """
     x, y = ins.inputs
+    if rw.dtype(y) == np.float16:
+        return None
     if rw.numbers.get(x) != 0:
         x, y = y, x
     return rw.replace(ins, "softplus", y) if rw.numbers.get(x) == 0 else None
