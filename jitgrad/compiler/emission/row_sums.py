@@ -22,7 +22,6 @@ from jitgrad.compiler.loopir.nests import (
     SERIAL,
     VECTOR,
     Accumulator,
-    Argument,
     Check,
     Index,
     Kernel,
@@ -99,9 +98,10 @@ def _is_plain(s: Statement | None, var: str, before: Load, roles: dict[str, str]
     return isinstance(s, Let) and var not in s.args and before.name not in s.args
 
 
-def _names_in(s: Statement) -> set[Argument | None]:
-    """The names in an index, or the arguments."""
-    return {*(t.var for t in s.index.terms), s.index.offset} if isinstance(s, Load) else set(arguments(s))
+def _names_in(s: Statement) -> set[str]:
+    """The names in an index, or among the arguments."""
+    found = (*(t.var for t in s.index.terms), s.index.offset) if isinstance(s, Load) else arguments(s)
+    return {name for name in found if isinstance(name, str)}
 
 
 class RowSumEmitter(SquareEmitter):
@@ -161,15 +161,14 @@ class RowSumEmitter(SquareEmitter):
 
     def _listed(self, loop: Loop, lane: str) -> tuple[list[Statement], list[Load]]:
         """What is known of a term by lists and arithmetic alone, and what is read at places that this makes."""
-        known, unknown = list[Statement](), {lane}
+        known, names = list[Statement](), {loop.var, *self.registers}
         for s in loop.body:
-            is_listed = isinstance(s, Load) and self.buffers[s.buffer][1].role == "kept"
-            if (is_listed or isinstance(s, Let)) and unknown.isdisjoint(_names_in(s)):
+            if not isinstance(s, Load | Let) or not _names_in(s) <= names:
+                continue
+            if isinstance(s, Let) or self.buffers[s.buffer][1].role == "kept":
                 known.append(s)
-            elif isinstance(s, Load | Let):
-                unknown.add(s.name)
-        looked_up = looked_up_by(known, loop.body)
-        return known, [s for s in looked_up if unknown.isdisjoint(_names_in(s) - {lane})]
+                names.add(s.name)
+        return known, [s for s in looked_up_by(known, loop.body) if _names_in(s) <= names | {lane}]
 
     def _ask_for_term(
         self, loop: Loop, known: Sequence[Statement], looked_up: Sequence[Load], vector: VectorLoop, term: ir.Value
