@@ -62,9 +62,10 @@ def _path_in_scipy(name: str | None, frame: FrameType) -> str | None:
     value = frame.f_locals.get(first, frame.f_globals.get(first))
     if isinstance(value, ModuleType):
         path = [*value.__name__.split("."), *rest]
-    else:  # a function, or a distribution, of a private module
+    else:  # a function, a distribution of a private module, or its method
         module = getattr(value, "__module__", None) or ""
-        path = [*module.split(".")[:2], getattr(value, "__name__", getattr(value, "name", "")), *rest]
+        owner = [name] if (name := getattr(getattr(value, "__self__", None), "name", "")) else []
+        path = [*module.split(".")[:2], *owner, getattr(value, "__name__", getattr(value, "name", "")), *rest]
     return ".".join(path[1:]) if path[0] == "scipy" and len(path) > 2 and all(path) else None
 
 

@@ -251,3 +251,17 @@ def test_rows_of_sums_take_products_in() -> None:
     compiled = jg.compile(jg.grad(lambda w, x: np.sum(np.tanh(np.sum(x * w, axis=1)))))
     assert "add_product(v" in compiled.explain(w, x).kernels
     np.testing.assert_allclose(compiled(w, x), compiled.interpret(w, x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.bool_])
+def test_one_element_for_many_lanes_is_not_gathered(dtype: Any) -> None:
+    """Of a join of so many pieces each lane is asked to which it belongs."""
+
+    def joined(x: Any) -> Any:
+        pieces = [np.broadcast_to(x[:, k : k + 1], (x.shape[0], 30)) for k in range(20)]
+        return np.concatenate(pieces, axis=1) ** 2
+
+    x = np.random.default_rng(0).integers(0, 2, (40, 20)).astype(dtype)
+    compiled = jg.compile(joined)
+    np.testing.assert_array_equal(compiled(x), joined(x))
+    assert "masked.gather" not in compiled.explain(x).llvm

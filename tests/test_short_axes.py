@@ -218,6 +218,14 @@ def test_random_functions_are_the_interpreters(seed: int) -> None:
         assert_same_up_to_rounding([value, last, *grads], stage.executable(taken).source, given, f"{seed}, {n}")
 
 
+@pytest.mark.parametrize("mode", ["edge", "symmetric"])
+def test_the_edge_of_a_padded_array_stays_whole(mode: Any) -> None:
+    x = np.random.default_rng(0).standard_normal((40, 60))
+    padded = jg.compile(lambda x: np.pad(x, 2, mode=mode) ** 2)
+    np.testing.assert_array_equal(padded(x), np.pad(x, 2, mode=mode) ** 2)
+    assert "stack(" not in padded.explain(x).program
+
+
 # -- rows that are looked up -----------------------------------------------------------------------------------
 
 

@@ -67,7 +67,8 @@ class MemoryEmitter(StridedEmitter):
         if isinstance(distance, int) and distance not in _WHOLE_REGISTERS:
             place, distance = b.add(self._splat(place, self.lanes), self._steps(distance)), None
         if distance == 0 and not isinstance(place.type, ir.VectorType):
-            place = self._splat(place, self.lanes)
+            assert mask is not None
+            return self._load_one(load, place, mask, fill)
         is_known = mask is None or (inside is None and self.vector.first is not None)
         if isinstance(distance, Shared) and not is_known:
             place, distance = b.add(self._splat(place, self.lanes), self._steps(distance)), None
@@ -86,6 +87,15 @@ class MemoryEmitter(StridedEmitter):
         merged.add_incoming(fill, before)
         merged.add_incoming(found.value, within)
         return Register(merged, load.dtype, self.lanes)
+
+    def _load_one(self, load: Load, place: ir.Value, mask: ir.Value, fill: ir.Value) -> Register:
+        """One element for all lanes that are inside, if any is: what stands still of a padded row. Gathered, it would be
+        loaded once for each lane.
+        """
+        b, bits = self.builder, ir.IntType(self.lanes)
+        some = b.icmp_signed("!=", b.bitcast(mask, bits), ir.Constant(bits, 0))
+        one = self._load_scalar(load, place, Register(some, np.dtype(bool)))
+        return Register(b.select(mask, self._splat(one.value, self.lanes), fill), load.dtype, self.lanes)
 
     def _load_scalar(self, load: Load, place: ir.Value, inside: Register | None) -> Register:
         b = self.builder
