@@ -10,6 +10,7 @@ import pytest
 
 import jitgrad as jg
 from benchmarks.steps import Steps
+from jitgrad.compiler.lowering.sorted_scatter import NEAR, WORTH
 from jitgrad.compiler.machine import compilation
 from jitgrad.opdef import Scatter
 from tests.oracles import python_results
@@ -243,6 +244,18 @@ def test_rows_are_sorted_where_updates_are_many() -> None:
     assert "in across(" in text
     two = cases["two positions"][1](np.random.default_rng(7))
     assert "in across(" not in str(jg.compile(jg.grad(by_two_positions)).explain(*two).kernels)
+
+
+def test_rows_out_of_cache_are_sorted_where_updates_have_more_bytes() -> None:
+    """A table of 36 MB: less than a tenth as many updates as rows are worth counting, far fewer are not."""
+    rng = np.random.default_rng(8)
+    f = jg.compile(jg.grad(looked_up))
+    table = np.zeros((70_000, 128), np.float32)
+    for updates, is_sorted in ((5_000, True), (4_300, False)):
+        at, w = rng.integers(0, 70_000, updates), rng.integers(-9, 9, (updates, 128)).astype(np.float32)
+        assert (updates * 512 >= 70_000 * WORTH) is is_sorted
+        np.testing.assert_array_equal(f(table, at, w), f.interpret(table, at, w))
+    assert f"i64({NEAR})" in str(f.explain(table, at, w).kernels)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

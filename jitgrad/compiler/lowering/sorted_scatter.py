@@ -3,8 +3,8 @@
 A chunk knows the row of each of its updates, in their order. It counts how many each row has, and sorts the updates by
 rows; the sort is stable, so that a row adds the same numbers in the same order as one update after the other would. A
 row without updates is a sum of none, zero. Where rows are more than twice as many as updates, counting would take
-longer than it saves: then the rows are cleared, and the updates added one by one. Both are in one kernel, since extents
-are known when it runs.
+longer than it saves, and in a table out of cache where updates have less than 32 bytes for each of its rows: then the
+rows are cleared, and the updates added one by one. Both are in one kernel, since extents are known when it runs.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ from jitgrad.compiler.lowering.scatter import INT32, ScatterLowering, int64, sta
 from jitgrad.records import dataclass
 
 BOOL = np.dtype(np.bool_)
+NEAR = 1 << 25
+"""Bytes of a table that may be in cache still when updates are added to what was cleared."""
+WORTH = 32
+"""Bytes of updates that counting one row is worth, where each waits for the memory of its row."""
 _ROWS, _ENDS, _ORDERED = 0, 1, 2  # keys of lists; those of the numbers of loops are negative
 
 
@@ -69,7 +73,7 @@ class SortedScatterLowering(ScatterLowering):
         along = [a for d in axes_of_updates(placed.node) if (a := placed.axes[d]) is not None]
         lists = self._lists(placed, along)
         finding = self._finding(placed, along, lists.kept, lists.number, lists.rows)
-        few, many, choosing = self._choice(lists, self._updates(along))
+        few, many, choosing = self._choice(placed, lists, self._updates(along))
         added = [*self._by_blocks(self._cleared_rows, few.rounds), self._one_by_one(placed, lists, few)]
         summed = [*self._sorted(lists, many), *self._row_by_row(placed, lists, many)]
         root = statements_of(self.bodies[self.tree.root])
@@ -85,18 +89,24 @@ class SortedScatterLowering(ScatterLowering):
         ordered = {axis: self._list(_ORDERED + axis, count) for axis in differing}
         return _Lists(f"acc{self.signature.fresh()}", self._list(_ROWS, count), kept, ordered, self._list(_ENDS, rows))
 
-    def _choice(self, lists: _Lists, count: str) -> tuple[_Work, _Work, list[Statement]]:
+    def _choice(self, placed: Placed, lists: _Lists, count: str) -> tuple[_Work, _Work, list[Statement]]:
         """What is added one by one, and what is sorted: all of it in one way.
 
         Counting takes 1 ns per row: of 20000 x 64 floats in cache 100 updates take 35 us one by one and 45 sorted, 2048
-        take 43 and 49, 8192 take 65 and 64, 32768 take 170 and 135 (two threads, Zen 4).
+        take 43 and 49, 8192 take 65 and 64, 32768 take 170 and 135 (two threads, Zen 4). Out of cache, an update that
+        is added one by one fetches a row that was cleared before, so that bytes of rows tell: of 40000 x 256 floats
+        2560 updates take 630 us one by one and 455 sorted; of 320000 x 32, 122880 take the same either way.
         """
         few, many = (_Work(self.name(), self.name()) for _ in range(2))
-        rounds, twice, is_few = (self.name() for _ in range(3))
+        itemsize = placed.node.dtype.itemsize
+        rounds, is_far, size, saved, needed, is_few = (self.name() for _ in range(6))
         choosing: list[Statement] = [
             *self._rounds(rounds),
-            Let(twice, INT64, "multiply", (count, int64(2))),
-            Let(is_few, BOOL, "less", (twice, self._product(self.sized[:1]))),
+            Let(is_far, BOOL, "less", (int64(NEAR), self._product(self.sized, itemsize))),
+            Let(size, INT64, "where", (is_far, self._product(self.sized[1:], itemsize), int64(2 * WORTH))),
+            Let(saved, INT64, "multiply", (count, size)),
+            Let(needed, INT64, "multiply", (self._product(self.sized[:1]), int64(WORTH))),
+            Let(is_few, BOOL, "less", (saved, needed)),
         ]
         for whole, one, other in ((rounds, few.rounds, many.rounds), (lists.number, few.updates, many.updates)):
             choosing.append(Let(one, INT64, "where", (is_few, whole, int64(0))))
