@@ -61,8 +61,8 @@ def _matrices(name: str, results: str, numpys: Callable[..., Any], state: State 
     compiled = getattr(_LINALG, name, None)
     if compiled is None or state is None:
         return numpys
-    kinds = [(2 * "D" if name == "solve" else "D") + "->" + results] * 2
-    signatures = {char: kind.replace("D", _DOUBLE[char]) for char, kind in zip(_DOUBLE, 2 * kinds, strict=True)}
+    kind = (2 * "D" if name == "solve" else "D") + "->" + results
+    signatures = {char: kind.replace("D", double) for char, double in _DOUBLE.items()}
     variable, value = state
 
     def call(a: Array, *right: Array) -> Any:
@@ -140,9 +140,9 @@ def _factor(divisor: int, char: str) -> Array:
 
 
 def _transform(name: str, x: Array, points: int, axis: int, chars: dict[str, str], divisor: int) -> Any:
-    """What the compiled function makes of the array, divided; None where there is none for its dtype."""
+    """What the compiled function makes of the array, divided; None where there is none for its dtype, or no point."""
     compiled, char = getattr(_FOURIER, name, None), x.dtype.char
-    if compiled is None or char not in chars:
+    if compiled is None or char not in chars or not x.shape[axis]:
         return None
     factor = _factor(divisor, _REAL[char])
     if axis == -1:

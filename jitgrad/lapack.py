@@ -52,12 +52,12 @@ _SMALL_CHOLESKY = 80
 64 rows 18 and 17, 96 rows 33 and 21, 128 rows 98 and 33, 160 rows 287 and 50.
 """
 _OWN = {
-    "cholesky": (_SMALL_CHOLESKY, 1024), "cholesky_cotangent": (1, math.inf),
+    "cholesky": (_SMALL_CHOLESKY, math.inf), "cholesky_cotangent": (1, math.inf),
     "solve_triangular": (_SMALL, math.inf), "solve_turned": (_SMALL, math.inf),
 }  # fmt: skip
-"""From and up to how many rows routines are our own, solutions with one right side. Larger factors do not stay in the
-caches, for which LAPACK's blocks are made. Milliseconds by our own code and by LAPACK, two of Intel's cores with
-AVX-512: 512 rows 1.3 and 2.2, 1024 rows 16 and 14, 1280 rows 34 and 26, 1536 rows 57 and 38, 2048 rows 149 and 95.
+"""From and up to how many rows routines are our own, solutions with one right side. Milliseconds of a factor by our own
+code, by LAPACK on one thread, and by LAPACK on two, whose bits are others, two Zen 4 cores: 1100 rows 5.3, 15.2 and
+11.3, 1536 rows 24, 37 and 22, 2048 rows 54, 79 and 45.
 """
 _MANY_COLUMNS, _MANY_ELEMENTS = 64, 4096
 """From so many right sides of so many elements on, solutions are our own; they take 25 microseconds by themselves."""
@@ -134,10 +134,9 @@ def cholesky(a: Array) -> Array:
     return _stacked(factors, a)
 
 
+@on_one_thread
 def _library_cholesky(matrix: Array) -> Array | None:
-    """A matrix becomes its lower factor; None: it is not positive definite. The library's bits are the same for 1, 2
-    and 3 threads.
-    """
+    """A matrix becomes its lower factor; None: it is not positive definite."""
     n, zero = matrix.shape[0], np.zeros(1)
     if _run("potrf", matrix.dtype, b"U", n, matrix, n):
         return None

@@ -289,6 +289,18 @@ def test_bits_do_not_depend_on_threads(name: str, rows: int) -> None:
     assert results[0] == results[1] == results[2]
 
 
+@pytest.mark.parametrize("factor", [np.linalg.cholesky, lapack._library_cholesky])
+def test_bits_of_large_cholesky_factors_do_not_depend_on_threads(factor: Callable[[Array], Array]) -> None:
+    a = np.random.default_rng(0).standard_normal((1100, 1100))
+    a = a @ a.T + 1100 * np.eye(1100)
+    compiled, results = jg.compile(np.linalg.cholesky), []
+    for threads in (1, 2, 3):
+        with jg.config(num_threads=threads), threadpool_limits(threads, user_api="blas"):
+            found = compiled(a) if factor is np.linalg.cholesky else factor(a.copy())
+            results.append(found.tobytes())
+    assert results[0] == results[1] == results[2]
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("columns", [64, 700])
 def test_large_systems_are_solved_by_columns_on_our_threads(columns: int, transposed: bool) -> None:

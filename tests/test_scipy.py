@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -277,6 +278,43 @@ def test_nothing_is_loaded_before_it_is_used() -> None:
         "assert np.allclose(f(np.zeros(3)), 0.25); assert 'scipy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+TAILS = np.array([-np.inf, -1e17, -1e10, -50, -1e-9, 0, 1e-300, 1e-9, 0.3, 30, 40, 60, 1e9, 1e17, np.inf, np.nan])
+ENDS = np.array([0, 1e-300, 1e-20, 1e-12, 1e-5, 0.3, 0.7, 1 - 1e-5, 1 - 1e-12, 1, -0.1, 1.1, np.nan])
+
+
+LAWS = ("norm", "cauchy", "expon", "gumbel_r", "halfnorm", "logistic", "lognorm", "pareto", "uniform", "weibull_min")
+INTEGRATED = ("cdf", "sf", "logcdf", "logsf", "ppf")
+
+
+@pytest.mark.parametrize(
+    ("law", "method"), [(x, f) for x in LAWS for f in INTEGRATED if f in vars(getattr(jg.scipy.stats, x))]
+)
+def test_distributions_keep_their_digits_in_the_tails(law: str, method: str) -> None:
+    own, scipys = getattr(jg.scipy.stats, law), getattr(scipy.stats, law)
+    shapes = {"lognorm": (0.7,), "pareto": (2.0,), "weibull_min": (1.7,)}.get(law, ())
+    points = ENDS if method == "ppf" else TAILS
+    for place in ((0.0, 1.0), (0.3, 2.0)):
+        found = jg.compile(lambda x, *place: getattr(own, method)(x, *shapes, *place))(points, *place)
+        with np.errstate(all="ignore"):
+            np.testing.assert_allclose(found, getattr(scipys, method)(points, *shapes, *place), rtol=1e-11)
+    assert np.isnan(jg.compile(lambda s: getattr(own, method)(0.5, *shapes, 0.0, s))(-1.0))
+
+
+def test_frozen_distributions_take_names_and_are_pickled() -> None:
+    law = pickle.loads(pickle.dumps(jg.scipy.stats.norm(0.5, 2.0)))
+    assert law.ppf(q=0.3) == pytest.approx(scipy.stats.norm(0.5, 2.0).ppf(0.3))
+    assert jg.scipy.stats.poisson(3).pmf(k=2) == pytest.approx(scipy.stats.poisson(3).pmf(2))
+    assert jg.compile(jg.grad(lambda q: jg.scipy.stats.cauchy.ppf(q)))(0.5) == pytest.approx(np.pi)
+
+
+@pytest.mark.parametrize("transform", [np.fft.fft, np.fft.ifft, np.fft.rfft, np.fft.irfft, np.fft.hfft, np.fft.fft2])
+def test_a_transform_of_no_points_is_refused(transform: Callable[..., Any]) -> None:
+    compiled = jg.compile(lambda x: transform(x))
+    for run in (compiled, compiled.interpret):
+        with pytest.raises(ValueError, match=r"of FFT data points|at least 1 point"):
+            run(np.zeros((4, 0)))
 
 
 @pytest.mark.parametrize(

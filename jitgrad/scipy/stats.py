@@ -31,7 +31,7 @@ class Frozen:
             raise AttributeError(name)
         own = vars(self._distribution).get(name)
         if callable(own):
-            return lambda x: own(x, *self._args, **self._kwargs)
+            return lambda *point, **named: own(*point, *named.values(), *self._args, **self._kwargs)
         return getattr(of_scipy("stats", self._distribution.name)(*self._args, **self._kwargs), name)
 
     def __repr__(self) -> str:
@@ -72,14 +72,15 @@ class Distribution:
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         x, *shapes, loc, scale = bound.arguments.values()
-        return fn((x - loc) / scale, *shapes)
+        return _of_scale(scale, fn((x - loc) / scale, *shapes))
 
     def _from_standard(self, fn: Density, *args: Any, **kwargs: Any) -> Any:
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         q, *shapes, loc, scale = bound.arguments.values()
         is_inside = (q >= 0) & (q <= 1)
-        return np.where(is_inside, loc + scale * fn(np.where(is_inside, q, 0.5), *shapes), np.nan)
+        made = np.where(is_inside, loc + scale * fn(np.where(is_inside, q, 0.5), *shapes), np.nan)
+        return _of_scale(scale, made)
 
     def _enter(self, name: str, fn: Callable[..., Any]) -> None:
         def density(*args: Any, **kwargs: Any) -> Any:
@@ -109,6 +110,9 @@ class Distribution:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Frozen:
         return Frozen(self, args, kwargs)
+
+    def __reduce__(self) -> str:
+        return self.name  # of this module
 
     def __repr__(self) -> str:
         return f"<distribution {self.name}>"
@@ -156,6 +160,19 @@ def _weibull_min(x: Any, c: Any) -> Any:
     return _inside(x >= 0, np.log(c) + call("xlogy", c - 1.0, x) - x**c)
 
 
+def _cauchy_quantile(q: Any) -> Any:
+    """``-1 / tan(pi q)``, by the part that is less than one half: near 1 the tangent has no digits."""
+    part = np.where(q < 0.5, q, 1.0 - q)
+    is_end = part <= 0.0
+    far = np.where(is_end, np.inf, 1.0 / np.tan(math.pi * np.where(is_end, 0.25, part)))
+    return np.where(q < 0.5, -far, far)
+
+
+def _of_scale(scale: Any, made: Any) -> Any:
+    """What there is of a distribution whose scale is positive."""
+    return made if isinstance(scale, int | float) and scale > 0 else np.where(scale > 0, made, np.nan)
+
+
 def _surviving(log_sf: Density, start: float = 0.0) -> dict[str, Density]:
     """What a distribution of values from ``start`` on integrates to, by the logarithm of who is left."""
 
@@ -165,9 +182,16 @@ def _surviving(log_sf: Density, start: float = 0.0) -> dict[str, Density]:
     return {
         "cdf": lambda *args: -np.expm1(logsf(*args)),
         "sf": lambda *args: np.exp(logsf(*args)),
-        "logcdf": lambda *args: np.log(-np.expm1(logsf(*args))),
+        "logcdf": lambda *args: _log_of_rest(logsf(*args)),
         "logsf": logsf,
     }
+
+
+def _log_of_rest(log_part: Any) -> Any:
+    """``log(1 - exp(log_part))``: M. Maechler, "Accurately computing log(1 - exp(-|a|))", 2012."""
+    is_most = log_part > -math.log(2)
+    most, few = np.where(is_most, log_part, -1.0), np.where(is_most, -1.0, log_part)
+    return np.where(is_most, np.log(-np.expm1(most)), np.log1p(-np.exp(few)))
 
 
 def _of_normal(normal_at: Density) -> dict[str, Density]:
@@ -182,7 +206,7 @@ def _of_normal(normal_at: Density) -> dict[str, Density]:
 
 def _logs_of_positive(x: Any, s: Any) -> Any:
     """``log(x) / s``, minus infinity for what is not positive, without a gradient there."""
-    return np.where(x > 0, np.log(np.where(x > 0, x, 1.0)), -np.inf) / s
+    return np.where(x <= 0, -np.inf, np.log(np.where(x <= 0, 1.0, x))) / s
 
 
 norm = (
@@ -193,8 +217,8 @@ norm = (
 beta = Distribution("beta", _beta)
 cauchy = (
     Distribution("cauchy", lambda x: -np.log1p(x * x) - math.log(math.pi))
-    .integrated(cdf=lambda x: 0.5 + np.arctan(x) / math.pi, sf=lambda x: 0.5 - np.arctan(x) / math.pi)
-    .inverted(ppf=lambda q: np.tan(math.pi * (q - 0.5)))
+    .integrated(cdf=lambda x: np.arctan2(1.0, -x) / math.pi, sf=lambda x: np.arctan2(1.0, x) / math.pi)
+    .inverted(ppf=_cauchy_quantile)
 )
 chi2 = Distribution("chi2", lambda x, df: _gamma(0.5 * x, 0.5 * df) - math.log(2))
 expon = (
@@ -296,6 +320,9 @@ class _Multivariate:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Frozen:
         return Frozen(self, args, kwargs)
+
+    def __reduce__(self) -> str:
+        return self.name  # of this module
 
     def __repr__(self) -> str:
         return f"<distribution {self.name}>"

@@ -89,8 +89,8 @@ class MemoryEmitter(StridedEmitter):
         return Register(merged, load.dtype, self.lanes)
 
     def _load_one(self, load: Load, place: ir.Value, mask: ir.Value, fill: ir.Value) -> Register:
-        """One element for all lanes that are inside, if any is: what stands still of a padded row. Gathered, it would be
-        loaded once for each lane.
+        """One element for all lanes that are inside, if any is, as of a padded row's edge: gathered, it would be loaded
+        once for each lane.
         """
         b, bits = self.builder, ir.IntType(self.lanes)
         some = b.icmp_signed("!=", b.bitcast(mask, bits), ir.Constant(bits, 0))
