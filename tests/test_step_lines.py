@@ -71,7 +71,8 @@ def _tuple(results: Any) -> Any:
 
 
 def _written() -> list[executable.Executable]:
-    objects = (x for x in gc.get_objects() if type(x) is executable.Executable)  # asked of a dead proxy, isinstance raises
+    """Those that have become functions. What is a dead proxy raises where `isinstance` is asked of it."""
+    objects = (x for x in gc.get_objects() if type(x) is executable.Executable)
     return [x for x in objects if x._lines is not None]
 
 
