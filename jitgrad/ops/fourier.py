@@ -98,9 +98,10 @@ def _complex(x: Any) -> Tensor:
     return as_tensor(t, np.dtype(np.complex64 if t.dtype in _SINGLE else np.complex128))
 
 
-def _resized(x: Tensor, n: int, axis: int) -> Tensor:
-    """Cut off, or with zeros behind, along an axis that counts from the end."""
+def _resized(x: Tensor, n: int | None, axis: int) -> Tensor:
+    """Cut off, or with zeros behind, along an axis that counts from the end; as it is without a number of points."""
     have = x.spec.known_shape[axis]
+    n = have if n is None else n
     if n < 1:
         raise ValueError(_NO_POINTS.format(n))
     if n < have:
@@ -123,7 +124,7 @@ def _factor(n: int, norm: str | None, inverse: bool) -> float:
 def _transformed(x: Any, n: int | None, axis: int, norm: str | None, inverse: bool) -> Tensor:
     t = _complex(x)
     along = normalize_axis(axis, t.ndim) - t.ndim
-    t = t if n is None else _resized(t, n, along)
+    t = _resized(t, n, along)
     return _scaled(
         apply_one(fft_op, t, axis=along, inverse=inverse), _factor(t.spec.known_shape[along], norm, inverse)
     )
@@ -153,7 +154,7 @@ def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
         raise DTypeError(f"fft.rfft transforms real numbers, got {t.spec}")
     t = as_tensor(t, np.dtype(np.float32 if t.dtype in _SINGLE else np.float64))
     along = normalize_axis(axis, t.ndim) - t.ndim
-    t = t if n is None else _resized(t, n, along)
+    t = _resized(t, n, along)
     factor = _factor(t.spec.known_shape[along], norm, False)
     is_divided = norm == "forward"
     return _scaled(apply_one(rfft_op, t, axis=along, divided=is_divided), 1.0 if is_divided else factor)

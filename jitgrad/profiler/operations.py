@@ -17,17 +17,7 @@ from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.scalar_emit import emit_op
 from jitgrad.compiler.emission.scalar_values import element_type
 from jitgrad.compiler.freezing.bind import BoundCluster
-from jitgrad.compiler.loopir.nests import (
-    Accumulator,
-    Keep,
-    Kernel,
-    Let,
-    Literal,
-    Load,
-    Loop,
-    Statement,
-    Update,
-)
+from jitgrad.compiler.loopir.nests import Accumulator, Keep, Kernel, Let, Literal, Load, Loop, Statement, Update
 from jitgrad.compiler.lowering.lower import CompiledCluster, Lowered
 from jitgrad.compiler.machine.compilation import has_avx512
 from jitgrad.executable import Executable

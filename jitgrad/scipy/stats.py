@@ -68,14 +68,21 @@ class Distribution:
             self._enter(name, functools.partial(self._from_standard, fn))
         return self
 
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+        """The arguments by their names; TypeError, with the names that there are, where they do not fit."""
+        try:
+            return self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"stats.{self.name}{self._signature}: {error}") from None
+
     def _at_standard(self, fn: Density, *args: Any, **kwargs: Any) -> Any:
-        bound = self._signature.bind(*args, **kwargs)
+        bound = self._bound(args, kwargs)
         bound.apply_defaults()
         x, *shapes, loc, scale = bound.arguments.values()
         return _of_scale(scale, fn((x - loc) / scale, *shapes))
 
     def _from_standard(self, fn: Density, *args: Any, **kwargs: Any) -> Any:
-        bound = self._signature.bind(*args, **kwargs)
+        bound = self._bound(args, kwargs)
         bound.apply_defaults()
         q, *shapes, loc, scale = bound.arguments.values()
         is_inside = (q >= 0) & (q <= 1)
@@ -94,7 +101,7 @@ class Distribution:
         setattr(self, name, like_scipy(f"stats.{self.name}")(density))
 
     def _log(self, *args: Any, **kwargs: Any) -> Any:
-        bound = self._signature.bind(*args, **kwargs)
+        bound = self._bound(args, kwargs)
         bound.apply_defaults()
         x, *shapes = list(bound.arguments.values())
         if "scale" not in bound.arguments:
