@@ -5,6 +5,7 @@ and the same products in tiles.
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,15 @@ from step_kernels import Call
 import jitgrad as jg
 from jitgrad.compiler.driver.runtime import runtime
 from jitgrad.compiler.machine import compilation
-from jitgrad.compiler.products import gemm
+from jitgrad.compiler.machine.cache import KernelCache, cache_key
+from jitgrad.compiler.machine.tiers import improver
+from jitgrad.compiler.products import gemm, product_code
 from jitgrad.compiler.products.blas import Operand
+from jitgrad.compiler.products.gemm_shared import MOST_ROWS, cell_bytes
 from jitgrad.compiler.products.gemm_steps import GemmPlan, product_steps
+from jitgrad.compiler.products.gemm_tiles import TALL
 from jitgrad.compiler.products.registers import kinds
+from jitgrad.config import config
 
 pytestmark = pytest.mark.skipif(not kinds(), reason="these products need registers of 32 bytes")
 SIZES = ((36, 64, 40), (97, 65, 321), (130, 257, 523), (205, 70, 3), (200, 300, 600), (7, 33, 5))
@@ -102,6 +108,41 @@ def test_transposed_and_not_packed(monkeypatch: pytest.MonkeyPatch, dtype: str, 
             assert plan.form == ("unpacked" if is_sharing else "tiles")
             made.add(result.tobytes())
         assert len(made) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("is_sharing", [True, False])
+def test_quick_code_has_whole_tiles_and_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dtype: str, sizes: tuple[int, int, int], is_sharing: bool
+) -> None:
+    """Beyond rows and columns of a product, whole tiles meet what lies there: NaN, and nothing behind it is written."""
+    share(monkeypatch, is_sharing)
+    monkeypatch.setattr(product_code, "_entered", set())
+    monkeypatch.setattr(product_code, "_begun", set())
+    module = {"float32": "jitgrad_tiles_f32", "float64": "jitgrad_tiles_f64"}[dtype]
+    for folder in (tmp_path / "first", tmp_path / "other"):
+        for ta, tb in itertools.product((False, True), (False, True)):
+            made = []
+            for _ in ("quickly", "well"):
+                monkeypatch.setattr(product_code, "_addresses", {})
+                with config(cache_dir=str(folder), quick_start=True):
+                    made.append(multiply(dtype, sizes, ta, tb)[0].tobytes())
+                improver.wait()
+            assert made[0] == made[1]
+        kept = KernelCache(folder, 1 << 30)
+        assert kept.has(cache_key(module))
+        assert not kept.has(cache_key(f"{module}_first"))
+    assert [name for _, name in product_code._begun] == [module] * 2
+
+
+def test_memory_for_whole_panels_of_rows() -> None:
+    """Whole tiles read all rows of the last panel of A: some of them lie behind the cell's."""
+    for kind in kinds().values():
+        for rows in range(1, MOST_ROWS + 1):
+            packed = cell_bytes(kind, rows) // kind.size - TALL * kind.columns
+            assert packed >= kind.row * TALL * -(-rows // TALL)
+            assert packed % (kind.row * kind.lanes) == 0  # whole squares
 
 
 @pytest.mark.parametrize(("rows", "height"), [(1024, 48), (784, 36), (512, 66), (256, 66), (192, 48)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from jitgrad.compiler.products.blas import BlasStep
 from jitgrad.compiler.products.product_code import (
     SUFFIXES,
+    Functions,
     Module,
     code_modules,
     convolution_tile_names,
@@ -38,7 +40,7 @@ def convolution_steps(
 
     ``slots`` are those of the two operands, the result and the workers' memory; for "filters" also of the parts.
     """
-    tiles = convolution_tile_names(SUFFIXES[dtype.name], form)
+    tiles = _tiles(dtype, form)
     if form == "windows":
         given = {**words, **dict(zip(("x_slot", "w_slot", "out_slot", "scratches_slot"), slots, strict=True))}
         return [_step(WINDOWS_STUBS[dtype.name], WINDOWS_BLOCK, given, cells, chunks, tiles)]
@@ -53,15 +55,24 @@ def convolution_steps(
 
 def convolution_modules(dtype: np.dtype[Any], form: str) -> dict[str, Module]:
     """The modules that `convolution_steps` refers to."""
-    stub = (WINDOWS_STUBS if form == "windows" else FILTERS_STUBS)[dtype.name]
+    stub = _stub(dtype, form)
     gather = code_modules(GATHER_STUBS[dtype.name], _text) if form == "filters" else {}
-    return code_modules(stub, _text, _tiles_text) | gather
+    return code_modules(stub, _text, _tiles(dtype, form)) | gather
+
+
+def _stub(dtype: np.dtype[Any], form: str) -> str:
+    return (WINDOWS_STUBS if form == "windows" else FILTERS_STUBS)[dtype.name]
+
+
+def _tiles(dtype: np.dtype[Any], form: str) -> Functions:
+    stub = _stub(dtype, form)
+    return Functions(f"{stub}_tiles", partial(_tiles_text, stub), convolution_tile_names(SUFFIXES[dtype.name], form))
 
 
 def _step(
-    stub: str, block: Sequence[str], given: Mapping[str, int], extent: int, chunks: int, tiles: tuple[str, ...] = ()
+    stub: str, block: Sequence[str], given: Mapping[str, int], extent: int, chunks: int, tiles: Functions | None = None
 ) -> BlasStep:
-    address = product_address(stub, _text, tiles, _tiles_text if tiles else None)
+    address = product_address(stub, _text, tiles)
     return BlasStep(stub, address, tuple(given[word] for word in block), extent, chunks)
 
 

@@ -4,35 +4,40 @@ from __future__ import annotations
 
 from jitgrad.compiler.products.blas_stubs import Scalar, cell_start_ir, cells_ir, scratch_ir, words_ir
 from jitgrad.compiler.products.gemm_code import multiply_ir
+from jitgrad.compiler.products.gemm_packing import packing_module_ir
 from jitgrad.compiler.products.gemm_shared import pack_step_ir, shared_step_ir
 from jitgrad.compiler.products.gemm_steps import STUBS
-from jitgrad.compiler.products.gemm_tiles import tiles_ir, unpacked_tile_ir
+from jitgrad.compiler.products.gemm_tiles import tiles_ir, unpacked_tile_ir, whole_tile_ir
 from jitgrad.compiler.products.gemm_unpacked import unpacked_step_ir
 from jitgrad.compiler.products.product_code import PACK_STUBS, SHARED_STUBS, UNPACKED_STUBS
-from jitgrad.compiler.products.registers import SMALLER, module_ir, numbers_of
+from jitgrad.compiler.products.registers import SMALLER, kinds, module_ir, numbers_of
 
 _STUBS = (STUBS, PACK_STUBS, SHARED_STUBS, UNPACKED_STUBS)
 
 
-def gemm_tiles_ir(stub: str) -> str:
-    """The module of the tiles that a product's stub calls."""
-    text = unpacked_tile_ir if stub in UNPACKED_STUBS.values() else tiles_ir
-    return module_ir(text(numbers_of(stub, *_STUBS)))
+_CALLED = {"all": tiles_ir, "first": whole_tile_ir, "unpacked": unpacked_tile_ir, "packing": packing_module_ir}
 
 
-def gemm_step_ir(stub: str) -> str:
+def gemm_called_ir(name: str, which: str) -> str:
+    """A module of functions that products of a dtype of that name call: all tiles of packed operands, those of them
+    that quick code calls, that of a transposed A that is not packed, or packing for quick code.
+    """
+    return module_ir(_CALLED[which](kinds()[name]))
+
+
+def gemm_step_ir(stub: str, quickly: bool = False) -> str:
     """The module of one of `STUBS`, over cells, of a step of a product that shares packed B, or of one with a
-    transposed A that is not packed.
+    transposed A that is not packed; ``quickly`` as for `multiply_ir`.
     """
     numbers = numbers_of(stub, *_STUBS)
     if stub in PACK_STUBS.values():
-        return pack_step_ir(numbers, stub)
+        return pack_step_ir(numbers, stub, quickly)
     if stub in SHARED_STUBS.values():
-        return shared_step_ir(numbers, stub)
+        return shared_step_ir(numbers, stub, quickly)
     if stub in UNPACKED_STUBS.values():
-        return unpacked_step_ir(numbers, stub)
+        return unpacked_step_ir(numbers, stub, quickly)
     kind = Scalar(numbers.type, stub, numbers.size)
-    return module_ir(SMALLER, multiply_ir(numbers), _cell(kind), cells_ir(kind))
+    return module_ir(SMALLER, multiply_ir(numbers, quickly), _cell(kind), cells_ir(kind))
 
 
 def _cell(kind: Scalar) -> str:

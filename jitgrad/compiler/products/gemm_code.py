@@ -36,7 +36,14 @@ own:
 
 from __future__ import annotations
 
-from jitgrad.compiler.products.gemm_packing import GROUP, apart_ir, filled_ir, packed_ir, packing_ir
+from jitgrad.compiler.products.gemm_packing import (
+    GROUP,
+    apart_ir,
+    filled_ir,
+    packed_ir,
+    packing_declarations_ir,
+    packing_ir,
+)
 from jitgrad.compiler.products.gemm_tiles import LOW, TALL, narrow, places, tile_declarations_ir
 from jitgrad.compiler.products.product_code import tile_names
 from jitgrad.compiler.products.registers import Numbers, at_ir, declarations_ir, loop_ir, min_ir
@@ -67,30 +74,36 @@ def scratch_bytes(kind: Numbers, columns: int, is_turned: bool) -> int:
     return kind.size * (packed + TALL * kind.columns + rows * kind.row)
 
 
-def multiply_ir(kind: Numbers) -> str:
-    """The function `multiply_<type>` and what it calls, but for the tiles."""
-    loops = (row_of_tiles_ir(kind), _multiply(kind))
-    return "\n".join((declarations_ir(kind), tile_declarations_ir(kind), packing_ir(kind), *loops))
+def multiply_ir(kind: Numbers, quickly: bool = False) -> str:
+    """The function `multiply_<type>` and what it calls, but for the tiles; and for packing, where it is compiled
+    ``quickly``, see `row_of_tiles_ir`, too.
+    """
+    packing = packing_declarations_ir(kind) if quickly else packing_ir(kind)
+    loops = (row_of_tiles_ir(kind, quickly), _multiply(kind))
+    return "\n".join((declarations_ir(kind), tile_declarations_ir(kind), packing, *loops))
 
 
 # -- the loops ---------------------------------------------------------------------------------------------------------
 
 
-def row_of_tiles_ir(kind: Numbers) -> str:
+def row_of_tiles_ir(kind: Numbers, quickly: bool = False) -> str:
     """The function `tiles_<type>`: a packed panel of A times all packed panels of B. A tile that C does not have all of
     is made beside it.
 
-    With each tile, its share of `asked` rows of the next panel of A is asked for, if tiles do not ask themselves.
+    With each tile, its share of `asked` rows of the next panel of A is asked for, if tiles do not ask themselves. In
+    code that is compiled ``quickly``, low and narrow tiles are whole ones, whose other rows and columns are not
+    brought: of packed operands there is room for these, and any bits will do.
     """
+    low = f"""  %is_low = icmp sle i64 %height, {LOW}
+  %high = select i1 %is_low, i64 {LOW}, i64 {TALL}"""
     return f"""
 define internal void @tiles_{kind.type}(ptr %a, ptr %packed, ptr %tile, i64 %n, i64 %k, i1 %fresh, i64 %height, ptr %c,
       i64 %ldc, {_ROW_OF_A[kind.in_place]}) noinline #0 {{
 {filled_ir(kind, "%k")}
 {apart_ir(kind, "%k")}
-  %is_low = icmp sle i64 %height, {LOW}
-  %high = select i1 %is_low, i64 {LOW}, i64 {TALL}
+{"" if quickly else low}
 {"" if kind.in_place else _share(kind)}
-{loop_ir("j", "%n", str(kind.columns), _tile_of_row(kind))}
+{loop_ir("j", "%n", str(kind.columns), _tile_of_row(kind, quickly))}
   ret void
 }}"""
 
@@ -104,16 +117,25 @@ def _share(kind: Numbers) -> str:
   %share = udiv i64 %shared, %tiles"""
 
 
-def _tile_of_row(kind: Numbers) -> str:
+def _tile_of_row(kind: Numbers, quickly: bool) -> str:
     """One tile: in its place, or beside it, between a copy of what is there and a copy back."""
+    extents = f"  %columns = add i64 {kind.columns}, 0\n  %rows = add i64 {TALL}, 0" if quickly else _least_tile(kind)
+    whole, low, few = (_call(kind, name) for name in tile_names(kind.suffix))
+    chosen = f"""  br i1 %is_narrow, label %make_narrow, label %make_wide
+make_narrow:
+{few}
+make_wide:
+  br i1 %is_low, label %make_low, label %make_whole
+make_low:
+{low}
+make_whole:
+{whole}"""
     return f"""
   %left = sub i64 %n, %j
   %b_offset = mul i64 %j, %apart
 {at_ir("b_at", kind, "%packed", "%b_offset")}
 {at_ir("c_at", kind, "%c", "%j")}
-  %is_narrow = icmp sle i64 %left, {narrow(kind)}
-  %columns = select i1 %is_narrow, i64 {narrow(kind)}, i64 {kind.columns}
-  %rows = select i1 %is_narrow, i64 {TALL}, i64 %high
+{extents}
   %is_wide = icmp sge i64 %left, %columns
   %is_high = icmp eq i64 %height, %rows
   %is_whole = and i1 %is_wide, %is_high
@@ -122,29 +144,29 @@ def _tile_of_row(kind: Numbers) -> str:
   %direct = or i1 %is_whole, %fresh
   br i1 %direct, label %make, label %fetch
 fetch:
-  call void @copy_{kind.type}(ptr %c_at, i64 %ldc, ptr %tile, i64 {kind.columns}, i64 %height, i64 %left)
+  call void @jitgrad_copy_{kind.suffix}(ptr %c_at, i64 %ldc, ptr %tile, i64 {kind.columns}, i64 %height, i64 %left)
   br label %make
 make:
-  br i1 %is_narrow, label %make_narrow, label %make_wide
-make_wide:
-  br i1 %is_low, label %make_low, label %make_whole
-{_calls(kind)}
+{whole if quickly else chosen}
 made:
 {_ask_ahead(kind)}
   br i1 %is_whole, label %j_latch, label %bring
 bring:
-  call void @copy_{kind.type}(ptr %tile, i64 {kind.columns}, ptr %c_at, i64 %ldc, i64 %height, i64 %left)"""
+  call void @jitgrad_copy_{kind.suffix}(ptr %tile, i64 {kind.columns}, ptr %c_at, i64 %ldc, i64 %height, i64 %left)"""
 
 
-def _calls(kind: Numbers) -> str:
-    """The functions that make a tile, each in a block of its own."""
-    forms = zip(("whole", "low", "narrow"), tile_names(kind.suffix), strict=True)
+def _least_tile(kind: Numbers) -> str:
+    """`columns` and `rows` of the least tile that has what is left."""
+    return f"""  %is_narrow = icmp sle i64 %left, {narrow(kind)}
+  %columns = select i1 %is_narrow, i64 {narrow(kind)}, i64 {kind.columns}
+  %rows = select i1 %is_narrow, i64 {TALL}, i64 %high"""
+
+
+def _call(kind: Numbers, name: str) -> str:
+    """A tile made by the function of that name, the end of a block."""
     more = ", i64 %down, i64 %along" if kind.in_place else ", ptr %ahead, i64 %lda" if kind.halves else ""
-    return "\n".join(
-        f"make_{form}:\n  call void @{name}(ptr %a, ptr %b_at, i64 %filled, ptr %out, i64 %ldo, i1 %fresh{more})\n"
-        "  br label %made"
-        for form, name in forms
-    )
+    return f"""  call void @{name}(ptr %a, ptr %b_at, i64 %filled, ptr %out, i64 %ldo, i1 %fresh{more})
+  br label %made"""
 
 
 def _ask_ahead(kind: Numbers) -> str:
@@ -230,11 +252,11 @@ a_turned:
 pack_group:
 {min_ir("together", "%height", str(GROUP))}
 {_element_ir("a_columns", kind, "a", "p", "i")}
-  call void @pack_a_turned_{kind.type}(ptr %a_columns, i64 %lda, i64 %together, i64 %depth, ptr %panel)
+  call void @jitgrad_pack_a_turned_{kind.suffix}(ptr %a_columns, i64 %lda, i64 %together, i64 %depth, ptr %panel)
   br label %packed_a
 a_straight:
 {_element_ir("a_rows", kind, "a", "i", "p")}
-  call void @pack_a_{kind.type}(ptr %a_rows, i64 %lda, i64 %filled, i64 %depth, ptr %panel)
+  call void @jitgrad_pack_a_{kind.suffix}(ptr %a_rows, i64 %lda, i64 %filled, i64 %depth, ptr %panel)
   %panel_distance = mul i64 %lda, {TALL}
 {at_ir("next_rows", kind, "%a_rows", "%panel_distance")}
   br label %packed_a

@@ -5,7 +5,8 @@ multiplies nothing.
 from __future__ import annotations
 
 from jitgrad.compiler.products.gemm_tiles import places
-from jitgrad.compiler.products.registers import Numbers, at_ir, load_ir, loop_ir, mask_ir, store_ir
+from jitgrad.compiler.products.product_code import packing_names
+from jitgrad.compiler.products.registers import Numbers, at_ir, declarations_ir, load_ir, loop_ir, mask_ir, store_ir
 from jitgrad.compiler.products.transposes import turn_ir
 
 GROUP = 96
@@ -14,8 +15,21 @@ _TOGETHER = 4  # registers of a row of A
 
 
 def packing_ir(kind: Numbers) -> str:
-    """The functions `copy_<type>`, `turn_<type>`, and `pack_a_<type>`, `pack_b_<type>`, both `.._turned_..`, too."""
+    """The functions of `packing_names`, and `turn_<type>`."""
     return "\n".join((packing_a_ir(kind), _pack_b(kind), _pack_b_turned(kind)))
+
+
+def packing_module_ir(kind: Numbers) -> str:
+    """All of them as a module of its own, which quick code of several products calls: a third of what they would be."""
+    parts = f"{declarations_ir(kind)}\n{packing_ir(kind)}"
+    return parts.replace("define internal void @jitgrad_", "define void @jitgrad_")
+
+
+def packing_declarations_ir(kind: Numbers) -> str:
+    """For the modules that call them there."""
+    copy, *pack = packing_names(kind.suffix)
+    packs = (f"declare void @{name}(ptr, i64, i64, i64, ptr) #0" for name in pack)
+    return "\n".join((f"declare void @{copy}(ptr, i64, ptr, i64, i64, i64) #0", *packs))
 
 
 def packing_a_ir(kind: Numbers) -> str:
@@ -41,11 +55,11 @@ def packed_ir(kind: Numbers, x: str, count: str, to: str, turned: str, straight:
     return f"""  br i1 %t{x}, label %turned_{x}, label %straight_{x}
 turned_{x}:
 {turned}
-  call void @pack_{x}_turned_{kind.type}(ptr %{x}_turned, {arguments})
+  call void @jitgrad_pack_{x}_turned_{kind.suffix}(ptr %{x}_turned, {arguments})
   br label %packed_{x}
 straight_{x}:
 {straight}
-  call void @pack_{x}_{kind.type}(ptr %{x}_straight, {arguments})
+  call void @jitgrad_pack_{x}_{kind.suffix}(ptr %{x}_straight, {arguments})
   br label %packed_{x}
 packed_{x}:"""
 
@@ -66,7 +80,8 @@ def _copy_tile(kind: Numbers) -> str:
             store_ir(kind, f"%x{c}", f"%to{c}", f"%mask{c}"),
         ]
     return f"""
-define internal void @copy_{kind.type}(ptr %from, i64 %ldf, ptr %to, i64 %ldt, i64 %height, i64 %width) noinline #0 {{
+define internal void @jitgrad_copy_{kind.suffix}(ptr %from, i64 %ldf, ptr %to, i64 %ldt, i64 %height,
+      i64 %width) noinline #0 {{
 {chr(10).join(masks_ir(kind, "%width"))}
 {loop_ir("r", "%height", "1", chr(10).join(lines))}
   ret void
@@ -99,7 +114,7 @@ def _pack_a(kind: Numbers) -> str:
 {loop_ir("p", "%most", str(_TOGETHER * kind.lanes), chr(10).join(whole))}
 {loop_ir("q", "%k", str(kind.lanes), chr(10).join(end), first="%most")}"""
     return f"""
-define internal void @pack_a_{kind.type}(ptr %a, i64 %lda, i64 %height, i64 %k, ptr %panel) noinline #0 {{
+define internal void @jitgrad_pack_a_{kind.suffix}(ptr %a, i64 %lda, i64 %height, i64 %k, ptr %panel) noinline #0 {{
   %most = and i64 %k, -{_TOGETHER * kind.lanes}
 {loop_ir("r", "%height", "1", body)}
   ret void
@@ -122,7 +137,8 @@ def _pack_a_turned(kind: Numbers) -> str:
   %down = mul i64 %p, %lda
 {loop_ir("r", "%height", str(kind.lanes), square)}"""
     return f"""
-define internal void @pack_a_turned_{kind.type}(ptr %a, i64 %lda, i64 %height, i64 %k, ptr %panel) noinline #0 {{
+define internal void @jitgrad_pack_a_turned_{kind.suffix}(ptr %a, i64 %lda, i64 %height, i64 %k,
+      ptr %panel) noinline #0 {{
   %further = mul i64 %lda, {kind.lanes}
 {loop_ir("p", "%k", str(kind.lanes), squares)}
   ret void
@@ -161,7 +177,7 @@ def _pack_b(kind: Numbers) -> str:
 {at_ir("line", kind, "%packed", "%line_offset")}
 {loop_ir("j", "%n", str(kind.columns), line)}"""
     return f"""
-define internal void @pack_b_{kind.type}(ptr %b, i64 %ldb, i64 %n, i64 %k, ptr %packed) noinline #0 {{
+define internal void @jitgrad_pack_b_{kind.suffix}(ptr %b, i64 %ldb, i64 %n, i64 %k, ptr %packed) noinline #0 {{
   %further = mul i64 %ldb, 2
 {filled_ir(kind, "%k")}
 {apart_ir(kind, "%k")}
@@ -242,7 +258,7 @@ def _pack_b_turned(kind: Numbers) -> str:
   %across = add i64 %panel_offset, %half
 {loop_ir("p", "%k", str(kind.lanes), square)}"""
     return f"""
-define internal void @pack_b_turned_{kind.type}(ptr %b, i64 %ldb, i64 %n, i64 %k, ptr %packed) noinline #0 {{
+define internal void @jitgrad_pack_b_turned_{kind.suffix}(ptr %b, i64 %ldb, i64 %n, i64 %k, ptr %packed) noinline #0 {{
 {apart_ir(kind, "%k")}
 {loop_ir("j", "%n", str(kind.lanes), squares)}
   ret void

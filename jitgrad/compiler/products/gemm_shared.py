@@ -13,7 +13,14 @@ from __future__ import annotations
 
 from jitgrad.compiler.products.blas_stubs import Scalar, cell_start_ir, cells_ir, scratch_ir, words_ir
 from jitgrad.compiler.products.gemm_code import WIDTH, row_of_tiles_ir
-from jitgrad.compiler.products.gemm_packing import GROUP, apart_ir, packed_ir, packing_a_ir, packing_b_ir
+from jitgrad.compiler.products.gemm_packing import (
+    GROUP,
+    apart_ir,
+    packed_ir,
+    packing_a_ir,
+    packing_b_ir,
+    packing_declarations_ir,
+)
 from jitgrad.compiler.products.gemm_tiles import TALL, tile_declarations_ir
 from jitgrad.compiler.products.registers import SMALLER, Numbers, at_ir, declarations_ir, loop_ir, min_ir, module_ir
 
@@ -27,10 +34,11 @@ def shared_bytes(kind: Numbers, n: int, k: int, depth: int) -> int:
 
 
 def cell_bytes(kind: Numbers, rows: int) -> int:
-    """What a thread needs for cells of so many rows: a tile of C, and the packed rows of A, which are turned by
-    squares.
+    """What a thread needs for cells of so many rows: a tile of C, and the packed rows of A in whole panels, which are
+    turned by squares.
     """
-    return kind.size * (TALL * kind.columns + -(-rows // kind.lanes) * kind.lanes * kind.row)
+    in_panels = -(-rows // TALL) * TALL
+    return kind.size * (TALL * kind.columns + -(-in_panels // kind.lanes) * kind.lanes * kind.row)
 
 
 def part_depth(kind: Numbers, k: int, is_turned: bool) -> int:
@@ -39,19 +47,21 @@ def part_depth(kind: Numbers, k: int, is_turned: bool) -> int:
     return -(-share // kind.lanes) * kind.lanes
 
 
-def pack_step_ir(kind: Numbers, stub: str) -> str:
+def pack_step_ir(kind: Numbers, stub: str, quickly: bool = False) -> str:
     """The module of the step that packs B: a cell is some columns of a part of the sum, which are the rows and columns
-    of its block.
+    of its block. ``quickly`` as for `multiply_ir`.
     """
     cells = cells_ir(Scalar(kind.type, stub, kind.size))
-    return module_ir(declarations_ir(kind), packing_b_ir(kind), _pack_cell(kind), cells)
+    packing = packing_declarations_ir(kind) if quickly else packing_b_ir(kind)
+    return module_ir(declarations_ir(kind), packing, _pack_cell(kind), cells)
 
 
-def shared_step_ir(kind: Numbers, stub: str) -> str:
-    """The module of the step over rows of C; `depth` is that of a part."""
+def shared_step_ir(kind: Numbers, stub: str, quickly: bool = False) -> str:
+    """The module of the step over rows of C; `depth` is that of a part. ``quickly`` as for `multiply_ir`."""
     scalar = Scalar(kind.type, stub, kind.size)
-    loops = (row_of_tiles_ir(kind), _rows(kind), _rows_cell(scalar), cells_ir(scalar))
-    return module_ir(SMALLER, declarations_ir(kind), tile_declarations_ir(kind), packing_a_ir(kind), *loops)
+    packing = packing_declarations_ir(kind) if quickly else packing_a_ir(kind)
+    loops = (row_of_tiles_ir(kind, quickly), _rows(kind), _rows_cell(scalar), cells_ir(scalar))
+    return module_ir(SMALLER, declarations_ir(kind), tile_declarations_ir(kind), packing, *loops)
 
 
 def _across(kind: Numbers) -> str:
@@ -93,10 +103,10 @@ entry:
 {at_ir("to", kind, "%c_base", "%to_offset")}
   br i1 %tb, label %turned, label %straight
 turned:
-  call void @pack_b_turned_{kind.type}(ptr %from, i64 %b_stride, i64 %width, i64 %depth, ptr %to)
+  call void @jitgrad_pack_b_turned_{kind.suffix}(ptr %from, i64 %b_stride, i64 %width, i64 %depth, ptr %to)
   ret void
 straight:
-  call void @pack_b_{kind.type}(ptr %from, i64 %b_stride, i64 %width, i64 %depth, ptr %to)
+  call void @jitgrad_pack_b_{kind.suffix}(ptr %from, i64 %b_stride, i64 %width, i64 %depth, ptr %to)
   ret void
 }}"""
 

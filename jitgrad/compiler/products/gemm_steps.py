@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,11 @@ from jitgrad.compiler.products.product_code import (
     SHARED_STUBS,
     SUFFIXES,
     UNPACKED_STUBS,
+    Functions,
     Module,
+    Quick,
     code_modules,
+    packing_names,
     product_address,
     tile_names,
     unpacked_name,
@@ -119,13 +123,14 @@ def _shared_steps(
     worker = scratch, plan.worker_bytes, plan.depth
     block = product_block((0, 0, m, n, k, plan.rows, n, 0), (a, packed, c), (), worker)
     stub, pieces = PACK_STUBS[name], -(-k // plan.depth) * -(-n // plan.columns)
-    packing = BlasStep(stub, product_address(stub, _text), pack, pieces, least(pieces, 64))
+    packing = BlasStep(stub, product_address(stub, _text, quick=_quick(stub, dtype)), pack, pieces, least(pieces, 64))
     return [packing, _tiles_step(dtype, SHARED_STUBS, block, plan.cells)]
 
 
 def _tiles_step(dtype: np.dtype[Any], stubs: Mapping[str, str], block: tuple[int, ...], cells: int) -> BlasStep:
-    stub, tiles = stubs[dtype_name(dtype)], tile_names(SUFFIXES[dtype_name(dtype)])
-    return BlasStep(stub, product_address(stub, _text, tiles, _tiles_text), block, cells, least(cells, 64))
+    stub = stubs[dtype_name(dtype)]
+    address = product_address(stub, _text, _tiles(dtype), _quick(stub, dtype))
+    return BlasStep(stub, address, block, cells, least(cells, 64))
 
 
 def _unpacked_step(
@@ -137,13 +142,15 @@ def _unpacked_step(
 ) -> BlasStep:
     name, worker = dtype_name(dtype), (scratch, plan.worker_bytes, plan.depth)
     block = product_block((0, 0, *sizes, plan.rows, plan.columns, 0), operands, (plan.batch,), worker)
-    address = product_address(UNPACKED_STUBS[name], _text, (unpacked_name(SUFFIXES[name]),), _tiles_text)
-    return BlasStep(UNPACKED_STUBS[name], address, block, plan.cells, least(plan.cells, 64))
+    stub = UNPACKED_STUBS[name]
+    address = product_address(stub, _text, _unpacked_tile(dtype), _quick(stub, dtype))
+    return BlasStep(stub, address, block, plan.cells, least(plan.cells, 64))
 
 
 def product_modules(dtype: np.dtype[Any], has_parts: bool) -> dict[str, Module]:
     """The modules that `product_steps` refers to, where B is not shared."""
-    modules = code_modules(STUBS[dtype_name(dtype)], _text, _tiles_text)
+    stub = STUBS[dtype_name(dtype)]
+    modules = code_modules(stub, _text, _tiles(dtype), _quick(stub, dtype))
     if has_parts:
         from jitgrad.compiler.products.gemv_steps import sum_modules
 
@@ -153,13 +160,44 @@ def product_modules(dtype: np.dtype[Any], has_parts: bool) -> dict[str, Module]:
 
 def unpacked_modules(dtype: np.dtype[Any]) -> dict[str, Module]:
     """The same where a transposed A is not packed."""
-    return code_modules(UNPACKED_STUBS[dtype_name(dtype)], _text, _tiles_text)
+    stub = UNPACKED_STUBS[dtype_name(dtype)]
+    return code_modules(stub, _text, _unpacked_tile(dtype), _quick(stub, dtype))
 
 
 def shared_modules(dtype: np.dtype[Any]) -> dict[str, Module]:
     """The same where B is shared."""
+    pack, stub = PACK_STUBS[dtype_name(dtype)], SHARED_STUBS[dtype_name(dtype)]
+    packing = code_modules(pack, _text, quick=_quick(pack, dtype))
+    return packing | code_modules(stub, _text, _tiles(dtype), _quick(stub, dtype))
+
+
+def _quick(stub: str, dtype: np.dtype[Any]) -> Quick:
+    """Shorter code: it makes all tiles of packed operands as whole ones, which are half of their code, and products
+    have their packing in common.
+    """
+    name, suffix = dtype_name(dtype), SUFFIXES[dtype_name(dtype)]
+    packing = Functions(
+        f"jitgrad_packing_{suffix}", partial(_called_text, name, "packing"), packing_names(suffix), quickly=True
+    )
+    if stub in PACK_STUBS.values():
+        return Quick(_quick_text, (packing,))
+    if stub in UNPACKED_STUBS.values():
+        return Quick(_quick_text, (_unpacked_tile(dtype), packing))
+    text = partial(_called_text, name, "first")
+    return Quick(_quick_text, (Functions(f"jitgrad_tiles_{suffix}_first", text, tile_names(suffix)[:1]), packing))
+
+
+def _tiles(dtype: np.dtype[Any]) -> Functions:
+    """Whole tiles of packed operands, low and narrow ones."""
+    name, suffix = dtype_name(dtype), SUFFIXES[dtype_name(dtype)]
+    return Functions(f"jitgrad_tiles_{suffix}", partial(_called_text, name, "all"), tile_names(suffix))
+
+
+def _unpacked_tile(dtype: np.dtype[Any]) -> Functions:
+    """The tile of a transposed A that is not packed."""
     name = dtype_name(dtype)
-    return code_modules(PACK_STUBS[name], _text) | code_modules(SHARED_STUBS[name], _text, _tiles_text)
+    names = (unpacked_name(SUFFIXES[name]),)
+    return Functions(f"{UNPACKED_STUBS[name]}_tiles", partial(_called_text, name, "unpacked"), names)
 
 
 def _text(stub: str) -> str:
@@ -168,7 +206,13 @@ def _text(stub: str) -> str:
     return gemm_step_ir(stub)
 
 
-def _tiles_text(stub: str) -> str:
-    from jitgrad.compiler.products.gemm_cells import gemm_tiles_ir
+def _quick_text(stub: str) -> str:
+    from jitgrad.compiler.products.gemm_cells import gemm_step_ir
 
-    return gemm_tiles_ir(stub)
+    return gemm_step_ir(stub, quickly=True)
+
+
+def _called_text(name: str, which: str) -> str:
+    from jitgrad.compiler.products.gemm_cells import gemm_called_ir
+
+    return gemm_called_ir(name, which)

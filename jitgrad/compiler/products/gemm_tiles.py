@@ -71,6 +71,11 @@ def tiles_ir(kind: Numbers) -> str:
     ))  # fmt: skip
 
 
+def whole_tile_ir(kind: Numbers) -> str:
+    """The module of whole tiles alone: half the code of all, which is what LLVM takes longest for in a first call."""
+    return f"{declarations_ir(kind)}\n{_kernel(kind, tile_names(kind.suffix)[0], TALL, kind.wide, places(kind))}"
+
+
 def unpacked_tile_ir(kind: Numbers) -> str:
     """The module of the tile with a transposed A."""
     made = _kernel(kind, unpacked_name(kind.suffix), TALL, kind.wide, places(kind), is_across=True)

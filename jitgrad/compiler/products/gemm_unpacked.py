@@ -8,7 +8,7 @@ is left of the rows is a tile with some of those before, which are not written a
 from __future__ import annotations
 
 from jitgrad.compiler.products.blas_stubs import Scalar, cell_start_ir, cells_ir, scratch_ir, words_ir
-from jitgrad.compiler.products.gemm_packing import copying_ir, packed_ir, packing_b_ir
+from jitgrad.compiler.products.gemm_packing import copying_ir, packed_ir, packing_b_ir, packing_declarations_ir
 from jitgrad.compiler.products.gemm_tiles import TALL
 from jitgrad.compiler.products.product_code import unpacked_name
 from jitgrad.compiler.products.registers import SMALLER, Numbers, at_ir, declarations_ir, loop_ir, min_ir, module_ir
@@ -19,12 +19,13 @@ def unpacked_bytes(kind: Numbers) -> int:
     return kind.size * kind.columns * (TALL + kind.depth)
 
 
-def unpacked_step_ir(kind: Numbers, stub: str) -> str:
-    """The module of the step over cells; `depth` is that of a part."""
+def unpacked_step_ir(kind: Numbers, stub: str, quickly: bool = False) -> str:
+    """The module of the step over cells; `depth` is that of a part. ``quickly`` as for `multiply_ir`."""
     scalar = Scalar(kind.type, stub, kind.size)
     tile = f"declare void @{unpacked_name(kind.suffix)}(ptr, ptr, i64, ptr, i64, i1, i64) #0"
-    parts = (copying_ir(kind), packing_b_ir(kind), _unpacked(kind), _cell(scalar), cells_ir(scalar))
-    return module_ir(SMALLER, declarations_ir(kind), tile, *parts)
+    packing = (packing_declarations_ir(kind),) if quickly else (copying_ir(kind), packing_b_ir(kind))
+    parts = (_unpacked(kind), _cell(scalar), cells_ir(scalar))
+    return module_ir(SMALLER, declarations_ir(kind), tile, *packing, *parts)
 
 
 def _unpacked(kind: Numbers) -> str:
@@ -72,11 +73,11 @@ beside:
 {at_ir("beside_at", kind, "%tile", "%beside_offset")}
   br i1 %new, label %make, label %fetch
 fetch:
-  call void @copy_{kind.type}(ptr %c_at, i64 %ldc, ptr %beside_at, i64 {kind.columns}, i64 %high, i64 %n)
+  call void @jitgrad_copy_{kind.suffix}(ptr %c_at, i64 %ldc, ptr %beside_at, i64 {kind.columns}, i64 %high, i64 %n)
   br label %make
 make:
   call void @{tile}(ptr %a_at, ptr %packed, i64 %depth, ptr %tile, i64 {kind.columns}, i1 %new, i64 %lda)
-  call void @copy_{kind.type}(ptr %beside_at, i64 {kind.columns}, ptr %c_at, i64 %ldc, i64 %high, i64 %n)"""
+  call void @jitgrad_copy_{kind.suffix}(ptr %beside_at, i64 {kind.columns}, ptr %c_at, i64 %ldc, i64 %high, i64 %n)"""
 
 
 def _cell(kind: Scalar) -> str:

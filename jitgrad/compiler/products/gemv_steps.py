@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.compiler.products.blas import BlasStep, Operand
-from jitgrad.compiler.products.product_code import Module, code_modules, product_address
+from jitgrad.compiler.products.product_code import Module, Quick, code_modules, product_address
 from jitgrad.records import NamedTuple
 from jitgrad.spec import dtype_name
 
@@ -64,7 +64,7 @@ def vector_steps(
 def vector_modules(dtype: np.dtype[Any], combines: bool, is_cut: bool) -> dict[str, Module]:
     """The modules that `vector_steps` refers to."""
     stub = (COMBINE_STUBS if combines else DOTS_STUBS)[dtype_name(dtype)]
-    return code_modules(stub, _text, quick_text=_quick_text) | (sum_modules(dtype) if is_cut else {})
+    return code_modules(stub, _text, quick=Quick(_quick_text)) | (sum_modules(dtype) if is_cut else {})
 
 
 def sum_modules(dtype: np.dtype[Any]) -> dict[str, Module]:
@@ -79,7 +79,7 @@ def sum_step(dtype: np.dtype[Any], part: int, to: int, count: int, parts: int) -
 
 
 def _address(stub: str) -> int:
-    return product_address(stub, _text, quick_text=_quick_text)
+    return product_address(stub, _text, quick=Quick(_quick_text))
 
 
 def _text(stub: str) -> str:

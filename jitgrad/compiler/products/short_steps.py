@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from jitgrad.compiler.products.blas import BlasStep, Operand
 from jitgrad.compiler.products.gemv_steps import sum_modules, sum_step
-from jitgrad.compiler.products.product_code import Module, code_modules, product_address
+from jitgrad.compiler.products.product_code import Functions, Module, code_modules, product_address
 from jitgrad.spec import dtype_name
 
 ACROSS_STUBS = {"float32": "jitgrad_across_f32", "float64": "jitgrad_across_f64"}
@@ -36,7 +37,7 @@ def short_steps(
     a, b, c = operands
     stub = (ACROSS_STUBS if form == "across" else DOWN_STUBS)[dtype_name(dtype)]
     block = (a.slot, a.row_stride, b.slot, b.row_stride, part, n, m, n, k)
-    address = product_address(stub, _text, tile_names_of(stub), _tiles_text)
+    address = product_address(stub, _text, _tiles(stub))
     steps = [BlasStep(stub, address, block, n if form == "across" else k, chunks)]
     if part != c.slot:
         steps.append(sum_step(dtype, part, c.slot, m * n, chunks))
@@ -46,7 +47,11 @@ def short_steps(
 def short_modules(dtype: np.dtype[Any], form: str, has_parts: bool) -> dict[str, Module]:
     """The modules that `short_steps` refers to."""
     stub = (ACROSS_STUBS if form == "across" else DOWN_STUBS)[dtype_name(dtype)]
-    return code_modules(stub, _text, _tiles_text) | (sum_modules(dtype) if has_parts else {})
+    return code_modules(stub, _text, _tiles(stub)) | (sum_modules(dtype) if has_parts else {})
+
+
+def _tiles(stub: str) -> Functions:
+    return Functions(f"{stub}_tiles", partial(_tiles_text, stub), tile_names_of(stub))
 
 
 def _text(stub: str) -> str:

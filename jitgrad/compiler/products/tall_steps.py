@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from jitgrad.compiler.products.blas import BlasStep, Operand
 from jitgrad.compiler.products.gemv_steps import sum_modules, sum_step
-from jitgrad.compiler.products.product_code import Module, code_modules, product_address
+from jitgrad.compiler.products.product_code import Functions, Module, code_modules, product_address
 from jitgrad.spec import dtype_name
 
 STUBS = {"float32": "jitgrad_tall_f32", "float64": "jitgrad_tall_f64"}
@@ -42,7 +43,7 @@ def tall_steps(
         block = (a.slot, a.row_stride, b.slot, b.row_stride, part, m, n, n, 1)
     else:
         block = (b.slot, b.row_stride, a.slot, a.row_stride, part, n, m, 1, n)
-    steps = [BlasStep(stub, product_address(stub, _text, tile_names(stub), _tiles_text), block, k, chunks)]
+    steps = [BlasStep(stub, product_address(stub, _text, _tiles(stub)), block, k, chunks)]
     if part != c.slot:
         steps.append(sum_step(dtype, part, c.slot, m * n, chunks))
     return steps
@@ -50,7 +51,12 @@ def tall_steps(
 
 def tall_modules(dtype: np.dtype[Any], has_parts: bool) -> dict[str, Module]:
     """The modules that `tall_steps` refers to."""
-    return code_modules(STUBS[dtype_name(dtype)], _text, _tiles_text) | (sum_modules(dtype) if has_parts else {})
+    stub = STUBS[dtype_name(dtype)]
+    return code_modules(stub, _text, _tiles(stub)) | (sum_modules(dtype) if has_parts else {})
+
+
+def _tiles(stub: str) -> Functions:
+    return Functions(f"{stub}_tiles", partial(_tiles_text, stub), tile_names(stub))
 
 
 def _text(stub: str) -> str:
