@@ -9,10 +9,9 @@ In a region, `dots` and `combine` each bring a part of the next chunk of the mat
 work on this one, in which memory would rest else: of 200000 x 20 in float64 a region takes 0.6 to 0.66 of the time.
 
 The matrix is row-major, the vectors are contiguous. A product with a transposed matrix is the other of the two. The
-bits of an element follow from the sizes, and for `combine` from the chunks. `dots` reads rows of up to four registers
-without a loop and with no row looked for: 10 and 20 columns of float64 in the second cache take 30 and 52 cycles for
-eight rows in place of 40 and 67 (Intel, AVX-512; the same in C 29, where adding registers up takes 14). On 16 registers
-`dots` and `combine` are those of gemv_narrow_code.py.
+bits of an element follow from the sizes, and for `combine` from the chunks. Rows of up to four registers are read by
+halves of these, without a loop and with no row looked for (gemv_halves_code.py). On 16 registers `dots` and `combine`
+are those of gemv_narrow_code.py.
 """
 
 from __future__ import annotations
