@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from jitgrad.compiler.machine.compilation import vector_bytes
 from jitgrad.compiler.products import gemv
 from jitgrad.compiler.products.blas import Operand
 from jitgrad.compiler.products.gemv_code import quick_stub_ir, stub_ir
-from jitgrad.compiler.products.gemv_steps import DOTS_STUBS, vector_steps
+from jitgrad.compiler.products.gemv_steps import COMBINE_STUBS, DOTS_STUBS, vector_steps
 
 
 @pytest.fixture(autouse=True)
@@ -93,43 +95,83 @@ def test_bits_do_not_depend_on_threads() -> None:
         assert len(results) == 1
 
 
+WIDTHS = (1, 3, 4, 5, 8, 10, 12, 16, 17, 20, 23, 27, 31, 32, 33, 45, 64, 65, 66, 100, 130)
+"""Columns: less than half of a register, whole ones, all numbers of halves that have code of their own, and more."""
+
+
 @needs_registers
-def test_infinity_and_nan_stay_where_they_belong() -> None:
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_infinity_and_nan_stay_where_they_belong(columns: int, dtype: str) -> None:
     """An odd row, a row that is not there, and columns beyond the last have no part in any sum."""
-    for rows in (15, 16, 17):
-        a, x = np.ones((rows, 5)), np.ones((5, 1))
-        a[rows - 1, 4], x[0, 0] = np.inf, 1.0
+    for rows in (3, 7, 8, 9, 15, 16, 17):
+        a, x = np.ones((rows, columns), dtype), np.ones((columns, 1), dtype)
+        a[rows - 1, -1], a[rows // 2, 0] = np.inf, np.nan
         out = multiply(a, x, False, False)
         assert out is not None
-        assert np.isinf(out[-1, 0])
-        assert (out[:-1] == 5).all()
-        total = multiply(a, np.ones((rows, 1)), True, False)
-        assert total is not None
-        assert np.isinf(total[4, 0])
-        assert (total[:4] == rows).all()
+        expected = np.full(rows, columns, dtype)
+        expected[rows // 2], expected[-1] = np.nan, np.inf
+        np.testing.assert_array_equal(out[:, 0], expected)
+        total = multiply(a, np.ones((rows, 1), dtype), True, False)
+        if total is None:  # a product of two vectors
+            assert columns == 1
+            continue
+        expected = np.full(columns, rows, dtype)
+        expected[0], expected[-1] = np.nan, np.inf
+        np.testing.assert_array_equal(total[:, 0], expected)
 
 
 @needs_registers
-@pytest.mark.parametrize("columns", [1, 8, 10, 20, 30, 32, 33])
-def test_quick_code_gives_the_same_bits(columns: int) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_quick_code_gives_the_same_bits(columns: int, dtype: str) -> None:
     """Rows that are read without a loop have the bits of rows that are read register by register, and so have those of
-    chunks that are no whole registers of rows.
+    chunks that are no whole registers of rows; sums that go down several rows in a turn those of row by row.
     """
     rng = np.random.default_rng(2)
-    a, x, stub = rng.standard_normal((37, columns)), rng.standard_normal(columns), DOTS_STUBS["float64"]
-    table_of = np.array([a.ctypes.data, x.ctypes.data, 0], np.int64)
-    block = np.array([0, columns, 1, 2, columns, 0], np.int64)
-    results = []
-    for write, ranges in ((stub_ir, ((0, 37),)), (quick_stub_ir, ((0, 37),)), (stub_ir, ((0, 3), (3, 20), (20, 37)))):
-        out = np.full(38, np.nan)
-        table_of[2] = out.ctypes.data
-        code = native.load_object(native.compile_beside(write(stub), write is quick_stub_ir), [stub])
-        run = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 4)(code[stub])
-        for first, end in ranges:
-            run(table_of.ctypes.data, block.ctypes.data, first, end, 0, 0)
-        assert np.isnan(out[37])
-        results.append(out[:37].tobytes())
-    assert len(set(results)) == 1
+    a, x = rng.standard_normal((37, columns)).astype(dtype), rng.standard_normal(columns).astype(dtype)
+    chunks = [(0, 37)], [(0, 3), (3, 20), (20, 37)]
+    products = {run_alone(DOTS_STUBS[dtype], write, a, x, 37, ranges) for write in WRITERS for ranges in chunks}
+    assert len(products) == 1
+    for rows in (0, 1, 3, 4, 5, 7, 8, 15, 37):
+        numbers = rng.standard_normal(37).astype(dtype)
+        sums = {run_alone(COMBINE_STUBS[dtype], write, a, numbers, columns, [(0, rows)]) for write in WRITERS}
+        assert len(sums) == 1
+        np.testing.assert_allclose(np.frombuffer(sums.pop(), dtype), numbers[:rows] @ a[:rows], 1e-5, 1e-5)
+
+
+WRITERS = (stub_ir, quick_stub_ir)
+
+
+def run_alone(
+    stub: str, write: Callable[[str], str], a: NDArray[Any], x: NDArray[Any], count: int, ranges: list[tuple[int, int]]
+) -> bytes:
+    """The bytes of a product, of the code that ``write`` writes."""
+    out = np.full(count + 1, np.nan, a.dtype)
+    table = np.array([a.ctypes.data, x.ctypes.data, out.ctypes.data], np.int64)
+    block = np.array([0, a.shape[1], 1, 2, a.shape[1], 0], np.int64)
+    for first, end in ranges:
+        loaded(stub, write)(table.ctypes.data, block.ctypes.data, first, end, 0, 0)
+    assert np.isnan(out[count])
+    return out[:count].tobytes()
+
+
+@functools.cache
+def loaded(stub: str, write: Callable[[str], str]) -> Any:
+    code = native.load_object(native.compile_beside(write(stub), write is quick_stub_ir), [stub])
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 4)(code[stub])
+
+
+@pytest.mark.skipif(vector_bytes() < 64, reason="registers of 64 bytes have halves")
+@pytest.mark.parametrize("stubs", [DOTS_STUBS, COMBINE_STUBS])
+def test_short_rows_are_read_by_halves(stubs: dict[str, str]) -> None:
+    """Of a row of ten numbers in float64, two halves are read whole, and one by a mask."""
+    text = stub_ir(stubs["float64"])
+    code = text[text.index("short_by3:") : text.index("short_by4:")]
+    turn = code[code.index("asked_short3:") :]
+    rows = turn[: turn.index("left_short3:")] if "left_short3:" in turn else turn
+    assert rows.count("= load <4 x double>") == 2 * rows.count("masked.load.v4f64") == 16
+    assert "<8 x double>" not in code
 
 
 def test_what_is_left_to_blas(monkeypatch: pytest.MonkeyPatch) -> None:

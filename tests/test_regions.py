@@ -120,7 +120,7 @@ def test_each_step_of_a_region_asks_for_its_part_of_a_row() -> None:
     assert frozen(plain, given("float64"))[1][place][2] == (ROWS, COLUMNS)
     assert row_bytes == sum(parts) == 8 * COLUMNS
     assert len(parts) == len(task[5:]) == 3 and min(parts) > 0
-    assert parts[0] < parts[2]  # registers of `combine` take longer
+    assert parts[0] <= parts[2]  # as long as `dots`, or longer
 
 
 def test_a_kernel_asks_for_lines_of_the_next_chunk() -> None:

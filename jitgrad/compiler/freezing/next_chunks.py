@@ -17,10 +17,11 @@ from jitgrad.compiler.lowering.lower import Lowered, LoweredStep
 from jitgrad.compiler.machine.compilation import vector_bytes
 from jitgrad.compiler.products.gemv_steps import GemvPlan
 from jitgrad.compiler.products.own_products import product_sizes
+from jitgrad.compiler.products.registers import LINE
 from jitgrad.program import Program
 
-_ADDING_UP = 2  # registers whose loads take as long as sums over lanes
-_COMBINING = 2  # times as long as `dots` a register takes: each row has a number of its own, which is spread
+_ADDING_UP = 2  # registers of 32 bytes whose loads take as long as sums over lanes
+_COMBINING = 2  # times as long as `dots` one takes: each row has a number of its own, which is spread
 
 
 def find_asked(
@@ -34,10 +35,9 @@ def find_asked(
     if not isinstance(first, Product) or cut is None:
         return None
     dtype, is_left = program.specs[first.value].dtype, product_sizes(program, first)[0][1] == 1
-    lanes = vector_bytes() // dtype.itemsize
     times = [
         _kernel_time(item, rows, extents) if isinstance(item, Lowered) else 0 if cut is None
-        else _product_time(cut, lanes)
+        else _product_time(cut, dtype.itemsize)
         for item, cut in zip(items, cuts, strict=True)
     ]  # fmt: skip
     row_bytes = cut.columns * dtype.itemsize
@@ -51,10 +51,13 @@ def _shares_of(row_bytes: int, times: Sequence[int]) -> tuple[int, ...]:
     return tuple([end - start for start, end in zip([0, *ends], ends, strict=False)])
 
 
-def _product_time(cut: GemvPlan, lanes: int) -> int:
-    """Cycles, nearly, of a product for as many rows as a register has lanes: 30 and 52 with 10 and 20 columns of
-    float64, combining them 35 and 62 (AVX-512).
+def _product_time(cut: GemvPlan, itemsize: int) -> int:
+    """Cycles, nearly, of a product for as many rows as a register has lanes: with 10 and 20 columns of float64 27 and
+    46, combining them 23 and 43 (Zen 4); on registers of 32 bytes combining them takes longer.
     """
+    lanes = vector_bytes() // itemsize
+    if lanes * itemsize == LINE:
+        return lanes * (-(-2 * cut.columns // lanes) + 1)
     registers = -(-cut.columns // lanes)
     return lanes * (_COMBINING * registers if cut.combines else registers + _ADDING_UP)
 

@@ -9,14 +9,17 @@ In a region, `dots` and `combine` each bring a part of the next chunk of the mat
 work on this one, in which memory would rest else: of 200000 x 20 in float64 a region takes 0.6 to 0.66 of the time.
 
 The matrix is row-major, the vectors are contiguous. A product with a transposed matrix is the other of the two. The
-bits of an element follow from the sizes, and for `combine` from the chunks. `dots` reads rows of up to four registers
-without a loop and with no row looked for: 10 and 20 columns of float64 in the second cache take 30 and 52 cycles for
-eight rows in place of 40 and 67 (Intel, AVX-512; the same in C 29, where adding registers up takes 14). On 16 registers
-`dots` and `combine` are those of gemv_narrow_code.py.
+bits of an element follow from the sizes, and for `combine` from the chunks. Rows of up to four registers are read by
+halves of these, without a loop and with no row looked for (gemv_halves_code.py). On 16 registers `dots` and `combine`
+are those of gemv_narrow_code.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from jitgrad.compiler.products.gemv_columns_code import columns_down, quick_columns_down
+from jitgrad.compiler.products.gemv_halves_code import WIDEST, half_of, short_dots
 from jitgrad.compiler.products.gemv_narrow_code import narrow_combine, narrow_dots
 from jitgrad.compiler.products.gemv_pieces import ask, lines_ahead, start, suffixed, sums
 from jitgrad.compiler.products.gemv_steps import COMBINE_STUBS, DOTS_STUBS, SUM_BLOCK, SUM_STUBS
@@ -35,11 +38,14 @@ from jitgrad.compiler.products.registers import (
     min_ir,
     module_ir,
     numbers_of,
-    spread_ir,
     store_ir,
 )
 
 _WIDE = 4  # registers of columns in `combine`
+_FEW_HALVES = 4
+"""Of a row: eight rows of so many are combined in a turn, in four sums, else four in two. Where rows are longer, lines
+for eight would be asked for at once: a Poisson regression of 400000 x 37 float32 takes 0.92 of the time with four.
+"""
 _FEW = 16  # registers, for which there are forms without masks
 
 
@@ -58,85 +64,70 @@ def _module(stub: str, is_quick: bool) -> str:
     writers = ((DOTS_STUBS, dots), (COMBINE_STUBS, combine), (SUM_STUBS, _sum))
     kind = numbers_of(stub, DOTS_STUBS, COMBINE_STUBS, SUM_STUBS)
     write = next(write for stubs, write in writers if stub in stubs.values())
-    return module_ir(declarations_ir(kind), write(kind, stub, is_quick))
+    declared = "\n".join((declarations_ir(kind), declarations_ir(half_of(kind)))).splitlines()
+    return module_ir(*dict.fromkeys(declared), write(kind, stub, is_quick))
 
 
 # -- dots --------------------------------------------------------------------------------------------------------------
 
 
 def _dots(kind: Numbers, stub: str, is_quick: bool) -> str:
-    """Rows by as many as a register has lanes, the last ones of a chunk together with some before them, for the second
-    time; where a chunk has fewer, the last one again. Rows of up to four registers are read without a loop.
+    """Short rows by halves of registers, others by whole ones; in quick code in a loop over these, in which lines are
+    asked for register by register.
     """
-    n = kind.lanes
-    widths = range(1, 1 if is_quick else _WIDE + 1)
-    tests = (
-        f"""  %fits{w} = icmp sle i64 %columns, {w * n}
-  br i1 %fits{w}, label %columns{w}, label %wider{w}
-wider{w}:"""
-        for w in widths
-    )
-    blocks = (f"columns{w}:{suffixed(_rows_of(kind, w), str(w))}\n  br label %written" for w in widths)
-    offsets = (
-        "\n".join((min_ir(f"row{r}", str(r), "%last"), f"  %offset{r} = mul i64 %row{r}, %lda")) for r in range(n)
-    )
-    newline = "\n"
+    half = half_of(kind)
+    short = {WIDEST: _rows_by(half)} if is_quick else {w: short_dots(half, w) for w in range(1, WIDEST + 1)}
     return f"""
 define void @{stub}({KERNEL}) #0 {{
 {start()}{lines_ahead()}
-{mask_ir("inside", kind, "%span")}
-  %is_full = icmp sge i64 %span, {n}
-  %last_full = sub i64 %hi, {n}
-  %last_first = select i1 %is_full, i64 %last_full, i64 %lo
-  %last = sub i64 %span, 1
-{newline.join(offsets)}
-{newline.join(tests)}
-{_rows_by(kind, _long_rows(kind))}
-  br label %written
-{newline.join(blocks)}
-written:
+{_by_width("short", half, "%columns", short, _rows_by(kind))}
   ret void
 }}"""
 
 
-def _rows_by(kind: Numbers, body: str) -> str:
-    """All rows, as many at once as a register has lanes; ``body`` makes the registers %t of their terms."""
+def _by_width(name: str, kind: Numbers, count: str, blocks: Mapping[int, str], more: str = "") -> str:
+    """The first of ``blocks``, by how many registers they are for, that ``count`` columns fit in; ``more`` where none
+    is, or else the last.
+    """
+    newline, widths = "\n", list(blocks)
+    tests = [
+        f"""  %{name}_fit{w} = icmp sle i64 {count}, {w * kind.lanes}
+  br i1 %{name}_fit{w}, label %{name}_by{w}, label %{name}_over{w}
+{name}_over{w}:"""
+        for w in (widths if more else widths[:-1])
+    ]
+    other = f"{more}\n  br label %{name}_done" if more else f"  br label %{name}_by{widths[-1]}"
+    cases = [
+        f"{name}_by{w}:\n{suffixed(block, f'{name}{w}')}\n  br label %{name}_done" for w, block in blocks.items()
+    ]
+    return f"{newline.join(tests)}\n{other}\n{newline.join(cases)}\n{name}_done:"
+
+
+def _rows_by(kind: Numbers) -> str:
+    """All rows, as many at once as a register has lanes, the last ones of a chunk together with some before them, for
+    the second time; where a chunk has fewer, the last one again.
+    """
     n = kind.lanes
     adding, total = sums(kind, [f"%t{r}" for r in range(n)])
+    offsets = (f"{min_ir(f'row{r}', str(r), '%last')}\n  %offset{r} = mul i64 %row{r}, %lda" for r in range(n))
     newline = "\n"
     rows = f"""
 {min_ir("first", "%i", "%last_first")}
   %down = mul i64 %first, %lda
 {at_ir("rows_at", kind, "%a", "%down")}
 {newline.join(at_ir(f"row_at{r}", kind, "%rows_at", f"%offset{r}") for r in range(n))}
-{body}
+{_long_rows(kind)}
 {newline.join(adding)}
 {at_ir("y_at", kind, "%y", "%first")}
 {store_ir(kind, total, "%y_at", "%inside")}"""
-    return loop_ir("i", "%hi", str(n), rows, first="%lo")
-
-
-def _rows_of(kind: Numbers, wide: int) -> str:
-    """All rows of so many registers, of which the last has a mask."""
-    n = kind.lanes
-    before, terms = [f"  %left = sub i64 %columns, {(wide - 1) * n}", mask_ir("mask", kind, "%left")], []
-    for c in range(wide):
-        before += [at_ir(f"x_at{c}", kind, "%x", str(c * n)), _load(f"xs{c}", kind, f"%x_at{c}", c == wide - 1)]
-        for r in range(n):
-            so_far = f"%s{r}_{c}" if c else "zeroinitializer"
-            terms += [
-                at_ir(f"from{r}_{c}", kind, f"%row_at{r}", str(c * n)),
-                _load(f"e{r}_{c}", kind, f"%from{r}_{c}", c == wide - 1),
-                fma_ir(f"t{r}" if c == wide - 1 else f"s{r}_{c + 1}", kind, f"%e{r}_{c}", f"%xs{c}", so_far),
-            ]
-    return "\n".join((*before, _rows_by(kind, "\n".join((ask(kind, wide, n, "0"), *terms)))))
-
-
-def _load(name: str, kind: Numbers, pointer: str, is_last: bool) -> str:
-    """A register of a row: whole but for the last one."""
-    if is_last:
-        return load_ir(name, kind, pointer, "%mask")
-    return f"  %{name} = load {kind.vector}, ptr {pointer}, align {kind.size}"
+    return f"""
+{mask_ir("inside", kind, "%span")}
+  %is_full = icmp sge i64 %span, {n}
+  %last_full = sub i64 %hi, {n}
+  %last_first = select i1 %is_full, i64 %last_full, i64 %lo
+  %last = sub i64 %span, 1
+{newline.join(offsets)}
+{loop_ir("i", "%hi", str(n), rows, first="%lo")}"""
 
 
 def _long_rows(kind: Numbers) -> str:
@@ -172,97 +163,27 @@ def _product_of_row(kind: Numbers, r: int) -> str:
 
 
 def _combine(kind: Numbers, stub: str, is_quick: bool) -> str:
-    """Columns by four registers, the last ones by two or more, as many as they fill; in quick code by four."""
-    widths = (_WIDE,) if is_quick else range(2, _WIDE + 1)
-    tests = [
-        f"""  %fits{w} = icmp sle i64 %columns_left, {w * kind.lanes}
-  br i1 %fits{w}, label %columns{w}, label %wider{w}
-wider{w}:"""
-        for w in widths[:-1]
-    ]
-    blocks = [f"columns{w}:{suffixed(_column_block(kind, w), str(w))}\n  br label %stored" for w in widths]
-    newline = "\n"
-    body = f"""
-  %columns_left = sub i64 %columns, %j
-{at_ir("a_columns", kind, "%a", "%j")}
-{at_ir("y_at", kind, "%y_chunk", "%j")}
-{newline.join(tests)}
-  br label %columns{_WIDE}
-{newline.join(blocks)}
-stored:"""
+    """Short rows by halves of registers, others by four registers of columns, the last ones by as many as they fill. In
+    quick code by two whole ones where columns have as many sums as those of four halves, else by four.
+    """
+    if is_quick:
+        short, few = kind, {_FEW_HALVES // 2: quick_columns_down(kind, _FEW_HALVES // 2, 4, "0")}
+        wide = {_WIDE: quick_columns_down(kind, _WIDE, 2, "%j")}
+    else:
+        short = half_of(kind)
+        turns = {w: (4, 8) if w <= _FEW_HALVES else (2, 4) for w in range(1, WIDEST + 1)}
+        few = {w: columns_down(short, w, sums, rows, "0") for w, (sums, rows) in turns.items()}
+        wide = {w: columns_down(kind, w, 2, 4, "%j") for w in range(1, _WIDE + 1)}
+    body = f"  %more = sub i64 %columns, %j\n{_by_width('more', kind, '%more', wide)}"
+    all_columns = loop_ir("j", "%columns", str(_WIDE * kind.lanes), body)
     return f"""
 define void @{stub}({KERNEL}) #0 {{
 {start()}
   %chunk_offset = mul i64 %chunk, %columns
 {at_ir("y_chunk", kind, "%y", "%chunk_offset")}{lines_ahead()}
-{loop_ir("j", "%columns", str(_WIDE * kind.lanes), body)}
+{_by_width("short", short, "%columns", few, all_columns)}
   ret void
 }}"""
-
-
-def _column_block(kind: Numbers, wide: int) -> str:
-    """So many registers of columns, rows by two; a second row that is not there is all zeros, as is its number."""
-    tile, v, newline = [(r, c) for r in range(2) for c in range(wide)], kind.vector, "\n"
-    masks = [
-        f"  %left{c} = sub i64 %columns_left, {c * kind.lanes}\n{mask_ir(f'mask{c}', kind, f'%left{c}')}"
-        for c in range(wide)
-    ]
-    phis = [f"  %s{r}_{c} = phi {v} [ zeroinitializer, %block_start ], [ %t{r}_{c}, %pair_end ]" for r, c in tile]
-    return f"""
-{newline.join(masks)}
-  br label %block_start
-block_start:
-  br label %pair
-pair:
-  %i = phi i64 [ %lo, %block_start ], [ %i_next, %pair_end ]
-{newline.join(phis)}
-  %i_more = icmp slt i64 %i, %hi
-  br i1 %i_more, label %pair_body, label %put
-pair_body:
-{_pair(kind, wide)}
-{ask(kind, wide, 2, "%j")}
-{newline.join(_product_of_block(kind, r, c) for r, c in tile)}
-  br label %pair_end
-pair_end:
-  %i_next = add i64 %i, 2
-  br label %pair
-put:
-{newline.join(_put_block(kind, c) for c in range(wide))}"""
-
-
-def _pair(kind: Numbers, wide: int) -> str:
-    """Where two rows begin, what they are multiplied with, and the lanes of the second."""
-    newline = "\n"
-    both = [f"  %both{c} = select i1 %second, {kind.mask} %mask{c}, {kind.mask} zeroinitializer" for c in range(wide)]
-    spread = [spread_ir(f"x{r}s", kind, f"%x{r}") for r in range(2)]
-    return f"""  %i1 = add i64 %i, 1
-  %second = icmp slt i64 %i1, %hi
-  %other = select i1 %second, i64 %i1, i64 %i
-  %down0 = mul i64 %i, %lda
-  %down1 = mul i64 %other, %lda
-{at_ir("row0", kind, "%a_columns", "%down0")}
-{at_ir("row1", kind, "%a_columns", "%down1")}
-{at_ir("x0_at", kind, "%x", "%i")}
-{at_ir("x1_at", kind, "%x", "%other")}
-  %x0 = load {kind.type}, ptr %x0_at
-  %x1_there = load {kind.type}, ptr %x1_at
-  %x1 = select i1 %second, {kind.type} %x1_there, {kind.type} 0.0
-{newline.join(both)}
-{newline.join(spread)}"""
-
-
-def _product_of_block(kind: Numbers, r: int, c: int) -> str:
-    """A register of a row times its number, added to the sums of its columns."""
-    return f"""{at_ir(f"from{r}_{c}", kind, f"%row{r}", str(c * kind.lanes))}
-{load_ir(f"e{r}_{c}", kind, f"%from{r}_{c}", f"%{'both' if r else 'mask'}{c}")}
-{fma_ir(f"t{r}_{c}", kind, f"%e{r}_{c}", f"%x{r}s", f"%s{r}_{c}")}"""
-
-
-def _put_block(kind: Numbers, c: int) -> str:
-    """The sums of even and of odd rows, added."""
-    return f"""  %sum{c} = fadd {kind.vector} %s0_{c}, %s1_{c}
-{at_ir(f"to{c}", kind, "%y_at", str(c * kind.lanes))}
-{store_ir(kind, f"%sum{c}", f"%to{c}", f"%mask{c}")}"""
 
 
 # -- sum ---------------------------------------------------------------------------------------------------------------

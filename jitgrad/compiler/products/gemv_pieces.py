@@ -81,5 +81,6 @@ def sums(kind: Numbers, names: list[str]) -> tuple[list[str], str]:
 
 def suffixed(text: str, suffix: str) -> str:
     """Code whose own names and labels, all that stand for something new in it, end in a suffix."""
-    own = "|".join({*re.findall(r"%(\w+) =", text), *re.findall(r"^(\w+):", text, re.MULTILINE)})
-    return re.sub(rf"(?:(?<=%)|^)({own})\b", rf"\1_{suffix}", text, flags=re.MULTILINE)
+    own = {*re.findall(r"%(\w+) =", text), *re.findall(r"^(\w+):", text, re.MULTILINE)}
+    place = r"(?:(?<=%)|^)\w+"
+    return re.sub(place, lambda name: f"{name[0]}_{suffix}" if name[0] in own else name[0], text, flags=re.MULTILINE)
