@@ -32,10 +32,10 @@ _HINTS = {
     r"different axes|must be different|cannot be the same": "give two axes that differ",
     r"cannot move axes|must have the same number of elements": "give as many new places as axes",
     r"remapped shapes": "axes of one letter have one extent: use another letter, or transpose or slice an operand",
-    r"could not be broadcast|could not broadcast": "extents are equal or 1, counted from the last axis; x[:, None] "
-    "makes an axis of extent 1",
     r"objects cannot be broadcast|indexing arrays could not": "give index arrays whose shapes broadcast: np.ix_(rows, "
     "columns) makes them for all pairs",
+    r"could not be broadcast|could not broadcast": "extents are equal or 1, counted from the last axis; x[:, None] "
+    "makes an axis of extent 1",
     r"cannot multiply matrices|mismatch in its core dimension": "the last axis of the first operand meets the last but "
     "one of the second: transpose an operand, as in x @ y.T",
     r"not aligned|mismatch for sum": "axes that are summed together have one extent: np.tensordot takes any pairs by "
@@ -103,7 +103,9 @@ _HINTS = {
     r"norm order": "orders of matrices are 'fro', 'nuc', 1, -1, 2, -2 and the infinities, of vectors all numbers",
     r"norm takes|[Ii]mproper number of dimensions to norm": "give one axis or a pair, or x.ravel()",
     r"transforms real numbers": "np.fft.fft transforms complex numbers; np.real(x) has the real parts",
-    r"Fourier transform|Invalid number of FFT": "leave n out to transform all elements",
+    r"Fourier transform|Invalid number of FFT": "give a number of points from 1 on by n= (s= where there are several "
+    "axes), or an axis that is not empty: test x.size first",
+    r"pad has no mode": "give one of these names; mode='constant' is what there is without mode",
     r"norm must be": "leave norm out: the inverse divides by n, and nothing else does",
     r"lstsq needs one row": "give a vector on the right, or a matrix, with as many rows as the one on the left",
     r"as many unknowns as equations|tensorinv needs": "the axes that become rows have as many elements together as "

@@ -25,7 +25,8 @@ from jitgrad.config import config, log
 from jitgrad.eagerness import is_eager, local, settled
 from jitgrad.following import Follower
 from jitgrad.foreseeing import Foreseer
-from jitgrad.forking import renew_when_forked
+from jitgrad.forking import renew_when_forked, wait_for_when_forking
+from jitgrad.frozen_draws import Watch
 from jitgrad.graph import default_graph
 from jitgrad.known import ask, find_run, keep_later
 from jitgrad.models import Model, Models
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from jitgrad.steady import Steady
 
 max_traces = 64
+_importing = threading.RLock()  # a child forked beside an import would wait for its end forever
+wait_for_when_forking(_importing)
 
 
 @dataclass(eq=False)
@@ -79,6 +82,7 @@ class Calls:
         self._latest: Call | None = None
         self._once: set[Form] = set()
         self._steady: Steady | None = None
+        self._told_of_draws = False
         self._lock = threading.RLock()
         renew_when_forked(self)
 
@@ -277,8 +281,12 @@ class Calls:
     def _trace(self, call: Call, leaves: Sequence[LeafKey], model: Follower | None) -> Traced:
         """The trace of a call whose leaves are these."""
         names, restore = self._reader.names(call), restoring(call.statics)
+        watch = None if self._told_of_draws or self.options.keeps_numbers else Watch(self.fn)
         with conditions.counted(conditions.OBSERVERS):
-            return trace(self.fn, call.structure, leaves, names, restore, self._scope, model)
+            traced = trace(self.fn, call.structure, leaves, names, restore, self._scope, model)
+        if watch is not None:
+            self._told_of_draws = watch.tell()
+        return traced
 
     # -- why a call was traced again -------------------------------------------------------------------------
 
@@ -313,7 +321,8 @@ class Calls:
         elif not is_coming() and (self._steady is None or not self._steady.knows(form)):
             with self._lock:
                 if self._steady is None:
-                    from jitgrad.steady import Steady
+                    with _importing:
+                        from jitgrad.steady import Steady
 
                     self._steady = Steady(self.name, self._clock)
                 if call.key in self._entries:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -207,32 +208,43 @@ def pull_back(fn: Fn, primals: tuple[Any, ...]) -> tuple[Any, Callable[[Any], tu
     def pull(cotangent: Any) -> tuple[Any, ...]:
         given, given_structure = pytree.flatten(cotangent)
         if given_structure != structure:
-            raise _other_structure("cotangent", "its value", fn, structure, given_structure)
-        pairs = [
-            (y, _fitting("cotangent", g, y)) for y, g in zip(ys, given, strict=True) if is_inexact(y.dtype)
-        ]
+            hint = "one array for each array of the value, in the same lists, tuples and dicts; np.asarray of a list"
+            raise _other_structure("cotangent", "its value", fn, structure, given_structure, hint)
+
+        def whose(number: int) -> str:
+            path = pytree.paths(cotangent)[number]
+            return f"the cotangent {path and path + ' '}of {signature_text(fn)}"
+
+        each = enumerate(zip(ys, given, strict=True))
+        pairs = [(y, _fitting(partial(whose, k), g, y)) for k, (y, g) in each if is_inexact(y.dtype)]
         grads = dense_gradients([y for y, _ in pairs], point.tensors, [g for _, g in pairs])
         return point.arrange(grads)  # type: ignore[no-any-return]
 
     return out, pull
 
 
-def _fitting(what: str, value: Any, like: Tensor) -> Tensor:
+def _fitting(what: Callable[[], str], value: Any, like: Tensor) -> Tensor:
+    """``value`` in the dtype of ``like``; ``what`` says whose derivative it is."""
     tensor = as_tensor(value)
     if tensor.shape != like.shape:
-        raise ShapeError(layout(f"a {what} has the wrong shape", expected=like.spec, got=tensor.spec))
-    is_complex = tensor.dtype.kind == "c" and like.dtype.kind != "c"
-    if is_complex or (not is_inexact(tensor.dtype) and tensor.dtype.kind not in "biu"):
-        hint = "take .real of it: nothing real depends on its imaginary part" if is_complex else None
-        raise DTypeError(layout(f"a {what} has the wrong dtype", expected=like.spec, got=tensor.spec, hint=hint))
+        hint = None if tensor.shape else "np.full_like(x, value) has one number for each element"
+        raise ShapeError(_misfit(what, "shape", tensor, like, hint))
+    if tensor.dtype.kind == "c" and like.dtype.kind != "c":
+        hint = "take .real of it: nothing real depends on its imaginary part"
+        raise DTypeError(_misfit(what, "dtype", tensor, like, hint))
     return as_tensor(tensor, like.dtype)
 
 
-def _other_structure(what: str, whose: str, fn: Fn, expected: Any, got: Any) -> TypeError:
-    expected, got = (str(structure).removeprefix("PyTreeSpec") for structure in (expected, got))
+def _misfit(what: Callable[[], str], of: str, tensor: Tensor, like: Tensor, hint: str | None) -> str:
+    needed = f"at {source_text(user_source())}"
+    return layout(f"{what()} has the wrong {of}", expected=like.spec, got=tensor.spec, needed=needed, hint=hint)
+
+
+def _other_structure(what: str, whose: str, fn: Fn, expected: Any, got: Any, hint: str) -> TypeError:
+    expected, got = (str(structure).removeprefix("PyTreeSpec(").removesuffix(")") for structure in (expected, got))
     return TypeError(
         layout(f"the {what} of {signature_text(fn)} must have the structure of {whose}", expected=expected, got=got,
-               needed=f"at {source_text(user_source())}")
+               needed=f"at {source_text(user_source())}", hint=hint)
     )  # fmt: skip
 
 
@@ -257,9 +269,15 @@ def _tangents(fn: Fn, point: Point, tangents: tuple[Any, ...]) -> list[Tensor]:
     given, structure = pytree.flatten(tuple(tangents))
     expected = pytree.flatten(point.arrange(point.tensors))[1]
     if structure != expected:
-        raise _other_structure("tangents", "the primals", fn, expected, structure)
-    pairs = zip(point.differentiated(given), point.tensors, strict=True)
-    return [_fitting("tangent", t, x) for t, x in pairs]
+        hint = "a tuple with one entry per argument, (v,) for one: arrays, in lists and dicts as the argument has them"
+        raise _other_structure("tangents", "the primals", fn, expected, structure, hint)
+
+    def whose(number: int) -> str:
+        path = leaf_names(parameter_names(fn), tangents, {})[number]
+        return f"the tangent of {path} of {signature_text(fn)}"
+
+    numbered = point.differentiated(list(enumerate(given)))
+    return [_fitting(partial(whose, k), t, x) for (k, t), x in zip(numbered, point.tensors, strict=True)]
 
 
 def hessian_times(fn: Fn, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, ...]:

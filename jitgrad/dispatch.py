@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad import hints
 from jitgrad.advice import advise
 from jitgrad.errors import DTypeError, IndexingError, ShapeError, TracedValueError, UnsupportedOpError, layout
 from jitgrad.operators import Selected, call_open, functions, has_selection, is_open
@@ -233,9 +234,11 @@ def _reduce(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) ->
     options = dict(zip(("axis", "dtype", "out", "keepdims"), rest, strict=False)) | kwargs
     options.setdefault("axis", 0)
     out = options.pop("out", None)
+    first = options.pop("initial", None) if name in ("any", "all") else None
     result = functions[name](
         x, **{key: value for key, value in options.items() if key == "axis" or value is not None}
     )
+    result = result if first is None else functions[ufunc.__name__](result, first)
     return result if _is_absent(out) else _store(full_name(ufunc), result, _targets(out))
 
 
@@ -290,7 +293,7 @@ def _reduceat(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) 
 def _at(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     found = functions.get(f"{ufunc.__name__}.at")
     if found is None:
-        raise unsupported(f"{full_name(ufunc)}.at")
+        raise unsupported(f"{full_name(ufunc)}.at", hints.AT.format(name=ufunc.__name__))
     found(*inputs)
 
 

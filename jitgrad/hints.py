@@ -33,10 +33,14 @@ SCIPY = (
 SHUFFLE = (
     "one permutation would be kept for all calls: pass it as an argument (x[permutation]), or shuffle before the call"
 )
+AT = (
+    "x[i] = np.{name}(x[i], values) where no position comes twice; else one update after another: jg.scan over "
+    "positions and values, with x as the state"
+)
 REPEAT = "np.asarray([a, b]) * n multiplies; make the argument static (static_argnames) to repeat a list"
 INDEX = (
     "jitgrad.numpy.asarray(table)[i] in place of table[i] for a list, jg.fori_loop in place of a loop over range(n), "
-    "or make the argument static (static_argnames)"
+    "or make the argument static (static_argnames; of a dataclass the field, field(metadata={'static': True}))"
 )
 FLOAT = (
     "use NumPy's functions in place of math's (np.sin for math.sin), keep the value as an array, return it from the "

@@ -279,7 +279,8 @@ def position_error(program: Program, ins: Instruction) -> IndexingError:
         layout(
             f"op {ins.op.name!r}: a position is out of bounds",
             op=instruction_text(program, ins),
-            hint="positions count from 0, or from the end when negative; clip them, or use np.where",
+            hint="positions count from 0, or from the end when negative; clip them, or use np.where"
+            + "; minlength= of np.bincount is more than the largest" * (ins.op.name == "scatter_take"),
         )
     )
 

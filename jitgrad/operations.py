@@ -10,6 +10,7 @@ from jitgrad.dispatch import NumpyProtocols
 from jitgrad.opdef import OpDef
 from jitgrad.operators import Operators
 from jitgrad.records import NamedTuple
+from jitgrad.refusals import missing_attribute
 from jitgrad.sources import Source, user_source
 from jitgrad.spec import DType, TensorSpec
 
@@ -35,6 +36,9 @@ class Tensor(Operators, NumpyProtocols):
         self.shaped_like: Tensor | None = None  # a tensor known to have the same shape, where the extents are not
         self._consumers: list[Operation] = []
         self._view: View | None = None  # whose memory it shares in NumPy, see jitgrad.views
+
+    def __getattr__(self, name: str) -> Any:
+        raise missing_attribute(self, name)
 
     @property
     def graph(self) -> Graph:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.forking import wait_for_when_forking
+from jitgrad.keys import frozen
 
 TakeApart = Callable[[Any], tuple[tuple[Any, ...], Any, tuple[str, ...]]]
 PutTogether = Callable[[Any, Any], Any]
@@ -32,8 +33,8 @@ _declared: dict[type, tuple[TakeApart, PutTogether]] = {}
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
-    """Leaves and structure. Lists, tuples, dicts, named tuples and dataclasses are containers; None is
-    structure.
+    """Leaves and structure. Lists, tuples, dicts, named tuples and dataclasses are containers; None is structure, and
+    so are fields of dataclasses that are declared static, ``field(metadata={"static": True})``.
     """
     leaves, structure = _native.flatten(tree, None, False, _namespace)
     for leaf in leaves:
@@ -54,7 +55,7 @@ def key_orders(tree: Any) -> list[tuple[Any, ...]]:
     if kind in _declared:
         return _orders_in(_declared[kind][0](tree)[0])
     if kind in _containers:
-        return _orders_in([getattr(tree, field.name) for field in dataclasses.fields(tree)])
+        return _orders_in([getattr(tree, field.name) for field in dataclasses.fields(tree) if not _is_static(field)])
     return _orders_in(tree) if isinstance(tree, tuple | list | deque) else []
 
 
@@ -192,20 +193,44 @@ def _register(cls: Any) -> None:
         )
         return
 
-    names = tuple(field.name for field in dataclasses.fields(cls))
+    names = tuple(field.name for field in dataclasses.fields(cls) if not _is_static(field))
+    fixed = tuple(field.name for field in dataclasses.fields(cls) if _is_static(field))
 
-    def take_apart(value: Any) -> tuple[tuple[Any, ...], None, tuple[str, ...]]:
-        return tuple(getattr(value, name) for name in names), None, names
+    def take_apart(value: Any) -> tuple[tuple[Any, ...], _Fixed | None, tuple[str, ...]]:
+        given = _Fixed({name: getattr(value, name) for name in fixed}) if fixed else None
+        return tuple(getattr(value, name) for name in names), given, names
 
-    def put_together(_: Any, values: Any) -> Any:
+    def put_together(given: Any, values: Any) -> Any:
         made = object.__new__(cls)
-        for name, value in zip(names, values, strict=True):
+        for name, value in (*zip(names, values, strict=True), *(given.values.items() if given else ())):
             object.__setattr__(made, name, value)
         return made
 
     optree.register_pytree_node(
         cls, take_apart, put_together, path_entry_type=optree.DataclassEntry, namespace=_namespace
     )
+
+
+def _is_static(field: dataclasses.Field[Any]) -> bool:
+    return bool(field.metadata.get("static"))
+
+
+class _Fixed:
+    """The static fields of a dataclass, compared as static arguments are: 1, 1.0 and True differ."""
+
+    __slots__ = ("key", "values")
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values, self.key = values, frozen(values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Fixed) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        return ", ".join([f"{name}={value!r}" for name, value in self.values.items()])
 
 
 def flatten_up_to(structure_of: Any, tree: Any) -> list[Any]:

@@ -52,6 +52,24 @@ def refused_method(name: str) -> Callable[..., Any]:
     return refuse
 
 
+_MEMORY = "an array of NumPy has it: return the value from the function and look there"
+_ATTRIBUTES = {
+    **dict.fromkeys(("strides", "data", "flags", "base", "ctypes", "device", "setflags"), _MEMORY),
+    "at": "x[i] = value and x[i] += value assign in place, np.add.at(x, i, value) adds up; on x.copy() x stays",
+    "set": "x[i] = value assigns in place",
+    "getfield": "x.real and x.imag are the parts of complex numbers",
+}
+
+
+def missing_attribute(x: Any, name: str) -> AttributeError:
+    """The error for an attribute that a tensor has not."""
+    text = f"{type(x).__name__!r} object has no attribute {name!r}"
+    if name in _ATTRIBUTES:
+        where = f"at {source_text(user_source())}"
+        text = layout(f"a traced array has no .{name}", op=operation_text(x.op), needed=where, hint=_ATTRIBUTES[name])
+    return AttributeError(text, name=name, obj=x)
+
+
 def refused_array(self: Any, *args: Any, **kwargs: Any) -> Any:
     """What is there in the place of a value depends on who asks: SciPy, or NumPy, for ``x[i] = y`` or to read."""
     caller = sys._getframe(1)

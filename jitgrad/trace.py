@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import operator
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
@@ -17,7 +18,7 @@ import numpy as np
 from jitgrad import hints, pytree
 from jitgrad.collecting import collection_paused
 from jitgrad.eagerness import number_of
-from jitgrad.errors import DTypeError, JitgradError, TracedValueError, layout
+from jitgrad.errors import DTypeError, JitgradError, TracedValueError, UnsupportedOpError, layout
 from jitgrad.following import Follower
 from jitgrad.graph import Graph, Operation, Tensor, default_graph, innermost
 from jitgrad.keys import frozen
@@ -260,7 +261,7 @@ def trace(
     with graph.as_default():
         leaves = [_stand_in(key, name) for key, name in zip(keys, names, strict=True)]
         inputs = tuple(leaf.op for leaf in leaves if isinstance(leaf, Tensor))
-        args, kwargs = pytree.unflatten(structure, leaves)
+        args, kwargs = given = pytree.unflatten(structure, leaves)
         if rebuild is not None:
             args, kwargs = rebuild(args, kwargs)
         try:
@@ -277,7 +278,25 @@ def trace(
             graph.closed_by = describe(fn)
     follower.finish()
     effects = () if follower.is_whole else tuple(op for op in graph.operations if op.opdef in (assign_op, scatter_op))
+    if not outputs and not effects:
+        _refuse_writes(fn, given, leaves, inputs)
     return Traced(inputs, outputs, results, effects, follower)
+
+
+def _refuse_writes(fn: Callable[..., Any], given: Any, leaves: Sequence[Any], inputs: Sequence[Operation]) -> None:
+    """UnsupportedOpError for a function that writes to an argument and returns nothing: a call would do nothing."""
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    written = [f" {op.name!r}" for x, op in zip(tensors, inputs, strict=True) if x.op is not op]
+    present = pytree.flatten(given)[0]
+    if not written and len(present) == len(leaves) and all(map(operator.is_, present, leaves)):
+        return
+    raise UnsupportedOpError(
+        layout(
+            f"{describe(fn)} returns nothing, and writes to its argument{''.join(written[:1])}, of which the caller "
+            "sees nothing: a compiled function works on copies",
+            hint="return the array, and assign it where the function is called: x = f(x), or x[...] = f(x)",
+        )
+    )
 
 
 def _locate(error: JitgradError) -> None:

@@ -14,9 +14,11 @@ from jitgrad import pytree
 from jitgrad.compiled import Compiled, Options, Transformed, run_once
 from jitgrad.differentiation import hessian_times, jacobian_of, pull_back, push_forward, value_and_gradients
 from jitgrad.eagerness import settled
+from jitgrad.errors import layout
 from jitgrad.given import check_function, one_or_several
 from jitgrad.graph import Tensor
 from jitgrad.operators import call
+from jitgrad.sources import source_text, user_source
 from jitgrad.trace import graph_in
 
 Fn = Callable[..., Any]
@@ -169,10 +171,16 @@ def vjp(fn: Fn, *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
     def backward(args: tuple[Any, ...], cotangent: Any) -> Any:
         return pull_back(fn, tuple(args))[1](cotangent)
 
-    return (
-        _apply("forward", fn, forward, primals),
-        lambda cotangent: _apply("vjp", fn, backward, kept, cotangent),
-    )
+    def vjp_fn(cotangent: Any) -> tuple[Any, ...]:
+        pulled: tuple[Any, ...] = _apply("vjp", fn, backward, kept, cotangent)
+        return pulled
+
+    return _apply("forward", fn, forward, primals), vjp_fn
+
+
+def _no_tuple(name: str, what: str, got: Any) -> TypeError:
+    message = f"{name} takes {what} as a tuple with one entry per argument, got {type(got).__name__}"
+    return TypeError(layout(message, needed=f"at {source_text(user_source())}", hint="(v,) is a tuple of one"))
 
 
 def jvp(fn: Fn, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -183,9 +191,7 @@ def jvp(fn: Fn, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, A
     check_function("jvp", fn)
     for what, value in (("primals", primals), ("tangents", tangents)):
         if not isinstance(value, tuple | list):
-            raise TypeError(
-                f"jvp takes {what} as a tuple with one entry per argument, got {type(value).__name__}"
-            )
+            raise _no_tuple("jvp", what, value)
 
     def forward(points: Any, directions: Any) -> Any:
         return push_forward(fn, tuple(points), tuple(directions))
@@ -240,6 +246,8 @@ def hvp(fn: Fn, primals: Any, tangents: Any) -> Any:
     check_function("hvp", fn)
     is_bare = not isinstance(primals, tuple | list)
     points = (primals,) if is_bare else tuple(primals)
+    if not is_bare and not isinstance(tangents, tuple | list):
+        raise _no_tuple("hvp", "tangents", tangents)
     directions = (tangents,) if is_bare else tuple(tangents)
 
     def product(points: Any, directions: Any) -> Any:

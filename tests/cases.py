@@ -205,6 +205,7 @@ cases: list[OpCase] = [
     case("irfft", "c128[3,2]", dtypes="c64", n=5, axis=-2, divided=False),
     # special functions
     *unary("sigmoid log_sigmoid softplus erf erfc erfcx ndtr log_ndtr", (0.2, 2), dtypes=floats),
+    *unary("normal_excess", (-9, -0.2), dtypes=floats),
     *unary("i0 i1 i0e i1e j0 j1", (0.2, 2), dtypes=floats),
     *unary("relu", Domain(values=(0.5, -1.5, 2, -0.25, 1, -1)), dtypes=floats),
     *unary("logit", (0.1, 0.9), dtypes=floats),

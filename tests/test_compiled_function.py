@@ -12,6 +12,7 @@ import os
 import pickle
 import re
 import signal
+import sys
 import threading
 import weakref
 from typing import Any, NamedTuple
@@ -554,3 +555,67 @@ def test_a_fork_waits_while_a_dataclass_is_registered() -> None:
     assert _in_child(lambda: jg.compile(lambda s: s.n * 2.0)(Setup(X)).tolist() == (X * 2).tolist()) == 0
     done.set()
     thread.join()
+
+
+@dataclasses.dataclass
+class Layer:
+    """Weights, how often they are taken, and the name of a function."""
+
+    w: Any
+    times: Any = dataclasses.field(metadata={"static": True})
+    name: Any = dataclasses.field(default="tanh", metadata={"static": True})
+
+
+def test_static_fields_of_dataclasses_are_part_of_the_program() -> None:
+    @jg.compile
+    def run(layer: Layer, x: Any) -> Layer:
+        for _ in range(int(layer.times)):
+            x = getattr(np, layer.name)(x * layer.w)
+        return Layer(x, layer.times, layer.name)
+
+    for _ in range(3):
+        for times in (2, 3, True, 1.0):
+            made = run(Layer(0.5, times), X)
+            assert type(made.times) is type(times) and made.times == times
+        assert run.cache_info().traces == 4
+    np.testing.assert_allclose(run(Layer(0.5, 2, "sin"), X).w, np.sin(np.sin(X * 0.5) * 0.5))
+
+    slope = jg.compile(jg.grad(lambda layer: np.sum(layer.w**layer.times)))(Layer(X, 2))
+    np.testing.assert_allclose(slope.w, 2 * X)
+    assert (slope.times, slope.name) == (2, "tanh")
+    with pytest.raises(TypeError, match="structure"):
+        jg.jvp(lambda layer: layer.w, (Layer(X, 2),), (Layer(X, 3),))
+
+
+def test_a_number_in_a_dataclass_that_decides_is_told_of_static_fields() -> None:
+    with pytest.raises(jg.TracedValueError, match=r"field\(metadata="):
+        jg.compile(lambda s: [0.0 for _ in range(s.n)])(dataclasses.make_dataclass("S", ["n"])(2))
+
+
+def test_a_fork_waits_while_another_thread_imports() -> None:
+    """What the second call of a function imports; a child forked beside that would wait forever."""
+    begun, done = threading.Event(), threading.Event()
+
+    class Slowly:
+        def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+            if name == "jitgrad.steady" and threading.current_thread() is thread:
+                begun.set()
+                done.wait(0.5)
+
+    def call_twice() -> bool:
+        f = jg.compile(lambda x: x * 2.0)
+        return all(f(X).tolist() == (X * 2).tolist() for _ in range(3))
+
+    kept = sys.modules.pop("jitgrad.steady", None)
+    thread = threading.Thread(target=call_twice)
+    sys.meta_path.insert(0, Slowly())  # type: ignore[arg-type]
+    try:
+        thread.start()
+        begun.wait()
+        assert _in_child(call_twice) == 0
+    finally:
+        done.set()
+        thread.join()
+        del sys.meta_path[0]
+        if kept is not None:
+            sys.modules["jitgrad.steady"] = kept

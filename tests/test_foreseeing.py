@@ -315,6 +315,7 @@ INCONSTANT: dict[str, Fn] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*draws from numpy.random:UserWarning")
 @pytest.mark.parametrize("name", INCONSTANT)
 def test_inconstant_functions_are_called(name: str, foreseen: list[Any]) -> None:
     f = jg.compile(lambda x: INCONSTANT[name](x)) if name == "an object" else jg.compile(INCONSTANT[name])

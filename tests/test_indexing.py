@@ -251,7 +251,7 @@ def test_a_traced_mask_takes_no_array_of_values() -> None:
         with pytest.raises(TracedValueError, match=r"np\.where"):
             x[x > 0] = np.ones(2)
         with pytest.raises(TracedValueError, match=r"np\.where"):
-            np.nonzero(x > 0)
+            np.argwhere(x > 0)
 
 
 @pytest.mark.quick

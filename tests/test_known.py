@@ -193,6 +193,7 @@ INCONSTANT: dict[str, Callable[[], Fn]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*draws from numpy.random:UserWarning")
 @pytest.mark.parametrize("name", INCONSTANT)
 def test_a_function_that_may_do_something_else_is_traced(name: str, traced: list[str]) -> None:
     _again(INCONSTANT[name], x)

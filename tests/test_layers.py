@@ -25,7 +25,7 @@ LAYERS = (
     (
         "records", "collecting", "errors", "conditions", "config", "spec", "pytree", "keys", "forking",
         "journal", "recording", "progress", "eagerness", "streams", "once", "threefry", "blas_library", "lapack",
-        "bare", "error_states",
+        "bare", "error_states", "normal_tail",
     ),
     ("opdef",),
     (
@@ -55,6 +55,7 @@ LAYERS = (
         "differentiation",
         "extent_formulas",
         "foreseeing",
+        "frozen_draws",
         "run_stages",
         "graph_hessians",
         "known",
@@ -115,13 +116,13 @@ LAZY = {
 
 # The op families that may use another family's helpers, beside ops.common.
 FAMILIES = {
-    "assignment": {"gathering", "indexing", "slicing"},
+    "assignment": {"chosen", "gathering", "indexing", "slicing"},
     "conversion": {"ufunc"},
     "diagonals": {"slicing"},
     "einsum": {"contraction"},
     "elementwise": {"ufunc"},
     "gathering": {"rows"},
-    "indexing": {"gathering", "slicing"},
+    "indexing": {"chosen", "gathering", "slicing"},
     "joining": {"holding", "slicing"},
     "accumulation": {"axes"},
     "products": {"accumulation", "axes"},

@@ -21,7 +21,7 @@ def run(code: str, namespace: dict[str, Any]) -> str:
     """What the code prints."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(code, "example.py", "exec"), namespace)
+        exec(compile(code, "example.py", "exec", dont_inherit=True), namespace)
     return printed.getvalue()
 
 

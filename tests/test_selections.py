@@ -431,7 +431,13 @@ REFUSED: dict[str, tuple[Fn, str]] = {
     "product, in place": (lambda x, y, m: np.stack([x, y]).T[m].__imatmul__(np.eye(2)), r"np\.matmul .* with out="),
     "two masks": (lambda x, y, m: np.stack([x, y])[x[:2] > 0, m], "a boolean mask beside other arrays"),
     "function of a graph": (lambda x, y, m: jg.function(np.sin)(x[m]), "this use of x.mask. needs"),
-    "nonzero": (lambda x, y, m: x[np.nonzero(m)], r"np\.nonzero needs"),
+    "argwhere": (lambda x, y, m: x[np.argwhere(m)], r"np\.argwhere needs"),
+    "positions counted": (lambda x, y, m: len(np.nonzero(m)[0]), r"this use of np\.nonzero, whose length"),
+    "positions returned": (lambda x, y, m: np.nonzero(m), r"this use of np\.nonzero, whose length"),
+    "positions in sums": (lambda x, y, m: y + np.flatnonzero(m), r"this use of np\.flatnonzero, whose length"),
+    "positions compared": (lambda x, y, m: np.where(m)[0] == 1, r"this use of np\.nonzero, whose length"),
+    "positions elsewhere": (lambda x, y, m: np.take(x, np.nonzero(m)[0]), r"this use of np\.nonzero, whose length"),
+    "positions of an axis": (lambda x, y, m: np.outer(x, y)[np.nonzero(np.outer(m, m))[0]], r"this use of np\.nonzero"),
 }
 
 
@@ -559,3 +565,40 @@ def test_products_over_no_elements_of_matrices() -> None:
     w, r = np.ones((2, 0)), np.ones((0, 3, 3))
     f = jg.compile(lambda w, r, m: (w @ r[:, m]).sum())
     assert f(w, r, np.eye(3, dtype=bool)) == 0.0
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    "chosen",
+    [lambda x: np.nonzero(x > 0), lambda x: np.where(x > 0), lambda x: (x > 0).nonzero(), lambda x: x.nonzero(),
+     lambda x: (slice(None), np.flatnonzero(x[0] > 0)), lambda x: (1, np.where(x[1] > 0)[0])],
+)  # fmt: skip
+def test_positions_by_nonzero_stand_for_the_mask(chosen: Any) -> None:
+    """Read, assigned to, and with gradients; a later change of the mask does not matter, as in NumPy."""
+    x = np.arange(12.0).reshape(3, 4) - 5
+
+    def read(x: Any) -> Any:
+        return np.sum(np.exp(x[chosen(x)] * 0.1))
+
+    def written(x: Any) -> Any:
+        y = x * 1
+        index = chosen(y)
+        y[index] = -1
+        y[index] *= 2
+        return y
+
+    value, slope = jg.compile(jg.value_and_grad(read))(x)
+    expected = np.zeros_like(x)
+    expected[chosen(x)] = 0.1 * np.exp(x[chosen(x)] * 0.1)
+    np.testing.assert_allclose(value, read(x), rtol=1e-13)
+    np.testing.assert_allclose(slope, expected, rtol=1e-13)
+    np.testing.assert_array_equal(jg.compile(written)(x), written(x))
+
+
+@pytest.mark.quick
+def test_a_selection_is_viewed_in_its_own_dtype_alone() -> None:
+    x = np.array([1.0, -2.0, 3.0])
+    assert jg.compile(lambda x: np.sum(x[x > 0].view()))(x) == 4
+    assert jg.compile(lambda x: np.sum(x[x > 0].view(float)))(x) == 4
+    with pytest.raises(jg.UnsupportedOpError, match="the method view of an array with dtype="):
+        jg.compile(lambda x: np.sum(x[x > 0].view(np.int64)))(x)

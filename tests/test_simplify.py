@@ -171,6 +171,13 @@ RULES = [
         ulps=40,
     ),
     row(
+        "excess_of_normal_tail",
+        lambda b, x, y: b.op("normal_excess", b.op("log_sigmoid", x)),
+        ["log_sigmoid", "constant", "subtract", "constant", "divide", "constant", "subtract", "constant",
+         "multiply", *["constant", "add", "multiply"] * 27, "constant", "add", "divide"],
+        ulps=4,
+    ),
+    row(
         "log_of_normal_distribution",
         lambda b, x, y: b.op("log_ndtr", x),
         [

@@ -75,6 +75,24 @@ def test_the_hazard_far_below_is_exact(dtype: Any) -> None:
     np.testing.assert_allclose(jg.compile(jg.grad(lambda x: np.sum(slope(x))))(x), bends, 30 * ulp)
 
 
+def test_derivatives_of_the_hazard_keep_their_digits() -> None:
+    """The second one was 5886 ulp off at -10, the third 3e7."""
+    x = np.array([-15.0, -14.9, -10.0, -6.0, -3.0, -1.0, -0.1, -1e-9, 0.0, 0.1, 3.0])
+    with mpmath.workdps(60):
+        places = [mpmath.mpf(float(v)) for v in x]
+        hazards = [mpmath.npdf(v) / mpmath.ncdf(v) for v in places]
+        bends = [-h * (v + h) for h, v in zip(hazards, places, strict=True)]
+        thirds = [float(-b * (v + h) - h * (1 + b)) for h, b, v in zip(hazards, bends, places, strict=True)]
+
+    def slope_of(f: Any) -> Any:
+        return lambda x: np.sum(jg.grad(f)(x))
+
+    second = slope_of(lambda x: np.sum(special.log_ndtr(x)))
+    for run in (lambda f: jg.compile(f)(x), lambda f: jg.compile(f).interpret(x)):
+        np.testing.assert_allclose(run(jg.grad(second)), np.array(bends, float), 4e-16)
+        np.testing.assert_allclose(run(jg.grad(slope_of(second))), thirds, 5e-12)
+
+
 def test_single_precision_has_its_hazard_to_rounding() -> None:
     """Computed from single logarithms it was 72 ulp off at -12."""
     x = np.linspace(-14, 5, 101).astype(np.float32)

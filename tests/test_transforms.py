@@ -176,7 +176,7 @@ def test_jvp_needs_fitting_tangents() -> None:
         jg.jvp(f, (X,), X)
     with pytest.raises(TypeError, match=r"tangents of f\(x.*structure"):
         jg.jvp(f, (X,), (X, X))
-    with pytest.raises(jg.ShapeError, match=r"tangent(.|\n)*expected: f64\[4\](.|\n)*got: +f64\[3\]"):
+    with pytest.raises(jg.ShapeError, match=r"tangent of x of f(.|\n)*expected: f64\[4\](.|\n)*got: +f64\[3\]"):
         jg.jvp(f, (X,), (X[:3],))
 
 
@@ -198,10 +198,17 @@ def test_vjp_keeps_the_primals_it_was_given() -> None:
 
 def test_vjp_needs_a_fitting_cotangent() -> None:
     _, pull = jg.vjp(lambda x: x * 2, X)
-    with pytest.raises(jg.ShapeError, match="cotangent"):
+    with pytest.raises(jg.ShapeError, match=r"cotangent of <lambda>(.|\n)*needed: +at test_transforms.py"):
         pull(np.ones(3))
-    with pytest.raises(TypeError, match="structure"):
+    with pytest.raises(jg.ShapeError, match=r"cotangent(.|\n)*hint: +np\.full_like"):
+        pull(1.0)
+    with pytest.raises(TypeError, match=r"structure(.|\n)*hint: +one array for each array of the value"):
         pull((X, X))
+    _, pull = jg.vjp(lambda x: {"a": x, "b": [x * 2]}, X)
+    with pytest.raises(jg.ShapeError, match=r"the cotangent \['b'\]\[0\] of"):
+        pull({"a": X, "b": [X[:3]]})
+    with pytest.raises(TypeError, match="vjp_fn"):
+        pull()  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("jacobian", [jg.jacobian, jg.jacrev, jg.jacfwd])
@@ -247,6 +254,21 @@ def test_hvp() -> None:
     a, b = jg.hvp(lambda x, y: np.sum(x) * y, (X, 2.0), (v, 3.0))
     np.testing.assert_allclose(a, np.full(4, 3.0))
     assert b == 6.0
+
+
+def test_hvp_needs_fitting_tangents() -> None:
+    def g(p: Any, y: Any) -> Any:
+        return np.sum(p["w"] ** 3) * y
+
+    point = ({"w": X}, 2.0)
+    with pytest.raises(TypeError, match=r"hvp takes tangents as a tuple(.|\n)*test_transforms.py(.|\n)*\(v,\)"):
+        jg.hvp(f, (X,), X)
+    with pytest.raises(jg.ShapeError, match=r"the tangent of p\['w'\] of g\((.|\n)*needed: +at test_transforms.py"):
+        jg.hvp(g, point, ({"w": X[:3]}, 1.0))
+    with pytest.raises(jg.DTypeError, match=r"the tangent of y of g\("):
+        jg.hvp(g, point, ({"w": X}, 1j))
+    with pytest.raises(TypeError, match=r"structure of the primals(.|\n)*one entry per argument"):
+        jg.hvp(g, point, ({"w": X},))
 
 
 # -- nesting -------------------------------------------------------------------------------------------------

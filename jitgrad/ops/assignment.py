@@ -13,6 +13,7 @@ from jitgrad.errors import DTypeError, ShapeError
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Interpreted, OpDef, Params, Specs, define, find
 from jitgrad.operators import Selected, call, function
+from jitgrad.ops.chosen import with_masks
 from jitgrad.ops.common import PYTHON_SCALARS, as_tensor, build, is_weak_key, joint_dtype, type_key, unsupported
 from jitgrad.ops.gathering import INDEX, as_index, zeros_like_shape
 from jitgrad.ops.indexing import MASK_HINT, Plan, axes_behind, masked_view, plan_index, traced_masks, view
@@ -29,6 +30,7 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
     The value is converted to the dtype of ``x``; of several values for one element the last stays, as in
     NumPy. What shares memory with ``x`` changes with it.
     """
+    index = with_masks(index)
     if is_written(x, index, value):
         return
     check_writable(x)

@@ -19,7 +19,7 @@ from jitgrad.opdef import Gather, OpDef, Params, Scatter, Specs, define
 from jitgrad.operators import call, function
 from jitgrad.ops.common import as_tensor, as_tensors, build, has_shape_of, unsupported, unwrap
 from jitgrad.ops.rows import change_rows
-from jitgrad.spec import Shape, TensorSpec, is_compatible, normalize_axis
+from jitgrad.spec import Shape, TensorSpec, is_compatible, normalize_axis, shape_text
 
 INDEX = np.dtype(np.int64)
 
@@ -333,7 +333,12 @@ def one_hot(indices: Any, depth: Any, dtype: Any = np.float32) -> Tensor:
 
 
 def positions_of(index: Sequence[Any]) -> list[Any]:
-    """Index tensors and arrays of equal shape: broadcast against each other."""
-    if any(isinstance(i, Tensor) for i in index):
-        return list(call("broadcast_arrays", *index))
-    return list(np.broadcast_arrays(*index))
+    """Index tensors and arrays of equal shape: broadcast against each other. IndexingError where they do not."""
+    try:
+        if any(isinstance(i, Tensor) for i in index):
+            return list(call("broadcast_arrays", *index))
+        return list(np.broadcast_arrays(*index))
+    except ValueError:
+        shapes = " ".join(shape_text(np.shape(i)) for i in index)
+        message = f"shape mismatch: indexing arrays could not be broadcast together with shapes {shapes}"
+        raise IndexingError(message) from None

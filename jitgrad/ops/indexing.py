@@ -11,6 +11,7 @@ import numpy as np
 from jitgrad.errors import IndexingError, ShapeError
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.operators import function
+from jitgrad.ops.chosen import with_masks
 from jitgrad.ops.common import as_tensor, build
 from jitgrad.ops.gathering import as_index, checked_positions, index_op, positions_of, take_op
 from jitgrad.ops.slicing import getslice
@@ -52,6 +53,7 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     IndexingError for too many indices and for concrete positions out of range. A traced mask gives a selection, since
     the shape depends on its values. Traced positions out of range: see gathering.
     """
+    index = with_masks(index)
     if traced_masks(index):
         return build("selected", x, index)
     plan = plan_index(x, index)
@@ -298,14 +300,7 @@ def extract(condition: Any, arr: Any) -> Tensor:
     return compress(condition if condition.ndim == 1 else build("ravel", condition), arr)
 
 
-def _refuse_values(name: str) -> None:
-    def refuse(x: Any, *args: Any, **kwargs: Any) -> Any:
-        raise traced_value_error(
-            as_tensor(x), f"np.{name}", "the shape of its result depends on the values; " + MASK_HINT
-        )
-
-    function(name)(refuse)
-
-
-for _name in ("nonzero", "flatnonzero", "argwhere"):
-    _refuse_values(_name)
+@function("argwhere")
+def argwhere(a: Any) -> Any:
+    """Refused: the shape depends on the values."""
+    raise traced_value_error(as_tensor(a), "np.argwhere", "the shape of its result depends on the values; " + MASK_HINT)

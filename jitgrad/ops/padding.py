@@ -14,6 +14,9 @@ from jitgrad.ops.slicing import pairs, slice_axis
 
 # (the array, padded along the axes before, the axis, how many elements, at the end?, what the options say) -> them
 Border = Callable[[Tensor, int, int, bool, Any], Any]
+_MODES = (
+    "constant", "edge", "empty", "linear_ramp", "maximum", "mean", "median", "minimum", "reflect", "symmetric", "wrap",
+)  # fmt: skip
 _STATISTICS = {"mean": "mean", "maximum": "max", "minimum": "min", "median": "median"}
 
 
@@ -38,6 +41,8 @@ def _border(x: Tensor, mode: Any, options: dict[str, Any]) -> tuple[Border, Any]
     elif mode in ("reflect", "symmetric") and options.pop("reflect_type", None) == "odd":
         border, told = _odd(mode == "reflect"), nothing
     else:
+        if mode not in _MODES and not callable(mode):
+            raise ValueError(f"pad has no mode {mode!r}: its modes are {', '.join(_MODES)}")
         raise unsupported("pad", f" with mode={mode!r} {options or ''}".rstrip())
     if options:
         raise ValueError(f"pad with mode={mode!r} takes no {', '.join(options)}")

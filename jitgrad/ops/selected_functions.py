@@ -100,7 +100,7 @@ def of_function(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     if name in _OF_ELEMENTS:
         made = _of_elements(functions[name], args, kwargs)
         is_view = name in _VIEWS or kwargs.get("copy") is False
-        return args[0].view(made.places, made.axis) if is_view else made
+        return args[0].shared(made.places, made.axis) if is_view else made
     own = _own.get(name)
     if own is not None:
         return own(*args, **kwargs)
@@ -217,7 +217,7 @@ def _norm(x: Selection, ord: Any = None, axis: Any = None, keepdims: bool = Fals
 def _transpose(a: Any, axes: Any = None) -> Any:
     if axes is not None:
         raise _one((a, axes), {}).refusal("np.transpose of x[mask] with axes=", "x[mask].T reverses all axes")
-    return a.view(build("transpose", a.places, _of_places(a, reversed(range(a.ndim)))), a.after)
+    return a.shared(build("transpose", a.places, _of_places(a, reversed(range(a.ndim)))), a.after)
 
 
 def _factors(a: Any, b: Any) -> tuple[Any, Any, Selection]:

@@ -16,6 +16,7 @@ from jitgrad.operators import call, function
 from jitgrad.ops.common import (
     as_tensor,
     as_tensors,
+    build,
     elementwise,
     joint_dtype,
     refuse_options,
@@ -50,11 +51,13 @@ def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
     """As numpy.where with three arguments. The side not taken gets the gradient 0, never NaN.
 
     A NaN that the gradient of the other side's own formula makes (0 times an infinite slope) is out of reach
-    here: mask the argument too, ``where(x > 0, log(where(x > 0, x, 1)), 0)``. With one argument the result's
-    shape depends on values: UnsupportedOpError.
+    here: mask the argument too, ``where(x > 0, log(where(x > 0, x, 1)), 0)``. With one argument it is
+    ``nonzero``; ValueError with two.
     """
+    if x is None and y is None:
+        return build("nonzero", condition)
     if x is None or y is None:
-        raise unsupported("where", " with one argument, whose result has a shape that depends on values,")
+        raise ValueError("either both or neither of x and y should be given")
     dtype = joint_dtype(type_key(x), type_key(y))
     return elementwise(where_op, condition, x, y, dtypes=(np.dtype(bool), dtype, dtype))
 

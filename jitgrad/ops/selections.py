@@ -23,6 +23,7 @@ from jitgrad.keys import frozen
 from jitgrad.operators import Selected, call, function, is_operand
 from jitgrad.ops.common import PYTHON_SCALARS, as_tensor, build
 from jitgrad.ops.indexing import MASK_HINT, axes_behind, masked_view
+from jitgrad.refusals import unsupported_method
 from jitgrad.sources import closed_message, operation_text, place
 from jitgrad.spec import DType
 
@@ -164,7 +165,13 @@ class Selection(NDArrayOperatorsMixin, Selected):
         """Another selection by this mask, with as many axes behind."""
         return Selection(places, self.mask, places.ndim - self.mask.ndim - self.after)
 
-    def view(self, places: Tensor, axis: int) -> Selection:
+    def view(self, dtype: Any = None) -> Selection:
+        """Another selection on the same memory; another dtype for it is not supported."""
+        if dtype is not None and np.dtype(dtype) != self.dtype:
+            raise unsupported_method("view", f" with dtype={dtype!r}")
+        return self.shared(self.places, self.axis)
+
+    def shared(self, places: Tensor, axis: int) -> Selection:
         """What NumPy gives as a view of this one."""
         seen = Selection(places, self.mask, axis)
         self.is_shared = seen.is_shared = True
@@ -233,7 +240,7 @@ class Selection(NDArrayOperatorsMixin, Selected):
             raise self.refusal("an index", "join the masks: x[mask & other]; x[mask][:, 0] indexes the other axes")
         items[at : at + 1] = [slice(None)] * self.mask.ndim
         lead = sum(not isinstance(item, int | np.integer) for item in items[:at])
-        return self.view(build("getitem", self.places, tuple(items)), lead)
+        return self.shared(build("getitem", self.places, tuple(items)), lead)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or not hasattr(np.ndarray, name):

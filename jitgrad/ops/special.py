@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad import normal_tail
 from jitgrad.errors import DTypeError
 from jitgrad.opdef import Elementwise, Interpreted, Kind, OpDef, Specs, Vjp, define
 from jitgrad.operators import call, function, functions
@@ -138,6 +139,12 @@ def _density(x: Any) -> Any:
     return _gauss(x * math.sqrt(0.5)) * math.sqrt(0.5 / math.pi)
 
 
+define_special(
+    "normal_excess", lambda g, out, x: g * (1 - (out - x) * out), impl=normal_tail.excess,
+    kind=interpreted("normal_excess"),
+)  # fmt: skip
+
+
 _TAIL = -15.0
 _MILLS = tuple((-1.0) ** k * math.prod(range(1, 2 * k, 2)) for k in reversed(range(12)))
 """-x times distribution function over density in 1 / x**2, from the highest power down; the next term is below rounding
@@ -146,18 +153,21 @@ from `_TAIL` on.
 
 
 def _hazard(x: Any, log_ndtr: Any) -> Any:
-    """Density over distribution function, in double precision. Far below, the difference of the logarithms has the
-    rounding of x² / 2, and at last nothing else; there it is the series.
+    """Density over distribution function, in double precision. Below 0 the difference of the logarithms has the
+    rounding of x² / 2, and its derivatives subtract what is ever more alike; there it is -x and a small excess. Far
+    below it is the series, of which derivatives of all orders keep their digits.
     """
     if x.dtype != np.float64:
         double = build("astype", x, np.float64)
         return build("astype", _hazard(double, call("log_ndtr", double)), x.dtype)
     near = call("exp", -0.5 * (x * x) - log_ndtr) * math.sqrt(0.5 / math.pi)
+    is_below = call("logical_and", x < 0, x >= _TAIL)
+    below = where(is_below, x, -1.0)
     far = call("minimum", x, _TAIL)
     r, ratio = 1 / (far * far), _MILLS[0]
     for term in _MILLS[1:]:
         ratio = ratio * r + term
-    return where(x < _TAIL, -far / ratio, near)
+    return where(is_below, call("normal_excess", below) - below, where(x < _TAIL, -far / ratio, near))
 
 
 # -- gamma functions -----------------------------------------------------------------------------------------
@@ -200,9 +210,11 @@ def polygamma(n: Any, x: Any) -> Any:
 
 @function("betaln")
 def betaln(a: Any, b: Any) -> Any:
-    """As scipy.special.betaln for positive arguments, from gammaln."""
+    """As scipy.special.betaln for positive arguments and 0, from gammaln."""
     total = call("add", a, b)
-    return call("gammaln", a) + call("gammaln", b) - call("gammaln", total)
+    first, second = call("gammaln", a), call("gammaln", b)
+    of_total = where((first == np.inf) & (second == np.inf) & (total <= 0), 0.0, call("gammaln", total))
+    return first + second - of_total
 
 
 # -- entropies -----------------------------------------------------------------------------------------------

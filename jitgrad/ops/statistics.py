@@ -12,7 +12,7 @@ from jitgrad.errors import ShapeError
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Shaped, define
 from jitgrad.operators import call, function
-from jitgrad.ops.axes import Axes, axes_of, reduced_axes
+from jitgrad.ops.axes import Axes, axes_of, is_void, reduced_axes
 from jitgrad.ops.common import as_tensor, as_tensors, at_least_zero, refuse_options, unsupported, where
 from jitgrad.ops.slicing import slice_axis
 from jitgrad.spec import DType, TensorSpec, normalize_axis
@@ -229,7 +229,8 @@ def _shift(x: Tensor, axis: Axes) -> Any:
     """The largest element along ``axis``, 0 where that is infinite; a constant for gradients, since any shift
     will do.
     """
-    largest = call("max", x, axis, keepdims=True)
+    is_empty = x.spec.shape is not None and is_void(x.spec.shape, axis)
+    largest = call("max", x, axis, keepdims=True, initial=-np.inf if is_empty else None)
     return call("stop_gradient", where(call("isfinite", largest), largest, 0))
 
 
@@ -332,9 +333,11 @@ def nanvar(
     keepdims: bool = False,
     **options: Any,
 ) -> Any:
-    """As numpy.nanvar."""
-    x, mask = _inexact(a), options.pop("where", True)
-    return var(_nan_as(x, 0), axis, dtype, out, ddof, keepdims, where=_with_values(x, mask), **options)
+    """As numpy.nanvar: NaN where no more values are there than are taken from their number."""
+    x, taken = _inexact(a), options.get("correction", ddof)
+    values = _with_values(x, options.pop("where", True))
+    found = var(_nan_as(x, 0), axis, dtype, out, ddof, keepdims, where=values, **options)
+    return where(call("count_nonzero", values, axis, keepdims=keepdims) > taken, found, np.nan) if taken else found
 
 
 @function("nanstd")

@@ -95,6 +95,7 @@ BY_OP: dict[str, tuple[Rule, ...]] = {
     "sort": (orders.sorted_by_order,),
     "ndtr": (special_functions.in_double, special_functions.normal_distribution),
     "log_ndtr": (special_functions.in_double, special_functions.log_of_normal_distribution),
+    "normal_excess": (special_functions.in_double, special_functions.excess_of_normal_tail),
     "xlogy": (special_functions.product_with_log,),
     "xlog1py": (special_functions.product_with_log,),
 }

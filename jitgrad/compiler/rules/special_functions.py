@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from jitgrad import normal_tail
 from jitgrad.compiler.rewriter import Rewriter
 from jitgrad.program import Instruction
 
@@ -66,6 +67,18 @@ def log_of_normal_distribution(rw: Rewriter, ins: Instruction) -> Instruction | 
     size = op("add", op("log", op("negative", far)), _HALF_LOG_2PI)
     log = op("subtract", op("multiply", op("multiply", -0.5, far), far), size)
     return op.last("where", op("less", x, _TAIL), op("add", log, series), near)
+
+
+def excess_of_normal_tail(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """the excess of the hazard over -x is a polynomial in (t - 3) / (t + 3) over t + 3, for t = -x"""
+    (x,), op = ins.inputs, _Emitter(rw, ins)
+    shifted = op("subtract", normal_tail.MIDDLE, x)
+    u = op("subtract", 1.0, op("divide", 2 * normal_tail.MIDDLE, shifted))
+    first, *rest = normal_tail.COEFFICIENTS
+    total = op("multiply", first, u)
+    for factor in rest[:-1]:
+        total = op("multiply", op("add", total, factor), u)
+    return op.last("divide", op("add", total, rest[-1]), shifted)
 
 
 def product_with_log(rw: Rewriter, ins: Instruction) -> Instruction | None:
