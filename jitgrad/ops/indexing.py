@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad.constant_values import constant_value
 from jitgrad.errors import IndexingError, ShapeError
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.operators import function
@@ -91,7 +92,8 @@ class MaskedView(NamedTuple):
 def traced_masks(index: Any) -> list[Tensor]:
     """The masks in an index of which no value is known."""
     items = index if isinstance(index, tuple) else (index,)
-    return [item for item in items if isinstance(item, Tensor) and item.dtype.kind == "b"]
+    masks = [item for item in items if isinstance(item, Tensor) and item.dtype.kind == "b"]
+    return [mask for mask in masks if constant_value(mask) is None]
 
 
 def masked_view(x: Tensor, items: tuple[Any, ...]) -> MaskedView:
@@ -223,7 +225,8 @@ def _plain(item: Any) -> Entry:
             raise ValueError("slice step cannot be zero")
         return slice(*bounds)
     if isinstance(item, Tensor):
-        return as_tensor(item)
+        known = constant_value(item) if item.dtype.kind == "b" or item.spec.shape == () else None
+        return as_tensor(item) if known is None else _plain(known if np.ndim(known) else known[()])
     if isinstance(item, bool | np.bool_):
         return np.asarray(item)
     if isinstance(item, int | np.integer):
@@ -298,14 +301,16 @@ def extract(condition: Any, arr: Any) -> Tensor:
     return compress(condition if condition.ndim == 1 else build("ravel", condition), arr)
 
 
-def _refuse_values(name: str) -> None:
-    def refuse(x: Any, *args: Any, **kwargs: Any) -> Any:
-        raise traced_value_error(
-            as_tensor(x), f"np.{name}", "the shape of its result depends on the values; " + MASK_HINT
-        )
+def _enter_asking(name: str) -> None:
+    def places(x: Any) -> Any:
+        x = as_tensor(x)
+        known = constant_value(x)
+        if known is None:
+            raise traced_value_error(x, f"np.{name}", "the shape of its result depends on the values; " + MASK_HINT)
+        return getattr(np, name)(known)
 
-    function(name)(refuse)
+    function(name)(places)
 
 
 for _name in ("nonzero", "flatnonzero", "argwhere"):
-    _refuse_values(_name)
+    _enter_asking(_name)
