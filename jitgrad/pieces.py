@@ -1,5 +1,5 @@
-"""Pieces: what was assigned to numbered parts of an array (``out[i] = x``, ``table[i, j] = x``, ``rows[:, k] = x``) and is
-not put together yet.
+"""Pieces: what was assigned to numbered parts of an array (``out[i] = x``, ``table[i, j] = x``, ``rows[:, k] = x``) and
+is not put together yet.
 
 A loop of Python's that fills an array would else make a new array for each step, of the one before and of the part. The
 parts are kept by their numbers in place of that: who reads one gets what was assigned, and the whole is made once, of
@@ -17,20 +17,23 @@ from jitgrad.records import NamedTuple
 from jitgrad.sources import user_source
 
 if TYPE_CHECKING:
-    from jitgrad.graph import Operation, Tensor
+    from jitgrad.graph import Here, Operation, Tensor
+    from jitgrad.sources import Source
 
 Value = tuple["Operation", int]  # an output of an operation: the object in its place may be another one later
 Bound = tuple[Any, Any, int]
 
 
 class Part(NamedTuple):
-    """Which part: numbers along the axes that it has no more, bounds along the others (None in the place of a number)."""
+    """Which part: numbers along the axes that it has no more, and along the others bounds: first, last, step. None is
+    in the place of a number.
+    """
 
     bounds: tuple[Bound | None, ...]
     numbers: tuple[int, ...]
 
     @property
-    def index(self) -> tuple[Any, ...]:
+    def entries(self) -> tuple[Any, ...]:
         """As it is written in brackets."""
         return _index(self.bounds, self.numbers)
 
@@ -51,55 +54,118 @@ def part_of(shape: Sequence[int | None] | None, slices: Sequence[slice], drop: S
 class Pieces:
     """Parts of one kind, by their numbers, of an array that was ``old`` before: no two have an element in common."""
 
-    __slots__ = ("bounds", "here", "old", "parts", "shape")
+    __slots__ = ("_here", "_old", "_parts", "_source", "bounds")
 
-    def __init__(self, old: Tensor, bounds: tuple[Bound | None, ...], here: Any) -> None:
-        self.old: Value = (old.op, old.value_index)
-        self.shape: tuple[int, ...] = old.spec.known_shape
+    def __init__(self, old: Tensor, bounds: tuple[Bound | None, ...]) -> None:
+        self._old: Value = (old.op, old.value_index)
+        self._here = old.op.graph.here
+        self._source: Source | None = None
+        self._parts: dict[tuple[int, ...], Value] = {}
         self.bounds = bounds
-        self.here = here
-        self.parts: dict[tuple[int, ...], Value] = {}
 
-    def put(self, numbers: tuple[int, ...], part: Tensor) -> None:
-        """Let the part of these numbers be ``part``."""
-        self.here = self.here._replace(source=user_source())
-        self.parts[numbers] = (part.op, part.value_index)
+    @property
+    def before(self) -> Tensor:
+        """The array without them."""
+        return _tensor(self._old)
+
+    @property
+    def here(self) -> Here:
+        """Where the last of them was assigned, in what scopes."""
+        return self._here._replace(source=self._here.source or self._source)
+
+    def takes(self, part: Part) -> bool:
+        """Whether the part is one of these, or lies in one, and is assigned in the same scopes."""
+        return self._numbers_of(part) is not None and self._old[0].graph.here is self._here
+
+    def put(self, part: Part, value: Tensor) -> None:
+        """Let a part that is taken have this value; of one that lies in another, the other is changed."""
+        self._source = user_source()
+        numbers = part.numbers
+        if part.bounds != self.bounds:
+            self._widen()
+            numbers = self._numbers_of(part) or ()
+            value = call("assigned", self._row(numbers), self._rest_of(part), value)
+        self._parts[numbers] = (value.op, value.value_index)
 
     def read(self, part: Part) -> tuple[Tensor, tuple[Any, ...]] | None:
-        """What holds a part, and its index there; None where the whole does."""
-        found = self.parts.get(part.numbers)
-        if part.bounds == self.bounds:
-            return (_tensor(self.old), part.index) if found is None else (_tensor(found), (...,))
-        return None
+        """The tensor that holds a part, and the index of the part there; None where only the whole does."""
+        numbers = self._numbers_of(part)
+        if numbers is None:
+            return None
+        if part.bounds != self.bounds:
+            self._widen()
+        if numbers not in self._parts:
+            return self.before, part.entries
+        return _tensor(self._parts[numbers]), (...,) if part.bounds == self.bounds else self._rest_of(part)
+
+    def _numbers_of(self, part: Part) -> tuple[int, ...] | None:
+        """The number of the one among these, once they are wide, in which a part lies; None where there is no such."""
+        numbers = iter(part.numbers)
+        mine = list[int]()
+        for bound, wanted in zip(self.bounds, part.bounds, strict=True):
+            number = next(numbers) if wanted is None else None
+            if bound is None:
+                if number is None:
+                    return None
+                mine.append(number)
+        return tuple(mine)
+
+    def _rest_of(self, part: Part) -> tuple[Any, ...]:
+        """The index of a part in the one in which it lies."""
+        return tuple([e for bound, e in zip(self.bounds, part.entries, strict=True) if bound is not None])
+
+    def _widen(self) -> None:
+        """Let parts that are windows of rows be the rows, with what else was in them before."""
+        shape = self.before.spec.known_shape
+        full = tuple([bound and (0, n - 1, 1) for bound, n in zip(self.bounds, shape, strict=True)])
+        windows, inside = self._parts, tuple([e for e in _index(self.bounds, self.bounds) if isinstance(e, slice)])
+        if full == self.bounds:
+            return
+        self._parts, self.bounds = {}, full
+        for numbers, value in windows.items():
+            row = call("assigned", self._row(numbers), inside, _tensor(value))
+            self._parts[numbers] = (row.op, row.value_index)
+
+    def _row(self, numbers: tuple[int, ...]) -> Tensor:
+        """The present value of a part."""
+        found = self._parts.get(numbers)
+        row: Tensor = call("getitem", self.before, _index(self.bounds, numbers)) if found is None else _tensor(found)
+        return row
 
     def whole(self) -> Tensor:
-        """The array with all its parts."""
-        old = _tensor(self.old)
-        numbers = sorted(self.parts)
+        """The array with all of them, made by operations that nobody holds."""
+        numbers = sorted(self._parts)
         if len(numbers) == 1:
-            new = call("assigned", old, _index(self.bounds, numbers[0]), _tensor(self.parts[numbers[0]]))
-            return _fresh(new, old)
+            return self._assigned(numbers[0], _tensor(self._parts[numbers[0]]))
         first = self.bounds.index(None)
-        stacked = call("stack", [_tensor(self.parts[place]) for place in numbers], first)
+        stacked: Tensor = call("stack", [_tensor(self._parts[places]) for places in numbers], first)
         box = _box(numbers)
+        if box is None and all(bound == (0, n - 1, 1) for bound, n in self._others()):
+            return call("with_parts", self.before, first, numbers, stacked)  # type: ignore[no-any-return]
         if box is None:
-            return _fresh(call("assigned", old, _index(self.bounds, [list(axis) for axis in zip(*numbers, strict=True)]), stacked), old)
-        extents = [b - a for a, b in box]
-        kept = stacked.spec.known_shape
-        if len(extents) > 1:
-            stacked = call("reshape", stacked, (*kept[:first], *extents, *kept[first + 1 :]))
-        return _fresh(call("assigned", old, _index(self.bounds, [slice(a, b) for a, b in box]), stacked), old)
+            return self._assigned([list(axis) for axis in zip(*numbers, strict=True)], stacked)
+        if len(box) > 1:
+            kept = stacked.spec.known_shape
+            stacked = call("reshape", stacked, (*kept[:first], *map(len, box), *kept[first + 1 :]))
+        extents = [n for n, bound in zip(self.before.spec.known_shape, self.bounds, strict=True) if bound is None]
+        return self._assigned(
+            [slice(None) if len(r) == n else slice(r.start, r.stop) for r, n in zip(box, extents, strict=True)], stacked
+        )
+
+    def _others(self) -> Iterator[tuple[Bound, int]]:
+        """The bounds along the axes without numbers, and their extents."""
+        extents = self.before.spec.known_shape
+        return ((bound, n) for bound, n in zip(self.bounds, extents, strict=True) if bound is not None)
+
+    def _assigned(self, numbers: Sequence[Any], value: Tensor) -> Tensor:
+        old = self.before
+        new: Tensor = call("assigned", old, _index(self.bounds, numbers), value)
+        return call("identity_tensor", new) if new is old else new
 
 
 def _tensor(value: Value) -> Tensor:
     op, number = value
     return op.outputs[number]
-
-
-def _fresh(new: Tensor, old: Tensor) -> Tensor:
-    """What nobody holds: not the array of before, where nothing was assigned."""
-    made: Tensor = call("identity_tensor", new) if new is old else new
-    return made
 
 
 def _index(bounds: Sequence[Bound | None], numbers: Sequence[Any]) -> tuple[Any, ...]:
@@ -117,7 +183,7 @@ def _entries(bounds: Sequence[Bound | None], numbers: Iterator[Any]) -> Iterator
         yield slice(first, None if stop < 0 else stop, step)
 
 
-def _box(numbers: Sequence[tuple[int, ...]]) -> list[tuple[int, int]] | None:
-    """First and end along each axis where sorted numbers are all those between; None where one is missing."""
-    ends = [(min(axis), max(axis) + 1) for axis in zip(*numbers, strict=True)]
-    return ends if math.prod(b - a for a, b in ends) == len(numbers) else None
+def _box(numbers: Sequence[tuple[int, ...]]) -> list[range] | None:
+    """The range along each axis where sorted numbers are all those between; None where one is missing."""
+    ranges = [range(min(axis), max(axis) + 1) for axis in zip(*numbers, strict=True)]
+    return ranges if math.prod(map(len, ranges)) == len(numbers) else None

@@ -15,8 +15,10 @@ from jitgrad.operators import function
 from jitgrad.ops.common import as_tensor, build
 from jitgrad.ops.gathering import as_index, checked_positions, index_op, positions_of, take_op
 from jitgrad.ops.slicing import getslice
+from jitgrad.pieces import part_of
 from jitgrad.records import NamedTuple, dataclass
 from jitgrad.refusals import traced_value_error
+from jitgrad.views import read_piece
 
 MASK_HINT = (
     "of x[mask] there are what is done element by element, sums, means, extremes, norms, products, .size, and "
@@ -56,6 +58,11 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     if traced_masks(index):
         return build("selected", x, index)
     plan = plan_index(x, index)
+    if x._view is not None and x._view.pieces is not None and not (plan.new or plan.positions):
+        part = part_of(x.spec.shape, plan.slices, plan.drop)
+        piece = None if part is None else read_piece(x, part)
+        if piece is not None:
+            return piece
     out = view(x, plan)
     if plan.positions:
         return gather(out, plan)
