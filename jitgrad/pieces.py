@@ -8,6 +8,7 @@ all parts side by side, when something needs it.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from jitgrad.graph import Here, Operation, Tensor
     from jitgrad.sources import Source
 
+MOST_READ_ACROSS = 64  # parts that a window is made of, where it is not read from the whole
 Value = tuple["Operation", int]  # an output of an operation: the object in its place may be another one later
 Bound = tuple[Any, Any, int]
 
@@ -33,16 +35,22 @@ class Part(NamedTuple):
     numbers: tuple[int, ...]
 
     @property
+    def is_numbered(self) -> bool:
+        """Whether it has numbers, along axes that are neighbours."""
+        axes = [axis for axis, bound in enumerate(self.bounds) if bound is None]
+        return bool(axes) and axes[-1] - axes[0] == len(axes) - 1
+
+    @property
     def entries(self) -> tuple[Any, ...]:
         """As it is written in brackets."""
         return _index(self.bounds, self.numbers)
 
 
 def part_of(shape: Sequence[int | None] | None, slices: Sequence[slice], drop: Sequence[int]) -> Part | None:
-    """The part that slices choose, of which those along ``drop`` choose one element; None for one without numbers, with
-    numbers of axes that are not neighbours, or of unknown extents.
+    """The part that slices choose, of which those along ``drop`` choose one element; None for one without elements and
+    for one of unknown extents.
     """
-    if not drop or shape is None or None in shape or tuple(drop) != tuple(range(drop[0], drop[0] + len(drop))):
+    if shape is None or None in shape:
         return None
     chosen = [range(n)[s] for n, s in zip(shape, slices, strict=True) if n is not None]
     if not all(map(len, chosen)):
@@ -91,12 +99,32 @@ class Pieces:
         """The tensor that holds a part, and the index of the part there; None where only the whole does."""
         numbers = self._numbers_of(part)
         if numbers is None:
-            return None
+            return self._read_across(part)
         if part.bounds != self.bounds:
             self._widen()
         if numbers not in self._parts:
             return self.before, part.entries
         return _tensor(self._parts[numbers]), (...,) if part.bounds == self.bounds else self._rest_of(part)
+
+    def _read_across(self, part: Part) -> tuple[Tensor, tuple[Any, ...]] | None:
+        """The same for what lies in several, side by side; None where they are all there are, or many."""
+        shape, given = self.before.spec.known_shape, iter(part.numbers)
+        wanted = [_numbers(bound) if bound is not None else [next(given)] for bound in part.bounds]
+        axes = [axis for axis, bound in enumerate(self.bounds) if bound is None]
+        count = math.prod([len(wanted[axis]) for axis in axes])
+        if count > MOST_READ_ACROSS or count == math.prod([shape[axis] for axis in axes]):
+            return None
+        places = list(itertools.product(*[wanted[axis] for axis in axes]))
+        self._widen()
+        if self._parts.keys().isdisjoint(places):
+            return self.before, part.entries
+        rest = self._rest_of(part)
+        rows = [self._row(numbers) for numbers in places]
+        first = sum(bound is not None for bound in part.bounds[: axes[0]])
+        stacked: Tensor = call("stack", [call("getitem", row, rest) for row in rows] if rest else rows, first)
+        extents = [len(wanted[axis]) for axis in axes if part.bounds[axis] is not None]
+        kept = stacked.spec.known_shape
+        return call("reshape", stacked, (*kept[:first], *extents, *kept[first + 1 :])), (...,)
 
     def _numbers_of(self, part: Part) -> tuple[int, ...] | None:
         """The number of the one among these, once they are wide, in which a part lies; None where there is no such."""
@@ -181,6 +209,11 @@ def _entries(bounds: Sequence[Bound | None], numbers: Iterator[Any]) -> Iterator
         first, last, step = bound
         stop = last + (1 if step > 0 else -1)
         yield slice(first, None if stop < 0 else stop, step)
+
+
+def _numbers(bound: Bound) -> Sequence[int]:
+    first, last, step = bound
+    return range(first, last + (1 if step > 0 else -1), step)
 
 
 def _box(numbers: Sequence[tuple[int, ...]]) -> list[range] | None:

@@ -316,7 +316,7 @@ def write(x: Tensor, new: Tensor) -> None:
     view.has_value(x, new)
     while view.base is not None:
         base = view.base
-        if (part := _part_to(view)) is not None and can_lay(base, x):
+        if (part := _part_to(view)) is not None and part.is_numbered and can_lay(base, x):
             _lay(base, part, x)
             chain.append(base)
             break

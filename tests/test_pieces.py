@@ -169,6 +169,32 @@ def windows(xp: Any, x: Any) -> Any:
     return xp.concatenate([a.ravel(), held.ravel()])
 
 
+def factor(xp: Any, x: Any) -> Any:
+    """A Cholesky factor and a solution by hand: products of windows of what is there so far."""
+    a = np.eye(6) * 3 + 0.1
+    low, y = xp.zeros((6, 6)), xp.zeros(6)
+    for i in range(6):
+        for j in range(i):
+            low[i, j] = (a[i, j] * x[j] - low[i, :j] @ low[j, :j]) / low[j, j]
+        low[i, i] = xp.sqrt(a[i, i] - low[i, :i] @ low[i, :i])
+        y[i] = (x[i] - low[i, :i] @ y[:i] + y[i::-2].sum()) / low[i, i]
+    return xp.concatenate([low.ravel(), y])
+
+
+def across(xp: Any, x: Any) -> Any:
+    """Windows of several parts as views: of elements, of rows and of columns, that are written to."""
+    a, b = xp.ones((4, 6)), xp.ones((6, 3))
+    a[1], a[2] = x, 2 * x
+    b[:, 1] = x
+    some, others, apart = a[1:3], a[::-2, 1:3], b[1:4, ::2]
+    a[1, 2] = 7 * x[0]
+    some += 1
+    others[1, 0] = x[5]
+    b[2, 0] = a[0:3, 2:4].sum()
+    b[:, :2] *= 2
+    return xp.concatenate([v.ravel() for v in (a, b, some, others, apart)])
+
+
 def argument(xp: Any, x: Any) -> Any:
     x[1] = x[0] * 2
     x[3] = x[1] + x[2]
@@ -177,7 +203,7 @@ def argument(xp: Any, x: Any) -> Any:
 
 PROGRAMS = (
     chain, gaps, rows, kinds, table, band, columns, names, rows_of_others, whole, backwards, planes, wave, windows,
-    argument,
+    factor, across, argument,
 )  # fmt: skip
 
 

@@ -49,7 +49,7 @@ def _is_laid(x: Tensor, index: Any, value: Tensor) -> bool:
     """Whether what is assigned to a numbered part was kept as a piece, since the whole is not needed yet."""
     plan = plan_index(x, index)
     part = None if plan.new or plan.positions else part_of(x.spec.shape, plan.slices, plan.drop)
-    if part is None or not can_lay(x, value):
+    if part is None or not part.is_numbered or not can_lay(x, value):
         return False
     lay_piece(x, part, _fitted(value, _view_shape(x.spec.known_shape, plan)))
     return True
