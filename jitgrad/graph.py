@@ -78,6 +78,7 @@ class Graph(Scopes):
         self.variables: dict[Any, Tensor] = {}  # the first read of each
         self.closed_over: list[tuple[Tensor, Any]] = []  # of a trace: eager tensors met, each after what stands for it
         self.closed_by: str | None = None
+        self.constant_values: dict[Operation, tuple[Any, ...]] = {}  # that somebody asked for while it was traced
 
     # -- looking up ------------------------------------------------------------------------------------------------
 

@@ -187,6 +187,10 @@ class Scopes:
         scope = here.name_scope if name_scope is None else name_scope
         return _At(self, Here(device, groups, scope, attrs, False, here.control, op, op.source, here.rules, True))
 
+    def made_at(self, here: Here) -> contextlib.AbstractContextManager[None]:
+        """Operations made inside are made ``here``."""
+        return _At(self, here)
+
     def in_scope(self, name_scope: str, attrs: MappingProxyType[str, Any]) -> contextlib.AbstractContextManager[None]:
         """Operations made inside are named ``name_scope...`` and have exactly these attrs."""
         here = self._here._replace(name_scope=name_scope, attrs=attrs, asks=False)

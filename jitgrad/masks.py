@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -27,14 +28,24 @@ _MOVING = (Reindex, View, Shaped, Gather, Scatter)
 
 
 class Mask:
-    """A bool tensor, or how it is made of others: True where a cotangent may be other than 0."""
+    """A bool tensor, or how it is made of others: True where a cotangent may be other than 0. Where an assignment made
+    it, ``given`` is the operation that puts what is assigned, all of it, in its places; ``outer`` is the mask behind.
+    """
 
-    __slots__ = ("_made", "_make", "_parts")
+    __slots__ = ("_made", "_make", "_parts", "given", "outer")
 
-    def __init__(self, parts: Sequence[Mask], make: Callable[..., Tensor]) -> None:
+    def __init__(
+        self,
+        parts: Sequence[Mask],
+        make: Callable[..., Tensor],
+        given: Operation | None = None,
+        outer: Mask | None = None,
+    ) -> None:
         self._parts = parts
         self._make = make
         self._made: Tensor | None = None
+        self.given = given
+        self.outer = outer
 
     def tensor(self) -> Tensor:
         """The mask, in the graph that is open."""
@@ -90,27 +101,36 @@ class Masks:
             self._choose(op, cotangents[0], grads)
             return grads
         mask = self._of.get(cotangents[0]) if len(cotangents) == 1 and cotangents[0] is not None else None
+        if mask is not None and mask.given is op:
+            mask = mask.outer
         if mask is None:
             return grads
         if _is_elementwise(op):
             return self._masked(op, mask, grads)
         if _moves(op):
-            self._of.update((g, _moved(mask, op, k)) for k, g in enumerate(grads) if g is not None)
+            moved = _Moved(op)
+            self._of.update((g, Mask((mask,), moved.of(k))) for k, g in enumerate(grads) if g is not None)
         return grads
 
     def _choose(self, op: Operation, cotangent: Tensor | None, grads: Grads) -> None:
         """The masks of the two sides of a where()."""
         outer = self._of.get(cotangent) if cotangent is not None else None
         first = Mask((), lambda: op.inputs[0])
-        for g, side in zip(grads[1:], (first, Mask((first,), functools.partial(call, "logical_not"))), strict=True):
+        second = Mask((first,), functools.partial(call, "logical_not"))
+        for g, side, given in zip(grads[1:], (first, second), (_given(op), None), strict=True):
             if g is not None:
-                self._of[g] = side if outer is None else Mask((outer, side), functools.partial(call, "logical_and"))
+                parts, make = (side._parts, side._make) if outer is None else ((outer, side), _both)
+                self._of[g] = Mask(parts, make, given, outer)
 
     def _masked(self, op: Operation, mask: Mask, grads: Grads) -> Grads:
         if op.type not in _LINEAR or not has_own_rule(op):
             grads = [g if g is None else call("where", mask.tensor(), g, 0) for g in grads]
         self._of.update((g, mask) for g in grads if g is not None)
         return grads
+
+
+def _both(outer: Tensor, side: Tensor) -> Tensor:
+    return call("logical_and", outer, side)  # type: ignore[no-any-return]
 
 
 def _any_of(*masks: Tensor) -> Tensor:
@@ -130,12 +150,47 @@ def _moves(op: Operation) -> bool:
     return (is_sum or isinstance(kind, _MOVING)) and op.type != "custom_gradient" and has_own_rule(op)
 
 
-def _moved(mask: Mask, op: Operation, k: int) -> Mask:
-    """The mask of the gradient of input ``k``: the rule, applied to 1 where the cotangent may be other than 0."""
+class _Moved:
+    """Masks of the gradients of an op that moves elements: the rule, applied once for all of them to 1 where the
+    cotangent may be other than 0.
+    """
 
-    def make(given: Tensor) -> Tensor:
-        ones = call("astype", given, op.outputs[0].dtype)
-        moved: Tensor = call("not_equal", apply_rule(op, [ones], op.inputs)[k], 0)
+    def __init__(self, op: Operation) -> None:
+        self._op = op
+        self._grads: Grads | None = None
+
+    def of(self, k: int) -> Callable[[Tensor], Tensor]:
+        """What makes the mask of the gradient of input ``k`` from that of the cotangent."""
+        return functools.partial(self._made, k)
+
+    def _made(self, k: int, given: Tensor) -> Tensor:
+        if self._grads is None:
+            ones = call("astype", given, self._op.outputs[0].dtype)
+            self._grads = apply_rule(self._op, [ones], self._op.inputs)
+        moved: Tensor = call("not_equal", self._grads[k], 0)
         return moved
 
-    return Mask((mask,), make)
+
+def _given(op: Operation) -> Operation | None:
+    """What puts the values of an assignment, which this where() then is, in their places, if none of them is covered;
+    None elsewhere.
+    """
+    inside, given = op.inputs[0].op, op.inputs[1].op
+    if given.type == "unslice":
+        is_window = inside.type == "unslice" and inside.params == given.params
+        true = _constant(inside.inputs[0]) if is_window else None
+        return given if true is not None and bool(np.all(true)) else None
+    if given.type not in ("scatter_take", "scatter_index"):
+        return None
+    mask, *places = map(_constant, (op.inputs[0], *given.inputs[2:]))
+    if mask is None or any(place is None for place in places):
+        return None
+    axis = given.params["axis"] if given.type == "scatter_take" else given.params["axes"][0]
+    shown = np.broadcast_to(mask, op.outputs[0].spec.known_shape)[(*(slice(None),) * axis, *places)]
+    return given if bool(np.all(shown)) else None
+
+
+def _constant(x: Tensor) -> Any:
+    """The value of a constant, if need be before it was broadcast; None of what is none."""
+    x = x.op.inputs[0] if x.op.type == "broadcast_to" else x
+    return x.op.params["value"] if x.op.type == "constant" else None

@@ -18,9 +18,9 @@ from jitgrad.advice import advise
 from jitgrad.askers import is_assignment
 from jitgrad.errors import ShapeError, layout
 from jitgrad.refusals import (
+    asked_array,
+    asked_condition,
     needs_value,
-    refused_array,
-    refused_condition,
     refused_method,
     traced_value_error,
     unsupported_method,
@@ -275,13 +275,14 @@ class Operators:
     __neg__, __pos__ = _method("negative"), _method("positive")
     __abs__, __invert__ = _method("absolute"), _method("invert")
 
-    __bool__ = refused_condition
-    __float__ = needs_value("float()", hints.FLOAT)
-    __int__ = needs_value("int()", hints.INT)
-    __complex__ = needs_value("complex()", hints.SCALAR)
-    __index__ = needs_value("an index or a count", hints.INDEX)
-    __array__ = refused_array
-    item, tolist = needs_value("item()", hints.SCALAR), needs_value("tolist()", hints.SCALAR)
+    __bool__ = asked_condition
+    __float__ = needs_value("__float__", "float()", hints.FLOAT)
+    __int__ = needs_value("__int__", "int()", hints.INT)
+    __complex__ = needs_value("__complex__", "complex()", hints.SCALAR)
+    __index__ = needs_value("__index__", "an index or a count", hints.INDEX)
+    __array__ = asked_array
+    item = needs_value("item", "item()", hints.SCALAR)
+    tolist = needs_value("tolist", "tolist()", hints.SCALAR)
 
     sum, prod, mean, std, var = map(_method, ("sum", "prod", "mean", "std", "var"))
     max, min, any, all = map(_method, ("max", "min", "any", "all"))

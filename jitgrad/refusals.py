@@ -1,4 +1,4 @@
-"""What tensors refuse, as they have no value while a function is traced, and why; what they do is in operators.py."""
+"""What tensors refuse where they have no value while a function is traced, and why; what they do is in operators.py."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from jitgrad import hints
 from jitgrad.askers import asked_by, asked_by_scipy, called_name
+from jitgrad.constant_values import constant_value
 from jitgrad.errors import JitgradError, LeakedTracerError, TracedValueError, UnsupportedOpError, layout
 from jitgrad.sources import closed_message, operation_text, source_text, user_source
 
@@ -27,13 +30,21 @@ def traced_value_error(x: Any, what: str, hint: str) -> JitgradError:
     )
 
 
-def needs_value(what: str, hint: str) -> Callable[..., Any]:
-    """A method that would need a tensor's value."""
+def needs_value(name: str, what: str, hint: str) -> Callable[..., Any]:
+    """A method that needs a tensor's value: that of NumPy where constants decide it, else an error."""
 
-    def refuse(self: Any, *args: Any, **kwargs: Any) -> Any:
-        raise traced_value_error(self, what, hint)
+    def ask(self: Any, *args: Any, **kwargs: Any) -> Any:
+        value = _known(self)
+        if value is None:
+            raise traced_value_error(self, what, hint)
+        return getattr(value, name)(*args, **kwargs)
 
-    return refuse
+    return ask
+
+
+def _known(x: Any) -> Any:
+    """The value that constants decide; None of what is no tensor, but stands for one."""
+    return constant_value(x) if hasattr(x, "op") and hasattr(x, "_view") else None
 
 
 def unsupported_method(name: str, detail: str = "") -> UnsupportedOpError:
@@ -70,8 +81,13 @@ def missing_attribute(x: Any, name: str) -> AttributeError:
     return AttributeError(text, name=name, obj=x)
 
 
-def refused_array(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """What is there in the place of a value depends on who asks: SciPy, or NumPy, for ``x[i] = y`` or to read."""
+def asked_array(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """A copy of the value that constants decide. What is there in its place depends on who asks: SciPy, or NumPy, for
+    ``x[i] = y`` or to read.
+    """
+    value = _known(self)
+    if value is not None:
+        return np.array(value, *args, **{**kwargs, "copy": True})
     caller = sys._getframe(1)
     if caller.f_globals.get("__name__", "").partition(".")[0] == "scipy":
         what, hint = asked_by_scipy(caller)
@@ -81,8 +97,13 @@ def refused_array(self: Any, *args: Any, **kwargs: Any) -> Any:
     raise traced_value_error(self, what, hint)
 
 
-def refused_condition(self: Any) -> bool:
-    """A condition is the user's, or that of ``max``, ``min`` and ``sorted``, which compare what they are given."""
+def asked_condition(self: Any) -> bool:
+    """A condition is the user's, or that of ``max``, ``min`` and ``sorted``, which compare what they are given; where
+    constants decide it, it is known.
+    """
+    value = _known(self)
+    if value is not None:
+        return bool(value)
     name = called_name(sys._getframe(1))
     if name in ("max", "min", "sorted"):
         raise traced_value_error(self, f"{name}()", hints.EXTREME)

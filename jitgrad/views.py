@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.errors import ReadOnlyError, UnsupportedOpError, layout
-from jitgrad.graph import Operation, Tensor, apply
+from jitgrad.errors import ReadOnlyError, layout
+from jitgrad.graph import Operation, Tensor, apply, innermost
 from jitgrad.operators import call, function
+from jitgrad.pieces import Part, Pieces, part_of
+from jitgrad.rebinding import enter, leave, outside_error, rebind
 from jitgrad.sources import operation_text, source_text, user_source
 
 # NumPy's functions whose results are views of an argument. The others give memory of their own: a copy.
@@ -59,7 +61,7 @@ class Memory:
         self.writes.append(place)
         for x in self.fresh:
             if all(x is not t for t in kept):
-                _leave(x)
+                leave(x)
         self.fresh = [x for x in kept if view_of(x).base is not None]
         for x in kept:
             view_of(x).seen = len(self.writes)
@@ -71,7 +73,7 @@ class View:
     ``base`` is None for the array itself, whose value is always the latest.
     """
 
-    __slots__ = ("_place", "base", "memory", "seen", "spec", "steps")
+    __slots__ = ("_place", "base", "memory", "pieces", "seen", "spec", "steps")
 
     def __init__(self, x: Tensor, base: Tensor | None, steps: tuple[Step, ...]) -> None:
         self.memory: Memory = Memory() if base is None else view_of(base).memory
@@ -79,6 +81,7 @@ class View:
         self.steps = steps
         self.seen = len(self.memory.writes)
         self.spec = x.spec
+        self.pieces: Pieces | None = None  # of the array itself, where it is not put together yet
         self._place: Any = ()
 
     @property
@@ -128,16 +131,27 @@ class View:
     def has_value(self, x: Tensor, new: Tensor) -> None:
         """Let ``x``, whose view this is, have the value ``new``, which contains all writes so far."""
         rebind(x, new)
+        self.pieces = None
         self.seen = len(self.memory.writes)
+
+    def put_together(self, x: Tensor) -> None:
+        """Let ``x``, the array itself, have the value that its pieces are parts of."""
+        pieces, self.pieces = self.pieces, None
+        if pieces is not None:
+            graph = x.op.graph
+            with graph.as_default(), graph.made_at(pieces.here):
+                enter(x, pieces.whole())
 
     def renew(self, x: Tensor) -> None:
         """Let ``x``, whose view this is, have its present value."""
+        if self.pieces is not None:
+            self.put_together(x)
         missed = self.memory.writes[self.seen :]
         if not missed:
             return
         assert self.base is not None
         is_touched = any(_overlap(self.reach, written) for written in missed)
-        _enter(x, _taken(self.base, self.steps) if is_touched else x.op.outputs[x.value_index])
+        enter(x, _taken(self.base, self.steps) if is_touched else x.op.outputs[x.value_index])
         self.seen = len(self.memory.writes)
         self.memory.fresh.append(x)
 
@@ -226,7 +240,7 @@ def _own(x: Tensor) -> Tensor:
 @function("item_as_users_see")
 def item_as_users_see(out: Any, x: Tensor, index: Any) -> Any:
     """``out = x[index]``, tied to ``x`` unless it is a scalar or chosen by an array of positions or by a mask."""
-    if not isinstance(out, Tensor):
+    if not isinstance(out, Tensor) or (out._view is not None and out._view.base is x):
         return out
     items = index if isinstance(index, tuple) else (index,)
     is_scalar = out.spec.shape == () and not any(item is Ellipsis for item in items)
@@ -297,11 +311,15 @@ def write(x: Tensor, new: Tensor) -> None:
     view = x._view
     check_writable(x)
     if x.op.graph.is_captured(array := _array_of(x)):
-        raise _outside(array)
+        raise outside_error(array)
     place, chain = view.reach, [x]
     view.has_value(x, new)
     while view.base is not None:
         base = view.base
+        if (part := _part_to(view)) is not None and part.is_numbered and can_lay(base, x):
+            _lay(base, part, x)
+            chain.append(base)
+            break
         whole = _whole(base, view.steps, x)
         x, view = base, view_of(base)
         view.has_value(x, whole)
@@ -375,57 +393,57 @@ def is_written(x: Tensor, index: Any, value: Any) -> bool:
     )
 
 
-# -- objects and values --------------------------------------------------------------------------------------
+# -- pieces --------------------------------------------------------------------------------------------------
 
 
-def rebind(x: Tensor, new: Tensor) -> None:
-    """Let the object ``x`` stand for the value ``new``; all operations made so far keep the old one.
-
-    ``new`` must be the output of an operation made for this purpose, that nobody holds. A fresh tensor takes
-    the place of ``x`` in the graph, and ``x`` takes that of ``new``. Code that keeps a list of tensors over a
-    call of user code (inputs of a trace) must keep their operations instead.
-    """
-    if new.op.graph is not x.op.graph:
-        raise _outside(x)
-    x.op.graph.is_written = True
-    _leave(x)
-    _enter(x, new)
+def can_lay(x: Tensor, value: Tensor) -> bool:
+    """Whether a part of ``x`` may become ``value`` without the whole: of an array itself, in the trace that made it."""
+    graph = x.op.graph
+    is_whole = x._view is None or x._view.base is None
+    return is_whole and graph.is_trace and innermost(graph) is graph is value.op.graph and not graph.is_captured(x)
 
 
-def _outside(x: Tensor) -> UnsupportedOpError:
-    """The error for a write, in the body of a loop or a branch, to an array from around it."""
-    return UnsupportedOpError(
-        layout(
-            "the body of a loop or a branch assigns to an array that it reads from outside",
-            op=operation_text(x.op),
-            needed=f"at {source_text(user_source())}",
-            hint="make the array part of the loop's state, assign to it there and return it; or assign to a copy of it",
-        )
-    )
+def lay_piece(x: Tensor, part: Part, value: Tensor) -> None:
+    """Let a part of the array ``x``, for which ``can_lay`` holds, become ``value``, which has its shape and dtype."""
+    view = view_of(x)
+    _lay(x, part, value)
+    view.memory.wrote(None if view.place is None else view.place[(*part.entries, ...)], [x])
 
 
-def _leave(x: Tensor) -> None:
-    """Put another tensor in the place of ``x`` in the graph, if it has one."""
-    x.op.graph.settle()
-    if x.op.outputs[x.value_index] is not x:
-        return
-    old = Tensor(x.op, x.value_index, x.spec)
-    old.is_weak = x.is_weak
-    old._consumers = x._consumers
-    _take_place(old, x)
+def _lay(x: Tensor, part: Part, value: Tensor) -> None:
+    view, graph = view_of(x), x.op.graph
+    if value._view is not None:
+        value._view.renew(value)  # a view of ``x``, perhaps
+    pieces = view.pieces
+    if pieces is not None and not pieces.takes(part):
+        view.put_together(x)
+    if view.pieces is None:
+        graph.is_written = True
+        leave(x)
+        view.pieces = Pieces(x.op.outputs[x.value_index], part.bounds)
+    view.pieces.put(part, value)
 
 
-def _enter(x: Tensor, new: Tensor) -> None:
-    """Put ``x``, which has no place in the graph, in that of ``new``."""
-    new.op.graph.settle()
-    x.op, x.value_index, x.spec = new.op, new.value_index, new.spec
-    x.is_weak, x._consumers = new.is_weak, new._consumers
-    _take_place(x, new)
+def read_piece(x: Tensor, part: Part) -> Tensor | None:
+    """A part of an array of which not all is put together, as the view that it is; None where the whole is wanted."""
+    view = x._view
+    if view is None or view.pieces is None or innermost(x.op.graph) is not x.op.graph:
+        return None
+    held = view.pieces.read(part)
+    if held is None:
+        return None
+    out: Tensor = call("getitem", *held)
+    if out.spec.shape != ():
+        before: Tensor = call("getitem", view.pieces.before, part.entries)
+        out._view = View(out, x, ((before.op, before.value_index),))
+        view.memory.fresh.append(out)
+    return out
 
 
-def _take_place(t: Tensor, of: Tensor) -> None:
-    for op in dict.fromkeys(t._consumers):
-        op.inputs = tuple(t if x is of else x for x in op.inputs)
-    outputs = list(t.op.outputs)
-    outputs[t.value_index] = t
-    t.op.outputs = tuple(outputs)
+def _part_to(view: View) -> Part | None:
+    """The part of its base that a view is, where it is one."""
+    if len(view.steps) != 1 or view.steps[0][0].type != "getslice" or view.base is None:
+        return None
+    op = view.steps[0][0]
+    bounds = zip(op.params["start"], op.params["stop"], op.params["step"], strict=True)
+    return part_of(view.base.spec.shape, [slice(*bound) for bound in bounds], op.params["drop"])

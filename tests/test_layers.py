@@ -29,8 +29,9 @@ LAYERS = (
     ),
     ("opdef",),
     (
-        "sources", "given", "hints", "advice", "askers", "refusals", "operators", "dispatch", "inference",
-        "operations", "graph_scopes", "graph", "scopes", "program", "again", "views", "inlining",
+        "sources", "given", "hints", "advice", "askers", "constant_values", "refusals", "operators", "dispatch",
+        "inference", "operations", "graph_scopes", "graph", "scopes", "program", "again", "pieces", "rebinding",
+        "views", "inlining",
     ),
     ("ops", "fresh", "listing", "interpreter", "nonfinite", "restoring"),
     (

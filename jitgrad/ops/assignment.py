@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,10 @@ from jitgrad.ops.common import PYTHON_SCALARS, as_tensor, build, is_weak_key, jo
 from jitgrad.ops.gathering import INDEX, as_index, zeros_like_shape
 from jitgrad.ops.indexing import MASK_HINT, Plan, axes_behind, masked_view, plan_index, traced_masks, view
 from jitgrad.ops.slicing import unslice
+from jitgrad.pieces import part_of
 from jitgrad.refusals import traced_value_error
 from jitgrad.spec import DType, TensorSpec
-from jitgrad.views import check_writable, is_written, write
+from jitgrad.views import can_lay, check_writable, is_written, lay_piece, write
 
 
 @function("setitem")
@@ -34,10 +35,26 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
     if is_written(x, index, value):
         return
     check_writable(x)
-    is_chosen = isinstance(value, Selected) and traced_masks(index)
-    new = assigned(x, index, value if is_chosen else as_tensor(value, x.dtype, x.graph))
+    masks = traced_masks(index)
+    if masks and isinstance(value, Selected):
+        new = assigned(x, index, value)
+    else:
+        given = as_tensor(value, x.dtype, x.graph)
+        if not masks and _is_laid(x, index, given):
+            return
+        new = assigned(x, index, given)
     if new is not x:
         write(x, new)
+
+
+def _is_laid(x: Tensor, index: Any, value: Tensor) -> bool:
+    """Whether what is assigned to a numbered part was kept as a piece, since the whole is not needed yet."""
+    plan = plan_index(x, index)
+    part = None if plan.new or plan.positions else part_of(x.spec.shape, plan.slices, plan.drop)
+    if part is None or not part.is_numbered or not can_lay(x, value):
+        return False
+    lay_piece(x, part, _fitted(value, _view_shape(x.spec.known_shape, plan)))
+    return True
 
 
 @function("assigned")
@@ -98,6 +115,21 @@ def _true_like(x: Tensor) -> Tensor:
     if x.spec.is_known:
         return build("constant", np.broadcast_to(np.True_, x.spec.known_shape), graph=x.graph)
     return apply_one(find("broadcast_like"), as_tensor(True, graph=x.graph), x)
+
+
+@function("with_parts")
+def with_parts(x: Tensor, first: int, numbers: Sequence[tuple[int, ...]], values: Tensor) -> Tensor:
+    """``x`` in which the parts of these numbers along neighbouring axes from ``first`` on, none twice, are those along
+    the axis ``first`` of ``values``.
+    """
+    index = [np.array(axis, INDEX) for axis in zip(*numbers, strict=True)]
+    axes = tuple(range(first, first + len(index)))
+    if x.dtype.kind == "b":
+        return assigned(x, (*(slice(None),) * first, *index), values)
+    chosen = np.zeros([x.spec.known_shape[axis] for axis in axes], bool)
+    chosen[tuple(index)] = True
+    mask = chosen.reshape(*chosen.shape, *(1,) * (x.ndim - axes[-1] - 1))
+    return build("where", mask, _scattered(x, values, [as_index(i, x) for i in index], axes), x)
 
 
 # -- positions -----------------------------------------------------------------------------------------------

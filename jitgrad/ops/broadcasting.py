@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad.constant_values import constant_value
 from jitgrad.errors import ShapeError
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import AxisIndex, IndexMap, OpDef, Params, Reindex, Shaped, Specs, define
 from jitgrad.operators import function
 from jitgrad.ops.common import as_tensor, as_tensors, broadcast, build, known_extents
+from jitgrad.refusals import traced_value_error
 from jitgrad.spec import TensorSpec, broadcast_shapes, is_compatible, shape_text
 
 Maps = tuple[tuple[IndexMap | None, ...], ...]
@@ -134,3 +136,27 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
     shapes = [tuple(-1 if k == place else 1 for k in range(len(xi))) for place in axes]
     grids = tuple(build("reshape", x, shape) for x, shape in zip(as_tensors(*xi), shapes, strict=True))
     return grids if sparse else broadcast_arrays(*grids)
+
+
+@function("ix_")
+def ix_(*args: Any) -> tuple[Any, ...]:
+    """Vectors of positions, each along an axis of its own, so that ``x[np.ix_(rows, columns)]`` is all pairs; a mask
+    stands for the positions where it holds, and must be known.
+    """
+    vectors = [_positions(arg) for arg in args]
+    if any(len(vector.shape) != 1 for vector in vectors):
+        raise ValueError("Cross index must be 1 dimensional")
+    shapes = [tuple(-1 if k == place else 1 for k in range(len(args))) for place in range(len(args))]
+    return tuple(vector.reshape(shape) for vector, shape in zip(vectors, shapes, strict=True))
+
+
+def _positions(arg: Any) -> Any:
+    """One argument of ``ix_``: a tensor of integers where no constants decide it, else an array."""
+    known = constant_value(arg) if isinstance(arg, Tensor) else arg
+    if known is None and arg.dtype.kind == "b":
+        raise traced_value_error(arg, "np.ix_ of a mask", "np.where with one mask: mask[:, None] & other")
+    if known is None:
+        return arg
+    array = np.asarray(known)
+    array = array.astype(np.intp) if array.size == 0 and not isinstance(known, np.ndarray) else array
+    return array.nonzero()[0] if array.dtype.kind == "b" and array.ndim == 1 else array

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad.constant_values import constant_value
 from jitgrad.errors import JitgradError
 from jitgrad.graph import Tensor
 from jitgrad.operators import function
@@ -74,15 +75,19 @@ def with_masks(index: Any) -> Any:
 
 
 @function("nonzero")
-def nonzero(a: Any) -> tuple[ChosenPositions, ...]:
-    """As numpy.nonzero of a traced array with axes, to be used as an index."""
-    return _positions("np.nonzero", as_tensor(a))
+def nonzero(a: Any) -> Any:
+    """As numpy.nonzero where constants decide the values; of other traced arrays with axes, to be used as an index."""
+    x = as_tensor(a)
+    known = constant_value(x)
+    return _positions("np.nonzero", x) if known is None else np.nonzero(known)
 
 
 @function("flatnonzero")
-def flatnonzero(a: Any) -> ChosenPositions:
-    """As numpy.flatnonzero of a traced array, to be used as an index of a vector."""
-    return _positions("np.flatnonzero", build("ravel", a))[0]
+def flatnonzero(a: Any) -> Any:
+    """As numpy.flatnonzero where constants decide the values; of other traced arrays, to be used as an index."""
+    x = build("ravel", a)
+    known = constant_value(x)
+    return _positions("np.flatnonzero", x)[0] if known is None else np.flatnonzero(known)
 
 
 def _positions(name: str, x: Tensor) -> tuple[ChosenPositions, ...]:

@@ -33,12 +33,14 @@ def unwrap(value: Any) -> Any:
 
 
 def as_tensor(value: Any, dtype: DType | None = None, graph: Graph | None = None) -> Tensor:
-    """``value`` itself when it is a tensor (or stands for one), else a constant; converted to ``dtype`` when
-    given.
+    """``value`` itself, with its present value, when it is a tensor (or stands for one), else a constant; converted to
+    ``dtype`` when given.
     """
     value = unwrap(value)
     if not isinstance(value, Tensor):
         return operators.call("constant", value, dtype, graph=graph)  # type: ignore[no-any-return]
+    if value._view is not None:
+        value._view.renew(value)
     return value if dtype is None or value.spec.dtype == dtype else operators.call("astype", value, dtype)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad.constant_values import constant_value
 from jitgrad.errors import IndexingError, ShapeError
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.operators import function
@@ -15,8 +16,10 @@ from jitgrad.ops.chosen import with_masks
 from jitgrad.ops.common import as_tensor, build
 from jitgrad.ops.gathering import as_index, checked_positions, index_op, positions_of, take_op
 from jitgrad.ops.slicing import getslice
+from jitgrad.pieces import part_of
 from jitgrad.records import NamedTuple, dataclass
 from jitgrad.refusals import traced_value_error
+from jitgrad.views import read_piece
 
 MASK_HINT = (
     "of x[mask] there are what is done element by element, sums, means, extremes, norms, products, .size, and "
@@ -57,6 +60,11 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     if traced_masks(index):
         return build("selected", x, index)
     plan = plan_index(x, index)
+    if x._view is not None and x._view.pieces is not None and not (plan.new or plan.positions):
+        part = part_of(x.spec.shape, plan.slices, plan.drop)
+        piece = None if part is None else read_piece(x, part)
+        if piece is not None:
+            return piece
     out = view(x, plan)
     if plan.positions:
         return gather(out, plan)
@@ -93,7 +101,8 @@ class MaskedView(NamedTuple):
 def traced_masks(index: Any) -> list[Tensor]:
     """The masks in an index of which no value is known."""
     items = index if isinstance(index, tuple) else (index,)
-    return [item for item in items if isinstance(item, Tensor) and item.dtype.kind == "b"]
+    masks = [item for item in items if isinstance(item, Tensor) and item.dtype.kind == "b"]
+    return [mask for mask in masks if constant_value(mask) is None]
 
 
 def masked_view(x: Tensor, items: tuple[Any, ...]) -> MaskedView:
@@ -225,7 +234,8 @@ def _plain(item: Any) -> Entry:
             raise ValueError("slice step cannot be zero")
         return slice(*bounds)
     if isinstance(item, Tensor):
-        return as_tensor(item)
+        known = constant_value(item) if item.dtype.kind == "b" or item.spec.shape == () else None
+        return as_tensor(item) if known is None else _plain(known if np.ndim(known) else known[()])
     if isinstance(item, bool | np.bool_):
         return np.asarray(item)
     if isinstance(item, int | np.integer):
@@ -302,5 +312,9 @@ def extract(condition: Any, arr: Any) -> Tensor:
 
 @function("argwhere")
 def argwhere(a: Any) -> Any:
-    """Refused: the shape depends on the values."""
-    raise traced_value_error(as_tensor(a), "np.argwhere", "the shape of its result depends on the values; " + MASK_HINT)
+    """As numpy.argwhere where constants decide the values; otherwise refused, since they give the shape."""
+    x = as_tensor(a)
+    known = constant_value(x)
+    if known is None:
+        raise traced_value_error(x, "np.argwhere", "the shape of its result depends on the values; " + MASK_HINT)
+    return np.argwhere(known)
