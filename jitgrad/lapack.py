@@ -22,7 +22,7 @@ import ctypes
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -48,12 +48,18 @@ rows with one right side, on Zen 4: 40 and 640, by np.linalg.solve 150 and 6100.
 _ROW, _CALL = 4, 10
 """Microseconds for a row of all triangles of such a stack, and for one triangle by the library."""
 _SMALL_CHOLESKY = 80
-"""Matrices with fewer rows are as fast in NumPy. Microseconds there and by our own code, on Zen 4: 48 rows 11 and 15,
-64 rows 18 and 17, 96 rows 33 and 21, 128 rows 98 and 33, 160 rows 287 and 50.
+"""Matrices with fewer rows are as fast in NumPy, when asked from Python. Microseconds there and by our own code, on Zen
+4, 9 of these for the call: 48 rows 11 and 15, 64 rows 18 and 17, 96 rows 33 and 21, 128 rows 98 and 33.
+"""
+_SMALL_STEP, _SMALL_QUESTION = 33, 80
+"""From so many rows on factors are our own in clusters (kernels have smaller ones), and one `solve` or `inv` that is
+asked from Python. Microseconds of LU factors so, 9 of these for the call, and of np.linalg.solve, on Zen 4: 33 rows 14
+and 11, 64 rows 22 and 28, 100 rows 44 and 76, 300 rows 517 and 871, 1000 rows 17,300 and 19,900.
 """
 _OWN = {
-    "cholesky": (_SMALL_CHOLESKY, math.inf), "cholesky_cotangent": (1, math.inf),
-    "solve_triangular": (_SMALL, math.inf), "solve_turned": (_SMALL, math.inf),
+    "cholesky": (_SMALL_STEP, math.inf), "cholesky_cotangent": (1, math.inf),
+    "solve_triangular": (_SMALL, math.inf), "solve_turned": (_SMALL, math.inf), "lu": (_SMALL_STEP, math.inf),
+    "lu_solve": (_SMALL, math.inf),
 }  # fmt: skip
 """From and up to how many rows routines are our own, solutions with one right side. Milliseconds of a factor by our own
 code, by LAPACK on one thread, and by LAPACK on two, whose bits are others, two Zen 4 cores: 1100 rows 5.3, 15.2 and
@@ -96,20 +102,28 @@ det: Callable[..., Any] = on_one_thread(bare.det)
 slogdet: Callable[..., Any] = on_one_thread(bare.slogdet)
 pinv: Callable[..., Any] = on_one_thread(np.linalg.pinv)
 eigh: Callable[..., Any] = on_one_thread(bare.eigh)
+eigvalsh: Callable[..., Any] = on_one_thread(np.linalg.eigvalsh)
 svd: Callable[..., Any] = on_one_thread(np.linalg.svd)
+svdvals: Callable[..., Any] = on_one_thread(partial(np.linalg.svd, compute_uv=False))
 qr: Callable[..., Any] = on_one_thread(np.linalg.qr)
 _inv: Callable[..., Any] = on_one_thread(bare.inv)
 _solve: Callable[..., Any] = on_one_thread(bare.solve)
 
 
 def inv(a: Array) -> Array:
-    """The inverse of each matrix; of large ones by factors, for our threads. LinAlgError if one is singular."""
-    return inverse_of_factors(*factor(a), a.dtype) if _is_shared(a) else np.asarray(_inv(a))
+    """The inverse of each matrix; of larger ones by our own factors. LinAlgError if one is singular."""
+    return inverse_of_factors(*factor(a), a.dtype) if _is_by_factors(a) else np.asarray(_inv(a))
 
 
 def solve(a: Array, b: Array) -> Array:
     """``x`` [..., n, k] with ``a @ x == b`` for each matrix, likewise."""
-    return solve_factored(*factor(a), b, False) if _is_shared(a) else np.asarray(_solve(a, b))
+    return solve_factored(*factor(a), b, False) if _is_by_factors(a) else np.asarray(_solve(a, b))
+
+
+def _is_by_factors(a: Array) -> bool:
+    """Whether one question about such matrices is answered by factors of our own, or for our threads."""
+    is_own = a.shape[-1] >= _SMALL_QUESTION and uses_own("lu", a) and _own_triangles() is not None
+    return is_own or _is_shared(a)
 
 
 def _is_shared(a: Array) -> bool:
@@ -188,6 +202,14 @@ def is_wide(n: int, k: int) -> bool:
     return k >= _MANY_COLUMNS and n * k >= _MANY_ELEMENTS
 
 
+def fits_columns(are_factors: bool, n: int, k: int) -> bool:
+    """Whether our own code solves with factors [n, n], or a triangle, for so many right sides as a step of a cluster;
+    smaller systems are a kernel's.
+    """
+    most = _MOST_ROWS["factors" if are_factors else "triangle"]
+    return n > 0 and k > 0 and max(n, k) > _SMALL and (n <= most or k < _MANY_COLUMNS)
+
+
 def _by_columns(name: str, dtype: np.dtype[Any], n: int, k: int) -> Any:
     """The same of solutions with many right sides: by our own code, or by the library on our threads where that is
     faster.
@@ -252,11 +274,24 @@ def _substituted(triangles: Array, b: Array, lower: bool) -> Array:
 # -- factors that several routines share -------------------------------------------------------------------------------
 
 
-@on_one_thread
 def factor(a: Array) -> tuple[Array, Array]:
     """``P L U`` of each matrix [..., n, n], in double precision: both factors in one matrix, transposed, and the row,
     counted from 1, that was exchanged with each, int64 [..., n]. A singular matrix has zeros on the diagonal of U.
     """
+    if uses_own("lu", a) and _own_triangles() is not None:
+        from jitgrad.compiler import lu as own
+
+        made = [own.factor(matrix) for matrix in _each(np.ascontiguousarray(a, np.float64))]
+        if a.ndim == 2:
+            return made[0]
+        factors, exchanged = (np.array(part) for part in zip(*made, strict=True))
+        return factors.reshape(a.shape), exchanged.reshape(a.shape[:-1])
+    return _library_factor(a)
+
+
+@on_one_thread
+def _library_factor(a: Array) -> tuple[Array, Array]:
+    """The same by the library."""
     n = a.shape[-1]
     factors = np.array(np.swapaxes(a, -1, -2), DOUBLE[a.dtype.char], order="C")
     exchanged = np.zeros(a.shape[:-1], _integer())
@@ -274,7 +309,8 @@ def solve_factored(factors: Array, exchanged: Array, b: Array, transposed: bool)
     _refuse_zeros(factors)
     if not b.size:
         return np.empty(b.shape, b.dtype)
-    own = _by_columns("factors", factors.dtype, n, k)
+    is_vector = k == 1 and uses_own("lu_solve", factors)
+    own = _own_triangles() if is_vector else _by_columns("factors", factors.dtype, n, k)
     if own is not None:
         right = np.ascontiguousarray(b, factors.dtype)
         each = zip(_each(factors), _each(exchanged[..., None]), _each(right), strict=True)
@@ -295,6 +331,11 @@ def inverse_of_factors(factors: Array, exchanged: Array, dtype: np.dtype[Any]) -
 
         pairs = zip(_each(factors), _each(exchanged[..., None]), strict=True)
         return _stacked([shared.inverse(lu, rows[:, 0]) for lu, rows in pairs], np.empty(factors.shape, dtype))
+    own = _by_columns("factors", factors.dtype, n, n)
+    if own is not None:
+        pairs = zip(_each(factors), _each(exchanged[..., None]), strict=True)
+        made = [own.solve_factors(lu, rows[:, 0], np.eye(n), False) for lu, rows in pairs]
+        return _stacked(made, np.empty(factors.shape, dtype))
     inverses, space = factors.copy(), np.empty(64 * n, factors.dtype)
     with _alone(n):
         for matrix, rows in zip(_each(inverses), _rows(exchanged), strict=True):

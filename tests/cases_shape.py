@@ -158,6 +158,8 @@ cases: list[OpCase] = [
     case("svd", "f64[3,3]", regular, dtypes=floats),
     case("svd", "f64[3,2]", tall, dtypes=floats),
     case("svd", "f64[2,3]", tall, dtypes=floats),
+    case("svdvals", "f64[3,2]", tall, dtypes=floats),
+    case("svdvals", "f64[2,3]", tall, dtypes=floats),
     case("svd_full", "f64[3,2]", tall, dtypes=floats),
     case("svd_full", "f64[2,3]", tall, dtypes=floats),
     case("pinv", "f64[3,2]", tall, dtypes=floats, rcond=1e-6),
@@ -169,5 +171,6 @@ cases: list[OpCase] = [
     # The gradients of these hold for symmetric changes only: test_linalg.py has them.
     case("cholesky", "f64[3,3]", definite, dtypes=floats, order=0),
     case("eigh", "f64[3,3]", definite, dtypes=floats, order=0, UPLO="L"),
+    case("eigvalsh", "f64[3,3]", definite, dtypes=floats, order=0, UPLO="L"),
     case("cholesky_cotangent", "f64[3,3] f64[3,3]", [definite, any_float], dtypes=floats),
 ]

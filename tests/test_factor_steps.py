@@ -17,7 +17,7 @@ from jitgrad.scipy.linalg import cho_solve, solve_triangular
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-SIZES = (0, 1, 33, 79, 80, 81, 131, 300)
+SIZES = (0, 1, 32, 33, 34, 79, 80, 131, 300)
 
 
 def points(n: int, dtype: str = "f8") -> tuple[Array, Array, Array]:
@@ -128,10 +128,34 @@ def test_other_extents_take_steps_where_these_fit() -> None:
     """
     f = jg.compile(jg.value_and_grad(loss))
     with jg.config(verify=True):
-        for n in (70, 90, 79, 100, 80, 71, 120):
+        for n in (20, 70, 33, 100, 32, 31, 120):
             compare(f, *points(n))
-            assert ("3 factors" in f.explain(*points(n)).fusion) == (n < 80)
-            assert ("4 factors" in f.explain(*points(n)).fusion) == (n >= 80)
+            assert (" (cholesky): " in f.explain(*points(n)).fusion) == (n > 32)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize("trans", [0, 1])
+@pytest.mark.parametrize(("n", "columns"), [(33, 2), (20, 40), (64, 64), (131, 70)])
+def test_a_triangle_with_several_right_sides_is_a_step(n: int, columns: int, trans: int, lower: bool) -> None:
+    """As is its gradient; one triangle is read, and bits do not depend on threads."""
+
+    def solved(a: Any, b: Any) -> Any:
+        return np.sum(np.sin(9 * solve_triangular(a * 2.0, b, trans, lower=lower)))
+
+    f = jg.compile(jg.value_and_grad(solved, (0, 1)))
+    a, b = positive(n), np.random.default_rng(n).standard_normal((n, columns))
+    a[np.triu_indices(n, 1) if lower else np.tril_indices(n, -1)] = np.nan
+    compare(f, a, b)
+    explained = f.explain(a, b)
+    assert "interpreted %" not in explained.clusters.split("cluster 0")[1] and "2 factors" in explained.fusion
+    made = set()
+    for threads in (1, 2, 3):
+        with jg.config(num_threads=threads):
+            made.add(b"".join(x.tobytes() for x in f(a, b)[1]))
+    assert len(made) == 1
+    with pytest.raises(np.linalg.LinAlgError, match=r"Singular matrix\n(.*\n)?.*solve_t\w*\(.*test_factor"):
+        f(a * (np.arange(n) != n // 2), b)
 
 
 @pytest.mark.quick

@@ -197,7 +197,7 @@ def test_a_matrix_is_factored_once(dtype: str) -> None:
     a = matrices((80, 80), dtype)
     args = (a @ a.T + np.eye(80, dtype=dtype), a[:, :3])
     f = jg.compile(jg.value_and_grad(likelihood, argnums=(0, 1)))
-    assert called(f, *args) == {"lu": 1, "lu_solve": 2, "lu_slogdet": 1, "lu_inv": 1}
+    assert called(f, *args) == {"lu": 1, "lu_solve": 2, "lu_inv": 1}
     (value, slopes), (expected, wanted) = f(*args), f.interpret(*args)
     rtol = 2e-4 if dtype == "f4" else 1e-9
     np.testing.assert_allclose(value, expected, rtol)
@@ -216,11 +216,11 @@ def test_small_matrices_are_not_factored_apart(shape: tuple[int, ...]) -> None:
 @pytest.mark.quick
 @pytest.mark.parametrize("n, columns", [(4, 9000), (9, 500), (40, 200)])
 def test_many_columns_are_solved_for_by_factors(n: int, columns: int) -> None:
-    """The gradient solves with the same ones; few columns are left to NumPy."""
+    """The gradient solves with the same ones; few columns of a small matrix are left to NumPy."""
     a, b = matrices((n, n), "f8"), np.random.default_rng(0).standard_normal((n, columns))
     f = jg.compile(jg.value_and_grad(lambda a, b: np.sum(np.sin(np.linalg.solve(a, b))), argnums=(0, 1)))
     assert called(f, a, b) == {"lu": 1, "lu_solve": 2}
-    assert not called(f, a, b[:, :63])["lu"]
+    assert called(f, a, b[:, :63])["lu"] == (n > 32)
     (value, slopes), (expected, wanted) = f(a, b), f.interpret(a, b)
     np.testing.assert_allclose(value, expected, 1e-11)
     for got, want in zip(slopes, wanted, strict=True):

@@ -109,6 +109,7 @@ LAZY = {
     ("lapack", "compiler.cholesky"),
     ("lapack", "compiler.columns"),
     ("lapack", "compiler.library_triangles"),
+    ("lapack", "compiler.lu"),
     ("lapack", "compiler.triangles"),
     ("cluster_calls", "control.ops"),
     ("compiler.explain", "profiler.drawing"),

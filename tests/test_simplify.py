@@ -102,6 +102,10 @@ def multiply_const(b: Builder, x: int, number: float) -> int:
     return b.op("multiply", x, full(b, number, x))
 
 
+def values_twice(b: Builder, v: int) -> int:
+    return b.op("add", b.op("eigvalsh", v, UPLO="L"), b.op("eigh", v, UPLO="L"))
+
+
 F64 = np.dtype(np.float64)
 RULES = [
     row("identity", lambda b, x, y: b.op("identity", x), []),
@@ -476,6 +480,12 @@ RULES = [
         lambda b, x, y: b.op("det", b.constant(FACTORED)),
         ["constant", "lu", "lu_det"],
         ulps=500,
+    ),
+    row(
+        "values_with_vectors",
+        lambda b, x, y: values_twice(b, b.constant(FACTORED)),
+        ["constant", "eigh", "add"],
+        ulps=5000,
     ),
     row("dead_code", lambda b, x, y: (b.op("exp", x), b.op("log", x))[1], ["log"]),
 ]

@@ -13,9 +13,9 @@ import numpy as np
 
 from jitgrad.compiler.driver.pools import arena_for, outputs
 from jitgrad.compiler.driver.runtime import pack_steps, runtime
-from jitgrad.compiler.machine.cache import compile_cached
-from jitgrad.compiler.machine.native import NativeCode
-from jitgrad.compiler.products.columns_steps import BLOCK, MODULE, STEP, TRIANGLE, WIDTH, columns_text
+from jitgrad.compiler.products.columns_steps import BLOCK, STEP, TRIANGLE, WIDTH
+from jitgrad.compiler.products.factor_steps import columns_code
+from jitgrad.compiler.triangles import row_order
 from jitgrad.config import get_num_threads
 from jitgrad.records import NamedTuple
 
@@ -49,10 +49,7 @@ def solve_triangle(a: Array, b: Array, lower: bool, transposed: bool) -> Array:
 
 def solve_factors(factors: Array, exchanged: Array, b: Array, transposed: bool) -> Array:
     """The same of a matrix of which there are the factors of `lapack.factor`: they are those of ``a.T`` in C order."""
-    as_they_are = np.arange(len(factors))
-    rows = as_they_are.copy()
-    for i, j in enumerate(exchanged - 1):
-        rows[i], rows[j] = rows[j], rows[i]
+    as_they_are, rows = np.arange(len(factors)), row_order(exchanged)
     unit, other = (Triangle(factors, lower, not transposed, not lower) for lower in (False, True))
     if transposed:
         return _solve((other, unit), b, as_they_are, rows)
@@ -78,7 +75,7 @@ def _solve(triangles: Sequence[Triangle], b: Array, rows_in: Array, rows_out: Ar
 
 def _run(block: Array, blocks: int, threads: int) -> None:
     """The step over so many blocks of columns."""
-    steps = pack_steps([(_code()[STEP], _at(block), blocks, min(blocks, _MOST_CHUNKS))])
+    steps = pack_steps([(columns_code()[STEP], _at(block), blocks, min(blocks, _MOST_CHUNKS))])
     runtime().run_steps(0, _at(steps), 1, 0, threads, 1)
 
 
@@ -112,9 +109,4 @@ def _at(array: Array) -> int:
 @cache
 def width() -> int:
     """How many columns are solved for together; 0 where there is no code for the machine."""
-    return int(ctypes.CFUNCTYPE(ctypes.c_int64)(_code()[WIDTH])())
-
-
-@cache
-def _code() -> NativeCode:
-    return compile_cached(MODULE, columns_text, (STEP, WIDTH))
+    return int(ctypes.CFUNCTYPE(ctypes.c_int64)(columns_code()[WIDTH])())

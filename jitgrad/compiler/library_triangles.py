@@ -18,6 +18,7 @@ from jitgrad.compiler.driver.runtime import pack_steps, runtime
 from jitgrad.compiler.machine.cache import compile_cached
 from jitgrad.compiler.products.blas import BlasStep, guard_steps
 from jitgrad.compiler.products.library_triangles import BLOCK, STEP, library_triangles_ir
+from jitgrad.compiler.triangles import row_order
 from jitgrad.config import get_num_threads
 from jitgrad.once import Once
 
@@ -47,7 +48,7 @@ def _letters(lower: bool, transposed: bool) -> bytes:
 
 def solve_factors(factors: Array, exchanged: Array, b: Array, transposed: bool) -> Array:
     """The same of a matrix of which there are the factors of `lapack.factor`: they are those of ``a.T`` in C order."""
-    rows = _rows_of(exchanged)
+    rows = row_order(exchanged)
     if not transposed:
         return _solve(factors, (TURNED_LOWER, TURNED_UPPER), b[rows])
     solved, result = _solve(factors, (UPPER, LOWER), np.array(b, order="C")), outputs.take(b.shape, b.dtype)
@@ -61,16 +62,8 @@ def inverse(factors: Array, exchanged: Array) -> Array:
     """
     solved = _solve(factors, (TURNED_LOWER, TURNED_UPPER), np.eye(len(factors)), are_unit_columns=True)
     result = outputs.take(solved.shape, solved.dtype)
-    result[:, _rows_of(exchanged)] = solved
+    result[:, row_order(exchanged)] = solved
     return result
-
-
-def _rows_of(exchanged: Array) -> Array:
-    """Which row of the matrix became the i-th one, from the rows exchanged, counted from 1."""
-    rows = list(range(len(exchanged)))
-    for i, j in enumerate(exchanged.tolist()):
-        rows[i], rows[j - 1] = rows[j - 1], rows[i]
-    return np.array(rows)
 
 
 def _solve(matrix: Array, triangles: Sequence[bytes], x: Array, are_unit_columns: bool = False) -> Array:

@@ -8,7 +8,6 @@ and L. Lehmann, 2012.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -173,39 +172,6 @@ def _real(name: str, a: Any) -> Tensor:
     return x
 
 
-# -- what compiled programs make of the ops above, for larger matrices -----------------------------------------
-
-
-def _infer_lu(specs: Specs, params: Params) -> Specs:
-    """Both factors in one matrix, in double precision, and the rows exchanged, int64: as `lapack.factor` has them."""
-    spec = _square(specs, params)[0]
-    shape = spec.known_shape
-    return TensorSpec(shape, lapack.DOUBLE[spec.dtype.char]), TensorSpec(shape[:-1], np.dtype(np.int64))
-
-
-def _infer_lu_det(specs: Specs, params: Params) -> Specs:
-    return (TensorSpec(specs[1].known_shape[:-1], params["dtype"]),)
-
-
-def _infer_lu_slogdet(specs: Specs, params: Params) -> Specs:
-    (spec,) = _infer_lu_det(specs, params)
-    return spec, TensorSpec(spec.shape, np.empty(0, spec.dtype).real.dtype)
-
-
-def _define_factored(name: str, infer: Callable[[Specs, Params], Specs], impl: Callable[..., Any]) -> None:
-    define(name, infer=infer, impl=impl, kind=Library(name))
-
-
-_define_factored("lu", _infer_lu, lapack.factor)
-_define_factored("lu_solve", lambda specs, params: (specs[2],), lapack.solve_factored)
-_define_factored(
-    "lu_inv", lambda specs, params: (TensorSpec(specs[0].shape, params["dtype"]),), lapack.inverse_of_factors
-)
-_define_factored("lu_det", _infer_lu_det, lapack.det_of_factors)
-_define_factored("lu_slogdet", _infer_lu_slogdet, lapack.slogdet_of_factors)
-_define_factored("solve_turned", _infer_solve, functools.partial(lapack.solve_triangular, transposed=True))
-
-
 # -- factorizations ------------------------------------------------------------------------------------------
 
 
@@ -310,11 +276,28 @@ def eigh(a: Any, UPLO: str = "L") -> Any:
     return _named("eigh", apply(eigh_op, _float(a), UPLO=UPLO))
 
 
+def _infer_eigvalsh(specs: Specs, params: Params) -> Specs:
+    return _infer_eigh(specs, params)[:1]
+
+
+def _eigvalsh_vjp(g: Tensor, out: Tensor, a: Tensor, *, UPLO: str) -> Any:
+    v = apply(eigh_op, a, UPLO=UPLO)[1]
+    return _hermitian((build("conjugate", v) * build("expand_dims", g, -2)) @ _turned(v))
+
+
+eigvalsh_op = define(
+    "eigvalsh",
+    infer=_infer_eigvalsh,
+    impl=lapack.eigvalsh,
+    vjp=_eigvalsh_vjp,
+    kind=Library("eigvalsh"),
+)
+
+
 @function("linalg.eigvalsh")
 def eigvalsh(a: Any, UPLO: str = "L") -> Tensor:
-    """Eigenvalues of symmetric or Hermitian matrices, in rising order."""
-    values: Tensor = eigh(a, UPLO)[0]
-    return values
+    """Eigenvalues of symmetric or Hermitian matrices, in rising order; vectors are found for a gradient only."""
+    return apply_one(eigvalsh_op, _float(a), UPLO=UPLO)
 
 
 def _infer_svd(specs: Specs, params: Params) -> Specs:
@@ -385,6 +368,20 @@ svd_full_op = define(
 )
 
 
+def _svdvals_vjp(g: Tensor, out: Tensor, a: Tensor) -> Any:
+    u, _, vh = apply(svd_op, a)
+    return (u * build("expand_dims", g, -2)) @ vh
+
+
+svdvals_op = define(
+    "svdvals",
+    infer=lambda specs, params: _infer_svd(specs, params)[1:2],
+    impl=lapack.svdvals,
+    vjp=_svdvals_vjp,
+    kind=Library("svdvals"),
+)
+
+
 @function("linalg.svd")
 def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
     """Singular values and vectors; gradients need distinct values."""
@@ -394,8 +391,9 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: 
     m, n = x.spec.known_shape[-2:]
     if hermitian:
         raise unsupported("linalg.svd", " with hermitian=True")
-    result = apply(svd_full_op if compute_uv and full_matrices and m != n else svd_op, x)
-    return _named("svd", result) if compute_uv else result[1]
+    if not compute_uv:
+        return apply_one(svdvals_op, x)
+    return _named("svd", apply(svd_full_op if full_matrices and m != n else svd_op, x))
 
 
 @function("linalg.svdvals")

@@ -144,7 +144,10 @@ def _convolution_flops(specs: Mapping[int, TensorSpec], step: Convolution) -> in
 
 def _factor_flops(specs: Mapping[int, TensorSpec], step: Factor) -> int:
     n = specs[step.reads[0]].known_shape[-1]
-    return {"cholesky": n**3 // 3, "cholesky_cotangent": 2 * n**3 // 3}.get(step.routine, n**2)
+    columns = specs[step.value].known_shape[-1]
+    cubes = {"cholesky": n**3 // 3, "cholesky_cotangent": 2 * n**3 // 3, "lu": 2 * n**3 // 3}
+    squares = {"lu_solve": 2 * n**2, "lu_solve_columns": 2 * n**2 * columns, "lu_inv": 2 * n**3}
+    return (cubes | squares).get(step.routine, n**2 * columns)
 
 
 def interpreted_detail(program: Program, number: int) -> Detail:

@@ -89,7 +89,7 @@ def _library_refusal(ins: Instruction, program: Program) -> str | None:
     if a.dtype.kind != "f":
         return f"{ins.op.name} of {a.dtype.name} has no kernel"
     if ins.op.name not in ROUTINES:
-        return f"{ins.op.name} is a step only for one float64 matrix, and with one right side"
+        return f"{ins.op.name} is a step only for one float64 matrix of some size"
     columns = program.specs[ins.inputs[-1]].known_shape[-1]
     if not is_small_routine(a.known_shape, columns):
         return f"{ins.op.name} calls a library: there are kernels for small matrices only"

@@ -16,7 +16,7 @@ needed to get there (programs, nodes, groups, kernels) is left behind. Its shape
                | ("vector product", number, dtype, n, how it is cut, place of parts, operand a, b, c)
                | ("own product", number, dtype, (m, n, k), how it is cut, places of scratch and parts, operand a, b, c)
                | ("convolution", number, dtype, form, how it is cut, places of operands, result, scratch, parts)
-               | ("factor", number, routine, is_lower, sizes, places of operands, result and memory, code of a failure)
+               | ("factor", number, routine, form, sizes, places of operands, result and memory, code of a failure)
                | ("region", rows, chunks, owned, asked, task*)           tasks whose chunks run one after another
                | ("loop kernel", ...)                                    a scan that is a kernel, as "kernel"
                | ("loop", ...)                                           a control op, see freeze_loops.py
@@ -187,7 +187,7 @@ class _Freezer:
         if isinstance(item, Product | Convolution):
             return False
         if isinstance(item, Factor):
-            return item.routine != "cholesky_cotangent"
+            return item.routine not in ("cholesky_cotangent", "lu")
         lowered = item if isinstance(item, Lowered) else item.fused
         if lowered is not None:
             return any(b.role == "status" for b in lowered.kernel.buffers)

@@ -9,8 +9,11 @@ from jitgrad.compiler.freezing.freeze_loops import Frozen
 from jitgrad.compiler.fusing.buffers import aligned
 from jitgrad.compiler.fusing.nodes import Convolution, Factor
 from jitgrad.compiler.products.cholesky_steps import KEPT
+from jitgrad.compiler.products.columns_steps import memory_bytes as words_bytes
+from jitgrad.compiler.products.columns_steps import scratch_bytes
 from jitgrad.compiler.products.conv import ConvPlan, Geometry, plan_filters, plan_windows
-from jitgrad.compiler.products.factor_steps import FACTORS, sizes_of
+from jitgrad.compiler.products.factor_steps import COLUMNS, FACTORS, sizes_of
+from jitgrad.compiler.products.lu_steps import memory_bytes
 from jitgrad.compiler.symbols import at_once
 from jitgrad.program import Program
 
@@ -30,17 +33,23 @@ def own_memory(program: Program, number: int, item: Convolution | Factor, factor
     step whose factor the gradient of one is of, which has left its blocks in memory.
     """
     if isinstance(item, Factor):
-        return _factor_memory(_sizes(program, item)[-1], number, item.routine, factor)
+        return _factor_memory(program, number, item, factor)
     plan = _conv_plan(program, item)
     scratch = ((number, SCRATCH), aligned(plan.worker_bytes), True)
     return [scratch, ((number, PARTS), plan.parts_bytes, False)] if plan.parts_bytes else [scratch]
 
 
-def _factor_memory(nbytes: int, number: int, routine: str, factor: int | None) -> Memory:
-    """Its own, and that in which the factor leaves its blocks."""
+def _factor_memory(program: Program, number: int, item: Factor, factor: int | None) -> Memory:
+    """Its own, and that in which a Cholesky factor leaves its blocks."""
     own, left = (number, PARTS), (number, FILLED) if factor is None else (factor, PARTS)
-    keys = (own, own) if routine == "cholesky" else (own, left)
-    return [(key, nbytes, False) for key in keys] if routine in FACTORS else []
+    if item.routine == "lu":
+        return [(own, at_once(memory_bytes, _rows(program, item)), False)]
+    if item.routine in COLUMNS:
+        rows = _rows(program, item)
+        scratch = (number, SCRATCH)
+        return [(own, at_once(words_bytes, rows), False), (scratch, aligned(at_once(scratch_bytes, rows)), True)]
+    keys = (own, own) if item.routine == "cholesky" else (own, left)
+    return [(key, _sizes(program, item)[-1], False) for key in keys] if item.routine in FACTORS else []
 
 
 def freeze_own(
@@ -51,15 +60,21 @@ def freeze_own(
     places = tuple(map(place_at, (*item.reads, *item.values, *memory)))
     if isinstance(item, Factor):
         routine = item.routine if factor is None else KEPT
-        return "factor", number, routine, item.lower, _sizes(program, item), places, item.value + 1
+        return "factor", number, routine, (item.lower, item.transposed), _sizes(program, item), places, item.value + 1
     plan, dtype = _conv_plan(program, item), program.specs[item.value].dtype.str
     return "convolution", number, dtype, item.form, (plan.words, plan.cells, plan.chunks), places
 
 
 def _sizes(program: Program, item: Factor) -> tuple[Any, ...]:
     """The rows of the matrix, and all that follows from them."""
-    rows = program.specs[item.reads[0]].known_shape[-1]
+    rows = _rows(program, item)
+    if item.routine in COLUMNS:
+        return rows, program.specs[item.value].known_shape[-1]
     return tuple(at_once(sizes_of, rows)) if item.routine in FACTORS else (rows,)
+
+
+def _rows(program: Program, item: Factor) -> int:
+    return program.specs[item.reads[0]].known_shape[-1]
 
 
 def _conv_plan(program: Program, item: Convolution) -> ConvPlan:

@@ -215,8 +215,8 @@ def _convolution(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
 def _factor(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
     from jitgrad.compiler.products.factor_steps import factor_steps
 
-    _, number, routine, is_lower, sizes, places, code = task
-    made = factor_steps(routine, is_lower, sizes, [slots[place] for place in places], slots[-1], code)
+    _, number, routine, form, sizes, places, code = task
+    made = factor_steps(routine, form, sizes, [slots[place] for place in places], slots[-1], code)
     return [(f"{name}_{number}", *step[1:]) for name, step in made]
 
 

@@ -1,5 +1,5 @@
-"""Which factors of positive definite matrices, their gradients, and triangular systems are steps of a cluster, by our
-own code; how they are cut, and the code, are elsewhere (products/).
+"""Which factors of matrices, gradients of Cholesky's, and systems with triangles or factors are steps of a cluster, by
+our own code; how they are cut, and the code, are elsewhere (products/).
 """
 
 from __future__ import annotations
@@ -9,26 +9,49 @@ import functools
 from jitgrad.compiler.machine.compilation import has_fma, vector_bytes
 from jitgrad.compiler.subprograms import regions_of
 from jitgrad.compiler.symbols import at_once
-from jitgrad.lapack import has_own_rows
+from jitgrad.lapack import fits_columns, has_own_rows
 from jitgrad.opdef import Library
 from jitgrad.program import Instruction, Program
+from jitgrad.spec import TensorSpec
 
-ROUTINES = frozenset(("cholesky", "cholesky_cotangent", "solve_triangular", "solve_turned"))
-_SOLUTIONS = ("solve_triangular", "solve_turned")
+_SOLUTIONS = frozenset(("solve_triangular", "solve_turned", "lu_solve"))
+ROUTINES = _SOLUTIONS | {"cholesky", "cholesky_cotangent", "lu", "lu_inv"}
+
+_COLUMNS = frozenset((*(f"{routine}_columns" for routine in _SOLUTIONS), "lu_inv"))
 
 
 def is_factor(ins: Instruction, program: Program) -> bool:
-    """Whether an instruction is a step: for one float64 matrix of a size that our own code is for; and with one right
-    side. Stacks, float32 and other sizes are computed matrix by matrix, called from Python (lapack.py).
+    """Whether an instruction is a step: for one float64 matrix of a size that our own code is for. Stacks, float32 and
+    other sizes are computed matrix by matrix, called from Python (lapack.py).
     """
     if not isinstance(ins.op.kind, Library) or ins.op.kind.routine not in ROUTINES:
         return False
     spec = program.specs[ins.inputs[0]]
     *stack, _, n = spec.known_shape
     is_single = spec.dtype.char == "d" and all(extent == 1 for extent in stack)
-    if ins.op.kind.routine in _SOLUTIONS:
-        is_single = is_single and program.specs[ins.inputs[1]].known_shape[-1] == 1
-    return is_single and _has_registers() and bool(at_once(_fits(ins.op.kind.routine), n))
+    is_single = is_single and all(program.specs[v].dtype.char in "dl" for v in (*ins.inputs, *ins.outputs))
+    if not is_single or not _has_registers():
+        return False
+    routine, columns = routine_of(ins, program), program.specs[ins.outputs[0]].known_shape[-1]
+    if routine in _COLUMNS:
+        return bool(at_once(_fits_columns(routine), n, columns))
+    return bool(at_once(_fits(routine), n))
+
+
+def routine_of(ins: Instruction, program: Program) -> str:
+    """What does the step of an instruction: a system with several right sides is one of columns."""
+    assert isinstance(ins.op.kind, Library)
+    routine = ins.op.kind.routine
+    is_wide = routine in _SOLUTIONS and program.specs[ins.outputs[0]].known_shape[-1] != 1
+    return f"{routine}_columns" if is_wide else routine
+
+
+def is_lu_step(ins: Instruction, spec: TensorSpec) -> bool:
+    """Whether LU factors of a matrix in double precision would be a step, where an instruction asks something of it."""
+    *stack, n = spec.known_shape[:-1]
+    is_single = spec.dtype.char in "fd" and all(extent == 1 for extent in stack)
+    is_compiled = ins.origin.scope is not None and not ins.origin.is_refused
+    return is_single and is_compiled and _has_registers() and bool(at_once(_fits("lu"), n))
 
 
 def factors_in(program: Program) -> tuple[bool, ...]:
@@ -40,6 +63,11 @@ def factors_in(program: Program) -> tuple[bool, ...]:
         for body in regions_of(ins):
             found += factors_in(body)
     return tuple(found)
+
+
+@functools.lru_cache
+def _fits_columns(routine: str) -> functools.partial[bool]:
+    return functools.partial(fits_columns, routine.startswith("lu"))
 
 
 @functools.lru_cache

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from jitgrad.compiler.fusing.accesses import Accesses, Leaf, Operand, is_move, splat_literal
 from jitgrad.compiler.fusing.extents import ONE, ExtentClasses
-from jitgrad.compiler.fusing.factors import is_factor
+from jitgrad.compiler.fusing.factors import is_factor, routine_of
 from jitgrad.compiler.fusing.nodes import (
     DOTS,
     GATHER,
@@ -217,7 +217,9 @@ class _Builder:
 
     def _factor(self, ins: Instruction) -> Factor:
         assert isinstance(ins.op.kind, Library)
-        return Factor(ins.outputs[0], ins.op.kind.routine, ins.inputs, ins.params.get("lower", True))
+        value, *others = ins.outputs
+        forms = {name: ins.params[name] for name in ("lower", "transposed") if name in ins.params}
+        return Factor(value, routine_of(ins, self.program), ins.inputs, others=tuple(others), **forms)
 
     def _reduce(self, ins: Instruction, combine: str) -> Node:
         x, out = ins.inputs[0], ins.outputs[0]

@@ -110,19 +110,22 @@ class Convolution:
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """A factor of a positive definite matrix, the gradient of one (of the factor and its cotangent), or the solution of
-    a triangular system with one right side: ``lower`` or not.
+    """A factor of a positive definite matrix, the gradient of one (of the factor and its cotangent), both factors of
+    another matrix, of which the ``others`` are the rows exchanged, or the solution of a system with one right side and
+    a triangle, ``lower`` or not, or both factors, ``transposed`` or not.
     """
 
     value: int
     routine: str
     reads: tuple[int, ...]
-    lower: bool
+    lower: bool = True
+    transposed: bool = False
+    others: tuple[int, ...] = ()
 
     @property
     def values(self) -> tuple[int, ...]:
         """What it makes."""
-        return (self.value,)
+        return (self.value, *self.others)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,13 @@ TRIANGLES = ("jitgrad_triangle_rows", "jitgrad_triangle_columns")
 """The functions that solve with a triangle, and with its transpose."""
 TRIANGLE_STEPS = ("jitgrad_triangle_rows_step", "jitgrad_triangle_columns_step")
 """The same as steps of a cluster."""
-TRIANGLE_BLOCK = ("a_slot", "b_slot", "x_slot", "status_slot", "code", "n", "is_lower")
+TRIANGLE_BLOCK = ("a_slot", "b_slot", "x_slot", "status_slot", "code", "n", "form")
 """The words of their blocks: the slot of the status, and what is left there if a zero is on the diagonal."""
+LU_STEPS = ("jitgrad_lu_solve_step", "jitgrad_lu_solve_turned_step")
+"""The steps that solve with both factors of a matrix, and of its transpose."""
+LU_BLOCK = ("factors_slot", "rows_slot", "b_slot", "x_slot", "status_slot", "code", "n")
+LOWER, UNIT = 1, 2
+"""Which triangle, and whether its diagonal is ones."""
 LANES = "jitgrad_triangle_lanes"
 """The function that gives how many rows a block has; 0 where all this is left to LAPACK."""
 WIDE = 3

@@ -1,6 +1,8 @@
 """Solutions of triangular systems with many right sides, as LLVM IR text; it is called in compiler/columns.py.
 
     step <columns>      x = inv(T2) inv(T1) P b, for blocks of columns; words as in columns_steps.py
+    step <prepare>      the words of that, for LU factors; <prepare_one>: for one triangle
+    step <solve>        what they tell
 
 A block is as many columns as fill the registers of a row of a tile. Its rows are copied to memory of the thread, where
 they are solved for in first and second cache, whatever the distance of rows of the right sides is; LAPACK's copies them
@@ -9,12 +11,24 @@ twice, and solves for few rows at a time. Four rows share what they read of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from jitgrad.compiler.products.columns_steps import BLOCK, STEP, TRIANGLE, WIDTH
+from jitgrad.compiler.products.columns_steps import (
+    BLOCK,
+    FACTORS_BLOCK,
+    ONE_BLOCK,
+    PREPARE,
+    PREPARE_ONE,
+    SOLVE,
+    STEP,
+    TRIANGLE,
+    WIDTH,
+    WORDS,
+)
 from jitgrad.compiler.products.registers import (
     KERNEL,
     Numbers,
+    arrays_ir,
     at_ir,
     block_ir,
     declarations_ir,
@@ -35,12 +49,14 @@ _ROWS = 4
 def columns_ir(kind: Numbers) -> str:
     """The module with the step, and the number of columns in a block."""
     rows = [_rows(kind, count) for count in (_ROWS, 1)]
-    return module_ir(declarations_ir(kind), *rows, _triangle(), _step(kind), _width(kind.columns))
+    steps = _step(kind), _prepare(kind), _prepare_one(kind), _solve_prepared()
+    return module_ir(declarations_ir(kind), *rows, _triangle(), *steps, _width(kind.columns))
 
 
 def no_columns_ir() -> str:
     """The same for a machine without such registers: functions that do nothing."""
-    return module_ir(f"define void @{STEP}({KERNEL}) #0 {{\n  ret void\n}}", _width(0))
+    steps = (f"define void @{name}({KERNEL}) #0 {{\n  ret void\n}}" for name in (STEP, PREPARE, PREPARE_ONE, SOLVE))
+    return module_ir(*steps, _width(0))
 
 
 def _width(columns: int) -> str:
@@ -168,6 +184,192 @@ define void @{STEP}({KERNEL}) #0 {{
 {loop_ir("c", "%hi", "1", own, "%lo")}
   ret void
 }}"""
+
+
+def _solve_prepared() -> str:
+    return f"""
+define void @{SOLVE}({KERNEL}) #0 {{
+{block_ir(FACTORS_BLOCK)}
+{arrays_ir("memory")}
+  call void @{STEP}(ptr %table, ptr %memory, i64 %lo, i64 %hi, i64 %chunk, i64 %worker)
+  ret void
+}}"""
+
+
+def _prepare(kind: Numbers) -> str:
+    """Rows in their order, one over each element of the diagonal in the order of solving, ones, and words."""
+    each = f"""{_words_at("i", {"order": "%i", "same": "%i"})}
+{_inverse(kind, "%factors", "%turned")}
+{at_ir("one_at", kind, "%ones", "%i")}
+  store {kind.type} 1.0, ptr %one_at"""
+    exchange = """  %row_at = getelementptr i64, ptr %rows, i64 %e
+  %row = load i64, ptr %row_at
+  %other = sub i64 %row, 1
+  %here_at = getelementptr i64, ptr %order, i64 %e
+  %there_at = getelementptr i64, ptr %order, i64 %other
+  %here = load i64, ptr %here_at
+  %there = load i64, ptr %there_at
+  store i64 %there, ptr %here_at
+  store i64 %here, ptr %there_at"""
+    zeros = f"""{at_ir("zero_at", kind, "%x", "%z")}
+  store {kind.type} 0.0, ptr %zero_at"""
+    unit = f"""  %unit_place = mul i64 %u, %next_row
+{at_ir("unit_at", kind, "%x", "%unit_place")}
+  store {kind.type} 1.0, ptr %unit_at"""
+    return f"""
+define void @{PREPARE}({KERNEL}) #0 {{
+{block_ir(FACTORS_BLOCK)}
+{arrays_ir("factors", "rows", "b", "x", "memory", "scratch", "status")}
+  %bad = alloca i64
+  store i64 0, ptr %bad
+  %inverting = icmp ne i64 %is_inverse, 0
+{_sizes()}
+  %order = getelementptr i64, ptr %inverses, i64 %n
+  %ones = getelementptr i64, ptr %order, i64 %n
+{loop_ir("i", "%n", "1", each)}
+{loop_ir("e", "%n", "1", exchange)}
+  br i1 %inverting, label %identity, label %telling
+identity:
+{loop_ir("z", "%all", "1", zeros)}
+{loop_ir("u", "%n", "1", unit)}
+  br label %telling
+telling:
+{_words(kind)}
+{_TELL}
+  ret void
+}}"""
+
+
+def _sizes() -> str:
+    """What follows from the size of a triangle, and where rows as they are and one over its diagonal lie."""
+    return f"""  %turned = icmp ne i64 %is_transposed, 0
+  %next_row = add i64 %n, 1
+  %last = sub i64 %n, 1
+  %all = mul i64 %n, %n
+  %less_n = sub i64 0, %n
+  %same = getelementptr i64, ptr %memory, i64 {WORDS}
+  %inverses = getelementptr i64, ptr %same, i64 %n"""
+
+
+def _inverse(kind: Numbers, matrix: str, is_rising: str) -> str:
+    """One over the i-th element of the diagonal, in the order of solving."""
+    return f"""  %diagonal_place = mul i64 %i, %next_row
+{at_ir("diagonal_at", kind, matrix, "%diagonal_place")}
+  %diagonal = load {kind.type}, ptr %diagonal_at
+  %is_zero = fcmp oeq {kind.type} %diagonal, 0.0
+  %zero = zext i1 %is_zero to i64
+  %bad_before = load i64, ptr %bad
+  %bad_now = or i64 %bad_before, %zero
+  store i64 %bad_now, ptr %bad
+  %inverse = fdiv {kind.type} 1.0, %diagonal
+  %falling = sub i64 %last, %i
+  %solved_place = select i1 {is_rising}, i64 %i, i64 %falling
+{at_ir("inverse_at", kind, "%inverses", "%solved_place")}
+  store {kind.type} %inverse, ptr %inverse_at"""
+
+
+_TELL = """\
+  %told = load i64, ptr %status
+  %is_told = icmp ne i64 %told, 0
+  %found = load i64, ptr %bad
+  %new = mul i64 %found, %code
+  %status_now = select i1 %is_told, i64 %told, i64 %new
+  store i64 %status_now, ptr %status"""
+"""The status becomes the code where a zero is on the diagonal, unless it is one already."""
+
+
+def _prepare_one(kind: Numbers) -> str:
+    """The same of one triangle."""
+    each = f"""{_words_at("i", {"same": "%i"})}
+{_inverse(kind, "%factors", "%rising")}"""
+    words = {
+        "source": "%b_word", "result": "%x_word", "work": "%scratch_word", "n": "%n", "columns": "%columns",
+        "rows_in": "%same_word", "rows_out": "%same_word", "triangles": "%triangles", "count": "1",
+    }  # fmt: skip
+    own = {
+        "a": "%a_word", "down": "%down", "across": "%across", "inverses": "%inverses_word", "start": "%start",
+        "step": "%step",
+    }  # fmt: skip
+    return f"""
+define void @{PREPARE_ONE}({KERNEL}) #0 {{
+{block_ir(ONE_BLOCK)}
+{arrays_ir("factors", "b", "x", "memory", "scratch", "status")}
+  %bad = alloca i64
+  store i64 0, ptr %bad
+  %lower = icmp ne i64 %is_lower, 0
+{_sizes()}
+  %rising = xor i1 %lower, %turned
+{loop_ir("i", "%n", "1", each)}
+{_addresses(kind, "factors", "b", "x", "memory", "scratch", "same", "inverses")}
+  %a_word = select i1 %rising, i64 %factors_word, i64 %end_word
+  %start = select i1 %rising, i64 0, i64 %last
+  %step = select i1 %rising, i64 1, i64 -1
+  %down_size = select i1 %turned, i64 1, i64 %n
+  %across_size = select i1 %turned, i64 %n, i64 1
+  %down = mul i64 %down_size, %step
+  %across = mul i64 %across_size, %step
+{_stored([words[name] for name in BLOCK] + [own[name] for name in TRIANGLE])}
+{_TELL}
+  ret void
+}}"""
+
+
+def _addresses(kind: Numbers, *names: str) -> str:
+    """Addresses as words, that of the last element of the matrix, and of the words of triangles."""
+    lines = [f"  %{name}_word = ptrtoint ptr %{name} to i64" for name in names]
+    return _lines((
+        *lines,
+        f"  %triangles = add i64 %memory_word, {8 * len(BLOCK)}",
+        "  %end = sub i64 %all, 1",
+        f"  %end_bytes = mul i64 %end, {kind.size}",
+        "  %end_word = add i64 %factors_word, %end_bytes",
+    ))  # fmt: skip
+
+
+def _stored(words: Iterable[str]) -> str:
+    """Words at the beginning of the memory."""
+    return _lines(
+        f"""  %word{k}_at = getelementptr i64, ptr %memory, i64 {k}
+  store i64 {word}, ptr %word{k}_at"""
+        for k, word in enumerate(words)
+    )
+
+
+def _words_at(place: str, words: Mapping[str, str]) -> str:
+    """Integers at a place of lists."""
+    return _lines(
+        f"""  %{name}_{place} = getelementptr i64, ptr %{name}, i64 %{place}
+  store i64 {word}, ptr %{name}_{place}"""
+        for name, word in words.items()
+    )
+
+
+def _words(kind: Numbers) -> str:
+    """The words of the step, for factors that lie transposed: with ones on the diagonal is the upper triangle. It is
+    solved with first, or, where the matrix is transposed, last.
+    """
+    pairs = {  # of words where the matrix is not transposed, and where it is
+        "source": ("%source", "%source"), "result": ("%x_word", "%x_word"), "work": ("%scratch_word", "%scratch_word"),
+        "n": ("%n", "%n"), "columns": ("%columns", "%columns"), "rows_in": ("%order_word", "%same_word"),
+        "rows_out": ("%same_word", "%order_word"), "triangles": ("%triangles", "%triangles"), "count": ("2", "2"),
+    }  # fmt: skip
+    rising = {"start": "0", "step": "1"}
+    falling = {"start": "%last", "step": "-1"}
+    own = (
+        ({"a": "%factors_word", "down": "1", "across": "%n", "inverses": "%ones_word", **rising},
+         {"a": "%factors_word", "down": "%n", "across": "1", "inverses": "%inverses_word", **rising}),
+        ({"a": "%end_word", "down": "-1", "across": "%less_n", "inverses": "%inverses_word", **falling},
+         {"a": "%end_word", "down": "%less_n", "across": "-1", "inverses": "%ones_word", **falling}),
+    )  # fmt: skip
+    words = [pairs[name] for name in BLOCK]
+    words += [(plain[name], turned[name]) for plain, turned in own for name in TRIANGLE]
+    lines = [
+        _addresses(kind, "factors", "b", "x", "memory", "scratch", "order", "same", "inverses", "ones"),
+        "  %source = select i1 %inverting, i64 %x_word, i64 %b_word",
+    ]
+    for k, (plain, turned) in enumerate(words):
+        lines.append(f"  %word{k} = select i1 %turned, i64 {turned}, i64 {plain}")
+    return _lines((*lines, _stored(f"%word{k}" for k in range(len(words)))))
 
 
 def _mask(kind: Numbers, w: int) -> str:

@@ -1,9 +1,21 @@
-"""Solutions of triangular systems with many right sides, as a step: names and words; not the code (columns_code.py)."""
+"""Solutions of triangular systems with many right sides, as steps: names and words; not the code (columns_code.py)."""
 
 from __future__ import annotations
 
 MODULE = "jitgrad_columns"
 STEP = MODULE
+PREPARE, PREPARE_ONE, SOLVE = f"{MODULE}_prepare", f"{MODULE}_prepare_one", f"{MODULE}_solve"
+"""The steps of a cluster that solve with LU factors, or with one triangle: the first makes the words and all that these
+tell of, the last does the work.
+"""
+FACTORS_BLOCK = (
+    "factors_slot", "rows_slot", "b_slot", "x_slot", "memory_slot", "scratch_slot", "status_slot", "code", "n",
+    "columns", "is_transposed", "is_inverse",
+)  # fmt: skip
+"""The words of the blocks of a pair. Of an inverse, the first makes the right sides in the place of the result."""
+ONE_BLOCK = (*FACTORS_BLOCK[:-1], "is_lower")
+"""The same of one triangle, in which no rows change places."""
+WORDS = 32
 WIDTH = f"{MODULE}_width"
 """The function that gives how many columns are solved for together."""
 BLOCK = ("source", "result", "work", "n", "columns", "rows_in", "rows_out", "triangles", "count")
@@ -16,6 +28,18 @@ TRIANGLE = ("a", "down", "across", "inverses", "start", "step")
 `inverses`. Row i of what is solved for is number `start` + i `step` of the work: an upper triangle goes from its last
 element back.
 """
+
+
+def memory_bytes(n: int) -> int:
+    """What the first step makes: words, the order of rows, and as they are, one over each diagonal, and ones."""
+    return 8 * (WORDS + 4 * n)
+
+
+def scratch_bytes(n: int) -> int:
+    """The right sides of a block of columns, of each thread."""
+    from jitgrad.compiler.products.registers import kinds
+
+    return 8 * n * kinds()["float64"].columns
 
 
 def columns_text() -> str:

@@ -1,5 +1,6 @@
-"""Factors of positive definite matrices, their gradients, and triangular systems with one right side, as steps; which
-are our own is decided elsewhere (fusing/factors.py), the code is in cholesky_code.py and triangle_code.py.
+"""Factors of matrices, gradients of Cholesky's, and systems with triangles or factors and one right side, as steps;
+which are our own is decided elsewhere (fusing/factors.py), the code is in cholesky_code.py, lu_code.py and
+triangle_code.py.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from jitgrad.compiler.machine.native import NativeCode
 from jitgrad.compiler.products.blas import BlasStep
 from jitgrad.compiler.products.cholesky_steps import (
     LANES,
+    LOWER,
+    LU_STEPS,
     MODULE,
     STEPS,
     TRIANGLE_STEPS,
@@ -26,12 +29,23 @@ from jitgrad.compiler.products.cholesky_steps import (
     names,
     triangles_text,
 )
+from jitgrad.compiler.products.columns_steps import MODULE as COLUMNS_MODULE
+from jitgrad.compiler.products.columns_steps import PREPARE, PREPARE_ONE, SOLVE, STEP, WIDTH, columns_text
+from jitgrad.compiler.products.lu_steps import FUNCTION as LU_FUNCTION
+from jitgrad.compiler.products.lu_steps import MODULE as LU_MODULE
+from jitgrad.compiler.products.lu_steps import lu_text
 from jitgrad.compiler.products.product_code import Module
 
 FACTORS = frozenset(STEPS)
 """The routines that work on tiles."""
-SOLUTIONS = {"solve_triangular": 0, "solve_turned": 1}
-"""Those that solve with a triangle, and the place of their function."""
+SOLUTIONS = {"solve_triangular": TRIANGLE_STEPS[0], "solve_turned": TRIANGLE_STEPS[1]}
+"""Those that solve with a triangle, and their functions."""
+
+
+ONE_TRIANGLE = frozenset(("solve_triangular_columns", "solve_turned_columns"))
+COLUMNS = ONE_TRIANGLE | {"lu_solve_columns", "lu_inv"}
+"""Those with several right sides."""
+_MOST_CHUNKS = 64
 
 
 def sizes_of(rows: int) -> Layout:
@@ -42,27 +56,59 @@ def sizes_of(rows: int) -> Layout:
 
 
 def factor_steps(
-    routine: str, is_lower: bool, sizes: Sequence[int], slots: Sequence[int], status: int, code: int
+    routine: str, form: tuple[bool, bool], sizes: Sequence[int], slots: Sequence[int], status: int, code: int
 ) -> list[tuple[str, BlasStep]]:
-    """The steps of a routine, with what their names begin with.
+    """The steps of a routine, with what their names begin with. ``form``: whether lower, and whether transposed.
 
-    ``slots`` are those of the operands and of the result; of a factor and of its gradient also that of memory of its
-    own, and that of the memory in which the factor leaves its blocks, for a factor the same. Both have the sizes of a
-    `Layout`; a triangle's only size is its rows. The slot of the status is ``status``; the status becomes ``code`` if a
-    matrix is not positive definite, or has a zero on its diagonal.
+    ``slots`` are those of the operands and of the results; of LU factors also that of memory of its own; of many right
+    sides that, and that of the memory of each thread; of a Cholesky factor and of its gradient its own, and that in
+    which the factor leaves its blocks, for a factor the same. These two have the sizes of a `Layout`; those of many
+    right sides are rows and columns, those of others their rows. The slot of the status is ``status``; the status
+    becomes ``code`` if a matrix is not positive definite, or has a zero on its diagonal.
     """
+    is_lower, is_transposed = form
+    if routine == "lu":
+        return [("factor", BlasStep(LU_MODULE, lu_code()[LU_MODULE], (*slots, *sizes), 1, 1))]
+    if routine == "lu_solve":
+        name = LU_STEPS[is_transposed]
+        return [("factor", BlasStep(name, triangle_code()[name], (*slots, status, code, *sizes), 1, 1))]
+    if routine in COLUMNS:
+        return _column_steps(routine, form, sizes, slots, (status, code))
     if routine in SOLUTIONS:
-        name = TRIANGLE_STEPS[SOLUTIONS[routine]]
-        block = (*slots, status, code, *sizes, int(is_lower))
+        name = SOLUTIONS[routine]
+        block = (*slots, status, code, *sizes, LOWER if is_lower else 0)
         return [("factor", BlasStep(name, triangle_code()[name], block, 1, 1))]
-    made, layout = cholesky_code(), Layout(*sizes)
+    code_of, layout = cholesky_code(), Layout(*sizes)
     *operands, result, memory, kept = slots
     block = (
         operands[-1], operands[0], memory, kept, result, status, code, layout.n, layout.column, layout.blocks,
         layout.panels, layout.diagonals, layout.flags,
     )  # fmt: skip
-    steps = (BlasStep(step, made[function_of(step)], block, *cut(step, layout)) for step in STEPS[routine])
+    steps = (BlasStep(step, code_of[function_of(step)], block, *cut(step, layout)) for step in STEPS[routine])
     return [("factor" if is_tasks(step.name) else step.name, step) for step in steps]
+
+
+def _column_steps(
+    routine: str, form: tuple[bool, bool], sizes: Sequence[int], slots: Sequence[int], told: tuple[int, int]
+) -> list[tuple[str, BlasStep]]:
+    """Many right sides with both factors or one triangle. An inverse has none: it makes them in the place of its
+    result. Where there is one triangle no rows are exchanged, and its slot stands for theirs.
+    """
+    (n, columns), (is_lower, is_transposed), is_inverse = sizes, form, routine == "lu_inv"
+    *operands, result, memory, scratch = slots
+    is_one = routine in ONE_TRIANGLE
+    if is_one:
+        operands = [operands[0], *operands]
+    elif is_inverse:
+        operands = [*operands, result]
+    last = is_lower if is_one else is_inverse
+    turned = is_transposed or routine == "solve_turned_columns"
+    block = (*operands, result, memory, scratch, *told, n, columns, int(turned), int(last))
+    blocks, made, first = -(-columns // _width()), columns_code(), PREPARE_ONE if is_one else PREPARE
+    return [
+        ("prepare", BlasStep(first, made[first], block, 1, 1)),
+        ("factor", BlasStep(SOLVE, made[SOLVE], block, blocks, min(blocks, _MOST_CHUNKS))),
+    ]
 
 
 def factor_modules(routine: str) -> dict[str, Module]:
@@ -70,6 +116,10 @@ def factor_modules(routine: str) -> dict[str, Module]:
     registers, as tiles of products.
     """
     name, text = (MODULE, cholesky_text) if routine in FACTORS else (TRIANGLES_MODULE, triangles_text)
+    if routine == "lu":
+        name, text = LU_MODULE, lu_text
+    if routine in COLUMNS:
+        name, text = COLUMNS_MODULE, columns_text
     return {} if kernel_cache().has(cache_key(name)) else {name: (text, False)}
 
 
@@ -82,4 +132,23 @@ def cholesky_code() -> NativeCode:
 @cache
 def triangle_code() -> NativeCode:
     """The code of triangular systems."""
-    return compile_cached(TRIANGLES_MODULE, triangles_text, (*TRIANGLES, *TRIANGLE_STEPS, LANES))
+    return compile_cached(TRIANGLES_MODULE, triangles_text, (*TRIANGLES, *TRIANGLE_STEPS, *LU_STEPS, LANES))
+
+
+@cache
+def columns_code() -> NativeCode:
+    """The code of systems with many right sides."""
+    return compile_cached(COLUMNS_MODULE, columns_text, (STEP, PREPARE, PREPARE_ONE, SOLVE, WIDTH))
+
+
+def _width() -> int:
+    """How many right sides are solved for together."""
+    from jitgrad.compiler.products.registers import kinds
+
+    return kinds()["float64"].columns
+
+
+@cache
+def lu_code() -> NativeCode:
+    """The code of LU factors."""
+    return compile_cached(LU_MODULE, lu_text, (LU_MODULE, LU_FUNCTION))

@@ -1,9 +1,11 @@
 """Solutions of triangular systems with one right side, as LLVM IR text; they are called in compiler/triangles.py, and
 are steps of a cluster (factor_steps.py).
 
-    i64 <rows>(ptr a, i64 n, ptr x, i64 is_lower)       x = inv(a) x; 1 where a zero is on the diagonal, else 0
-    i64 <columns>(ptr a, i64 n, ptr x, i64 is_lower)    x = inv(aᵀ) x, likewise
+    i64 <rows>(ptr a, i64 n, ptr x, i64 form)       x = inv(a) x; 1 where a zero is on the diagonal, else 0
+    i64 <columns>(ptr a, i64 n, ptr x, i64 form)    x = inv(aᵀ) x, likewise
     void <rows or columns>_step(...)                    the same behind the kernel ABI, of a copy of the right side
+
+The form is `LOWER` or 0, and `UNIT` where ones are on the diagonal, whatever lies there.
 
 Both read a triangle of ``a`` by its rows, as many at a time as a register has lanes: these are multiplied by what is
 known of x, or times elements of x, taken from what is not. Between them is the block on the diagonal, in registers. One
@@ -12,11 +14,20 @@ row after the other waits for each sum, and takes nearly three times as long: of
 
 from __future__ import annotations
 
-from jitgrad.compiler.products.cholesky_steps import LANES, TRIANGLE_BLOCK, TRIANGLE_STEPS, TRIANGLES
+from jitgrad.compiler.products.cholesky_steps import (
+    LANES,
+    LOWER,
+    LU_BLOCK,
+    LU_STEPS,
+    TRIANGLE_BLOCK,
+    TRIANGLE_STEPS,
+    TRIANGLES,
+    UNIT,
+)
 from jitgrad.compiler.products.registers import (
     KERNEL,
     Numbers,
-    array_ir,
+    arrays_ir,
     at_ir,
     block_ir,
     declarations_ir,
@@ -31,7 +42,7 @@ from jitgrad.compiler.products.registers import (
 )
 from jitgrad.compiler.products.transposes import turn_ir, turned_ir
 
-_HEAD = "(ptr %a, i64 %n, ptr %x, i64 %is_lower) #0"
+_HEAD = "(ptr %a, i64 %n, ptr %x, i64 %form) #0"
 
 
 def triangles_ir(kind: Numbers) -> str:
@@ -39,13 +50,14 @@ def triangles_ir(kind: Numbers) -> str:
     helpers = (turn_ir(kind), _dots(kind), _take(kind, 1), _take(kind, kind.lanes), _ones(kind), _diagonal(kind))
     functions = (_rows(kind), _columns(kind))
     steps = (_step(kind, *names) for names in zip(TRIANGLES, TRIANGLE_STEPS, strict=True))
-    return module_ir(declarations_ir(kind), *helpers, *functions, *steps, _lanes(kind.lanes))
+    both = (_both_step(kind, is_turned) for is_turned in (False, True))
+    return module_ir(declarations_ir(kind), *helpers, *functions, *steps, *both, _lanes(kind.lanes))
 
 
 def no_triangles_ir() -> str:
     """The same for a machine without such registers: functions that do nothing."""
     functions = (f"define i64 @{name}{_HEAD} {{\n  ret i64 0\n}}" for name in TRIANGLES)
-    steps = (f"define void @{name}({KERNEL}) #0 {{\n  ret void\n}}" for name in TRIANGLE_STEPS)
+    steps = (f"define void @{name}({KERNEL}) #0 {{\n  ret void\n}}" for name in (*TRIANGLE_STEPS, *LU_STEPS))
     return module_ir(*functions, *steps, _lanes(0))
 
 
@@ -55,23 +67,64 @@ def _lanes(count: int) -> str:
 
 def _step(kind: Numbers, function: str, name: str) -> str:
     """The right side is copied, and solved for where it is wanted."""
-    copied = f"""  %left = sub i64 %n, %c
+    return f"""
+define void @{name}({KERNEL}) #0 {{
+{block_ir(TRIANGLE_BLOCK)}
+{arrays_ir("a", "b", "x", "status")}
+{_copied(kind)}
+  %bad = call i64 @{function}(ptr %a, i64 %n, ptr %x, i64 %form)
+{_TELL}
+  ret void
+}}"""
+
+
+def _copied(kind: Numbers) -> str:
+    register = f"""  %left = sub i64 %n, %c
 {mask_ir("inside", kind, "%left")}
 {at_ir("from", kind, "%b", "%c")}
 {at_ir("to", kind, "%x", "%c")}
 {load_ir("some", kind, "%from", "%inside")}
 {store_ir(kind, "%some", "%to", "%inside")}"""
-    return f"""
-define void @{name}({KERNEL}) #0 {{
-{block_ir(TRIANGLE_BLOCK)}
-{chr(10).join(map(array_ir, ("a", "b", "x", "status")))}
-{loop_ir("c", "%n", str(kind.lanes), copied)}
-  %bad = call i64 @{function}(ptr %a, i64 %n, ptr %x, i64 %is_lower)
+    return loop_ir("c", "%n", str(kind.lanes), register)
+
+
+_TELL = """\
   %told = load i64, ptr %status
   %other = icmp ne i64 %told, 0
   %new = mul i64 %bad, %code
   %status_now = select i1 %other, i64 %told, i64 %new
-  store i64 %status_now, ptr %status
+  store i64 %status_now, ptr %status"""
+"""The status becomes the code where a zero was on a diagonal, unless it is one already."""
+
+
+def _both_step(kind: Numbers, is_turned: bool) -> str:
+    """A system with the factors of a matrix, which lie transposed, or of its transpose: rows change places before, or
+    after.
+    """
+    name = TRIANGLES[0 if is_turned else 1]
+    upper = f"  %bad = call i64 @{name}(ptr %factors, i64 %n, ptr %x, i64 {LOWER})"
+    unit = f"  %none = call i64 @{name}(ptr %factors, i64 %n, ptr %x, i64 {UNIT})"
+    exchange = f"""  %back = sub i64 %bottom, %e
+  %i = add i64 {"%back" if is_turned else "%e"}, 0
+  %row_at = getelementptr i64, ptr %rows, i64 %i
+  %row = load i64, ptr %row_at
+  %j = sub i64 %row, 1
+{at_ir("one", kind, "%x", "%i")}
+{at_ir("two", kind, "%x", "%j")}
+  %first = load {kind.type}, ptr %one
+  %second = load {kind.type}, ptr %two
+  store {kind.type} %second, ptr %one
+  store {kind.type} %first, ptr %two"""
+    exchanges = loop_ir("e", "%n", "1", exchange)
+    parts = (upper, unit, exchanges) if is_turned else (exchanges, unit, upper)
+    return f"""
+define void @{LU_STEPS[is_turned]}({KERNEL}) #0 {{
+{block_ir(LU_BLOCK)}
+{arrays_ir("factors", "rows", "b", "x", "status")}
+  %bottom = sub i64 %n, 1
+{_copied(kind)}
+{chr(10).join(parts)}
+{_TELL}
   ret void
 }}"""
 
@@ -125,7 +178,10 @@ define i64 @{TRIANGLES[which]}{_HEAD} {{
   %v = alloca {kind.vector}, align {kind.bytes}
   %bad = alloca i64
   store i64 0, ptr %bad
-  %forward = icmp ne i64 %is_lower, 0
+  %lower = and i64 %form, {LOWER}
+  %forward = icmp ne i64 %lower, 0
+  %unit = and i64 %form, {UNIT}
+  %is_unit = icmp ne i64 %unit, 0
   %backward = xor i1 %forward, true
   %filled = add i64 %n, {n - 1}
   %blocks = udiv i64 %filled, {n}
@@ -158,7 +214,7 @@ def _block(kind: Numbers, is_rising: str) -> str:
 
 def _solved(kind: Numbers, is_rising: str) -> str:
     """Solves the block on the diagonal for what is in `v`."""
-    return f"""  call void @ones(ptr %d, i64 %height)
+    return f"""  call void @ones(ptr %d, i64 %height, i1 %is_unit)
   %zeros = call i64 @diagonal(ptr %d, ptr %v, i1 {is_rising})
   %zeros_before = load i64, ptr %bad
   %zeros_now = or i64 %zeros, %zeros_before
@@ -168,17 +224,19 @@ def _solved(kind: Numbers, is_rising: str) -> str:
 
 
 def _ones(kind: Numbers) -> str:
-    """Ones on the diagonal of a block, behind the last row that there is, and zeros beside them."""
+    """Zeros in the rows of a block behind the last one that there is, and ones on its diagonal there, or everywhere."""
     n = kind.lanes
-    body = f"""  %line = mul i64 %r, {n}
-  %place = mul i64 %r, {n + 1}
+    zeros = f"""  %line = mul i64 %r, {n}
 {at_ir("row", kind, "%d", "%line")}
+  store {kind.vector} zeroinitializer, ptr %row, align {kind.size}"""
+    ones = f"""  %place = mul i64 %s, {n + 1}
 {at_ir("one", kind, "%d", "%place")}
-  store {kind.vector} zeroinitializer, ptr %row, align {kind.size}
   store {kind.type} 1.0, ptr %one"""
     return f"""
-define internal void @ones(ptr %d, i64 %height) #0 {{
-{loop_ir("r", str(n), "1", body, "%height")}
+define internal void @ones(ptr %d, i64 %height, i1 %is_unit) #0 {{
+  %first = select i1 %is_unit, i64 0, i64 %height
+{loop_ir("r", str(n), "1", zeros, "%height")}
+{loop_ir("s", str(n), "1", ones, "%first")}
   ret void
 }}"""
 

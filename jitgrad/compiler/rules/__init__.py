@@ -91,6 +91,8 @@ BY_OP: dict[str, tuple[Rule, ...]] = {
     "inv": (matrices.inverse_by_factors,),
     "det": (matrices.determinant_by_factors,),
     "slogdet": (matrices.determinant_by_factors,),
+    "eigvalsh": (matrices.values_with_vectors,),
+    "svdvals": (matrices.values_with_vectors,),
     "take_along_axis": (gathers.gather_before_computing,),
     "sort": (orders.sorted_by_order,),
     "ndtr": (special_functions.in_double, special_functions.normal_distribution),

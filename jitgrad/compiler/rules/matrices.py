@@ -8,17 +8,20 @@ A larger triangle is solved with as it lies in memory.
 from __future__ import annotations
 
 import math
+from typing import Any
 
+from jitgrad.compiler.fusing.factors import is_lu_step
 from jitgrad.compiler.fusing.small import is_small_routine
-from jitgrad.compiler.rewriter import Rewriter
+from jitgrad.compiler.rewriter import Result, Rewriter
 from jitgrad.compiler.rules.products import swaps_last_two
 from jitgrad.lapack import DOUBLE, is_wide
 from jitgrad.opdef import find
 from jitgrad.program import Instruction
 
 FACTORED_ROWS = 64
-"""From so many rows on: microseconds in float64 of one ``solve``, and of ``lu`` with two ``lu_solve``, which stand for
-``solve`` and its gradient: 11 and 50 with 32 rows, 90 and 112 with 100, 913 and 986 with 300.
+"""From so many rows on where factors are no step of a cluster: microseconds in float64 of one ``solve``, and of ``lu``
+with two ``lu_solve``, which stand for ``solve`` and its gradient, by LAPACK: 11 and 50 with 32 rows, 90 and 112 with
+100, 913 and 986 with 300.
 """
 
 ROWS_PER_LANE = 8
@@ -70,34 +73,92 @@ def solve_by_column(rw: Rewriter, ins: Instruction) -> Instruction | None:
 
 def solve_by_factors(rw: Rewriter, ins: Instruction) -> Instruction | None:
     """solve(a, b) = lu_solve(*lu(a), b)"""
-    rows, columns = rw.shape(ins.inputs[1])[-2:]
+    b, dtype = ins.inputs[1], rw.dtype(ins.outputs[0])
+    rows, columns = rw.shape(b)[-2:]
     found = _factored(rw, ins, 1 if is_wide(rows, columns) else FACTORED_ROWS, columns)
     if found is None:
         return None
     factors, transposed = found
-    return rw.replace(ins, "lu_solve", *factors, ins.inputs[1], transposed=transposed)
+    if dtype.char != "f" or not is_lu_step(ins, rw.specs[ins.inputs[0]]):
+        return rw.replace(ins, "lu_solve", *factors, b, transposed=transposed)
+    double = rw.emit(ins.origin, "astype", b, dtype=rw.dtype(factors[0]))
+    solved = rw.emit(ins.origin, "lu_solve", *factors, double, transposed=transposed)
+    return rw.replace(ins, "astype", solved, dtype=dtype)
 
 
-def inverse_by_factors(rw: Rewriter, ins: Instruction) -> Instruction | None:
+def inverse_by_factors(rw: Rewriter, ins: Instruction) -> Result:
     """inv(a) = lu_inv(*lu(a))"""
     found = _factored(rw, ins)
     if found is None:
         return None
     factors, transposed = found
     dtype = rw.dtype(ins.outputs[0])
-    if not transposed:
+    is_cast = dtype.char == "f" and is_lu_step(ins, rw.specs[ins.inputs[0]])
+    if not transposed and not is_cast:
         return rw.replace(ins, "lu_inv", *factors, dtype=dtype)
     rank = len(rw.shape(ins.outputs[0]))
-    inverse = rw.emit(ins.origin, "lu_inv", *factors, dtype=dtype)
+    inverse = rw.emit(ins.origin, "lu_inv", *factors, dtype=rw.dtype(factors[0]) if is_cast else dtype)
+    if is_cast:
+        inverse = rw.emit(ins.origin, "astype", inverse, dtype=dtype)
+    if not transposed:
+        return inverse
     return rw.replace(ins, "transpose", inverse, axes=(*range(rank - 2), rank - 1, rank - 2))
 
 
-def determinant_by_factors(rw: Rewriter, ins: Instruction) -> Instruction | None:
+def determinant_by_factors(rw: Rewriter, ins: Instruction) -> Result:
     """det(a) = lu_det(*lu(a)), and so for slogdet"""
     found = _factored(rw, ins)
     if found is None:
         return None
-    return rw.replace(ins, f"lu_{ins.op.name}", *found[0], dtype=rw.dtype(ins.outputs[0]))
+    if not is_lu_step(ins, rw.specs[ins.inputs[0]]):
+        return rw.replace(ins, f"lu_{ins.op.name}", *found[0], dtype=rw.dtype(ins.outputs[0]))
+    sign, logarithm = _sign_and_logarithm(rw, ins, *found[0])
+    dtype = rw.dtype(ins.outputs[0])
+    made = [sign, logarithm]
+    if ins.op.name == "det":
+        made = [rw.emit(ins.origin, "multiply", sign, rw.emit(ins.origin, "exp", logarithm))]
+    return tuple([rw.emit(ins.origin, "astype", x, dtype=dtype) for x in made])
+
+
+def _sign_and_logarithm(rw: Rewriter, ins: Instruction, factors: int, exchanged: int) -> tuple[int, int]:
+    """Of the determinants, float64, in operations that kernels do: the determinant comes from them, so that no product
+    overflows on the way.
+    """
+    origin, rank = ins.origin, len(rw.shape(exchanged))
+
+    def op(name: str, *inputs: int, **params: Any) -> int:
+        return rw.emit(origin, name, *inputs, **params)
+
+    def number(value: float, like: int) -> int:
+        return rw.emit_splat(origin, value, rw.specs[like])
+
+    def reduced(name: str, x: int) -> int:
+        return op(name, x, axis=(rank - 1,), keepdims=False)
+
+    diagonal = op("diagonal", factors, offset=0, axis1=rank - 1, axis2=rank)
+    size = op("absolute", diagonal)
+    ones = number(1.0, diagonal)
+    signs = op("where", op("less", diagonal, number(0.0, diagonal)), number(-1.0, diagonal), ones)
+    places = op("iota", shape=rw.shape(exchanged), axis=rank - 1, dtype=rw.dtype(exchanged))
+    moved = op("not_equal", exchanged, op("add", places, number(1, exchanged)))
+    turned = op("where", moved, op("negative", signs), signs)
+    zeroed = op("where", op("equal", size, number(0.0, size)), number(0.0, size), turned)
+    return reduced("prod", zeroed), reduced("sum", op("log", size))
+
+
+_WITH_VECTORS = {"eigvalsh": ("eigh", 0), "svdvals": ("svd", 1)}
+"""The op that makes vectors and values, and which of its outputs these are."""
+
+
+def values_with_vectors(rw: Rewriter, ins: Instruction) -> tuple[int, ...] | None:
+    """eigvalsh(a) = eigh(a)[0] and svdvals(a) = svd(a)[1], where vectors of the same matrix are asked for, as by the
+    gradient
+    """
+    name, place = _WITH_VECTORS[ins.op.name]
+    for other in rw.instructions_of(name):
+        if rw.new_inputs(other) == ins.inputs and other.params == ins.params:
+            return (rw.emit_all(ins.origin, other.op, ins.inputs, ins.params)[place],)
+    return None
 
 
 def solve_by_rows(rw: Rewriter, ins: Instruction) -> Instruction | None:
@@ -136,11 +197,14 @@ def _factored(
     fewer rows than ``least``, or a kernel.
     """
     a = ins.inputs[0]
-    shape = rw.shape(a)
-    if rw.dtype(a).char not in DOUBLE or shape[-1] < least or 0 in shape or is_small_routine(shape, columns):
+    shape, is_step = rw.shape(a), is_lu_step(ins, rw.specs[a])
+    is_small = shape[-1] < least and not is_step
+    if rw.dtype(a).char not in DOUBLE or is_small or 0 in shape or is_small_routine(shape, columns):
         return None
     turned = rw.producer(a, "transpose")
     transposed = turned is not None and swaps_last_two(turned.params["axes"])
     if turned is not None and transposed:
         a = turned.inputs[0]
+    if is_step:
+        a = rw.emit(ins.origin, "astype", a, dtype=DOUBLE[rw.dtype(a).char])
     return rw.emit_all(ins.origin, find("lu"), (a,), {}), transposed
