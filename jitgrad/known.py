@@ -122,7 +122,7 @@ class Asker:
         return _Contents(values, constancy, digest(text))
 
 
-def _key_of(contents: bytes, structure: Any, leaves: Sequence[LeafKey], names: tuple[str, ...]) -> str:
+def _key_of(contents: bytes, structure: Any, leaves: Sequence[LeafKey], names: tuple[int | str, ...]) -> str:
     tree = encode(pytree.unflatten(structure, range(len(leaves))))
     text = contents, tree, tuple(map(_leaf_text, leaves)), names
     return digest(b"call" + stamp().encode() + dump(text)).hex()
