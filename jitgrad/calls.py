@@ -28,7 +28,7 @@ from jitgrad.foreseeing import Foreseer
 from jitgrad.forking import renew_when_forked, wait_for_when_forking
 from jitgrad.frozen_draws import Watch
 from jitgrad.graph import default_graph
-from jitgrad.known import ask, find_run, keep_later
+from jitgrad.known import Asked, Asker, find_run, keep_later
 from jitgrad.models import Model, Models
 from jitgrad.records import dataclass
 from jitgrad.running import Runner
@@ -78,6 +78,7 @@ class Calls:
         self._plain: dict[tuple[Any, ...] | None, Entry] = {}  # entries of calls with arrays only, by dtypes and shapes
         self._listed: dict[tuple[Any, ...] | None, tuple[Callable[[Sequence[Any]], list[Any]], Results]] = {}
         self._models = Models()
+        self._asker = Asker(fn, options)
         self._clock = 0
         self._latest: Call | None = None
         self._once: set[Form] = set()
@@ -233,26 +234,39 @@ class Calls:
         if model is None:
             return self._first_of_kind(call, is_run)
         foreseen = None if config.verify else model.foreseer.trace(call.leaves)
+        asked = self._ask(call, is_first=False) if is_run else None
+        found = self._found(asked, call) if foreseen is None or foreseen.bound is None else None
+        if found is not None:
+            return found
         runner = None if foreseen is None else model.foreseen(foreseen, call)
         if foreseen is None or runner is None:
-            return self._traced_beside(call, model)
-        return Entry(runner, foreseen.results)
+            return self._traced_beside(call, model, asked)
+        return Entry(runner, foreseen.results, keep=asked and partial(keep_later, asked, runner, foreseen))
 
     def _first_of_kind(self, call: Call, is_run: bool) -> Entry:
         """What runs a call that follows no other: found on disk or traced, and kept there once it has run."""
-        asked = ask(self.fn, self.options, call.structure, call.leaves, call.statics) if is_run else None
-        if asked is not None:
-            trace_later = partial(_traced_later, WeakMethod(self._trace), call._replace(arrays=[]))
-            found = find_run(asked, self._program_name, self.streams, trace_later)
-            if found is not None:
-                return Entry(*found)
+        asked = self._ask(call) if is_run else None
+        found = self._found(asked, call)
+        if found is not None:
+            return found
         traced = self._trace(call, call.leaves, None)
         runner = self._runner_of(traced)
         self._models.enter(call, self._as_model(traced, runner))
         return Entry(runner, traced.results, keep=asked and partial(keep_later, asked, runner, traced))
 
-    def _traced_beside(self, call: Call, model: Model) -> Entry:
-        """What runs a call that is traced, and follows the model if it does the same."""
+    def _ask(self, call: Call, is_first: bool = True) -> Asked | None:
+        return self._asker.ask(call.structure, call.leaves, call.statics, is_first)
+
+    def _found(self, asked: Asked | None, call: Call) -> Entry | None:
+        """What runs a call, from disk."""
+        if asked is None:
+            return None
+        trace_later = partial(_traced_later, WeakMethod(self._trace), call._replace(arrays=[]))
+        found = find_run(asked, self._program_name, self.streams, trace_later)
+        return Entry(*found) if found is not None else None
+
+    def _traced_beside(self, call: Call, model: Model, asked: Asked | None) -> Entry:
+        """What runs a call that is traced, and follows the model if it does the same; kept once it has run."""
         traced = self._trace(call, call.leaves, model.follower)
         probed = call.leaves, tuple(call.statics.values()), partial(self._trace, call)
         is_plain = pytree.is_plain(call.structure)
@@ -263,10 +277,9 @@ class Calls:
             runner = self._runner_of(traced)
             if not model.foreseer.is_of_use:
                 self._models.enter(call, self._as_model(traced, runner))
-            return Entry(runner, traced.results)
-        if is_plain and not config.verify:
+        elif is_plain and not config.verify:
             model.foreseer.note_followed(*probed)
-        return Entry(runner, traced.results)
+        return Entry(runner, traced.results, keep=asked and partial(keep_later, asked, runner, traced))
 
     def _runner_of(self, traced: Traced) -> Runner:
         return Runner(traced.outputs, traced.feeds, traced.effects, self._program_name, self.streams)

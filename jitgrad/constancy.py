@@ -76,12 +76,24 @@ class InconstantError(Exception):
 
 
 class Constancy(NamedTuple):
-    """What must be as it was for a function to do what it did: entries of namespaces, cells, and parts of functions."""
+    """What must be as it was for a function to do what it did: entries of namespaces, cells, and parts of functions.
+    And what was only looked at to find that: entries of modules that stand for this package's own or for nothing, and
+    functions that are ``bare`` of the user's attributes.
+    """
 
     entries: tuple[tuple[Mapping[str, Any], str, Any], ...]
     cells: tuple[tuple[CellType, Any], ...]
     functions: tuple[tuple[FunctionType, CodeType, Any, Any], ...]
     partials: tuple[tuple[functools.partial[Any], Any, Any, int], ...]
+    looked_at: tuple[tuple[Mapping[str, Any], str, Any], ...]
+    bare: tuple[Any, ...]
+
+    def would_be_read_again(self) -> bool:
+        """Whether reading the function once more would find the same."""
+        for names, name, value in self.looked_at:
+            if names.get(name, ABSENT) is not value:
+                return False
+        return self.holds() and not any(map(_has_attributes_of_the_user, self.bare))
 
     def holds(self) -> bool:
         """Whether all is as it was."""
@@ -111,6 +123,8 @@ def constancy_of(*values: Any, for_all_shapes: bool = False) -> Constancy:
         tuple(reader.cells.values()),
         tuple(reader.functions.values()),
         tuple(reader.partials.values()),
+        tuple(reader.looked_at.values()),
+        tuple(reader.bare.values()),
     )
 
 
@@ -126,12 +140,16 @@ class _Reader:
         self.cells: dict[int, tuple[CellType, Any]] = {}
         self.functions: dict[int, tuple[FunctionType, CodeType, Any, Any]] = {}
         self.partials: dict[int, tuple[functools.partial[Any], Any, Any, int]] = {}
+        self.looked_at: dict[tuple[int, str], tuple[Mapping[str, Any], str, Any]] = {}
+        self.bare: dict[int, Any] = {}
 
     def read(self, value: Any) -> None:
         """InconstantError unless a value is constant."""
         kind = type(value)
-        if kind in _WITH_ATTRIBUTES and _has_attributes_of_the_user(value):
-            raise InconstantError
+        if kind in _WITH_ATTRIBUTES:
+            if _has_attributes_of_the_user(value):
+                raise InconstantError
+            self.bare[id(value)] = value
         if kind is FunctionType:
             self._read_function(value)
         elif kind is tuple:
@@ -153,6 +171,10 @@ class _Reader:
         value = names.get(name, ABSENT)
         self.entries[id(names), name] = names, name, value
         return value
+
+    def _look_at(self, names: Mapping[str, Any], name: str) -> None:
+        """Note what a name stands for that is no part of what the function reads."""
+        self.looked_at[id(names), name] = names, name, names.get(name, ABSENT)
 
     def _cell(self, cell: CellType) -> Any:
         value = _contents(cell)
@@ -226,10 +248,12 @@ class _Reader:
             if after.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
                 raise InconstantError
             if not self._for_all_shapes and _is_ours_by_name(value, after.argval):
-                value = _loaded(value, after.argval)
+                there, value = vars(value), _loaded(value, after.argval)
+                self._look_at(there, after.argval)
                 if type(value) is not ModuleType:
                     return
             elif not self._for_all_shapes and _is_handed_on(value, after.argval):
+                self._look_at(vars(value), after.argval)
                 value = getattr(value, after.argval)
             else:
                 value = self._entry(vars(value), after.argval)
@@ -276,6 +300,8 @@ class _Reader:
             value = getattr(module, name) if is_handed_on else _loaded(module, name)
             if type(value) is ModuleType:
                 self._imported[id(value)] = value
+            if value is ABSENT or is_handed_on or _is_ours_by_name(module, name):
+                self._look_at(there, name)
             if value is ABSENT or (id(there), name) in self.entries or _is_ours_by_name(module, name):
                 continue
             if not is_handed_on:

@@ -191,7 +191,8 @@ class Foreseer:
     def outlook(self, leaves: Sequence[LeafKey]) -> Outlook | None:
         """What is known of calls like one."""
         known = self._known.get(_by_size(self._extents(leaves)))
-        return known.outlook if known is not None and known.settings is config.settings else None
+        is_so = known is not None and known.settings is config.settings and known.constancy.holds()
+        return known.outlook if known is not None and is_so else None
 
     def _foretold(
         self, leaves: Sequence[LeafKey], outlook: Outlook, extents: Mapping[int, int], here: Source

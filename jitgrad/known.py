@@ -12,6 +12,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Sequence
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from jitgrad import pytree, recording
@@ -27,13 +28,14 @@ from jitgrad.copying import Place
 from jitgrad.eagerness import local
 from jitgrad.errors import CompileError, JitgradError, layout
 from jitgrad.following import PromisedTensors
+from jitgrad.foreseeing import Foreseen
 from jitgrad.forking import wait_for_when_forking
 from jitgrad.gradient_rules import registered_rules
 from jitgrad.graph import Operation
 from jitgrad.program import Program, sub_programs
 from jitgrad.records import NamedTuple
 from jitgrad.run_stages import Stage
-from jitgrad.running import Runner
+from jitgrad.running import Runner, places_of
 from jitgrad.sources import user_source
 from jitgrad.statics import Options, Statics
 from jitgrad.streams import Streams
@@ -44,10 +46,12 @@ if TYPE_CHECKING:
 
 
 class Asked(NamedTuple):
-    """A call of a function that is constant: the key of what is kept of it, and what must be as it is for that."""
+    """A call of a function that is constant: what gives the key of what is kept of it, and what must be as it is for
+    that.
+    """
 
     fn: Callable[..., Any]
-    key: str
+    key: Callable[[], str]
     constancy: Constancy
     leaves: Sequence[LeafKey]
 
@@ -65,26 +69,63 @@ class _Kept(NamedTuple):
     frozen: Frozen
 
 
-def ask(
-    fn: Callable[..., Any], options: Options, structure: Any, leaves: Sequence[LeafKey], statics: Statics
-) -> Asked | None:
-    """What a call is known by in other processes; None where calls are not kept here, or the function may do something
-    else each time.
-    """
-    is_watched = config.debug_nans or recording.sinks or local.tapes
-    if not config.cache or is_watched or registered_rules or not pytree.is_plain(structure):
-        return None
-    from jitgrad.constancy import InconstantError, constancy_of
-    from jitgrad.contents import contents_of
+class _Contents(NamedTuple):
+    """All that decides what a function does with some static values, by its hash, as long as it is constant."""
 
-    given = (fn, *[key.value for key in leaves if isinstance(key, Static)], *statics.values())
-    try:
-        constancy = constancy_of(*given)
-        tree = encode(pytree.unflatten(structure, range(len(leaves))))
-        text = contents_of(constancy, given), repr(options), tree, tuple(map(_leaf_text, leaves)), tuple(statics)
-    except (InconstantError, UnkeptError):
-        return None
-    return Asked(fn, digest(b"call" + stamp().encode() + dump(text)).hex(), constancy, leaves)
+    values: tuple[Any, ...]
+    constancy: Constancy
+    text: bytes
+
+    def holds(self, values: Sequence[Any]) -> bool:
+        """Whether it is what it was, for the same objects."""
+        are_same = len(values) == len(self.values) and all(map(is_, values, self.values))
+        return are_same and self.constancy.would_be_read_again()
+
+
+class Asker:
+    """Asks for calls of one function, whose contents are read once and again when they have changed. Used under the
+    lock of its calls.
+    """
+
+    def __init__(self, fn: Callable[..., Any], options: Options) -> None:
+        self._fn = fn
+        self._options = options
+        self._contents: _Contents | None = None
+
+    def ask(
+        self, structure: Any, leaves: Sequence[LeafKey], statics: Statics, is_first: bool = True
+    ) -> Asked | None:  # fmt: skip
+        """What a call is known by in other processes; None where calls are not kept here, or the function may do
+        something else each time. One that did so before is read again for a call that is the ``first`` of its kind.
+        """
+        is_watched = config.debug_nans or recording.sinks or local.tapes
+        if not config.cache or is_watched or registered_rules or not pytree.is_plain(structure):
+            return None
+        values = (*[key.value for key in leaves if isinstance(key, Static)], *statics.values())
+        if (self._contents is None and is_first) or (self._contents is not None and not self._contents.holds(values)):
+            self._contents = self._read(values)
+        if self._contents is None:
+            return None
+        key = functools.partial(_key_of, self._contents.text, structure, leaves, tuple(statics))
+        return Asked(self._fn, key, self._contents.constancy, leaves)
+
+    def _read(self, values: tuple[Any, ...]) -> _Contents | None:
+        from jitgrad.constancy import InconstantError, constancy_of
+        from jitgrad.contents import contents_of
+
+        given = (self._fn, *values)
+        try:
+            constancy = constancy_of(*given)
+            text = dump((contents_of(constancy, given), repr(self._options)))
+        except (InconstantError, UnkeptError):
+            return None
+        return _Contents(values, constancy, digest(text))
+
+
+def _key_of(contents: bytes, structure: Any, leaves: Sequence[LeafKey], names: tuple[int | str, ...]) -> str:
+    tree = encode(pytree.unflatten(structure, range(len(leaves))))
+    text = contents, tree, tuple(map(_leaf_text, leaves)), names
+    return digest(b"call" + stamp().encode() + dump(text)).hex()
 
 
 def _leaf_text(key: LeafKey) -> Any:
@@ -103,7 +144,7 @@ def find_run(
     """What runs a call and how its results are put together, from disk; ``trace`` traces it when somebody looks."""
     if config.verify:
         return None
-    found = find_with_plan(asked.key, _plan_in)
+    found = find_with_plan(asked.key(), _plan_in)
     if found is None:
         return None
     contents, addresses = found
@@ -160,25 +201,27 @@ class _Operations:
 # -- what is kept ------------------------------------------------------------------------------------------------------
 
 
-def keep_later(asked: Asked, runner: Runner, traced: Traced) -> None:
+def keep_later(asked: Asked, runner: Runner, did: Traced | Foreseen) -> None:
     """Keep on disk before long what a call did, if its program, which has run by then, is all of it. With ``verify``,
     CompileError if something else is kept there.
     """
     if config.verify:
         _check(asked, runner)
+    is_whole = not isinstance(did, Traced) or _is_plain(did)  # only such calls are foreseen
+    if is_whole and not runner.is_cut and pytree.is_plain(did.results.structure):
+        kept = _Kept("", (), places_of(did.feeds), places_of(did.outputs), did.results, ())
+        when_idle(functools.partial(_keep, asked.key, kept, runner.program_later(), kernel_cache()))
+
+
+def _is_plain(traced: Traced) -> bool:
+    """Whether a run of the results is all that a call does."""
     graph = traced.inputs[0].graph if traced.inputs else None
-    if graph is None or not traced.outputs or traced.effects or graph.variables or graph.closed_over:
-        return
-    program = runner.only_program
-    if program is not None and pytree.is_plain(traced.results.structure):
-        feeds = tuple([(op.id, 0) for op in traced.inputs])
-        outputs = tuple([(t.op.id, t.value_index) for t in traced.outputs])
-        kept = _Kept("", program.inputs, feeds, outputs, traced.results, ())
-        when_idle(functools.partial(_keep, asked.key, kept, program, kernel_cache()))  # which holds no function
+    is_free = graph is not None and not graph.variables and not graph.closed_over
+    return is_free and bool(traced.outputs) and not traced.effects
 
 
 def _check(asked: Asked, runner: Runner) -> None:
-    found = find_with_plan(asked.key, _plan_in)
+    found = find_with_plan(asked.key(), _plan_in)
     if found is None:
         return
     program = runner.only_program
@@ -187,17 +230,19 @@ def _check(asked: Asked, runner: Runner) -> None:
         raise CompileError(f"what is kept on disk of {describe(asked.fn)} is not what it does:\n{text}")
 
 
-def _keep(place: str, kept: _Kept, program: Program, cache: KernelCache) -> None:
+def _keep(place: Callable[[], str], kept: _Kept, program: Callable[[], Program | None], cache: KernelCache) -> None:
     """Write what is kept of a call, once the plan of its program is there, under a key of its own."""
-    key = None if _draws(program) else plan_key(program)
+    made = program()
+    key = None if made is None or _draws(made) else plan_key(made)
     plan = None if key is None else cache.get_plan(key)
-    if key is None or plan is None:
+    if made is None or key is None or plan is None:
         return
     from jitgrad.compiler.freezing.freeze_ops import without_source
 
     with contextlib.suppress(UnkeptError, ValueError):
-        results, frozen = _results_text(kept.results), without_source(load(plan), program)
-        cache.put_plan(place, dump(tuple(kept._replace(key=key, results=results, frozen=frozen))))
+        results, frozen = _results_text(kept.results), without_source(load(plan), made)
+        whole = kept._replace(key=key, inputs=made.inputs, results=results, frozen=frozen)
+        cache.put_plan(place(), dump(tuple(whole)))
 
 
 def _draws(program: Program) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jitgrad import recording
 from jitgrad.compiler.freezing.beside import Bound
+from jitgrad.copying import Place
 from jitgrad.executable import Executable
 from jitgrad.following import PromisedTensors
 from jitgrad.fresh import run_listed, separate
@@ -129,6 +130,13 @@ class Runner:
         """The program that a run is, where that is one for all shapes that its feeds have."""
         return self._only.program([t.spec for t in self.feeds]) if self._only is not None else None
 
+    def program_later(self) -> Callable[[], Program | None]:
+        """What gives `only_program`; where that follows from no other it is made, and nothing else is held."""
+        if self._only is not None and self._only.beside is not None:
+            return lambda: self.only_program
+        program = self.only_program
+        return lambda: program
+
     @property
     def is_cut(self) -> bool:
         """Whether there are operations that do not tell their shapes before they run, and stages around them."""
@@ -206,10 +214,11 @@ class Runner:
 
 def _are_alike(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
     """Whether tensors of two graphs stand at the same places."""
-    return _places(a) == _places(b)
+    return places_of(a) == places_of(b)
 
 
-def _places(tensors: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:
+def places_of(tensors: Sequence[Tensor]) -> tuple[Place, ...]:
+    """The places of tensors in their graph, which makes none that is only promised."""
     if isinstance(tensors, PromisedTensors):
         return tensors.places
     return tuple([(t.op.id, t.value_index) for t in tensors])

@@ -510,3 +510,111 @@ def test_nothing_is_kept_where_the_cache_is_off(traced: list[str]) -> None:
         _again(lambda: _helped, x)
     assert len(traced) == 2
     assert not kernel_cache().entries()
+
+
+LENGTHS = (100, 101, 203, 307, 411, 509, 1, 0, 64, 3)
+
+
+def _rows(a: Any, b: Any) -> Any:
+    return np.sum(np.tanh(a * b[:, None]) ** 2) / len(LENGTHS)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_calls_with_other_shapes_are_known(traced: list[str], dtype: Any) -> None:
+    """Those that were traced, those that followed from others and those that a formula gave; the same bits."""
+    arguments = []
+    for n in LENGTHS:
+        a, b = (np.sin(np.arange(n * k, dtype=dtype).reshape(shape)) for k, shape in ((10, (n, 10)), (2, (n, 2))))
+        arguments.append((a[:, ::2], b[:, 1]))
+    arguments[2][0][5, 3], arguments[3][1][7], arguments[4][1][0] = np.nan, np.inf, -0.0
+    f = jg.compile(jg.value_and_grad(_rows, argnums=(0, 1)))
+    expected = [f(*args) for args in arguments]
+    keep_now()
+    assert 0 < len(traced) < 2 * len(LENGTHS)
+    traced.clear()
+    for threads in (1, 2):
+        with jg.config(num_threads=threads):
+            g = jg.compile(jg.value_and_grad(_rows, argnums=(0, 1)))
+            for args, result in zip(arguments, expected, strict=True):
+                _equal(g(*args), result)
+            assert g.cache_info().compiles == 0
+    assert traced == []
+    for args, (value, gradients) in zip(arguments, expected, strict=True):
+        right, slopes = f.interpret(*args)
+        np.testing.assert_allclose(value, right, rtol=1e-5)
+        for found, slope in zip(gradients, slopes, strict=True):
+            np.testing.assert_allclose(found, slope, rtol=1e-4, atol=1e-6)
+
+
+def test_a_shape_that_is_not_known_follows_nothing_wrong(traced: list[str]) -> None:
+    f = jg.compile(jg.value_and_grad(_helped))
+    for n in (70, 80, 90):
+        f(np.linspace(0.1, 1.0, n))
+    keep_now()
+    traced.clear()
+    g = jg.compile(jg.value_and_grad(_helped))
+    for n in (70, 75, 80, 85, 95, 90, 105, 115, 80):
+        values = np.linspace(0.1, 1.0, n)
+        value, gradient = g(values)
+        np.testing.assert_allclose(value, np.sum(np.sin(values) ** 3))
+        np.testing.assert_allclose(gradient, 3 * np.sin(values) ** 2 * np.cos(values))
+    assert traced
+
+
+def _checked_in_turns(make: Callable[[], Fn], change: Callable[[bool], None]) -> None:
+    """Shapes of one function, half of them after something that it reads has changed, are told apart later."""
+    change(False)
+    for _ in range(2):
+        f = jg.compile(make())
+        for n in (100, 110, 120, 130, 140, 150):
+            change(n % 20 > 0)
+            np.testing.assert_array_equal(f(np.ones(n)), make()(np.ones(n)))
+        keep_now()
+    for n in (150, 140, 130, 120, 110, 100):
+        for is_other in (False, True):
+            change(is_other)
+            np.testing.assert_array_equal(jg.compile(make())(np.ones(n)), make()(np.ones(n)))
+
+
+def test_what_changes_between_shapes_is_told_apart(traced: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(is_other: bool) -> None:
+        monkeypatch.setitem(globals(), "rate", 0.25 if is_other else 0.5)
+
+    _checked_in_turns(lambda: lambda v: v * rate, change)
+
+
+def test_an_attribute_that_is_set_between_shapes_counts(traced: list[str]) -> None:
+    space: dict[str, Any] = {"np": np}
+    source = """
+def g(v): return v
+def f(v):
+    try: return v * g.scale
+    except AttributeError: return v * 2"""
+    exec(source, space)
+
+    def change(is_other: bool) -> None:
+        vars(space["g"]).clear()
+        if is_other:
+            space["g"].scale = 3
+
+    _checked_in_turns(lambda: space["f"], change)
+
+
+def test_what_is_replaced_between_shapes_counts(traced: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function of ours; and a name that an imported module did not have."""
+    relu = nn.relu
+    _checked_in_turns(
+        lambda: lambda v: jg.nn.relu(v) * 2,
+        lambda is_other: monkeypatch.setattr(nn, "relu", np.negative if is_other else relu),
+    )
+    module: Any = types.ModuleType("known_names")
+    monkeypatch.setitem(sys.modules, "known_names", module)
+
+    def change(is_other: bool) -> None:
+        vars(module).pop("k", None)
+        if is_other:
+            module.k = 3.0
+
+    source = "def f(v):\n import known_names as m\n try: return v * m.k\n except AttributeError: return v * 2.0"
+    made = _made(source)
+    _checked_in_turns(lambda: made, change)
