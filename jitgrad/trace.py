@@ -286,7 +286,7 @@ def trace(
 def _refuse_writes(fn: Callable[..., Any], given: Any, leaves: Sequence[Any], inputs: Sequence[Operation]) -> None:
     """UnsupportedOpError for a function that writes to an argument and returns nothing: a call would do nothing."""
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-    written = [f" {op.name!r}" for x, op in zip(tensors, inputs, strict=True) if x.op is not op]
+    written = [f" {op.name!r}" for x, op in zip(tensors, inputs, strict=True) if x.op is not op or _has_pieces(x)]
     present = pytree.flatten(given)[0]
     if not written and len(present) == len(leaves) and all(map(operator.is_, present, leaves)):
         return
@@ -297,6 +297,11 @@ def _refuse_writes(fn: Callable[..., Any], given: Any, leaves: Sequence[Any], in
             hint="return the array, and assign it where the function is called: x = f(x), or x[...] = f(x)",
         )
     )
+
+
+def _has_pieces(x: Tensor) -> bool:
+    """Whether parts were assigned that are not put together yet."""
+    return x._view is not None and x._view.pieces is not None
 
 
 def _locate(error: JitgradError) -> None:
