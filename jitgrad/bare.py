@@ -23,6 +23,8 @@ import numpy as np
 from jitgrad.error_states import IGNORED, State, error_state
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Shape = tuple[int, ...]
+Transform = Callable[[Array], Any]
 
 
 def _found(name: str) -> Any:
@@ -96,6 +98,9 @@ _eigh_of_lower = _matrices("eigh_lo", "dD", np.linalg.eigh, _NOT_CONVERGED)
 _eigh_of_upper = _matrices("eigh_up", "dD", partial(np.linalg.eigh, UPLO="U"), _NOT_CONVERGED)
 
 
+svd = _matrices("svd_s", "DdD", partial(np.linalg.svd, full_matrices=False), _without_result("SVD did not converge"))
+
+
 def eigh(a: Array, UPLO: str = "L") -> Any:
     """Eigenvalues and eigenvectors; of a matrix the lower triangle is read, or the upper one."""
     return _eigh_of_lower(a) if UPLO in "Ll" else _eigh_of_upper(a)
@@ -111,22 +116,40 @@ _COMPLEX = {"f": "F", "d": "D", "F": "F", "D": "D"}
 
 def fft(x: Array, axis: int, inverse: bool = False) -> Any:
     """The transform, or the inverse one, which divides by the number of points; complex."""
-    numpys = np.fft.ifft if inverse else np.fft.fft
-    made = _transform(numpys.__name__, x, x.shape[axis], axis, _COMPLEX, x.shape[axis] if inverse else 1)
-    return numpys(x, axis=axis) if made is None else made
+    return ready_fft(x.dtype, x.shape, axis, inverse)(x)
 
 
 def rfft(x: Array, axis: int, divided: bool = False) -> Any:
     """The transform of real numbers, the first half of the frequencies."""
-    n = x.shape[axis]
-    made = _transform("rfft_n_odd" if n % 2 else "rfft_n_even", x, n // 2 + 1, axis, _COMPLEX, n if divided else 1)
-    return np.fft.rfft(x, axis=axis, norm="forward" if divided else "backward") if made is None else made
+    return ready_rfft(x.dtype, x.shape, axis, divided)(x)
 
 
 def irfft(x: Array, n: int, axis: int, divided: bool = False) -> Any:
     """``n`` real numbers by the first half of their frequencies."""
-    made = _transform("irfft", x, n, axis, _REAL, n if divided else 1)
-    return np.fft.irfft(x, n, axis=axis, norm="backward" if divided else "forward") if made is None else made
+    return ready_irfft(x.dtype, x.shape, n, axis, divided)(x)
+
+
+def ready_fft(dtype: np.dtype[Any], shape: Shape, axis: int, inverse: bool = False) -> Transform:
+    """`fft` of arrays of this dtype and shape, made for many calls."""
+    numpys, points = np.fft.ifft if inverse else np.fft.fft, shape[axis]
+    made = _transform(numpys.__name__, dtype, shape, points, axis, _COMPLEX, points if inverse else 1)
+    return partial(numpys, axis=axis) if made is None else made
+
+
+def ready_rfft(dtype: np.dtype[Any], shape: Shape, axis: int, divided: bool = False) -> Transform:
+    """`rfft`, likewise."""
+    n = shape[axis]
+    name = "rfft_n_odd" if n % 2 else "rfft_n_even"
+    made = _transform(name, dtype, shape, n // 2 + 1, axis, _COMPLEX, n if divided else 1)
+    return partial(np.fft.rfft, axis=axis, norm="forward" if divided else "backward") if made is None else made
+
+
+def ready_irfft(dtype: np.dtype[Any], shape: Shape, n: int, axis: int, divided: bool = False) -> Transform:
+    """`irfft`, likewise."""
+    made = _transform("irfft", dtype, shape, n, axis, _REAL, n if divided else 1)
+    if made is not None:
+        return made
+    return partial(np.fft.irfft, n=n, axis=axis, norm="backward" if divided else "forward")
 
 
 @lru_cache(maxsize=256)
@@ -139,13 +162,16 @@ def _factor(divisor: int, char: str) -> Array:
     return np.asarray(np.reciprocal(divisor, dtype=char))
 
 
-def _transform(name: str, x: Array, points: int, axis: int, chars: dict[str, str], divisor: int) -> Any:
-    """What the compiled function makes of the array, divided; None where there is none for its dtype, or no point."""
-    compiled, char = getattr(_FOURIER, name, None), x.dtype.char
-    if compiled is None or char not in chars or not x.shape[axis]:
+def _transform(
+    name: str, dtype: np.dtype[Any], shape: Shape, points: int, axis: int, chars: dict[str, str], divisor: int
+) -> Transform | None:
+    """The compiled function, which divides its result; None where there is none for a dtype, or no point."""
+    compiled, char = getattr(_FOURIER, name, None), dtype.char
+    if compiled is None or char not in chars or not shape[axis]:
         return None
-    factor = _factor(divisor, _REAL[char])
+    factor, made, empty = _factor(divisor, _REAL[char]), np.dtype(chars[char]), np.empty
     if axis == -1:
-        return compiled(x, factor, np.empty((*x.shape[:-1], points), chars[char]))
-    shape = (*x.shape[:axis], points, *x.shape[axis + 1 :])
-    return compiled(x, factor, np.empty(shape, chars[char]), axes=[(axis,), (), (axis,)])
+        of_rows = (*shape[:-1], points)
+        return lambda x: compiled(x, factor, empty(of_rows, made))
+    along, axes = (*shape[:axis], points, *shape[axis + 1 :]), [(axis,), (), (axis,)]
+    return lambda x: compiled(x, factor, empty(along, made), axes=axes)

@@ -83,6 +83,11 @@ def on_one_thread(routine: Routine) -> Routine:
     return cast("Routine", run)
 
 
+def ready(routine: Routine, shape: Sequence[int]) -> Routine:
+    """The routine for stacks of matrices of this shape, made for many calls."""
+    return cast("Routine", routine.__wrapped__) if max(shape[-2:]) <= _ALONE else routine  # type: ignore[attr-defined]
+
+
 def _alone(*extents: int) -> AbstractContextManager[None]:
     """The library on one thread, for matrices of such extents."""
     if max(extents, default=0) <= _ALONE:
@@ -97,6 +102,7 @@ slogdet: Callable[..., Any] = on_one_thread(bare.slogdet)
 pinv: Callable[..., Any] = on_one_thread(np.linalg.pinv)
 eigh: Callable[..., Any] = on_one_thread(bare.eigh)
 svd: Callable[..., Any] = on_one_thread(np.linalg.svd)
+reduced_svd: Callable[..., Any] = on_one_thread(bare.svd)
 qr: Callable[..., Any] = on_one_thread(np.linalg.qr)
 _inv: Callable[..., Any] = on_one_thread(bare.inv)
 _solve: Callable[..., Any] = on_one_thread(bare.solve)

@@ -345,6 +345,11 @@ RULES = [
         ["argsort", "take_along_axis", "astype", "add"],
     ),
     row(
+        "order_by_counting",
+        lambda b, x, y: b.op("argsort", x, axis=0, scope="1"),
+        ["ORDER"],
+    ),
+    row(
         "scatter_into_constant",
         lambda b, x, y: b.op("scatter_take", y, x, b.constant(np.arange(N)), axis=0),
         ["constant", "constant", "scatter_take"],

@@ -32,6 +32,7 @@ fft_op = define(
     "fft",
     infer=same_spec,
     impl=bare.fft,
+    bound=lambda params, specs: bare.ready_fft(specs[0].dtype, specs[0].known_shape, **params),
     vjp=_fft_vjp,
     kind=Interpreted("Fourier transforms are NumPy's"),
 )
@@ -77,6 +78,7 @@ rfft_op = define(
     "rfft",
     infer=_halved,
     impl=bare.rfft,
+    bound=lambda params, specs: bare.ready_rfft(specs[0].dtype, specs[0].known_shape, **params),
     vjp=_rfft_vjp,
     kind=Interpreted("Fourier transforms are NumPy's"),
 )
@@ -85,6 +87,7 @@ irfft_op = define(
     "irfft",
     infer=_doubled,
     impl=bare.irfft,
+    bound=lambda params, specs: bare.ready_irfft(specs[0].dtype, specs[0].known_shape, **params),
     vjp=_irfft_vjp,
     kind=Interpreted("Fourier transforms are NumPy's"),
 )

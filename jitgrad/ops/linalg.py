@@ -295,6 +295,7 @@ eigh_op = define(
     "eigh",
     infer=_infer_eigh,
     impl=lambda a, UPLO: tuple(lapack.eigh(a, UPLO)),
+    bound=lambda params, specs: functools.partial(lapack.ready(lapack.eigh, specs[0].known_shape), **params),
     vjp=_eigh_vjp,
     kind=Library("eigh"),
 )
@@ -346,7 +347,8 @@ def _svd_vjp(gs: Any, outs: Any, a: Tensor) -> Any:
 svd_op = define(
     "svd",
     infer=_infer_svd,
-    impl=lambda a: tuple(lapack.svd(a, full_matrices=False)),
+    impl=lambda a: tuple(lapack.reduced_svd(a)),
+    bound=lambda params, specs: lapack.ready(lapack.reduced_svd, specs[0].known_shape),
     vjp=_svd_vjp,
     kind=Library("svd"),
 )

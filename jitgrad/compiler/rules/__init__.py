@@ -93,6 +93,7 @@ BY_OP: dict[str, tuple[Rule, ...]] = {
     "slogdet": (matrices.determinant_by_factors,),
     "take_along_axis": (gathers.gather_before_computing,),
     "sort": (orders.sorted_by_order,),
+    "argsort": (orders.order_by_counting,),
     "ndtr": (special_functions.in_double, special_functions.normal_distribution),
     "log_ndtr": (special_functions.in_double, special_functions.log_of_normal_distribution),
     "xlogy": (special_functions.product_with_log,),
