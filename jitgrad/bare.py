@@ -13,6 +13,7 @@ The compiled functions are no part of NumPy's interface: where they are not foun
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from functools import lru_cache, partial
 from importlib import import_module
@@ -150,6 +151,40 @@ def ready_irfft(dtype: np.dtype[Any], shape: Shape, n: int, axis: int, divided: 
     if made is not None:
         return made
     return partial(np.fft.irfft, n=n, axis=axis, norm="backward" if divided else "forward")
+
+
+LOOPS = {
+    "fft": ("fft", "fft"), "ifft": ("ifft", "ifft"), "rfft": ("rfft_n_even", "rfft_n_odd"), "irfft": ("irfft", "irfft"),
+}  # fmt: skip
+"""NumPy's functions for even and for odd numbers of points."""
+
+
+@lru_cache
+def transform_loops(name: str) -> tuple[int, ...]:
+    """The addresses of the loops over rows of float64 points that NumPy's functions for a transform run, for even and
+    odd numbers of points, each with that of its data; none where they are not found. They are as
+    `PyUFuncGenericFunction` in NumPy's C interface: arguments, dimensions, steps, data.
+    """
+    found: list[int] = []
+    for function in LOOPS[name]:
+        ufunc = getattr(_FOURIER, function, None)
+        found += () if ufunc is None else _loop_of_doubles(ufunc)
+    return tuple(found) if len(found) == 2 * len(LOOPS[name]) else ()
+
+
+def _loop_of_doubles(ufunc: np.ufunc) -> tuple[int, ...]:
+    """The loop and its data, out of the head of a `PyUFuncObject`: three counts, which are compared, and behind another
+    number the addresses of loops and of their data.
+    """
+    at, kinds = id(ufunc) + object.__basicsize__, [text.split("->")[0].lower() for text in ufunc.types]
+    counts = tuple((ctypes.c_int * 3).from_address(at))
+    if counts != (ufunc.nin, ufunc.nout, ufunc.nargs) or "dd" not in kinds:
+        return ()
+    loops, data = (ctypes.c_void_p * 2).from_address(at + 16)
+    number = kinds.index("dd")
+    each = [0 if array is None else (ctypes.c_void_p * len(kinds)).from_address(array)[number] or 0
+            for array in (loops, data)]  # fmt: skip
+    return tuple(each) if each[0] else ()
 
 
 @lru_cache(maxsize=256)

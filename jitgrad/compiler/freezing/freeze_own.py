@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 from jitgrad.compiler.freezing.freeze_loops import Frozen
 from jitgrad.compiler.fusing.buffers import aligned
-from jitgrad.compiler.fusing.nodes import Convolution, Factor
+from jitgrad.compiler.fusing.nodes import Convolution, Factor, Transform
 from jitgrad.compiler.products.cholesky_steps import KEPT
 from jitgrad.compiler.products.conv import ConvPlan, Geometry, plan_filters, plan_windows
 from jitgrad.compiler.products.factor_steps import FACTORS, sizes_of
+from jitgrad.compiler.products.transform_steps import transform_chunks
 from jitgrad.compiler.symbols import at_once
 from jitgrad.program import Program
 
@@ -54,6 +56,19 @@ def freeze_own(
         return "factor", number, routine, item.lower, _sizes(program, item), places, item.value + 1
     plan, dtype = _conv_plan(program, item), program.specs[item.value].dtype.str
     return "convolution", number, dtype, item.form, (plan.words, plan.cells, plan.chunks), places
+
+
+def freeze_transform(program: Program, number: int, item: Transform, place_at: PlaceAt) -> Frozen:
+    """The task of a Fourier transform: rows, points of each that are read and made, and in how many chunks."""
+    (read,), made = item.reads, item.value
+    extents = [program.specs[v].known_shape for v in (read, made)]
+    is_real = [item.routine == "pairs_rfft", item.routine == "pairs_irfft"]
+    *rows, points = extents[0][: None if is_real[0] else -1]
+    count, to = math.prod(rows), extents[1][-1 if is_real[1] else -2]
+    return (
+        "transform", number, item.routine, item.flag, count, (points, to), at_once(transform_chunks, count, points),
+        (place_at(read), place_at(made)),
+    )  # fmt: skip
 
 
 def _sizes(program: Program, item: Factor) -> tuple[Any, ...]:

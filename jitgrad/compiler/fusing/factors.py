@@ -1,5 +1,5 @@
 """Which factors of positive definite matrices, their gradients, and triangular systems are steps of a cluster, by our
-own code; how they are cut, and the code, are elsewhere (products/).
+own code, and which Fourier transforms; how they are cut, and the code, are elsewhere (products/).
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from jitgrad.lapack import has_own_rows
 from jitgrad.opdef import Library
 from jitgrad.program import Instruction, Program
 
-ROUTINES = frozenset(("cholesky", "cholesky_cotangent", "solve_triangular", "solve_turned"))
+TRANSFORMS = frozenset(("pairs_fft", "pairs_rfft", "pairs_irfft"))
+"""Fourier transforms, by NumPy's loops: programs have these only where there are some (complex_pairs.py)."""
+ROUTINES = frozenset(("cholesky", "cholesky_cotangent", "solve_triangular", "solve_turned")) | TRANSFORMS
 _SOLUTIONS = ("solve_triangular", "solve_turned")
 
 
@@ -24,6 +26,8 @@ def is_factor(ins: Instruction, program: Program) -> bool:
     if not isinstance(ins.op.kind, Library) or ins.op.kind.routine not in ROUTINES:
         return False
     spec = program.specs[ins.inputs[0]]
+    if ins.op.kind.routine in TRANSFORMS:
+        return spec.dtype.char == "d"
     *stack, _, n = spec.known_shape
     is_single = spec.dtype.char == "d" and all(extent == 1 for extent in stack)
     if ins.op.kind.routine in _SOLUTIONS:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from jitgrad.compiler.fusing.accesses import Accesses, Leaf, Operand, is_move, splat_literal
 from jitgrad.compiler.fusing.extents import ONE, ExtentClasses
-from jitgrad.compiler.fusing.factors import is_factor
+from jitgrad.compiler.fusing.factors import TRANSFORMS, is_factor
 from jitgrad.compiler.fusing.nodes import (
     DOTS,
     GATHER,
@@ -27,6 +27,7 @@ from jitgrad.compiler.fusing.nodes import (
     Nested,
     Node,
     Product,
+    Transform,
 )
 from jitgrad.compiler.fusing.packing import pack, pack_end, pack_scatter, turn_scatter
 from jitgrad.compiler.fusing.small import is_small_product, is_tiny, reads_by_matrix, sized
@@ -215,8 +216,11 @@ class _Builder:
                 return self._scatter(ins, form)
         raise AssertionError(f"{ins.op.name} has a kind that is not compiled: {ins.op.kind}")
 
-    def _factor(self, ins: Instruction) -> Factor:
+    def _factor(self, ins: Instruction) -> Factor | Transform:
         assert isinstance(ins.op.kind, Library)
+        if ins.op.kind.routine in TRANSFORMS:
+            flag = ins.params.get("divided", ins.params.get("inverse"))
+            return Transform(ins.outputs[0], ins.op.kind.routine, ins.inputs, bool(flag))
         return Factor(ins.outputs[0], ins.op.kind.routine, ins.inputs, ins.params.get("lower", True))
 
     def _reduce(self, ins: Instruction, combine: str) -> Node:
