@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from jitgrad.ops.ordering import order_along, ready_order, sorted_along
 from jitgrad.testing import check_gradients
 
 rng = np.random.default_rng(0)
-ARRAYS = {
+ARRAYS: dict[str, Callable[..., Any]] = {
     "apart": lambda shape: rng.standard_normal(shape) * 100,
     "ties": lambda shape: np.round(rng.standard_normal(shape) * 3),
     "zeros of both signs": lambda shape: np.copysign(rng.integers(0, 2, shape), rng.standard_normal(shape)),
@@ -84,7 +85,7 @@ def test_gradients_of_short_sorts(threads: int) -> None:
         return np.sum(np.sort(x, -1) ** 2 * w) + np.sum(np.median(x, axis=0) ** 3)
 
     step: Any = jg.compile(jg.value_and_grad(loss, (0, 1)))
-    with jg.config(threads=threads):
+    with jg.config(num_threads=threads):
         for dtype in ("f8", "f4"):
             x = np.round(rng.standard_normal((400, 11)) * 4).astype(dtype)
             w = rng.standard_normal(11).astype(dtype)

@@ -347,7 +347,12 @@ RULES = [
     row(
         "order_by_counting",
         lambda b, x, y: b.op("argsort", x, axis=0, scope="1"),
-        ["ORDER"],
+        [
+            *("reshape", "broadcast_to", "broadcast_to", "iota", "reshape", "broadcast_to", "broadcast_to", "less"),
+            *("not_equal", "less_equal", "broadcast_to", "logical_or", "greater_equal", "reshape", "broadcast_to"),
+            *("logical_or", "logical_not", "where", "constant", "constant", "where", "sum"),
+            *("reshape", "broadcast_to", "equal", "where", "sum", "astype"),
+        ],
     ),
     row(
         "scatter_into_constant",
