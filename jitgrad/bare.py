@@ -172,16 +172,32 @@ def transform_loops(name: str) -> tuple[int, ...]:
     return tuple(found) if len(found) == 2 * len(LOOPS[name]) else ()
 
 
+@lru_cache
+def eigen_loop(lower: bool) -> tuple[int, ...]:
+    """The address of the loop over float64 matrices of NumPy's function for eigenvalues and vectors, with that of its
+    data, and those of the C functions by which it is asked whether it found them all, and first told that nothing has
+    happened; none where one of them is not found.
+    """
+    ufunc = getattr(_LINALG, "eigh_lo" if lower else "eigh_up", None)
+    found = () if ufunc is None else _loop_of_doubles(ufunc)
+    try:
+        asked = [getattr(ctypes.CDLL(None), name) for name in ("fetestexcept", "feclearexcept")]
+    except (AttributeError, OSError, TypeError):
+        return ()
+    return (*found, *(ctypes.cast(function, ctypes.c_void_p).value or 0 for function in asked)) if found else ()
+
+
 def _loop_of_doubles(ufunc: np.ufunc) -> tuple[int, ...]:
     """The loop and its data, out of the head of a `PyUFuncObject`: three counts, which are compared, and behind another
     number the addresses of loops and of their data.
     """
-    at, kinds = id(ufunc) + object.__basicsize__, [text.split("->")[0].lower() for text in ufunc.types]
+    at, kinds = id(ufunc) + object.__basicsize__, [text.split("->")[0] for text in ufunc.types]
     counts = tuple((ctypes.c_int * 3).from_address(at))
-    if counts != (ufunc.nin, ufunc.nout, ufunc.nargs) or "dd" not in kinds:
+    doubles = next((kind for kind in kinds if kind in ("d", "dd", "Dd")), None)
+    if counts != (ufunc.nin, ufunc.nout, ufunc.nargs) or doubles is None:
         return ()
     loops, data = (ctypes.c_void_p * 2).from_address(at + 16)
-    number = kinds.index("dd")
+    number = kinds.index(doubles)
     each = [0 if array is None else (ctypes.c_void_p * len(kinds)).from_address(array)[number] or 0
             for array in (loops, data)]  # fmt: skip
     return tuple(each) if each[0] else ()

@@ -441,6 +441,15 @@ RULES = [
         shape=(2, 40),
     ),
     row(
+        "eigenvalues_in_cluster",
+        lambda b, x, y: b.op(
+            "matmul",
+            b.op("reshape", w := b.op("eigh", b.constant(FACTORED[:4, :4]), UPLO="L", scope="1"), shape=(1, 4)),
+            w + 1,
+        ),
+        ["constant", "eigh_joined", "getslice", "getslice", "reshape", "matmul"],
+    ),
+    row(
         "solve_by_factors",
         lambda b, x, y: b.op("solve", b.constant(FACTORED), x),
         ["constant", "lu", "lu_solve"],

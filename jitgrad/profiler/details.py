@@ -154,7 +154,7 @@ def _transform_flops(specs: Mapping[int, TensorSpec], step: Transform) -> int:
 
 def _factor_flops(specs: Mapping[int, TensorSpec], step: Factor) -> int:
     n = specs[step.reads[0]].known_shape[-1]
-    return {"cholesky": n**3 // 3, "cholesky_cotangent": 2 * n**3 // 3}.get(step.routine, n**2)
+    return {"cholesky": n**3 // 3, "cholesky_cotangent": 2 * n**3 // 3, "eigh_joined": 9 * n**3}.get(step.routine, n**2)
 
 
 def interpreted_detail(program: Program, number: int) -> Detail:

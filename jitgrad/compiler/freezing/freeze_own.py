@@ -73,7 +73,9 @@ def freeze_transform(program: Program, number: int, item: Transform, place_at: P
 
 def _sizes(program: Program, item: Factor) -> tuple[Any, ...]:
     """The rows of the matrix, and all that follows from them."""
-    rows = program.specs[item.reads[0]].known_shape[-1]
+    *stack, _, rows = program.specs[item.reads[0]].known_shape
+    if item.routine == "eigh_joined":
+        return rows, math.prod(stack)
     return tuple(at_once(sizes_of, rows)) if item.routine in FACTORS else (rows,)
 
 

@@ -15,7 +15,11 @@ from jitgrad.program import Instruction, Program
 
 TRANSFORMS = frozenset(("pairs_fft", "pairs_rfft", "pairs_irfft"))
 """Fourier transforms, by NumPy's loops: programs have these only where there are some (complex_pairs.py)."""
-ROUTINES = frozenset(("cholesky", "cholesky_cotangent", "solve_triangular", "solve_turned")) | TRANSFORMS
+EIGEN_ROWS = 32
+"""Up to so many rows eigenvalues are steps, by NumPy's loop; with more, LAPACK would begin threads of its own."""
+ROUTINES = frozenset((
+    "cholesky", "cholesky_cotangent", "solve_triangular", "solve_turned", "eigh_joined", *TRANSFORMS
+))  # fmt: skip
 _SOLUTIONS = ("solve_triangular", "solve_turned")
 
 
@@ -26,7 +30,7 @@ def is_factor(ins: Instruction, program: Program) -> bool:
     if not isinstance(ins.op.kind, Library) or ins.op.kind.routine not in ROUTINES:
         return False
     spec = program.specs[ins.inputs[0]]
-    if ins.op.kind.routine in TRANSFORMS:
+    if ins.op.kind.routine in TRANSFORMS or ins.op.kind.routine == "eigh_joined":
         return spec.dtype.char == "d"
     *stack, _, n = spec.known_shape
     is_single = spec.dtype.char == "d" and all(extent == 1 for extent in stack)

@@ -221,7 +221,7 @@ class _Builder:
         if ins.op.kind.routine in TRANSFORMS:
             flag = ins.params.get("divided", ins.params.get("inverse"))
             return Transform(ins.outputs[0], ins.op.kind.routine, ins.inputs, bool(flag))
-        return Factor(ins.outputs[0], ins.op.kind.routine, ins.inputs, ins.params.get("lower", True))
+        return Factor(ins.outputs[0], ins.op.kind.routine, ins.inputs, _is_lower(ins))
 
     def _reduce(self, ins: Instruction, combine: str) -> Node:
         x, out = ins.inputs[0], ins.outputs[0]
@@ -442,3 +442,8 @@ def _axis(d: int, classes: tuple[int, ...]) -> AxisIndex:
 
 def _sized(classes: tuple[int, ...]) -> tuple[int | None, ...]:
     return tuple(d if c != ONE else None for d, c in enumerate(classes))
+
+
+def _is_lower(ins: Instruction) -> bool:
+    """Whether a routine reads a lower triangle."""
+    return bool(ins.params["UPLO"] in "Ll" if "UPLO" in ins.params else ins.params.get("lower", True))

@@ -26,6 +26,7 @@ from jitgrad.compiler.products.cholesky_steps import (
     names,
     triangles_text,
 )
+from jitgrad.compiler.products.eigen_steps import eigen_modules, eigen_step
 from jitgrad.compiler.products.product_code import Module
 
 FACTORS = frozenset(STEPS)
@@ -51,6 +52,8 @@ def factor_steps(
     `Layout`; a triangle's only size is its rows. The slot of the status is ``status``; the status becomes ``code`` if a
     matrix is not positive definite, or has a zero on its diagonal.
     """
+    if routine == "eigh_joined":
+        return [("factor", eigen_step(is_lower, *sizes, slots, status, code))]
     if routine in SOLUTIONS:
         name = TRIANGLE_STEPS[SOLUTIONS[routine]]
         block = (*slots, status, code, *sizes, int(is_lower))
@@ -69,6 +72,8 @@ def factor_modules(routine: str) -> dict[str, Module]:
     """The module that the steps of a routine refer to, where it is not on disk. It is compiled well at once: loops on
     registers, as tiles of products.
     """
+    if routine == "eigh_joined":
+        return eigen_modules()
     name, text = (MODULE, cholesky_text) if routine in FACTORS else (TRIANGLES_MODULE, triangles_text)
     return {} if kernel_cache().has(cache_key(name)) else {name: (text, False)}
 

@@ -78,11 +78,11 @@ entry:
 {_operand("source", "read")}
 {_operand("result", "made")}
   %arguments = alloca [3 x ptr]
-{_filled("arguments", "ptr", "%source", "%factor", "%result")}
+{filled_ir("arguments", "ptr", "%source", "%factor", "%result")}
   %dimensions = alloca [3 x i64]
-{_filled("dimensions", "i64", "%count", "%read", "%made")}
+{filled_ir("dimensions", "i64", "%count", "%read", "%made")}
   %steps = alloca [5 x i64]
-{_filled("steps", "i64", "%source_row", "0", "%result_row", "%source_step", "%result_step")}
+{filled_ir("steps", "i64", "%source_row", "0", "%result_row", "%source_step", "%result_step")}
   call void %loop(ptr %arguments, ptr %dimensions, ptr %steps, ptr %data)
   ret void
 }}""")
@@ -97,7 +97,7 @@ def _operand(name: str, count: str) -> str:
   %{name} = getelementptr i8, ptr %{name}_base, i64 %{name}_far"""
 
 
-def _filled(name: str, type_: str, *values: str) -> str:
+def filled_ir(name: str, type_: str, *values: str) -> str:
     """An array of these values."""
     return "\n".join(
         f"  %{name}_{k} = getelementptr {type_}, ptr %{name}, i64 {k}\n  store {type_} {value}, ptr %{name}_{k}"

@@ -88,6 +88,7 @@ BY_OP: dict[str, tuple[Rule, ...]] = {
     "solve_triangular": (matrices.solve_by_column, matrices.solve_by_rows, matrices.scale_after_solving),
     "solve_turned": (matrices.scale_after_solving,),
     "lu_solve": (matrices.scale_after_solving,),
+    "eigh": (matrices.eigenvalues_in_cluster,),
     "inv": (matrices.inverse_by_factors,),
     "det": (matrices.determinant_by_factors,),
     "slogdet": (matrices.determinant_by_factors,),

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 
+from jitgrad.bare import eigen_loop
+from jitgrad.compiler.fusing.factors import EIGEN_ROWS
 from jitgrad.compiler.fusing.small import is_small_routine
 from jitgrad.compiler.rewriter import Rewriter
 from jitgrad.compiler.rules.products import swaps_last_two
@@ -98,6 +100,26 @@ def determinant_by_factors(rw: Rewriter, ins: Instruction) -> Instruction | None
     if found is None:
         return None
     return rw.replace(ins, f"lu_{ins.op.name}", *found[0], dtype=rw.dtype(ins.outputs[0]))
+
+
+def eigenvalues_in_cluster(rw: Rewriter, ins: Instruction) -> tuple[int, ...] | None:
+    """eigh(a) = the first row, and the others, of eigh_joined(a): a step of a cluster, where NumPy's loop is found"""
+    (a,), origin, lower = ins.inputs, ins.origin, ins.params["UPLO"] in "Ll"
+    shape = rw.shape(a)
+    dtype, double = rw.dtype(a), DOUBLE["d"]
+    is_step = origin.scope is not None and not origin.is_refused and dtype.char in "fd" and 0 not in shape
+    if not is_step or shape[-1] > EIGEN_ROWS or not eigen_loop(lower):
+        return None
+    matrices = a if dtype == double else rw.emit(origin, "astype", a, dtype=double)
+    joined = rw.emit(origin, "eigh_joined", matrices, **ins.params)
+    joined = joined if dtype == double else rw.emit(origin, "astype", joined, dtype=dtype)
+    whole, rank = rw.shape(joined), len(shape)
+    start, step = (0,) * rank, (1,) * rank
+    below = (*start[:-2], 1, 0)
+    values = rw.emit(
+        origin, "getslice", joined, start=start, stop=(*whole[:-2], 1, whole[-1]), step=step, drop=(rank - 2,)
+    )
+    return values, rw.emit(origin, "getslice", joined, start=below, stop=whole, step=step, drop=())
 
 
 def solve_by_rows(rw: Rewriter, ins: Instruction) -> Instruction | None:
