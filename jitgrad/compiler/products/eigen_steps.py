@@ -44,7 +44,7 @@ def _address() -> int:
 
 
 def _text() -> str:
-    """The module of the step: a call of the loop for matrices from `lo` to `hi`; values are the first row of a result."""
+    """The module of the step: a call of the loop for matrices from `lo` to `hi`; a result's first row has values."""
     from jitgrad.compiler.products.registers import KERNEL, block_ir, module_ir
 
     sizes = "%source_bytes", "%result_bytes", "%result_bytes", "%row_bytes", "8", "8", "%row_bytes", "8"

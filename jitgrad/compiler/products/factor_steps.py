@@ -53,7 +53,8 @@ def factor_steps(
     matrix is not positive definite, or has a zero on its diagonal.
     """
     if routine == "eigh_joined":
-        return [("factor", eigen_step(is_lower, *sizes, slots, status, code))]
+        n, count = sizes
+        return [("factor", eigen_step(is_lower, n, count, slots, status, code))]
     if routine in SOLUTIONS:
         name = TRIANGLE_STEPS[SOLUTIONS[routine]]
         block = (*slots, status, code, *sizes, int(is_lower))
