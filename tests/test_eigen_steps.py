@@ -44,6 +44,13 @@ def test_bits_are_numpys(n: int, stack: tuple[int, ...], dtype: str, threads: in
         jg.set_num_threads(before)
 
 
+def test_stacks_of_other_lengths_take_the_same_plan() -> None:
+    compiled: Any = jg.compile(lambda a: np.linalg.eigvalsh(a) * 2)
+    for count in (70, 71, 300, 3, 1000, 1):
+        a = symmetric(count, 5, 5)
+        np.testing.assert_array_equal(compiled(a), np.linalg.eigh(a)[0] * 2)
+
+
 @pytest.mark.parametrize("n", [1, 4, 9])
 def test_gradients(n: int) -> None:
     def loss(a: Any) -> Any:

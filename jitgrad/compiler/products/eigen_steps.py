@@ -12,6 +12,7 @@ from jitgrad.compiler.machine.cache import cache_key, compile_cached, kernel_cac
 from jitgrad.compiler.products.blas import BlasStep
 from jitgrad.compiler.products.product_code import Module
 from jitgrad.compiler.products.transform_steps import filled_ir
+from jitgrad.compiler.symbols import at_once
 
 STEP = "jitgrad_eigen"
 BLOCK = (
@@ -29,8 +30,11 @@ _CHUNK_ELEMENTS, _MOST_CHUNKS = 64, 64
 def eigen_step(lower: bool, n: int, count: int, slots: Sequence[int], status: int, code: int) -> BlasStep:
     """The step for so many matrices of n rows; ``slots`` are those of the matrices and of values with vectors."""
     block = (*eigen_loop(lower), *slots, status, code, n, 8 * n * n, 8 * n * (n + 1), 8 * n)
-    chunks = max(1, min(count, _MOST_CHUNKS, count * n * n // _CHUNK_ELEMENTS))
-    return BlasStep(STEP, _address(), block, count, chunks)
+    return BlasStep(STEP, _address(), block, count, at_once(_chunks, count, n))
+
+
+def _chunks(count: int, n: int) -> int:
+    return max(1, min(count, _MOST_CHUNKS, count * n * n // _CHUNK_ELEMENTS))
 
 
 def eigen_modules() -> dict[str, Module]:
