@@ -25,7 +25,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "there and back": lambda z: np.fft.ifft(np.fft.fft(z)),
     "two axes": np.fft.fft2,
     "shifted": lambda z: np.fft.fftshift(np.fft.fft(z + 1) * 2),
-    "kept": lambda z: (lambda f: (f, np.fft.ifft(f * f), np.abs(f)))(np.fft.fft(z)),
+    "kept": lambda z: (lambda f: (f, np.fft.ifft(f[..., ::-1]), f + 1))(np.fft.fft(z)),
 }
 
 
@@ -72,7 +72,8 @@ def test_a_convolution_with_its_gradients_is_one_cluster(n: int) -> None:
     np.testing.assert_allclose(value, expected, 1e-12)
     np.testing.assert_allclose(slopes, wanted, 1e-10, 1e-10)
     assert steps(step, x, w) == 6
-    assert "interpreted" not in str(step.explain(x, w).clusters).replace("constant", "")
+    between = [line for line in step.explain(x, w).clusters.split("\n") if line.lstrip().startswith("interpreted")]
+    assert all("= constant(" in line for line in between)
     check_gradients(loss, x, w)
 
 
@@ -81,7 +82,8 @@ def test_numbers_that_are_not_finite_come_out_as_in_numpy() -> None:
         x = rng.normal(size=(2, 12))
         x[0, 3] = number
         compiled: Any = jg.compile(lambda x: np.fft.rfft(x + 0.0))
-        np.testing.assert_array_equal(compiled(x), np.fft.rfft(x))
+        with np.errstate(all="ignore"):
+            np.testing.assert_array_equal(compiled(x), np.fft.rfft(x))
 
 
 def test_strided_and_changed_shapes() -> None:
@@ -89,7 +91,7 @@ def test_strided_and_changed_shapes() -> None:
     for n in (8, 9, 128, 129, 130, 1000, 1001):
         x = rng.normal(size=(n, 6)).T
         for array in (x, x[::2], x[:, ::-1]):
-            np.testing.assert_allclose(compiled(array), array * 0.5 + 1, 1e-12)
+            np.testing.assert_allclose(compiled(array), array * 0.5 + 1, 1e-12, 1e-12)
 
 
 def test_what_has_other_axes_or_digits_is_numpys() -> None:
