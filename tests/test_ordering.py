@@ -92,7 +92,7 @@ def test_gradients_of_short_sorts(threads: int) -> None:
             tolerance = 1e-12 if dtype == "f8" else 1e-4
             for got, wanted in zip(step(x, w)[1], step.interpret(x, w)[1], strict=True):
                 np.testing.assert_allclose(got, wanted, tolerance, tolerance)
-    check_gradients(loss, rng.permutation(36.0).reshape(4, 9), rng.standard_normal(9))
+    check_gradients(loss, rng.permutation(np.arange(36.0)).reshape(4, 9), rng.standard_normal(9))
 
 
 def test_longer_axes_are_sorted_by_numpy() -> None:
