@@ -385,7 +385,7 @@ def test_an_update_out_of_bounds_is_skipped_by_one_branch() -> None:
         f(arrays[0], at, arrays[2])
 
 
-# -- rows that are added to in pieces ------------------------------------------------------------------------------------
+# -- rows that are added to in pieces ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i8", "i4"])
