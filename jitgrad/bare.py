@@ -160,15 +160,15 @@ LOOPS = {
 
 
 @lru_cache
-def transform_loops(name: str) -> tuple[int, ...]:
-    """The addresses of the loops over rows of float64 points that NumPy's functions for a transform run, for even and
-    odd numbers of points, each with that of its data; none where they are not found. They are as
+def transform_loops(name: str, char: str = "d") -> tuple[int, ...]:
+    """The addresses of the loops over rows of points of a real dtype that NumPy's functions for a transform run, for
+    even and odd numbers of points, each with that of its data; none where they are not found. They are as
     `PyUFuncGenericFunction` in NumPy's C interface: arguments, dimensions, steps, data.
     """
     found: list[int] = []
     for function in LOOPS[name]:
         ufunc = getattr(_FOURIER, function, None)
-        found += () if ufunc is None else _loop_of_doubles(ufunc)
+        found += () if ufunc is None else _loop_of(ufunc, (2 * char, char.upper() + char))
     return tuple(found) if len(found) == 2 * len(LOOPS[name]) else ()
 
 
@@ -179,7 +179,7 @@ def eigen_loop(lower: bool) -> tuple[int, ...]:
     happened; none where one of them is not found.
     """
     ufunc = getattr(_LINALG, "eigh_lo" if lower else "eigh_up", None)
-    found = () if ufunc is None else _loop_of_doubles(ufunc)
+    found = () if ufunc is None else _loop_of(ufunc, ("d",))
     try:
         asked = [getattr(ctypes.CDLL(None), name) for name in ("fetestexcept", "feclearexcept")]
     except (AttributeError, OSError, TypeError):
@@ -187,17 +187,17 @@ def eigen_loop(lower: bool) -> tuple[int, ...]:
     return (*found, *(ctypes.cast(function, ctypes.c_void_p).value or 0 for function in asked)) if found else ()
 
 
-def _loop_of_doubles(ufunc: np.ufunc) -> tuple[int, ...]:
-    """The loop and its data, out of the head of a `PyUFuncObject`: three counts, which are compared, and behind another
-    number the addresses of loops and of their data.
+def _loop_of(ufunc: np.ufunc, wanted: tuple[str, ...]) -> tuple[int, ...]:
+    """The loop for one of the wanted kinds of arguments and its data, out of the head of a `PyUFuncObject`: three
+    counts, which are compared, and behind another number the addresses of loops and of their data.
     """
     at, kinds = id(ufunc) + object.__basicsize__, [text.split("->")[0] for text in ufunc.types]
     counts = tuple((ctypes.c_int * 3).from_address(at))
-    doubles = next((kind for kind in kinds if kind in ("d", "dd", "Dd")), None)
-    if counts != (ufunc.nin, ufunc.nout, ufunc.nargs) or doubles is None:
+    kind = next((kind for kind in kinds if kind in wanted), None)
+    if counts != (ufunc.nin, ufunc.nout, ufunc.nargs) or kind is None:
         return ()
     loops, data = (ctypes.c_void_p * 2).from_address(at + 16)
-    number = kinds.index(doubles)
+    number = kinds.index(kind)
     each = [0 if array is None else (ctypes.c_void_p * len(kinds)).from_address(array)[number] or 0
             for array in (loops, data)]  # fmt: skip
     return tuple(each) if each[0] else ()

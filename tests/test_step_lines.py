@@ -27,12 +27,12 @@ def _definite(n: int, *stack: int, dtype: Any = np.float64) -> Array:
 
 
 def _spectrum(x: Any) -> Any:
-    z = np.fft.rfft(x)
-    return np.sum(np.abs(z) ** 2), np.fft.irfft(z * 0.5, x.shape[-1]), x
+    z = np.fft.rfft(x, axis=0)
+    return np.sum(np.abs(z) ** 2), np.fft.irfft(z * 0.5, x.shape[0], axis=0), x
 
 
 FUNCTIONS: list[tuple[Callable[..., Any], Array]] = [
-    (_spectrum, np.random.default_rng(0).normal(size=24).astype(np.float32)),
+    (_spectrum, np.random.default_rng(0).normal(size=(24, 2))),
     (_spectrum, np.random.default_rng(0).normal(size=(3, 9)).astype(np.float32)),
     (lambda x: np.fft.ifft(np.fft.fft(x, axis=0) ** 2, axis=0), np.random.default_rng(0).normal(size=(5, 4))),
     (lambda x: (np.sort(x), np.sort(x).T, x + 1), np.random.default_rng(0).normal(size=(3, 40))),
@@ -108,7 +108,7 @@ def test_warnings_are_off_within_and_as_before_behind() -> None:
 
 def test_a_profile_hears_of_every_step() -> None:
     heard: list[Any] = []
-    compiled, x = jg.compile(_spectrum), np.ones(16, np.float32)
+    compiled, x = jg.compile(_spectrum), np.ones((16, 2))
     for _ in range(6):
         compiled(x)
     recording.add_sink(heard.append)

@@ -304,21 +304,31 @@ def _tested(s: _Splitter, ins: Instruction) -> int:
 
 
 def _transformed(s: _Splitter, ins: Instruction) -> Pair | int:
+    """NumPy transforms numbers of single precision in double precision, where it does not divide the result."""
     (x,), (out,) = ins.inputs, ins.outputs
-    if ins.op.name == "irfft":
-        shape = s.program.specs[out].known_shape
-        return s.emit("pairs_irfft", s.paired(x), shape=shape, divided=ins.params["divided"])
-    if ins.op.name == "rfft":
-        return s.out_of_pairs(out, s.emit("pairs_rfft", s.whole(x), divided=ins.params["divided"]))
-    return s.out_of_pairs(out, s.emit("pairs_fft", s.paired(x), inverse=ins.params["inverse"]))
+    given = s.whole(x) if ins.op.name == "rfft" else s.paired(x)
+    real, is_divided = s.specs[given].dtype, ins.params.get("divided", ins.params.get("inverse"))
+    computed = real if is_divided else np.dtype(np.float64)
+    given = given if real == computed else s.emit("astype", given, dtype=computed)
+    if ins.op.name == "fft":
+        made = s.emit("pairs_fft", given, inverse=is_divided)
+    elif ins.op.name == "rfft":
+        made = s.emit("pairs_rfft", given, divided=is_divided)
+    else:
+        made = s.emit("pairs_irfft", given, shape=s.program.specs[out].known_shape, divided=is_divided)
+    made = made if real == computed else s.emit("astype", made, dtype=real)
+    return made if ins.op.name == "irfft" else s.out_of_pairs(out, made)
 
 
 def _is_step(program: Program, ins: Instruction) -> bool:
-    """Whether a Fourier transform is a step of a cluster: along the last axis, in double precision, by NumPy's loop."""
+    """Whether a Fourier transform is a step of a cluster: along the last axis, by NumPy's loop."""
     specs = [program.specs[v] for v in (*ins.inputs, *ins.outputs)]
-    is_double = all(spec.dtype.char in "dD" and 0 not in spec.known_shape for spec in specs)
-    name = "ifft" if ins.params.get("inverse") else ins.op.name
-    return is_double and ins.params["axis"] == -1 and bool(transform_loops(name))
+    chars = {spec.dtype.char.lower() for spec in specs}
+    if chars not in ({"d"}, {"f"}) or any(0 in spec.known_shape for spec in specs) or ins.params["axis"] != -1:
+        return False
+    name, is_divided = ins.op.name, ins.params.get("divided", ins.params.get("inverse"))
+    loop = "ifft" if name == "fft" and is_divided else name
+    return bool(transform_loops(loop, chars.pop() if is_divided else "d"))
 
 
 _TRANSFORMS: Mapping[str, _Rule] = dict.fromkeys(("fft", "rfft", "irfft"), _transformed)

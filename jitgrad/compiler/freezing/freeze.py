@@ -16,7 +16,7 @@ needed to get there (programs, nodes, groups, kernels) is left behind. Its shape
                | ("vector product", number, dtype, n, how it is cut, place of parts, operand a, b, c)
                | ("own product", number, dtype, (m, n, k), how it is cut, places of scratch and parts, operand a, b, c)
                | ("convolution", number, dtype, form, how it is cut, places of operands, result, scratch, parts)
-               | ("transform", number, routine, flag, rows, points read and made, chunks, places of both)
+               | ("transform", number, dtype, routine, flag, rows, points read and made, chunks, places of both)
                | ("factor", number, routine, is_lower, sizes, places of operands, result and memory, code of a failure)
                | ("region", rows, chunks, owned, asked, task*)           tasks whose chunks run one after another
                | ("loop kernel", ...)                                    a scan that is a kernel, as "kernel"

@@ -224,8 +224,8 @@ def _factor(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
 def _transform(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
     from jitgrad.compiler.products.transform_steps import transform_step
 
-    _, number, routine, flag, rows, points, chunks, places = task
-    made = transform_step(routine, flag, rows, points, chunks, [slots[place] for place in places])
+    _, number, char, routine, flag, rows, points, chunks, places = task
+    made = transform_step(char, routine, flag, rows, points, chunks, [slots[place] for place in places])
     return [(f"transform_{number}", *made[1:])]
 
 

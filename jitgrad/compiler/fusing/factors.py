@@ -31,7 +31,7 @@ def is_factor(ins: Instruction, program: Program) -> bool:
         return False
     spec = program.specs[ins.inputs[0]]
     if ins.op.kind.routine in TRANSFORMS or ins.op.kind.routine == "eigh_joined":
-        return spec.dtype.char == "d"
+        return spec.dtype.char in ("fd" if ins.op.kind.routine in TRANSFORMS else "d")
     *stack, _, n = spec.known_shape
     is_single = spec.dtype.char == "d" and all(extent == 1 for extent in stack)
     if ins.op.kind.routine in _SOLUTIONS:

@@ -1,4 +1,4 @@
-"""Fourier transforms of rows of float64 numbers as steps: calls of the loops that NumPy's own functions run, so that
+"""Fourier transforms of rows of numbers as steps: calls of the loops that NumPy's own functions run, so that
 their bits are NumPy's; which transforms are steps is decided elsewhere (complex_pairs.py, fusing/factors.py).
 
 Between two clusters a transform takes Python a microsecond more than NumPy's loop, which takes less than one for a
@@ -18,13 +18,13 @@ from jitgrad.compiler.products.product_code import Module
 STEP = "jitgrad_transform"
 BLOCK = (
     "even", "even_data", "odd", "odd_data", "source_slot", "result_slot", "read", "made", "points", "source_step",
-    "result_step", "is_divided",
+    "result_step", "is_divided", "is_single",
 )  # fmt: skip
 """The words of a step's block: the loops for even and odd numbers of points, and their data; slots; how many numbers of
-a row are read and made, and how many points it has; bytes of a number; whether the result is divided by the points.
+a row are read and made, and how many points it has; bytes of a number; whether the result is divided by the points, and
+whether numbers are of single precision.
 """
 _CHUNK_POINTS, _MOST_CHUNKS = 2048, 64
-_PAIR, _NUMBER = 16, 8
 
 
 def transform_chunks(rows: int, points: int) -> int:
@@ -33,14 +33,16 @@ def transform_chunks(rows: int, points: int) -> int:
 
 
 def transform_step(
-    routine: str, flag: bool, rows: int, points: Sequence[int], chunks: int, slots: Sequence[int]
+    char: str, routine: str, flag: bool, rows: int, points: Sequence[int], chunks: int, slots: Sequence[int]
 ) -> BlasStep:
-    """The step of a transform of rows, of each of which ``points`` are read and made; ``slots`` are those of both."""
-    name = routine.removeprefix("pairs_")
-    loops = transform_loops("ifft" if name == "fft" and flag else name)
+    """The step of a transform of rows, of each of which ``points`` are read and made; ``slots`` are those of both, and
+    ``char`` is the dtype of numbers, "f" or "d".
+    """
+    name, number = routine.removeprefix("pairs_"), {"f": 4, "d": 8}[char]
+    loops = transform_loops("ifft" if name == "fft" and flag else name, char)
     count = points[1] if name == "irfft" else points[0]
-    sizes = _NUMBER if name == "rfft" else _PAIR, _NUMBER if name == "irfft" else _PAIR
-    block = (*loops, *slots, *points, count, *sizes, int(flag))
+    sizes = number if name == "rfft" else 2 * number, number if name == "irfft" else 2 * number
+    block = (*loops, *slots, *points, count, *sizes, int(flag), int(char == "f"))
     return BlasStep(STEP, _address(), block, rows, chunks)
 
 
@@ -73,8 +75,16 @@ entry:
   %part = fdiv double 1.0, %real_points
   %divides = icmp ne i64 %is_divided, 0
   %scale = select i1 %divides, double %part, double 1.0
-  %factor = alloca double
-  store double %scale, ptr %factor
+  %single_points = sitofp i64 %points to float
+  %single_part = fdiv float 1.0, %single_points
+  %single_scale = select i1 %divides, float %single_part, float 1.0
+  %single_bits = bitcast float %single_scale to i32
+  %narrow = zext i32 %single_bits to i64
+  %wide = bitcast double %scale to i64
+  %single = icmp ne i64 %is_single, 0
+  %word = select i1 %single, i64 %narrow, i64 %wide
+  %factor = alloca i64
+  store i64 %word, ptr %factor
 {_operand("source", "read")}
 {_operand("result", "made")}
   %arguments = alloca [3 x ptr]
