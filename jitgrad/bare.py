@@ -107,6 +107,37 @@ def eigh(a: Array, UPLO: str = "L") -> Any:
     return _eigh_of_lower(a) if UPLO in "Ll" else _eigh_of_upper(a)
 
 
+_NO_FACTORS = _without_result("Incorrect argument found while performing QR factorization")
+
+
+def qr(a: Array) -> Any:
+    """The orthogonal factor [..., m, k] and the upper triangular one [..., k, n], k the smaller of m and n."""
+    parts = [getattr(_LINALG, name, None) for name in ("qr_r_raw", "qr_reduced")]
+    double = _DOUBLE.get(a.dtype.char)
+    if None in parts or double is None or _NO_FACTORS is None:
+        return np.linalg.qr(a)
+    raw, reduced = parts
+    variable, value = _NO_FACTORS
+    work = a.astype(double)
+    token = variable.set(value)
+    try:
+        made = reduced(work, raw(work, signature=f"{double}->{double}"), signature=f"{2 * double}->{double}")
+    finally:
+        variable.reset(token)
+    k, n = min(work.shape[-2:]), work.shape[-1]
+    factors = made, np.where(_upper(k, n), work[..., :k, :], _ZERO[double])
+    return factors if a.dtype.char in "dD" else _narrowed(factors)
+
+
+_ZERO = {char: np.zeros((), char) for char in "dD"}
+
+
+@lru_cache(maxsize=64)
+def _upper(k: int, n: int) -> Array:
+    """Where the upper triangle of a matrix is."""
+    return np.tri(k, n, -1, dtype=bool) == 0
+
+
 # -- Fourier transforms ------------------------------------------------------------------------------------------------
 # Along an axis that counts from the end. NumPy's make a new array for the result first, and so do these.
 

@@ -103,7 +103,7 @@ pinv: Callable[..., Any] = on_one_thread(np.linalg.pinv)
 eigh: Callable[..., Any] = on_one_thread(bare.eigh)
 svd: Callable[..., Any] = on_one_thread(np.linalg.svd)
 reduced_svd: Callable[..., Any] = on_one_thread(bare.svd)
-qr: Callable[..., Any] = on_one_thread(np.linalg.qr)
+qr: Callable[..., Any] = on_one_thread(bare.qr)
 _inv: Callable[..., Any] = on_one_thread(bare.inv)
 _solve: Callable[..., Any] = on_one_thread(bare.solve)
 

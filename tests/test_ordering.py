@@ -62,7 +62,9 @@ def test_a_sort_alone_stays_a_sort() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f8", "f4", "i8", "i4", "u4"])
-@pytest.mark.parametrize("shape", [(1,), (2,), (9,), (COUNTED,), (5, 7), (2, 20, 3), (4, COUNTED), (65, 2), (0, 5), (5, 0)])
+@pytest.mark.parametrize(
+    "shape", [(1,), (2,), (9,), (COUNTED,), (5, 7), (2, 20, 3), (4, COUNTED), (65, 2), (0, 5), (5, 0)]
+)
 @pytest.mark.parametrize("name", ARRAYS)
 def test_short_axes_are_sorted_in_kernels(name: str, shape: tuple[int, ...], dtype: str) -> None:
     with np.errstate(invalid="ignore"):

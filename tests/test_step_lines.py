@@ -43,6 +43,7 @@ FUNCTIONS: list[tuple[Callable[..., Any], Array]] = [
     ],
     (lambda a: (np.linalg.eigh(a)[0] + 1, np.linalg.cholesky(a), np.linalg.det(a / 40)), _definite(40)),
     (lambda a: (np.linalg.eigh(a * 2)[0] + 1, np.linalg.svd(a, full_matrices=False)[1]), _definite(9)),
+    (lambda a: (np.linalg.qr(a)[1] + 1, np.linalg.qr(a[:3])[0] * 2), _definite(9)),
     (lambda a: (np.linalg.eigh(a * 2, "U")[1] + 1, np.linalg.svd(a)[0] * 2), _definite(9, 2, dtype=np.float32)),
 ]
 
@@ -144,6 +145,11 @@ def test_threads_share_a_function() -> None:
 @pytest.mark.parametrize("name", ["solve", "inv", "cholesky", "slogdet", "det", "eigh"])
 def test_linear_algebra_is_numpys_to_the_bit(name: str, char: str) -> None:
     for a in (_definite(5, dtype=char), _definite(5, 3, dtype=char), np.zeros((0, 5, 5), char)):
+        for wide in (a, a[..., :3], a[..., :3, :]):
+            for x, y in zip(bare.qr(wide), np.linalg.qr(wide), strict=True):
+                assert x.dtype == y.dtype
+                np.testing.assert_array_equal(x, y)
+                np.testing.assert_array_equal(np.signbit(x.real), np.signbit(y.real))
         for x, y in zip(bare.svd(a[..., :3]), np.linalg.svd(a[..., :3], full_matrices=False), strict=True):
             assert x.dtype == y.dtype
             np.testing.assert_array_equal(x, y)

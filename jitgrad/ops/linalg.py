@@ -449,6 +449,7 @@ qr_op = define(
     "qr",
     infer=_infer_qr,
     impl=lambda a: tuple(lapack.qr(a)),
+    bound=lambda params, specs: lapack.ready(lapack.qr, specs[0].known_shape),
     vjp=_qr_vjp,
     kind=Library("qr"),
 )
