@@ -112,11 +112,10 @@ _NO_FACTORS = _without_result("Incorrect argument found while performing QR fact
 
 def qr(a: Array) -> Any:
     """The orthogonal factor [..., m, k] and the upper triangular one [..., k, n], k the smaller of m and n."""
-    parts = [getattr(_LINALG, name, None) for name in ("qr_r_raw", "qr_reduced")]
+    raw, reduced = (getattr(_LINALG, name, None) for name in ("qr_r_raw", "qr_reduced"))
     double = _DOUBLE.get(a.dtype.char)
-    if None in parts or double is None or _NO_FACTORS is None:
+    if raw is None or reduced is None or double is None or _NO_FACTORS is None:
         return np.linalg.qr(a)
-    raw, reduced = parts
     variable, value = _NO_FACTORS
     work = a.astype(double)
     token = variable.set(value)
@@ -135,7 +134,7 @@ _ZERO = {char: np.zeros((), char) for char in "dD"}
 @lru_cache(maxsize=64)
 def _upper(k: int, n: int) -> Array:
     """Where the upper triangle of a matrix is."""
-    return np.tri(k, n, -1, dtype=bool) == 0
+    return np.logical_not(np.tri(k, n, -1, dtype=bool))
 
 
 # -- Fourier transforms ------------------------------------------------------------------------------------------------
