@@ -134,7 +134,7 @@ _ZERO = {char: np.zeros((), char) for char in "dD"}
 @lru_cache(maxsize=64)
 def _upper(k: int, n: int) -> Array:
     """Where the upper triangle of a matrix is."""
-    return np.logical_not(np.tri(k, n, -1, dtype=bool))
+    return np.asarray(np.logical_not(np.tri(k, n, -1, dtype=bool)))
 
 
 # -- Fourier transforms ------------------------------------------------------------------------------------------------
