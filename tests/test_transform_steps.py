@@ -95,10 +95,9 @@ def test_strided_and_changed_shapes() -> None:
             np.testing.assert_allclose(compiled(array), array * 0.5 + 1, 1e-12, 1e-12)
 
 
-def test_what_has_other_axes_or_digits_is_numpys() -> None:
+def test_what_has_other_axes_or_no_elements_is_numpys() -> None:
     z = complex_numbers(6, 4)
     assert steps(jg.compile(lambda z: np.fft.fft(z, axis=0)), z) == 0
-    assert steps(jg.compile(lambda z: np.fft.fft(z.astype(np.float16))), z.real) == 0
     empty: Any = jg.compile(lambda z: np.fft.fft(z + 1))
     assert empty(complex_numbers(0, 4)).shape == (0, 4)
 
