@@ -383,36 +383,3 @@ def test_an_update_out_of_bounds_is_skipped_by_one_branch() -> None:
     at[3, 4] = 100
     with pytest.raises(IndexError):
         f(arrays[0], at, arrays[2])
-
-
-# -- rows that are added to in pieces ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", ["f4", "f8", "i8", "i4"])
-@pytest.mark.parametrize("columns", [8, 9, 12, 15, 16, 17, 23, 31, 33, 47, 100])
-@pytest.mark.parametrize("rows", [1, 3, 70])
-def test_rows_in_pieces_have_the_bits_of_one_update_after_the_other(rows: int, columns: int, dtype: str) -> None:
-    rng = np.random.default_rng(columns)
-    updates = (rng.standard_normal((300, columns)) * 100).astype(dtype)
-    updates[rng.random(updates.shape) < 0.02] = -0.0 if dtype[0] == "i" else np.inf
-    at = rng.integers(-rows, rows, 300)
-    added: Any = jg.compile(lambda x, at: jg.unsorted_segment_sum(x * x, np.where(at < 0, at + rows, at), rows))
-    expected = np.zeros((rows, columns), dtype)
-    with np.errstate(all="ignore"):
-        np.add.at(expected, at, updates * updates)
-    for threads in (1, 2):
-        jg.set_num_threads(threads)
-        for _ in range(2):
-            np.testing.assert_array_equal(added(updates, at), expected)
-    wide = np.zeros((300, 2 * columns), dtype)[:, ::2]
-    wide[...] = updates
-    np.testing.assert_array_equal(added(wide, at), expected)
-    assert not added(updates[:0], at[:0]).any()
-
-
-def test_short_rows_are_added_without_masks() -> None:
-    added: Any = jg.compile(lambda x, at: jg.unsorted_segment_sum(x, at, 90))
-    for columns in (8, 20):
-        text = added.explain(np.ones((200, columns), np.float32), np.zeros(200, np.int64)).llvm
-        scatter = text.split("define void")[-1].split("\n}")[0]
-        assert "masked.load" not in scatter

@@ -33,18 +33,14 @@ from jitgrad.compiler.loopir.nests import (
     COLUMNS,
     PARALLEL,
     PARALLEL_VECTOR,
-    VECTOR,
     Keep,
     Let,
-    Load,
     Loop,
     Statement,
-    Store,
     Update,
     statements,
 )
 
-_FEW_STATEMENTS = 8
 Part = Callable[[ir.Value, ir.Value, "ir.Value | None"], None]  # emits a loop from here to there, in this segment
 
 
@@ -70,9 +66,6 @@ class VectorLoopEmitter(ArgumentEmitter):
         The body of a loop written once instead of twice compiles in two thirds of the time.
         """
         start, stop = self._range(loop)
-        if adds_to_row(loop):
-            self._row_in_pieces(loop, start, stop)
-            return
         if self._is_little(loop):
             sums = self._open_sums(loop)
             self._masked_vectors(loop, start, stop, lambda _: sums)
@@ -84,25 +77,6 @@ class VectorLoopEmitter(ArgumentEmitter):
             points += self._line_start(loop, start, stop, points)
         emit = self._registers_in_turn if self.is_quick and len(loop.body) > SOME else self._wide_vectors
         emit(loop, lambda part: self._segments(start, stop, points, part) if points else part(start, stop, None))
-
-    def _row_in_pieces(self, loop: Loop, start: ir.Value, stop: ir.Value) -> None:
-        """A row that is added to in memory: whole registers, then one of half as many lanes, and so on.
-
-        A load waits for an unfinished masked store that lies over it, and for stores of some of its lanes, so each
-        piece is loaded as it was stored. So rows of 8 floats take a third of the time.
-        """
-        b, lanes = self.builder, self.lanes
-        at = b.sub(stop, b.srem(b.sub(stop, start), ir.Constant(INT64, lanes)))
-        self._counted(start, at, lanes, lambda i: self._vector_body(loop, i, None, {}, None))
-        rest = b.sub(stop, at)
-        while self.lanes > 1:
-            self.lanes //= 2
-            size = ir.Constant(INT64, self.lanes)
-            is_left = b.icmp_signed("!=", b.and_(rest, size), ir.Constant(INT64, 0))
-            with b.if_then(is_left):
-                self._vector_body(loop, at, None, {}, None)
-            at = b.add(at, b.select(is_left, size, ir.Constant(INT64, 0)))
-        self.lanes = lanes
 
     def _at_once(self, loop: Loop) -> int:
         """On how many registers a turn of a loop works."""
@@ -362,17 +336,6 @@ class VectorLoopEmitter(ArgumentEmitter):
             return b.select(is_inside, place, extent)
 
         return moved(self.function.args[2]), moved(self.function.args[3])
-
-
-def adds_to_row(loop: Loop) -> bool:
-    """Whether a loop along a row of a table adds to it what little work makes, and does nothing else."""
-    if loop.kind != VECTOR or len(loop.body) > _FEW_STATEMENTS or compares(loop) or is_analytic(loop):
-        return False
-    loads = {(s.buffer, s.index) for s in loop.body if isinstance(s, Load)}
-    stores = [s for s in loop.body if isinstance(s, Store)]
-    is_plain = all(isinstance(s, Load | Let | Store) for s in loop.body)
-    is_added = len(stores) == 1 and (stores[0].buffer, stores[0].index) in loads
-    return is_plain and is_added and len(stores[0].index.terms) > 1
 
 
 def _is_scaling(s: Statement, scales: Collection[str]) -> TypeGuard[Let]:
