@@ -443,11 +443,11 @@ RULES = [
     row(
         "eigenvalues_in_cluster",
         lambda b, x, y: b.op(
-            "matmul",
-            b.op("reshape", w := b.op("eigh", b.constant(FACTORED[:4, :4]), UPLO="L", scope="1"), shape=(1, 4)),
-            w + 1,
+            "add",
+            b.op("sum", w := b.op("eigh", b.constant(FACTORED[:4, :4]), UPLO="L", scope="1"), axis=0, keepdims=False),
+            b.op("sum", w + 1, axis=(0, 1), keepdims=False),
         ),
-        ["constant", "eigh_joined", "getslice", "getslice", "reshape", "matmul"],
+        ["constant", "eigh_joined", "getslice", "getslice", "sum", "sum", "add"],
     ),
     row(
         "solve_by_factors",
