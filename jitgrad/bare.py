@@ -13,6 +13,7 @@ The compiled functions are no part of NumPy's interface: where they are not foun
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from functools import lru_cache, partial
 from importlib import import_module
@@ -23,6 +24,8 @@ import numpy as np
 from jitgrad.error_states import IGNORED, State, error_state
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Shape = tuple[int, ...]
+Transform = Callable[[Array], Any]
 
 
 def _found(name: str) -> Any:
@@ -94,11 +97,51 @@ slogdet = _matrices("slogdet", "Dd", np.linalg.slogdet, IGNORED)
 det = _matrices("det", "D", np.linalg.det, IGNORED)
 _eigh_of_lower = _matrices("eigh_lo", "dD", np.linalg.eigh, _NOT_CONVERGED)
 _eigh_of_upper = _matrices("eigh_up", "dD", partial(np.linalg.eigh, UPLO="U"), _NOT_CONVERGED)
+_eigvalsh_of_lower = _matrices("eigvalsh_lo", "d", np.linalg.eigvalsh, _NOT_CONVERGED)
+_eigvalsh_of_upper = _matrices("eigvalsh_up", "d", partial(np.linalg.eigvalsh, UPLO="U"), _NOT_CONVERGED)
+_NO_SINGULAR_VALUES = _without_result("SVD did not converge")
+svd = _matrices("svd_s", "DdD", partial(np.linalg.svd, full_matrices=False), _NO_SINGULAR_VALUES)
+svdvals = _matrices("svd", "d", partial(np.linalg.svd, compute_uv=False), _NO_SINGULAR_VALUES)
 
 
 def eigh(a: Array, UPLO: str = "L") -> Any:
     """Eigenvalues and eigenvectors; of a matrix the lower triangle is read, or the upper one."""
     return _eigh_of_lower(a) if UPLO in "Ll" else _eigh_of_upper(a)
+
+
+def eigvalsh(a: Array, UPLO: str = "L") -> Any:
+    """Eigenvalues alone, by the same triangle."""
+    return _eigvalsh_of_lower(a) if UPLO in "Ll" else _eigvalsh_of_upper(a)
+
+
+_NO_FACTORS = _without_result("Incorrect argument found while performing QR factorization")
+
+
+def qr(a: Array) -> Any:
+    """The orthogonal factor [..., m, k] and the upper triangular one [..., k, n], k the smaller of m and n."""
+    raw, reduced = (getattr(_LINALG, name, None) for name in ("qr_r_raw", "qr_reduced"))
+    double = _DOUBLE.get(a.dtype.char)
+    if raw is None or reduced is None or double is None or _NO_FACTORS is None:
+        return np.linalg.qr(a)
+    variable, value = _NO_FACTORS
+    work = a.astype(double)
+    token = variable.set(value)
+    try:
+        made = reduced(work, raw(work, signature=f"{double}->{double}"), signature=f"{2 * double}->{double}")
+    finally:
+        variable.reset(token)
+    k, n = min(work.shape[-2:]), work.shape[-1]
+    factors = made, np.where(_upper(k, n), work[..., :k, :], _ZERO[double])
+    return factors if a.dtype.char in "dD" else _narrowed(factors)
+
+
+_ZERO = {char: np.zeros((), char) for char in "dD"}
+
+
+@lru_cache(maxsize=64)
+def _upper(k: int, n: int) -> Array:
+    """Where the upper triangle of a matrix is."""
+    return np.asarray(np.logical_not(np.tri(k, n, -1, dtype=bool)))
 
 
 # -- Fourier transforms ------------------------------------------------------------------------------------------------
@@ -111,22 +154,90 @@ _COMPLEX = {"f": "F", "d": "D", "F": "F", "D": "D"}
 
 def fft(x: Array, axis: int, inverse: bool = False) -> Any:
     """The transform, or the inverse one, which divides by the number of points; complex."""
-    numpys = np.fft.ifft if inverse else np.fft.fft
-    made = _transform(numpys.__name__, x, x.shape[axis], axis, _COMPLEX, x.shape[axis] if inverse else 1)
-    return numpys(x, axis=axis) if made is None else made
+    return ready_fft(x.dtype, x.shape, axis, inverse)(x)
 
 
 def rfft(x: Array, axis: int, divided: bool = False) -> Any:
     """The transform of real numbers, the first half of the frequencies."""
-    n = x.shape[axis]
-    made = _transform("rfft_n_odd" if n % 2 else "rfft_n_even", x, n // 2 + 1, axis, _COMPLEX, n if divided else 1)
-    return np.fft.rfft(x, axis=axis, norm="forward" if divided else "backward") if made is None else made
+    return ready_rfft(x.dtype, x.shape, axis, divided)(x)
 
 
 def irfft(x: Array, n: int, axis: int, divided: bool = False) -> Any:
     """``n`` real numbers by the first half of their frequencies."""
-    made = _transform("irfft", x, n, axis, _REAL, n if divided else 1)
-    return np.fft.irfft(x, n, axis=axis, norm="backward" if divided else "forward") if made is None else made
+    return ready_irfft(x.dtype, x.shape, n, axis, divided)(x)
+
+
+def ready_fft(dtype: np.dtype[Any], shape: Shape, axis: int, inverse: bool = False) -> Transform:
+    """`fft` of arrays of this dtype and shape, made for many calls."""
+    numpys, points = np.fft.ifft if inverse else np.fft.fft, shape[axis]
+    made = _transform(numpys.__name__, dtype, shape, points, axis, _COMPLEX, points if inverse else 1)
+    return partial(numpys, axis=axis) if made is None else made
+
+
+def ready_rfft(dtype: np.dtype[Any], shape: Shape, axis: int, divided: bool = False) -> Transform:
+    """`rfft`, likewise."""
+    n = shape[axis]
+    name = "rfft_n_odd" if n % 2 else "rfft_n_even"
+    made = _transform(name, dtype, shape, n // 2 + 1, axis, _COMPLEX, n if divided else 1)
+    return partial(np.fft.rfft, axis=axis, norm="forward" if divided else "backward") if made is None else made
+
+
+def ready_irfft(dtype: np.dtype[Any], shape: Shape, n: int, axis: int, divided: bool = False) -> Transform:
+    """`irfft`, likewise."""
+    made = _transform("irfft", dtype, shape, n, axis, _REAL, n if divided else 1)
+    if made is not None:
+        return made
+    return partial(np.fft.irfft, n=n, axis=axis, norm="backward" if divided else "forward")
+
+
+LOOPS = {
+    "fft": ("fft", "fft"), "ifft": ("ifft", "ifft"), "rfft": ("rfft_n_even", "rfft_n_odd"), "irfft": ("irfft", "irfft"),
+}  # fmt: skip
+"""NumPy's functions for even and for odd numbers of points."""
+
+
+@lru_cache
+def transform_loops(name: str, char: str = "d") -> tuple[int, ...]:
+    """The addresses of the loops over rows of points of a real dtype that NumPy's functions for a transform run, for
+    even and odd numbers of points, each with that of its data; none where they are not found. They are as
+    `PyUFuncGenericFunction` in NumPy's C interface: arguments, dimensions, steps, data.
+    """
+    found: list[int] = []
+    for function in LOOPS[name]:
+        ufunc = getattr(_FOURIER, function, None)
+        found += () if ufunc is None else _loop_of(ufunc, (2 * char, char.upper() + char))
+    return tuple(found) if len(found) == 2 * len(LOOPS[name]) else ()
+
+
+@lru_cache
+def eigen_loop(lower: bool) -> tuple[int, ...]:
+    """The address of the loop over float64 matrices of NumPy's function for eigenvalues and vectors, with that of its
+    data, and those of the C functions by which it is asked whether it found them all, and first told that nothing has
+    happened; none where one of them is not found.
+    """
+    ufunc = getattr(_LINALG, "eigh_lo" if lower else "eigh_up", None)
+    found = () if ufunc is None else _loop_of(ufunc, ("d",))
+    try:
+        asked = [getattr(ctypes.CDLL(None), name) for name in ("fetestexcept", "feclearexcept")]
+    except (AttributeError, OSError, TypeError):
+        return ()
+    return (*found, *(ctypes.cast(function, ctypes.c_void_p).value or 0 for function in asked)) if found else ()
+
+
+def _loop_of(ufunc: np.ufunc, wanted: tuple[str, ...]) -> tuple[int, ...]:
+    """The loop for one of the wanted kinds of arguments and its data, out of the head of a `PyUFuncObject`: three
+    counts, which are compared, and behind another number the addresses of loops and of their data.
+    """
+    at, kinds = id(ufunc) + object.__basicsize__, [text.split("->")[0] for text in ufunc.types]
+    counts = tuple((ctypes.c_int * 3).from_address(at))
+    kind = next((kind for kind in kinds if kind in wanted), None)
+    if counts != (ufunc.nin, ufunc.nout, ufunc.nargs) or kind is None:
+        return ()
+    loops, data = (ctypes.c_void_p * 2).from_address(at + 16)
+    number = kinds.index(kind)
+    each = [0 if array is None else (ctypes.c_void_p * len(kinds)).from_address(array)[number] or 0
+            for array in (loops, data)]  # fmt: skip
+    return tuple(each) if each[0] else ()
 
 
 @lru_cache(maxsize=256)
@@ -139,13 +250,16 @@ def _factor(divisor: int, char: str) -> Array:
     return np.asarray(np.reciprocal(divisor, dtype=char))
 
 
-def _transform(name: str, x: Array, points: int, axis: int, chars: dict[str, str], divisor: int) -> Any:
-    """What the compiled function makes of the array, divided; None where there is none for its dtype, or no point."""
-    compiled, char = getattr(_FOURIER, name, None), x.dtype.char
-    if compiled is None or char not in chars or not x.shape[axis]:
+def _transform(
+    name: str, dtype: np.dtype[Any], shape: Shape, points: int, axis: int, chars: dict[str, str], divisor: int
+) -> Transform | None:
+    """The compiled function, which divides its result; None where there is none for a dtype, or no point."""
+    compiled, char = getattr(_FOURIER, name, None), dtype.char
+    if compiled is None or char not in chars or not shape[axis]:
         return None
-    factor = _factor(divisor, _REAL[char])
+    factor, made, empty = _factor(divisor, _REAL[char]), np.dtype(chars[char]), np.empty
     if axis == -1:
-        return compiled(x, factor, np.empty((*x.shape[:-1], points), chars[char]))
-    shape = (*x.shape[:axis], points, *x.shape[axis + 1 :])
-    return compiled(x, factor, np.empty(shape, chars[char]), axes=[(axis,), (), (axis,)])
+        of_rows = (*shape[:-1], points)
+        return lambda x: compiled(x, factor, empty(of_rows, made))
+    along, axes = (*shape[:axis], points, *shape[axis + 1 :]), [(axis,), (), (axis,)]
+    return lambda x: compiled(x, factor, empty(along, made), axes=axes)

@@ -19,7 +19,7 @@ from jitgrad.compiler.freezing.records import Addresses
 from jitgrad.compiler.machine.kernels import statistics
 from jitgrad.fresh import separate
 from jitgrad.interpreter import LISTED_FROM, line_of, located
-from jitgrad.opdef import Fill
+from jitgrad.opdef import Fill, Specs
 from jitgrad.program import Program
 from jitgrad.records import NamedTuple
 from jitgrad.spec import TensorSpec
@@ -170,7 +170,13 @@ class Executable:
 
     def _written(self) -> Lines:
         steps = zip(self._steps, self._works, self._dead, strict=True)
-        lines = [Line(inputs, outs, work, dead) for (inputs, outs, _), work, dead in steps]
+        known = dict(zip(self.inputs, self._specs(), strict=True))
+        known |= {v: TensorSpec(array.shape, array.dtype) for v, array in self._constants.items()}
+        lines = []
+        for (inputs, outs, _), work, dead in steps:
+            specs = tuple([known[v] for v in inputs]) if known.keys() >= set(inputs) else None
+            known |= zip(outs, _specs_of(work, specs), strict=False)
+            lines.append(Line(inputs, outs, work, dead, specs))
         return write_lines(lines, self.inputs, self.bound.outputs, self._constants)
 
     @functools.cached_property
@@ -228,6 +234,14 @@ class Executable:
         """The positions of outputs that are made by a cluster, which gives them memory of their own."""
         made = {v for inputs, outs, call in self._steps if isinstance(call, ClusterCall) for v in outs}
         return frozenset(k for k, v in enumerate(self.bound.outputs) if v in made)
+
+
+def _specs_of(work: ClusterCall | BoundOp, specs: Specs | None) -> Specs:
+    """What a step makes of values with these specs; none where that is not known."""
+    if isinstance(work, BoundOp):
+        return () if specs is None else work.op.infer(specs, work.params)
+    copied = [(np.dtype(dtype), shape) for _, _, dtype, shape in work.bound.copied]
+    return tuple([TensorSpec(shape, dtype) for dtype, shape in (*work.bound.out_specs, *copied)])
 
 
 def _is_constant(step: BoundCluster | BoundOp) -> TypeGuard[BoundOp]:

@@ -22,7 +22,7 @@ import ctypes
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache, partial, wraps
+from functools import cache, wraps
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -89,6 +89,11 @@ def on_one_thread(routine: Routine) -> Routine:
     return cast("Routine", run)
 
 
+def ready(routine: Routine, shape: Sequence[int]) -> Routine:
+    """The routine for stacks of matrices of this shape, made for many calls."""
+    return cast("Routine", routine.__wrapped__) if max(shape[-2:]) <= _ALONE else routine  # type: ignore[attr-defined]
+
+
 def _alone(*extents: int) -> AbstractContextManager[None]:
     """The library on one thread, for matrices of such extents."""
     if max(extents, default=0) <= _ALONE:
@@ -102,10 +107,11 @@ det: Callable[..., Any] = on_one_thread(bare.det)
 slogdet: Callable[..., Any] = on_one_thread(bare.slogdet)
 pinv: Callable[..., Any] = on_one_thread(np.linalg.pinv)
 eigh: Callable[..., Any] = on_one_thread(bare.eigh)
-eigvalsh: Callable[..., Any] = on_one_thread(np.linalg.eigvalsh)
+eigvalsh: Callable[..., Any] = on_one_thread(bare.eigvalsh)
 svd: Callable[..., Any] = on_one_thread(np.linalg.svd)
-svdvals: Callable[..., Any] = on_one_thread(partial(np.linalg.svd, compute_uv=False))
-qr: Callable[..., Any] = on_one_thread(np.linalg.qr)
+svdvals: Callable[..., Any] = on_one_thread(bare.svdvals)
+reduced_svd: Callable[..., Any] = on_one_thread(bare.svd)
+qr: Callable[..., Any] = on_one_thread(bare.qr)
 _inv: Callable[..., Any] = on_one_thread(bare.inv)
 _solve: Callable[..., Any] = on_one_thread(bare.solve)
 

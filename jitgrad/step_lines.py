@@ -21,6 +21,7 @@ from jitgrad.compiler.calling.entries import Assembly, Description, Table
 from jitgrad.compiler.calling.patterns import Array
 from jitgrad.compiler.freezing.plans import BoundOp
 from jitgrad.error_states import quiet
+from jitgrad.opdef import Specs
 from jitgrad.records import NamedTuple
 
 FIRST_LINE = 2
@@ -28,12 +29,15 @@ FIRST_LINE = 2
 
 
 class Line(NamedTuple):
-    """A step: the values that it reads and makes, what it is, and the values that nothing reads after it."""
+    """A step: the values that it reads and makes, what it is, and the values that nothing reads after it; of what NumPy
+    does, the specs of what it reads, where they are known.
+    """
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     work: ClusterCall | BoundOp
     dead: Sequence[int]
+    specs: Specs | None = None
 
 
 class Lines(NamedTuple):
@@ -54,8 +58,8 @@ def write_lines(
     names: dict[str, Any] = {f"v{v}": array for v, array in constants.items()}
     tables = tuple([_table(line.work) for line in lines if isinstance(line.work, ClusterCall)])
     described = iter(tables)
-    for k, (*_, work, _) in enumerate(lines):
-        names[f"f{k}"] = _cluster(work, next(described)) if isinstance(work, ClusterCall) else _operation(work)
+    for k, (*_, work, _, specs) in enumerate(lines):
+        names[f"f{k}"] = _cluster(work, next(described)) if isinstance(work, ClusterCall) else _ready(work, specs)
     text = [f"def run({_values(inputs)}):"]
     text += [_line(k, line, constants) for k, line in enumerate(lines)]
     exec(compile("\n".join([*text, f" return [{_values(outputs)}]"]), "<steps>", "exec"), names)
@@ -74,7 +78,10 @@ def _line(k: int, line: Line, constants: Collection[int]) -> str:
     return f" {made}f{k}({_values(line.inputs)})" + (f"; del {_values(dead)}" if dead else "")
 
 
-def _operation(step: BoundOp) -> Callable[..., Any]:
+def _ready(step: BoundOp, specs: Specs | None) -> Callable[..., Any]:
+    """What NumPy does, in the form that is made for many calls where there is one."""
+    if step.op.bound is not None and specs is not None:
+        return step.op.bound(step.params, specs)
     return partial(step.op.impl, **step.params) if step.params else step.op.impl
 
 

@@ -203,6 +203,9 @@ cases: list[OpCase] = [
     case("rfft", "f64[2,4]", dtypes="f32", axis=-1, divided=False),
     *(case("irfft", "c128[3,4]", dtypes="c64", n=n, axis=-1, divided=n == 6) for n in (6, 7)),
     case("irfft", "c128[3,2]", dtypes="c64", n=5, axis=-2, divided=False),
+    *(case("pairs_fft", "f64[3,5,2]", order=0, inverse=inverse) for inverse in (False, True)),
+    *(case("pairs_rfft", f"f64[3,{n}]", order=0, divided=n == 6) for n in (1, 6, 7)),
+    *(case("pairs_irfft", "f64[3,4,2]", order=0, shape=(3, n), divided=n == 6) for n in (6, 7)),
     # special functions
     *unary("sigmoid log_sigmoid softplus erf erfc erfcx ndtr log_ndtr", (0.2, 2), dtypes=floats),
     *unary("normal_excess", (-9, -0.2), dtypes=floats),

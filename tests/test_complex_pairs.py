@@ -178,8 +178,9 @@ def test_all_of_an_island_is_in_kernels() -> None:
 @pytest.mark.parametrize(
     ("fn", "in_numpy"),
     [
-        (lambda z: np.fft.ifft(np.fft.fft(z) * z), ["fft", "fft"]),
-        (lambda z: np.fft.ifft(np.fft.fft(z)[::-1]), ["fft", "getslice", "fft"]),
+        (lambda z: np.fft.ifft(np.fft.fft(z) * z), []),
+        (lambda z: np.sqrt(np.sqrt(z) * z), ["sqrt", "sqrt"]),
+        (lambda z: np.sqrt(np.sqrt(z)[::-1]), ["sqrt", "getslice", "sqrt"]),
         (lambda z: z * 2, []),
         (lambda z: np.sqrt(np.log(z)), ["log", "sqrt"]),
     ],

@@ -356,6 +356,16 @@ RULES = [
         ["argsort", "take_along_axis", "astype", "add"],
     ),
     row(
+        "order_by_counting",
+        lambda b, x, y: b.op("argsort", x, axis=0, scope="1"),
+        [
+            *("reshape", "broadcast_to", "broadcast_to", "iota", "reshape", "broadcast_to", "broadcast_to", "less"),
+            *("not_equal", "less_equal", "broadcast_to", "logical_or", "greater_equal", "reshape", "broadcast_to"),
+            *("logical_or", "logical_not", "where", "constant", "constant", "where", "sum"),
+            *("reshape", "broadcast_to", "equal", "where", "sum", "astype"),
+        ],
+    ),
+    row(
         "scatter_into_constant",
         lambda b, x, y: b.op("scatter_take", y, x, b.constant(np.arange(N)), axis=0),
         ["constant", "constant", "scatter_take"],
@@ -440,6 +450,15 @@ RULES = [
         lambda b, x, y: b.op("solve", b.constant(FACTORED[:2, :2]), x, scope="1"),
         ["constant", "broadcast_to", "transpose", "reshape", "solve", "reshape", "transpose"],
         shape=(2, 40),
+    ),
+    row(
+        "eigenvalues_in_cluster",
+        lambda b, x, y: b.op(
+            "add",
+            b.op("sum", w := b.op("eigh", b.constant(FACTORED[:4, :4]), UPLO="L", scope="1"), axis=0, keepdims=False),
+            b.op("sum", w + 1, axis=(0, 1), keepdims=False),
+        ),
+        ["constant", "eigh_joined", "getslice", "getslice", "sum", "sum", "add"],
     ),
     row(
         "solve_by_factors",

@@ -27,20 +27,24 @@ def _definite(n: int, *stack: int, dtype: Any = np.float64) -> Array:
 
 
 def _spectrum(x: Any) -> Any:
-    z = np.fft.rfft(x)
-    return np.sum(np.abs(z) ** 2), np.fft.irfft(z * 0.5, x.shape[-1]), x
+    z = np.fft.rfft(x, axis=0)
+    return np.sum(np.abs(z) ** 2), np.fft.irfft(z * 0.5, x.shape[0], axis=0), x
 
 
 FUNCTIONS: list[tuple[Callable[..., Any], Array]] = [
-    (_spectrum, np.random.default_rng(0).normal(size=24)),
+    (_spectrum, np.random.default_rng(0).normal(size=(24, 2))),
     (_spectrum, np.random.default_rng(0).normal(size=(3, 9)).astype(np.float32)),
     (lambda x: np.fft.ifft(np.fft.fft(x, axis=0) ** 2, axis=0), np.random.default_rng(0).normal(size=(5, 4))),
-    (lambda x: (np.sort(x), np.sort(x).T, x + 1), np.random.default_rng(0).normal(size=(3, 4))),
+    (lambda x: (np.sort(x), np.sort(x).T, x + 1), np.random.default_rng(0).normal(size=(3, 40))),
+    (lambda x: x[np.argsort(x * 2)] + 1, np.random.default_rng(0).normal(size=40)),
     *[
         (lambda a: (np.linalg.solve(a, a[..., :1] + 1), np.linalg.slogdet(a * 2)[1], np.linalg.inv(a + 1)), matrices)
         for matrices in (_definite(36), _definite(36, 2), _definite(36, dtype=np.float32), _definite(70))
     ],
     (lambda a: (np.linalg.eigh(a)[0] + 1, np.linalg.cholesky(a), np.linalg.det(a / 40)), _definite(40)),
+    (lambda a: (np.linalg.eigh(a * 2)[0] + 1, np.linalg.svd(a, full_matrices=False)[1]), _definite(9)),
+    (lambda a: (np.linalg.qr(a)[1] + 1, np.linalg.qr(a[:3])[0] * 2), _definite(9)),
+    (lambda a: (np.linalg.eigh(a * 2, "U")[1] + 1, np.linalg.svd(a)[0] * 2), _definite(9, 2, dtype=np.float32)),
 ]
 
 
@@ -105,7 +109,7 @@ def test_warnings_are_off_within_and_as_before_behind() -> None:
 
 def test_a_profile_hears_of_every_step() -> None:
     heard: list[Any] = []
-    compiled, x = jg.compile(_spectrum), np.ones(16)
+    compiled, x = jg.compile(_spectrum), np.ones((16, 2))
     for _ in range(6):
         compiled(x)
     recording.add_sink(heard.append)
@@ -138,15 +142,25 @@ def test_threads_share_a_function() -> None:
 
 
 @pytest.mark.parametrize("char", "fdFD")
-@pytest.mark.parametrize("name", ["solve", "inv", "cholesky", "slogdet", "det", "eigh"])
+@pytest.mark.parametrize("name", ["solve", "inv", "cholesky", "slogdet", "det", "eigh", "eigvalsh"])
 def test_linear_algebra_is_numpys_to_the_bit(name: str, char: str) -> None:
     for a in (_definite(5, dtype=char), _definite(5, 3, dtype=char), np.zeros((0, 5, 5), char)):
+        for wide in (a, a[..., :3], a[..., :3, :]):
+            for x, y in zip(bare.qr(wide), np.linalg.qr(wide), strict=True):
+                assert x.dtype == y.dtype
+                np.testing.assert_array_equal(x, y)
+                np.testing.assert_array_equal(np.signbit(x.real), np.signbit(y.real))
+        for x, y in zip(bare.svd(a[..., :3]), np.linalg.svd(a[..., :3], full_matrices=False), strict=True):
+            assert x.dtype == y.dtype
+            np.testing.assert_array_equal(x, y)
+        np.testing.assert_array_equal(bare.svdvals(a[..., :3]), np.linalg.svdvals(a[..., :3]), strict=True)
         given = (a, a[..., :2]) if name == "solve" else (a,)
         ours, numpys = getattr(bare, name)(*given), getattr(np.linalg, name)(*given)
         for x, y in zip(_tuple(ours), _tuple(tuple(numpys) if name in ("slogdet", "eigh") else numpys), strict=True):
             assert x.dtype == y.dtype
             np.testing.assert_array_equal(x, y)
     np.testing.assert_array_equal(bare.eigh(a, "U")[0], np.linalg.eigh(a, "U")[0])
+    np.testing.assert_array_equal(bare.eigvalsh(a, "U"), np.linalg.eigvalsh(a, "U"))
 
 
 @pytest.mark.parametrize("name", ["solve", "inv", "cholesky"])

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad.bare import transform_loops
 from jitgrad.compiler.constants import constant_value, is_splat, splat, splat_number
 from jitgrad.compiler.remaking import Splitting
 from jitgrad.opdef import Fill, Gather, Reindex, View
@@ -77,6 +78,8 @@ def _is_able(program: Program, ins: Instruction) -> bool:
         return False
     if ins.op.name == "astype" and ins.params["dtype"].kind not in "fc":
         return False
+    if ins.op.name in _TRANSFORMS and not _is_step(program, ins):
+        return False
     return ins.op.name in _RULES
 
 
@@ -112,6 +115,7 @@ class _Splitter(Splitting[Pair]):
         super().__init__(program)
         self.chosen = chosen
         self._constants: dict[int, Instruction] = {}
+        self._paired: dict[int, int] = {}  # values in memory as pairs already
 
     def _is_split(self, number: int, ins: Instruction) -> bool:
         if number not in self.chosen:
@@ -129,16 +133,29 @@ class _Splitter(Splitting[Pair]):
         if v in self._constants:
             self.instructions.append(self._constants[v])
             return v
-        pair = self._parts[v]
-        return self.emit("complex_of", self.emit("stack", *pair, axis=len(self.specs[pair.re].known_shape)))
+        return self.emit("complex_of", self.paired(v))
+
+    def paired(self, v: int) -> int:
+        """A complex value as pairs along a new last axis, in memory."""
+        if v not in self._paired:
+            pair = self._parts.get(v)
+            if pair is None:
+                self._paired[v] = self.emit("pair_of", self.whole(v))
+            else:
+                self._paired[v] = self.emit("stack", *pair, axis=len(self.specs[pair.re].known_shape))
+        return self._paired[v]
 
     def _taken_apart(self, v: int) -> Pair:
         """The imaginary part of a real value is 0."""
         whole = self.whole(v)
         if self.specs[whole].dtype.kind != "c":
             return Pair(whole, self.number(0.0, whole))
-        pair = self.emit("pair_of", whole)
-        shape = self.specs[whole].known_shape
+        return self.out_of_pairs(v, self.emit("pair_of", whole))
+
+    def out_of_pairs(self, v: int, pair: int) -> Pair:
+        """Both parts of a value that lies in memory as pairs."""
+        self._paired[v] = pair
+        *shape, _ = self.specs[pair].known_shape
         rank = len(shape)
 
         def part(k: int) -> int:
@@ -286,7 +303,37 @@ def _tested(s: _Splitter, ins: Instruction) -> int:
     return s.emit(both, s.emit(ins.op.name, x.re), s.emit(ins.op.name, x.im))
 
 
+def _transformed(s: _Splitter, ins: Instruction) -> Pair | int:
+    """NumPy transforms numbers of single precision in double precision, where it does not divide the result."""
+    (x,), (out,) = ins.inputs, ins.outputs
+    given = s.whole(x) if ins.op.name == "rfft" else s.paired(x)
+    real, is_divided = s.specs[given].dtype, ins.params.get("divided", ins.params.get("inverse"))
+    computed = real if is_divided else np.dtype(np.float64)
+    given = given if real == computed else s.emit("astype", given, dtype=computed)
+    if ins.op.name == "fft":
+        made = s.emit("pairs_fft", given, inverse=is_divided)
+    elif ins.op.name == "rfft":
+        made = s.emit("pairs_rfft", given, divided=is_divided)
+    else:
+        made = s.emit("pairs_irfft", given, shape=s.program.specs[out].known_shape, divided=is_divided)
+    made = made if real == computed else s.emit("astype", made, dtype=real)
+    return made if ins.op.name == "irfft" else s.out_of_pairs(out, made)
+
+
+def _is_step(program: Program, ins: Instruction) -> bool:
+    """Whether a Fourier transform is a step of a cluster: along the last axis, by NumPy's loop."""
+    specs = [program.specs[v] for v in (*ins.inputs, *ins.outputs)]
+    chars = {spec.dtype.char.lower() for spec in specs}
+    if chars not in ({"d"}, {"f"}) or any(0 in spec.known_shape for spec in specs) or ins.params["axis"] != -1:
+        return False
+    name, is_divided = ins.op.name, ins.params.get("divided", ins.params.get("inverse"))
+    loop = "ifft" if name == "fft" and is_divided else name
+    return bool(transform_loops(loop, chars.pop() if is_divided else "d"))
+
+
+_TRANSFORMS: Mapping[str, _Rule] = dict.fromkeys(("fft", "rfft", "irfft"), _transformed)
 _RULES: Mapping[str, _Rule] = {
+    **_TRANSFORMS,
     "constant": _constant,
     "pad": _padded,
     "astype": _cast,

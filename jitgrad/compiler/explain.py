@@ -10,7 +10,7 @@ from jitgrad.compiler.freezing.bind import BoundCluster
 from jitgrad.compiler.freezing.plans import BoundProgram
 from jitgrad.compiler.fusing.buffers import ArenaPlan
 from jitgrad.compiler.fusing.groups import Group, Placed, Rolled
-from jitgrad.compiler.fusing.nodes import Convolution, Factor, Nested
+from jitgrad.compiler.fusing.nodes import Convolution, Factor, Nested, Transform
 from jitgrad.compiler.lowering.lower import CompiledCluster, LoweredBodies, kernels_of
 from jitgrad.compiler.machine.compilation import kernel_module
 from jitgrad.compiler.subprograms import regions_of
@@ -79,10 +79,12 @@ def _fusion_lines(compiled: CompiledCluster, program: Program) -> Iterator[str]:
     kernels = sum(isinstance(step, Group) for step in compiled.plan.steps)
     convolutions = sum(isinstance(step, Convolution) for step in compiled.plan.steps)
     factors = sum(isinstance(step, Factor) for step in compiled.plan.steps)
-    products = len(compiled.plan.steps) - kernels - loops - convolutions - factors
+    transforms = sum(isinstance(step, Transform) for step in compiled.plan.steps)
+    products = len(compiled.plan.steps) - kernels - loops - convolutions - factors - transforms
     counts = f"{kernels} kernels, {products} matrix products" + (f", {loops} control ops" if loops else "")
     counts += f", {convolutions} convolutions" if convolutions else ""
     counts += f", {factors} factors" if factors else ""
+    counts += f", {transforms} Fourier transforms" if transforms else ""
     yield f"cluster {compiled.cluster.number}: {counts}"
     for number, step in enumerate(compiled.plan.steps):
         if isinstance(step, Group):
@@ -102,6 +104,8 @@ def _fusion_lines(compiled: CompiledCluster, program: Program) -> Iterator[str]:
                 yield from (f"    {line}".replace("cluster", "body", 1) for line in _fusion_lines(region, body))
         elif isinstance(step, Convolution):
             yield f"  convolution {number} ({step.form}): %{step.a}, %{step.b} -> %{step.value}"
+        elif isinstance(step, Transform):
+            yield f"  transform {number} ({step.routine}): %{step.reads[0]} -> %{step.value}"
         elif isinstance(step, Factor):
             yield f"  factor {number} ({step.routine}): {', '.join(f'%{v}' for v in step.reads)} -> %{step.value}"
         else:

@@ -34,7 +34,7 @@ from jitgrad.compiler.fusing.factors import factors_in
 from jitgrad.compiler.fusing.fusion import plan_fusion
 from jitgrad.compiler.fusing.groups import Group, Plan, Step
 from jitgrad.compiler.fusing.node_building import build_nodes
-from jitgrad.compiler.fusing.nodes import Convolution, Factor, Product
+from jitgrad.compiler.fusing.nodes import Convolution, Factor, Product, Transform
 from jitgrad.compiler.lifting import lift_constants
 from jitgrad.compiler.likeness import UnlikeError, exact_in
 from jitgrad.compiler.long_axes import long_axes_last
@@ -245,7 +245,7 @@ def _plan_cluster(
 def _lower_step(program: Program, cluster: Cluster, step: Step, plan: Plan) -> LoweredStep:
     if isinstance(step, Group):
         return lower_group(step, plan)
-    if isinstance(step, Product | Convolution | Factor):
+    if isinstance(step, Product | Convolution | Factor | Transform):
         return step
     ins = program.instructions[step.number]
     bodies = regions_of(ins)

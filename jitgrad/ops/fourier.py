@@ -15,7 +15,7 @@ import numpy as np
 from jitgrad import bare
 from jitgrad.errors import DTypeError
 from jitgrad.graph import Tensor, apply_one
-from jitgrad.opdef import Interpreted, Params, Specs, define
+from jitgrad.opdef import Interpreted, Library, Params, Specs, define
 from jitgrad.operators import function, functions
 from jitgrad.ops.common import as_tensor, build, same_spec
 from jitgrad.spec import TensorSpec, normalize_axis
@@ -32,6 +32,7 @@ fft_op = define(
     "fft",
     infer=same_spec,
     impl=bare.fft,
+    bound=lambda params, specs: bare.ready_fft(specs[0].dtype, specs[0].known_shape, **params),
     vjp=_fft_vjp,
     kind=Interpreted("Fourier transforms are NumPy's"),
 )
@@ -77,6 +78,7 @@ rfft_op = define(
     "rfft",
     infer=_halved,
     impl=bare.rfft,
+    bound=lambda params, specs: bare.ready_rfft(specs[0].dtype, specs[0].known_shape, **params),
     vjp=_rfft_vjp,
     kind=Interpreted("Fourier transforms are NumPy's"),
 )
@@ -85,12 +87,51 @@ irfft_op = define(
     "irfft",
     infer=_doubled,
     impl=bare.irfft,
+    bound=lambda params, specs: bare.ready_irfft(specs[0].dtype, specs[0].known_shape, **params),
     vjp=_irfft_vjp,
     kind=Interpreted("Fourier transforms are NumPy's"),
 )
 """The sum over all frequencies, divided by the number of points where that is asked for, as with ``rfft``: the
 transform does it with its last sums, where a multiplication behind it is a call of its own.
 """
+
+
+# -- along the last axis, of pairs of real numbers, which compiled programs make of the ops above ----------------------
+
+
+def _numbers(pairs: Any) -> Any:
+    """The complex numbers that pairs along the last axis are."""
+    return np.ascontiguousarray(pairs).view(np.result_type(pairs.dtype, np.complex64))[..., 0]
+
+
+def _pairs(numbers: Any) -> Any:
+    """The pairs of complex numbers."""
+    return numbers[..., None].view(numbers.real.dtype)
+
+
+def _infer_pairs_rfft(specs: Specs, params: Params) -> Specs:
+    *rows, n = specs[0].known_shape
+    return (TensorSpec((*rows, n // 2 + 1, 2), specs[0].dtype),)
+
+
+define(
+    "pairs_fft",
+    infer=same_spec,
+    impl=lambda x, inverse: _pairs(bare.fft(_numbers(x), -1, inverse)),
+    kind=Library("pairs_fft"),
+)
+define(
+    "pairs_rfft",
+    infer=_infer_pairs_rfft,
+    impl=lambda x, divided: _pairs(bare.rfft(x, -1, divided)),
+    kind=Library("pairs_rfft"),
+)
+define(
+    "pairs_irfft",
+    infer=lambda specs, params: (TensorSpec(params["shape"], specs[0].dtype),),
+    impl=lambda x, shape, divided: bare.irfft(_numbers(x), shape[-1], -1, divided),
+    kind=Library("pairs_irfft"),
+)
 
 
 def _complex(x: Any) -> Tensor:

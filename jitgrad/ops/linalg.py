@@ -8,6 +8,7 @@ and L. Lehmann, 2012.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -261,9 +262,24 @@ eigh_op = define(
     "eigh",
     infer=_infer_eigh,
     impl=lambda a, UPLO: tuple(lapack.eigh(a, UPLO)),
+    bound=lambda params, specs: functools.partial(lapack.ready(lapack.eigh, specs[0].known_shape), **params),
     vjp=_eigh_vjp,
     kind=Library("eigh"),
 )
+
+
+def _joined(a: Any, UPLO: str) -> Any:
+    values, vectors = lapack.eigh(a, UPLO)
+    return np.concatenate([values[..., None, :], vectors], axis=-2)
+
+
+def _infer_joined(specs: Specs, params: Params) -> Specs:
+    *stack, n, _ = _square(specs, params)[0].known_shape
+    return (TensorSpec((*stack, n + 1, n), specs[0].dtype),)
+
+
+define("eigh_joined", infer=_infer_joined, impl=_joined, kind=Library("eigh_joined"))
+"""What compiled programs make of ``eigh`` of small real matrices: values, and the rows of vectors below them."""
 
 
 @function("linalg.eigh")
@@ -289,6 +305,7 @@ eigvalsh_op = define(
     "eigvalsh",
     infer=_infer_eigvalsh,
     impl=lapack.eigvalsh,
+    bound=lambda params, specs: functools.partial(lapack.ready(lapack.eigvalsh, specs[0].known_shape), **params),
     vjp=_eigvalsh_vjp,
     kind=Library("eigvalsh"),
 )
@@ -329,7 +346,8 @@ def _svd_vjp(gs: Any, outs: Any, a: Tensor) -> Any:
 svd_op = define(
     "svd",
     infer=_infer_svd,
-    impl=lambda a: tuple(lapack.svd(a, full_matrices=False)),
+    impl=lambda a: tuple(lapack.reduced_svd(a)),
+    bound=lambda params, specs: lapack.ready(lapack.reduced_svd, specs[0].known_shape),
     vjp=_svd_vjp,
     kind=Library("svd"),
 )
@@ -377,6 +395,7 @@ svdvals_op = define(
     "svdvals",
     infer=lambda specs, params: _infer_svd(specs, params)[1:2],
     impl=lapack.svdvals,
+    bound=lambda params, specs: lapack.ready(lapack.svdvals, specs[0].known_shape),
     vjp=_svdvals_vjp,
     kind=Library("svdvals"),
 )
@@ -431,6 +450,7 @@ qr_op = define(
     "qr",
     infer=_infer_qr,
     impl=lambda a: tuple(lapack.qr(a)),
+    bound=lambda params, specs: lapack.ready(lapack.qr, specs[0].known_shape),
     vjp=_qr_vjp,
     kind=Library("qr"),
 )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -31,13 +35,20 @@ def sorted_along(x: Array, axis: int) -> Array:
 def order_along(x: Array, axis: int) -> Array:
     """As np.argsort(x, axis, kind="stable"): an unstable one, then places of equal elements are sorted among them."""
     if not _is_fast(x, axis) or x.size < _FEW_TO_ORDER:
-        return np.argsort(x, axis, kind="stable")
+        return x.argsort(axis, "stable")
     order = np.argsort(x, axis)
     if x.ndim == 1:
         return _ties_in_order(x[order], order)
     places = np.moveaxis(order, axis, -1)
     values = np.take_along_axis(np.moveaxis(x, axis, -1), places, -1)
     return np.moveaxis(_ties_in_order(values, places), -1, axis)
+
+
+def ready_order(dtype: np.dtype[Any], shape: tuple[int, ...], axis: int) -> Callable[[Array], Array]:
+    """`order_along` of arrays of this dtype and shape, made for many calls."""
+    if math.prod(shape) < _FEW_TO_ORDER or dtype not in _FAST or shape[axis] < _FEW:
+        return methodcaller("argsort", axis, "stable")
+    return partial(order_along, axis=axis)
 
 
 def _ties_in_order(values: Array, places: Array) -> Array:

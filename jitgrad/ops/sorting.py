@@ -14,7 +14,7 @@ from jitgrad.opdef import Interpreted, Params, Specs, Sweep, define
 from jitgrad.operators import call, function
 from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype, unsupported
 from jitgrad.ops.gathering import INDEX, scatter_take_along_op, zeros_like_shape
-from jitgrad.ops.ordering import order_along, sorted_along
+from jitgrad.ops.ordering import order_along, ready_order, sorted_along
 from jitgrad.spec import TensorSpec, normalize_axis
 
 _NO_KERNEL = "there is no kernel that sorts"
@@ -39,6 +39,7 @@ argsort_op = define(
     "argsort",
     infer=lambda specs, params: (TensorSpec(specs[0].shape, INDEX),),
     impl=order_along,
+    bound=lambda params, specs: ready_order(specs[0].dtype, specs[0].known_shape, **params),
     differentiable=False,
     kind=Interpreted(_NO_KERNEL),
     infers_partial=True,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from jitgrad.compiler.fusing.drafts import weight_of
 from jitgrad.compiler.fusing.groups import Group
-from jitgrad.compiler.fusing.nodes import Convolution, Factor, Nested, Product
+from jitgrad.compiler.fusing.nodes import Convolution, Factor, Nested, Product, Transform
 from jitgrad.compiler.lowering.lower import CompiledCluster
 from jitgrad.eager.timing import EagerRun
 from jitgrad.graph import Operation
@@ -62,7 +62,7 @@ def _name(program: Program, compiled: CompiledCluster, number: int, shares: tupl
     if isinstance(step, Convolution):
         a, b = ("×".join(map(str, program.specs[v].known_shape)) for v in (step.a, step.b))
         return f"convolution {step.form} {a}, {b}"
-    if isinstance(step, Factor):
+    if isinstance(step, Factor | Transform):
         return f"{step.routine} {'×'.join(map(str, program.specs[step.reads[0]].known_shape))}"
     if isinstance(step, Nested):
         return f"{program.name}: loop {place}: {loop_title(program.instructions[step.number])}"
@@ -80,6 +80,8 @@ def _flops(program: Program, compiled: CompiledCluster, number: int) -> int:
         return _convolution_flops(compiled.plan.specs, step)
     if isinstance(step, Factor):
         return _factor_flops(compiled.plan.specs, step)
+    if isinstance(step, Transform):
+        return _transform_flops(compiled.plan.specs, step)
     return _product_flops(compiled.plan.specs, step) if isinstance(step, Product) else _group_flops(step)
 
 
@@ -142,10 +144,18 @@ def _convolution_flops(specs: Mapping[int, TensorSpec], step: Convolution) -> in
     return 2 * n * math.prod(out) * math.prod(specs[weights].known_shape)
 
 
+def _transform_flops(specs: Mapping[int, TensorSpec], step: Transform) -> int:
+    """5 n log2(n) for n complex numbers, half as many for real ones."""
+    x, out = (specs[v].known_shape for v in (step.reads[0], step.value))
+    shape = {"pairs_fft": x[:-1], "pairs_rfft": x, "pairs_irfft": out}[step.routine]
+    each = 5 if step.routine == "pairs_fft" else 2.5
+    return round(each * math.prod(shape) * math.log2(shape[-1]))
+
+
 def _factor_flops(specs: Mapping[int, TensorSpec], step: Factor) -> int:
     n = specs[step.reads[0]].known_shape[-1]
     columns = specs[step.value].known_shape[-1]
-    cubes = {"cholesky": n**3 // 3, "cholesky_cotangent": 2 * n**3 // 3, "lu": 2 * n**3 // 3}
+    cubes = {"cholesky": n**3 // 3, "cholesky_cotangent": 2 * n**3 // 3, "lu": 2 * n**3 // 3, "eigh_joined": 9 * n**3}
     squares = {"lu_solve": 2 * n**2, "lu_solve_columns": 2 * n**2 * columns, "lu_inv": 2 * n**3}
     return (cubes | squares).get(step.routine, n**2 * columns)
 

@@ -9,7 +9,7 @@ from itertools import combinations
 from jitgrad.compiler.clustering.clusters import Reason
 from jitgrad.compiler.explain import rolled_rows
 from jitgrad.compiler.fusing.groups import Group, Step
-from jitgrad.compiler.fusing.nodes import Convolution, Factor, Nested, Product
+from jitgrad.compiler.fusing.nodes import Convolution, Factor, Nested, Product, Transform
 from jitgrad.compiler.lowering.lower import CompiledCluster
 from jitgrad.compiler.stages import Compiled
 from jitgrad.profiler.loops import LoopBody, compiled_bodies, interpreted_bodies, loop_title
@@ -131,7 +131,7 @@ class _Pictured:
                 self._box("blas", "matrix product", scope, ops, reads, makes, group=group)
             elif isinstance(item, Convolution):
                 self._box("kernel", f"convolution ({item.form})", scope, ops, reads, makes, group=group)
-            elif isinstance(item, Factor):
+            elif isinstance(item, Factor | Transform):
                 self._box("kernel", item.routine, scope, ops, reads, makes, group=group)
             else:
                 kind = "serial" if item.is_serial else "parallel"

@@ -71,7 +71,9 @@ class BoundCluster(NamedTuple):
         """Per step record the numbers of the plan's steps behind it: several for a region, none for what only prepares
         others or ends them.
         """
-        kinds = ("kernel", "product", "rows", "tiles", "windows", "filters", "factor", "region", "loop", "scan")
+        kinds = (
+            "kernel", "product", "rows", "tiles", "windows", "filters", "factor", "transform", "region", "loop", "scan",
+        )  # fmt: skip
         parts = [name.split("_") for name in self.names]
         return tuple(tuple(map(int, numbers)) if kind in kinds else () for kind, *numbers in parts)
 

@@ -16,6 +16,7 @@ needed to get there (programs, nodes, groups, kernels) is left behind. Its shape
                | ("vector product", number, dtype, n, how it is cut, place of parts, operand a, b, c)
                | ("own product", number, dtype, (m, n, k), how it is cut, places of scratch and parts, operand a, b, c)
                | ("convolution", number, dtype, form, how it is cut, places of operands, result, scratch, parts)
+               | ("transform", number, dtype, routine, flag, rows, points read and made, chunks, places of both)
                | ("factor", number, routine, form, sizes, places of operands, result and memory, code of a failure)
                | ("region", rows, chunks, owned, asked, task*)           tasks whose chunks run one after another
                | ("loop kernel", ...)                                    a scan that is a kernel, as "kernel"
@@ -43,7 +44,7 @@ from jitgrad.compiler.emission.arguments import own_bytes
 from jitgrad.compiler.emission.kernel import lanes_for
 from jitgrad.compiler.freezing.chunks import chunk_count
 from jitgrad.compiler.freezing.freeze_loops import Frozen, freeze_loop
-from jitgrad.compiler.freezing.freeze_own import SCRATCH, freeze_own, own_memory
+from jitgrad.compiler.freezing.freeze_own import SCRATCH, freeze_own, freeze_transform, own_memory
 from jitgrad.compiler.freezing.freeze_products import Cuts, cut_product, freeze_product, product_memory
 from jitgrad.compiler.freezing.in_place import find_in_place
 from jitgrad.compiler.freezing.lines import finds_lines, has_whole_lines, is_elementwise
@@ -54,7 +55,7 @@ from jitgrad.compiler.freezing.regions import Sizes, Unit, are_several_small, fi
 from jitgrad.compiler.freezing.row_loops import RowCut, find_row_cut
 from jitgrad.compiler.fusing.extents import ONE
 from jitgrad.compiler.fusing.groups import Group
-from jitgrad.compiler.fusing.nodes import Convolution, Factor, Product
+from jitgrad.compiler.fusing.nodes import Convolution, Factor, Product, Transform
 from jitgrad.compiler.fusing.order import order_steps
 from jitgrad.compiler.loopir.nests import Buffer, Literal
 from jitgrad.compiler.lowering.lower import CompiledCluster, FusedScan, Lowered, LoweredBodies, LoweredStep
@@ -184,7 +185,7 @@ class _Freezer:
     def _may_fail(self, number: int) -> bool:
         """Whether a step may set the status: a position out of bounds, too many steps of a loop, no memory for it."""
         item = self.lowered[number]
-        if isinstance(item, Product | Convolution):
+        if isinstance(item, Product | Convolution | Transform):
             return False
         if isinstance(item, Factor):
             return item.routine not in ("cholesky_cotangent", "lu")
@@ -258,9 +259,10 @@ class _Freezer:
             touched += [(v, self._nbytes(v), False) for v in map(self._root, (item.a, item.b, item.value))]
             cuts = self._cuts_in(number, item)
             return touched + product_memory(self.program, number, item, cuts, self._nbytes(item.value))
-        if isinstance(item, Convolution | Factor):
+        if isinstance(item, Convolution | Factor | Transform):
             touched += [(v, self._nbytes(v), False) for v in map(self._root, (*item.reads, *item.values))]
-            return touched + own_memory(self.program, number, item, self._factor_of(item))
+            own = [] if isinstance(item, Transform) else own_memory(self.program, number, item, self._factor_of(item))
+            return touched + own
         if isinstance(item, LoweredBodies):
             touched += [(v, self._nbytes(v), False) for v in map(self._root, (*item.reads, *item.values))]
             # As much as binding finds that its bodies need.
@@ -314,6 +316,8 @@ class _Freezer:
         item = self.lowered[number]
         if isinstance(item, Product):
             return self._product(number, item)
+        if isinstance(item, Transform):
+            return freeze_transform(self.program, number, item, self._place_at)
         if isinstance(item, Convolution | Factor):
             return freeze_own(self.program, number, item, self._place_at, self._factor_of(item))
         if isinstance(item, LoweredBodies) and item.fused is not None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 from jitgrad.compiler.freezing.freeze_loops import Frozen
 from jitgrad.compiler.fusing.buffers import aligned
-from jitgrad.compiler.fusing.nodes import Convolution, Factor
+from jitgrad.compiler.fusing.nodes import Convolution, Factor, Transform
 from jitgrad.compiler.products.cholesky_steps import KEPT
 from jitgrad.compiler.products.columns_steps import memory_bytes as words_bytes
 from jitgrad.compiler.products.columns_steps import scratch_bytes
 from jitgrad.compiler.products.conv import ConvPlan, Geometry, plan_filters, plan_windows
 from jitgrad.compiler.products.factor_steps import COLUMNS, FACTORS, sizes_of
 from jitgrad.compiler.products.lu_steps import memory_bytes
+from jitgrad.compiler.products.transform_steps import transform_chunks
 from jitgrad.compiler.symbols import at_once
 from jitgrad.program import Program
 
@@ -65,8 +67,24 @@ def freeze_own(
     return "convolution", number, dtype, item.form, (plan.words, plan.cells, plan.chunks), places
 
 
+def freeze_transform(program: Program, number: int, item: Transform, place_at: PlaceAt) -> Frozen:
+    """The task of a Fourier transform: rows, points of each that are read and made, and in how many chunks."""
+    (read,), made = item.reads, item.value
+    extents = [program.specs[v].known_shape for v in (read, made)]
+    is_real = [item.routine == "pairs_rfft", item.routine == "pairs_irfft"]
+    *rows, points = extents[0][: None if is_real[0] else -1]
+    count, to = math.prod(rows), extents[1][-1 if is_real[1] else -2]
+    return (
+        "transform", number, program.specs[made].dtype.char, item.routine, item.flag, count, (points, to),
+        at_once(transform_chunks, count, points), (place_at(read), place_at(made)),
+    )  # fmt: skip
+
+
 def _sizes(program: Program, item: Factor) -> tuple[Any, ...]:
     """The rows of the matrix, and all that follows from them."""
+    if item.routine == "eigh_joined":
+        *stack, _, size = program.specs[item.reads[0]].known_shape
+        return size, math.prod(stack)
     rows = _rows(program, item)
     if item.routine in COLUMNS:
         return rows, program.specs[item.value].known_shape[-1]

@@ -164,6 +164,7 @@ def _steps(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
     made = {
         "product": _product, "row product": _row_product, "vector product": _vector_product,
         "own product": _own_product, "convolution": _convolution, "factor": _factor,
+        "transform": _transform,
     }  # fmt: skip
     return made[task[0]](task, slots)
 
@@ -218,6 +219,14 @@ def _factor(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
     _, number, routine, form, sizes, places, code = task
     made = factor_steps(routine, form, sizes, [slots[place] for place in places], slots[-1], code)
     return [(f"{name}_{number}", *step[1:]) for name, step in made]
+
+
+def _transform(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
+    from jitgrad.compiler.products.transform_steps import transform_step
+
+    _, number, char, routine, flag, rows, points, chunks, places = task
+    made = transform_step(char, routine, flag, rows, points, chunks, [slots[place] for place in places])
+    return [(f"transform_{number}", *made[1:])]
 
 
 def _operands(operands: Sequence[tuple[Any, ...]], slots: Sequence[int]) -> Any:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from jitgrad.compiler.fusing.extents import ONE
 from jitgrad.compiler.fusing.groups import Placed
-from jitgrad.compiler.fusing.nodes import Convolution, Factor, Product
+from jitgrad.compiler.fusing.nodes import Convolution, Factor, Product, Transform
 from jitgrad.compiler.lowering.lower import CompiledCluster, Lowered, LoweredBodies
 from jitgrad.compiler.products.gemv_steps import GemvPlan
 from jitgrad.compiler.symbols import least
@@ -210,7 +210,7 @@ class Search:
     def _joins(self, number: int, rows: int, made: set[int]) -> bool:
         """Whether a step runs over the rows, and reads of what the region makes its own rows only."""
         item = self.lowered[number]
-        if isinstance(item, LoweredBodies | Convolution | Factor):
+        if isinstance(item, LoweredBodies | Convolution | Factor | Transform):
             return False
         if isinstance(item, Product):
             cut = self.sizes.vector_plan(item)

@@ -11,6 +11,7 @@ import functools
 import itertools
 from collections.abc import Iterable, Iterator
 
+from jitgrad.compiler.fusing.factors import TRANSFORMS
 from jitgrad.compiler.likeness import exact_in
 from jitgrad.opdef import (
     AxisIndex,
@@ -113,6 +114,13 @@ def equal_dims(program: Program, ins: Instruction) -> Iterator[tuple[Dim, Dim]]:
             yield from _through_gather(program, ins.inputs[0], ins.inputs[1], out, ins, form)
         case Control():
             yield from _through_bodies(program, ins)
+        case Library(routine) if routine in TRANSFORMS:
+            rows = range(min(len(program.specs[v].known_shape) for v in (ins.inputs[0], out)) - 1)
+            yield from (((ins.inputs[0], d), (out, d)) for d in rows)
+        case Library("eigh_joined"):
+            a, rank = ins.inputs[0], len(program.specs[out].known_shape)
+            yield (a, rank - 2), (a, rank - 1)
+            yield from (((a, d), (out, d)) for d in range(rank) if d != rank - 2)
         case Library():
             yield from _through_library(program, ins)
         case Scatter(form):

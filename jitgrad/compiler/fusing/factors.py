@@ -1,5 +1,6 @@
 """Which factors of matrices, gradients of Cholesky's, and systems with triangles or factors are steps of a cluster, by
-our own code; how they are cut, and the code, are elsewhere (products/).
+our own code, and which Fourier transforms and eigenvalues, by NumPy's; how they are cut, and the code, are elsewhere
+(products/).
 """
 
 from __future__ import annotations
@@ -14,8 +15,12 @@ from jitgrad.opdef import Library
 from jitgrad.program import Instruction, Program
 from jitgrad.spec import TensorSpec
 
+TRANSFORMS = frozenset(("pairs_fft", "pairs_rfft", "pairs_irfft"))
+"""Fourier transforms, by NumPy's loops: programs have these only where there are some (complex_pairs.py)."""
+EIGEN_ROWS = 32
+"""Up to so many rows eigenvalues are steps, by NumPy's loop; with more, LAPACK would begin threads of its own."""
 _SOLUTIONS = frozenset(("solve_triangular", "solve_turned", "lu_solve"))
-ROUTINES = _SOLUTIONS | {"cholesky", "cholesky_cotangent", "lu", "lu_inv"}
+ROUTINES = _SOLUTIONS | TRANSFORMS | {"cholesky", "cholesky_cotangent", "lu", "lu_inv", "eigh_joined"}
 
 _COLUMNS = frozenset((*(f"{routine}_columns" for routine in _SOLUTIONS), "lu_inv"))
 
@@ -27,6 +32,8 @@ def is_factor(ins: Instruction, program: Program) -> bool:
     if not isinstance(ins.op.kind, Library) or ins.op.kind.routine not in ROUTINES:
         return False
     spec = program.specs[ins.inputs[0]]
+    if ins.op.kind.routine in TRANSFORMS or ins.op.kind.routine == "eigh_joined":
+        return spec.dtype.char in ("fd" if ins.op.kind.routine in TRANSFORMS else "d")
     *stack, _, n = spec.known_shape
     is_single = spec.dtype.char == "d" and all(extent == 1 for extent in stack)
     is_single = is_single and all(program.specs[v].dtype.char in "dl" for v in (*ins.inputs, *ins.outputs))

@@ -32,6 +32,7 @@ from jitgrad.compiler.fusing.nodes import (
     Nested,
     Node,
     Product,
+    Transform,
 )  # fmt: skip
 from jitgrad.compiler.fusing.recompute import Floating, Recomputing
 from jitgrad.compiler.fusing.rolling import roll_windows
@@ -59,7 +60,7 @@ class _Planner:
         self.cluster = cluster
         self.specs = specs
         self.classes = classes
-        self.steps: list[Draft | Product | Convolution | Factor | Nested] = []
+        self.steps: list[Draft | Product | Convolution | Factor | Transform | Nested] = []
         self.home: dict[int, int] = {}  # value → number of the step after which it is complete
         self.readers: dict[int, list[int]] = {}  # value from memory → steps that read it
         self.class_of: dict[int, tuple[int, ...]] = {}  # of values that are not the program's

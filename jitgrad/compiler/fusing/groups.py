@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from jitgrad.compiler.fusing.nodes import SCATTER, SWEEP, Convolution, Factor, Nested, Node, Product
+from jitgrad.compiler.fusing.nodes import SCATTER, SWEEP, Convolution, Factor, Nested, Node, Product, Transform
 from jitgrad.records import dataclass
 from jitgrad.spec import TensorSpec
 
@@ -108,7 +108,7 @@ class Refusal:
         return f"%{self.producer} → %{self.consumer}: {self.reason}"
 
 
-Step = Group | Product | Convolution | Factor | Nested
+Step = Group | Product | Convolution | Factor | Transform | Nested
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from jitgrad.compiler.fusing.accesses import Accesses, Leaf, Operand, is_move, splat_literal
 from jitgrad.compiler.fusing.extents import ONE, ExtentClasses
-from jitgrad.compiler.fusing.factors import is_factor, routine_of
+from jitgrad.compiler.fusing.factors import TRANSFORMS, is_factor, routine_of
 from jitgrad.compiler.fusing.nodes import (
     DOTS,
     GATHER,
@@ -27,6 +27,7 @@ from jitgrad.compiler.fusing.nodes import (
     Nested,
     Node,
     Product,
+    Transform,
 )
 from jitgrad.compiler.fusing.packing import pack, pack_end, pack_scatter, turn_scatter
 from jitgrad.compiler.fusing.small import is_small_product, is_tiny, reads_by_matrix, sized
@@ -215,10 +216,13 @@ class _Builder:
                 return self._scatter(ins, form)
         raise AssertionError(f"{ins.op.name} has a kind that is not compiled: {ins.op.kind}")
 
-    def _factor(self, ins: Instruction) -> Factor:
+    def _factor(self, ins: Instruction) -> Factor | Transform:
         assert isinstance(ins.op.kind, Library)
+        if ins.op.kind.routine in TRANSFORMS:
+            flag = ins.params.get("divided", ins.params.get("inverse"))
+            return Transform(ins.outputs[0], ins.op.kind.routine, ins.inputs, bool(flag))
         value, *others = ins.outputs
-        forms = {name: ins.params[name] for name in ("lower", "transposed") if name in ins.params}
+        forms = {"lower": _is_lower(ins), "transposed": ins.params.get("transposed", False)}
         return Factor(value, routine_of(ins, self.program), ins.inputs, others=tuple(others), **forms)
 
     def _reduce(self, ins: Instruction, combine: str) -> Node:
@@ -440,3 +444,8 @@ def _axis(d: int, classes: tuple[int, ...]) -> AxisIndex:
 
 def _sized(classes: tuple[int, ...]) -> tuple[int | None, ...]:
     return tuple(d if c != ONE else None for d, c in enumerate(classes))
+
+
+def _is_lower(ins: Instruction) -> bool:
+    """Whether a routine reads a lower triangle."""
+    return bool(ins.params["UPLO"] in "Ll" if "UPLO" in ins.params else ins.params.get("lower", True))

@@ -129,6 +129,23 @@ class Factor:
 
 
 @dataclass(frozen=True, slots=True)
+class Transform:
+    """A Fourier transform along the last axis, of pairs or of real numbers; ``flag``: it is the inverse one, and one of
+    or to real numbers is divided by the number of points.
+    """
+
+    value: int
+    routine: str
+    reads: tuple[int, ...]
+    flag: bool
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """What it makes."""
+        return (self.value,)
+
+
+@dataclass(frozen=True, slots=True)
 class Nested:
     """A control op, by the number of its instruction: it runs the programs of its bodies."""
 
@@ -138,7 +155,7 @@ class Nested:
     values: tuple[int, ...]
 
 
-Item = Node | Product | Convolution | Factor | Nested
+Item = Node | Product | Convolution | Factor | Transform | Nested
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from jitgrad.compiler.fusing.collapse import collapse_axes
 from jitgrad.compiler.fusing.drafts import weight_of
 from jitgrad.compiler.fusing.extents import ONE
 from jitgrad.compiler.fusing.groups import Group, Plan
-from jitgrad.compiler.fusing.nodes import REDUCE, SCATTER, SWEEP, Convolution, Factor, Nested, Product
+from jitgrad.compiler.fusing.nodes import REDUCE, SCATTER, SWEEP, Convolution, Factor, Nested, Product, Transform
 from jitgrad.compiler.fusing.order import Needs, needs_of
 from jitgrad.compiler.loopir.nests import OWN, Kernel, Literal
 from jitgrad.compiler.loopir.quantities import Quantity
@@ -182,7 +182,7 @@ class FusedScan:
     widths: tuple[int, ...]
 
 
-LoweredStep = Lowered | Product | Convolution | Factor | LoweredBodies
+LoweredStep = Lowered | Product | Convolution | Factor | Transform | LoweredBodies
 
 
 def kernels_of(compiled: CompiledCluster) -> Iterator[Kernel]:

@@ -31,6 +31,7 @@ from jitgrad.compiler.products.cholesky_steps import (
 )
 from jitgrad.compiler.products.columns_steps import MODULE as COLUMNS_MODULE
 from jitgrad.compiler.products.columns_steps import PREPARE, PREPARE_ONE, SOLVE, STEP, WIDTH, columns_text
+from jitgrad.compiler.products.eigen_steps import eigen_modules, eigen_step
 from jitgrad.compiler.products.lu_steps import FUNCTION as LU_FUNCTION
 from jitgrad.compiler.products.lu_steps import MODULE as LU_MODULE
 from jitgrad.compiler.products.lu_steps import lu_text
@@ -67,6 +68,9 @@ def factor_steps(
     becomes ``code`` if a matrix is not positive definite, or has a zero on its diagonal.
     """
     is_lower, is_transposed = form
+    if routine == "eigh_joined":
+        n, count = sizes
+        return [("factor", eigen_step(is_lower, n, count, slots, status, code))]
     if routine == "lu":
         return [("factor", BlasStep(LU_MODULE, lu_code()[LU_MODULE], (*slots, *sizes), 1, 1))]
     if routine == "lu_solve":
@@ -115,6 +119,8 @@ def factor_modules(routine: str) -> dict[str, Module]:
     """The module that the steps of a routine refer to, where it is not on disk. It is compiled well at once: loops on
     registers, as tiles of products.
     """
+    if routine == "eigh_joined":
+        return eigen_modules()
     name, text = (MODULE, cholesky_text) if routine in FACTORS else (TRIANGLES_MODULE, triangles_text)
     if routine == "lu":
         name, text = LU_MODULE, lu_text

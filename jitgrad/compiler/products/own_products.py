@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler.fusing.nodes import Convolution, Factor, Product
+from jitgrad.compiler.fusing.nodes import Convolution, Factor, Product, Transform
 from jitgrad.compiler.products.blas import batch_chunks, stub_modules
 from jitgrad.compiler.products.conv_steps import convolution_modules
 from jitgrad.compiler.products.factor_steps import FACTORS, factor_modules
@@ -23,6 +23,7 @@ from jitgrad.compiler.products.product_code import Module, begin_modules
 from jitgrad.compiler.products.registers import kinds
 from jitgrad.compiler.products.short_steps import short_modules
 from jitgrad.compiler.products.tall_steps import FORMS, tall_modules
+from jitgrad.compiler.products.transform_steps import transform_modules
 from jitgrad.compiler.symbols import at_once
 from jitgrad.lapack import uses_own
 from jitgrad.opdef import Library
@@ -58,6 +59,8 @@ def begin_products(program: Program, steps: Iterable[object]) -> None:
     for item in steps:
         if isinstance(item, Convolution):
             modules |= convolution_modules(program.specs[item.value].dtype, item.form)
+        elif isinstance(item, Transform):
+            modules |= transform_modules()
         elif isinstance(item, Factor):
             modules |= factor_modules(item.routine)
         elif isinstance(item, Product):

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from jitgrad.compiler.fusing.factors import is_lu_step
+from jitgrad.bare import eigen_loop
+from jitgrad.compiler.fusing.factors import EIGEN_ROWS, is_lu_step
 from jitgrad.compiler.fusing.small import is_small_routine
 from jitgrad.compiler.rewriter import Result, Rewriter
 from jitgrad.compiler.rules.products import swaps_last_two
@@ -159,6 +160,26 @@ def values_with_vectors(rw: Rewriter, ins: Instruction) -> tuple[int, ...] | Non
         if rw.new_inputs(other) == ins.inputs and other.params == ins.params:
             return (rw.emit_all(ins.origin, other.op, ins.inputs, ins.params)[place],)
     return None
+
+
+def eigenvalues_in_cluster(rw: Rewriter, ins: Instruction) -> tuple[int, ...] | None:
+    """eigh(a) = the first row, and the others, of eigh_joined(a): a step of a cluster, where NumPy's loop is found"""
+    (a,), origin, lower = ins.inputs, ins.origin, ins.params["UPLO"] in "Ll"
+    shape = rw.shape(a)
+    dtype, double = rw.dtype(a), DOUBLE["d"]
+    is_step = origin.scope is not None and not origin.is_refused and dtype.char in "fd" and 0 not in shape
+    if not is_step or shape[-1] > EIGEN_ROWS or not eigen_loop(lower):
+        return None
+    matrices = a if dtype == double else rw.emit(origin, "astype", a, dtype=double)
+    joined = rw.emit(origin, "eigh_joined", matrices, **ins.params)
+    joined = joined if dtype == double else rw.emit(origin, "astype", joined, dtype=dtype)
+    whole, rank = rw.shape(joined), len(shape)
+    start, step = (0,) * rank, (1,) * rank
+    below = (*start[:-2], 1, 0)
+    values = rw.emit(
+        origin, "getslice", joined, start=start, stop=(*whole[:-2], 1, whole[-1]), step=step, drop=(rank - 2,)
+    )
+    return values, rw.emit(origin, "getslice", joined, start=below, stop=whole, step=step, drop=())
 
 
 def solve_by_rows(rw: Rewriter, ins: Instruction) -> Instruction | None:
