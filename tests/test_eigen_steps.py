@@ -45,7 +45,7 @@ def test_bits_are_numpys(n: int, stack: tuple[int, ...], dtype: str, threads: in
 
 
 def test_stacks_of_other_lengths_take_the_same_plan() -> None:
-    compiled: Any = jg.compile(lambda a: np.linalg.eigvalsh(a) * 2)
+    compiled: Any = jg.compile(lambda a: np.linalg.eigh(a)[0] * 2)
     for count in (70, 71, 300, 3, 1000, 1):
         a = symmetric(count, 5, 5)
         np.testing.assert_array_equal(compiled(a), np.linalg.eigh(a)[0] * 2)
@@ -89,7 +89,7 @@ def test_numbers_that_are_not_finite_are_numpys(n: int) -> None:
 
 
 def test_an_error_names_the_line_and_the_next_call_is_sound() -> None:
-    compiled: Any = jg.compile(lambda a: np.linalg.eigvalsh(a) * 2)
+    compiled: Any = jg.compile(lambda a: np.linalg.eigh(a)[0] * 2)
     for _ in range(5):
         with pytest.raises(np.linalg.LinAlgError, match=r"(?s)^Eigenvalues did not converge\n.*test_eigen_steps"):
             compiled(np.full((4, 4), np.nan))
@@ -100,12 +100,12 @@ def test_an_error_names_the_line_and_the_next_call_is_sound() -> None:
 
 
 def test_larger_and_empty_matrices_are_left_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled: Any = jg.compile(lambda a: np.linalg.eigvalsh(a) + 1)
+    compiled: Any = jg.compile(lambda a: np.linalg.eigh(a)[0] + 1)
     assert not is_step(compiled, np.eye(33))
     assert compiled(np.zeros((0, 3, 3))).shape == (0, 3)
     bare.eigen_loop.cache_clear()
     monkeypatch.setattr(bare, "_LINALG", None)
     try:
-        assert not is_step(jg.compile(lambda a: np.linalg.eigvalsh(a) + 2), np.eye(3))
+        assert not is_step(jg.compile(lambda a: np.linalg.eigh(a)[0] + 2), np.eye(3))
     finally:
         bare.eigen_loop.cache_clear()

@@ -39,7 +39,7 @@ FUNCTIONS: list[tuple[Callable[..., Any], Array]] = [
     (lambda x: x[np.argsort(x * 2)] + 1, np.random.default_rng(0).normal(size=40)),
     *[
         (lambda a: (np.linalg.solve(a, a[..., :1] + 1), np.linalg.slogdet(a * 2)[1], np.linalg.inv(a + 1)), matrices)
-        for matrices in (_definite(36), _definite(36, 2), _definite(36, dtype=np.float32), _definite(70))
+        for matrices in (_definite(36, 4), _definite(36, 2), _definite(36, 3, dtype=np.float32), _definite(70, 2))
     ],
     (lambda a: (np.linalg.eigh(a)[0] + 1, np.linalg.cholesky(a), np.linalg.det(a / 40)), _definite(40)),
     (lambda a: (np.linalg.eigh(a * 2)[0] + 1, np.linalg.svd(a, full_matrices=False)[1]), _definite(9)),
@@ -82,7 +82,7 @@ def _written() -> list[executable.Executable]:
 
 def test_an_error_names_the_step_and_the_next_call_is_sound() -> None:
     compiled = jg.compile(lambda a: (np.linalg.inv(np.linalg.cholesky(a) * 2.0), np.fft.rfft(a[0])))
-    good, bad = _definite(36), -_definite(36)
+    good, bad = _definite(36, 2), -_definite(36, 2)
     first = compiled(good)
     for _ in range(6):
         compiled(good)
@@ -93,7 +93,7 @@ def test_an_error_names_the_step_and_the_next_call_is_sound() -> None:
         with pytest.raises(np.linalg.LinAlgError, match=r"(?s)^Matrix is not positive definite\n.*test_step_lines"):
             compiled(bad)
         with pytest.raises(np.linalg.LinAlgError, match=r"(?s)^Singular matrix\n.*test_step_lines"):
-            singular(np.zeros((36, 36)), good)
+            singular(np.zeros((2, 36, 36)), good)
         np.testing.assert_array_equal(compiled(good)[0], first[0])
 
 
@@ -103,7 +103,7 @@ def test_warnings_are_off_within_and_as_before_behind() -> None:
     with np.errstate(all="raise"):
         before = np.geterr()
         for _ in range(6):
-            compiled(_definite(36))
+            compiled(_definite(36, 2))
         assert np.geterr() == before
 
 
@@ -122,7 +122,7 @@ def test_a_profile_hears_of_every_step() -> None:
 
 def test_threads_share_a_function() -> None:
     compiled, found = jg.compile(jg.value_and_grad(lambda a: np.sum(np.linalg.inv(a * 2) ** 2))), []
-    inputs = [_definite(36) * k for k in range(1, 5)]
+    inputs = [_definite(36, 2) * k for k in range(1, 5)]
     wanted = [compiled(a) for a in inputs]
 
     def run(k: int) -> None:
