@@ -27,7 +27,7 @@ from benchmarks.workloads import WORKLOADS
 # Phase, module, and the name in it of a function or method that takes the time; modules that a first call imports are
 # not among them, for that is a phase, too.
 PHASES = (
-    ("ask", "jitgrad.calls", "ask"),
+    ("ask", "jitgrad.known", "Asker.ask"),
     ("trace", "jitgrad.calls", "trace"),
     ("gradient", "jitgrad.tangents", "gradients"),
     ("slice", "jitgrad.run_stages", "slice_graph"),

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.batching_rules import Inputs, Lead, Mask, repeat, rule_for
+from jitgrad.constant_values import standing_in
 from jitgrad.control.subgraph import is_pure_call
 from jitgrad.gradients import operations_between
 from jitgrad.graph import Operation, Tensor, apply
@@ -176,7 +177,7 @@ def _batched_vjp(
     stand_ins: dict[Tensor, Tensor] = {}
 
     def first(x: Tensor) -> Tensor:
-        one: Tensor = call("getitem", x, 0)
+        one = standing_in(call("getitem", x, 0))
         stand_ins[one] = x
         return one
 

@@ -31,6 +31,12 @@ def constant_value(x: Tensor) -> Any:
     return _values_of(x.op)[x.value_index]
 
 
+def standing_in(x: Tensor) -> Tensor:
+    """A tensor that stands for each of many, as one of a batch: what it is made of decides nothing. Itself."""
+    x.op.graph.stand_ins.add(x.op)
+    return x
+
+
 def _is_constant(op: Operation) -> bool:
     """Whether no operation that ``op`` is made of is anything but a constant; ``origins`` tells it of most at once."""
     graph = op.graph
@@ -45,7 +51,7 @@ def _is_constant(op: Operation) -> bool:
             if not _is_constant(around.op):
                 return False
             continue
-        if here.opdef.stateful or here.type == "placeholder" or here in closed_over:
+        if here.opdef.stateful or here.type == "placeholder" or here in closed_over or here in graph.stand_ins:
             return False
         for x in here.inputs:
             if x.op not in seen and x.op not in graph.constant_values:

@@ -14,6 +14,7 @@ import numpy as np
 from jitgrad import pytree
 from jitgrad.batching import batch
 from jitgrad.batching_rules import Lead, repeat
+from jitgrad.constant_values import standing_in
 from jitgrad.errors import DTypeError, ShapeError, layout
 from jitgrad.gradients import gradients
 from jitgrad.graph import Operation, Tensor, apply_one
@@ -334,7 +335,7 @@ def _row_gradients(y: Tensor, xs: Sequence[Tensor]) -> list[Tensor]:
         return [as_tensor(np.zeros((0, *x.spec.known_shape), x.dtype)) for x in xs]
     if y.size == 1:
         return dense_gradients([y], xs, [call("ones_like", y)])
-    seed, lead = same(call("zeros_like", y)), Lead(y.size)
+    seed, lead = standing_in(same(call("zeros_like", y))), Lead(y.size)
     return batch(dense_gradients([y], xs, [seed]), {seed: units(y, lead)}, lead)
 
 
@@ -365,5 +366,5 @@ def _columns(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> list[list[Tensor]]:
 def _column_tangents(ys: Sequence[Tensor], x: Tensor) -> list[Tensor]:
     if x.size == 0:
         return [as_tensor(np.zeros((0, *y.spec.known_shape), y.dtype)) for y in ys]
-    tangent, lead = same(call("zeros_like", x)), Lead(x.size)
+    tangent, lead = standing_in(same(call("zeros_like", x))), Lead(x.size)
     return batch(along(ys, [x], [tangent]), {tangent: units(x, lead)}, lead)

@@ -79,6 +79,7 @@ class Graph(Scopes):
         self.closed_over: list[tuple[Tensor, Any]] = []  # of a trace: eager tensors met, each after what stands for it
         self.closed_by: str | None = None
         self.constant_values: dict[Operation, tuple[Any, ...]] = {}  # that somebody asked for while it was traced
+        self.stand_ins: set[Operation] = set()  # whose results stand for each of many
 
     # -- looking up ------------------------------------------------------------------------------------------------
 

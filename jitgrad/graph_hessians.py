@@ -12,6 +12,7 @@ import numpy as np
 
 from jitgrad.batching import batch
 from jitgrad.batching_rules import Lead, outer_pattern
+from jitgrad.constant_values import standing_in
 from jitgrad.control.deferred import call_replayed
 from jitgrad.differentiation import units
 from jitgrad.errors import DTypeError, GradientError, ShapeError, layout
@@ -99,7 +100,7 @@ def _hessian(g: Tensor | None, x: Tensor, options: Options) -> Tensor:
     if g is None:
         return _zeros(x)
     with g.graph.only_attrs(compile_attrs(g.op)):
-        seed = same(call("zeros_like", g))
+        seed = standing_in(same(call("zeros_like", g)))
     (along,) = gradients([g], [x], [seed], options)
     if along is None:
         return _zeros(x)

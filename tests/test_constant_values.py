@@ -159,3 +159,30 @@ def test_positions_of_ix_may_be_arguments() -> None:
     f = jg.compile(lambda x, rows: x[np.ix_(rows, [1, 0])])
     x = np.arange(6.0).reshape(3, 2)
     assert np.array_equal(f(x, np.array([2, 0])), x[np.ix_([2, 0], [1, 0])])
+
+
+@jg.custom_gradient
+def squares(x: Any) -> Any:
+    return x * x, lambda dy: dy * 2.0 * x if dy[0] > 0 else dy
+
+
+def test_the_seed_of_a_jacobian_stands_for_all_and_decides_nothing() -> None:
+    with pytest.raises(jg.TracedValueError):
+        jg.compile(jg.jacobian(squares))(np.array([1.0, 2.0]))
+    hessian = jg.compile(jg.hessian(lambda x: np.sum(squares(x))))(np.array([1.0, 2.0]))
+    np.testing.assert_array_equal(hessian, 2 * np.eye(2))  # of ones alone
+
+
+def test_a_jacobian_by_a_users_rule_is_recorded_with_what_the_rule_has_of_its_function() -> None:
+    @jg.custom_gradient
+    def doubled(x: Any) -> Any:
+        return x * x, lambda dy: dy * 2.0 * x
+
+    x = jg.asarray(np.array([1.0, 2.0]))
+    with jg.GradientTape() as outer:
+        outer.watch(x)
+        with jg.GradientTape() as tape:
+            tape.watch(x)
+            y = doubled(x)
+        s = np.sum(tape.jacobian(y, x) * np.array([3.0, 4.0]))
+    np.testing.assert_array_equal(outer.gradient(s, x), [6.0, 8.0])

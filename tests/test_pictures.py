@@ -180,7 +180,7 @@ def test_collapsing_keeps_notes() -> None:
 
 def test_a_picture_says_why_a_scope_was_cut() -> None:
     step = jg.compile(lambda x: np.tanh(np.sort(np.exp(x)) * np.exp(x)))
-    picture = picture_of(*step.explain(np.arange(5.0)).compiled)
+    picture = picture_of(*step.explain(np.arange(50.0)).compiled)
     said = [arrow.reason for arrow in picture.arrows] + [note for box in picture.boxes for note in box.notes]
     assert any("are not compiled together: a path between them goes through sort" in text for text in said)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import operator
@@ -12,9 +13,11 @@ import numpy as np
 
 from jitgrad.batching import batch
 from jitgrad.compiled import run_once
+from jitgrad.constant_values import standing_in
+from jitgrad.eager.custom_calls import CustomRule
 from jitgrad.eager.recorder import Entry, OwnRules, leading_to, parts
 from jitgrad.eager.tensor import EagerTensor, run, wrap
-from jitgrad.eagerness import settled
+from jitgrad.eagerness import local, settled
 from jitgrad.errors import TracedValueError
 from jitgrad.gradients import Options, gradients
 from jitgrad.graph import Tensor
@@ -39,7 +42,7 @@ class _Pull(OwnRules):
 
     def _traced(self, kept: Sequence[Any]) -> list[Any]:
         seeds = call("constant", self._seeds)
-        seed = seeds[0]
+        seed = standing_in(seeds[0])
         found = _walked_back(self._entries, self._target, seed, kept)
         cotangents = [found.get(n) for n in self._sources]
         made = iter(batch([as_tensor(g) for g in cotangents if g is not None], {seed: seeds}, len(self._seeds)))
@@ -71,7 +74,9 @@ def _dense(g: IndexedSlices) -> Any:
 def _row_by_row(
     entries: Sequence[Entry], target: int, seeds: Any, sources: Sequence[int], kept: Sequence[Any]
 ) -> list[Any]:
-    """What ``_Pull`` gives, one walk per seed: for rules that look at values, which no trace has."""
+    """What ``_Pull`` gives, one walk per seed: for rules that look at values, which no trace has, and for users' rules
+    where tapes are open, which hear so of the tensors that a rule has of its function.
+    """
     with np.errstate(all="ignore"):
         rows = [_walked_back(entries, target, wrap(seed), kept) for seed in seeds]
     return [_stacked([row.get(n) for row in rows]) for n in sources]
@@ -106,9 +111,11 @@ def pull_stack(entries: Sequence[Entry], target: EagerTensor, seeds: Any, source
     if not wanted:
         return [None] * len(sources)
     kept = tuple(x for entry in used for x in parts(entry).kept if isinstance(x, np.ndarray))
-    try:
-        cotangents = run(_Pull(used, target.number, seeds, wanted), kept, {})
-    except TracedValueError:
+    cotangents = None
+    if not (local.tapes and any(isinstance(parts(entry).rule, CustomRule) for entry in used)):
+        with contextlib.suppress(TracedValueError):
+            cotangents = run(_Pull(used, target.number, seeds, wanted), kept, {})
+    if cotangents is None:
         cotangents = _row_by_row(used, target.number, seeds, wanted, kept)
     made = dict(zip(wanted, cotangents, strict=True))
     stacks = [[made[n] for n in source.numbers if made.get(n) is not None] for source in sources]
@@ -175,7 +182,7 @@ def _stacks_in_graph(
         return [None if stack is None else stack[:0] for stack in one]
     with target.graph.as_default():
         stack = as_tensor(seeds)
-        seed = stack[0]
+        seed = standing_in(stack[0])
         found = gradients([target], list(sources), [seed], Options(stopped=constants))
         wanted = [g for g in found if g is not None]
         made = iter(batch(wanted, {seed: stack}, len(seeds)))
