@@ -20,6 +20,7 @@ from jitgrad.compiler.emission.memory import within
 from jitgrad.compiler.emission.registers import DT_INT64, INT64, POINTER, Register
 from jitgrad.compiler.emission.row_sums import RowSumEmitter, find_row_sum
 from jitgrad.compiler.emission.rows import longest_row, pair_rows, takes_pairs
+from jitgrad.compiler.emission.short_rows import row_of_numbers
 from jitgrad.compiler.emission.squares import find_square
 from jitgrad.compiler.loopir.nests import (
     PARALLEL,
@@ -133,8 +134,26 @@ class _KernelEmitter(RowSumEmitter):
         if found is not None:
             self._rest_of_rows(self._sum_rows(loop, found), start, stop)
         else:
+            columns = None if self.is_quick else row_of_numbers(loop)
+            start = start if columns is None else self._rows_in_registers(loop, columns, start, stop)
             self._turns(loop, start, stop)
         self.is_parallel, self.is_nested = outside, outer
+
+    def _rows_in_registers(self, loop: Loop, columns: Loop, start: ir.Value, stop: ir.Value) -> ir.Value:
+        """All rows, where each is half a register, one or two, without a question at each; the first row that is left.
+
+        A loop runs to ``start`` where rows have another extent.
+        """
+        b, known = self.builder, self.registers[columns.extent]
+        for lanes in (self.lanes // 2, self.lanes, 2 * self.lanes):
+            extent = ir.Constant(INT64, lanes)
+            end = b.select(b.icmp_signed("==", known.value, extent), stop, start)
+            self.registers[columns.extent] = Register(extent, DT_INT64)
+            self.row_lanes = lanes
+            self._turns(loop, start, end)
+            self.registers[columns.extent], self.row_lanes = known, 0
+            start = end
+        return start
 
     def _row_pairs(self, loop: Loop, start: ir.Value, stop: ir.Value) -> ir.Value:
         """Two rows at a time where rows are short; the first row that is left."""

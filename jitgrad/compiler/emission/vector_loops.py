@@ -48,6 +48,7 @@ class VectorLoopEmitter(ArgumentEmitter):
     """Emits loops over registers of lanes."""
 
     is_short = False  # whether registers have no more than SHORT_REGISTER bytes
+    row_lanes = 0  # how many elements the rows of the loop being emitted have, where that is known
 
     @property
     def is_quick(self) -> bool:
@@ -66,6 +67,11 @@ class VectorLoopEmitter(ArgumentEmitter):
         The body of a loop written once instead of twice compiles in two thirds of the time.
         """
         start, stop = self._range(loop)
+        if self.row_lanes:
+            lanes, self.lanes = self.lanes, self.row_lanes
+            self._vector_body(loop, start, None, {}, None)
+            self.lanes = lanes
+            return
         if self._is_little(loop):
             sums = self._open_sums(loop)
             self._masked_vectors(loop, start, stop, lambda _: sums)
