@@ -155,7 +155,7 @@ def _transform_flops(specs: Mapping[int, TensorSpec], step: Transform) -> int:
 def _factor_flops(specs: Mapping[int, TensorSpec], step: Factor) -> int:
     n = specs[step.reads[0]].known_shape[-1]
     columns = specs[step.value].known_shape[-1]
-    cubes = {"cholesky": n**3 // 3, "cholesky_cotangent": 2 * n**3 // 3, "lu": 2 * n**3 // 3, "eigh_joined": 9 * n**3}
+    cubes = {"cholesky": n**3 // 3, "cholesky_cotangent": 2 * n**3 // 3, "lu": 2 * n**3 // 3}
     squares = {"lu_solve": 2 * n**2, "lu_solve_columns": 2 * n**2 * columns, "lu_inv": 2 * n**3}
     return (cubes | squares).get(step.routine, n**2 * columns)
 
