@@ -461,8 +461,8 @@ RULES = [
         "inverse_by_singular_values",
         lambda b, x, y: b.op("pinv", x, rcond=1e-9, scope="1"),
         [
-            "svd", "transpose", "getslice", "constant", "multiply", "greater", "constant", "where", "divide",
-            "constant", "where", "expand_dims", "transpose", "multiply", "matmul",
+            "svd", "getslice", "constant", "multiply", "broadcast_to", "greater", "constant", "where", "divide",
+            "constant", "where", "reshape", "transpose", "broadcast_to", "multiply", "matmul",
         ],
         shape=(3, 2),
     ),
