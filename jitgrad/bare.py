@@ -209,19 +209,38 @@ def transform_loops(name: str, char: str = "d") -> tuple[int, ...]:
     return tuple(found) if len(found) == 2 * len(LOOPS[name]) else ()
 
 
+_MATRIX_FUNCTIONS = {
+    "eigh": ("eigh_up", "eigh_lo"), "eigvalsh": ("eigvalsh_up", "eigvalsh_lo"), "svd": ("svd_s", "svd_s"),
+    "svdvals": ("svd", "svd"),
+}  # fmt: skip
+"""NumPy's functions for matrices of which the upper triangle is read, or the lower one."""
+
+
 @lru_cache
-def eigen_loop(lower: bool) -> tuple[int, ...]:
-    """The address of the loop over float64 matrices of NumPy's function for eigenvalues and vectors, with that of its
-    data, and those of the C functions by which it is asked whether it found them all, and first told that nothing has
-    happened; none where one of them is not found.
+def matrix_loop(routine: str, lower: bool) -> tuple[int, ...]:
+    """The address of the loop over float64 matrices of NumPy's function for a routine, with that of its data, and those
+    of the C functions by which it is asked whether it found all results, and first told that nothing has happened; none
+    where one of them is not found.
     """
-    ufunc = getattr(_LINALG, "eigh_lo" if lower else "eigh_up", None)
+    ufunc = getattr(_LINALG, _MATRIX_FUNCTIONS[routine][lower], None)
     found = () if ufunc is None else _loop_of(ufunc, ("d",))
     try:
         asked = [getattr(ctypes.CDLL(None), name) for name in ("fetestexcept", "feclearexcept")]
     except (AttributeError, OSError, TypeError):
         return ()
     return (*found, *(ctypes.cast(function, ctypes.c_void_p).value or 0 for function in asked)) if found else ()
+
+
+@lru_cache
+def qr_loops() -> tuple[int, ...]:
+    """The loops of NumPy's functions that factor matrices in their places, with the scalars of reflections, and that
+    make Q of both, each with its data; none where one is not found. They tell of no results that are missing.
+    """
+    found: list[int] = []
+    for name, kind in (("qr_r_raw", "d"), ("qr_reduced", "dd")):
+        ufunc = getattr(_LINALG, name, None)
+        found += () if ufunc is None else _loop_of(ufunc, (kind,))
+    return tuple(found) if len(found) == 4 else ()
 
 
 def _loop_of(ufunc: np.ufunc, wanted: tuple[str, ...]) -> tuple[int, ...]:

@@ -249,14 +249,16 @@ def run_error(program: Program, ins: Instruction) -> Exception:
     match ins.op.kind:
         case Library("cholesky"):
             return matrix_error(program, ins, "Matrix is not positive definite")
-        case Library("eigh_joined"):
+        case Library("eigh" | "eigvalsh"):
             return matrix_error(program, ins, "Eigenvalues did not converge")
+        case Library("svd" | "svdvals"):
+            return matrix_error(program, ins, "SVD did not converge")
         case Library():
             return matrix_error(program, ins, "Singular matrix")
     return position_error(program, ins)
 
 
-_WRITTEN = {"lu_solve": "solve", "lu_inv": "inv", "solve_turned": "solve_triangular", "eigh_joined": "eigh"}
+_WRITTEN = {"lu_solve": "solve", "lu_inv": "inv", "solve_turned": "solve_triangular"}
 """What users wrote of which the compiler made other operations (compiler/rules/matrices.py)."""
 
 

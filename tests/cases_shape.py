@@ -172,6 +172,5 @@ cases: list[OpCase] = [
     case("cholesky", "f64[3,3]", definite, dtypes=floats, order=0),
     case("eigh", "f64[3,3]", definite, dtypes=floats, order=0, UPLO="L"),
     case("eigvalsh", "f64[3,3]", definite, dtypes=floats, order=0, UPLO="L"),
-    *(case("eigh_joined", "f64[3,3]", definite, dtypes="f32", order=0, UPLO=uplo) for uplo in "LU"),
     case("cholesky_cotangent", "f64[3,3] f64[3,3]", [definite, any_float], dtypes=floats),
 ]

@@ -452,13 +452,19 @@ RULES = [
         shape=(2, 40),
     ),
     row(
-        "eigenvalues_in_cluster",
-        lambda b, x, y: b.op(
-            "add",
-            b.op("sum", w := b.op("eigh", b.constant(FACTORED[:4, :4]), UPLO="L", scope="1"), axis=0, keepdims=False),
-            b.op("sum", w + 1, axis=(0, 1), keepdims=False),
-        ),
-        ["constant", "eigh_joined", "getslice", "getslice", "sum", "sum", "add"],
+        "decomposed_in_double",
+        lambda b, x, y: b.op("svdvals", b.op("astype", x, dtype=np.dtype(np.float32)), scope="1"),
+        ["astype", "astype", "svdvals", "astype"],
+        shape=(3, 2),
+    ),
+    row(
+        "inverse_by_singular_values",
+        lambda b, x, y: b.op("pinv", x, rcond=1e-9, scope="1"),
+        [
+            "svd", "getslice", "constant", "multiply", "broadcast_to", "greater", "constant", "where", "divide",
+            "constant", "where", "reshape", "transpose", "broadcast_to", "multiply", "matmul",
+        ],
+        shape=(3, 2),
     ),
     row(
         "solve_by_factors",

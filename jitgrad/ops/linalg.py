@@ -268,20 +268,6 @@ eigh_op = define(
 )
 
 
-def _joined(a: Any, UPLO: str) -> Any:
-    values, vectors = lapack.eigh(a, UPLO)
-    return np.concatenate([values[..., None, :], vectors], axis=-2)
-
-
-def _infer_joined(specs: Specs, params: Params) -> Specs:
-    *stack, n, _ = _square(specs, params)[0].known_shape
-    return (TensorSpec((*stack, n + 1, n), specs[0].dtype),)
-
-
-define("eigh_joined", infer=_infer_joined, impl=_joined, kind=Library("eigh_joined"))
-"""What compiled programs make of ``eigh`` of small real matrices: values, and the rows of vectors below them."""
-
-
 @function("linalg.eigh")
 def eigh(a: Any, UPLO: str = "L") -> Any:
     """Eigenvalues, rising, and eigenvectors of symmetric or Hermitian matrices.

@@ -155,9 +155,14 @@ def _transform_flops(specs: Mapping[int, TensorSpec], step: Transform) -> int:
 def _factor_flops(specs: Mapping[int, TensorSpec], step: Factor) -> int:
     n = specs[step.reads[0]].known_shape[-1]
     columns = specs[step.value].known_shape[-1]
-    cubes = {"cholesky": n**3 // 3, "cholesky_cotangent": 2 * n**3 // 3, "lu": 2 * n**3 // 3, "eigh_joined": 9 * n**3}
+    cubes = {"cholesky": n**3 // 3, "cholesky_cotangent": 2 * n**3 // 3, "lu": 2 * n**3 // 3}
     squares = {"lu_solve": 2 * n**2, "lu_solve_columns": 2 * n**2 * columns, "lu_inv": 2 * n**3}
-    return (cubes | squares).get(step.routine, n**2 * columns)
+    short, long = sorted(specs[step.reads[0]].known_shape[-2:])
+    decompositions = {
+        "eigh": 9 * n**3, "eigvalsh": 4 * n**3 // 3, "svd": 14 * long * short**2 + 8 * short**3,
+        "svdvals": 4 * long * short**2 - 4 * short**3 // 3, "qr": 4 * long * short**2 - 4 * short**3 // 3,
+    }  # fmt: skip
+    return (cubes | squares | decompositions).get(step.routine, n**2 * columns)
 
 
 def interpreted_detail(program: Program, number: int) -> Detail:

@@ -188,7 +188,7 @@ class _Freezer:
         if isinstance(item, Product | Convolution | Transform):
             return False
         if isinstance(item, Factor):
-            return item.routine not in ("cholesky_cotangent", "lu")
+            return item.routine not in ("cholesky_cotangent", "lu", "qr")
         lowered = item if isinstance(item, Lowered) else item.fused
         if lowered is not None:
             return any(b.role == "status" for b in lowered.kernel.buffers)

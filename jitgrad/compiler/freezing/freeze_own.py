@@ -13,7 +13,7 @@ from jitgrad.compiler.products.cholesky_steps import KEPT
 from jitgrad.compiler.products.columns_steps import memory_bytes as words_bytes
 from jitgrad.compiler.products.columns_steps import scratch_bytes
 from jitgrad.compiler.products.conv import ConvPlan, Geometry, plan_filters, plan_windows
-from jitgrad.compiler.products.factor_steps import COLUMNS, FACTORS, sizes_of
+from jitgrad.compiler.products.factor_steps import COLUMNS, DECOMPOSITIONS, FACTORS, sizes_of
 from jitgrad.compiler.products.lu_steps import memory_bytes
 from jitgrad.compiler.products.transform_steps import transform_chunks
 from jitgrad.compiler.symbols import at_once
@@ -82,13 +82,18 @@ def freeze_transform(program: Program, number: int, item: Transform, place_at: P
 
 def _sizes(program: Program, item: Factor) -> tuple[Any, ...]:
     """The rows of the matrix, and all that follows from them."""
-    if item.routine == "eigh_joined":
-        *stack, _, size = program.specs[item.reads[0]].known_shape
-        return size, math.prod(stack)
+    if item.routine in DECOMPOSITIONS:
+        *stack, m, n = program.specs[item.reads[0]].known_shape
+        return m, n, _smaller(program, item), math.prod(stack)
     rows = _rows(program, item)
     if item.routine in COLUMNS:
         return rows, program.specs[item.value].known_shape[-1]
     return tuple(at_once(sizes_of, rows)) if item.routine in FACTORS else (rows,)
+
+
+def _smaller(program: Program, item: Factor) -> int:
+    """The smaller extent of a matrix: the columns of the first factor, or how many values there are."""
+    return program.specs[item.value].known_shape[-1]
 
 
 def _rows(program: Program, item: Factor) -> int:

@@ -11,7 +11,7 @@ import functools
 import itertools
 from collections.abc import Iterable, Iterator
 
-from jitgrad.compiler.fusing.factors import TRANSFORMS
+from jitgrad.compiler.fusing.factors import RECTANGULAR, TRANSFORMS
 from jitgrad.compiler.likeness import exact_in
 from jitgrad.opdef import (
     AxisIndex,
@@ -117,10 +117,8 @@ def equal_dims(program: Program, ins: Instruction) -> Iterator[tuple[Dim, Dim]]:
         case Library(routine) if routine in TRANSFORMS:
             rows = range(min(len(program.specs[v].known_shape) for v in (ins.inputs[0], out)) - 1)
             yield from (((ins.inputs[0], d), (out, d)) for d in rows)
-        case Library("eigh_joined"):
-            a, rank = ins.inputs[0], len(program.specs[out].known_shape)
-            yield (a, rank - 2), (a, rank - 1)
-            yield from (((a, d), (out, d)) for d in range(rank) if d != rank - 2)
+        case Library(routine) if routine in RECTANGULAR:
+            yield from _through_decomposition(program, ins)
         case Library():
             yield from _through_library(program, ins)
         case Scatter(form):
@@ -201,6 +199,17 @@ def _through_library(program: Program, ins: Instruction) -> Iterator[tuple[Dim, 
     for v in ins.outputs:
         if len(program.specs[v].known_shape) == rank:
             yield (columns, rank - 1), (v, rank - 1)
+
+
+def _through_decomposition(program: Program, ins: Instruction) -> Iterator[tuple[Dim, Dim]]:
+    """The stack of all results; the rows of the first of several, the columns of the last, and what is between them."""
+    a, last = ins.inputs[0], len(program.specs[ins.inputs[0]].known_shape) - 1
+    yield from (((a, d), (v, d)) for v in ins.outputs for d in range(last - 1))
+    first, *others = ins.outputs
+    if others:
+        yield (a, last - 1), (first, last - 1)
+        yield (a, last), (others[-1], last)
+        yield from (((first, last), (v, last - 1)) for v in others)
 
 
 def _through_bodies(program: Program, ins: Instruction) -> Iterator[tuple[Dim, Dim]]:

@@ -1,12 +1,14 @@
 """Which factors of matrices, gradients of Cholesky's, and systems with triangles or factors are steps of a cluster, by
-our own code, and which Fourier transforms and eigenvalues, by NumPy's; how they are cut, and the code, are elsewhere
+our own code, and which Fourier transforms and decompositions, by NumPy's; how they are cut, and the code, are elsewhere
 (products/).
 """
 
 from __future__ import annotations
 
 import functools
+import operator
 
+from jitgrad.bare import matrix_loop, qr_loops
 from jitgrad.compiler.machine.compilation import has_fma, vector_bytes
 from jitgrad.compiler.subprograms import regions_of
 from jitgrad.compiler.symbols import at_once
@@ -17,10 +19,14 @@ from jitgrad.spec import TensorSpec
 
 TRANSFORMS = frozenset(("pairs_fft", "pairs_rfft", "pairs_irfft"))
 """Fourier transforms, by NumPy's loops: programs have these only where there are some (complex_pairs.py)."""
-EIGEN_ROWS = 32
-"""Up to so many rows eigenvalues are steps, by NumPy's loop; with more, LAPACK would begin threads of its own."""
+_SQUARE = frozenset(("eigh", "eigvalsh"))
+RECTANGULAR = frozenset(("svd", "svdvals", "qr"))
+_SHORT, _LONG = 32, 64
+"""Up to so many rows and columns, the fewer and the more, these are steps, by NumPy's loops; with more, LAPACK works in
+blocks, and would begin threads of its own.
+"""
 _SOLUTIONS = frozenset(("solve_triangular", "solve_turned", "lu_solve"))
-ROUTINES = _SOLUTIONS | TRANSFORMS | {"cholesky", "cholesky_cotangent", "lu", "lu_inv", "eigh_joined"}
+ROUTINES = _SOLUTIONS | TRANSFORMS | _SQUARE | RECTANGULAR | {"cholesky", "cholesky_cotangent", "lu", "lu_inv"}
 
 _COLUMNS = frozenset((*(f"{routine}_columns" for routine in _SOLUTIONS), "lu_inv"))
 
@@ -32,8 +38,10 @@ def is_factor(ins: Instruction, program: Program) -> bool:
     if not isinstance(ins.op.kind, Library) or ins.op.kind.routine not in ROUTINES:
         return False
     spec = program.specs[ins.inputs[0]]
-    if ins.op.kind.routine in TRANSFORMS or ins.op.kind.routine == "eigh_joined":
-        return spec.dtype.char in ("fd" if ins.op.kind.routine in TRANSFORMS else "d")
+    if ins.op.kind.routine in TRANSFORMS:
+        return spec.dtype.char in "fd"
+    if ins.op.kind.routine in _SQUARE | RECTANGULAR:
+        return spec.dtype.char == "d" and is_decomposed(ins, spec)
     *stack, _, n = spec.known_shape
     is_single = spec.dtype.char == "d" and all(extent == 1 for extent in stack)
     is_single = is_single and all(program.specs[v].dtype.char in "dl" for v in (*ins.inputs, *ins.outputs))
@@ -43,6 +51,25 @@ def is_factor(ins: Instruction, program: Program) -> bool:
     if routine in _COLUMNS:
         return bool(at_once(_fits_columns(routine), n, columns))
     return bool(at_once(_fits(routine), n))
+
+
+def is_decomposed(ins: Instruction, spec: TensorSpec) -> bool:
+    """Whether eigenvalues, singular values or QR factors of matrices, in float64, are found by NumPy's loop."""
+    shape, routine = spec.known_shape, ins.op.name
+    if 0 in shape or not at_once(_is_short, *shape[-2:]):
+        return False
+    if routine == "qr":
+        return bool(at_once(operator.ge, *shape[-2:])) and bool(qr_loops())
+    return bool(matrix_loop("svd" if routine == "pinv" else routine, is_lower(ins)))
+
+
+def is_lower(ins: Instruction) -> bool:
+    """Whether a routine reads a lower triangle."""
+    return bool(ins.params["UPLO"] in "Ll" if "UPLO" in ins.params else ins.params.get("lower", True))
+
+
+def _is_short(m: int, n: int) -> bool:
+    return min(m, n) <= _SHORT and max(m, n) <= _LONG
 
 
 def routine_of(ins: Instruction, program: Program) -> str:

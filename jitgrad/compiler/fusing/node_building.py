@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from jitgrad.compiler.fusing.accesses import Accesses, Leaf, Operand, is_move, splat_literal
 from jitgrad.compiler.fusing.extents import ONE, ExtentClasses
-from jitgrad.compiler.fusing.factors import TRANSFORMS, is_factor, routine_of
+from jitgrad.compiler.fusing.factors import TRANSFORMS, is_factor, is_lower, routine_of
 from jitgrad.compiler.fusing.nodes import (
     DOTS,
     GATHER,
@@ -222,7 +222,7 @@ class _Builder:
             flag = ins.params.get("divided", ins.params.get("inverse"))
             return Transform(ins.outputs[0], ins.op.kind.routine, ins.inputs, bool(flag))
         value, *others = ins.outputs
-        forms = {"lower": _is_lower(ins), "transposed": ins.params.get("transposed", False)}
+        forms = {"lower": is_lower(ins), "transposed": ins.params.get("transposed", False)}
         return Factor(value, routine_of(ins, self.program), ins.inputs, others=tuple(others), **forms)
 
     def _reduce(self, ins: Instruction, combine: str) -> Node:
@@ -446,6 +446,3 @@ def _sized(classes: tuple[int, ...]) -> tuple[int | None, ...]:
     return tuple(d if c != ONE else None for d, c in enumerate(classes))
 
 
-def _is_lower(ins: Instruction) -> bool:
-    """Whether a routine reads a lower triangle."""
-    return bool(ins.params["UPLO"] in "Ll" if "UPLO" in ins.params else ins.params.get("lower", True))

@@ -31,7 +31,7 @@ from jitgrad.compiler.products.cholesky_steps import (
 )
 from jitgrad.compiler.products.columns_steps import MODULE as COLUMNS_MODULE
 from jitgrad.compiler.products.columns_steps import PREPARE, PREPARE_ONE, SOLVE, STEP, WIDTH, columns_text
-from jitgrad.compiler.products.eigen_steps import eigen_modules, eigen_step
+from jitgrad.compiler.products.decomposition_steps import decomposition_modules, decomposition_step
 from jitgrad.compiler.products.lu_steps import FUNCTION as LU_FUNCTION
 from jitgrad.compiler.products.lu_steps import MODULE as LU_MODULE
 from jitgrad.compiler.products.lu_steps import lu_text
@@ -46,6 +46,8 @@ SOLUTIONS = {"solve_triangular": TRIANGLE_STEPS[0], "solve_turned": TRIANGLE_STE
 ONE_TRIANGLE = frozenset(("solve_triangular_columns", "solve_turned_columns"))
 COLUMNS = ONE_TRIANGLE | {"lu_solve_columns", "lu_inv"}
 """Those with several right sides."""
+DECOMPOSITIONS = frozenset(("eigh", "eigvalsh", "svd", "svdvals", "qr"))
+"""Those by NumPy's loops."""
 _MOST_CHUNKS = 64
 
 
@@ -64,13 +66,13 @@ def factor_steps(
     ``slots`` are those of the operands and of the results; of LU factors also that of memory of its own; of many right
     sides that, and that of the memory of each thread; of a Cholesky factor and of its gradient its own, and that in
     which the factor leaves its blocks, for a factor the same. These two have the sizes of a `Layout`; those of many
-    right sides are rows and columns, those of others their rows. The slot of the status is ``status``; the status
-    becomes ``code`` if a matrix is not positive definite, or has a zero on its diagonal.
+    right sides are rows and columns, those of decompositions are told by `decomposition_step`, those of others their
+    rows. The slot of the status is ``status``; the status becomes ``code`` if a matrix is not positive definite, has a
+    zero on its diagonal, or values that are not found.
     """
     is_lower, is_transposed = form
-    if routine == "eigh_joined":
-        n, count = sizes
-        return [("factor", eigen_step(is_lower, n, count, slots, status, code))]
+    if routine in DECOMPOSITIONS:
+        return [("factor", decomposition_step(routine, is_lower, sizes, slots, status, code))]
     if routine == "lu":
         return [("factor", BlasStep(LU_MODULE, lu_code()[LU_MODULE], (*slots, *sizes), 1, 1))]
     if routine == "lu_solve":
@@ -119,8 +121,8 @@ def factor_modules(routine: str) -> dict[str, Module]:
     """The module that the steps of a routine refer to, where it is not on disk. It is compiled well at once: loops on
     registers, as tiles of products.
     """
-    if routine == "eigh_joined":
-        return eigen_modules()
+    if routine in DECOMPOSITIONS:
+        return decomposition_modules()
     name, text = (MODULE, cholesky_text) if routine in FACTORS else (TRIANGLES_MODULE, triangles_text)
     if routine == "lu":
         name, text = LU_MODULE, lu_text

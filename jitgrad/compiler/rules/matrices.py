@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from jitgrad.bare import eigen_loop
-from jitgrad.compiler.fusing.factors import EIGEN_ROWS, is_lu_step
+from jitgrad.compiler.fusing.factors import is_decomposed, is_lu_step
 from jitgrad.compiler.fusing.small import is_small_routine
 from jitgrad.compiler.rewriter import Result, Rewriter
 from jitgrad.compiler.rules.products import swaps_last_two
@@ -162,24 +161,48 @@ def values_with_vectors(rw: Rewriter, ins: Instruction) -> tuple[int, ...] | Non
     return None
 
 
-def eigenvalues_in_cluster(rw: Rewriter, ins: Instruction) -> tuple[int, ...] | None:
-    """eigh(a) = the first row, and the others, of eigh_joined(a): a step of a cluster, where NumPy's loop is found"""
-    (a,), origin, lower = ins.inputs, ins.origin, ins.params["UPLO"] in "Ll"
-    shape = rw.shape(a)
-    dtype, double = rw.dtype(a), DOUBLE["d"]
-    is_step = origin.scope is not None and not origin.is_refused and dtype.char in "fd" and 0 not in shape
-    if not is_step or shape[-1] > EIGEN_ROWS or not eigen_loop(lower):
+def decomposed_in_double(rw: Rewriter, ins: Instruction) -> tuple[int, ...] | None:
+    """svd(a) = svd(float64(a)), rounded, of float32 and where NumPy's loop is a step of a cluster; as NumPy does"""
+    (a,), dtype = ins.inputs, rw.dtype(ins.inputs[0])
+    if dtype.char != "f" or not _is_decomposed(rw, ins):
         return None
-    matrices = a if dtype == double else rw.emit(origin, "astype", a, dtype=double)
-    joined = rw.emit(origin, "eigh_joined", matrices, **ins.params)
-    joined = joined if dtype == double else rw.emit(origin, "astype", joined, dtype=dtype)
-    whole, rank = rw.shape(joined), len(shape)
-    start, step = (0,) * rank, (1,) * rank
-    below = (*start[:-2], 1, 0)
-    values = rw.emit(
-        origin, "getslice", joined, start=start, stop=(*whole[:-2], 1, whole[-1]), step=step, drop=(rank - 2,)
-    )
-    return values, rw.emit(origin, "getslice", joined, start=below, stop=whole, step=step, drop=())
+    double = rw.emit(ins.origin, "astype", a, dtype=DOUBLE["d"])
+    made = rw.emit_all(ins.origin, ins.op, (double,), ins.params)
+    return tuple([rw.emit(ins.origin, "astype", x, dtype=dtype) for x in made])
+
+
+def inverse_by_singular_values(rw: Rewriter, ins: Instruction) -> int | None:
+    """pinv(u s vᵀ) = v (1/s) uᵀ, with 0 for what is not above a share of the largest s, where these are a step"""
+    (a,), origin = ins.inputs, ins.origin
+    if rw.dtype(a).char not in "fd" or not _is_decomposed(rw, ins):
+        return None
+    u, s, vh = rw.emit_all(origin, find("svd"), (a,), {})
+    rank, shape = len(rw.shape(a)), rw.shape(s)
+
+    def op(name: str, *inputs: int, **params: Any) -> int:
+        return rw.emit(origin, name, *inputs, **params)
+
+    def number(value: float, like: int) -> int:
+        return rw.emit_splat(origin, value, rw.specs[like])
+
+    def turned(x: int) -> int:
+        return op("transpose", x, axes=(*range(rank - 2), rank - 1, rank - 2))
+
+    exact = s if rw.dtype(s).char == "d" else op("astype", s, dtype=DOUBLE["d"])
+    largest = op(
+        "getslice", exact, start=(0,) * (rank - 1), stop=(*shape[:-1], 1), step=(1,) * (rank - 1), drop=(),
+    )  # fmt: skip
+    limit = op("multiply", largest, number(ins.params["rcond"], largest))
+    counts = op("greater", exact, op("broadcast_to", limit, shape=shape))
+    reciprocal = op("divide", number(1.0, s), op("where", counts, s, number(1.0, s)))
+    kept = op("where", counts, reciprocal, number(0.0, s))
+    rows = op("broadcast_to", op("expand_dims", kept, axes=(rank - 1,)), shape=rw.shape(turned(u)))
+    return op("matmul", turned(vh), op("multiply", rows, turned(u)), transpose_a=False, transpose_b=False)
+
+
+def _is_decomposed(rw: Rewriter, ins: Instruction) -> bool:
+    is_compiled = ins.origin.scope is not None and not ins.origin.is_refused
+    return is_compiled and is_decomposed(ins, rw.specs[ins.inputs[0]])
 
 
 def solve_by_rows(rw: Rewriter, ins: Instruction) -> Instruction | None:
