@@ -425,8 +425,7 @@ def _lay(x: Tensor, part: Part, value: Tensor) -> None:
 
 
 def read_piece(x: Tensor, part: Part, is_array: bool) -> Tensor | None:
-    """A part of an array of which not all is put together, as the view that it is, or the number, which no part of
-    rank 0 is that ``is_array``; None where the whole is wanted."""
+    """A part of an array in pieces: a view, or a number unless it ``is_array``; None where the whole is wanted."""
     view = x._view
     if view is None or view.pieces is None or innermost(x.op.graph) is not x.op.graph:
         return None
