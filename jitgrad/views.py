@@ -387,7 +387,7 @@ def is_written(x: Tensor, index: Any, value: Any) -> bool:
     items = index if isinstance(index, tuple) else (index,)
     if not all(item is None or item is Ellipsis or isinstance(item, int | slice | np.integer) for item in items):
         return False
-    same = view_of(x).place[index]
+    same = view_of(x).place[items if any(item is Ellipsis for item in items) else (*items, ...)]
     return all(getattr(view.place, key) == getattr(same, key) for key in ("shape", "strides")) and (
         view.place.ctypes.data == same.ctypes.data
     )
@@ -424,8 +424,8 @@ def _lay(x: Tensor, part: Part, value: Tensor) -> None:
     view.pieces.put(part, value)
 
 
-def read_piece(x: Tensor, part: Part) -> Tensor | None:
-    """A part of an array of which not all is put together, as the view that it is; None where the whole is wanted."""
+def read_piece(x: Tensor, part: Part, is_array: bool) -> Tensor | None:
+    """A part of an array in pieces: a view, or a number unless it ``is_array``; None where the whole is wanted."""
     view = x._view
     if view is None or view.pieces is None or innermost(x.op.graph) is not x.op.graph:
         return None
@@ -433,7 +433,7 @@ def read_piece(x: Tensor, part: Part) -> Tensor | None:
     if held is None:
         return None
     out: Tensor = call("getitem", *held)
-    if out.spec.shape != ():
+    if is_array or out.spec.shape != ():
         before: Tensor = call("getitem", view.pieces.before, part.entries)
         out._view = View(out, x, ((before.op, before.value_index),))
         view.memory.fresh.append(out)

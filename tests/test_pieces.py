@@ -395,3 +395,27 @@ def test_masks_of_many_arrays_side_by_side_are_made_at_once() -> None:
         return len(f.explain(x).program.splitlines())
 
     assert operations(40) - operations(20) <= 20 * 16  # 8 of each element's, and 400 if each made its mask alone
+
+
+def test_numbers_are_swapped_with_views_of_rank_0() -> None:
+    def swapped(x: Any) -> Any:
+        out = x.copy()
+        out[-3], out[0, ...] = out[0, ...], out[-3]
+        return out
+
+    x = np.array([1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(jg.compile(swapped)(x), swapped(x))
+
+
+def test_a_view_of_rank_0_of_a_part_writes_to_the_array() -> None:
+    def filled(xp: Any, x: Any) -> Any:
+        out = xp.zeros((2, 3))
+        out[0] = x
+        corner, number = out[0, 0, ...], out[0, 1]
+        corner[...] = 7.0 * x[2]
+        out[0, 1] = x[0]
+        return out, corner, number
+
+    x = np.array([1.0, 2.0, 3.0])
+    for got, expected in zip(jg.compile(lambda x: filled(jnp, x))(x), filled(np, x), strict=True):
+        np.testing.assert_array_equal(got, expected)

@@ -62,7 +62,8 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     plan = plan_index(x, index)
     if x._view is not None and x._view.pieces is not None and not (plan.new or plan.positions):
         part = part_of(x.spec.shape, plan.slices, plan.drop)
-        piece = None if part is None else read_piece(x, part)
+        is_array = any(item is Ellipsis for item in (index if isinstance(index, tuple) else (index,)))
+        piece = None if part is None else read_piece(x, part, is_array)
         if piece is not None:
             return piece
     out = view(x, plan)
