@@ -202,7 +202,7 @@ def test_a_body_that_cannot_be_compiled_is_named() -> None:
     def function(x: Any, xs: Any) -> Any:
         return scan(lambda h, x: [np.sort(h) + x], [x], [xs])
 
-    arrays = [np.arange(3.0), np.ones((4, 3))]
+    arrays = [np.arange(40.0), np.ones((4, 40))]
     executable = make_executable(program_of(function, arrays))
     assert "scan runs in the interpreter: body has sort" in executable.explanation.clusters
     for got, want in zip(executable(arrays), interpret(executable.source, arrays), strict=True):
