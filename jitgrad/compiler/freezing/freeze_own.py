@@ -81,7 +81,7 @@ def freeze_transform(program: Program, number: int, item: Transform, place_at: P
 
 
 def _sizes(program: Program, item: Factor) -> tuple[Any, ...]:
-    """The rows of the matrix, and all that follows from them."""
+    """The sizes that `factor_steps` takes: the rows of the matrix, with its other extent or the `Layout`."""
     if item.routine == "eigh_joined":
         *stack, _, size = program.specs[item.reads[0]].known_shape
         return size, math.prod(stack)
