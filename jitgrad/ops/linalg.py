@@ -289,7 +289,14 @@ def eigh(a: Any, UPLO: str = "L") -> Any:
     Gradients of eigenvectors need distinct values: between equal ones the rule puts 0 where the formula has 1/0. That
     is right for what depends on the values alone; nearly equal values give large gradients.
     """
-    return _named("eigh", apply(eigh_op, _float(a), UPLO=UPLO))
+    return _named("eigh", apply(eigh_op, _float(a), UPLO=_triangle(UPLO)))
+
+
+def _triangle(UPLO: str) -> str:
+    """Which triangle is read, "L" or "U"; ValueError for another one."""
+    if UPLO.upper() not in ("L", "U"):
+        raise ValueError(f"UPLO argument must be 'L' or 'U', got {UPLO!r}")
+    return UPLO.upper()
 
 
 def _infer_eigvalsh(specs: Specs, params: Params) -> Specs:
@@ -314,7 +321,7 @@ eigvalsh_op = define(
 @function("linalg.eigvalsh")
 def eigvalsh(a: Any, UPLO: str = "L") -> Tensor:
     """Eigenvalues of symmetric or Hermitian matrices, in rising order; vectors are found for a gradient only."""
-    return apply_one(eigvalsh_op, _float(a), UPLO=UPLO)
+    return apply_one(eigvalsh_op, _float(a), UPLO=_triangle(UPLO))
 
 
 def _infer_svd(specs: Specs, params: Params) -> Specs:

@@ -448,4 +448,4 @@ def _sized(classes: tuple[int, ...]) -> tuple[int | None, ...]:
 
 def _is_lower(ins: Instruction) -> bool:
     """Whether a routine reads a lower triangle."""
-    return bool(ins.params["UPLO"] in "Ll" if "UPLO" in ins.params else ins.params.get("lower", True))
+    return bool(ins.params["UPLO"] == "L" if "UPLO" in ins.params else ins.params.get("lower", True))

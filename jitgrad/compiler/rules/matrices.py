@@ -164,7 +164,7 @@ def values_with_vectors(rw: Rewriter, ins: Instruction) -> tuple[int, ...] | Non
 
 def eigenvalues_in_cluster(rw: Rewriter, ins: Instruction) -> tuple[int, ...] | None:
     """eigh(a) = the first row, and the others, of eigh_joined(a): a step of a cluster, where NumPy's loop is found"""
-    (a,), origin, lower = ins.inputs, ins.origin, ins.params["UPLO"] in "Ll"
+    (a,), origin, lower = ins.inputs, ins.origin, ins.params["UPLO"] == "L"
     shape = rw.shape(a)
     dtype, double = rw.dtype(a), DOUBLE["d"]
     is_step = origin.scope is not None and not origin.is_refused and dtype.char in "fd" and 0 not in shape
