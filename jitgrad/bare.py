@@ -106,12 +106,12 @@ svdvals = _matrices("svd", "d", partial(np.linalg.svd, compute_uv=False), _NO_SI
 
 def eigh(a: Array, UPLO: str = "L") -> Any:
     """Eigenvalues and eigenvectors; of a matrix the lower triangle is read, or the upper one."""
-    return _eigh_of_lower(a) if UPLO in "Ll" else _eigh_of_upper(a)
+    return _eigh_of_lower(a) if UPLO == "L" else _eigh_of_upper(a)
 
 
 def eigvalsh(a: Array, UPLO: str = "L") -> Any:
     """Eigenvalues alone, by the same triangle."""
-    return _eigvalsh_of_lower(a) if UPLO in "Ll" else _eigvalsh_of_upper(a)
+    return _eigvalsh_of_lower(a) if UPLO == "L" else _eigvalsh_of_upper(a)
 
 
 _NO_FACTORS = _without_result("Incorrect argument found while performing QR factorization")

@@ -82,12 +82,15 @@ def missing_attribute(x: Any, name: str) -> AttributeError:
 
 
 def asked_array(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """A copy of the value that constants decide. What is there in its place depends on who asks: SciPy, or NumPy, for
+    """The value that constants decide: a copy for who wants one, else an array that nobody may write to, since what is
+    written to it would not be in the tensor. What is there in its place depends on who asks: SciPy, or NumPy, for
     ``x[i] = y`` or to read.
     """
     value = _known(self)
     if value is not None:
-        return np.array(value, *args, **{**kwargs, "copy": True})
+        found = np.array(value, *args, **{**kwargs, "copy": True})
+        found.flags.writeable = bool(kwargs.get("copy"))
+        return found
     caller = sys._getframe(1)
     if caller.f_globals.get("__name__", "").partition(".")[0] == "scipy":
         what, hint = asked_by_scipy(caller)

@@ -186,3 +186,22 @@ def test_a_jacobian_by_a_users_rule_is_recorded_with_what_the_rule_has_of_its_fu
             y = doubled(x)
         s = np.sum(tape.jacobian(y, x) * np.array([3.0, 4.0]))
     np.testing.assert_array_equal(outer.gradient(s, x), [6.0, 8.0])
+
+
+def test_an_array_of_a_tensor_is_read_only_where_numpys_would_be_the_same_memory() -> None:
+    @jg.compile
+    def written(x: Any) -> Any:
+        ones = jnp.ones(3)
+        np.asarray(ones)[0] = 5.0
+        return x * ones
+
+    @jg.compile
+    def copied(x: Any) -> Any:
+        ones = jnp.ones(3)
+        own = np.array(ones)
+        own[0] = 5.0
+        return x * ones * own
+
+    with pytest.raises(ValueError, match="read-only"):
+        written(np.ones(3))
+    np.testing.assert_array_equal(copied(np.ones(3)), [5.0, 1.0, 1.0])

@@ -162,7 +162,8 @@ def results(made: Any) -> tuple[Any, ...]:
 def test_numbers_that_are_not_finite_and_singular_matrices_are_numpys(name: str) -> None:
     f = FUNCTIONS[name]
     compiled: Any = jg.compile(lambda a: f(a))
-    for number in (np.nan, np.inf, -np.inf, -0.0, 1.0):
+    infinities = () if name in ("svd", "only u") else (np.inf, -np.inf)  # LAPACK may not return
+    for number in (np.nan, *infinities, -0.0, 1.0):
         for i, j in itertools.product(range(3), repeat=2):
             a = np.ones((3, 3))
             a[i, j] = number

@@ -127,6 +127,7 @@ FAMILIES = {
     "indexing": {"chosen", "gathering", "slicing"},
     "joining": {"holding", "slicing"},
     "accumulation": {"axes"},
+    "orthogonal": {"linalg"},
     "products": {"accumulation", "axes"},
     "reduction": {"accumulation", "axes"},
     "padding": {"slicing"},

@@ -10,7 +10,7 @@ import pytest
 import jitgrad as jg
 from jitgrad.compiler.clustering.clusters import Clustering
 
-X = np.linspace(-1, 2, 5)
+X = np.linspace(-1, 2, 50)
 
 
 def clustering_of(fetches: Any, feeds: dict[Any, Any]) -> Clustering:
@@ -46,7 +46,7 @@ def assert_apart(clustering: Clustering, first: Any, second: Any) -> None:
 def x() -> Any:
     """A placeholder of five numbers in a graph of its own, which is the default one."""
     with jg.Graph().as_default():
-        yield jg.placeholder(np.float64, (5,), name="x")
+        yield jg.placeholder(np.float64, X.shape, name="x")
 
 
 @pytest.mark.parametrize("why", ["refused", "no kernel"])
@@ -68,7 +68,7 @@ def test_before_and_behind_a_loop_that_is_not_compiled(x: Any, why: str) -> None
 
 def test_around_a_branch_that_is_not_compiled(x: Any) -> None:
     """scope{z = x + 1; w = cond(p, z, y); t = z + w}, with a branch that has no kernel: z and t are apart."""
-    y, p = jg.placeholder(np.float64, (5,)), jg.placeholder(np.bool_, ())
+    y, p = jg.placeholder(np.float64, X.shape), jg.placeholder(np.bool_, ())
     with jg.jit_scope():
         z = x + 1
         w = jg.cond(p, lambda: np.sort(z), lambda: y)

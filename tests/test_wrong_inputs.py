@@ -78,6 +78,8 @@ def test_what_is_no_function_is_refused_where_it_is_given(wrong: Callable[[], An
         (lambda: jg.jvp(loss, (X,), (X, X)), TypeError, "must have the structure of the primals"),
         (lambda: jg.grad(lambda x: "text")(X), TypeError, "must return one scalar to have a gradient, got str"),
         (lambda: jg.compile(lambda x: np.sum(x, axis=1))(X), np.exceptions.AxisError, "axis 1 is out of bounds"),
+        (lambda: jg.compile(lambda x: np.linalg.eigvalsh(x, "X"))(np.eye(3)), ValueError, "'L' or 'U', got 'X'"),
+        (lambda: jg.compile(lambda x: np.linalg.eigh(x, UPLO=""))(np.eye(3)), ValueError, "'L' or 'U', got ''"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_told_by_name(wrong: Callable[[], Any], kind: type[Exception], text: str) -> None:

@@ -2,8 +2,7 @@
 
 Matrix functions of a symmetric argument (cholesky, eigh) read one triangle, as NumPy does, and give the
 gradient of the symmetric problem: a symmetric matrix. Formulas: M. Giles, "Collected matrix derivative
-results for forward and reverse mode algorithmic differentiation", 2008; for the QR factorization S. Walter
-and L. Lehmann, 2012.
+results for forward and reverse mode algorithmic differentiation", 2008.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype, told_
 from jitgrad.spec import TensorSpec, shape_text
 
 
-def _turned(x: Tensor) -> Tensor:
+def turned(x: Tensor) -> Tensor:
+    """The matrices transposed."""
     return build("matrix_transpose", x)
 
 
@@ -44,7 +44,7 @@ def _float(x: Any) -> Tensor:
 
 
 def _inv_vjp(g: Tensor, out: Tensor, a: Tensor) -> Any:
-    return -(_turned(out) @ g @ _turned(out))
+    return -(turned(out) @ g @ turned(out))
 
 
 inv_op = define("inv", infer=_square, impl=lapack.inv, vjp=_inv_vjp, kind=Library("inv"))
@@ -66,16 +66,16 @@ def _infer_solve(specs: Specs, params: Params) -> Specs:
 
 
 def _solve_vjp(g: Tensor, out: Tensor, a: Tensor, b: Tensor) -> tuple[Any, Any]:
-    gb = apply_one(solve_op, _turned(a), g)
-    return -(gb @ _turned(out)), gb
+    gb = apply_one(solve_op, turned(a), g)
+    return -(gb @ turned(out)), gb
 
 
 solve_op = define("solve", infer=_infer_solve, impl=lapack.solve, vjp=_solve_vjp, kind=Library("solve"))
 
 
 def _solve_triangular_vjp(g: Tensor, out: Tensor, a: Tensor, b: Tensor, *, lower: bool) -> tuple[Any, Any]:
-    gb = apply_one(solve_triangular_op, _turned(a), g, lower=not lower)
-    return build("tril" if lower else "triu", -(gb @ _turned(out))), gb
+    gb = apply_one(solve_triangular_op, turned(a), g, lower=not lower)
+    return build("tril" if lower else "triu", -(gb @ turned(out))), gb
 
 
 solve_triangular_op = define(
@@ -127,7 +127,7 @@ det_op = define(
     "det",
     infer=_infer_det,
     impl=lambda a: np.asarray(lapack.det(a)),
-    vjp=lambda g, out, a: _scaled(g * out, _turned(inv(a))),
+    vjp=lambda g, out, a: _scaled(g * out, turned(inv(a))),
     kind=Library("det"),
 )
 
@@ -148,7 +148,7 @@ slogdet_op = define(
     "slogdet",
     infer=_infer_slogdet,
     impl=lambda a: tuple(map(np.asarray, lapack.slogdet(a))),
-    vjp=lambda gs, outs, a: _scaled(gs[1], _turned(inv(a))),
+    vjp=lambda gs, outs, a: _scaled(gs[1], turned(inv(a))),
     kind=Library("slogdet"),
 )
 
@@ -156,17 +156,18 @@ slogdet_op = define(
 @function("linalg.slogdet")
 def slogdet(a: Any) -> Any:
     """Sign and logarithm of the absolute value of the determinant."""
-    x = _real("linalg.slogdet", a)
-    return _named("slogdet", apply(slogdet_op, x))
+    x = real_matrix("linalg.slogdet", a)
+    return named("slogdet", apply(slogdet_op, x))
 
 
-def _named(name: str, values: Any) -> Any:
+def named(name: str, values: Any) -> Any:
     """NumPy's named tuple of results."""
     probe = getattr(np.linalg, name)(np.eye(1))
     return type(probe)(*values)
 
 
-def _real(name: str, a: Any) -> Tensor:
+def real_matrix(name: str, a: Any) -> Tensor:
+    """A float tensor; UnsupportedOpError for complex numbers."""
     x = _float(a)
     if x.dtype.kind == "c":
         raise unsupported(name, " of complex matrices")
@@ -177,7 +178,7 @@ def _real(name: str, a: Any) -> Tensor:
 
 
 def _symmetric(x: Tensor) -> Any:
-    return (x + _turned(x)) * 0.5
+    return (x + turned(x)) * 0.5
 
 
 def _lower_half(x: Tensor) -> Any:
@@ -195,17 +196,17 @@ lane (compiler/fusing/small.py), and have no such operation. Traces that follow 
 def _cholesky_vjp(g: Tensor, out: Tensor, a: Tensor) -> Any:
     if out.shape[-1] is not None and out.shape[-1] > _LARGE:
         return apply_one(cholesky_cotangent_op, out, g)
-    upper = _turned(out)
+    upper = turned(out)
     inner = _lower_half(upper @ g)
     left = solve_triangular(upper, inner)
-    return _symmetric(_turned(solve_triangular(upper, _turned(left))))
+    return _symmetric(turned(solve_triangular(upper, turned(left))))
 
 
 def _cholesky_cotangent_vjp(h: Tensor, out: Tensor, factor: Tensor, g: Tensor) -> tuple[Any, Any]:
     """With out = sym(inv(L)' P inv(L)) and P = half(L' g): 2 sym(dP) = half(inv(L) sym(h) inv(L)') is its cotangent."""
     right = solve_triangular(factor, _symmetric(h), lower=True)
-    inner = _lower_half(solve_triangular(factor, _turned(right), lower=True))
-    outer = build("tril", g) @ _turned(inner) - 2 * (out @ _turned(right))
+    inner = _lower_half(solve_triangular(factor, turned(right), lower=True))
+    outer = build("tril", g) @ turned(inner) - 2 * (out @ turned(right))
     return build("tril", outer), build("tril", factor) @ inner
 
 
@@ -225,8 +226,8 @@ cholesky_op = define(
 @function("linalg.cholesky")
 def cholesky(a: Any, /, *, upper: bool = False) -> Tensor:
     """The lower (or upper) triangular factor; LinAlgError unless positive definite."""
-    x = _real("linalg.cholesky", a)
-    return _turned(apply_one(cholesky_op, _turned(x))) if upper else apply_one(cholesky_op, x)
+    x = real_matrix("linalg.cholesky", a)
+    return turned(apply_one(cholesky_op, turned(x))) if upper else apply_one(cholesky_op, x)
 
 
 def _infer_eigh(specs: Specs, params: Params) -> Specs:
@@ -237,12 +238,12 @@ def _infer_eigh(specs: Specs, params: Params) -> Specs:
 def _eigh_vjp(gs: Any, outs: Any, a: Tensor, *, UPLO: str) -> Any:
     (gw, gv), (w, v) = gs, outs
     gaps = build("expand_dims", w, -2) - build("expand_dims", w, -1)
-    inner = (_turned(v) @ gv) * _reciprocal_off_diagonal(gaps)
-    return _hermitian(build("conjugate", v) @ (inner + _diagonal_matrix(gw)) @ _turned(v))
+    inner = (turned(v) @ gv) * _reciprocal_off_diagonal(gaps)
+    return _hermitian(build("conjugate", v) @ (inner + _diagonal_matrix(gw)) @ turned(v))
 
 
 def _hermitian(x: Tensor) -> Any:
-    return (x + build("conjugate", _turned(x))) * 0.5
+    return (x + build("conjugate", turned(x))) * 0.5
 
 
 def _reciprocal_off_diagonal(gaps: Tensor) -> Any:
@@ -275,7 +276,14 @@ def eigh(a: Any, UPLO: str = "L") -> Any:
     Gradients of eigenvectors need distinct values: between equal ones the rule puts 0 where the formula has 1/0. That
     is right for what depends on the values alone; nearly equal values give large gradients.
     """
-    return _named("eigh", apply(eigh_op, _float(a), UPLO=UPLO))
+    return named("eigh", apply(eigh_op, _float(a), UPLO=_triangle(UPLO)))
+
+
+def _triangle(UPLO: str) -> str:
+    """Which triangle is read, "L" or "U"; ValueError for another one."""
+    if UPLO.upper() not in ("L", "U"):
+        raise ValueError(f"UPLO argument must be 'L' or 'U', got {UPLO!r}")
+    return UPLO.upper()
 
 
 def _infer_eigvalsh(specs: Specs, params: Params) -> Specs:
@@ -284,7 +292,7 @@ def _infer_eigvalsh(specs: Specs, params: Params) -> Specs:
 
 def _eigvalsh_vjp(g: Tensor, out: Tensor, a: Tensor, *, UPLO: str) -> Any:
     v = apply(eigh_op, a, UPLO=UPLO)[1]
-    return _hermitian((build("conjugate", v) * build("expand_dims", g, -2)) @ _turned(v))
+    return _hermitian((build("conjugate", v) * build("expand_dims", g, -2)) @ turned(v))
 
 
 eigvalsh_op = define(
@@ -300,7 +308,7 @@ eigvalsh_op = define(
 @function("linalg.eigvalsh")
 def eigvalsh(a: Any, UPLO: str = "L") -> Tensor:
     """Eigenvalues of symmetric or Hermitian matrices, in rising order; vectors are found for a gradient only."""
-    return apply_one(eigvalsh_op, _float(a), UPLO=UPLO)
+    return apply_one(eigvalsh_op, _float(a), UPLO=_triangle(UPLO))
 
 
 def _infer_svd(specs: Specs, params: Params) -> Specs:
@@ -315,17 +323,17 @@ def _infer_svd(specs: Specs, params: Params) -> Specs:
 
 def _svd_vjp(gs: Any, outs: Any, a: Tensor) -> Any:
     (gu, gs_, gvh), (u, s, vh) = gs, outs
-    ut = _turned(u)
+    ut = turned(u)
     row, column = build("expand_dims", s, -2), build("expand_dims", s, -1)
     gaps = _reciprocal_off_diagonal((row - column) * (row + column))
-    inner_u, inner_v = ut @ gu, vh @ _turned(gvh)
-    middle = gaps * (inner_u - _turned(inner_u)) * row + column * (gaps * (inner_v - _turned(inner_v)))
+    inner_u, inner_v = ut @ gu, vh @ turned(gvh)
+    middle = gaps * (inner_u - turned(inner_u)) * row + column * (gaps * (inner_v - turned(inner_v)))
     result = u @ (middle + _diagonal_matrix(gs_)) @ vh
     m, n = told_shape(a)[-2:]
     if m > n:
         result = result + ((gu - u @ inner_u) / row) @ vh
     if n > m:
-        result = result + (u / row) @ (gvh - _turned(inner_v) @ vh)
+        result = result + (u / row) @ (gvh - turned(inner_v) @ vh)
     return result
 
 
@@ -357,9 +365,9 @@ def _svd_full_vjp(gs: Any, outs: Any, a: Tensor) -> Any:
     left, right = u[..., :k] / build("expand_dims", s, -2), vh[..., :k, :]
     result = _svd_vjp((gu[..., :k], gs_, gvh[..., :k, :]), (u[..., :k], s, right), a)
     if m > n:
-        result = result - u[..., k:] @ (_turned(gu[..., k:]) @ left) @ right
+        result = result - u[..., k:] @ (turned(gu[..., k:]) @ left) @ right
     if n > m:
-        result = result - left @ (right @ _turned(gvh[..., k:, :])) @ vh[..., k:, :]
+        result = result - left @ (right @ turned(gvh[..., k:, :])) @ vh[..., k:, :]
     return result
 
 
@@ -390,7 +398,7 @@ svdvals_op = define(
 @function("linalg.svd")
 def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
     """Singular values and vectors; gradients need distinct values."""
-    x = _real("linalg.svd", a)
+    x = real_matrix("linalg.svd", a)
     if x.ndim < 2:
         raise ShapeError(f"matrices of two dimensions are needed, got {x.spec}")
     m, n = x.spec.known_shape[-2:]
@@ -398,7 +406,7 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: 
         raise unsupported("linalg.svd", " with hermitian=True")
     if not compute_uv:
         return apply_one(svdvals_op, x)
-    return _named("svd", apply(svd_full_op if full_matrices and m != n else svd_op, x))
+    return named("svd", apply(svd_full_op if full_matrices and m != n else svd_op, x))
 
 
 @function("linalg.svdvals")
@@ -406,46 +414,3 @@ def svdvals(x: Any, /) -> Tensor:
     """Singular values in falling order."""
     values: Tensor = svd(x, compute_uv=False)
     return values
-
-
-def _infer_qr(specs: Specs, params: Params) -> Specs:
-    *batch, m, n = specs[0].known_shape
-    k, dtype = min(m, n), specs[0].dtype
-    return TensorSpec((*batch, m, k), dtype), TensorSpec((*batch, k, n), dtype)
-
-
-def _qr_vjp(gs: Any, outs: Any, a: Tensor) -> Any:
-    """``A = Q R``; of a matrix with more columns than rows ``A = [X Y] = Q [U V]``, where ``V = Q.T Y``."""
-    (gq, gr), (q, r) = gs, outs
-    m, n = told_shape(a)[-2:]
-    if m >= n:
-        return _tall_qr_gradient(gq, gr, q, r)
-    gu, gv = gr[..., :m], gr[..., m:]
-    gx = _tall_qr_gradient(gq + a[..., m:] @ _turned(gv), gu, q, r[..., :m])
-    return build("concatenate", [gx, q @ gv], -1)
-
-
-def _tall_qr_gradient(gq: Any, gr: Any, q: Tensor, r: Any) -> Tensor:
-    inner = r @ _turned(gr) - _turned(gq) @ q
-    lower = build("tril", inner, -1)
-    both = gq + q @ (build("tril", inner) + _turned(lower))
-    return _turned(solve_triangular(r, _turned(both)))
-
-
-qr_op = define(
-    "qr",
-    infer=_infer_qr,
-    impl=lambda a: tuple(lapack.qr(a)),
-    bound=lambda params, specs: lapack.ready(lapack.qr, specs[0].known_shape),
-    vjp=_qr_vjp,
-    kind=Library("qr"),
-)
-
-
-@function("linalg.qr")
-def qr(a: Any, mode: str = "reduced") -> Any:
-    """The reduced QR factorization, or only R; the gradient needs full rank, of the first columns in a wide matrix."""
-    if mode not in ("reduced", "r"):
-        raise unsupported("linalg.qr", f" with mode={mode!r}")
-    result = apply(qr_op, _real("linalg.qr", a))
-    return _named("qr", result) if mode == "reduced" else result[1]

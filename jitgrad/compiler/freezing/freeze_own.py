@@ -81,7 +81,7 @@ def freeze_transform(program: Program, number: int, item: Transform, place_at: P
 
 
 def _sizes(program: Program, item: Factor) -> tuple[Any, ...]:
-    """The rows of the matrix, and all that follows from them."""
+    """The sizes that `factor_steps` takes: the extents of the matrix, with those of right sides or the `Layout`."""
     if item.routine in DECOMPOSITIONS:
         *stack, m, n = program.specs[item.reads[0]].known_shape
         return m, n, _smaller(program, item), math.prod(stack)

@@ -21,7 +21,7 @@ from jitgrad.config import config
 from jitgrad.program import Program
 
 _MOMENT = 0.5  # seconds
-_MOST_PENDING = 256
+_MOST_PENDING = 512
 
 _lock = threading.Lock()
 _writing = threading.Lock()

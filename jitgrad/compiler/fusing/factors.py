@@ -32,8 +32,9 @@ _COLUMNS = frozenset((*(f"{routine}_columns" for routine in _SOLUTIONS), "lu_inv
 
 
 def is_factor(ins: Instruction, program: Program) -> bool:
-    """Whether an instruction is a step: for one float64 matrix of a size that our own code is for. Stacks, float32 and
-    other sizes are computed matrix by matrix, called from Python (lapack.py).
+    """Whether an instruction is a step: a transform, eigenvalues of float64 matrices, and what our own code does with
+    one float64 matrix of a size that it is for. Stacks of such, float32 and other sizes are computed matrix by matrix,
+    called from Python (lapack.py).
     """
     if not isinstance(ins.op.kind, Library) or ins.op.kind.routine not in ROUTINES:
         return False

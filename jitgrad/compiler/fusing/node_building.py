@@ -444,5 +444,3 @@ def _axis(d: int, classes: tuple[int, ...]) -> AxisIndex:
 
 def _sized(classes: tuple[int, ...]) -> tuple[int | None, ...]:
     return tuple(d if c != ONE else None for d, c in enumerate(classes))
-
-

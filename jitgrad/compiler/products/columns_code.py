@@ -1,4 +1,5 @@
-"""Solutions of triangular systems with many right sides, as LLVM IR text; it is called in compiler/columns.py.
+"""Solutions of triangular systems with many right sides, as LLVM IR text; it is called in compiler/columns.py, and
+are steps of a cluster (factor_steps.py).
 
     step <columns>      x = inv(T2) inv(T1) P b, for blocks of columns; words as in columns_steps.py
     step <prepare>      the words of that, for LU factors; <prepare_one>: for one triangle

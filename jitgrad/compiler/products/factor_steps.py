@@ -1,6 +1,6 @@
-"""Factors of matrices, gradients of Cholesky's, and systems with triangles or factors and one right side, as steps;
-which are our own is decided elsewhere (fusing/factors.py), the code is in cholesky_code.py, lu_code.py and
-triangle_code.py.
+"""Factors of matrices, gradients of Cholesky's, systems with triangles or factors, and inverses, as steps; which are
+our own is decided elsewhere (fusing/factors.py), the code is in cholesky_code.py, lu_code.py, triangle_code.py for one
+right side and columns_code.py for several. Eigenvalues are passed on to eigen_steps.py.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ FACTORS = frozenset(STEPS)
 """The routines that work on tiles."""
 SOLUTIONS = {"solve_triangular": TRIANGLE_STEPS[0], "solve_turned": TRIANGLE_STEPS[1]}
 """Those that solve with a triangle, and their functions."""
-
-
 ONE_TRIANGLE = frozenset(("solve_triangular_columns", "solve_turned_columns"))
 COLUMNS = ONE_TRIANGLE | {"lu_solve_columns", "lu_inv"}
 """Those with several right sides."""

@@ -134,16 +134,18 @@ def _found(kind: Numbers, register: str) -> str:
   %place_n = select {kind.mask} %larger, {i} %row_all, {i} %place"""
 
 
-def _finding(kind: Numbers, head: str, body: str, lane: str) -> str:
-    """A loop over rows `first` to `end` that gives the row of the largest element of a lane."""
+def _finding(kind: Numbers, head: str, body: str, last: str) -> str:
+    """A loop over rows `first` to `end` that gives the row of the largest element of `lane`; ``last`` is the last block
+    of its body.
+    """
     i = _integers(kind)
     return f"""
 {head}
   br label %head
 head:
-  %r = phi i64 [ %first, %entry ], [ %r1, %loop ]
-  %best = phi {i} [ splat (i64 -1), %entry ], [ %best_n, %loop ]
-  %place = phi {i} [ zeroinitializer, %entry ], [ %place_n, %loop ]
+  %r = phi i64 [ %first, %entry ], [ %r1, %{last} ]
+  %best = phi {i} [ splat (i64 -1), %entry ], [ %best_n, %{last} ]
+  %place = phi {i} [ zeroinitializer, %entry ], [ %place_n, %{last} ]
   %more = icmp slt i64 %r, %end
   br i1 %more, label %loop, label %done
 loop:
@@ -151,7 +153,7 @@ loop:
   %r1 = add i64 %r, 1
   br label %head
 done:
-  %found = extractelement {i} %place, i64 {lane}
+  %found = extractelement {i} %place, i64 %lane
   ret i64 %found
 }}"""
 
@@ -161,7 +163,7 @@ def _search(kind: Numbers) -> str:
     body = f"""{_register(kind, "x", "%p", "%r")}
 {_found(kind, "%x")}"""
     head = "define internal i64 @look(ptr %p, i64 %first, i64 %end, i64 %lane) noinline #0 {\nentry:"
-    return _finding(kind, head, body, "%lane")
+    return _finding(kind, head, body, "loop")
 
 
 def _eliminate(kind: Numbers) -> str:
@@ -203,9 +205,7 @@ going:
   %made = select {kind.mask} %own, {v} %l_all, {v} %rest
   store {v} %made, ptr %x_at, align {kind.bytes}
 {_found(kind, "%made")}"""
-    return _finding(kind, head, body, "%lane").replace("[ %r1, %loop ]", "[ %r1, %going ]").replace(
-        "_n, %loop ]", "_n, %going ]"
-    )
+    return _finding(kind, head, body, "going")
 
 
 def _exchange(kind: Numbers) -> str:

@@ -177,6 +177,7 @@ def inverse_by_singular_values(rw: Rewriter, ins: Instruction) -> int | None:
     if rw.dtype(a).char not in "fd" or not _is_decomposed(rw, ins):
         return None
     u, s, vh = rw.emit_all(origin, find("svd"), (a,), {})
+    rw.is_open = True  # singular values alone are these, too
     rank, shape = len(rw.shape(a)), rw.shape(s)
 
     def op(name: str, *inputs: int, **params: Any) -> int:
