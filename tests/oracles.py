@@ -109,8 +109,9 @@ def _run_kernel(lowered: Any, plan: Any, extents: dict[int, int], memory: dict[i
 
 
 def _run_product(program: Program, step: Any, plan: Any, memory: dict[int, Array]) -> None:
-    """A product or a convolution, by what its op means."""
+    """A step that is no kernel, as a product, by what its op means."""
     ins = program.instructions[program.producers()[step.value]]
     operands = [memory[plan.aliases.get(v, v)].reshape(program.specs[v].known_shape) for v in step.reads]
-    result = ins.op.impl(*operands, **ins.params)
-    memory[plan.aliases.get(step.value, step.value)] = np.ascontiguousarray(result).ravel()
+    results = ins.op.impl(*operands, **ins.params)
+    for v, result in zip(ins.outputs, results if len(ins.outputs) > 1 else (results,), strict=True):
+        memory[plan.aliases.get(v, v)] = np.ascontiguousarray(result).ravel()
