@@ -42,9 +42,9 @@ FUNCTIONS: list[tuple[Callable[..., Any], Array]] = [
         for matrices in (_definite(36, 4), _definite(36, 2), _definite(36, 3, dtype=np.float32), _definite(70, 2))
     ],
     (lambda a: (np.linalg.eigh(a)[0] + 1, np.linalg.cholesky(a), np.linalg.det(a / 40)), _definite(40)),
-    (lambda a: (np.linalg.eigh(a * 2)[0] + 1, np.linalg.svd(a, full_matrices=False)[1]), _definite(9)),
+    (lambda a: (np.linalg.eigh(a * 2)[0] + 1, np.linalg.svd(a, full_matrices=False)[1]), _definite(40)),
     (lambda a: (np.linalg.qr(a)[1] + 1, np.linalg.qr(a[:3])[0] * 2), _definite(9)),
-    (lambda a: (np.linalg.eigh(a * 2, "U")[1] + 1, np.linalg.svd(a)[0] * 2), _definite(9, 2, dtype=np.float32)),
+    (lambda a: (np.linalg.eigh(a * 2, "U")[1] + 1, np.linalg.svd(a)[0] * 2), _definite(40, 2, dtype=np.float32)),
 ]
 
 
