@@ -74,13 +74,12 @@ def _values_of(op: Operation) -> tuple[Any, ...]:
     waiting = [op]
     while waiting:
         here = waiting[-1]
-        needed = [x.op for x in here.inputs if x.op not in values]
-        if here in values or not needed:
-            waiting.pop()
-        if here in values:
-            continue
+        needed = [x.op for x in here.inputs if x.op not in values] if here not in values else []
         if needed:
             waiting += needed
+            continue
+        waiting.pop()
+        if here in values:
             continue
         around = _around(here)
         if around is not None:

@@ -206,12 +206,12 @@ def _entries(bounds: Sequence[Bound | None], numbers: Iterator[Any]) -> Iterator
         if bound is None:
             yield next(numbers)
             continue
-        first, last, step = bound
-        stop = last + (1 if step > 0 else -1)
-        yield slice(first, None if stop < 0 else stop, step)
+        numbers_along = _numbers(bound)
+        stop = numbers_along.stop
+        yield slice(numbers_along.start, None if stop < 0 else stop, numbers_along.step)
 
 
-def _numbers(bound: Bound) -> Sequence[int]:
+def _numbers(bound: Bound) -> range:
     first, last, step = bound
     return range(first, last + (1 if step > 0 else -1), step)
 

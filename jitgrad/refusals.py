@@ -1,4 +1,6 @@
-"""What tensors refuse where they have no value while a function is traced, and why; what they do is in operators.py."""
+"""What needs a tensor's value while a function is traced: answered where constants decide it, else refused, and why.
+What tensors do is in operators.py.
+"""
 
 from __future__ import annotations
 
