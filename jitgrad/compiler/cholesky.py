@@ -13,7 +13,7 @@ import numpy as np
 from jitgrad.compiler.driver.pools import Arena, arena_for, outputs
 from jitgrad.compiler.driver.runtime import pack_steps, runtime
 from jitgrad.compiler.products.cholesky_steps import layout_for
-from jitgrad.compiler.products.factor_steps import factor_steps
+from jitgrad.compiler.products.factor_steps import Request, factor_steps
 from jitgrad.compiler.triangles import lanes
 from jitgrad.config import get_num_threads
 from jitgrad.records import NamedTuple
@@ -81,7 +81,7 @@ def _call(routine: str, n: int, operands: int) -> _Call:
     layout = layout_for(n, lanes())
     parts = (0, 0 if routine == "cholesky" else layout.nbytes)  # its own, and that in which the factor is left
     slots = range(operands + 1 + len(parts))
-    steps = [step for _, step in factor_steps(routine, (True, False), layout, slots, len(slots), 1)]
+    steps = [step for _, step in factor_steps(Request(routine, True, False, layout, slots, len(slots), 1))]
     blocks = [np.array(step.block) for step in steps]
     places = [block.__array_interface__["data"][0] for block in blocks]
     records = [(step.address, place, step.extent, step.nchunks) for step, place in zip(steps, places, strict=True)]

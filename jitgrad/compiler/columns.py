@@ -13,8 +13,7 @@ import numpy as np
 
 from jitgrad.compiler.driver.pools import arena_for, outputs
 from jitgrad.compiler.driver.runtime import pack_steps, runtime
-from jitgrad.compiler.products.columns_steps import BLOCK, STEP, TRIANGLE, WIDTH
-from jitgrad.compiler.products.factor_steps import columns_code
+from jitgrad.compiler.products.columns_steps import BLOCK, CODE, STEP, TRIANGLE, WIDTH
 from jitgrad.compiler.triangles import row_order
 from jitgrad.config import get_num_threads
 from jitgrad.records import NamedTuple
@@ -75,7 +74,7 @@ def _solve(triangles: Sequence[Triangle], b: Array, rows_in: Array, rows_out: Ar
 
 def _run(block: Array, blocks: int, threads: int) -> None:
     """The step over so many blocks of columns."""
-    steps = pack_steps([(columns_code()[STEP], _at(block), blocks, min(blocks, _MOST_CHUNKS))])
+    steps = pack_steps([(CODE.code()[STEP], _at(block), blocks, min(blocks, _MOST_CHUNKS))])
     runtime().run_steps(0, _at(steps), 1, 0, threads, 1)
 
 
@@ -109,4 +108,4 @@ def _at(array: Array) -> int:
 @cache
 def width() -> int:
     """How many columns are solved for together; 0 where there is no code for the machine."""
-    return int(ctypes.CFUNCTYPE(ctypes.c_int64)(columns_code()[WIDTH])())
+    return int(ctypes.CFUNCTYPE(ctypes.c_int64)(CODE.code()[WIDTH])())

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.compiler.driver.pools import arena_for, outputs
-from jitgrad.compiler.products.factor_steps import lu_code
-from jitgrad.compiler.products.lu_steps import FUNCTION, memory_bytes
+from jitgrad.compiler.products.lu_steps import CODE, FUNCTION, memory_bytes
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -33,4 +32,4 @@ def factor(a: Array) -> tuple[Array, Array]:
 @cache
 def _function() -> Callable[..., None]:
     pointer = ctypes.c_void_p
-    return ctypes.CFUNCTYPE(None, pointer, pointer, pointer, pointer, ctypes.c_int64)(lu_code()[FUNCTION])
+    return ctypes.CFUNCTYPE(None, pointer, pointer, pointer, pointer, ctypes.c_int64)(CODE.code()[FUNCTION])

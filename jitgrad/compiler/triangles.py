@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler.products.cholesky_steps import LANES, LOWER, TRIANGLES, UNIT
-from jitgrad.compiler.products.factor_steps import triangle_code
+from jitgrad.compiler.products.triangle_steps import CODE, FUNCTIONS, LANES, LOWER, UNIT
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -53,17 +52,17 @@ def row_order(exchanged: Array) -> Array:
 def _solve(a: Array, x: Array, form: int, transposed: bool) -> None:
     """A right side becomes the solution."""
     places = [array.__array_interface__["data"][0] for array in (a, x)]
-    _function(TRIANGLES[transposed])(places[0], len(a), places[1], form)
+    _function(FUNCTIONS[transposed])(places[0], len(a), places[1], form)
 
 
 @cache
 def lanes() -> int:
     """How many float64 numbers are in a register; 0 where there is no code for the machine."""
-    return int(ctypes.CFUNCTYPE(ctypes.c_int64)(triangle_code()[LANES])())
+    return int(ctypes.CFUNCTYPE(ctypes.c_int64)(CODE.code()[LANES])())
 
 
 @cache
 def _function(name: str) -> Callable[..., None]:
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    return ctypes.CFUNCTYPE(None, pointer, number, pointer, number)(triangle_code()[name])
+    return ctypes.CFUNCTYPE(None, pointer, number, pointer, number)(CODE.code()[name])
 

@@ -75,7 +75,7 @@ def freeze_transform(program: Program, number: int, item: Transform, place_at: P
     *rows, points = extents[0][: None if is_real[0] else -1]
     count, to = math.prod(rows), extents[1][-1 if is_real[1] else -2]
     return (
-        "transform", number, program.specs[made].dtype.char, item.routine, item.flag, count, (points, to),
+        "transform", number, program.specs[made].dtype.char, item.routine, item.is_divided, count, (points, to),
         at_once(transform_chunks, count, points), (place_at(read), place_at(made)),
     )  # fmt: skip
 

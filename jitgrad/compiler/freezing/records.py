@@ -214,18 +214,19 @@ def _convolution(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
 
 
 def _factor(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
-    from jitgrad.compiler.products.factor_steps import factor_steps
+    from jitgrad.compiler.products.factor_steps import Request, factor_steps
 
     _, number, routine, form, sizes, places, code = task
-    made = factor_steps(routine, form, sizes, [slots[place] for place in places], slots[-1], code)
+    (lower, transposed), own = form, [slots[place] for place in places]
+    made = factor_steps(Request(routine, lower, transposed, sizes, own, slots[-1], code))
     return [(f"{name}_{number}", *step[1:]) for name, step in made]
 
 
 def _transform(task: tuple[Any, ...], slots: Sequence[int]) -> list[Step]:
     from jitgrad.compiler.products.transform_steps import transform_step
 
-    _, number, char, routine, flag, rows, points, chunks, places = task
-    made = transform_step(char, routine, flag, rows, points, chunks, [slots[place] for place in places])
+    _, number, char, routine, is_divided, rows, points, chunks, places = task
+    made = transform_step(char, routine, is_divided, rows, points, chunks, [slots[place] for place in places])
     return [(f"transform_{number}", *made[1:])]
 
 

@@ -130,14 +130,14 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """A Fourier transform along the last axis, of pairs or of real numbers; ``flag``: it is the inverse one, and one of
-    or to real numbers is divided by the number of points.
+    """A Fourier transform along the last axis, of pairs or of real numbers; ``is_divided``: by the number of points. Of
+    pairs that is the inverse one.
     """
 
     value: int
     routine: str
     reads: tuple[int, ...]
-    flag: bool
+    is_divided: bool
 
     @property
     def values(self) -> tuple[int, ...]:

@@ -26,12 +26,12 @@ from __future__ import annotations
 
 from jitgrad.compiler.products.cholesky_steps import (
     BLOCK,
+    CODE,
     COTANGENT_TASKS,
     TASKS,
     WIDE,
     WORDS,
     function_of,
-    names,
 )
 from jitgrad.compiler.products.cholesky_tasks import (
     block_words_ir,
@@ -67,7 +67,7 @@ def cholesky_ir(kind: Numbers) -> str:
     parts += [waiting_ir(), helpers_ir(kind), factor_task_ir(kind), gradient_task_ir(kind)]
     parts += [_words(), _clear(), _fill(kind)]
     parts += [_tasks(TASKS, _FACTOR), _tasks(COTANGENT_TASKS, _GRADIENT)]
-    parts += map(_step, names())
+    parts += map(_step, CODE.names)
     return module_ir(*parts)
 
 

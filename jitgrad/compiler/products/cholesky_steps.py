@@ -4,6 +4,7 @@ code (cholesky_code.py).
 
 from __future__ import annotations
 
+from jitgrad.compiler.products.product_code import Functions
 from jitgrad.records import NamedTuple
 
 MODULE = "jitgrad_cholesky"
@@ -28,20 +29,6 @@ WORDS = (
     "status", "code",
 )  # fmt: skip
 """What a step makes of it: addresses and sizes. `threads`: how many the run may use; panels are theirs in turns."""
-TRIANGLES_MODULE = "jitgrad_triangles"
-TRIANGLES = ("jitgrad_triangle_rows", "jitgrad_triangle_columns")
-"""The functions that solve with a triangle, and with its transpose."""
-TRIANGLE_STEPS = ("jitgrad_triangle_rows_step", "jitgrad_triangle_columns_step")
-"""The same as steps of a cluster."""
-TRIANGLE_BLOCK = ("a_slot", "b_slot", "x_slot", "status_slot", "code", "n", "form")
-"""The words of their blocks: the slot of the status, and what is left there if a zero is on the diagonal."""
-LU_STEPS = ("jitgrad_lu_solve_step", "jitgrad_lu_solve_turned_step")
-"""The steps that solve with both factors of a matrix, and of its transpose."""
-LU_BLOCK = ("factors_slot", "rows_slot", "b_slot", "x_slot", "status_slot", "code", "n")
-LOWER, UNIT = 1, 2
-"""Which triangle, and whether its diagonal is ones."""
-LANES = "jitgrad_triangle_lanes"
-"""The function that gives how many rows a block has; 0 where all this is left to LAPACK."""
 WIDE = 3
 """The blocks of a panel: registers of a row of the widest tile."""
 LINE = 64
@@ -50,20 +37,11 @@ _BLOCKS_OF_A_CHUNK = 2
 
 
 def cholesky_text() -> str:
-    """The module of `names`, for this machine."""
+    """The module of `CODE`, for this machine."""
     from jitgrad.compiler.products.cholesky_code import cholesky_ir
     from jitgrad.compiler.products.registers import kinds
 
     return cholesky_ir(kinds()["float64"])
-
-
-def triangles_text() -> str:
-    """The module of `TRIANGLES` and `LANES`, for this machine; where it has no such registers, they do nothing."""
-    from jitgrad.compiler.products.registers import kinds
-    from jitgrad.compiler.products.triangle_code import no_triangles_ir, triangles_ir
-
-    kind = kinds().get("float64")
-    return triangles_ir(kind) if kind is not None else no_triangles_ir()
 
 
 class Layout(NamedTuple):
@@ -76,11 +54,6 @@ class Layout(NamedTuple):
     diagonals: int
     flags: int
     nbytes: int
-
-
-def names() -> tuple[str, ...]:
-    """All functions of the module: one for each kind of step."""
-    return tuple(map(function_of, dict.fromkeys(step for steps in STEPS.values() for step in steps)))
 
 
 def is_tasks(step: str) -> bool:
@@ -115,3 +88,9 @@ def cut(step: str, layout: Layout) -> tuple[int, int]:
     if step == "clear":
         return 1, 1
     return layout.blocks, max(1, min(_MOST_CHUNKS, layout.blocks // _BLOCKS_OF_A_CHUNK))
+
+
+CODE = Functions(
+    MODULE, cholesky_text, tuple(map(function_of, dict.fromkeys(step for steps in STEPS.values() for step in steps)))
+)
+"""A function for each kind of step."""

@@ -42,6 +42,7 @@ from jitgrad.compiler.products.registers import (
     store_ir,
     word_ir,
 )
+from jitgrad.compiler.products.triangle_code import tell_ir
 
 _ROWS = 4
 """The rows that are solved for together: with the columns of a block they take half of the registers."""
@@ -236,7 +237,8 @@ identity:
   br label %telling
 telling:
 {_words(kind)}
-{_TELL}
+  %found = load i64, ptr %bad
+{tell_ir("%found")}
   ret void
 }}"""
 
@@ -267,16 +269,6 @@ def _inverse(kind: Numbers, matrix: str, is_rising: str) -> str:
   %solved_place = select i1 {is_rising}, i64 %i, i64 %falling
 {at_ir("inverse_at", kind, "%inverses", "%solved_place")}
   store {kind.type} %inverse, ptr %inverse_at"""
-
-
-_TELL = """\
-  %told = load i64, ptr %status
-  %is_told = icmp ne i64 %told, 0
-  %found = load i64, ptr %bad
-  %new = mul i64 %found, %code
-  %status_now = select i1 %is_told, i64 %told, i64 %new
-  store i64 %status_now, ptr %status"""
-"""The status becomes the code where a zero is on the diagonal, unless it is one already."""
 
 
 def _prepare_one(kind: Numbers) -> str:
@@ -310,7 +302,8 @@ define void @{PREPARE_ONE}({KERNEL}) #0 {{
   %down = mul i64 %down_size, %step
   %across = mul i64 %across_size, %step
 {_stored([words[name] for name in BLOCK] + [own[name] for name in TRIANGLE])}
-{_TELL}
+  %found = load i64, ptr %bad
+{tell_ir("%found")}
   ret void
 }}"""
 

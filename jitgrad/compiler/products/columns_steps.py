@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from jitgrad.compiler.products.product_code import Functions
+
 MODULE = "jitgrad_columns"
 STEP = MODULE
 PREPARE, PREPARE_ONE, SOLVE = f"{MODULE}_prepare", f"{MODULE}_prepare_one", f"{MODULE}_solve"
@@ -49,3 +51,6 @@ def columns_text() -> str:
 
     kind = kinds().get("float64")
     return columns_ir(kind) if kind is not None else no_columns_ir()
+
+
+CODE = Functions(MODULE, columns_text, (STEP, PREPARE, PREPARE_ONE, SOLVE, WIDTH))

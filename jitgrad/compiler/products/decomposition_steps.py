@@ -5,17 +5,13 @@ functions run; which are steps is decided elsewhere (fusing/factors.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 
 from jitgrad.bare import matrix_loop, qr_loops
-from jitgrad.compiler.machine.cache import cache_key, compile_cached, kernel_cache
-from jitgrad.compiler.machine.native import NativeCode
 from jitgrad.compiler.products.blas import BlasStep
-from jitgrad.compiler.products.product_code import Module
-from jitgrad.compiler.products.transform_steps import filled_ir
+from jitgrad.compiler.products.numpy_loops import address_ir, filled_ir
+from jitgrad.compiler.products.product_code import Functions
 from jitgrad.compiler.symbols import at_once
 
-MODULE = "jitgrad_decompositions"
 CALL, QR = "jitgrad_decomposition", "jitgrad_qr"
 _OPERANDS, _STRIDES = 4, 11
 """A matrix with up to three results: so many addresses, and so many strides, each operand's from matrix to matrix, then
@@ -48,7 +44,7 @@ def decomposition_step(
     m, n, k, count = sizes
     chunks = at_once(_chunks, count, m, n)
     if routine == "qr":
-        return BlasStep(QR, decomposition_code()[QR], (*qr_loops(), *slots, m, n), count, chunks)
+        return BlasStep(QR, CODE.code()[QR], (*qr_loops(), *slots, m, n), count, chunks)
     operands: dict[str, tuple[Extents, ...]] = {
         "eigh": ((n, n), (n,), (n, n)), "eigvalsh": ((n, n), (n,)), "svd": ((m, n), (m, k), (k,), (k, n)),
         "svdvals": ((m, n), (k,)),
@@ -64,22 +60,11 @@ def decomposition_step(
         *matrix_loop(routine, lower), status, code, *slots, *[slots[-1]] * rest, *nbytes, *[0] * rest, *dimensions,
         *strides, *[0] * (_STRIDES - len(strides)),
     )  # fmt: skip
-    return BlasStep(CALL, decomposition_code()[CALL], block, count, chunks)
+    return BlasStep(CALL, CODE.code()[CALL], block, count, chunks)
 
 
 def _chunks(count: int, m: int, n: int) -> int:
     return max(1, min(count, _MOST_CHUNKS, count * m * n // _CHUNK_ELEMENTS))
-
-
-def decomposition_modules() -> dict[str, Module]:
-    """The module that steps refer to, where it is not on disk."""
-    return {} if kernel_cache().has(cache_key(MODULE)) else {MODULE: (_text, False)}
-
-
-@cache
-def decomposition_code() -> NativeCode:
-    """The code of both steps."""
-    return compile_cached(MODULE, _text, (CALL, QR))
 
 
 def _text() -> str:
@@ -92,7 +77,7 @@ def _call_text() -> str:
     """A call of the loop for matrices from `lo` to `hi`."""
     from jitgrad.compiler.products.registers import KERNEL, block_ir
 
-    operands = "\n".join(_first(f"x{k}", f"slot{k}", f"bytes{k}", "lo") for k in range(_OPERANDS))
+    operands = "\n".join(address_ir(f"x{k}", f"slot{k}", f"bytes{k}", "lo") for k in range(_OPERANDS))
     return f"""
 define void @{CALL}({KERNEL}) #0 {{
 entry:
@@ -162,9 +147,9 @@ matrices:
 some:
   %is_last = icmp slt i64 %left, {_TOGETHER}
   %count = select i1 %is_last, i64 %left, i64 {_TOGETHER}
-{_first("source", "source_slot", "matrix_bytes", "at")}
-{_first("q", "q_slot", "matrix_bytes", "at")}
-{_first("r", "r_slot", "r_bytes", "at")}
+{address_ir("source", "source_slot", "matrix_bytes", "at")}
+{address_ir("q", "q_slot", "matrix_bytes", "at")}
+{address_ir("r", "r_slot", "r_bytes", "at")}
   %all_bytes = mul i64 %count, %matrix_bytes
   call void @llvm.memcpy.p0.p0.i64(ptr %q, ptr %source, i64 %all_bytes, i1 false)
 {filled_ir("factor_arguments", "ptr", "%q", "%scalars")}
@@ -212,9 +197,4 @@ done:
 }}"""
 
 
-def _first(name: str, slot: str, nbytes: str, index: str) -> str:
-    """The address of a matrix: so many bytes times its index behind what is in a slot of the table."""
-    return f"""  %{name}_entry = getelementptr ptr, ptr %table, i64 %{slot}
-  %{name}_base = load ptr, ptr %{name}_entry
-  %{name}_far = mul i64 %{index}, %{nbytes}
-  %{name} = getelementptr i8, ptr %{name}_base, i64 %{name}_far"""
+CODE = Functions("jitgrad_decompositions", _text, (CALL, QR))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from jitgrad.compiler.products.product_code import Functions
+
 MODULE = "jitgrad_lu"
 FUNCTION = "jitgrad_lu_factors"
 BLOCK = ("source_slot", "factors_slot", "rows_slot", "memory_slot", "n")
@@ -11,7 +13,7 @@ ROWS = 8
 
 
 def lu_text() -> str:
-    """The module of `MODULE` and `FUNCTION` for this machine, which has registers of 32 bytes or more."""
+    """The module of `CODE` for this machine, which has registers of 32 bytes or more."""
     from jitgrad.compiler.products.lu_code import lu_ir
     from jitgrad.compiler.products.registers import kinds
 
@@ -31,3 +33,6 @@ def distance(n: int) -> int:
 def memory_bytes(n: int) -> int:
     """The working matrix and a panel of it, a register for each row; a register more than that of 64 bytes."""
     return 8 * (padded(n) + ROWS) * (distance(n) + 8)
+
+
+CODE = Functions(MODULE, lu_text, (MODULE, FUNCTION))

@@ -23,7 +23,7 @@ from jitgrad.compiler.products.product_code import Module, begin_modules
 from jitgrad.compiler.products.registers import kinds
 from jitgrad.compiler.products.short_steps import short_modules
 from jitgrad.compiler.products.tall_steps import FORMS, tall_modules
-from jitgrad.compiler.products.transform_steps import transform_modules
+from jitgrad.compiler.products.transform_steps import CODE as TRANSFORMS
 from jitgrad.compiler.symbols import at_once
 from jitgrad.lapack import uses_own
 from jitgrad.opdef import Library
@@ -60,7 +60,7 @@ def begin_products(program: Program, steps: Iterable[object]) -> None:
         if isinstance(item, Convolution):
             modules |= convolution_modules(program.specs[item.value].dtype, item.form)
         elif isinstance(item, Transform):
-            modules |= transform_modules()
+            modules |= TRANSFORMS.modules()
         elif isinstance(item, Factor):
             modules |= factor_modules(item.routine)
         elif isinstance(item, Product):

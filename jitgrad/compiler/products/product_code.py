@@ -5,7 +5,7 @@ a kernel; what the functions do is decided elsewhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 
 from jitgrad.compiler.machine import native
 from jitgrad.compiler.machine.cache import KernelCache, cache_key, compile_cached, kernel_cache
@@ -51,14 +51,27 @@ def convolution_tile_names(suffix: str, form: str) -> tuple[str, ...]:
 
 
 class Functions(NamedTuple):
-    """What the code of a product calls: the name of a module, what gives its text, its functions, and whether it is
-    compiled quickly.
+    """Code that all graphs share: the name of a module, what gives its text, its functions, and whether it is compiled
+    quickly.
     """
 
     module: str
     text: Callable[[], str]
     names: tuple[str, ...]
     quickly: bool = False
+
+    def code(self) -> native.NativeCode:
+        """From memory, from disk, or compiled."""
+        return _code_of(self)
+
+    def modules(self) -> dict[str, Module]:
+        """What `begin_modules` takes."""
+        return {self.module: (self.text, self.quickly)}
+
+
+@cache
+def _code_of(functions: Functions) -> native.NativeCode:
+    return compile_cached(functions.module, functions.text, functions.names, functions.quickly)
 
 
 class Quick(NamedTuple):

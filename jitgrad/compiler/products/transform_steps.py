@@ -8,12 +8,11 @@ hundred points. Addresses of loops are found in each process, and lie in the blo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 
 from jitgrad.bare import transform_loops
-from jitgrad.compiler.machine.cache import cache_key, compile_cached, kernel_cache
 from jitgrad.compiler.products.blas import BlasStep
-from jitgrad.compiler.products.product_code import Module
+from jitgrad.compiler.products.numpy_loops import address_ir, filled_ir
+from jitgrad.compiler.products.product_code import Functions
 
 STEP = "jitgrad_transform"
 BLOCK = (
@@ -33,27 +32,17 @@ def transform_chunks(rows: int, points: int) -> int:
 
 
 def transform_step(
-    char: str, routine: str, flag: bool, rows: int, points: Sequence[int], chunks: int, slots: Sequence[int]
+    char: str, routine: str, is_divided: bool, rows: int, points: Sequence[int], chunks: int, slots: Sequence[int]
 ) -> BlasStep:
     """The step of a transform of rows, of each of which ``points`` are read and made; ``slots`` are those of both, and
     ``char`` is the dtype of numbers, "f" or "d".
     """
     name, number = routine.removeprefix("pairs_"), {"f": 4, "d": 8}[char]
-    loops = transform_loops("ifft" if name == "fft" and flag else name, char)
+    loops = transform_loops("ifft" if name == "fft" and is_divided else name, char)
     count = points[1] if name == "irfft" else points[0]
     sizes = number if name == "rfft" else 2 * number, number if name == "irfft" else 2 * number
-    block = (*loops, *slots, *points, count, *sizes, int(flag), int(char == "f"))
-    return BlasStep(STEP, _address(), block, rows, chunks)
-
-
-def transform_modules() -> dict[str, Module]:
-    """The module that steps refer to, where it is not on disk."""
-    return {} if kernel_cache().has(cache_key(STEP)) else {STEP: (_text, False)}
-
-
-@cache
-def _address() -> int:
-    return compile_cached(STEP, _text, (STEP,))[STEP]
+    block = (*loops, *slots, *points, count, *sizes, int(is_divided), int(char == "f"))
+    return BlasStep(STEP, CODE.code()[STEP], block, rows, chunks)
 
 
 def _text() -> str:
@@ -85,8 +74,10 @@ entry:
   %word = select i1 %single, i64 %narrow, i64 %wide
   %factor = alloca i64
   store i64 %word, ptr %factor
-{_operand("source", "read")}
-{_operand("result", "made")}
+  %source_row = mul i64 %read, %source_step
+  %result_row = mul i64 %made, %result_step
+{address_ir("source", "source_slot", "source_row", "lo")}
+{address_ir("result", "result_slot", "result_row", "lo")}
   %arguments = alloca [3 x ptr]
 {filled_ir("arguments", "ptr", "%source", "%factor", "%result")}
   %dimensions = alloca [3 x i64]
@@ -98,18 +89,4 @@ entry:
 }}""")
 
 
-def _operand(name: str, count: str) -> str:
-    """The address of the first row, and the bytes of one."""
-    return f"""  %{name}_row = mul i64 %{count}, %{name}_step
-  %{name}_entry = getelementptr ptr, ptr %table, i64 %{name}_slot
-  %{name}_base = load ptr, ptr %{name}_entry
-  %{name}_far = mul i64 %lo, %{name}_row
-  %{name} = getelementptr i8, ptr %{name}_base, i64 %{name}_far"""
-
-
-def filled_ir(name: str, type_: str, *values: str) -> str:
-    """An array of these values."""
-    return "\n".join(
-        f"  %{name}_{k} = getelementptr {type_}, ptr %{name}, i64 {k}\n  store {type_} {value}, ptr %{name}_{k}"
-        for k, value in enumerate(values)
-    )
+CODE = Functions(STEP, _text, (STEP,))

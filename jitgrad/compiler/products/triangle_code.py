@@ -1,5 +1,5 @@
 """Solutions of triangular systems with one right side, as LLVM IR text; they are called in compiler/triangles.py, and
-are steps of a cluster (factor_steps.py).
+are steps of a cluster (triangle_steps.py).
 
     i64 <rows>(ptr a, i64 n, ptr x, i64 form)       x = inv(a) x; 1 where a zero is on the diagonal, else 0
     i64 <columns>(ptr a, i64 n, ptr x, i64 form)    x = inv(aᵀ) x, likewise
@@ -14,16 +14,6 @@ row after the other waits for each sum, and takes nearly three times as long: of
 
 from __future__ import annotations
 
-from jitgrad.compiler.products.cholesky_steps import (
-    LANES,
-    LOWER,
-    LU_BLOCK,
-    LU_STEPS,
-    TRIANGLE_BLOCK,
-    TRIANGLE_STEPS,
-    TRIANGLES,
-    UNIT,
-)
 from jitgrad.compiler.products.registers import (
     KERNEL,
     Numbers,
@@ -41,6 +31,16 @@ from jitgrad.compiler.products.registers import (
     store_ir,
 )
 from jitgrad.compiler.products.transposes import turn_ir, turned_ir
+from jitgrad.compiler.products.triangle_steps import (
+    BLOCK,
+    FUNCTIONS,
+    LANES,
+    LOWER,
+    LU_BLOCK,
+    LU_STEPS,
+    STEPS,
+    UNIT,
+)
 
 _HEAD = "(ptr %a, i64 %n, ptr %x, i64 %form) #0"
 
@@ -49,15 +49,15 @@ def triangles_ir(kind: Numbers) -> str:
     """The module with both, their steps, and the number of lanes."""
     helpers = (turn_ir(kind), _dots(kind), _take(kind, 1), _take(kind, kind.lanes), _ones(kind), _diagonal(kind))
     functions = (_rows(kind), _columns(kind))
-    steps = (_step(kind, *names) for names in zip(TRIANGLES, TRIANGLE_STEPS, strict=True))
+    steps = (_step(kind, *names) for names in zip(FUNCTIONS, STEPS, strict=True))
     both = (_both_step(kind, is_turned) for is_turned in (False, True))
     return module_ir(declarations_ir(kind), *helpers, *functions, *steps, *both, _lanes(kind.lanes))
 
 
 def no_triangles_ir() -> str:
     """The same for a machine without such registers: functions that do nothing."""
-    functions = (f"define i64 @{name}{_HEAD} {{\n  ret i64 0\n}}" for name in TRIANGLES)
-    steps = (f"define void @{name}({KERNEL}) #0 {{\n  ret void\n}}" for name in (*TRIANGLE_STEPS, *LU_STEPS))
+    functions = (f"define i64 @{name}{_HEAD} {{\n  ret i64 0\n}}" for name in FUNCTIONS)
+    steps = (f"define void @{name}({KERNEL}) #0 {{\n  ret void\n}}" for name in (*STEPS, *LU_STEPS))
     return module_ir(*functions, *steps, _lanes(0))
 
 
@@ -69,11 +69,11 @@ def _step(kind: Numbers, function: str, name: str) -> str:
     """The right side is copied, and solved for where it is wanted."""
     return f"""
 define void @{name}({KERNEL}) #0 {{
-{block_ir(TRIANGLE_BLOCK)}
+{block_ir(BLOCK)}
 {arrays_ir("a", "b", "x", "status")}
 {_copied(kind)}
   %bad = call i64 @{function}(ptr %a, i64 %n, ptr %x, i64 %form)
-{_TELL}
+{tell_ir("%bad")}
   ret void
 }}"""
 
@@ -88,20 +88,20 @@ def _copied(kind: Numbers) -> str:
     return loop_ir("c", "%n", str(kind.lanes), register)
 
 
-_TELL = """\
-  %told = load i64, ptr %status
-  %other = icmp ne i64 %told, 0
-  %new = mul i64 %bad, %code
-  %status_now = select i1 %other, i64 %told, i64 %new
+def tell_ir(found: str) -> str:
+    """The status becomes the code where a zero was ``found`` on a diagonal, unless it is one already."""
+    return f"""  %told = load i64, ptr %status
+  %is_told = icmp ne i64 %told, 0
+  %new = mul i64 {found}, %code
+  %status_now = select i1 %is_told, i64 %told, i64 %new
   store i64 %status_now, ptr %status"""
-"""The status becomes the code where a zero was on a diagonal, unless it is one already."""
 
 
 def _both_step(kind: Numbers, is_turned: bool) -> str:
     """A system with the factors of a matrix, which lie transposed, or of its transpose: rows change places before, or
     after.
     """
-    name = TRIANGLES[0 if is_turned else 1]
+    name = FUNCTIONS[0 if is_turned else 1]
     upper = f"  %bad = call i64 @{name}(ptr %factors, i64 %n, ptr %x, i64 {LOWER})"
     unit = f"  %none = call i64 @{name}(ptr %factors, i64 %n, ptr %x, i64 {UNIT})"
     exchange = f"""  %back = sub i64 %bottom, %e
@@ -124,7 +124,7 @@ define void @{LU_STEPS[is_turned]}({KERNEL}) #0 {{
   %bottom = sub i64 %n, 1
 {_copied(kind)}
 {chr(10).join(parts)}
-{_TELL}
+{tell_ir("%bad")}
   ret void
 }}"""
 
@@ -173,7 +173,7 @@ def _solution(kind: Numbers, which: int, body: str) -> str:
     """A function that goes through the blocks on the diagonal."""
     n = kind.lanes
     return f"""
-define i64 @{TRIANGLES[which]}{_HEAD} {{
+define i64 @{FUNCTIONS[which]}{_HEAD} {{
   %d = alloca [{n * n} x {kind.type}], align {kind.bytes}
   %v = alloca {kind.vector}, align {kind.bytes}
   %bad = alloca i64
