@@ -219,8 +219,8 @@ class _Builder:
     def _factor(self, ins: Instruction) -> Factor | Transform:
         assert isinstance(ins.op.kind, Library)
         if ins.op.kind.routine in TRANSFORMS:
-            flag = ins.params.get("divided", ins.params.get("inverse"))
-            return Transform(ins.outputs[0], ins.op.kind.routine, ins.inputs, bool(flag))
+            is_divided = ins.params.get("divided", ins.params.get("inverse"))
+            return Transform(ins.outputs[0], ins.op.kind.routine, ins.inputs, bool(is_divided))
         value, *others = ins.outputs
         forms = {"lower": is_lower(ins), "transposed": ins.params.get("transposed", False)}
         return Factor(value, routine_of(ins, self.program), ins.inputs, others=tuple(others), **forms)
