@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import TextIO
 
@@ -19,7 +20,7 @@ latest = ("", "")
 class watched:  # noqa: N801  used like a keyword
     """``with watched("compiling step"):`` shows after two seconds what is being done, until the block ends.
 
-    Nothing is shown, and no thread started, where ``stream`` (standard error) is no terminal.
+    Nothing is shown, and no thread started, where ``stream`` (standard error) is no terminal, or no thread is to be had.
     """
 
     def __init__(self, what: str, stream: TextIO | None = None, patience: float = PATIENCE) -> None:
@@ -31,8 +32,10 @@ class watched:  # noqa: N801  used like a keyword
 
     def __enter__(self) -> None:
         if self._stream is not None and self._stream.isatty():
-            self._thread = threading.Thread(target=self._watch, name="jitgrad-progress", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._watch, name="jitgrad-progress", daemon=True)
+            with suppress(RuntimeError):
+                thread.start()
+                self._thread = thread
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -46,6 +46,17 @@ def test_no_terminal_no_thread() -> None:
     assert stream.getvalue() == ""
 
 
+def test_no_thread_to_be_had_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    terminal = Terminal()
+    with watched("compiling step", terminal, patience=0.0):
+        pass
+    assert terminal.getvalue() == ""
+
+
 def test_a_terminal_that_goes_away() -> None:
     """An exception in the thread that writes would be a warning of pytest's, and so fail."""
     terminal = Terminal()

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Sequence
@@ -103,6 +104,22 @@ if child == 0:
 assert os.waitpid(child, 0)[1] == 0
 """
 
+_WITHOUT_THREADS = """
+import _thread, threading
+from jitgrad.compiler.freezing import keeping
+
+def refuse(*args, **kwargs):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+for module, name in ((threading, "_start_new_thread"), (threading, "_start_joinable_thread"), (_thread, "start_new_thread")):
+    if hasattr(module, name):
+        setattr(module, name, refuse)
+f, arrays = CASES[1]
+expected = f(*arrays)
+value, gradient = jg.compile(f)(*arrays)
+print(threading.active_count(), np.allclose(value, expected[0]), np.allclose(gradient, expected[1]))
+"""
+
 _COUNTS = """
 for f, arrays in CASES[:2]:
     compiled = jg.compile(f)
@@ -160,6 +177,30 @@ def test_records_are_changed_before_and_after_they_are_watched() -> None:
     assert early[:, 0].tolist() == [70, 80, 70]
     improver.watch(late)
     assert late[:, 0].tolist() == [70, 80, 70]
+
+
+def test_good_code_is_made_by_the_next_thread_where_none_is_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    improver, records = Improver(), np.array([[7, 0], [8, 0]])
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        improver.add([Task(lambda: "define void @f() { ret void }", lambda code: (7, 70))])
+    improver.watch(records)
+    improver.wait()
+    assert records[:, 0].tolist() == [7, 8]
+    improver.add([Task(lambda: "define void @g() { ret void }", lambda code: (8, 80))])
+    improver.wait()
+    assert records[:, 0].tolist() == [70, 80]
+
+
+def test_a_first_call_without_threads_keeps_plans_at_the_end(tmp_path: Path) -> None:
+    """From Python 3.12 on there are none where a first call is one of the last things that a process does."""
+    out = run(_WITHOUT_THREADS, tmp_path)
+    assert out.split() == ["1", "True", "True"]
+    assert list(tmp_path.glob("*.plan"))
 
 
 def test_a_kernel_whose_good_code_cannot_be_made_keeps_the_quick_one() -> None:

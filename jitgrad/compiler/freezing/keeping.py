@@ -39,14 +39,19 @@ def keep_later(source: Callable[[], Program], frozen: Callable[[], Any]) -> None
 
 
 def when_idle(keep: Callable[[], object]) -> None:
-    """Have something written when no more has come for a moment; the oldest is forgotten where there is too much."""
+    """Have something written when no more has come for a moment, or, where no thread is to be had, when the process
+    ends; the oldest is forgotten where there is too much.
+    """
     global _is_waiting
     with _lock:
         _pending.append(keep)
         del _pending[:-_MOST_PENDING]
         starts, _is_waiting = not _is_waiting, True
     if starts:
-        threading.Thread(target=_wait_and_keep, name="jitgrad-plans", daemon=True).start()
+        try:
+            threading.Thread(target=_wait_and_keep, name="jitgrad-plans", daemon=True).start()
+        except RuntimeError:
+            _is_waiting = False
 
 
 def keep_now() -> None:

@@ -16,6 +16,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -64,7 +65,7 @@ class Improver:
             for k, address in enumerate(records[:, 0].tolist()):
                 if address in self._replaced:
                     records[k, 0] = self._replaced[address]
-            if self._thread is not None:
+            if self._tasks:
                 self._records.append(weakref.ref(records))
 
     def add(self, tasks: list[Task]) -> None:
@@ -80,9 +81,12 @@ class Improver:
             thread.join()
 
     def _start(self) -> None:
+        """Begin the thread; where none is to be had, as while the interpreter ends, the quick code stays until it is."""
         if self._tasks and self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="jitgrad-compiler")
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="jitgrad-compiler")
+            with suppress(RuntimeError):
+                thread.start()
+                self._thread = thread
 
     def _work(self) -> None:
         while self._goes_on():
