@@ -112,6 +112,7 @@ svd: Callable[..., Any] = on_one_thread(np.linalg.svd)
 svdvals: Callable[..., Any] = on_one_thread(bare.svdvals)
 reduced_svd: Callable[..., Any] = on_one_thread(bare.svd)
 qr: Callable[..., Any] = on_one_thread(bare.qr)
+_product: Callable[..., Any] = on_one_thread(np.matmul)
 _inv: Callable[..., Any] = on_one_thread(bare.inv)
 _solve: Callable[..., Any] = on_one_thread(bare.solve)
 
@@ -171,7 +172,7 @@ def cholesky_cotangent(factor: Array, g: Array) -> Array:
     own = _own_cholesky() if uses_own("cholesky_cotangent", factor) else None
     if own is None:
         upper = np.swapaxes(np.tril(factor), -1, -2)
-        inner = upper @ np.tril(g)
+        inner = _product(upper, np.tril(g))
         left = solve_triangular(upper, (np.tril(inner) + np.tril(inner, -1)) * 0.5, False)
         whole = solve_triangular(upper, np.swapaxes(left, -1, -2), False)
         return np.asarray((whole + np.swapaxes(whole, -1, -2)) * 0.5, g.dtype)

@@ -301,6 +301,19 @@ def test_bits_of_large_cholesky_factors_do_not_depend_on_threads(factor: Callabl
     assert results[0] == results[1] == results[2]
 
 
+def test_bits_of_its_gradient_do_not_depend_on_threads_where_the_library_makes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on processors for which there is no code of our own: without multiply-adds, or with registers of 16 bytes."""
+    monkeypatch.setattr(lapack, "_own_triangles", lambda: None)
+    a, g = np.random.default_rng(0).standard_normal((2, 600, 600))
+    factor, results = np.linalg.cholesky(a @ a.T + 600 * np.eye(600)), set()
+    for threads in (1, 2, 3):
+        with jg.config(num_threads=threads), threadpool_limits(threads, user_api="blas"):
+            results.add(lapack.cholesky_cotangent(factor, g).tobytes())
+    assert len(results) == 1
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("columns", [64, 700])
 def test_large_systems_are_solved_by_columns_on_our_threads(columns: int, transposed: bool) -> None:
