@@ -33,7 +33,10 @@ _INSTEAD = {"integrate.solve_ivp": "integrate.odeint"}
 def asked_by(frame: FrameType) -> tuple[str, str]:
     """What needs the array, ``np.full()`` or ``an index into an array of NumPy``, and what to do in its place."""
     if _module(frame).startswith("numpy"):
-        return _in_numpy(_entered(frame, "numpy").f_code.co_name)
+        frame = _entered(frame, "numpy")
+        if frame.f_back is not None and _module(frame.f_back).startswith("scipy"):
+            return asked_by_scipy(frame.f_back)
+        return _in_numpy(frame.f_code.co_name)
     if _module(frame).startswith("jitgrad"):
         return "conversion to an array", hints.LISTED
     if is_assignment(frame):

@@ -270,6 +270,11 @@ def test_minimize_takes_one_argument_and_structured_constraints() -> None:
         (lambda x: scipy.stats.skew(x), "stats.skew", "jitgrad.scipy has none"),
         (lambda x: scipy.linalg.sqrtm(np.outer(x, x)), "linalg.sqrtm", "jitgrad.scipy has none"),
         (
+            lambda x: scipy.optimize.curve_fit(lambda t, a: a * t, np.ones(4), x),  # which asks by a function of NumPy's
+            "optimize.curve_fit",
+            "jitgrad.scipy has none",
+        ),
+        (
             lambda x: scipy.integrate.solve_ivp(lambda t, y: x[:1] * y, (0.0, 1.0), [1.0]).y,
             "integrate.solve_ivp",
             "use jitgrad.scipy.integrate.odeint",
