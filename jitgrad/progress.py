@@ -20,7 +20,8 @@ latest = ("", "")
 class watched:  # noqa: N801  used like a keyword
     """``with watched("compiling step"):`` shows after two seconds what is being done, until the block ends.
 
-    Nothing is shown, and no thread started, where ``stream`` (standard error) is no terminal, or no thread is to be had.
+    Nothing is shown where ``stream`` (standard error) is no terminal, for which no thread is started, or where none is
+    to be had.
     """
 
     def __init__(self, what: str, stream: TextIO | None = None, patience: float = PATIENCE) -> None:

@@ -81,7 +81,7 @@ class Improver:
             thread.join()
 
     def _start(self) -> None:
-        """Begin the thread; where none is to be had, as while the interpreter ends, the quick code stays until it is."""
+        """Begin the thread; where none is to be had, as while the interpreter ends, quick code stays until it is."""
         if self._tasks and self._thread is None:
             thread = threading.Thread(target=self._work, name="jitgrad-compiler")
             with suppress(RuntimeError):
