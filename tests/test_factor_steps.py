@@ -13,9 +13,12 @@ import jitgrad as jg
 from benchmarks.workloads.gaussian_process import loss
 from jitgrad.compiler.freezing.bind import BoundCluster
 from jitgrad.compiler.products.cholesky_steps import BLOCK
+from jitgrad.compiler.products.registers import kinds
 from jitgrad.scipy.linalg import cho_solve, solve_triangular
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+needs_registers = pytest.mark.skipif(not kinds(), reason="these steps need registers of 32 bytes")
 
 SIZES = (0, 1, 32, 33, 34, 79, 80, 131, 300)
 
@@ -40,6 +43,7 @@ def compare(f: Any, *args: Any, rtol: float = 1e-9) -> None:
         np.testing.assert_allclose(got, want, rtol, rtol * np.max(np.abs(want), initial=0))
 
 
+@needs_registers
 @pytest.mark.quick
 def test_a_function_is_one_native_call() -> None:
     f = jg.compile(jg.value_and_grad(loss))
@@ -70,6 +74,7 @@ def memories(cluster: BoundCluster, prefix: str) -> list[list[int]]:
     return [cluster.words_at(int(step[1]))[places].tolist() for step in steps if step[3] > 1]
 
 
+@needs_registers
 @pytest.mark.quick
 def test_a_gradient_reads_the_blocks_that_its_factor_has_left() -> None:
     (cluster,) = bound(jg.compile(jg.value_and_grad(loss)), *points(90))
@@ -78,6 +83,7 @@ def test_a_gradient_reads_the_blocks_that_its_factor_has_left() -> None:
     assert factor == kept == read != own
 
 
+@needs_registers
 @pytest.mark.quick
 def test_each_gradient_reads_those_of_its_own_factor() -> None:
     def both(a: Any, b: Any) -> Any:
@@ -109,6 +115,7 @@ def test_float32_is_computed_in_double_precision() -> None:
     compare(jg.compile(jg.value_and_grad(loss, (0, 1, 2))), *points(100, "f4"), rtol=2e-3)
 
 
+@needs_registers
 @pytest.mark.quick
 def test_bits_do_not_depend_on_threads() -> None:
     f, args = jg.compile(jg.value_and_grad(loss, (0, 1, 2))), points(300)
@@ -121,6 +128,7 @@ def test_bits_do_not_depend_on_threads() -> None:
     assert len(made) == 1
 
 
+@needs_registers
 @pytest.mark.quick
 def test_other_extents_take_steps_where_these_fit() -> None:
     """What the stages make of one size serves for others on the same side of the limits only; all is compared with what
@@ -133,6 +141,7 @@ def test_other_extents_take_steps_where_these_fit() -> None:
             assert (" (cholesky): " in f.explain(*points(n)).fusion) == (n > 32)
 
 
+@needs_registers
 @pytest.mark.quick
 @pytest.mark.parametrize("lower", [False, True])
 @pytest.mark.parametrize("trans", [0, 1])
@@ -189,6 +198,7 @@ def test_the_first_failure_is_told() -> None:
         jg.compile(both)(-np.eye(100), np.zeros((100, 100)), np.ones(100))
 
 
+@needs_registers
 @pytest.mark.quick
 @pytest.mark.parametrize("shape", [(2, 90, 90), (1, 90, 90), (0, 90, 90)], ids=str)
 def test_stacks(shape: tuple[int, ...]) -> None:
@@ -198,6 +208,7 @@ def test_stacks(shape: tuple[int, ...]) -> None:
     assert ("is a step only for one float64 matrix" in f.explain(a).clusters) == (shape[0] != 1)
 
 
+@needs_registers
 @pytest.mark.quick
 @pytest.mark.parametrize("lower", [False, True])
 @pytest.mark.parametrize("n", [32, 33, 39, 40, 41, 97])
@@ -217,6 +228,7 @@ def test_a_hessian() -> None:
     np.testing.assert_allclose(got, want, 1e-8, 1e-8 * np.max(np.abs(want)))
 
 
+@needs_registers
 @pytest.mark.quick
 def test_in_a_loop() -> None:
     def scanned(a: Any, b: Any) -> Any:
@@ -235,6 +247,7 @@ def test_in_a_loop() -> None:
         f(-a, b)
 
 
+@needs_registers
 @pytest.mark.quick
 def test_a_profile_names_factors() -> None:
     f, args = jg.compile(jg.grad(loss)), points(90)

@@ -201,6 +201,7 @@ def test_results_with_gaps_are_refused(sizes: tuple[int, int, int]) -> None:
 
 def test_what_is_left_to_blas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
+    monkeypatch.setattr(compilation, "has_fma", lambda: True)
     monkeypatch.setattr(compilation, "vector_bytes", lambda: 64)
     monkeypatch.setattr(compilation, "multiplies_halves", lambda: False)
 

@@ -175,6 +175,7 @@ def test_short_rows_are_read_by_halves(stubs: dict[str, str]) -> None:
 
 
 def test_what_is_left_to_blas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compilation, "has_fma", lambda: True)
     monkeypatch.setattr(compilation, "vector_bytes", lambda: 64)
     f8 = np.dtype("f8")
     assert gemv.plan_vector_product(f8, (1000, 1, 10), 1, (False, False)) is not None

@@ -17,8 +17,11 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import jitgrad as jg
 from jitgrad import lapack
 from jitgrad.compiler import library_triangles
+from jitgrad.compiler.products.registers import kinds
 
 Array = npt.NDArray[Any]
+
+needs_registers = pytest.mark.skipif(not kinds(), reason="factors of our own need registers of 32 bytes")
 
 SHAPES = [(40, 40), (3, 50, 50), (2, 2, 33, 33), (150, 150), (3, 0, 0), (0, 40, 40)]
 DTYPES = ["f4", "f8", "c8", "c16"]
@@ -191,6 +194,7 @@ def called(f: Any, *args: Any) -> Counter[str]:
     return Counter(re.findall(r" = (lu\w*|solve|inv|det|slogdet)\(", f.explain(*args).clusters))
 
 
+@needs_registers
 @pytest.mark.quick
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_a_matrix_is_factored_once(dtype: str) -> None:
@@ -213,6 +217,7 @@ def test_small_matrices_are_not_factored_apart(shape: tuple[int, ...]) -> None:
     assert not any(name.startswith("lu") for name in called(f, a))
 
 
+@needs_registers
 @pytest.mark.quick
 @pytest.mark.parametrize("n, columns", [(4, 9000), (9, 500), (40, 200)])
 def test_many_columns_are_solved_for_by_factors(n: int, columns: int) -> None:

@@ -13,9 +13,12 @@ import pytest
 import jitgrad as jg
 from jitgrad import lapack
 from jitgrad.compiler import lu
+from jitgrad.compiler.products.registers import kinds
 from jitgrad.testing import check_gradients
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+needs_registers = pytest.mark.skipif(not kinds(), reason="factors of our own need registers of 32 bytes")
 
 SIZES = (1, 2, 7, 8, 9, 33, 40, 64, 100, 131)
 
@@ -36,6 +39,7 @@ def whole(factors: Array, exchanged: Array) -> Array:
     return made
 
 
+@needs_registers
 @pytest.mark.quick
 @pytest.mark.parametrize("n", SIZES)
 def test_factors_are_those_of_lapack(n: int) -> None:
@@ -48,6 +52,7 @@ def test_factors_are_those_of_lapack(n: int) -> None:
     assert exchanged.dtype == np.int64 and np.max(np.abs(np.triu(factors, 1)), initial=0) <= 1
 
 
+@needs_registers
 @pytest.mark.quick
 @pytest.mark.parametrize("condition", [1e2, 1e8])
 @pytest.mark.parametrize("n", [33, 64, 100])
@@ -61,6 +66,7 @@ def test_the_product_of_factors_is_as_near_as_lapacks(n: int, condition: float) 
     assert errors[0] <= 1.5 * errors[1]
 
 
+@needs_registers
 @pytest.mark.quick
 @pytest.mark.parametrize("size", [1.0, 1e-320, 1e300])
 def test_the_first_of_equal_elements_is_the_pivot_whatever_its_size(size: float) -> None:
@@ -71,6 +77,7 @@ def test_the_first_of_equal_elements_is_the_pivot_whatever_its_size(size: float)
     np.testing.assert_array_equal(np.triu(factors, 1), np.triu(np.ones((n, n)), 1))
 
 
+@needs_registers
 @pytest.mark.quick
 def test_a_column_of_zeros_is_left_alone() -> None:
     for empty in (0, 11, 39):
@@ -135,6 +142,7 @@ def sides(n: int, k: int, dtype: str = "f8") -> Array:
     return np.random.default_rng(k).standard_normal((n, k)[: 1 + (k > 0)]).astype(dtype)
 
 
+@needs_registers
 @pytest.mark.quick
 @pytest.mark.parametrize("ask", QUESTIONS)
 @pytest.mark.parametrize("k", [0, 1, 2, 33, 70])
@@ -148,6 +156,7 @@ def test_a_question_with_its_gradient_is_one_native_call(ask: Callable[..., Any]
     assert explained.fusion.count(" (lu): ") == 1
 
 
+@needs_registers
 @pytest.mark.quick
 @pytest.mark.parametrize("ask", QUESTIONS)
 def test_float32_is_computed_in_double_precision(ask: Callable[..., Any]) -> None:
@@ -168,6 +177,7 @@ def test_views(ask: Callable[..., Any]) -> None:
     compare(jg.compile(jg.value_and_grad(lambda a, b: ask(a[1:41, 3:43] * 2, b[5:45, ::-1]), (0, 1))), a, b)
 
 
+@needs_registers
 @pytest.mark.quick
 @pytest.mark.parametrize("many", [0, 1, 3])
 def test_stacks(many: int) -> None:
@@ -216,6 +226,7 @@ def test_bits_do_not_depend_on_threads(ask: Callable[..., Any]) -> None:
     assert len(made) == 1
 
 
+@needs_registers
 @pytest.mark.quick
 @pytest.mark.parametrize("k", [0, 5])
 def test_other_extents_take_steps_where_these_fit(k: int) -> None:

@@ -114,6 +114,7 @@ def test_nan_and_infinity_reach_their_windows_only() -> None:
 
 @pytest.mark.parametrize("lanes", [32, 64])
 def test_plans_depend_on_sizes_alone_and_stay_small(monkeypatch: pytest.MonkeyPatch, lanes: int) -> None:
+    monkeypatch.setattr(compilation, "has_fma", lambda: True)
     monkeypatch.setattr(compilation, "vector_bytes", lambda: lanes)
     large = Geometry(1, 64, 64, (224, 224), (224, 224), (3, 3), (1, 1), (1, 1))
     for plan in (conv.plan_windows(np.dtype("f4"), large), conv.plan_filters(np.dtype("f4"), large)):
@@ -159,6 +160,7 @@ def test_what_products_serve_for(monkeypatch: pytest.MonkeyPatch, lanes: int) ->
         (stage, given), *_ = f.stages(x.astype("f4"), w.astype("f4"))
         program = stage.executable(given).source
         with monkeypatch.context() as patch:
+            patch.setattr(compilation, "has_fma", lambda: True)
             patch.setattr(compilation, "vector_bytes", lambda: lanes)
             simple = simplify(program)
         ops = [ins.op.name for ins in simple.instructions]

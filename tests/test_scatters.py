@@ -378,7 +378,9 @@ def test_an_update_out_of_bounds_is_skipped_by_one_branch() -> None:
     explained = f.explain(*arrays)
     assert "for i1" not in explained.kernels.split("out0[j]")[-1]
     code = explained.llvm.split("define void")[-1]
-    assert code.count("fadd double") == 1 and code.count("br i1") == 5  # two of each loop
+    _, zeros, updates = code.split("\nloop.")
+    assert "fadd double" not in zeros and updates.count("fadd double") == 1
+    assert updates.count("br i1") == 2  # the other one ends the loop
     at = arrays[1].copy()
     at[3, 4] = 100
     with pytest.raises(IndexError):

@@ -88,6 +88,7 @@ def test_infinities_and_nan_stay_in_their_places() -> None:
 
 def test_which_products_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows that nearly fill the lanes, and columns that nearly fill registers."""
+    monkeypatch.setattr(compilation, "has_fma", lambda: True)
     monkeypatch.setattr(compilation, "vector_bytes", lambda: 64)
 
     def form(dtype: str, m: int, short: int, turned: bool, ta: bool = False) -> str | None:
@@ -106,6 +107,7 @@ def test_which_products_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_on_sixteen_registers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four sums would wait for themselves, and more rows are worth tiles."""
     monkeypatch.undo()
+    monkeypatch.setattr(compilation, "has_fma", lambda: True)
     monkeypatch.setattr(compilation, "vector_bytes", lambda: 32)
 
     def form(dtype: str, m: int, turned: bool) -> str | None:
