@@ -97,7 +97,8 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     """As numpy.from_dlpack; a tensor is given back as it is, or its copy if so wished."""
     if _graph_in(x) is not None or _is_eager(x):
         return asarray(x, copy=copy, device=device)
-    return _np.from_dlpack(x, device=device, copy=copy)
+    wishes = {"device": device, "copy": copy}  # of which NumPy 2.0 knows none
+    return _np.from_dlpack(x, **{name: wish for name, wish in wishes.items() if wish is not None})
 
 
 def _eager_array(value: Any, dtype: Any, ndmin: int) -> Any:

@@ -171,7 +171,7 @@ calls: list[Call] = [
     c("gradient", A), c("gradient", r(2, 3), 0.1, np.array([0.0, 1.0, 3.0])), c("gradient", n(5)),
     c("polyval", [1.0, -2.0, 3.0], A), c("polyval", r(3), r(5)), c("polyval", (2, 1), n(4)),
     *(c("quantile", A, q, axis) for q in (0.3, [0.0, 0.25, 1.0]) for axis in (None, 0, -1, (0, 2))),
-    c("quantile", r(4, 3).astype(np.float32), 0.4, axis=0), c("quantile", np.array([1.0, np.nan]), 0.5),
+    c("quantile", np.array([1.0, np.nan]), 0.5),
     c("percentile", A, 40, axis=1, keepdims=True), c("percentile", n(7), [10, 90]), c("quantile", r(1), 0.7),
     c("cov", r(3, 8)), c("cov", r(8, 3), rowvar=False), c("cov", r(8)), c("cov", r(3, 8), r(8), ddof=0),
     c("cov", n(2, 5)),
@@ -252,9 +252,12 @@ calls: list[Call] = [
     c("linalg.tensorinv", r(4, 2, 2), 1), c("linalg.tensorinv", r(2, 3, 6)),
     c("linalg.tensorsolve", r(2, 3, 6), r(2, 3)),
     c("linalg.tensorsolve", r(6, 2, 3), r(2, 3), (0,)),
-    c("matvec", r(2, 3, 4), r(4)), c("matvec", r(3, 4), r(2, 4)), c("vecmat", r(3), r(2, 3, 4)),
-    c("vecmat", r(3) + 1j, r(3, 4)), c("vecdot", r(3, 4), r(3, 4), axis=0),
+    c("vecdot", r(3, 4), r(3, 4), axis=0),
 ]  # fmt: skip
+if hasattr(np, "matvec"):  # since NumPy 2.2; 2.0 rounds quantiles of float32 otherwise
+    calls += [c("quantile", r(4, 3).astype(np.float32), 0.4, axis=0)]
+    calls += [c("matvec", r(2, 3, 4), r(4)), c("matvec", r(3, 4), r(2, 4)), c("vecmat", r(3), r(2, 3, 4))]
+    calls += [c("vecmat", r(3) + 1j, r(3, 4))]
 
 # What gives a result of another shape, or no gradient, where extents are others.
 by_extents: list[Call] = [

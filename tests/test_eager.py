@@ -156,7 +156,8 @@ def test_no_array_method_forgets_the_tape() -> None:
         "base", "ctypes", "data", "device", "dtype", "dump", "dumps", "flags", "getfield", "item", "itemsize", "nbytes",
         "ndim", "shape", "size", "strides", "to_device", "tobytes", "tofile", "tolist", "view",
     }  # fmt: skip
-    public = {name for name in dir(np.ndarray) if not name.startswith("_")}
+    ended = {"newbyteorder", "ptp", "tostring"}  # which NumPy 2.0 still names
+    public = {name for name in dir(np.ndarray) if not name.startswith("_")} - ended
     assert public - harmless <= set(vars(jg.EagerTensor))
 
 

@@ -342,6 +342,7 @@ assert tape.gradient(z, x).tolist() == [4.0, 4.0, 4.0]
     subprocess.run([sys.executable, "-c", again], env=environment, check=True)
 
 
+@pytest.mark.skipif(np.ndarray.sum.__text_signature__ is None, reason="this NumPy tells no signatures")
 @pytest.mark.parametrize("name", ["sum", "reshape", "astype", "__add__", "__neg__"])
 def test_signatures_are_those_of_arrays(name: str) -> None:
     assert inspect.signature(getattr(jg.EagerTensor, name)) == inspect.signature(getattr(np.ndarray, name))

@@ -17,6 +17,7 @@ import jitgrad as jg
 from jitgrad.ops.slices import IndexedSlices
 
 X = np.array([1.0, 2.0, 3.0])
+needs_copies = pytest.mark.skipif(np.__version__.startswith("2.0."), reason="no reshape(copy=True)")
 
 
 def gradient(fn: Callable[[Any], Any], x: Any = X) -> Any:
@@ -143,7 +144,7 @@ def test_objects_and_text_are_arrays() -> None:
 @pytest.mark.parametrize(
     "fn",
     [
-        lambda x: x.reshape(3, 1, copy=True),
+        pytest.param(lambda x: x.reshape(3, 1, copy=True), marks=needs_copies),
         lambda x: np.fft.fft(x, out=None).real,
         lambda x: np.tril_indices_from(np.outer(x, x), k=1),
     ],
@@ -270,7 +271,7 @@ def test_minimize_takes_one_argument_and_structured_constraints() -> None:
         (lambda x: scipy.stats.skew(x), "stats.skew", "jitgrad.scipy has none"),
         (lambda x: scipy.linalg.sqrtm(np.outer(x, x)), "linalg.sqrtm", "jitgrad.scipy has none"),
         (
-            lambda x: scipy.optimize.curve_fit(lambda t, a: a * t, np.ones(4), x),  # which asks by a function of NumPy's
+            lambda x: scipy.optimize.curve_fit(lambda t, a: a * t, np.ones(4), x),  # asks by a function of NumPy's
             "optimize.curve_fit",
             "jitgrad.scipy has none",
         ),
