@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _REUSED_BYTES = 256 * 1024  # from here on, memory that is at hand is worth more than looking for it costs; as in NumPy
 LISTED_FROM = 30  # a program's first runs go step by step: writing its listing takes as long as so many runs save
-_OWN_REFERENCES = 3  # of an array that only the table of values holds: the table, a variable, the question itself
 
 
 class InterpretedRun(NamedTuple):
@@ -169,6 +168,15 @@ def _free_memory(values: list[Any], reusable: tuple[int, ...]) -> Any:
         if type(array) is np.ndarray and array.flags.owndata and sys.getrefcount(array) == _OWN_REFERENCES:
             return array
     return None
+
+
+def _references(values: list[Any], v: int) -> int:
+    array = values[v]
+    return sys.getrefcount(array)
+
+
+_OWN_REFERENCES = _references([np.empty(0)], 0)
+"""Of an array that only the table of values holds, seen from `_free_memory`: Python 3.14 counts no call's argument."""
 
 
 def _prepared(program: Program) -> tuple[list[Any], list[_Step]]:

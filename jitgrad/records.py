@@ -98,8 +98,8 @@ def _as_dict(self: Any) -> dict[str, Any]:
 
 
 _TUPLE: dict[str, Any] = {
-    "__slots__": (), "_make": classmethod(_make), "_replace": _replace, "_asdict": _as_dict, "__repr__": _tuple_repr,
-    "__getnewargs__": lambda self: tuple(self),
+    "__slots__": (), "_make": classmethod(_make), "_replace": _replace, "__replace__": _replace, "_asdict": _as_dict,
+    "__repr__": _tuple_repr, "__getnewargs__": lambda self: tuple(self),
 }  # fmt: skip
 
 
