@@ -403,6 +403,7 @@ def test_dtypes_of_booleans() -> None:
         check(function, np.array([True, False]))
 
 
+@pytest.mark.skipif(np.__version__.startswith("2.0."), reason="NumPy 2.0 asks them to be of the dtype")
 @pytest.mark.parametrize("bounds", [(-2, 3), (1, 300), (-500, 2**70), (-2, None), (0, 2**64), (-(2**70), 255)])
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint32, np.int64, np.uint64])
 def test_bounds_that_integers_cannot_pass(bounds: tuple[Any, Any], dtype: Any) -> None:
