@@ -99,7 +99,7 @@ def test_small_products_equal_the_interpreter(name: str, dtype: Any) -> None:
 
 def test_a_chain_of_products_with_its_gradients_is_one_kernel() -> None:
     program = _program(_chain, _normal((200, 4, 4), (200, 4, 4), (200, 4, 4)))
-    assert "1 kernels, 0 matrix products" in make_executable(program).explanation.fusion
+    assert "1 kernel, 0 matrix products" in make_executable(program).explanation.fusion
 
 
 def test_what_a_product_reads_is_computed_in_its_kernel() -> None:

@@ -74,6 +74,10 @@ def explain(compiled: Compiled, bound: BoundProgram) -> Explanation:
     )
 
 
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def _fusion_lines(compiled: CompiledCluster, program: Program) -> Iterator[str]:
     loops = sum(isinstance(step, Nested) for step in compiled.plan.steps)
     kernels = sum(isinstance(step, Group) for step in compiled.plan.steps)
@@ -81,11 +85,10 @@ def _fusion_lines(compiled: CompiledCluster, program: Program) -> Iterator[str]:
     factors = sum(isinstance(step, Factor) for step in compiled.plan.steps)
     transforms = sum(isinstance(step, Transform) for step in compiled.plan.steps)
     products = len(compiled.plan.steps) - kernels - loops - convolutions - factors - transforms
-    counts = f"{kernels} kernels, {products} matrix products" + (f", {loops} control ops" if loops else "")
-    counts += f", {convolutions} convolutions" if convolutions else ""
-    counts += f", {factors} factors" if factors else ""
-    counts += f", {transforms} Fourier transforms" if transforms else ""
-    yield f"cluster {compiled.cluster.number}: {counts}"
+    counts = [_counted(kernels, "kernel"), _counted(products, "matrix product")]
+    others = {"control op": loops, "convolution": convolutions, "factor": factors, "Fourier transform": transforms}
+    counts += [_counted(number, what) for what, number in others.items() if number]
+    yield f"cluster {compiled.cluster.number}: {', '.join(counts)}"
     for number, step in enumerate(compiled.plan.steps):
         if isinstance(step, Group):
             kind = "serial" if step.is_serial else "parallel"
