@@ -25,6 +25,10 @@ DRAW = (
 )
 EXTREME = "np.maximum(a, b) and np.minimum(a, b) in place of max and min, np.max(x) of an array, np.sort for sorted"
 MASK = "np.compress(mask, a, axis=0) or jitgrad.numpy.asarray(a)[mask] in place of a[mask] for an array a of NumPy"
+KNOWN_ARRAY = (
+    "np.asarray of a tensor whose values are known gives an array that is read-only: np.array(x) gives a copy to write "
+    "to, and x[...] = y writes to the tensor"
+)
 FILLED = "make the array with np.zeros_like(x) or jitgrad.numpy.zeros: an array of NumPy cannot hold traced values"
 SCIPY = (
     "use jitgrad.scipy, which has functions of linalg, stats, signal, integrate, fft and special under SciPy's names "

@@ -18,7 +18,7 @@ import numpy as np
 from jitgrad import hints, pytree
 from jitgrad.collecting import collection_paused
 from jitgrad.eagerness import number_of
-from jitgrad.errors import DTypeError, JitgradError, TracedValueError, UnsupportedOpError, layout
+from jitgrad.errors import DTypeError, JitgradError, ReadOnlyError, TracedValueError, UnsupportedOpError, layout
 from jitgrad.following import Follower
 from jitgrad.graph import Graph, Operation, Tensor, default_graph, innermost
 from jitgrad.keys import frozen
@@ -272,7 +272,7 @@ def trace(
             _locate(error)
             raise
         except (TypeError, ValueError) as error:
-            _explain_numpys_refusal(error)
+            _explain_numpys_refusal(error, graph)
             raise
         finally:
             graph.closed_by = describe(fn)
@@ -318,10 +318,13 @@ _refusals = {
 }
 
 
-def _explain_numpys_refusal(error: Exception) -> None:
+def _explain_numpys_refusal(error: Exception, graph: Trace) -> None:
+    """Raise in place of NumPy's error one that says what to do, where that is known."""
+    where = f"at {source_text(raised_at(error))}"
+    if str(error) == "assignment destination is read-only" and graph.constant_values:
+        raise ReadOnlyError(layout(str(error), needed=where, hint=hints.KNOWN_ARRAY)) from error
     for text, hint in _refusals.items():
         if text in str(error):
-            where = f"at {source_text(raised_at(error))}"
             message = "NumPy needs the value of a traced tensor, which is not known while the function is traced"
             raise TracedValueError(layout(message, numpy=error, needed=where, hint=hint)) from error
 
