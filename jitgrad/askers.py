@@ -26,6 +26,8 @@ _HINTS = {
 }
 
 
+_ASSIGNING = frozenset(("__setitem__", "setitem"))  # a method, and a function of Python's operator
+
 # Of SciPy's functions that jitgrad has not, what does the same.
 _INSTEAD = {"integrate.solve_ivp": "integrate.odeint"}
 
@@ -90,8 +92,11 @@ def _own_of(path: str) -> str:
 
 
 def is_assignment(frame: FrameType) -> bool:
-    """Whether the frame is at ``x[i] = y`` of the user's: not in a call of native code, nor in Python's random."""
-    return _opcode(frame).startswith("STORE") and frame.f_globals.get("__name__") != "random"
+    """Whether the frame is at ``x[i] = y`` of the user's, or in code that names what does the same: not in a call of
+    native code, nor in Python's random.
+    """
+    is_called = not _ASSIGNING.isdisjoint(frame.f_code.co_names)
+    return (is_called or _opcode(frame).startswith("STORE")) and frame.f_globals.get("__name__") != "random"
 
 
 def called_name(frame: FrameType) -> str | None:

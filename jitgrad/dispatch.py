@@ -227,7 +227,8 @@ def _written_array(name: str) -> TracedValueError:
 
 
 def _reduce(ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    name = reductions.get(ufunc.__name__)
+    own = f"{ufunc.__name__}.reduce"
+    name = own if own in functions else reductions.get(ufunc.__name__)
     if name is None or name not in functions:
         raise unsupported(f"{full_name(ufunc)}.reduce")
     x, *rest = inputs

@@ -20,6 +20,10 @@ class AxisError(ShapeError, np.exceptions.AxisError):
         return Exception.__str__(self)  # NumPy's keeps its first text, to which the line and a hint are added later
 
 
+class MatrixShapeError(ShapeError, np.linalg.LinAlgError):
+    """Arrays that are no matrices, or not square ones; for NumPy's users a LinAlgError, too."""
+
+
 class OpenExtentError(ShapeError):
     """A number was given that is an extent known only when the graph runs."""
 

@@ -2,7 +2,7 @@
 same ones, which is said once. It draws nothing.
 
 A draw by such a generator leaves no trace in a graph. So the generators that a function can reach by the names in its
-code are looked for before it is traced, and whether one has moved on afterwards.
+code are looked for before it is traced, and whether one has moved on afterwards: but those that it seeds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Watch:
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self._fn = fn
-        self._found = [(generator, _state(generator)) for generator in generators_of(fn)]
+        self._found = [(generator, _state(generator)) for generator, is_seeded in generators_of(fn) if not is_seeded]
 
     def tell(self) -> bool:
         """Whether the function has drawn since then; if so it is warned of, where the user called it."""
@@ -48,18 +48,21 @@ class Watch:
         return True
 
 
-def generators_of(fn: Callable[..., Any]) -> list[Any]:
-    """The generators that the code of a function, and of the user's functions that it names, can reach by names."""
-    found: dict[int, Any] = {}
+def generators_of(fn: Callable[..., Any]) -> list[tuple[Any, bool]]:
+    """The generators that the code of a function, and of the user's functions that it names, can reach by names; with
+    each, whether code that reaches it names ``seed``: such code draws the same numbers at each call by itself.
+    """
+    found: dict[int, tuple[Any, bool]] = {}
     pending: list[tuple[Any, frozenset[str]]] = [(fn, frozenset())]
-    seen: dict[int, Any] = {}
+    seen: dict[Any, Any] = {}
     while pending and len(seen) < _MOST:
         value, names = pending.pop()
-        if id(value) in seen:
-            continue
-        seen[id(value)] = value
+        key = (id(value), names) if type(value) is ModuleType else id(value)  # other code names others in a module
         if _is_generator(value):
-            found[id(value)] = value
+            found[id(value)] = value, "seed" in names or found.get(id(value), (value, False))[1]
+        if key in seen:
+            continue
+        seen[key] = value
         pending += _within(value, names)
     return list(found.values())
 

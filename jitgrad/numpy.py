@@ -45,7 +45,9 @@ def array(object: Any, dtype: Any = None, *, copy: bool | None = True, ndmin: in
 
 def _array(object: Any, dtype: Any, ndmin: int) -> Any:
     made = _build(object)
-    made = made if dtype is None else _functions["astype"](made, _np.dtype(dtype))
+    if dtype is not None:
+        _refuse_too_large(object, _np.dtype(dtype))
+        made = _functions["astype"](made, _np.dtype(dtype))
     if not ndmin or made.ndim >= ndmin:
         return made
     return _functions["reshape"](made, (1,) * (ndmin - made.ndim) + tuple(made.shape))
@@ -124,6 +126,13 @@ def _build(value: Any) -> _Tensor:
         *(item if _is_scalar(item) else part for item, part in zip(value, parts, strict=True))
     )
     return _functions["stack"]([_common.as_tensor(part, dtype) for part in parts])  # type: ignore[no-any-return]
+
+
+def _refuse_too_large(object: Any, dtype: _np.dtype[Any]) -> None:
+    """NumPy's OverflowError for integers of Python's that a dtype of integers cannot hold."""
+    if dtype.kind in "iu":
+        for leaf in _pytree.flatten(object)[0]:
+            _ = dtype.type(leaf) if type(leaf) is int else None
 
 
 def _is_scalar(item: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.errors import DTypeError, ShapeError
+from jitgrad.errors import DTypeError, ShapeError, layout
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Interpreted, OpDef, Params, Specs, define, find
 from jitgrad.operators import Selected, call, function
@@ -394,12 +394,28 @@ def minimum_at(a: Any, indices: Any, b: Any) -> None:
     _change_at("minimum", a, indices, b, functools.partial(_extreme, minimum_at_op))
 
 
+def _check_whole(name: str, x: Tensor, b: Any) -> None:
+    """DTypeError for numbers that may have fractions, added to integers: NumPy drops that of each sum."""
+    found = _given_dtype(b, x)
+    is_whole = found.kind not in "fc" or (not isinstance(b, Tensor) and np.all(np.equal(b, np.rint(b))))
+    if is_whole or x.dtype.kind in "fc":
+        return
+    raise DTypeError(
+        layout(
+            f"{name}.at: {found.name} cannot be stored as {x.dtype.name}",
+            hint=f"add to x.astype(np.{found.name}), and convert the result",
+        )
+    )
+
+
 def _change_at(name: str, a: Any, indices: Any, b: Any, changed: Callable[..., Tensor]) -> None:
     """Write what ``changed`` makes of a window, of values as wide as what is selected, and of positions along axes;
     without positions, what the function of this name makes of the selected elements.
     """
     x = _target(f"{name}.at", a)
     plan = plan_index(x, indices)
+    if name in ("add", "subtract"):
+        _check_whole(name, x, b)
     value = as_tensor(b, x.dtype, x.graph)
     if not plan.positions:
         return setitem(x, indices, build(name, build("getitem", x, indices), value))

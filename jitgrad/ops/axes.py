@@ -117,10 +117,14 @@ def masked(x: Tensor, mask: Any, neutral: Any) -> Tensor:
 
 
 def begun(initial: Any, dtype: DType) -> Any:
-    """The argument initial= of a reduction in the dtype of its result, as NumPy takes it: 0.5 is 0 for integers."""
+    """The argument initial= of a reduction in the dtype of its result, as NumPy takes it: 0.5 is 0 for integers, and
+    300 an OverflowError for uint8.
+    """
     initial = unwrap(initial)
     if isinstance(initial, Tensor):
         return as_tensor(initial, dtype)
+    if type(initial) is int and dtype.kind in "iu":
+        return dtype.type(initial)
     is_weak = type(initial) in (int, float) and dtype.kind in "fc"
     return initial if is_weak else np.asarray(initial).astype(dtype)[()]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.errors import ShapeError
+from jitgrad.errors import MatrixShapeError, ShapeError
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Contract, Params, Specs, define, find
 from jitgrad.operators import function
@@ -304,9 +304,11 @@ def multi_dot(arrays: Any, *, out: Any = None) -> Tensor:
 def matrix_power(a: Any, n: int) -> Tensor:
     """``a`` multiplied by itself, by repeated squaring; the inverse for a negative ``n``."""
     x, n = as_tensor(a), operator.index(n)
+    shape = x.spec.known_shape
+    if len(shape) < 2 or shape[-1] != shape[-2]:
+        raise MatrixShapeError(f"square matrices are needed, got {x.spec}")
     if n == 0:
-        size = x.spec.known_shape[-1]
-        return build("broadcast_to", np.eye(size, dtype=x.dtype), x.spec.known_shape)
+        return build("broadcast_to", np.eye(shape[-1], dtype=x.dtype), shape)
     x, n = (build("linalg.inv", x), -n) if n < 0 else (x, n)
     result: Tensor | None = None
     while n:

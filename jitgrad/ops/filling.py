@@ -9,7 +9,7 @@ import numpy as np
 
 from jitgrad.graph import Tensor
 from jitgrad.operators import call, function
-from jitgrad.ops.common import as_tensor, filled, filled_like, known_extents, unsupported
+from jitgrad.ops.common import as_tensor, filled, filled_like, joint_dtype, known_extents, type_key, unsupported
 
 
 def _constant(value: Any, graph: Any = None) -> Tensor:
@@ -119,7 +119,11 @@ def linspace(
         make: Any = np.linspace
         grid = make(start, stop, count, endpoint, True, dtype, axis)
         return tuple(map(_constant, grid)) if retstep else _constant(grid[0])
-    points, step = _between(as_tensor(start), as_tensor(stop), count, endpoint)
+    found = joint_dtype(type_key(start), type_key(stop))
+    found = found if found.kind in "fc" else np.dtype(np.float64)  # in their own, integers wrap between the ends
+    points, step = _between(as_tensor(start, found), as_tensor(stop, found), count, endpoint)
+    is_whole = dtype is not None and np.dtype(dtype).kind in "iu"
+    points = call("floor", points) if is_whole and found.kind == "f" else points
     points = points if dtype is None else call("astype", points, dtype)
     moved = points if axis == 0 else call("moveaxis", points, 0, axis)
     return (moved, step) if retstep else moved

@@ -203,8 +203,9 @@ def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
 
 @function("fft.irfft")
 def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
-    """The inverse of ``rfft``, ``n`` real numbers (as many as are even without it)."""
-    t = _complex(a)
+    """The inverse of ``rfft``, ``n`` real numbers (as many as are even without it), of float16 such."""
+    given = as_tensor(a)
+    t = _complex(given)
     along = normalize_axis(axis, t.ndim) - t.ndim
     points = 2 * (t.spec.known_shape[along] - 1) if n is None else n
     if points < 1:
@@ -212,13 +213,14 @@ def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
     factor, is_divided = _factor(points, norm, True), norm in (None, "backward")
     half = _resized(t, points // 2 + 1, along)
     result = apply_one(irfft_op, half, n=points, axis=along, divided=is_divided)
-    return _scaled(result, 1.0 if is_divided else factor / points)
+    result = _scaled(result, 1.0 if is_divided else factor / points)
+    return as_tensor(result, given.dtype) if given.dtype == np.float16 else result
 
 
 @function("fft.hfft")
 def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
     """``fft`` of what is the conjugate of itself turned round, given by its first half: real."""
-    return irfft(build("conjugate", _complex(a)), n, axis, _SWAPPED[norm])
+    return irfft(build("conjugate", as_tensor(a)), n, axis, _SWAPPED[norm])
 
 
 @function("fft.ihfft")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad import lapack
-from jitgrad.errors import ShapeError
+from jitgrad.errors import MatrixShapeError, ShapeError
 from jitgrad.graph import Tensor, apply, apply_one
 from jitgrad.opdef import Library, Params, Specs, define
 from jitgrad.operators import function
@@ -30,7 +30,7 @@ def turned(x: Tensor) -> Tensor:
 def _square(specs: Specs, params: Params) -> Specs:
     shape = specs[0].known_shape
     if len(shape) < 2 or shape[-1] != shape[-2]:
-        raise ShapeError(f"square matrices are needed, got {specs[0]}")
+        raise MatrixShapeError(f"square matrices are needed, got {specs[0]}")
     return (specs[0],)
 
 
@@ -167,10 +167,12 @@ def named(name: str, values: Any) -> Any:
 
 
 def real_matrix(name: str, a: Any) -> Tensor:
-    """A float tensor; UnsupportedOpError for complex numbers."""
+    """A float tensor; UnsupportedOpError for complex numbers, MatrixShapeError for vectors."""
     x = _float(a)
     if x.dtype.kind == "c":
         raise unsupported(name, " of complex matrices")
+    if x.ndim < 2:
+        raise MatrixShapeError(f"matrices of two dimensions are needed, got {x.spec}")
     return x
 
 
@@ -399,8 +401,6 @@ svdvals_op = define(
 def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
     """Singular values and vectors; gradients need distinct values."""
     x = real_matrix("linalg.svd", a)
-    if x.ndim < 2:
-        raise ShapeError(f"matrices of two dimensions are needed, got {x.spec}")
     m, n = x.spec.known_shape[-2:]
     if hermitian:
         raise unsupported("linalg.svd", " with hermitian=True")

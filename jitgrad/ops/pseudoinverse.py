@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad import lapack
-from jitgrad.errors import ShapeError
+from jitgrad.errors import MatrixShapeError, ShapeError
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Library, Params, Specs, define
 from jitgrad.operators import call, function
@@ -27,7 +27,7 @@ def _real(name: str, x: Any) -> Tensor:
     if t.dtype.kind == "c":
         raise unsupported(name, " of complex matrices")
     if t.ndim < 2:
-        raise ShapeError(f"matrices of two dimensions are needed, got {t.spec}")
+        raise MatrixShapeError(f"matrices of two dimensions are needed, got {t.spec}")
     return t
 
 

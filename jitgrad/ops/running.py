@@ -15,6 +15,7 @@ from jitgrad.ops.common import as_tensor
 from jitgrad.ops.gathering import scatter_take_along_op, zeros_like_shape
 from jitgrad.ops.products import recurrence_back, shifted
 from jitgrad.ops.ufunc import resolve
+from jitgrad.spec import DType
 
 
 def _define(name: str, ufunc: np.ufunc, vjp: Vjp) -> OpDef:
@@ -88,6 +89,22 @@ logcumsumexp_op = _define("logcumsumexp", np.logaddexp, _logcumsumexp_vjp)
 def logcumsumexp(array: Any, axis: int = 0, dtype: Any = None) -> Tensor:
     """As numpy.logaddexp.accumulate: logarithms of running sums of exponentials."""
     x = as_tensor(array)
-    return _running(
-        logcumsumexp_op, x, axis, resolve(np.logaddexp, (x.dtype if dtype is None else np.dtype(dtype),) * 2)[-1]
-    )
+    return _running(logcumsumexp_op, x, axis, _logarithm_dtype(x, dtype))
+
+
+@function("logaddexp.reduce")
+def logaddexp_reduce(
+    array: Any, axis: Any = 0, dtype: Any = None, keepdims: bool = False, initial: Any = None, where: Any = True
+) -> Any:
+    """As numpy.logaddexp.reduce: the logarithm of a sum of exponentials and of that of ``initial``, where a mask
+    says.
+    """
+    x = as_tensor(array)
+    x = as_tensor(x, _logarithm_dtype(x, dtype))
+    chosen = x if where is True else call("where", where, x, -np.inf)
+    result = call("logsumexp", chosen, axis, keepdims=keepdims)
+    return result if initial is None else call("logaddexp", result, initial)
+
+
+def _logarithm_dtype(x: Tensor, dtype: Any) -> DType:
+    return resolve(np.logaddexp, (x.dtype if dtype is None else np.dtype(dtype),) * 2)[-1]

@@ -28,7 +28,7 @@ def convolve(a: Any, v: Any, mode: str = "full") -> Tensor:
 def correlate(a: Any, v: Any, mode: str = "valid") -> Tensor:
     """As numpy.correlate of two vectors: ``out[n] = sum_k a[n + k] conj(v[k])``."""
     x, kernel = _vectors("correlate", a, v)
-    kernel = build("conjugate", kernel)
+    kernel = build("conjugate", kernel) if kernel.dtype.kind == "c" else kernel
     return build("flip", _slid(kernel, x, mode)) if kernel.size > x.size else _slid(x, kernel, mode)
 
 

@@ -12,7 +12,7 @@ from jitgrad.errors import ShapeError
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Interpreted, Params, Specs, Sweep, define
 from jitgrad.operators import call, function
-from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype, unsupported
+from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype, joint_dtype, type_key, unsupported
 from jitgrad.ops.gathering import INDEX, scatter_take_along_op, zeros_like_shape
 from jitgrad.ops.ordering import order_along, ready_order, sorted_along
 from jitgrad.spec import TensorSpec, normalize_axis
@@ -193,7 +193,8 @@ def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Tensor
     """``choices[a[i]][i]``: an element of the array whose number ``a`` gives, all broadcast."""
     if out is not None:
         raise unsupported("choose", " with out=")
-    number, *options = call("broadcast_arrays", a, *choices)
+    dtype = joint_dtype(*map(type_key, choices))
+    number, *options = call("broadcast_arrays", a, *(as_tensor(x, dtype) for x in choices))
     if mode != "raise":
         count = len(options)
         number = build("remainder", number, count) if mode == "wrap" else build("clip", number, 0, count - 1)
