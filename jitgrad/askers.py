@@ -92,11 +92,13 @@ def _own_of(path: str) -> str:
 
 
 def is_assignment(frame: FrameType) -> bool:
-    """Whether the frame is at ``x[i] = y`` of the user's, or in code that names what does the same: not in a call of
-    native code, nor in Python's random.
-    """
-    is_called = not _ASSIGNING.isdisjoint(frame.f_code.co_names)
-    return (is_called or _opcode(frame).startswith("STORE")) and frame.f_globals.get("__name__") != "random"
+    """Whether the frame is at ``x[i] = y`` of the user's: not in a call of native code, nor in Python's random."""
+    return _opcode(frame).startswith("STORE") and frame.f_globals.get("__name__") != "random"
+
+
+def may_assign(frame: FrameType) -> bool:
+    """Whether the frame is at ``x[i] = y``, or in code that names what does the same: ``x.__setitem__(i, y)``."""
+    return is_assignment(frame) or not _ASSIGNING.isdisjoint(frame.f_code.co_names)
 
 
 def called_name(frame: FrameType) -> str | None:

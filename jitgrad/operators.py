@@ -15,7 +15,7 @@ import numpy as np
 
 from jitgrad import hints
 from jitgrad.advice import advise
-from jitgrad.askers import is_assignment
+from jitgrad.askers import may_assign
 from jitgrad.errors import ShapeError, layout
 from jitgrad.refusals import (
     asked_array,
@@ -349,7 +349,7 @@ class Operators:
             raise
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        if type(index) is int and isinstance(value, Operators) and not is_assignment(sys._getframe(1)):
+        if type(index) is int and isinstance(value, Operators) and not may_assign(sys._getframe(1)):
             raise traced_value_error(self, "a shuffle, or another function that assigns item by item,", hints.SHUFFLE)
         if is_open((self, value)):
             call_open("setitem", functions["setitem"], (self, index, value), {})
