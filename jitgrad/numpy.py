@@ -132,7 +132,8 @@ def _refuse_too_large(object: Any, dtype: _np.dtype[Any]) -> None:
     """NumPy's OverflowError for integers of Python's that a dtype of integers cannot hold."""
     if dtype.kind in "iu":
         for leaf in _pytree.flatten(object)[0]:
-            _ = dtype.type(leaf) if type(leaf) is int else None
+            if type(leaf) is int:
+                dtype.type(leaf)
 
 
 def _is_scalar(item: Any) -> bool:

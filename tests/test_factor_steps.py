@@ -13,12 +13,11 @@ import jitgrad as jg
 from benchmarks.workloads.gaussian_process import loss
 from jitgrad.compiler.freezing.bind import BoundCluster
 from jitgrad.compiler.products.cholesky_steps import BLOCK
-from jitgrad.compiler.products.registers import kinds
 from jitgrad.scipy.linalg import cho_solve, solve_triangular
+from tests.processors import needs_registers
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-needs_registers = pytest.mark.skipif(not kinds(), reason="these steps need registers of 32 bytes")
 
 SIZES = (0, 1, 32, 33, 34, 79, 80, 131, 300)
 

@@ -17,9 +17,8 @@ from jitgrad.compiler.machine import compilation
 from jitgrad.compiler.products import gemm
 from jitgrad.compiler.products.blas import Operand
 from jitgrad.compiler.products.gemm_steps import GemmPlan, product_steps
-from jitgrad.compiler.products.registers import kinds
+from tests.processors import needs_registers
 
-needs_registers = pytest.mark.skipif(not kinds(), reason="these products need registers of 32 bytes")
 SIZES = (
     (130, 100, 80), (33, 610, 70), (16, 50, 4000), (1025, 31, 33), (5, 300, 700), (102, 260, 523), (12, 33, 2600),
     (205, 70, 3), (100, 580, 1044),

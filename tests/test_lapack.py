@@ -17,11 +17,10 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import jitgrad as jg
 from jitgrad import lapack
 from jitgrad.compiler import library_triangles
-from jitgrad.compiler.products.registers import kinds
+from tests.processors import needs_registers
 
 Array = npt.NDArray[Any]
 
-needs_registers = pytest.mark.skipif(not kinds(), reason="factors of our own need registers of 32 bytes")
 
 SHAPES = [(40, 40), (3, 50, 50), (2, 2, 33, 33), (150, 150), (3, 0, 0), (0, 40, 40)]
 DTYPES = ["f4", "f8", "c8", "c16"]

@@ -13,12 +13,11 @@ import pytest
 import jitgrad as jg
 from jitgrad import lapack
 from jitgrad.compiler import lu
-from jitgrad.compiler.products.registers import kinds
 from jitgrad.testing import check_gradients
+from tests.processors import needs_registers
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-needs_registers = pytest.mark.skipif(not kinds(), reason="factors of our own need registers of 32 bytes")
 
 SIZES = (1, 2, 7, 8, 9, 33, 40, 64, 100, 131)
 

@@ -18,11 +18,10 @@ from jitgrad.compiler.machine import compilation
 from jitgrad.compiler.products import conv
 from jitgrad.compiler.products.conv import ConvPlan, Geometry
 from jitgrad.compiler.products.conv_steps import convolution_steps
-from jitgrad.compiler.products.registers import kinds
 from jitgrad.compiler.simplify import simplify
 from jitgrad.interpreter import interpret
+from tests.processors import needs_registers
 
-needs_registers = pytest.mark.skipif(not kinds(), reason="these convolutions need registers of 32 bytes")
 TOLERANCE = {"float32": 3e-6, "float64": 1e-14}
 Pads = tuple[tuple[int, int], tuple[int, int]]
 # Examples, channels, results, extents, window, distances, padding.

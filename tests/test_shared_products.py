@@ -25,8 +25,9 @@ from jitgrad.compiler.products.gemm_steps import GemmPlan, product_steps
 from jitgrad.compiler.products.gemm_tiles import TALL
 from jitgrad.compiler.products.registers import kinds
 from jitgrad.config import config
+from tests.processors import needs_registers
 
-pytestmark = pytest.mark.skipif(not kinds(), reason="these products need registers of 32 bytes")
+pytestmark = needs_registers
 SIZES = ((36, 64, 40), (97, 65, 321), (130, 257, 523), (205, 70, 3), (200, 300, 600), (7, 33, 5))
 PANELS = ((45, 3, 264), (256, 0, 256), (41, 5, 392), (33, 0, 8), (300, 1, 500))
 TOLERANCE = {"float32": 2e-5, "float64": 1e-13}

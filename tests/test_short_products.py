@@ -14,9 +14,8 @@ from jitgrad.compiler.machine import compilation
 from jitgrad.compiler.products import gemm
 from jitgrad.compiler.products.blas import Operand
 from jitgrad.compiler.products.gemm_steps import product_steps
-from jitgrad.compiler.products.registers import kinds
+from tests.processors import needs_registers
 
-needs_registers = pytest.mark.skipif(not kinds(), reason="these products need registers of 32 bytes")
 FORMS = {True: "across", False: "down"}
 ROWS = {"float32": (12, 16, 27, 61), "float64": (8, 14, 23)}
 TOLERANCE = {"float32": 2e-5, "float64": 1e-13}

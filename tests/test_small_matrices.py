@@ -9,7 +9,6 @@ import numpy.typing as npt
 import pytest
 
 import jitgrad as jg
-from jitgrad.compiler.products.registers import kinds
 from jitgrad.executable import make_executable
 from jitgrad.gradients import gradients
 from jitgrad.graph import Graph
@@ -18,9 +17,9 @@ from jitgrad.operators import functions
 from jitgrad.program import Program, slice_graph
 from jitgrad.scopes import jit_scope
 from tests.oracles import python_results
+from tests.processors import needs_registers
 
 Array = npt.NDArray[Any]
-needs_registers = pytest.mark.skipif(not kinds(), reason="steps of one matrix need registers of 32 bytes")
 
 
 def _program(f: Any, arrays: list[Array]) -> Program:

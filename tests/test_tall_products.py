@@ -15,9 +15,8 @@ from jitgrad.compiler.machine import compilation
 from jitgrad.compiler.products import gemm
 from jitgrad.compiler.products.blas import Operand
 from jitgrad.compiler.products.gemm_steps import product_steps
-from jitgrad.compiler.products.registers import kinds
+from tests.processors import needs_registers
 
-needs_registers = pytest.mark.skipif(not kinds(), reason="these products need registers of 32 bytes")
 TOLERANCE = {"float32": 2e-5, "float64": 1e-13}
 COLUMNS = [(2, 2), (3, 30), (30, 3), (5, 5), (7, 13), (8, 16), (9, 17), (10, 7), (64, 33), (128, 64), (64, 128)]
 

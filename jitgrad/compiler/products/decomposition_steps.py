@@ -156,6 +156,21 @@ some:
 {filled_ir("factor_dimensions", "i64", "%count", "%m", "%n", "%n")}
   call void %make_factors(ptr %factor_arguments, ptr %factor_dimensions, ptr %factor_steps, ptr %factor_words)
   br label %rows
+{_taken_text()}
+formed:
+{filled_ir("form_arguments", "ptr", "%q", "%scalars", "%q")}
+{filled_ir("form_dimensions", "i64", "%count", "%m", "%n", "%n")}
+  call void %make_q(ptr %form_arguments, ptr %form_dimensions, ptr %form_steps, ptr %form_words)
+  %next_at = add i64 %at, {_TOGETHER}
+  br label %matrices
+done:
+  ret void
+}}"""
+
+
+def _taken_text() -> str:
+    """R from above the diagonals of matrices, row by row, with zeros below."""
+    return """\
 rows:
   %matrix = phi i64 [ 0, %some ], [ %same_matrix, %next_row ]
   %i = phi i64 [ 0, %some ], [ %following_row, %next_row ]
@@ -185,16 +200,7 @@ next_row:
   %following_matrix = add i64 %matrix, 1
   %same_matrix = select i1 %has_rows, i64 %matrix, i64 %following_matrix
   %has_matrices = icmp slt i64 %same_matrix, %count
-  br i1 %has_matrices, label %rows, label %formed
-formed:
-{filled_ir("form_arguments", "ptr", "%q", "%scalars", "%q")}
-{filled_ir("form_dimensions", "i64", "%count", "%m", "%n", "%n")}
-  call void %make_q(ptr %form_arguments, ptr %form_dimensions, ptr %form_steps, ptr %form_words)
-  %next_at = add i64 %at, {_TOGETHER}
-  br label %matrices
-done:
-  ret void
-}}"""
+  br i1 %has_matrices, label %rows, label %formed"""
 
 
 CODE = Functions("jitgrad_decompositions", _text, (CALL, QR))
