@@ -194,7 +194,7 @@ def test_the_texts_tell_of_bodies() -> None:
     assert "native scan" in explanation.fusion
     assert "native while" in explanation.fusion
     assert "body 0" in explanation.fusion
-    assert "1 control ops" in explanation.fusion
+    assert "1 control op\n" in explanation.fusion
     assert "scan" in explanation.svg
 
 

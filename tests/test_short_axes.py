@@ -26,7 +26,7 @@ def program_of(f: Any, *arrays: Array) -> Program:
 
 
 def kernels_of(f: Any, *arrays: Array) -> int:
-    return int(jg.compile(f).explain(*arrays).fusion.split(": ")[1].split(" kernels")[0])
+    return int(jg.compile(f).explain(*arrays).fusion.split(": ")[1].split(" kernel")[0])
 
 
 def whole_values(program: Program) -> list[str]:
