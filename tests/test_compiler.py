@@ -111,6 +111,19 @@ def test_forward_and_gradient_fuse_in_few_kernels(name: str) -> None:
     assert expected in make_executable(_program(f, *shapes)).explanation.fusion
 
 
+def _rosenbrock(x: Any) -> Any:
+    return np.sum(100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2)
+
+
+def test_a_cheap_value_that_readers_cannot_make_joins_a_kernel() -> None:
+    """The gradient of (1 - x)^2, which is read at another place, is made where the loss is."""
+    program = _program(_rosenbrock, (1000,))
+    executable = make_executable(program)
+    assert "3 kernels" in executable.explanation.fusion
+    x = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    _assert_close(executable([x]), interpret(program, [x]), program)
+
+
 @pytest.mark.quick
 def test_a_kernel_prints_as_a_python_loop_nest() -> None:
     from jitgrad.compiler.clustering.clusters import find_clusters

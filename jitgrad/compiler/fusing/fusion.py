@@ -81,7 +81,8 @@ class _Planner:
             self.floating.nodes[item.value] = item
         else:
             for v in dict.fromkeys((*self.floating.taken_by(item), *self._hindering(item))):
-                self._open(self.floating.nodes.pop(v))
+                maker = self.floating.nodes.pop(v)
+                self._join(maker, self._candidates(maker))
             self._join(item, self._candidates(item))
 
     def _hindering(self, node: Node) -> set[int]:
