@@ -50,9 +50,12 @@ def exact_among(ops: Iterable[tuple[OpDef, int]]) -> int:
 
 
 def exact_in(program: Program) -> int:
-    """The same for those of a program."""
-    specs = program.specs
-    return exact_among((ins.op, len(specs[ins.outputs[0]].known_shape)) for ins in program.instructions if ins.outputs)
+    """The same for those of a program, found once."""
+    specs, found = program.specs, program._cache.get("exact")
+    if found is None:
+        made = [ins for ins in program.instructions if ins.outputs]
+        found = program._cache["exact"] = exact_among((ins.op, len(specs[ins.outputs[0]].known_shape)) for ins in made)
+    return int(found)
 
 
 class Extents:

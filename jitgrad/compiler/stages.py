@@ -209,6 +209,8 @@ def _begin_functions(program: Program, without: Collection[str] = ()) -> None:
     """Begin to compile the functions of analysis that the kernels will call, where all are of one dtype, but some. They
     are begun before the first stage: they take LLVM as long as the stages take up to the first text of a kernel.
     """
+    if vecmath.NAMES.isdisjoint([ins.op.name for ins in program.instructions]):
+        return
     made = [(ins.op.name, program.specs[v]) for ins in program.instructions if ins.origin.scope is not None
             for v in ins.outputs]  # fmt: skip
     floats = {spec.dtype for _, spec in made if spec.dtype.kind == "f" and spec.dtype in KERNEL_DTYPES}
