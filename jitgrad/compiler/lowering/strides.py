@@ -77,13 +77,15 @@ def _written(body: Sequence[Statement], numbers: _Numbers) -> tuple[Statement, .
     return tuple(result)
 
 
-def _with_places(loop: Loop, numbers: _Numbers) -> list[Statement]:
+def _with_places(loop: Loop, numbers: _Numbers) -> Sequence[Statement]:
     """The body of a vector loop."""
-    body = [_with_stride(s, loop.var, numbers) if isinstance(s, Access) else s for s in loop.body]
+    body: list[Statement] = [_with_stride(s, loop.var, numbers) if isinstance(s, Access) else s for s in loop.body]
     offsets: dict[tuple[str, tuple[Term, ...]], dict[str | None, None]] = {}
     for s in body:
         if isinstance(s, Access) and stride_of(s.index, loop.var) > 1:
             offsets.setdefault((s.buffer, s.index.terms), {})[s.index.offset] = None
+    if not offsets:
+        return body
     places = {
         (buffer, index): place
         for (buffer, terms), names in offsets.items()
@@ -96,9 +98,13 @@ def _with_stride(s: Access, var: str, numbers: _Numbers) -> Access:
     """An access whose lanes are apart by a number, if they are by one that may stand in the code; not on a diagonal,
     nor where lanes share elements.
     """
-    if sum(t.var == var for t in s.index.terms) != 1 or any(t.var == var and t.divisor > 1 for t in s.index.terms):
+    along = [t for t in s.index.terms if t.var == var]
+    if len(along) != 1 or along[0].divisor > 1:
         return s
-    terms = tuple([replace(t, stride=numbers.stride(t.stride)) if t.var == var else t for t in s.index.terms])
+    stride = numbers.stride(along[0].stride)
+    if stride == along[0].stride:
+        return s
+    terms = tuple([replace(t, stride=stride) if t is along[0] else t for t in s.index.terms])
     return replace(s, index=replace(s.index, terms=terms))
 
 
