@@ -5,7 +5,7 @@ after a step, a body run once, the question whether a signal has come. The loops
 from __future__ import annotations
 
 from jitgrad.compiler.driver.loop_layout import BLOCK, REGION
-from jitgrad.compiler.driver.pool_layout import STEP_FIELDS, STEP_WORDS
+from jitgrad.compiler.driver.pool_layout import RUN_RECORD
 
 
 def regions_ir() -> str:
@@ -23,27 +23,6 @@ def word_list(name: str) -> str:
     """Load the number of entries of a list, and its address."""
     return f"{word(name)}\n{word(name + '_list', kind='ptr')}"
 
-
-RUN_RECORD = f"""\
-  %record = getelementptr [{STEP_WORDS} x i64], ptr %steps, i64 %k
-{STEP_FIELDS}
-  %one = icmp slt i64 %n, 2
-  br i1 %one, label %direct, label %chunks
-direct:
-  call void %function(ptr %table, ptr %block, i64 0, i64 %extent, i64 0, i64 0, i32 %limit)
-  br label %next
-chunks:
-  %p4 = getelementptr i64, ptr %record, i64 4
-  %trial = load i64, ptr %p4
-  %settled = icmp eq i64 %trial, 0
-  br i1 %settled, label %shared, label %tried
-shared:
-  call void @run_parallel(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i32 %limit)
-  br label %next
-tried:
-  call void @run_tried(ptr %record, ptr %table, i32 %limit)
-  br label %next"""
-"""Runs the k-th of some step records: at once, or its chunks in parallel."""
 
 _PAIR = """
   %pair = getelementptr [2 x i64], ptr %list, i64 %k

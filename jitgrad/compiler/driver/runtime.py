@@ -19,7 +19,7 @@ us, and they begin 20 us later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +28,7 @@ from jitgrad.compiler.driver.pool_layout import MAX_WORKERS, STEP_WORDS
 from jitgrad.compiler.driver.threads import ThreadPool
 from jitgrad.compiler.machine import capi, native
 from jitgrad.compiler.machine.cache import compile_cached
-from jitgrad.compiler.machine.early import early_modules, have_early
+from jitgrad.compiler.machine.early import begin_early
 from jitgrad.compiler.products.product_code import Module
 from jitgrad.once import Once
 from jitgrad.records import NamedTuple
@@ -39,9 +39,8 @@ if TYPE_CHECKING:
 __all__ = ["MAX_WORKERS", "Runtime", "StepRecord", "pack_steps", "runtime"]
 
 SPIN = 2000
-LOOPS = ("loop", "loop_gradient", "choose", "loop_rows")
-"""The driver's functions for steps that are control ops."""
-
+SHARED = ("run_parallel", "run_tried")
+"""The driver's functions that the code of control ops calls."""
 _DOC = "run_steps(table, steps, nsteps, times, threads, release): six integers, addresses and counts; True."
 
 
@@ -76,19 +75,18 @@ class Runtime(NamedTuple):
     run_steps: Callable[[int, int, int, int, int, int], bool]
     run_address: int
     enter_address: int
-    loops: Mapping[str, int]
 
 
 @Once
 def runtime() -> Runtime:
     """The driver of this process, compiled or taken from the cache at its first use."""
-    have_early()
+    begin_early()
     return load_runtime("driver", _driver_text)
 
 
 def runtime_modules() -> dict[str, Module]:
     """The modules of `runtime`, where the process has not got it."""
-    return {} if runtime.made else {"driver": (_driver_text, False), **early_modules()}
+    return {} if runtime.made else {"driver": (_driver_text, False)}
 
 
 def _driver_text() -> str:
@@ -104,9 +102,8 @@ def load_runtime(name: str, text: Callable[[], str], prefix: str = "jitgrad") ->
     ``text`` gives its IR when the module ``name`` is not in the cache.
     """
     capi.register_symbols()
-    exported = ("run", "enter", "run_steps", "worker", "stop", "reset", "pool", *LOOPS)
+    exported = ("run", "enter", "run_steps", "worker", "stop", "reset", "pool", *SHARED)
     code = compile_cached(name, text, [f"{prefix}_{function}" for function in exported])
     functions = {function: code[f"{prefix}_{function}"] for function in exported}
-    loops = {name: functions[name] for name in LOOPS}
     builtin = capi.builtin("run_steps", functions["run_steps"], _DOC)
-    return Runtime(code, ThreadPool(functions), builtin, functions["run"], functions["enter"], loops)
+    return Runtime(code, ThreadPool(functions), builtin, functions["run"], functions["enter"])

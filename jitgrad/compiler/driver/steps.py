@@ -13,7 +13,10 @@ thread count.
     jitgrad_enter(table, steps, nsteps, times, n, free)  jitgrad_run for a caller who holds the GIL: starts missing
                                                          workers, gives the GIL up meanwhile if asked
     jitgrad_run_steps(self, args, nargs)                 the same as a Python builtin
-    jitgrad_loop, _loop_gradient, _choose, _loop_rows    functions of steps that are control ops, see loops.py
+    jitgrad_run_parallel(function, table, block, extent, n, limit)  the chunks of a step, shared out among threads
+    jitgrad_run_tried(record, table, limit)              a step that is on trial, see trials.py
+
+The last two are what steps that are control ops call; these are a module of their own (control.py).
 
 How a region is shared out. One word holds the number of the region, how many threads may take part, and the
 first and the end of the chunks that nobody has taken yet (24, 8, 16 and 16 bits; more chunks run serially). A
@@ -44,7 +47,6 @@ call.
 from __future__ import annotations
 
 from jitgrad.compiler.driver.builtin import builtin_ir
-from jitgrad.compiler.driver.loops import loops_ir
 from jitgrad.compiler.driver.pool_layout import (
     BLOCK,
     ENSURE,
@@ -56,6 +58,8 @@ from jitgrad.compiler.driver.pool_layout import (
     PENDING,
     POOL_BYTES,
     REGIONS,
+    RUN_CHUNK,
+    RUN_RECORD,
     RUNNING,
     SIGNAL,
     SLEEPERS,
@@ -65,8 +69,6 @@ from jitgrad.compiler.driver.pool_layout import (
     WORD,
     at,
 )
-from jitgrad.compiler.driver.regions import RUN_RECORD
-from jitgrad.compiler.driver.rows import row_loops_ir
 from jitgrad.compiler.driver.system import Platform, machine_ir
 from jitgrad.compiler.driver.trials import trials_ir
 
@@ -74,9 +76,8 @@ from jitgrad.compiler.driver.trials import trials_ir
 def driver_ir(host: Platform, spin: int) -> str:
     """The whole module; `spin` is how many pauses a thread waits before it blocks."""
     steps = (_RUN_SERIALLY, _in_parallel(), _all_steps())
-    parts = (_pool(), _RUN_CHUNK, _work(), _wait(spin), _region(), *steps, trials_ir(), _worker(spin))
-    control = (loops_ir(), row_loops_ir())
-    return "\n".join((*parts, *control, machine_ir(host), builtin_ir())) + "\nattributes #0 = { nounwind }\n"
+    parts = (_pool(), RUN_CHUNK, _work(), _wait(spin), _region(), *steps, trials_ir(), _worker(spin))
+    return "\n".join((*parts, machine_ir(host), builtin_ir())) + "\nattributes #0 = { nounwind }\n"
 
 
 def _pool() -> str:
@@ -101,21 +102,6 @@ define void @jitgrad_stop() #0 {{
   ret void
 }}
 """
-
-
-_RUN_CHUNK = """
-define internal void @run_chunk(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i64 %c,
-      i64 %worker, i32 %limit) #0 {
-  %next = add i64 %c, 1
-  %a = mul i64 %extent, %c
-  %b = mul i64 %extent, %next
-  %lo = udiv i64 %a, %n
-  %hi = udiv i64 %b, %n
-  call void %function(ptr %table, ptr %block, i64 %lo, i64 %hi, i64 %c, i64 %worker, i32 %limit)
-  ret void
-}
-"""
-"""The part of the indices that is a chunk's."""
 
 
 def _work() -> str:
@@ -271,7 +257,7 @@ done:
 def _in_parallel() -> str:
     """A step of several chunks: in parallel if threads may be used, exist, and are not busy with another region."""
     return f"""
-define internal void @run_parallel(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n,
+define void @jitgrad_run_parallel(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n,
       i32 %limit) #0 {{
 entry:
   %single = icmp ult i32 %limit, 2

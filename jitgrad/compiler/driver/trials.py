@@ -34,7 +34,7 @@ RENEWED = 252
 def trials_ir() -> str:
     """``run_tried(record, table, limit)``: a step of several chunks."""
     return f"""
-define internal void @run_tried(ptr %record, ptr %table, i32 %limit) #0 {{
+define void @jitgrad_run_tried(ptr %record, ptr %table, i32 %limit) #0 {{
 entry:
   %begun = alloca i64
   %ended = alloca i64
@@ -59,7 +59,7 @@ settled:
   %count_then = select i1 %old, i64 4, i64 %later
   %state_then = or i64 %code, %count_then
   store atomic i64 %state_then, ptr %state monotonic, align 8
-  call void @run_parallel(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i32 %limit)
+  call void @jitgrad_run_parallel(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i32 %limit)
   br i1 %old, label %forget, label %out
 forget:
   store atomic i64 {2**63 - 1}, ptr %shortest monotonic, align 8
@@ -86,7 +86,7 @@ def _timed_run() -> str:
   %tried = select i1 %past, i64 {PAST}, i64 {TRIED}
   store atomic i64 %tried, ptr %word monotonic, align 8
   call void @read_clock(ptr %begun)
-  call void @run_parallel(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i32 %limit)
+  call void @jitgrad_run_parallel(ptr %function, ptr %table, ptr %block, i64 %extent, i64 %n, i32 %limit)
   call void @read_clock(ptr %ended)
   %t0 = load i64, ptr %begun
   %t1 = load i64, ptr %ended

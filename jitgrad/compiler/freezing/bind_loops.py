@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad.compiler.driver.control import control_ops
 from jitgrad.compiler.driver.loop_layout import BLOCK, KINDS, LISTS
-from jitgrad.compiler.driver.runtime import runtime
 from jitgrad.compiler.fusing.buffers import Lifetime, aligned, plan_memory
 from jitgrad.records import NamedTuple
 
@@ -143,7 +143,7 @@ def describe_loop(
         words |= {name: len(rows), f"{name}_list": listed(rows).ctypes.data}
     plain = "loop_rows" if "rows" in details else "loop"
     code = {"while_gradient": "loop_gradient", "cond": "choose", "call": "choose"}.get(form, plain)
-    return runtime().loops[code], tuple(words.get(name, 0) for name in BLOCK), kept
+    return control_ops()[code], tuple(words.get(name, 0) for name in BLOCK), kept
 
 
 def _numbers(form: str, details: Mapping[str, Any], slots: Sequence[int]) -> dict[str, int]:

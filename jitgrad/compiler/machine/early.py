@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
-from jitgrad.compiler.machine import elf
-from jitgrad.compiler.machine.cache import compile_under, kernel_cache
+from jitgrad.compiler.machine import elf, native
+from jitgrad.compiler.machine.cache import KernelCache, compile_under, kernel_cache
 from jitgrad.compiler.machine.native import NativeCode
 from jitgrad.compiler.machine.stamp import NAME_BYTES, RECORD_BYTES, digest, processor
+from jitgrad.config import config
 from jitgrad.records import NamedTuple
 
 _NAME = "early"
@@ -58,9 +59,25 @@ def have_early() -> Early:
     return found
 
 
-def early_modules() -> dict[str, tuple[Callable[[], str], bool]]:
-    """The module of `have_early`, where it is neither in memory nor on disk."""
-    return {} if _made or kernel_cache().has(_key()) else {_NAME: (_text, False)}
+def begin_early() -> None:
+    """Have the functions on disk for the next process: by a thread in the background, for a first call that finds
+    nothing has no use for them, and compiling them took 8 ms of it; without a quick start at once.
+    """
+    cache = kernel_cache()
+    if _made or not elf.is_supported() or cache.directory is None or cache.has(_key()):
+        return
+    if not config.quick_start:
+        have_early()
+        return
+    from jitgrad.compiler.machine import tiers
+
+    tiers.improver.add([tiers.Task(_text, partial(_enter, cache))])
+
+
+def _enter(cache: KernelCache, object_code: bytes) -> tuple[int, int]:
+    """Load and keep what was compiled; no record holds its addresses."""
+    cache.put(_key(), native.load_object(object_code, _names()))
+    return 0, 0
 
 
 def _functions(code: NativeCode) -> Early:
