@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +11,10 @@ from pathlib import Path
 import llvmlite.ir as ir
 import numpy as np
 import pytest
+from llvmlite import binding
 from step_kernels import unique
 
-from jitgrad.compiler.machine import native
+from jitgrad.compiler.machine import llvm, native
 
 _MULTIPLY_ADD = """
 define void @NAME(ptr %x, ptr %y, ptr %z, ptr %out) nounwind {
@@ -80,7 +82,7 @@ def test_object_code_needs_no_numba(tmp_path: Path) -> None:
     file.write_bytes(native.compile_to_object(text))
     script = f"""
 import ctypes, pathlib, sys
-from jitgrad.compiler.machine import native
+from jitgrad.compiler.machine import llvm, native
 code = native.load_object(pathlib.Path({str(file)!r}).read_bytes(), [{name!r}])
 assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(code[{name!r}])(7) == 7
 assert "numba" not in sys.modules
@@ -129,3 +131,41 @@ def test_a_symbol_is_looked_for_when_code_wants_it_and_once() -> None:
         loaded = native.load_object(object_code, [name])
         assert ctypes.CFUNCTYPE(ctypes.c_int32)(loaded[name])() == 7
     assert asked == [name]
+
+
+def test_the_functions_of_llvm_take_what_llvmlite_says() -> None:
+    assert llvm.differences() == []
+    assert llvm.version() == binding.llvm_version_info
+    assert llvm.process_triple() == binding.get_process_triple()
+    assert llvm.host_name() == binding.get_host_cpu_name()
+    assert llvm.host_features() == binding.get_host_cpu_features().flatten()
+
+
+def test_functions_of_a_version_that_is_not_known_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llvm.functions, "made", [])
+    monkeypatch.setattr("llvmlite.__version__", "99.0")
+    assert llvm.functions().GetVersionInfo()
+    monkeypatch.setattr(llvm.functions, "made", [])
+    monkeypatch.setitem(llvm._HELD, "SetDataLayout", (None, ctypes.c_void_p))
+    with pytest.raises(RuntimeError, match=r"llvmlite 99\.0 has other functions than known: SetDataLayout"):
+        llvm.functions()
+
+
+def test_a_first_call_imports_no_more_of_llvmlite_than_its_version(tmp_path: Path) -> None:
+    """Its Python is twenty modules, and as many of the standard library: 20 ms. Nor is what runs loops compiled."""
+    script = """
+import sys
+import numpy as np
+import jitgrad
+before = set(sys.modules)
+jitgrad.compile(lambda x: np.sum(np.tanh(x)))(np.ones(100))
+from jitgrad.compiler.driver.control import control_ops
+from jitgrad.compiler.machine.cache import cache_key, kernel_cache
+assert "jitgrad.compiler.stages" in sys.modules
+assert {name for name in sys.modules if name.startswith("llvmlite")} == {"llvmlite", "llvmlite._version"}
+assert not {"hashlib", "importlib.resources", "zipfile", "numba"} & (set(sys.modules) - before)
+assert kernel_cache().has(cache_key("driver")) and not kernel_cache().has(cache_key("control"))
+assert not control_ops.made
+"""
+    environment = os.environ | {"JITGRAD_CACHE_DIR": str(tmp_path), "JITGRAD_VERIFY": ""}
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120, env=environment)

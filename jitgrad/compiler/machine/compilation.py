@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import hashlib
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 from jitgrad import recording
 from jitgrad.compiler import llvmir as ir
@@ -24,6 +23,7 @@ from jitgrad.compiler.machine.kernels import (
     statistics,
     watchers,
 )
+from jitgrad.compiler.machine.stamp import digest
 from jitgrad.compiler.machine.tiers import improver
 from jitgrad.config import config
 from jitgrad.records import NamedTuple
@@ -31,7 +31,8 @@ from jitgrad.spec import DType
 
 # The modules that decide what machine code a kernel has: their text is part of every key, so that a cache written by
 # another version of them is never read.
-_SOURCES = ("emission/*.py", "machine/codegen.py", "llvmir/*.py", "vecmath/*.py")
+_FOLDERS = ("emission", "llvmir", "vecmath")
+_FILES = ("machine/codegen.py", "machine/llvm.py")
 
 
 _TURN = 1e-3  # seconds
@@ -78,18 +79,23 @@ def multiplies_halves() -> bool:
 @functools.cache
 def emitter_version() -> str:
     """A hash of the emitter's own source."""
-    digest = hashlib.sha256()
-    folder = Path(__file__).parents[1]
-    for pattern in _SOURCES:
-        for file in sorted(folder.glob(pattern)):
-            digest.update(file.read_bytes())
-    return digest.hexdigest()
+    compiler = os.path.dirname(os.path.dirname(__file__))
+    files = [os.path.join(compiler, file) for file in _FILES]
+    for folder in _FOLDERS:
+        with os.scandir(os.path.join(compiler, folder)) as entries:
+            files += sorted(entry.path for entry in entries if entry.name.endswith(".py"))
+    return digest(b"".join(map(_contents, files))).hex()
+
+
+def _contents(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.readall()
 
 
 def kernel_key(kernel: Kernel) -> str:
     """What identifies the machine code of a kernel on this kind of machine."""
     content = "\n".join((emitter_version(), native.target_description(), str(vector_bytes()), kernel.text))
-    return hashlib.sha256(content.encode()).hexdigest()
+    return digest(content.encode()).hex()
 
 
 def load_kernels(kernels: Sequence[Kernel]) -> None:

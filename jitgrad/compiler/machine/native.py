@@ -164,21 +164,19 @@ def target_description() -> str:
     cache key.
     """
     import llvmlite
-    import llvmlite.binding as llvm
 
-    versions = f"llvm {'.'.join(map(str, llvm.llvm_version_info))} llvmlite {llvmlite.__version__}"
-    return " ".join((versions, llvm.get_process_triple(), llvm.get_host_cpu_name(), host_features()))
+    from jitgrad.compiler.machine import llvm
+
+    versions = f"llvm {'.'.join(map(str, llvm.version()))} llvmlite {llvmlite.__version__}"
+    return " ".join((versions, llvm.process_triple(), llvm.host_name(), host_features()))
 
 
 @lru_cache(maxsize=1)
 def host_features() -> str:
     """The instruction sets of this processor; LLVM takes 0.4 ms to find them."""
-    import llvmlite.binding as llvm
+    from jitgrad.compiler.machine import llvm
 
-    try:
-        return str(llvm.get_host_cpu_features().flatten())
-    except RuntimeError:
-        return ""
+    return llvm.host_features()
 
 
 @lru_cache(maxsize=1)
