@@ -60,11 +60,11 @@ def have_early() -> Early:
 
 
 def begin_early() -> None:
-    """Have the functions on disk for the next process: by a thread in the background, for a first call that finds
+    """Have the functions for later first calls and processes: by a thread in the background, for the one that finds
     nothing has no use for them, and compiling them took 8 ms of it; without a quick start at once.
     """
     cache = kernel_cache()
-    if _made or not elf.is_supported() or cache.directory is None or cache.has(_key()):
+    if _made or not elf.is_supported() or cache.has(_key()):
         return
     if not config.quick_start:
         have_early()

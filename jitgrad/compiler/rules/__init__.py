@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 
-from jitgrad.compiler.bodies import branches, hoisting, numbers, settled, trips, windows
-from jitgrad.compiler.bodies import products as scan_products
 from jitgrad.compiler.rewriter import Rule
 from jitgrad.compiler.rules import (
     algebra,
@@ -115,25 +113,6 @@ BY_KIND: dict[type, tuple[Rule, ...]] = {
     Elementwise: (moves.broadcast_after_computing, moves.copies_after_computing, moves.view_after_computing),
 }
 
-_LOOP_RULES = (settled.settled_loop, hoisting.invariants_first, windows.windows_behind)
-
-BY_FORM: dict[str, tuple[Rule, ...]] = {
-    "scan": (
-        settled.simplified_bodies,
-        trips.short_scan,
-        *_LOOP_RULES,
-        scan_products.products_first,
-        scan_products.products_behind,
-        numbers.numbers_first,
-        numbers.numbers_behind,
-    ),
-    "while": (settled.simplified_bodies, trips.while_false, *_LOOP_RULES),
-    "while_gradient": (settled.simplified_bodies, trips.while_false, *_LOOP_RULES),
-    "cond": (branches.chosen_branch, settled.simplified_bodies, branches.settled_cond),
-    "call": (settled.simplified_bodies, branches.settled_call),
-}
-
-
 @functools.lru_cache(maxsize=4096)
 def rules_of(op: OpDef) -> tuple[Rule, ...]:
     """The rules for an op, in the order in which they are tried; none for ops with state.
@@ -148,9 +127,11 @@ def rules_of(op: OpDef) -> tuple[Rule, ...]:
     if isinstance(op.kind, Elementwise) and op.kind.scalar == "identity":
         return (algebra.identity,)
     if isinstance(op.kind, Control):
+        from jitgrad.compiler.rules.control import BY_FORM  # for programs that have such: eleven modules of bodies
+
         return BY_FORM[op.kind.form]
     rules = (*BY_OP.get(op.name, ()), *BY_KIND.get(type(op.kind), ()))
     return (*rules, *folding.RULES) if isinstance(op.kind, Reduce) else (*folding.RULES, *rules)
 
 
-__all__ = ["BY_FORM", "BY_KIND", "BY_OP", "rules_of"]
+__all__ = ["BY_KIND", "BY_OP", "rules_of"]
