@@ -21,6 +21,7 @@ from typing import Any
 
 from jitgrad.compiler.machine import llvm
 from jitgrad.compiler.machine.native import host_features
+from jitgrad.config import config
 
 # What is written once and in order needs little: the cells of sums become registers, and blocks are joined. Value
 # numbering and the combination of instructions find next to nothing more, and took 11 % of the time. Quick code without
@@ -70,9 +71,10 @@ class Generator:
 
     def _generated(self, module: Any, is_improved: bool) -> bytes:
         self._llvm.SetDataLayout(module, self._layout)
-        with llvm.Message() as message:
-            self._llvm.VerifyModule(module, message.place)
-            message.check()
+        if config.verify:
+            with llvm.Message() as message:
+                self._llvm.VerifyModule(module, message.place)
+                message.check()
         if is_improved:
             self._improve(module)
         return self._emitted(module)
