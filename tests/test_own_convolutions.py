@@ -77,6 +77,19 @@ def seen(x: NDArray[Any], g: Geometry, pads: Pads) -> NDArray[Any]:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_sums_over_windows(case: Any, dtype: str) -> None:
+    check(case, dtype)
+
+
+@needs_registers
+@pytest.mark.parametrize("pads", [(2, 2), (0, 3), (3, 0), (1, 2)], ids=str)
+@pytest.mark.parametrize("widths", [range(1, 20), range(29, 36)], ids=str)
+def test_rows_share_the_zeros_between_them(widths: range, pads: tuple[int, int]) -> None:
+    for width in widths:
+        check((2, 3, 4, (3, width), (3, 4), (1, 1), ((1, 1), pads)), "float32")
+
+
+def check(case: Any, dtype: str) -> None:
+    """Both steps against sums over windows, each element within what its terms allow."""
     g = geometry(case)
     x, w, y = arrays(g, dtype)
     windows = seen(x, g, case[-1])

@@ -52,6 +52,21 @@ class Geometry(NamedTuple):
         """How many more rows and columns are read than made."""
         return (self.kernel[0] - 1) * self.gaps[0], (self.kernel[1] - 1) * self.gaps[1]
 
+    @property
+    def reach(self) -> int:
+        """Elements of a row with its padding."""
+        return self.out[1] + self.halo[1]
+
+    @property
+    def pitch(self) -> int:
+        """How far rows of a copy lie apart: zeros behind a row are those in front of the next one, too."""
+        behind = self.reach - self.size[1] - self.before[1]
+        return min(self.reach, self.size[1] + max(self.before[1], behind))
+
+    def plane(self, band: int) -> int:
+        """Elements of a copy of what so many rows of a result read."""
+        return (band + self.halo[0] - 1) * self.pitch + self.reach
+
 
 class ConvPlan(NamedTuple):
     """The words of the block that are not slots, cells and chunks of them, and bytes: of each worker's memory, and of
@@ -91,16 +106,15 @@ def plan_windows(dtype: np.dtype[Any], g: Geometry) -> ConvPlan:
     kind = kinds()[dtype.name]
     most = max(1, _PANEL_BYTES // (tile_rows(kind) * g.taps * kind.size))
     for band in _bands(g):
-        pitch = g.out[1] + g.halo[1]
-        plane = _odd_lines((band + g.halo[0]) * pitch, kind.line)
-        ldc = _odd_lines((band - 1) * pitch + g.out[1], kind.line)
+        plane = _odd_lines(g.plane(band), kind.line)
+        ldc = _odd_lines((band - 1) * g.pitch + g.out[1], kind.line)
         at_once = min(g.channels, most, max(1, _IMAGE_BYTES // (plane * kind.size)))
         flat = _up(g.outputs, tile_rows(kind)) * ldc * kind.size
         if band == 1 or (flat <= _IMAGE_BYTES and at_once * plane * kind.size <= _IMAGE_BYTES):
             break
     image_at = _up(at_once * g.taps * 8, LINE)
     flat_at = image_at + _up((at_once * plane + 4 * kind.lanes) * kind.size, LINE)
-    words = _words(g, band, pitch, plane, at_once, ldc, image_at, flat_at + flat) | {"flat_at": flat_at}
+    words = _words(g, band, plane, at_once, ldc, image_at, flat_at + flat) | {"flat_at": flat_at}
     cells = g.n * words["bands"]
     chunks = max(1, min(cells, _MOST_CHUNKS, g.multiplications * kind.size // 4 // _CHUNK))
     return ConvPlan(tuple(words.items()), cells, chunks, flat_at + flat, 0)
@@ -111,8 +125,7 @@ def plan_filters(dtype: np.dtype[Any], g: Geometry) -> ConvPlan:
     kind = kinds()[dtype.name]
     blocks = -(-g.channels // kind.lanes)
     for band in _bands(g):
-        pitch = g.out[1] + g.halo[1]
-        plane = (band + g.halo[0]) * pitch | 1
+        plane = g.plane(band) | 1
         nbytes = plane * kind.lanes * kind.size
         at_once = min(blocks, max(1, _IMAGE_BYTES // nbytes))
         if band == 1 or nbytes <= _IMAGE_BYTES:
@@ -121,7 +134,7 @@ def plan_filters(dtype: np.dtype[Any], g: Geometry) -> ConvPlan:
     part = _up(g.outputs, tile_rows(kind)) * ldc
     image_at = _up(at_once * g.taps * 8, LINE)
     worker = image_at + _up(at_once * nbytes + 2 * kind.lanes**2 * kind.size, LINE)
-    words = _words(g, band, pitch, plane, at_once, ldc, image_at, worker) | {"part_elements": part}
+    words = _words(g, band, plane, at_once, ldc, image_at, worker) | {"part_elements": part}
     cells = g.n * words["bands"]
     wanted = g.multiplications * kind.size // 4 // (4 * _CHUNK)
     chunks = max(1, min(cells, _MOST_PARTS, wanted, max(2, _PARTS_BYTES // (part * kind.size))))
@@ -140,13 +153,13 @@ def _bands(g: Geometry) -> Iterator[int]:
 
 
 def _words(
-    g: Geometry, band: int, pitch: int, plane: int, at_once: int, ldc: int, image_at: int, scratch: int
+    g: Geometry, band: int, plane: int, at_once: int, ldc: int, image_at: int, scratch: int
 ) -> dict[str, int]:
     return {
         "scratch_bytes": _up(scratch, LINE), "image_at": image_at, "channels": g.channels, "height": g.size[0],
         "width": g.size[1], "outputs": g.outputs, "out_height": g.out[0], "out_width": g.out[1],
         "kernel_y": g.kernel[0], "kernel_x": g.kernel[1], "gap_y": g.gaps[0], "gap_x": g.gaps[1], "top": g.before[0],
-        "left": g.before[1], "pitch": pitch, "plane": plane, "halo": g.halo[0], "band": band,
+        "left": g.before[1], "reach": g.reach, "pitch": g.pitch, "plane": plane, "halo": g.halo[0], "band": band,
         "bands": -(-g.out[0] // band), "at_once": at_once, "ldc": ldc,
     }  # fmt: skip
 

@@ -5,9 +5,10 @@ the kernel ABI. It plans nothing.
     jitgrad_filters_<type>    parts of dw[o, c, tap] = sum over n and places of g[n, o] * x[n, c, shifted by the tap]
     jitgrad_gather_<type>     dw from its parts
 
-No matrix of patches is made. A band of an example is copied with its padding, row behind row; then a tap is one number
-of elements by which the copy is read further on, for all places in a row and from row to row. What runs over the end of
-a row is computed for nothing (as many columns as padding), and is not stored. So windows are a matrix product whose
+No matrix of patches is made. A band of an example is copied with its padding, row behind row, and with zeros between
+two rows once: behind one, and in front of the next. Then a tap is one number of elements by which the copy is read
+further on, for all places in a row and from row to row. What runs over the end of a row is computed for nothing (as
+many columns as zeros between rows), and is not stored. So windows are a matrix product whose
 right operand's rows are addresses, as in Dukhan's indirect convolution (arXiv:1907.02129); filters are one whose sum
 runs over places, with the channels of the copy in lanes. Tiles are rows of three registers, or of one at the end, 8 of
 them, or 4 where there are 16 registers: sums in three quarters of all, each of its products in order, by fused
@@ -162,7 +163,7 @@ def _windows_of_channels(kind: Numbers) -> str:
   %x_offset = mul i64 %x_channel, %area
 {at_ir("x_at", kind, "%x", "%x_offset")}
   call void @copy_image_{kind.type}(ptr %x_at, i64 %some, i64 %height, i64 %width, i64 %first, i64 %image_rows,
-      i64 %left, i64 %pitch, i64 %plane, ptr %image)
+      i64 %left, i64 %reach, i64 %pitch, i64 %plane, ptr %image)
 {loop_ir("o", "%outputs", str(tile_rows(kind)), _windows_panel(kind))}"""
 
 
@@ -232,7 +233,7 @@ def _filters_of_channels(kind: Numbers) -> str:
   %x_offset = mul i64 %x_channel, %area
 {at_ir("x_at", kind, "%x", "%x_offset")}
   call void @turn_image_{kind.type}(ptr %x_at, i64 %some, i64 %height, i64 %width, i64 %first, i64 %image_rows,
-      i64 %left, i64 %pitch, i64 %plane, ptr %image)
+      i64 %left, i64 %reach, i64 %pitch, i64 %plane, ptr %image)
 {loop_ir("o", "%outputs", str(tile_rows(kind)), _filters_panel(kind))}"""
 
 

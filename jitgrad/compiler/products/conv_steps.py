@@ -20,8 +20,8 @@ from jitgrad.compiler.products.product_code import (
 
 _GEOMETRY = (
     "scratches_slot", "scratch_bytes", "image_at", "channels", "height", "width", "outputs", "out_height", "out_width",
-    "kernel_y", "kernel_x", "gap_y", "gap_x", "top", "left", "pitch", "plane", "halo", "band", "bands", "at_once",
-    "ldc",
+    "kernel_y", "kernel_x", "gap_y", "gap_x", "top", "left", "reach", "pitch", "plane", "halo", "band", "bands",
+    "at_once", "ldc",
 )  # fmt: skip
 WINDOWS_BLOCK = ("x_slot", "w_slot", "out_slot", *_GEOMETRY, "flat_at")
 FILTERS_BLOCK = ("x_slot", "g_slot", "parts_slot", *_GEOMETRY, "part_elements")
