@@ -16,11 +16,11 @@ from functools import partial
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.ahead import find_asking, find_asking_past, rows_to_write
-from jitgrad.compiler.emission.memory import within
+from jitgrad.compiler.emission.memory import CACHE_LINE, within
 from jitgrad.compiler.emission.registers import DT_INT64, INT64, POINTER, Register
 from jitgrad.compiler.emission.row_sums import RowSumEmitter, find_row_sum
 from jitgrad.compiler.emission.rows import longest_row, pair_rows, takes_pairs
-from jitgrad.compiler.emission.short_rows import row_of_numbers
+from jitgrad.compiler.emission.short_rows import most_registers, row_in_registers, row_of_numbers
 from jitgrad.compiler.emission.squares import find_square
 from jitgrad.compiler.loopir.nests import (
     PARALLEL,
@@ -35,6 +35,7 @@ from jitgrad.compiler.loopir.nests import (
     Statement,
     Store,
     Update,
+    statements,
 )
 
 KERNEL_TYPE = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, INT64, INT64, INT64, INT64])
@@ -136,6 +137,8 @@ class _KernelEmitter(RowSumEmitter):
         else:
             columns = None if self.is_quick else row_of_numbers(loop)
             start = start if columns is None else self._rows_in_registers(loop, columns, start, stop)
+            alike = self._rows_alike(loop)
+            start = start if alike is None else self._rows_by_registers(loop, alike, start, stop)
             self._turns(loop, start, stop)
         self.is_parallel, self.is_nested = outside, outer
 
@@ -155,6 +158,37 @@ class _KernelEmitter(RowSumEmitter):
             start = end
         return start
 
+    def _rows_alike(self, loop: Loop) -> Loop | None:
+        """The loop over a row, where rows of few registers have code of their own."""
+        is_worth_it = self.is_parallel and not self.is_quick and self.builder.module.has_avx512
+        return row_in_registers(loop) if is_worth_it else None
+
+    def _rows_by_registers(self, loop: Loop, columns: Loop, start: ir.Value, stop: ir.Value) -> ir.Value:
+        """All rows, where each is a few registers of which the last one is masked, and no store goes past the caches;
+        the first row that is left. Masks are made ahead of all rows.
+        """
+        b, extent = self.builder, self.registers[columns.extent].value
+        is_cached = b.icmp_signed("!=", self.streaming, ir.Constant(INT64, 0))
+        for count in range(1, 1 + most_registers(columns)):
+            least, most = (count - 1) * self.lanes, self._most_lanes(columns, count)
+            fits = b.icmp_unsigned("<", b.sub(extent, ir.Constant(INT64, least + 1)), ir.Constant(INT64, most - least))
+            end = b.select(b.and_(is_cached, fits), stop, start)
+            self._masks_ahead(loop, columns, count)
+            self.row_registers = count
+            self._turns(loop, start, end)
+            self.row_registers = 0
+            start = end
+        return start
+
+    def _most_lanes(self, columns: Loop, count: int) -> int:
+        """How many elements a row of so many registers has at most: one of whole turns adds in another order, but for
+        a turn of one register or two, whose products are rounded apart.
+        """
+        wide, most = self._at_once(columns) * self.lanes, count * self.lanes
+        sums = [s for s in columns.body if isinstance(s, Update)]
+        is_alike = most == wide <= 2 * self.lanes and all(s.factor is None for s in sums)
+        return most - 1 if sums and most % wide == 0 and not is_alike else most
+
     def _row_pairs(self, loop: Loop, start: ir.Value, stop: ir.Value) -> ir.Value:
         """Two rows at a time where rows are short; the first row that is left."""
         b, pair, one = self.builder, pair_rows(loop, self.kernel), ir.Constant(INT64, 1)
@@ -165,6 +199,11 @@ class _KernelEmitter(RowSumEmitter):
         self.at_once = dict(pair.at_once)
         self._turns(replace(loop, body=pair.body), start, behind, (pair.axis,))
         return behind
+
+    def _are_whole_lines(self, loop: Loop) -> bool:
+        """Whether the rows of a loop are known to be whole lines: their ends are no other row's."""
+        sizes = [self.row_lanes * s.dtype.itemsize for s in statements(loop.body) if isinstance(s, Store)]
+        return self.row_lanes > 0 and not any(size % CACHE_LINE for size in sizes)
 
     def _rest_of_rows(self, loop: Loop, start: ir.Value, stop: ir.Value) -> None:
         """A loop over terms for the columns that blocks have left over; where there is no block its checks count."""
@@ -190,7 +229,7 @@ class _KernelEmitter(RowSumEmitter):
                 self.registers[axis] = Register(b.add(i, ir.Constant(INT64, number)), DT_INT64)
             around = self.asking, self.asking_past, self.ahead, self.written
             self.asking, self.asking_past, self.ahead, self.written = asking, past, ahead, written
-            if loop.kind == PARALLEL and not self.is_quick:
+            if loop.kind == PARALLEL and not (self.is_quick or self.row_registers or self._are_whole_lines(loop)):
                 self._ask_for_ends(loop, others)
             self._body(loop.body)
             self.asking, self.asking_past, self.ahead, self.written = around

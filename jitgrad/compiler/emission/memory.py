@@ -301,8 +301,9 @@ class MemoryEmitter(StridedEmitter):
 
     def _may_go_past(self, store: Store) -> bool:
         """Whether what is left over of a row is stored by good code, and whole registers of it past the caches."""
-        is_row = self.is_parallel and self.vector is not None and self.vector.first is not None
-        return is_row and self.buffers[store.buffer][1].role == "out" and not self.builder.module.shared_bytes
+        if self.row_registers or not self.is_parallel or self.vector is None or self.vector.first is None:
+            return False
+        return self.buffers[store.buffer][1].role == "out" and not self.builder.module.shared_bytes
 
     def _store_end_of_row(self, raw: ir.Value, address: ir.Value, store: Store, mask: ir.Value) -> None:
         """Store the first lanes by a mask, but in pieces where stores go past the caches.
@@ -324,6 +325,8 @@ class MemoryEmitter(StridedEmitter):
         vector, is_quick = self.vector, self.builder.module.shared_bytes > 0
         if vector is None or vector.first is None:
             return False
+        if self.row_registers:
+            return self._is_in_place(store)
         return self._is_reread(store) or (self._masks_are_slow and (vector.may_be_whole or not is_quick))
 
     @functools.cached_property
@@ -337,6 +340,11 @@ class MemoryEmitter(StridedEmitter):
     def _is_reread(self, store: Store) -> bool:
         """Whether a row of several is written that the kernel reads: sums over an outer axis."""
         return len(store.index.terms) > 1 and store.buffer in self._loaded
+
+    def _is_in_place(self, store: Store) -> bool:
+        """Whether what is stored may lie where the kernel reads: the next row begins where a masked store ends."""
+        loads = [s for s in statements(self.kernel.body) if isinstance(s, Load) and s.index == store.index]
+        return any(self.buffers[s.buffer][1].role == "in" for s in loads)
 
     @functools.cached_property
     def _loaded(self) -> set[str]:
@@ -385,7 +393,7 @@ class MemoryEmitter(StridedEmitter):
         0.8 of the time so. Where loads and stores alternate, see `_ask_for_lines`.
         """
         b, width = self.builder, raw.type.count * store.dtype.itemsize
-        may_stream = self.is_parallel or self.is_elementwise
+        may_stream = (self.is_parallel or self.is_elementwise) and not self.row_registers
         if not may_stream or self.buffers[store.buffer][1].role != "out" or width % CACHE_LINE:
             b.store(raw, address, align=store.dtype.itemsize)
             return

@@ -12,10 +12,13 @@ from jitgrad.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Lanes that share elements: lane k reads the element ``(k + phase) // times`` behind the first one's."""
+    """Lanes that share elements: lane k reads the element ``(k + phase) // times`` behind the first one's. ``known`` is
+    the phase, where it stands in the code.
+    """
 
     times: int
     phase: ir.Value
+    known: int | None = None
 
 
 _FAR = 1 << 32  # more than any place below 0 is away from it
@@ -59,10 +62,15 @@ class PlaceEmitter(RegisterEmitter):
             return self._times(base, term.stride), term.stride
         times = ir.Constant(INT64, term.divisor)
         if term.shift is None:
-            return b.udiv(base, times), Shared(term.divisor, b.urem(base, times))
+            return b.udiv(base, times), Shared(term.divisor, b.urem(base, times), self._known_phase(term.divisor))
         shifted = b.add(b.add(base, self.registers[term.shift].value), ir.Constant(INT64, term.divisor * _FAR))
         place = b.sub(b.udiv(shifted, times), ir.Constant(INT64, _FAR))  # lane 0 may be outside, and below 0
         return place, Shared(term.divisor, b.urem(shifted, times))
+
+    def _known_phase(self, times: int) -> int | None:
+        """What the number of the loop's first lane leaves over of multiples of ``times``, where that is known."""
+        known = None if self.vector is None else self.vector.known
+        return None if known is None else known % times
 
     def _steps(self, distance: int | Shared) -> ir.Value:
         """How far each lane is from lane 0."""
@@ -126,19 +134,28 @@ class PlaceEmitter(RegisterEmitter):
     def _load_shared(self, load: Load, place: ir.Value, shared: Shared) -> ir.Value:
         """Elements that lie side by side, each for several lanes, whose places differ by the phase."""
         b, lanes, times = self.builder, self.lanes, shared.times
-        assert self.vector is not None
-        first = self.vector.first if self.vector.mask is not None else None
-        count = ir.Constant(INT32, lanes) if first is None else first
-        reach = b.add(b.trunc(shared.phase, INT32), b.sub(count, ir.Constant(INT32, 1)))
-        needed = b.add(b.udiv(reach, ir.Constant(INT32, times)), ir.Constant(INT32, 1))
-        inside = b.icmp_unsigned("<", self._lane_numbers(INT32), self._splat(needed, lanes))
+        inside = self._shared_inside(shared)
         raw = self._load_some(load, place, lanes, inside)
         anything = ir.Constant(raw.type, ir.Undefined)
-        found = self._picked(raw, anything, [k // times for k in range(lanes)])
-        for phase in range(1, times):
+        found = self._picked(raw, anything, [(k + (shared.known or 0)) // times for k in range(lanes)])
+        for phase in range(1, times) if shared.known is None else ():
             moved = self._picked(raw, anything, [(k + phase) // times for k in range(lanes)])
             found = b.select(b.icmp_signed("==", shared.phase, ir.Constant(INT64, phase)), moved, found)
         return found
+
+    def _shared_inside(self, shared: Shared) -> ir.Value:
+        """Which of the elements behind the first one that lanes share are read."""
+        b, lanes, times = self.builder, self.lanes, shared.times
+        assert self.vector is not None
+        first = self.vector.first if self.vector.mask is not None else None
+        if first is None and shared.known is not None:
+            last = (shared.known + lanes - 1) // times
+            return ir.Constant(ir.VectorType(BOOL, lanes), [k <= last for k in range(lanes)])
+        count = ir.Constant(INT32, lanes) if first is None else first
+        phase = b.trunc(shared.phase, INT32) if shared.known is None else ir.Constant(INT32, shared.known)
+        reach = b.add(phase, b.sub(count, ir.Constant(INT32, 1)))
+        needed = b.add(b.udiv(reach, ir.Constant(INT32, times)), ir.Constant(INT32, 1))
+        return b.icmp_unsigned("<", self._lane_numbers(INT32), self._splat(needed, lanes))
 
     def _load_some(self, load: Load, place: ir.Value, count: int, inside: ir.Value) -> ir.Value:
         vector = ir.VectorType(memory_type(load.dtype), count)

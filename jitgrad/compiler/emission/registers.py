@@ -58,7 +58,7 @@ class VectorLoop:
     ``segment`` is where the part of the loop begins in which comparisons of its variable have one answer; None where
     the lanes are compared. ``lane_sums`` are the accumulators of a loop of lanes, ``valid`` is how many lanes of it
     are inside; ``first`` is how many lanes the mask of another loop has, which are the first ones, and
-    ``may_be_whole`` says that these may be all.
+    ``may_be_whole`` says that these may be all. ``known`` is the first lane's number, where that stands in the code.
     """
 
     var: str
@@ -71,6 +71,7 @@ class VectorLoop:
     valid: ir.Value | None = None
     first: ir.Value | None = None
     may_be_whole: bool = False
+    known: int | None = None
 
 
 class RegisterEmitter:
@@ -107,6 +108,7 @@ class RegisterEmitter:
         self.at_once: dict[Loop, int] = {}  # on how many registers loops over two rows work
         self.made: dict[str, Let] = {}  # the ops behind values of the loop being emitted
         self.scales: set[str] = set()  # the names of what divisors are multiplied by before their reciprocal
+        self.row_registers = 0  # how many each row of the loop being emitted has; 0: any number
         self.is_parallel = False  # inside a parallel loop, where most of the work is
         self.is_nested = False  # inside any loop
 

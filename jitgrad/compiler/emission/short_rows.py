@@ -7,7 +7,7 @@ or two, the loop over them is emitted for each of these as well, and asks once, 
 
 from __future__ import annotations
 
-from jitgrad.compiler.emission.interleave import FEW, weight_of
+from jitgrad.compiler.emission.interleave import FEW, SOME, is_analytic, weight_of
 from jitgrad.compiler.emission.segments import compares
 from jitgrad.compiler.loopir.nests import (
     PARALLEL,
@@ -21,8 +21,13 @@ from jitgrad.compiler.loopir.nests import (
     Statement,
     Store,
     Term,
+    Update,
 )
 
+_REGISTERS = 4
+"""How many a row has at most where it is emitted for each number of them."""
+_ROOM = 100
+"""What all registers of such rows have to do, at most."""
 _MOST = 2 * FEW
 """What a turn over the columns has to do, at most, where it is emitted several times."""
 
@@ -42,6 +47,39 @@ def row_of_numbers(loop: Loop) -> Loop | None:
         return None
     made = {s.name for s in columns.body if isinstance(s, Let | Load)}
     return columns if all(_is_plain(s, columns.var, made) for s in columns.body) else None
+
+
+def row_in_registers(loop: Loop) -> Loop | None:
+    """The loop over a row, where it is the only one there, reads and stores in whole registers, asks nothing of where
+    it stands, and has no function of analysis, which would take longer than its row's beginning and end; else None.
+    """
+    passes = [s for s in loop.body if isinstance(s, Loop)]
+    if loop.kind not in (SERIAL, PARALLEL) or loop.start or len(passes) != 1:
+        return None
+    columns, made = passes[0], {s.name for s in loop.body if isinstance(s, Let | Load)}
+    is_whole = columns.kind == VECTOR and not columns.start and columns.extent not in made
+    if not is_whole or weight_of(columns) > SOME or is_analytic(columns) or compares(columns):
+        return None
+    stored = {s.buffer for s in columns.body if isinstance(s, Store)}
+    made = {s.name for s in columns.body if isinstance(s, Let | Load)}
+    is_plain = all(_is_regular(s, columns.var, made, stored) for s in columns.body)
+    return columns if is_plain else None
+
+
+def most_registers(columns: Loop) -> int:
+    """Up to how many registers rows have code of their own, by what there is to do for each."""
+    fitting = [n for n in range(1, 1 + _REGISTERS) if n * (n + 1) // 2 * weight_of(columns) <= _ROOM]
+    return max(fitting, default=0)
+
+
+def _is_regular(s: Statement, var: str, made: set[str], stored: set[str]) -> bool:
+    """Whether a statement computes, sums, stores neighbouring lanes, or reads what it does not store at a distance of
+    lanes that stands in the code.
+    """
+    if isinstance(s, Load):
+        is_known = all(isinstance(term.stride, int) for term in s.index.terms if term.var == var)
+        return is_known and not any(term.var in made for term in s.index.terms) and s.buffer not in stored
+    return isinstance(s, Let | Update) or (isinstance(s, Store) and _is_along(s.index, var, made))
 
 
 def _is_plain(s: Statement, var: str, made: set[str]) -> bool:

@@ -9,7 +9,7 @@ but for gaps between elements that are read.
 from __future__ import annotations
 
 from jitgrad.compiler import llvmir as ir
-from jitgrad.compiler.emission.places import PlaceEmitter
+from jitgrad.compiler.emission.places import PlaceEmitter, Shared
 from jitgrad.compiler.emission.registers import BOOL, INT32, INT64
 from jitgrad.compiler.emission.scalar_values import memory_type
 from jitgrad.compiler.emission.shuffles import deinterleave, interleave, joined, picked
@@ -61,6 +61,20 @@ class StridedEmitter(PlaceEmitter):
         if group.stride < 0:
             return {place: picked(b, value, value, range(lanes)[::-1]) for place, value in found.items()}
         return found
+
+    def _mask_ahead(self, load: Load) -> None:
+        """Make the masks of a load whose lanes lie apart, or share elements, which the builder finds again."""
+        assert self.vector is not None
+        group = self.apart.get(load.name)
+        if group is not None:
+            lanes, stride = self.register_lanes, abs(group.stride)
+            extent = stride * (lanes - 1) + group.places[-1] + 1
+            for first in range(0, stride * lanes, lanes):
+                self._read_inside(group, first, extent)
+        for term in load.index.terms:
+            distance = self._along_lanes(term, self.vector.base)[1] if term.var == self.vector.var else 0
+            if isinstance(distance, Shared):
+                self._shared_inside(distance)
 
     def _part_of(self, group: Places, load: Load, base: ir.Value, first: int, extent: int) -> ir.Value:
         """The register ``first`` elements behind ``base``, without what lies behind the last element that is read, and

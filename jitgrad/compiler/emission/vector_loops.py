@@ -35,6 +35,7 @@ from jitgrad.compiler.loopir.nests import (
     PARALLEL_VECTOR,
     Keep,
     Let,
+    Load,
     Loop,
     Statement,
     Update,
@@ -72,6 +73,9 @@ class VectorLoopEmitter(ArgumentEmitter):
             self._vector_body(loop, start, None, {}, None)
             self.lanes = lanes
             return
+        if self.row_registers:
+            self._short_row(loop, stop)
+            return
         if self._is_little(loop):
             sums = self._open_sums(loop)
             self._masked_vectors(loop, start, stop, lambda _: sums)
@@ -83,6 +87,43 @@ class VectorLoopEmitter(ArgumentEmitter):
             points += self._line_start(loop, start, stop, points)
         emit = self._registers_in_turn if self.is_quick and len(loop.body) > SOME else self._wide_vectors
         emit(loop, lambda part: self._segments(start, stop, points, part) if points else part(start, stop, None))
+
+    def _short_row(self, loop: Loop, stop: ir.Value) -> None:
+        """A row of `row_registers`, whole turns first, with the sums that other code has."""
+        lanes, wide = self.lanes, self.lanes * self._at_once(loop)
+        turns = (self.row_registers - 1) * lanes // wide
+        self.lanes = wide
+        whole = [self._open_sums(loop)] if turns else []
+        for turn in range(turns):
+            first = ir.Constant(INT64, turn * wide)
+            self._vector_body(loop, first, None, whole[0], None, known=turn * wide)
+        self.lanes = lanes
+        rest = self._open_sums(loop)
+        for k in range(turns * wide // lanes, self.row_registers):
+            at, inside, mask = self._row_register(stop, k)
+            self._vector_body(loop, at, mask, rest, None, inside, known=k * lanes)
+        self._close_sums(loop, [whole, [rest]] if whole else [[rest]])
+
+    def _row_register(self, stop: ir.Value, k: int) -> tuple[ir.Value, ir.Value | None, ir.Value | None]:
+        """Where the k-th register of a row is, how many of its lanes are inside, and their mask: None for all but the
+        last one.
+        """
+        at = ir.Constant(INT64, k * self.lanes)
+        return (at, *self._lanes_left(at, stop)[1:]) if k == self.row_registers - 1 else (at, None, None)
+
+    def _masks_ahead(self, row: Loop, loop: Loop, count: int) -> None:
+        """Make what the last registers of all rows have in common, where the builder finds it again."""
+        outside, own = dict(self.registers), {row.var, *(s.name for s in row.body if isinstance(s, Let | Load))}
+        self.registers = {name: register for name, register in outside.items() if name not in own}
+        self._spread_invariants(loop, None)
+        self.row_registers, last = count, count - 1
+        at, inside, mask = self._row_register(self.registers[loop.extent].value, last)
+        self.vector = VectorLoop(loop.var, self.lanes, at, mask, first=inside, known=last * self.lanes)
+        self._enter_strides(loop)
+        for load in (s for s in loop.body if isinstance(s, Load)):
+            self._mask_ahead(load)
+        self.apart, self.spread, self.vector, self.row_registers = {}, {}, None, 0
+        self.registers = outside
 
     def _at_once(self, loop: Loop) -> int:
         """On how many registers a turn of a loop works."""
@@ -242,9 +283,12 @@ class VectorLoopEmitter(ArgumentEmitter):
     def _vector_body(
         self, loop: Loop, i: ir.Value, mask: ir.Value | None, sums: dict[str, ir.Value], segment: ir.Value | None,
         first: ir.Value | None = None, may_be_whole: bool = False, asks: int = 0, is_first: bool = True,
+        known: int | None = None,
     ) -> None:  # fmt: skip
         outside = dict(self.registers)
-        self.vector = VectorLoop(loop.var, self.lanes, i, mask, sums, segment, first=first, may_be_whole=may_be_whole)
+        self.vector = VectorLoop(
+            loop.var, self.lanes, i, mask, sums, segment, first=first, may_be_whole=may_be_whole, known=known
+        )
         self.registers.pop(loop.var, None)
         if asks:
             self._ask_ahead(asks)
