@@ -67,9 +67,11 @@ def test_which_rows_are_emitted_so() -> None:
     gathered = _columns(Load("v1", I64, "in1", _row(Term("i1"))), Load("v0", F32, "in0", Index((Term("v1"),))), STORE)
     far, spread = (Index((Term("i0", "n0"), Term("i1", stride))) for stride in ("n1", 2))
     guarded = Load("v0", F32, "in0", _row(Term("i1")), (Bound("i1", "o0", None),), Literal(F32.type(0), F32))
+    bounded = _columns(guarded, STORE)
+    assert row_in_registers(Loop("i0", "n1", PARALLEL, (bounded,))) is bounded
     others = [
         gathered, _columns(Load("v0", F32, "in0", far)), _columns(LOAD, Store("out0", spread, "v0", F32)),
-        _columns(guarded, STORE), _columns(Load("v0", F32, "out0", _row(Term("i1"))), STORE),
+        _columns(guarded, Update("acc0", F32, "add", "v0")), _columns(Load("v0", F32, "out0", _row(Term("i1"))), STORE),
         _columns(LOAD, *[Let(f"v{k}", F32, "add", ("v0", "v0")) for k in range(1, 70)], STORE),
         _columns(LOAD, STORE, extent="v9"),
     ]  # fmt: skip
@@ -114,8 +116,28 @@ def _kernel(dtype: str, sums: Sequence[str], is_light: bool) -> Kernel:
     return Kernel(buffers, ("n0", "n1", "n2", "n3"), (), (Loop("i0", "n1", PARALLEL, tuple(row)),))
 
 
+def _bounded(dtype: str, times: int) -> Kernel:
+    """Rows with a border, and elements that lanes share within it, in the first rows only, or in its left part."""
+    type_ = np.dtype(dtype)
+    zero, inside = Literal(type_.type(0), type_), Bound("i1", "o0", "o1")
+    shifted, plain = (Term("i1", 1, shift, times) for shift in ("o2", None))
+    within, start, rows = (inside, Bound("i0", None, "o4")), (Bound("i1", None, "o3"),), Term("i0", "n3")
+    body = (
+        Load("v0", type_, "in0", Index((Term("i0", "n2"), Term("i1")), "o2"), (inside,), zero),
+        Load("v1", type_, "in1", Index((rows, shifted)), within, zero),
+        Load("v2", type_, "in1", Index((rows, plain)), start, zero),
+        Let("v3", type_, "multiply", ("v1", "v2")),
+        Let("v4", type_, "subtract", ("v0", "v3")),
+        Store("out0", Index((Term("i0", "n0"), Term("i1"))), "v4", type_),
+    )
+    rows_loop = Loop("i0", "n1", PARALLEL, (Loop("i1", "n0", VECTOR, body),))
+    buffers = tuple(Buffer(name, type_, name.rstrip("01")) for name in ("in0", "in1", "out0"))
+    ints = ("n0", "n1", "n2", "n3", "o0", "o1", "o2", "o3", "o4")
+    return Kernel(buffers, ints, (), (rows_loop,))
+
+
 class _Native:
-    """A kernel's function of the addresses of its buffers, columns and rows, and where stores go past the caches."""
+    """A kernel's function of the addresses of its buffers, its ints, and where stores go past the caches."""
 
     def __init__(self, kernel: Kernel, quickly: bool) -> None:
         name, nbytes = f"rows_{next(_count)}", vector_bytes()
@@ -124,11 +146,10 @@ class _Native:
         self.code = native.load_object(native.compile_to_object(module, quickly=quickly), [name])
         self.function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 4)(self.code[name])
 
-    def __call__(self, arrays: Sequence[Array], columns: int, rows: int, streaming: int) -> None:
+    def __call__(self, arrays: Sequence[Array], ints: Sequence[int], streaming: int) -> None:
         table = np.array([a.ctypes.data for a in arrays])
-        sizes = [columns, rows, 2 * columns, (columns + 1) // 2]
-        block = np.array([*range(len(arrays)), *sizes, streaming])
-        self.function(table.ctypes.data, block.ctypes.data, 0, rows, 0, 0)
+        block = np.array([*range(len(arrays)), *ints, streaming])
+        self.function(table.ctypes.data, block.ctypes.data, 0, ints[1], 0, 0)
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +183,7 @@ def test_rows_have_the_bits_of_quick_code_and_touch_nothing_else(
             if is_in_place and not is_light:
                 arrays[3] = arrays[0]
             with np.errstate(all="ignore"):
-                call(arrays, columns, rows, streaming)
+                call(arrays, (columns, rows, 2 * columns, shared), streaming)
             results.append([arrays[k].tobytes() for k in (3, 4)])
             if not is_light:
                 x, y, z = given[0].reshape(rows, -1), given[1].reshape(rows, -1, 2), given[2].reshape(rows, -1)
@@ -170,6 +191,33 @@ def test_rows_have_the_bits_of_quick_code_and_touch_nothing_else(
                 expected = x + ((y[..., 0] - y[..., 1]) + z[:, k // 2] * z[:, k // 3])
                 np.testing.assert_allclose(arrays[3].reshape(rows, -1), expected, rtol=1e-4, atol=1e-3)
         assert results[0] == results[1] == results[2], f"{columns} columns"
+
+
+@pytest.mark.parametrize("times", [2, 3])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rows_with_a_border_touch_what_lies_inside_only(dtype: str, times: int, pages: list[_Guarded]) -> None:
+    kernel = _bounded(dtype, times)
+    assert row_in_registers(kernel.body[0]) is not None  # type: ignore[arg-type]
+    calls, rng, rows = [_Native(kernel, quickly) for quickly in (True, False)], np.random.default_rng(7), 3
+    borders = itertools.product(range(1, 70, 2), (0, 1, 4, 17), (0, 1, 3, 18), (False, True))
+    for columns, before, behind, at_end in borders:
+        lo, hi = min(before, columns), max(columns - behind, 0)
+        width = max(hi - lo, 0)
+        shared = -(-width // times)
+        end, few = min(columns, times * shared), 2
+        x = (rng.standard_normal((rows, width)) * 9).astype(dtype)
+        y = (rng.standard_normal((rows, shared)) * 9).astype(dtype)
+        expected, product = (np.zeros((rows, columns), dtype) for _ in range(2))
+        expected[:, lo:hi] = x
+        product[:few, lo:hi] = y[:few, np.arange(width) // times]
+        product[:, :end] *= y[:, np.arange(end) // times]
+        product[:, end:] *= 0
+        for call, streaming in ((calls[0], -1), (calls[1], -1), (calls[1], 0)):
+            sizes = (x.size, y.size, product.size)
+            arrays = [page.array(n, dtype, at_end) for page, n in zip(pages, sizes, strict=False)]
+            arrays[0][:], arrays[1][:], arrays[2][:] = x.ravel(), y.ravel(), 7
+            call(arrays, (columns, rows, width, shared, lo, hi, -lo, end, few), streaming)
+            np.testing.assert_array_equal(arrays[2].reshape(rows, columns), expected - product)
 
 
 @pytest.mark.quick

@@ -15,7 +15,7 @@ from jitgrad.compiler.emission.registers import BOOL, DT_INT64, INT32, INT64, Re
 from jitgrad.compiler.emission.scalar_values import cast, constant, memory_type
 from jitgrad.compiler.emission.shuffles import joined
 from jitgrad.compiler.emission.strided import StridedEmitter
-from jitgrad.compiler.loopir.nests import Bound, Check, Let, Load, Loop, Statement, Store, Update, statements
+from jitgrad.compiler.loopir.nests import Check, Let, Load, Loop, Statement, Store, Update, statements
 from jitgrad.spec import DType
 
 CACHE_LINE = 64
@@ -70,6 +70,12 @@ class MemoryEmitter(StridedEmitter):
             assert mask is not None
             return self._load_one(load, place, mask, fill)
         is_known = mask is None or (inside is None and self.vector.first is not None)
+        if isinstance(distance, Shared) and not is_known and self.row_registers:
+            assert mask is not None
+            elements = self._elements_inside(load, distance)
+            raw = self._spread_shared(self._load_some(load, place, self.lanes, elements), distance)
+            value = b.select(mask, self._from_memory(raw, load.dtype, self.lanes), fill)
+            return Register(value, load.dtype, self.lanes)
         if isinstance(distance, Shared) and not is_known:
             place, distance = b.add(self._splat(place, self.lanes), self._steps(distance)), None
         raw = self._load_lanes(load, place, distance, mask, fill)
@@ -179,21 +185,6 @@ class MemoryEmitter(StridedEmitter):
 
     def _all(self) -> ir.Value:
         return ir.Constant(ir.VectorType(BOOL, self.lanes), [1] * self.lanes)
-
-    def _inside(self, bounds: Sequence[Bound]) -> Register | None:
-        """Whether all bounds hold; None when there are none."""
-        found: Register | None = None
-        for bound in bounds:
-            for op, limit in (("greater_equal", bound.lo), ("less", bound.hi)):
-                if limit is None:
-                    continue
-                test = self._let(np.dtype(bool), op, (bound.var, limit))
-                if found is not None:
-                    lanes = max(found.lanes, test.lanes)
-                    values = [r.value if r.lanes == lanes else self._splat(r.value, lanes) for r in (found, test)]
-                    test = Register(self.builder.and_(*values), np.dtype(bool), lanes)
-                found = test
-        return found
 
     def _mask(self, inside: Register | None) -> ir.Value | None:
         """The lanes that may touch memory: those of the loop for which the bounds hold."""

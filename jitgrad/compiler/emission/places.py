@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.registers import BOOL, INT32, INT64, Register, RegisterEmitter
 from jitgrad.compiler.emission.scalar_values import memory_type
-from jitgrad.compiler.loopir.nests import Index, Load, Term
+from jitgrad.compiler.loopir.nests import Bound, Index, Load, Term
 from jitgrad.compiler.vecmath.lanes import declare
 from jitgrad.records import dataclass
 
@@ -104,6 +108,21 @@ class PlaceEmitter(RegisterEmitter):
         lanes = isinstance(value.type, ir.VectorType)
         return self.builder.mul(value, self._splat(number, value.type.count) if lanes else number)
 
+    def _inside(self, bounds: Sequence[Bound]) -> Register | None:
+        """Whether all bounds hold; None when there are none."""
+        found: Register | None = None
+        for bound in bounds:
+            for op, limit in (("greater_equal", bound.lo), ("less", bound.hi)):
+                if limit is None:
+                    continue
+                test = self._let(np.dtype(bool), op, (bound.var, limit))
+                if found is not None:
+                    lanes = max(found.lanes, test.lanes)
+                    values = [r.value if r.lanes == lanes else self._splat(r.value, lanes) for r in (found, test)]
+                    test = Register(self.builder.and_(*values), np.dtype(bool), lanes)
+                found = test
+        return found
+
     def _address(self, buffer: str, place: ir.Value) -> ir.Value:
         base, description = self.buffers[buffer]
         type_ = memory_type(description.dtype)
@@ -133,9 +152,11 @@ class PlaceEmitter(RegisterEmitter):
 
     def _load_shared(self, load: Load, place: ir.Value, shared: Shared) -> ir.Value:
         """Elements that lie side by side, each for several lanes, whose places differ by the phase."""
+        return self._spread_shared(self._load_some(load, place, self.lanes, self._shared_inside(shared)), shared)
+
+    def _spread_shared(self, raw: ir.Value, shared: Shared) -> ir.Value:
+        """To each lane its element."""
         b, lanes, times = self.builder, self.lanes, shared.times
-        inside = self._shared_inside(shared)
-        raw = self._load_some(load, place, lanes, inside)
         anything = ir.Constant(raw.type, ir.Undefined)
         found = self._picked(raw, anything, [(k + (shared.known or 0)) // times for k in range(lanes)])
         for phase in range(1, times) if shared.known is None else ():
@@ -156,6 +177,36 @@ class PlaceEmitter(RegisterEmitter):
         reach = b.add(phase, b.sub(count, ir.Constant(INT32, 1)))
         needed = b.add(b.udiv(reach, ir.Constant(INT32, times)), ir.Constant(INT32, 1))
         return b.icmp_unsigned("<", self._lane_numbers(INT32), self._splat(needed, lanes))
+
+    def _elements_inside(self, load: Load, shared: Shared) -> ir.Value:
+        """Which elements that lanes share are read, where other bounds than those of the lanes hold."""
+        assert self.vector is not None
+        along = [bound for bound in load.bounds if bound.var == self.vector.var]
+        elements = self._shared_between(shared, along)
+        others = self._inside([bound for bound in load.bounds if bound not in along])
+        return elements if others is None else self.builder.and_(elements, self._splat(others.value, self.lanes))
+
+    def _shared_between(self, shared: Shared, bounds: Sequence[Bound]) -> ir.Value:
+        """Which of these elements lanes read between bounds of the loop's number, that are in the loop as well."""
+        b, vector, one = self.builder, self.vector, ir.Constant(INT64, 1)
+        assert vector is not None
+        count = ir.Constant(INT64, self.lanes) if vector.first is None else b.zext(vector.first, INT64)
+        first: ir.Value = ir.Constant(INT64, 0)
+        end: ir.Value = count
+        for bound in bounds:
+            if bound.lo is not None:
+                lo = b.sub(self.registers[bound.lo].value, vector.base)
+                first = b.select(b.icmp_signed("<", first, lo), lo, first)
+            if bound.hi is not None:
+                hi = b.sub(self.registers[bound.hi].value, vector.base)
+                end = b.select(b.icmp_signed("<", hi, end), hi, end)
+        first = b.select(b.icmp_signed("<", first, count), first, count)
+        times = ir.Constant(INT64, shared.times)
+        lowest = b.udiv(b.add(first, shared.phase), times)
+        behind = b.add(b.udiv(b.add(b.sub(end, one), shared.phase), times), one)
+        number = b.select(b.icmp_signed("<", first, end), b.sub(behind, lowest), ir.Constant(INT64, 0))
+        narrow = [self._splat(b.trunc(value, INT32), self.lanes) for value in (lowest, number)]
+        return b.icmp_unsigned("<", b.sub(self._lane_numbers(INT32), narrow[0]), narrow[1])
 
     def _load_some(self, load: Load, place: ir.Value, count: int, inside: ir.Value) -> ir.Value:
         vector = ir.VectorType(memory_type(load.dtype), count)

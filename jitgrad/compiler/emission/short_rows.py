@@ -50,15 +50,17 @@ def row_of_numbers(loop: Loop) -> Loop | None:
 
 
 def row_in_registers(loop: Loop) -> Loop | None:
-    """The loop over a row, where it is the only one there, reads and stores in whole registers, asks nothing of where
-    it stands, and has no function of analysis, which would take longer than its row's beginning and end; else None.
+    """The loop over a row, where it is the only one there, reads and stores in whole registers, and has no function
+    of analysis, which would take longer than its row's beginning and end; else None. One that asks where it stands sums
+    nothing: other code adds it up between the places where answers change.
     """
     passes = [s for s in loop.body if isinstance(s, Loop)]
     if loop.kind not in (SERIAL, PARALLEL) or loop.start or len(passes) != 1:
         return None
     columns, made = passes[0], {s.name for s in loop.body if isinstance(s, Let | Load)}
     is_whole = columns.kind == VECTOR and not columns.start and columns.extent not in made
-    if not is_whole or weight_of(columns) > SOME or is_analytic(columns) or compares(columns):
+    has_sums = any(isinstance(s, Update) for s in columns.body)
+    if not is_whole or weight_of(columns) > SOME or is_analytic(columns) or (has_sums and compares(columns)):
         return None
     stored = {s.buffer for s in columns.body if isinstance(s, Store)}
     made = {s.name for s in columns.body if isinstance(s, Let | Load)}
@@ -78,7 +80,8 @@ def _is_regular(s: Statement, var: str, made: set[str], stored: set[str]) -> boo
     """
     if isinstance(s, Load):
         is_known = all(isinstance(term.stride, int) for term in s.index.terms if term.var == var)
-        return is_known and not any(term.var in made for term in s.index.terms) and s.buffer not in stored
+        names = {term.var for term in s.index.terms} | {bound.var for bound in s.bounds}
+        return is_known and not names & made and s.buffer not in stored
     return isinstance(s, Let | Update) or (isinstance(s, Store) and _is_along(s.index, var, made))
 
 

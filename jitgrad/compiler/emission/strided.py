@@ -71,10 +71,13 @@ class StridedEmitter(PlaceEmitter):
             extent = stride * (lanes - 1) + group.places[-1] + 1
             for first in range(0, stride * lanes, lanes):
                 self._read_inside(group, first, extent)
+        along = [bound for bound in load.bounds if bound.var == self.vector.var]
+        for bound in along:
+            self._inside([bound])
         for term in load.index.terms:
             distance = self._along_lanes(term, self.vector.base)[1] if term.var == self.vector.var else 0
             if isinstance(distance, Shared):
-                self._shared_inside(distance)
+                self._shared_between(distance, along) if along else self._shared_inside(distance)
 
     def _part_of(self, group: Places, load: Load, base: ir.Value, first: int, extent: int) -> ir.Value:
         """The register ``first`` elements behind ``base``, without what lies behind the last element that is read, and
