@@ -1,8 +1,13 @@
-"""Short rows, each with numbers of its own (its place, a factor): which loops over rows these are; it emits nothing.
+"""Short rows: which loops over rows are emitted for some numbers of registers as well; it emits nothing.
 
 To find out how many registers a row is takes longer than a row of one: a question for each size of what is left over, a
-mask, and a load that waits for stores of the rows before, some of which it covers. Where rows are half a register, one
-or two, the loop over them is emitted for each of these as well, and asks once, ahead of all rows.
+mask, and a load that waits for stores of the rows before, some of which it covers. Where rows with numbers of their own
+(a place, a factor) are half a register, one or two, the loop over them is emitted for each of these as well, without
+masks, and asks once, ahead of all rows.
+
+Other rows of few registers are straight code with AVX-512, the last register masked. Of 215 instructions for a row of
+28 floats 150 were its beginning and end, for masks and the elements that lanes share, which all rows have in common:
+the gradient of max-pooling takes 0.56 of the time so, sums of rows of 10 floats 0.55 (one thread, Zen 4, in turns).
 """
 
 from __future__ import annotations
