@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 
 import jitgrad as jg
+from jitgrad.compiler.loopir.routines import python_routines
 from jitgrad.executable import make_executable
 from jitgrad.gradients import gradients
 from jitgrad.graph import Graph
@@ -271,6 +272,41 @@ def test_nan_in_one_matrix_gives_nan_there_and_no_error() -> None:
     np.testing.assert_array_equal(
         np.isnan(jg.compile(np.linalg.cholesky)(positive)), np.isnan(np.linalg.cholesky(positive))
     )
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 6])
+def test_what_is_not_finite_goes_where_it_goes_in_numpy(n: int, value: float) -> None:
+    """At each place in turn; of a stack, whose lanes have other pivots, and of matrices that are alone."""
+    (a,) = _normal((2, n, n, n, n))
+    a[1] += n * np.eye(n)
+    for i, j in np.ndindex(n, n):
+        a[:, i, j, i, j] = value
+    a = a.reshape(-1, n, n)
+    b = np.ones((len(a), n, 1))
+    with np.errstate(all="ignore"):
+        solutions, inverses, determinants = np.linalg.solve(a, b), np.linalg.inv(a), np.linalg.det(a)
+    assert np.isfinite(solutions).any(axis=(1, 2)).any()
+    solve, inv = jg.compile(np.linalg.solve), jg.compile(np.linalg.inv)
+    np.testing.assert_allclose(solve(a, b), solutions, rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(inv(a), inverses, rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(jg.compile(np.linalg.det)(a), determinants, rtol=1e-8)
+    for k in range(len(a)):
+        np.testing.assert_allclose(solve(a[k], b[k]), solutions[k], rtol=1e-8, atol=1e-9)
+        np.testing.assert_allclose(inv(a[k]), inverses[k], rtol=1e-8, atol=1e-9)
+
+
+def test_factors_of_what_is_not_finite_mean_the_same_in_python() -> None:
+    (a,) = _normal((4, 5, 5))
+    a[0, 0, 0] = a[1, 3, 0] = np.nan
+    a[2, 0, 1], a[3, 2, 2] = np.inf, -np.inf
+    program = _program(np.linalg.inv, [a])
+    for matrix, expected in zip(a, interpret(program, [a])[0], strict=True):
+        factors, pivots, inverse = matrix.ravel().copy(), np.zeros(5, np.int64), np.eye(5).ravel()
+        with np.errstate(all="ignore"):
+            python_routines()["lu"](factors, pivots, 5)
+            python_routines()["lu_solve"](factors, pivots, inverse, 5, 5)
+        np.testing.assert_allclose(inverse.reshape(5, 5), expected, rtol=1e-8, atol=1e-9)
 
 
 @needs_registers

@@ -1,9 +1,12 @@
 """Emission of factorizations and solutions on tiles: every instruction works on as many matrices as there are lanes.
 
 A matrix of n rows lies in its tile row by row. LU is Gaussian elimination with partial pivoting: the first of the
-largest elements in magnitude is the pivot, or a NaN; where all are zero the column is left alone, so that a singular
-matrix has a zero on the diagonal and no NaN. Pivots differ from lane to lane: rows are exchanged under a mask, and
-not at all where no lane wants it.
+largest elements in magnitude is the pivot; where all are zero the column is left alone, so that a singular matrix has
+a zero on the diagonal and no NaN. Pivots differ from lane to lane: rows are exchanged under a mask, and not at all
+where no lane wants it.
+
+What is not finite goes where it goes in OpenBLAS (``getf2``), which NumPy has: no search finds a NaN, so only one that
+is on the diagonal already is a pivot, and nothing is divided by it; below an infinite pivot all is zero.
 """
 
 from __future__ import annotations
@@ -139,7 +142,7 @@ def _lu(r: Routine) -> None:
 
         def compare(row: ir.Value) -> None:
             size, before = m.size(r.load(a, m.place(row, k))), m.get(best)
-            wins = b.or_(b.fcmp_ordered(">", size, before), b.fcmp_unordered("uno", size, size))
+            wins = b.fcmp_ordered(">", size, before)
             b.store(b.select(wins, size, before), best)
             b.store(b.select(wins, r.splat(row), m.get(at, m.numbers)), at)
 
@@ -150,11 +153,12 @@ def _lu(r: Routine) -> None:
         find_pivot(k)
         m.exchange(a, pivots, k, n)
         pivot = r.load(a, m.place(k, k))
-        divisor = b.select(b.fcmp_ordered("==", pivot, zero), m.number(1), pivot)
+        divisor = b.select(b.fcmp_unordered("==", pivot, zero), m.number(1), pivot)
+        is_infinite = b.fcmp_ordered("==", m.size(pivot), m.number(float("inf")))
 
         def eliminate(row: ir.Value) -> None:
             place = m.place(row, k)
-            factor = b.fdiv(r.load(a, place), divisor)
+            factor = b.select(is_infinite, zero, b.fdiv(r.load(a, place), divisor))
             r.store(factor, a, place)
             m.subtract_row(factor, a, k, row, n, b.add(k, r.number(1)))
 

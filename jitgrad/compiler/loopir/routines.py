@@ -58,9 +58,12 @@ def _product(out: Any, a: Any, b: Any, m: int, n: int, k: int, *places: int) -> 
 def _lu(a: Any, pivots: Any, n: int) -> None:
     m = a[: n * n].reshape(n, n)
     for k in range(n):
-        p = pivots[k] = k + np.argmax(np.abs(m[k:, k]))
+        sizes = np.abs(m[k:, k])
+        p = pivots[k] = k if np.isnan(sizes[0]) else k + np.nanargmax(sizes)
         m[[k, p]] = m[[p, k]]
-        if m[k, k] != 0:
+        if np.isinf(m[k, k]):
+            m[k + 1 :, k] = 0
+        elif m[k, k] != 0 and not np.isnan(m[k, k]):
             m[k + 1 :, k] /= m[k, k]
         m[k + 1 :, k + 1 :] -= np.outer(m[k + 1 :, k], m[k, k + 1 :])
 
