@@ -16,13 +16,16 @@ import pytest
 
 import jitgrad as jg
 from jitgrad.compiler.freezing.alike import forget_templates
+from jitgrad.compiler.freezing.keeping import keep_now
 from jitgrad.compiler.freezing.plankey import exact_key, plan_key
 from jitgrad.compiler.freezing.stored import MOST_BYTES, UnkeptError, decode, dump, encode, load, runs_of
 from jitgrad.compiler.machine.cache import default_directory, kernel_cache
 from jitgrad.compiler.machine.kernels import statistics
 from jitgrad.errors import CompileError
 from jitgrad.executable import make_executable
-from jitgrad.program import Program
+from jitgrad.graph import Graph
+from jitgrad.operators import functions
+from jitgrad.program import Program, slice_graph
 from tests.plan_functions import columns
 from tests.random_programs import random_program
 from tests.tolerances import assert_same_up_to_rounding
@@ -261,6 +264,45 @@ def test_plans_are_compared_with_the_stages_when_all_is_verified(folder: Path) -
     kernel_cache().put_plan(key, dump((frozen[0] + 1, *frozen[1:])))
     with jg.config(verify=True), pytest.raises(CompileError, match="not the one that the stages make"):
         jg.compile(columns)(X)
+
+
+def _fixed(array: np.ndarray) -> np.ndarray:
+    """A constant as it is: an array that may be written is copied."""
+    array.flags.writeable = False
+    return array
+
+
+def _of_constants(p: np.ndarray, q: np.ndarray) -> Program:
+    with Graph().as_default(), jg.jit_scope():
+        x = functions["placeholder"](np.float64, p.shape)
+        a, b = functions["constant"](p), functions["constant"](q)
+        return slice_graph([np.tanh(x * a) + np.sin(x * b), np.exp(a + x) * b], {x: x.spec})
+
+
+@pytest.mark.parametrize("is_first_one", [True, False])
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (3,)])
+def test_arrays_that_are_one_or_two_have_other_plans(folder: Path, shape: tuple[int, ...], is_first_one: bool) -> None:
+    """The stages merge what is one array; what is on disk is what they make, whichever was there before."""
+    one, other = _fixed(np.full(shape, 2.5)), _fixed(np.full(shape, 2.5))
+    programs = [_of_constants(one, one), _of_constants(one, other)]
+    assert plan_key(programs[0]) != plan_key(programs[1])
+    assert plan_key(programs[1]) == plan_key(_of_constants(_fixed(one.copy()), other))
+    x = np.ones(shape)
+    with jg.config(verify=True):
+        for program in programs if is_first_one else programs[::-1]:
+            first, second = make_executable(program)([x])
+            np.testing.assert_allclose(first, np.tanh(x * 2.5) + np.sin(x * 2.5))
+            np.testing.assert_allclose(second, np.exp(2.5 + x) * 2.5)
+
+
+def test_plans_taken_from_programs_of_two_arrays_are_not_kept_for_one(folder: Path) -> None:
+    one, other = _fixed(rng.standard_normal(3)), _fixed(rng.standard_normal(3))
+    for program in (_of_constants(one, other), _of_constants(one, one)):
+        make_executable(program)
+    keep_now()
+    forget_templates()
+    with jg.config(verify=True):
+        make_executable(_of_constants(one, one))
 
 
 def test_errors_in_bodies_from_plans_name_the_line(folder: Path) -> None:

@@ -218,7 +218,7 @@ def _compare(template: Template, b: Program, extents: Extents) -> None:
         if x.dtype is not y.dtype and x.dtype != y.dtype:
             raise UnlikeError
         enter(x.known_shape, y.shape)
-    arrays: dict[int, int] = {}
+    arrays: tuple[dict[int, int], dict[int, int]] = {}, {}
     for p, q, params in zip(a.instructions, b.instructions, template.params, strict=True):
         if p is q:
             continue
@@ -235,9 +235,11 @@ def _compare(template: Template, b: Program, extents: Extents) -> None:
             raise UnlikeError
 
 
-def _compare_arrays(a: Array, b: Array, they_matter: bool, met: dict[int, int]) -> None:
-    """Arrays of constants: their elements, if a rule may have read them; else which are the same array."""
-    if met.setdefault(id(a), id(b)) != id(b):
+def _compare_arrays(a: Array, b: Array, they_matter: bool, met: tuple[dict[int, int], dict[int, int]]) -> None:
+    """Arrays of constants: which are the same array, as these are merged; and their elements, if a rule may have read
+    them.
+    """
+    if met[0].setdefault(id(a), id(b)) != id(b) or met[1].setdefault(id(b), id(a)) != id(a):
         raise UnlikeError
     if they_matter and a is not b and (a.shape != b.shape or a.tobytes() != b.tobytes()):
         raise UnlikeError

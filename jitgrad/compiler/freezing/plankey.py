@@ -1,8 +1,9 @@
 """The key of a program's plan: all that the stages of the compiler may look at, as bytes; it makes no plan.
 
-Names and source lines are not part of it. An array that is a constant is, unless it is large and holds more than one
-number: such a one counts by its dtype, its shape, and where else in the program it is. A plan for which some stage
-looked into a large one is kept under a key of its own, of which their elements are part.
+Names and source lines are not part of it. An array that is a constant is, and so is where else in the program it is,
+unless it holds one number: the stages merge constants that are the same array (`identity.py`). Of one that is large the
+elements do not count, but its dtype and its shape. A plan for which some stage looked into a large one is kept under a
+key of its own, of which their elements are part.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def _is_large(array: np.ndarray[Any, Any]) -> bool:
 
 class _Writer:
     def __init__(self) -> None:
-        self._large: dict[int, int] = {}  # arrays by their identity, in the order in which they are met
+        self._arrays: dict[int, int] = {}  # by their identity, in the order in which they are met
 
     def program(self, program: Program) -> Any:
         """A program as plain tuples."""
@@ -79,8 +80,8 @@ class _Writer:
         return ("program", *self.program(value))
 
     def _array(self, array: np.ndarray[Any, Any]) -> Any:
-        if not _is_large(array):
-            is_small = array.nbytes <= MOST_BYTES
+        is_small = array.nbytes <= MOST_BYTES
+        if is_splat(array):
             return encode(array) if is_small else ("splat", array.shape, encode(splat_number(array)))
-        number = self._large.setdefault(id(array), len(self._large))
-        return "large", array.dtype.str, array.shape, number
+        number = self._arrays.setdefault(id(array), len(self._arrays))
+        return ("small", encode(array), number) if is_small else ("large", array.dtype.str, array.shape, number)
