@@ -43,6 +43,11 @@ _HINTS = {
     r"does not take scalars": "x * y multiplies by a number",
     r"does not take .*complex": "np.abs(x) is the modulus, x.real and x.imag are the parts",
     r"cannot solve": "the right side has as many rows as the matrix: transpose it, or give vectors as b[..., None]",
+    r"square matri.* got \w+\[\]": "a number is no matrix: x[None, None] makes one of it",
+    r"square matri.* got \w+\[\d+\]": "a vector is no matrix: np.diag(x) has it on the diagonal, np.outer(x, x) all "
+    "products",
+    r"square matri.* got \w+\[\d+,\d+,": "x.mT @ x is square for each matrix; np.linalg.pinv and np.linalg.svd take "
+    "any",
     r"square matri|must be square|expected square": "x.T @ x is square; np.linalg.pinv and np.linalg.svd take any "
     "matrix",
     r"(two|2) dimensions|two-dimensional|at least 2(?! elements)": "x[None] makes a row of a vector, x[:, None] "

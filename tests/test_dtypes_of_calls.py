@@ -163,6 +163,19 @@ def test_other_than_square_matrices_are_numpys_error(name: str, shape: tuple[int
     assert isinstance(caught.value, jg.ShapeError)
 
 
+@pytest.mark.parametrize(
+    ("shape", "hint"),
+    [
+        ((), r"x\[None, None\]"), ((3,), r"np\.diag\(x\).*np\.outer\(x, x\)"), ((2, 3), r"x\.T @ x"),
+        ((4, 3, 2), r"x\.mT @ x"),
+    ],
+)
+def test_hints_for_what_is_no_square_matrix_make_one(shape: tuple[int, ...], hint: str) -> None:
+    for fn in (np.linalg.inv, np.linalg.det, np.linalg.eigvalsh):
+        with pytest.raises(np.linalg.LinAlgError, match=f"(?s)square.*hint: .*{hint}"):
+            jg.compile(fn)(np.ones(shape))
+
+
 @pytest.mark.parametrize("fn", [np.linalg.svd, np.linalg.qr, np.linalg.pinv])
 def test_a_vector_is_no_matrix(fn: Fn) -> None:
     with pytest.raises(np.linalg.LinAlgError):
