@@ -131,8 +131,12 @@ def full_name(func: Any) -> str:
     return f"{getattr(func, '__module__', 'numpy')}.{func.__name__}"
 
 
+_OF_ANOTHER_NAME = {"i0": "scipy.special.i0"}  # ufuncs, where NumPy has a function of that name that is none
+
+
 def _function_of(ufunc: np.ufunc) -> Callable[..., Any]:
-    found: Callable[..., Any] | None = functions.get(ufunc.__name__)
+    name = ufunc.__name__
+    found: Callable[..., Any] | None = functions.get(_OF_ANOTHER_NAME.get(name, name))
     if found is None:
         raise unsupported(full_name(ufunc))
     return found

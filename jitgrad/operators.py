@@ -291,7 +291,7 @@ class Operators:
     cumsum, cumprod, clip, round = map(_method, ("cumsum", "cumprod", "clip", "round"))
     swapaxes, squeeze, ravel, diagonal = map(_method, ("swapaxes", "squeeze", "ravel", "diagonal"))
     repeat, take, dot, trace = map(_method, ("repeat", "take", "dot", "trace"))
-    conj, conjugate, copy, nonzero = map(_method, ("conjugate", "conjugate", "copy", "nonzero"))
+    conj, conjugate, copy, nonzero = map(_method, ("ndarray.conj", "ndarray.conj", "copy", "nonzero"))
 
     resize, byteswap, dump, dumps, tobytes, tofile = map(
         refused_method, ("resize", "byteswap", "dump", "dumps", "tobytes", "tofile")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special
 
 import jitgrad as jg
 import jitgrad.numpy as jnp
@@ -226,3 +227,71 @@ def test_draws_of_a_function_that_the_function_calls() -> None:
 def test_one_of_a_kind_is_counted_as_one() -> None:
     fusion = jg.compile(np.fft.fft).explain(np.ones(6)).fusion
     assert "cluster 0: 1 kernel, 0 matrix products, 1 Fourier transform\n" in fusion
+
+
+# -- booleans and half precision -------------------------------------------------------------------------------------
+
+
+def test_conj_the_method_leaves_booleans() -> None:
+    """The function makes int8 of them."""
+    for dtype in ("?", "i2", "f4", "c8"):
+        x = np.array([1, 0, 2], dtype)
+        check(lambda x: x.conj(), x)
+        check(lambda x: x.conjugate(), x)
+        check(np.conj, x)
+
+
+def test_bessel_function_of_half_precision() -> None:
+    """NumPy's stays in it, SciPy's does not."""
+    x = np.array([-0.5, 0.0, 1.5, 9.0])
+    for dtype in ("f2", "f4", "f8"):
+        check(np.i0, x.astype(dtype))
+    for dtype in ("f4", "f8"):
+        check(scipy.special.i0, x.astype(dtype))
+    assert jg.compile(scipy.special.i0)(x.astype("f2")).dtype == np.float32
+    check(lambda x: np.i0(x[1]), x.astype("f2"))
+    np.testing.assert_allclose(jg.compile(jg.grad(lambda x: np.sum(np.i0(x))))(x), scipy.special.i1(x))
+
+
+def test_rounding_of_booleans_and_integers() -> None:
+    b = np.array([True, False])
+    check(np.round, b)
+    check(lambda x: x.round(), b)
+    for dtype in ("i1", "u1", "i2", "i8"):
+        x = np.array([0, 4, 5, 15, 25, 124, 125]).astype(dtype)
+        for decimals in (-3, -2, -1, 0, 2):
+            check(lambda x, d=decimals: np.round(x, d), x)
+    check(lambda x: np.round(x, -1), np.array([-5, -15, -25]))
+    for decimals in (1, -1):
+        with pytest.raises(TypeError):
+            np.round(b, decimals)
+        with pytest.raises(TypeError, match=r"round.*bool"):
+            jg.compile(lambda x, d=decimals: np.round(x, d))(b)
+
+
+@pytest.mark.parametrize("condition", [np.array([0, 1]), np.array([0.0, 1.0]), np.True_ + 0])
+def test_select_takes_booleans_only(condition: Any) -> None:
+    def chosen(c: Any, x: Any) -> Any:
+        return np.select([x > 5, c], [x, -x], 0.5)
+
+    x = np.array([3.0, 7.0])
+    for fn in (chosen, lambda c, x: chosen(condition, x)):
+        with pytest.raises(TypeError, match="invalid entry 1 in condlist"):
+            fn(condition, x)
+        with pytest.raises(TypeError, match="invalid entry 1 in condlist"):
+            jg.compile(fn)(condition, x)
+    check(chosen, condition == 1, x)
+    check(lambda x: np.select([True, x > 5], [x, -x]), x)
+    check(lambda x: np.select([[True, False], x > 5], [x, -x]), x)
+
+
+def test_quantiles_between_booleans_are_refused() -> None:
+    b = np.array([True, False, True])
+    for fn in (np.quantile, np.nanquantile):
+        with pytest.raises(TypeError):
+            fn(b, 0.3)
+        with pytest.raises(TypeError, match=r"quantiles.*bool"):
+            jg.compile(lambda x, fn=fn: fn(x, 0.3))(b)
+        check(lambda x, fn=fn: fn(x, 0.3, method="lower"), b)
+    check(np.median, b)
+    check(np.nanmedian, b)

@@ -107,13 +107,19 @@ def complex_of_parts(real: Tensor, imag: Tensor) -> Tensor:
     return apply_one(complex_of_op, build("stack", [real, imag], -1))
 
 
-@function("conjugate", "conj")
+@function("conjugate")
 def conjugate(x: Any) -> Tensor:
-    """As numpy.conjugate; a copy of a real tensor."""
+    """As numpy.conjugate; a copy of a real tensor, of a bool one in int8."""
     t = as_tensor(x)
     if t.dtype.kind == "b":
         return call("astype", t, np.int8)  # type: ignore[no-any-return]
     return apply_one(conjugate_op, t) if t.dtype.kind == "c" else call("copy", t)
+
+
+@function("ndarray.conj")
+def conj(x: Any) -> Tensor:
+    """As the method numpy.ndarray.conj, to which real is what is not complex, booleans too; but a copy."""
+    return call("copy", x) if as_tensor(x).dtype.kind == "b" else conjugate(x)
 
 
 @function("real")

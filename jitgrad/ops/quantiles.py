@@ -13,7 +13,7 @@ import numpy as np
 from jitgrad.errors import DTypeError, ShapeError
 from jitgrad.graph import Tensor
 from jitgrad.operators import function
-from jitgrad.ops.common import as_tensor, build, refuse_options, where
+from jitgrad.ops.common import as_tensor, build, dtype_refusal, refuse_options, where
 from jitgrad.spec import normalize_axes
 
 Places = Callable[[Any, Any], Any]
@@ -114,7 +114,10 @@ def _float(a: Any) -> Tensor:
 def _quantiles(a: Any, q: Any, axis: Any, method: str, keepdims: bool, counts_nan: bool) -> Any:
     if method not in _BETWEEN and method not in _AT:
         raise ValueError(f"method must be one of {', '.join((*_BETWEEN, *_AT))}, got {method!r}")
-    x = as_tensor(a) if method in _AT else _float(a)
+    x = as_tensor(a)
+    if method in _BETWEEN and x.dtype.kind == "b":
+        raise dtype_refusal(f"quantiles by the method {method!r} do not take bool", (x,))
+    x = x if method in _AT else _float(x)
     if x.dtype.kind == "c":
         raise DTypeError(f"quantiles are of real numbers, got {x.spec}")
     levels = _levels(q)

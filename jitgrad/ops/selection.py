@@ -17,13 +17,13 @@ from jitgrad.ops.common import (
     as_tensor,
     as_tensors,
     build,
+    dtype_refusal,
     elementwise,
     joint_dtype,
     refuse_options,
     same_shape,
     same_spec,
     type_key,
-    unsupported,
 )
 from jitgrad.spec import DType, TensorSpec, is_compatible, promote
 
@@ -145,16 +145,19 @@ def _finite(t: Tensor, nan: Any, posinf: Any, neginf: Any) -> Any:
 
 @function("round", "around")
 def round_(a: Any, decimals: int = 0, out: Any = None) -> Any:
-    """As numpy.round: half to even after scaling by a power of ten. It passes no gradient."""
+    """As numpy.round: half to even after scaling by a power of ten, of integers in float64. It passes no gradient.
+    DTypeError for booleans unless ``decimals`` is 0.
+    """
     refuse_options("round", out=out)
     x, decimals = as_tensor(a), operator.index(decimals)
-    if x.dtype.kind in "iu" and decimals >= 0:
-        return call("copy", x)
-    if x.dtype.kind not in "fc":
-        raise unsupported("round", f" of {x.dtype.name} values with decimals={decimals}")
-    if decimals == 0:
+    if decimals == 0 and x.dtype.kind not in "iu":
         return call("rint", x)
+    if x.dtype.kind == "b":
+        raise dtype_refusal(f"round with decimals={decimals} does not take bool", (x,))
     scale = 10.0 ** abs(decimals)
+    if x.dtype.kind in "iu":
+        wide = call("astype", x, np.float64)
+        return call("copy", x) if decimals >= 0 else call("astype", call("rint", wide / scale) * scale, x.dtype)
     return call("rint", x * scale) / scale if decimals > 0 else call("rint", x / scale) * scale
 
 
@@ -206,9 +209,13 @@ def isneginf(x: Any, out: Any = None) -> Any:
 
 @function("select")
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
-    """As numpy.select: the choice of the first condition that holds."""
+    """As numpy.select: the choice of the first condition that holds. DTypeError for conditions that are not bool."""
     if len(condlist) != len(choicelist):
         raise ValueError("select needs as many conditions as choices")
+    for k, condition in enumerate(condlist):
+        dtype = getattr(condition, "dtype", None) or np.asarray(condition).dtype
+        if dtype != np.dtype(bool):
+            raise dtype_refusal(f"invalid entry {k} in condlist: should be boolean, is {dtype}", (condition,))
     pairs = list(zip(condlist, choicelist, strict=True))
     return functools.reduce(lambda rest, pair: where(pair[0], pair[1], rest), reversed(pairs), default)
 

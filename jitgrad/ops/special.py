@@ -244,7 +244,7 @@ define_special(
 
 # -- Bessel functions ----------------------------------------------------------------------------------------
 
-define_special("i0", lambda g, out, x: g * call("i1", x), kind=interpreted("i0"))
+define_special("i0", lambda g, out, x: g * call("i1", x), kind=interpreted("i0"), names=("scipy.special.i0",))
 define_special("i1", lambda g, out, x: g * (call("i0", x) - _over(out, x)), kind=interpreted("i1"))
 define_special("i0e", lambda g, out, x: g * (call("i1e", x) - call("sign", x) * out), kind=interpreted("i0e"))
 define_special(
@@ -254,6 +254,13 @@ define_special(
 )
 define_special("j0", lambda g, out, x: -g * call("j1", x), kind=interpreted("j0"))
 define_special("j1", lambda g, out, x: g * (call("j0", x) - _over(out, x)), kind=interpreted("j1"))
+
+
+@function("i0")
+def i0(x: Any) -> Any:
+    """As numpy.i0, which has the dtype of its argument where that is float16."""
+    found = call("scipy.special.i0", x)
+    return build("astype", found, np.float16) if getattr(x, "dtype", None) == np.float16 else found
 
 
 def _over(bessel: Any, x: Any) -> Any:
