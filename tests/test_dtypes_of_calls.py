@@ -295,3 +295,20 @@ def test_quantiles_between_booleans_are_refused() -> None:
         check(lambda x, fn=fn: fn(x, 0.3, method="lower"), b)
     check(np.median, b)
     check(np.nanmedian, b)
+
+
+# -- moments in a dtype ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("axis", [None, 0])
+@pytest.mark.parametrize("dtype", ["?", "u1", "i2", "i8", "f2", "f4", "f8", "c8", "c16"])
+@pytest.mark.parametrize("x", [np.array([[1, 2, 100], [4, 5, 250]]), np.array([[1.5, 2, 100], [4, 5, 250]], "f4")])
+def test_moments_in_a_dtype(x: Any, dtype: str, axis: int | None) -> None:
+    """Means are of sums in the dtype, which wrap where it is of integers; there are no variances in such."""
+    check(lambda x: np.mean(x, axis=axis, dtype=dtype), x)
+    for fn in (np.var, np.std):
+        if np.dtype(dtype).kind in "fc":
+            check(lambda x, fn=fn: fn(x, axis=axis, dtype=dtype, ddof=1), x)
+        else:
+            with pytest.raises(TypeError, match="variances are no"):
+                jg.compile(lambda x, fn=fn: fn(x, axis=axis, dtype=dtype))(x)

@@ -13,7 +13,7 @@ from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Shaped, define
 from jitgrad.operators import call, function
 from jitgrad.ops.axes import Axes, axes_of, is_void, reduced_axes
-from jitgrad.ops.common import as_tensor, as_tensors, at_least_zero, refuse_options, unsupported, where
+from jitgrad.ops.common import as_tensor, as_tensors, at_least_zero, dtype_refusal, refuse_options, unsupported, where
 from jitgrad.ops.slicing import slice_axis
 from jitgrad.spec import DType, TensorSpec, normalize_axis
 
@@ -82,7 +82,8 @@ def mean(
     if x.dtype == np.float16 and dtype is None:
         return call("astype", mean(x, axis, np.float32, keepdims=keepdims, where=where), np.float16)
     axes = axes_of(x, axis)
-    found = call("sum", x, axes, keepdims=keepdims, where=where) / _chosen(x, axes, where, keepdims)
+    total = call("sum", x, axes, None if dtype is None else x.dtype, keepdims=keepdims, where=where)
+    found = total / _chosen(x, axes, where, keepdims)
     return found if dtype is None else call("astype", found, dtype)
 
 
@@ -99,15 +100,20 @@ def var(
     mean: Any = None,
     correction: Any = None,
 ) -> Any:
-    """As numpy.var: the mean square of the deviations from the mean, in two passes."""
+    """As numpy.var: the mean square of the deviations from the mean, in two passes. DTypeError for a ``dtype`` of
+    integers or booleans, in which deviations are cut off.
+    """
     refuse_options("var", out=out)
     x = _inexact(a, dtype)
+    if x.dtype.kind not in "fc":
+        raise dtype_refusal(f"variances are no {x.dtype.name}", (a,))
     axes = axes_of(x, axis)
     centre = call("mean", x, axes, keepdims=True, where=where) if mean is None else mean
     squares = _square_magnitude(x - centre)
     spare = ddof if correction is None else correction
     degrees = at_least_zero(_chosen(x, axes, where, keepdims) - spare)
-    return call("sum", squares, axes, keepdims=keepdims, where=where) / degrees
+    found = call("sum", squares, axes, keepdims=keepdims, where=where) / degrees
+    return found if dtype is None else call("astype", found, dtype)
 
 
 def _square_magnitude(x: Any) -> Any:
