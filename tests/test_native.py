@@ -82,7 +82,7 @@ def test_object_code_needs_no_numba(tmp_path: Path) -> None:
     file.write_bytes(native.compile_to_object(text))
     script = f"""
 import ctypes, pathlib, sys
-from jitgrad.compiler.machine import llvm, native
+from jitgrad.compiler.machine import native
 code = native.load_object(pathlib.Path({str(file)!r}).read_bytes(), [{name!r}])
 assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(code[{name!r}])(7) == 7
 assert "numba" not in sys.modules
@@ -148,6 +148,9 @@ def test_functions_of_a_version_that_is_not_known_are_compared(monkeypatch: pyte
     monkeypatch.setattr(llvm.functions, "made", [])
     monkeypatch.setitem(llvm._HELD, "SetDataLayout", (None, ctypes.c_void_p))
     with pytest.raises(RuntimeError, match=r"llvmlite 99\.0 has other functions than known: SetDataLayout"):
+        llvm.functions()
+    monkeypatch.setitem(llvm._HELD, "SetNoLayout", (None, ctypes.c_void_p))
+    with pytest.raises(RuntimeError, match=r"other functions than known: SetDataLayout, SetNoLayout"):
         llvm.functions()
 
 

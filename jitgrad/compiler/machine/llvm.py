@@ -56,6 +56,7 @@ _HELD: dict[str, tuple[Any, ...]] = {
     "CreateTargetMachine": (_POINTER, _POINTER, _TEXT, _TEXT, _TEXT, _INT, _TEXT, _TEXT, _INT, _INT, _TEXT),
     "CreateTargetMachineData": (_POINTER, _POINTER),
     "CopyStringRepOfTargetData": (None, _POINTER, _OUT),
+    "DisposeTargetData": (None, _POINTER),
 }
 
 
@@ -130,12 +131,15 @@ def _path(package: str) -> str:
 
 
 def differences() -> list[str]:
-    """The functions for which llvmlite itself says that they give or take something else."""
+    """The functions for which llvmlite itself says that they give or take something else, or which it has not."""
     from llvmlite.binding import ffi
 
     found = []
     for name, (gives, *takes) in {**_RELEASED, **_HELD}.items():
-        theirs = getattr(ffi.lib, f"LLVMPY_{name}")
+        theirs = getattr(ffi.lib, f"LLVMPY_{name}", None)
+        if theirs is None:
+            found.append(name)
+            continue
         taken = takes if theirs.argtypes is None else theirs.argtypes  # of some it says nothing
         if [_form(gives), *map(_form, takes)] != [_form(theirs.restype), *map(_form, taken)]:
             found.append(name)
@@ -204,7 +208,11 @@ def new_machine(level: int, features: str) -> int:
 
 def data_layout(machine: int) -> str:
     """How the machine lays data out, as modules say it."""
-    data = functions().CreateTargetMachineData(machine)
-    with Message() as said:
-        functions().CopyStringRepOfTargetData(data, said.place)
-        return said.text
+    llvm = functions()
+    data = llvm.CreateTargetMachineData(machine)
+    try:
+        with Message() as said:
+            llvm.CopyStringRepOfTargetData(data, said.place)
+            return said.text
+    finally:
+        llvm.DisposeTargetData(data)
