@@ -32,7 +32,7 @@ RENEWED = 252
 
 
 def trials_ir() -> str:
-    """``run_tried(record, table, limit)``: a step of several chunks."""
+    """``jitgrad_run_tried(record, table, limit)``: a step of several chunks."""
     return f"""
 define void @jitgrad_run_tried(ptr %record, ptr %table, i32 %limit) #0 {{
 entry:
