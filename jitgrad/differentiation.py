@@ -99,7 +99,7 @@ def _checked_argnums(fn: Fn, count: int, argnums: int | Sequence[int]) -> int | 
             raise ValueError(
                 layout(
                     f"argnums={argnums!r} is out of range: {signature_text(fn)} was called with "
-                    f"{count} positional arguments",
+                    f"{count} positional argument{'s' * (count != 1)}",
                     needed=f"at {source_text(user_source())}",
                     hint="pass the argument that is differentiated by position, and count from 0",
                 )

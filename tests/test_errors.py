@@ -234,3 +234,11 @@ def test_layers_of_another_rank_say_what_they_take() -> None:
     for x, w, text in cases:
         with pytest.raises(jg.ShapeError, match=text):
             jg.nn.conv2d(x, w)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("count", [1, 2])
+def test_how_many_arguments_there_were_is_said_in_the_right_number(count: int) -> None:
+    said = {1: r"called with 1 positional argument\n", 2: r"called with 2 positional arguments\n"}[count]
+    with pytest.raises(ValueError, match=said):
+        jg.grad(lambda *xs: xs[0], argnums=5)(*[1.0] * count)
