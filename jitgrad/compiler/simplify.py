@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import ModuleType
 
 from jitgrad.compiler.bodies.programs import compacted, has_state
 from jitgrad.compiler.rewriter import Rewriter, Rule, errors_ignored
@@ -42,14 +41,20 @@ def simplify_and_watch(program: Program) -> tuple[Program, Mapping[str, int], bo
         for _ in range(SWEEPS):
             before = program
             if _runs_programs(program):
-                program = _around().before_sweep(program, fired)
+                from jitgrad.compiler.bodies.around import before_sweep  # loaded for programs with loops alone
+
+                program = before_sweep(program, fired)
             program, rewriter = _sweep(program)
             fired += rewriter.fired
             looked = looked or rewriter.constants.looked
             if program is before and _runs_programs(program):
-                program = _around().after_sweeps(program, fired)
+                from jitgrad.compiler.bodies.around import after_sweeps
+
+                program = after_sweeps(program, fired)
             if program is before and _runs_programs(program):
-                program, rewriter = _sweep(program, _around().element_rules)
+                from jitgrad.compiler.bodies.elements import element_rules
+
+                program, rewriter = _sweep(program, element_rules)
                 fired += rewriter.fired
             if program is before or not (rewriter.is_open or _runs_programs(program)):
                 break
@@ -67,13 +72,6 @@ def simplify_body(program: Program) -> tuple[Program, bool]:
         found = program._cache["simplified"] = simple, looked
         simple._cache.setdefault("simplified", (simple, looked))
     return found
-
-
-def _around() -> ModuleType:
-    """What is loaded for programs with loops alone."""
-    from jitgrad.compiler.bodies import around
-
-    return around
 
 
 def _runs_programs(program: Program) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from jitgrad.compiler.bodies.elements import element_rules
 from jitgrad.compiler.bodies.joining import join_instructions
 from jitgrad.compiler.bodies.saving import save_less
 from jitgrad.compiler.bodies.unread import drop_unread
@@ -20,6 +19,3 @@ def before_sweep(program: Program, fired: Counter[str]) -> Program:
 def after_sweeps(program: Program, fired: Counter[str]) -> Program:
     """When rules find nothing more: loops one behind the other as one, and less kept for gradients."""
     return save_less(join_instructions(program, fired, chained=True), fired)
-
-
-__all__ = ["after_sweeps", "before_sweep", "element_rules"]

@@ -5,8 +5,8 @@ Two roads lead to a function address, and they share their second half:
 
 * `compile_module`: IR → LLVM's code generator, with a light pass pipeline → object code → `load_object`;
 * `load_object`: object code (fresh, or from the disk cache) → the loader in elf.py → addresses; or, where that loader
-refuses, an MCJIT engine. So a process that finds all its kernels in the cache does not import llvmlite (39 ms), and
-only code that calls functions of Numba's imports that (170 ms).
+refuses, an MCJIT engine. So a process that finds all its kernels in the cache does not open LLVM's library (39 ms),
+and only code that calls functions of Numba's imports that (170 ms).
 
 Why not Numba's own pipeline: the IR that arrives here is vectorised already, so function passes, a cheap and
 a full module pipeline with the loop vectoriser find nothing to do. Loops over <16 x float> with a masked

@@ -127,7 +127,7 @@ def rules_of(op: OpDef) -> tuple[Rule, ...]:
     if isinstance(op.kind, Elementwise) and op.kind.scalar == "identity":
         return (algebra.identity,)
     if isinstance(op.kind, Control):
-        from jitgrad.compiler.rules.control import BY_FORM  # for programs that have such: eleven modules of bodies
+        from jitgrad.compiler.rules.control import BY_FORM  # loaded for programs that have such, with many modules
 
         return BY_FORM[op.kind.form]
     rules = (*BY_OP.get(op.name, ()), *BY_KIND.get(type(op.kind), ()))
