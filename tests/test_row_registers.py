@@ -37,7 +37,7 @@ from jitgrad.compiler.loopir.nests import (
 from jitgrad.compiler.machine import native
 from jitgrad.compiler.machine.compilation import has_avx512, has_fma, vector_bytes
 from tests.cases import Array
-from tests.test_strides import _Guarded
+from tests.test_strides import Guarded
 
 F32, I64 = np.dtype(np.float32), np.dtype(np.int64)
 SUMS = ("add", "product", "maximum")
@@ -153,8 +153,8 @@ class _Native:
 
 
 @pytest.fixture(scope="module")
-def pages() -> list[_Guarded]:
-    return [_Guarded() for _ in range(5)]
+def pages() -> list[Guarded]:
+    return [Guarded() for _ in range(5)]
 
 
 @pytest.mark.parametrize("is_in_place", [False, True])
@@ -164,7 +164,7 @@ def pages() -> list[_Guarded]:
      ("float32", ("add",), True), ("float64", ("product",), True), ("float32", ("maximum",), True)],
 )  # fmt: skip
 def test_rows_have_the_bits_of_quick_code_and_touch_nothing_else(
-    dtype: str, sums: tuple[str, ...], is_light: bool, is_in_place: bool, pages: list[_Guarded]
+    dtype: str, sums: tuple[str, ...], is_light: bool, is_in_place: bool, pages: list[Guarded]
 ) -> None:
     """Rows that end where a page does behind which there is none, or begin where one does, of all widths."""
     kernel = _kernel(dtype, sums, is_light)
@@ -195,7 +195,7 @@ def test_rows_have_the_bits_of_quick_code_and_touch_nothing_else(
 
 @pytest.mark.parametrize("times", [2, 3])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_rows_with_a_border_touch_what_lies_inside_only(dtype: str, times: int, pages: list[_Guarded]) -> None:
+def test_rows_with_a_border_touch_what_lies_inside_only(dtype: str, times: int, pages: list[Guarded]) -> None:
     kernel = _bounded(dtype, times)
     assert row_in_registers(kernel.body[0]) is not None  # type: ignore[arg-type]
     calls, rng, rows = [_Native(kernel, quickly) for quickly in (True, False)], np.random.default_rng(7), 3

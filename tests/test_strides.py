@@ -183,7 +183,7 @@ def _native(kernel: Kernel, nbytes: int, quickly: bool) -> Callable[[int, int, i
     return call
 
 
-class _Guarded:
+class Guarded:
     """Memory of three pages, of which only the one in the middle may be touched."""
 
     def __init__(self) -> None:
@@ -201,8 +201,8 @@ class _Guarded:
 
 
 @pytest.fixture(scope="module")
-def guarded() -> _Guarded:
-    return _Guarded()
+def guarded() -> Guarded:
+    return Guarded()
 
 
 READ_PLACES = [(stride, reads) for stride in (2, 3, 4, 6, 7, 8, 9, -2, -3)
@@ -212,7 +212,7 @@ READ_PLACES = [(stride, reads) for stride in (2, 3, 4, 6, 7, 8, 9, -2, -3)
 @pytest.mark.parametrize(
     ("nbytes", "dtype"), [(16, "float32"), (32, "float64"), (64, "float64"), (64, "float32"), (64, "bool")]
 )
-def test_no_element_is_touched_that_is_not_read_or_stored(nbytes: int, dtype: str, guarded: _Guarded) -> None:
+def test_no_element_is_touched_that_is_not_read_or_stored(nbytes: int, dtype: str, guarded: Guarded) -> None:
     """Rows at the end and at the start of a page behind and in front of which there is none, of all widths."""
     if nbytes > vector_bytes():
         pytest.skip("the processor has no such registers")

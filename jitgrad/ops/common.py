@@ -11,7 +11,7 @@ import numpy as np
 
 from jitgrad import operators
 from jitgrad.advice import advised
-from jitgrad.errors import DTypeError, OpenExtentError, ShapeError, UnsupportedOpError, layout
+from jitgrad.errors import DTypeError, MatrixShapeError, OpenExtentError, ShapeError, UnsupportedOpError, layout
 from jitgrad.graph import Graph, Tensor, apply, graph_of
 from jitgrad.keys import frozen
 from jitgrad.opdef import OpDef, Params, Specs, find
@@ -280,6 +280,22 @@ def unsupported(name: str, detail: str = "", hint: str = _NOT_TRACED) -> Unsuppo
             hint=hint,
         )
     )
+
+
+def as_inexact(x: Any) -> Tensor:
+    """A float or complex tensor: what NumPy's linear algebra makes of integers is float64."""
+    t = as_tensor(x)
+    return t if t.dtype.kind in "fc" else as_tensor(t, np.dtype(np.float64))
+
+
+def real_matrix(name: str, a: Any) -> Tensor:
+    """A float tensor; UnsupportedOpError for complex numbers, MatrixShapeError for vectors."""
+    x = as_inexact(a)
+    if x.dtype.kind == "c":
+        raise unsupported(name, " of complex matrices")
+    if x.ndim < 2:
+        raise MatrixShapeError(f"matrices of two dimensions are needed, got {x.spec}")
+    return x
 
 
 def refuse_options(name: str, **options: Any) -> None:

@@ -18,7 +18,16 @@ from jitgrad.errors import MatrixShapeError, ShapeError
 from jitgrad.graph import Tensor, apply, apply_one
 from jitgrad.opdef import Library, Params, Specs, define
 from jitgrad.operators import function
-from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype, told_shape, unsupported
+from jitgrad.ops.common import (
+    as_inexact,
+    as_tensor,
+    as_tensors,
+    build,
+    common_dtype,
+    real_matrix,
+    told_shape,
+    unsupported,
+)
 from jitgrad.spec import TensorSpec, shape_text
 
 
@@ -34,12 +43,6 @@ def _square(specs: Specs, params: Params) -> Specs:
     return (specs[0],)
 
 
-def _float(x: Any) -> Tensor:
-    """A float or complex tensor: what NumPy's linear algebra makes of integers is float64."""
-    t = as_tensor(x)
-    return t if t.dtype.kind in "fc" else as_tensor(t, np.dtype(np.float64))
-
-
 # -- inverse and solutions -----------------------------------------------------------------------------------
 
 
@@ -53,7 +56,7 @@ inv_op = define("inv", infer=_square, impl=lapack.inv, vjp=_inv_vjp, kind=Librar
 @function("linalg.inv")
 def inv(a: Any) -> Tensor:
     """The inverse; LinAlgError when a matrix is singular."""
-    return apply_one(inv_op, _float(a))
+    return apply_one(inv_op, as_inexact(a))
 
 
 def _infer_solve(specs: Specs, params: Params) -> Specs:
@@ -135,7 +138,7 @@ det_op = define(
 @function("linalg.det")
 def det(a: Any) -> Tensor:
     """The determinant. Its gradient needs the inverse: LinAlgError for a singular matrix."""
-    return apply_one(det_op, _float(a))
+    return apply_one(det_op, as_inexact(a))
 
 
 def _infer_slogdet(specs: Specs, params: Params) -> Specs:
@@ -164,16 +167,6 @@ def named(name: str, values: Any) -> Any:
     """NumPy's named tuple of results."""
     probe = getattr(np.linalg, name)(np.eye(1))
     return type(probe)(*values)
-
-
-def real_matrix(name: str, a: Any) -> Tensor:
-    """A float tensor; UnsupportedOpError for complex numbers, MatrixShapeError for vectors."""
-    x = _float(a)
-    if x.dtype.kind == "c":
-        raise unsupported(name, " of complex matrices")
-    if x.ndim < 2:
-        raise MatrixShapeError(f"matrices of two dimensions are needed, got {x.spec}")
-    return x
 
 
 # -- factorizations ------------------------------------------------------------------------------------------
@@ -278,7 +271,7 @@ def eigh(a: Any, UPLO: str = "L") -> Any:
     Gradients of eigenvectors need distinct values: between equal ones the rule puts 0 where the formula has 1/0. That
     is right for what depends on the values alone; nearly equal values give large gradients.
     """
-    return named("eigh", apply(eigh_op, _float(a), UPLO=_triangle(UPLO)))
+    return named("eigh", apply(eigh_op, as_inexact(a), UPLO=_triangle(UPLO)))
 
 
 def _triangle(UPLO: str) -> str:
@@ -310,7 +303,7 @@ eigvalsh_op = define(
 @function("linalg.eigvalsh")
 def eigvalsh(a: Any, UPLO: str = "L") -> Tensor:
     """Eigenvalues of symmetric or Hermitian matrices, in rising order; vectors are found for a gradient only."""
-    return apply_one(eigvalsh_op, _float(a), UPLO=_triangle(UPLO))
+    return apply_one(eigvalsh_op, as_inexact(a), UPLO=_triangle(UPLO))
 
 
 def _infer_svd(specs: Specs, params: Params) -> Specs:

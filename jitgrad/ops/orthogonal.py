@@ -10,8 +10,8 @@ from jitgrad import lapack
 from jitgrad.graph import Tensor, apply
 from jitgrad.opdef import Library, Params, Specs, define
 from jitgrad.operators import function
-from jitgrad.ops.common import build, told_shape, unsupported
-from jitgrad.ops.linalg import named, real_matrix, solve_triangular, turned
+from jitgrad.ops.common import build, real_matrix, told_shape, unsupported
+from jitgrad.ops.linalg import named, solve_triangular, turned
 from jitgrad.spec import TensorSpec
 
 

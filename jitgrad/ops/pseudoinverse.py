@@ -9,26 +9,16 @@ from typing import Any
 import numpy as np
 
 from jitgrad import lapack
-from jitgrad.errors import MatrixShapeError, ShapeError
+from jitgrad.errors import ShapeError
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Library, Params, Specs, define
 from jitgrad.operators import call, function
-from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype, told_shape, unsupported, where
+from jitgrad.ops.common import as_tensor, as_tensors, build, common_dtype, real_matrix, told_shape, unsupported, where
 from jitgrad.spec import TensorSpec
 
 
 def _turned(x: Tensor) -> Tensor:
     return build("matrix_transpose", x)
-
-
-def _real(name: str, x: Any) -> Tensor:
-    t = as_tensor(x)
-    t = t if t.dtype.kind in "fc" else as_tensor(t, np.dtype(np.float64))
-    if t.dtype.kind == "c":
-        raise unsupported(name, " of complex matrices")
-    if t.ndim < 2:
-        raise MatrixShapeError(f"matrices of two dimensions are needed, got {t.spec}")
-    return t
 
 
 def _share(x: Tensor) -> float:
@@ -69,7 +59,7 @@ def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = _lef
     """
     if rcond is not None and rtol is not _left_out:
         raise ValueError("pinv takes rcond or rtol, got both")
-    x = _real("linalg.pinv", a)
+    x = real_matrix("linalg.pinv", a)
     cutoff = rcond if rtol is _left_out else _share(x) if rtol is None else rtol
     if hermitian or np.ndim(cutoff):
         raise unsupported("linalg.pinv", " with hermitian=True, or a cutoff for each matrix,")
@@ -84,7 +74,7 @@ def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Any, ...]:
     there are more rows than columns, whatever the rank.
     """
     dtype = common_dtype(a, b)
-    x, y = (_real("linalg.lstsq", as_tensor(a, dtype)), as_tensor(b, dtype))
+    x, y = (real_matrix("linalg.lstsq", as_tensor(a, dtype)), as_tensor(b, dtype))
     y = y if y.dtype == x.dtype else as_tensor(y, x.dtype)
     (m, n), rows = x.spec.known_shape, y.spec.known_shape
     if len(rows) not in (1, 2) or rows[0] != m:
@@ -104,7 +94,7 @@ def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, rtol: Any =
     x = as_tensor(A)
     if x.ndim < 2:
         return build("astype", build("any", x != 0), np.int64)
-    x = _real("linalg.matrix_rank", x)
+    x = real_matrix("linalg.matrix_rank", x)
     values = call("absolute", call("linalg.eigvalsh", x)) if hermitian else call("linalg.svdvals", x)
     if tol is None:
         share = _share(x) if rtol is None else as_tensor(rtol)[..., None]
@@ -119,7 +109,7 @@ def cond(x: Any, p: Any = None) -> Any:
     """As numpy.linalg.cond, in the norm of order ``p``; spectral: the largest singular value over the smallest.
     Infinite where a matrix is singular; ShapeError of matrices without elements.
     """
-    t = _real("linalg.cond", x)
+    t = real_matrix("linalg.cond", x)
     if 0 in t.spec.known_shape[-2:]:
         raise ShapeError(f"cond of no elements has no value, got {t.spec}")
     if p in (None, 2, -2):

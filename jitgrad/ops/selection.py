@@ -150,14 +150,15 @@ def round_(a: Any, decimals: int = 0, out: Any = None) -> Any:
     """
     refuse_options("round", out=out)
     x, decimals = as_tensor(a), operator.index(decimals)
-    if decimals == 0 and x.dtype.kind not in "iu":
+    if x.dtype.kind in "iu" and decimals >= 0:
+        return call("copy", x)
+    if decimals == 0:
         return call("rint", x)
     if x.dtype.kind == "b":
         raise dtype_refusal(f"round with decimals={decimals} does not take bool", (x,))
     scale = 10.0 ** abs(decimals)
     if x.dtype.kind in "iu":
-        wide = call("astype", x, np.float64)
-        return call("copy", x) if decimals >= 0 else call("astype", call("rint", wide / scale) * scale, x.dtype)
+        return call("astype", call("rint", call("astype", x, np.float64) / scale) * scale, x.dtype)
     return call("rint", x * scale) / scale if decimals > 0 else call("rint", x / scale) * scale
 
 

@@ -180,11 +180,14 @@ class PlaceEmitter(RegisterEmitter):
 
     def _elements_inside(self, load: Load, shared: Shared) -> ir.Value:
         """Which elements that lanes share are read, where other bounds than those of the lanes hold."""
-        assert self.vector is not None
-        along = [bound for bound in load.bounds if bound.var == self.vector.var]
+        along = self._bounds_along(load)
         elements = self._shared_between(shared, along)
         others = self._inside([bound for bound in load.bounds if bound not in along])
         return elements if others is None else self.builder.and_(elements, self._splat(others.value, self.lanes))
+
+    def _bounds_along(self, load: Load) -> list[Bound]:
+        """The bounds of the lanes."""
+        return [bound for bound in load.bounds if self.vector is not None and bound.var == self.vector.var]
 
     def _shared_between(self, shared: Shared, bounds: Sequence[Bound]) -> ir.Value:
         """Which of these elements lanes read between bounds of the loop's number, that are in the loop as well."""

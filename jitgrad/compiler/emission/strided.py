@@ -71,7 +71,7 @@ class StridedEmitter(PlaceEmitter):
             extent = stride * (lanes - 1) + group.places[-1] + 1
             for first in range(0, stride * lanes, lanes):
                 self._read_inside(group, first, extent)
-        along = [bound for bound in load.bounds if bound.var == self.vector.var]
+        along = self._bounds_along(load)
         for bound in along:
             self._inside([bound])
         for term in load.index.terms:
