@@ -9,7 +9,7 @@ from functools import partial
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.lanes import TILES
 from jitgrad.compiler.emission.memory import CACHE_LINE
-from jitgrad.compiler.emission.registers import DT_INT64, INT64, POINTER, Register
+from jitgrad.compiler.emission.registers import DT_INT64, INT64, Register
 from jitgrad.compiler.emission.rows import SECOND, pairs_rows
 from jitgrad.compiler.emission.scalar_values import element_type
 from jitgrad.compiler.emission.segments import SegmentEmitter
@@ -49,17 +49,17 @@ class ArgumentEmitter(SegmentEmitter):
 
     def _prologue(self) -> None:
         table, block, _, _, chunk, worker = self.function.args
-        words = itertools.count()
-        slots = [self._word(block, next(words)) for _ in self.kernel.buffers]
-        for name in self.kernel.ints:
-            self.registers[name] = Register(self._word(block, next(words)), DT_INT64)
-        for number in self.kernel.constants:
-            value = self._word(block, next(words), element_type(number.dtype))
-            self.registers[number.name] = Register(value, number.dtype)
-        self.streaming = self._word(block, next(words))
+        kernel, types = self.kernel, [element_type(number.dtype) for number in self.kernel.constants]
+        integers = len(kernel.buffers) + len(kernel.ints)
+        words = iter(self.builder.load_words(block, [*[INT64] * integers, *types, INT64]))
+        slots = list(itertools.islice(words, len(kernel.buffers)))
+        for name in kernel.ints:
+            self.registers[name] = Register(next(words), DT_INT64)
+        for number in kernel.constants:
+            self.registers[number.name] = Register(next(words), number.dtype)
+        self.streaming = next(words)
         own: list[tuple[Buffer, ir.Value]] = []
-        for buffer, slot in zip(self.kernel.buffers, slots, strict=True):
-            address = self.builder.load(self.builder.gep(table, [slot], source_etype=INT64), typ=POINTER)
+        for buffer, address in zip(kernel.buffers, self.builder.load_entries(table, slots), strict=True):
             if buffer.role in OWN:
                 own.append((buffer, address))
                 continue
@@ -87,9 +87,6 @@ class ArgumentEmitter(SegmentEmitter):
 
     def _behind(self, address: ir.Value, nbytes: ir.Value) -> ir.Value:
         return self.builder.gep(address, [nbytes], source_etype=ir.IntType(8))
-
-    def _word(self, block: ir.Value, number: int, type_: ir.Type = INT64) -> ir.Value:
-        return self.builder.load_word(block, number, type_)
 
     def _part_bytes(self, buffer: Buffer) -> ir.Value:
         """Bytes of one worker's or chunk's part; workers' parts are whole cache lines."""

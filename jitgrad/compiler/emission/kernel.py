@@ -89,7 +89,16 @@ class _KernelEmitter(RowSumEmitter):
             statement = rest.pop(0)
             if self.pause is not None:
                 self.pause()
-            match statement:
+            match statement:  # most of them first
+                case Let(name, dtype, op, args):
+                    self.registers[name] = self._let(dtype, op, args)
+                    self.made[name] = statement
+                    if op == "scale_of":
+                        self.scales.add(name)
+                case Load():
+                    self.registers[statement.name] = self._load(statement)
+                case Store():
+                    self._store(statement)
                 case Loop(kind="vector" | "parallel_vector"):
                     self._vector_loop(statement)
                 case Loop(kind="lanes" | "alone"):
@@ -100,19 +109,10 @@ class _KernelEmitter(RowSumEmitter):
                     self._loop(statement)
                 case Call():
                     self._call(statement)
-                case Load():
-                    self.registers[statement.name] = self._load(statement)
-                case Let(name, dtype, op, args):
-                    self.registers[name] = self._let(dtype, op, args)
-                    self.made[name] = statement
-                    if op == "scale_of":
-                        self.scales.add(name)
                 case Accumulator():
                     self._accumulator(statement)
                 case Update():
                     self._update(statement)
-                case Store():
-                    self._store(statement)
                 case Keep():
                     self._keep(statement)
                 case Check() if self.vector is None and (inside := within(statement, rest)):

@@ -140,9 +140,16 @@ class RegisterEmitter:
 
     def _arguments(self, arguments: Sequence[Argument]) -> tuple[list[Register], int]:
         """Those of an op, all in as many lanes as one of them has; and how many these are."""
-        found = [a if isinstance(a, Literal) else self._register(a) for a in arguments]
-        lanes = max([a.lanes for a in found if isinstance(a, Register)], default=0)
-        return [self._in_lanes(a, lanes) for a in found], lanes
+        found: list[Register | Literal] = []
+        lanes = 0
+        for argument in arguments:
+            if isinstance(argument, Literal):
+                found.append(argument)
+            else:
+                register = self._register(argument)
+                found.append(register)
+                lanes = max(lanes, register.lanes)
+        return [a if type(a) is Register and a.lanes == lanes else self._in_lanes(a, lanes) for a in found], lanes
 
     def _in_lanes(self, argument: Register | Literal, lanes: int) -> Register:
         if isinstance(argument, Literal):

@@ -50,6 +50,8 @@ class VectorLoopEmitter(ArgumentEmitter):
 
     is_short = False  # whether registers have no more than SHORT_REGISTER bytes
     row_lanes = 0  # how many elements the rows of the loop being emitted have, where that is known
+    _asked_of: Loop | None = None
+    _count = 0  # on how many registers a turn of that loop works
 
     @property
     def is_quick(self) -> bool:
@@ -126,8 +128,11 @@ class VectorLoopEmitter(ArgumentEmitter):
         self.registers = outside
 
     def _at_once(self, loop: Loop) -> int:
-        """On how many registers a turn of a loop works."""
-        return self.at_once.get(loop) or registers_at_once(loop, self.is_short)
+        """On how many registers a turn of a loop works; the code of one loop asks for it several times."""
+        if loop is not self._asked_of or self.at_once:
+            self._asked_of = loop
+            self._count = (self.at_once and self.at_once.get(loop)) or registers_at_once(loop, self.is_short)
+        return self._count
 
     def _is_little(self, loop: Loop) -> bool:
         """Whether a loop is written once, for masked registers: outside of where most of the work is; and where code is

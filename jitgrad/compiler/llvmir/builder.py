@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from jitgrad.compiler.llvmir.module import Block, Function, Line, Module
@@ -67,20 +67,24 @@ class IRBuilder:
 
     def _pure(self, type_: Type, text: str) -> Value:
         block = self.block
-        above: Block | None = block
-        while above is not None:
-            known = above.known.get(text)
-            if known is not None:
-                return known
-            above = above.dominator
-        value = block.known[text] = Value(type_, block.function.new_name())
-        block.lines.append(f"  {value.text} = {text}")
+        computed = block.function.computed
+        if text in computed:
+            above: Block | None = block
+            while above is not None:
+                known = above.known.get(text)
+                if known is not None:
+                    return known
+                above = above.dominator
+        computed.add(text)
+        name = block.function.new_name()
+        value = block.known[text] = Value(type_, name)
+        block.lines.append(f"  {name} = {text}")
         return value
 
     def _write(self, type_: Type, text: str) -> Value:
-        value = Value(type_, self.block.function.new_name())
-        self.block.lines.append(f"  {value.text} = {text}")
-        return value
+        name = self.block.function.new_name()
+        self.block.lines.append(f"  {name} = {text}")
+        return Value(type_, name)
 
     # -- arithmetic ------------------------------------------------------------------------------------------
 
@@ -205,10 +209,29 @@ class IRBuilder:
                 type_ = vector_of(_POINTER, index.type.count)
         return self._pure(type_, f"getelementptr {source_etype.text}, {pointer}, {', '.join(map(str, indices))}")
 
-    def load_word(self, pointer: Value, number: int, typ: Type) -> Value:
-        """What lies at an address of words of 64 bits, so many behind it."""
-        place = self._pure(_POINTER, f"getelementptr i64, ptr {pointer.text}, i64 {number}")
-        return self._write(typ, f"load {typ.text}, ptr {place.text}")
+    def load_words(self, pointer: Value, types: Iterable[Type]) -> list[Value]:
+        """What lies at an address of words of 64 bits, and at those behind it. There are many: no table of known values
+        is asked.
+        """
+        new_name, lines, base = self.function.new_name, self.block.lines, pointer.text
+        loaded = []
+        for number, type_ in enumerate(types):
+            place, name = new_name(), new_name()
+            lines.append(f"  {place} = getelementptr i64, ptr {base}, i64 {number}")
+            lines.append(f"  {name} = load {type_.text}, ptr {place}")
+            loaded.append(Value(type_, name))
+        return loaded
+
+    def load_entries(self, table: Value, numbers: Iterable[Value]) -> list[Value]:
+        """The addresses that a table has in its places of these numbers."""
+        new_name, lines, base = self.function.new_name, self.block.lines, table.text
+        loaded = []
+        for number in numbers:
+            place, name = new_name(), new_name()
+            lines.append(f"  {place} = getelementptr i64, ptr {base}, i64 {number.text}")
+            lines.append(f"  {name} = load ptr, ptr {place}")
+            loaded.append(Value(_POINTER, name))
+        return loaded
 
     def load(self, pointer: Value, typ: Type, align: int | None = None) -> Value:
         """What lies at an address."""

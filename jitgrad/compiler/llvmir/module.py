@@ -109,7 +109,8 @@ class Block:
 
     def text(self) -> str:
         """Its label and lines."""
-        return "\n".join((f"{self.name}:", *(line if isinstance(line, str) else line() for line in self.lines)))
+        lines = [line if type(line) is str else line() for line in self.lines]  # type: ignore[operator]
+        return "\n".join([f"{self.name}:", *lines])
 
 
 def _common(first: Block | None, second: Block | None) -> Block | None:
@@ -135,6 +136,8 @@ class Function(Value):
         self.blocks: list[Block] = []
         self.attributes: set[str] = set()
         self.linkage = ""
+        self.computed: set[str] = set()
+        """The texts of what some block computes."""
         self._values = 0
         module.functions[name] = self
 
