@@ -56,6 +56,7 @@ def _run_cluster(program: Program, cluster: Any, values: dict[int, Array]) -> di
     from jitgrad.compiler.fusing.groups import Group
     from jitgrad.compiler.fusing.node_building import build_nodes
     from jitgrad.compiler.lowering.lower import lower_group
+    from jitgrad.compiler.lowering.repeats import repeat_bodies
 
     classes = ExtentClasses(program, cluster.instructions)
     nodes = build_nodes(program, cluster.instructions, cluster.outputs, classes)
@@ -64,7 +65,9 @@ def _run_cluster(program: Program, cluster: Any, values: dict[int, Array]) -> di
     extents = _extents_of(plan)
     for step in plan.steps:
         if isinstance(step, Group):
-            _run_kernel(lower_group(step, plan), plan, extents, memory)
+            lowered = lower_group(step, plan)
+            lowered = dataclasses.replace(lowered, kernel=repeat_bodies(lowered.kernel))
+            _run_kernel(lowered, plan, extents, memory)
         else:
             _run_product(program, step, plan, memory)
     return {
@@ -89,7 +92,7 @@ def _extents_of(plan: Any) -> dict[int, int]:
 
 def _run_kernel(lowered: Any, plan: Any, extents: dict[int, int], memory: dict[int, Array]) -> None:
     from jitgrad.compiler.fusing.extents import ONE
-    from jitgrad.compiler.loopir.nests import run_in_python
+    from jitgrad.compiler.loopir.running import run_in_python
 
     buffers: dict[str, Array] = {}
     for buffer, v in zip(lowered.kernel.buffers, lowered.values, strict=True):

@@ -85,7 +85,7 @@ COMPILER = (
 )
 
 # The loop IR with the meaning of all that it calls.
-LOOP_IR = ("compiler.loopir.nests", "compiler.loopir.routines", "compiler.loopir.scalar_ops")
+LOOP_IR = tuple(f"compiler.loopir.{name}" for name in ("nests", "routines", "running", "scalar_ops"))
 
 # Imports inside a function that go up, so that what is above is loaded when it is first needed.
 LAZY = {

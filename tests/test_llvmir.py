@@ -67,8 +67,14 @@ def test_a_scalar_is_spread_once() -> None:
 
 def test_words_are_read_from_their_places() -> None:
     _, function, b = new_function(INT64, ir.PointerType())
-    assert b.load_word(function.args[0], 3, FLOAT).type == FLOAT
-    assert b.block.lines == ["  %v1 = getelementptr i64, ptr %a0, i64 3", "  %v2 = load float, ptr %v1"]
+    number, other = b.load_words(function.args[0], [(3, FLOAT), (0, INT64)])
+    assert (number.type, other.type) == (FLOAT, INT64)
+    (address,) = b.load_entries(function.args[0], [other])
+    assert address.type == ir.PointerType()
+    b.ret(other)
+    text = function.definition()
+    assert "getelementptr i64, ptr %a0, i64 3\n  %v2 = load float" in text
+    assert f"getelementptr i64, ptr %a0, i64 {other.text}\n  {address.text} = load ptr" in text
 
 
 def test_what_memory_held_is_read_again() -> None:

@@ -66,10 +66,19 @@ def modules_of(fn: Callable[..., Any], *arrays: Any) -> Iterator[str]:
 X = np.linspace(0.1, 2.0, 37 * 5).reshape(37, 5)
 AT = np.arange(50) % 37
 
+
+
+def repeated(x: Any) -> Any:
+    for _ in range(8):
+        x = np.sin(x) * 1.25 + 0.1
+    return np.sum(x)
+
+
 FUNCTIONS = {
     "analysis": lambda x: np.sum(np.tanh(x) * np.exp(-x) + np.log(x) * np.sin(x) + np.sqrt(x) ** x),
     "rows": lambda x: np.sum(np.sin(x - np.max(x, axis=1, keepdims=True))) + np.sum(np.cumsum(x, axis=1) ** 2),
     "places": lambda x: np.sum(x[AT] ** 2) + np.sum(x[:, ::-2]) + np.sum(np.where(x > 1, x, x.T[:5].T)),
+    "repeats": repeated,
     "small matrices": lambda x: np.sum(np.linalg.inv(x[:35].reshape(7, 5, 5) + 9 * np.eye(5))) + np.sum(x.T @ x),
 }
 

@@ -9,10 +9,17 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
+from jitgrad.compiler import stages
 from jitgrad.compiler.freezing import regions
 from jitgrad.compiler.freezing.bind import BoundCluster
 
 Loss = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def _small_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of what repeats itself would hold all of these chains, and be no small ones."""
+    monkeypatch.setattr(stages, "repeats_itself", lambda program, numbers: False)
 
 
 def chain(x: Any) -> Any:

@@ -20,12 +20,14 @@ from jitgrad.compiler.loopir.nests import (
     Accumulator,
     Bound,
     Buffer,
+    Constant,
     Index,
     Kernel,
     Let,
     Literal,
     Load,
     Loop,
+    Repeat,
     Statement,
     Store,
     Term,
@@ -45,7 +47,15 @@ STORE = Store("out0", PLACE, "v0", F64)
 
 
 def kernel(*body: Statement, ints: tuple[str, ...] = ("n0",)) -> Kernel:
-    return Kernel((Buffer("in0", F64, "in"), Buffer("out0", F64, "out")), ints, (), body)
+    constants = tuple(Constant(f"c{k}", F64) for k in range(3))
+    return Kernel((Buffer("in0", F64, "in"), Buffer("out0", F64, "out")), ints, constants, body)
+
+
+def repeat(*members: tuple[str, ...], turns: int = 2, value: str = "each0") -> Loop:
+    """Turns that read constants, and make a value of them."""
+    made = Let("v1", F64, "add", (value, value))
+    names = tuple(f"each{k}" for k in range(len(members)))
+    return loop(Repeat(turns, names, members, (), (), (made,)), Store("out0", PLACE, "v1", F64))
 
 
 def loop(*body: Statement, kind: str = VECTOR) -> Loop:
@@ -73,6 +83,17 @@ def test_a_kernel_that_holds() -> None:
         (kernel(loop(Let("v0", F64, "add", ("v0", ZERO)))), "nothing has made v0"),
         (kernel(loop(LOAD, Store("in0", PLACE, "v0", F64))), "it writes its input in0"),
         (kernel(ints=("n0", "n0")), "two parameters have one name"),
+        (kernel(repeat(("c0", "c1"), value="each1")), "nothing has made each1"),
+        (kernel(repeat(("c0", "c4"))), "nothing has made c4"),
+        (kernel(repeat(("c0", "c1", "c2"))), "turns of a repeat are not alike"),
+        (kernel(repeat(("c0", "c1", "c1"), turns=3)), "turns of a repeat are not alike"),
+        (kernel(repeat(("c0", "n0"))), "turns of a repeat are not alike"),
+        (kernel(repeat(("c0",), turns=1)), "turns of a repeat are not alike"),
+        (kernel(loop(Repeat(2, (), (), (("last0", ZERO, "v9"),), (), ()), STORE)), "turns of a repeat are not alike"),
+        (kernel(loop(LOAD, Repeat(2, ("each0",), (("in0", "in1"),), (), (), (Store("each0", PLACE, "v0", F64),)))),
+         "nothing has made in1"),
+        (kernel(loop(LOAD, Repeat(2, ("each0",), (("out0", "in0"),), (), (), (Store("each0", PLACE, "v0", F64),)))),
+         "turns of a repeat are not alike"),
         (kernel(loop(loop())), "i0 is made again"),
         (kernel(loop(kind=LANES), loop(kind=PARALLEL_VECTOR)), "elements in one loop, vectors in another"),
     ],

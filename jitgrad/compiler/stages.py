@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from jitgrad import recording
@@ -29,6 +30,7 @@ from jitgrad.compiler.freezing.freeze_ops import freeze_op
 from jitgrad.compiler.freezing.plankey import has_large_constants
 from jitgrad.compiler.freezing.plans import has_regions
 from jitgrad.compiler.freezing.templates import make_template
+from jitgrad.compiler.fusing.drafts import MOST_WEIGHT, MOST_WEIGHT_OF_REPEATS
 from jitgrad.compiler.fusing.extents import ExtentClasses
 from jitgrad.compiler.fusing.factors import factors_in
 from jitgrad.compiler.fusing.fusion import plan_fusion
@@ -47,6 +49,7 @@ from jitgrad.compiler.lowering.lower import (
     kernels_of,
     lower_group,
 )
+from jitgrad.compiler.lowering.repeats import repeat_bodies, repeats_itself, written_weight
 from jitgrad.compiler.lowering.time_loops import fuse_scan
 from jitgrad.compiler.machine.compilation import begin_functions, begin_kernel, load_kernels
 from jitgrad.compiler.outer_products import outer_products_by_element
@@ -66,6 +69,11 @@ from jitgrad.records import dataclass
 
 _OFTEN_REWRITTEN = ("power", "logaddexp")
 """Functions of analysis that simplification writes anew: as products, by others."""
+
+_SEVERAL = 3
+"""Kernels of a cluster, of which some will run one after another: what runs them so is compiled while no other code
+waits.
+"""
 
 
 @dataclass(frozen=True)
@@ -220,38 +228,65 @@ def _begin_functions(program: Program, without: Collection[str] = ()) -> None:
 
 
 def _plan_cluster(
-    program: Program, cluster: Cluster, begin: Callable[[Kernel], object] | None = None, is_again: bool = False
-) -> CompiledCluster:
+    program: Program, cluster: Cluster, begin: Callable[[Kernel], object] | None = None, is_again: bool = False,
+    is_body: bool = False,
+) -> CompiledCluster:  # fmt: skip
     """The stages up to the loop IR, of the cluster and of the bodies in it; ``begin`` is given each kernel of its own
-    but the last, before the next is lowered. Bodies may become one kernel in the end. Where it ``is_again`` done, no
-    code is begun.
+    but the last, before the next is lowered. Where it ``is_again`` done, no code is begun. Kernels of bodies stay as
+    they are: several may become one.
+
+    Where a program repeats itself its kernels hold more, if they then write little.
     """
+    if not is_body and repeats_itself(program, cluster.instructions):
+        planned = _planned(program, cluster, None, is_again, is_body, MOST_WEIGHT_OF_REPEATS)
+        if all(written_weight(kernel) <= MOST_WEIGHT for kernel in kernels_of(planned)):
+            return planned
+    return _planned(program, cluster, begin, is_again, is_body, MOST_WEIGHT)
+
+
+def _planned(
+    program: Program, cluster: Cluster, begin: Callable[[Kernel], object] | None, is_again: bool, is_body: bool,
+    most: int,
+) -> CompiledCluster:  # fmt: skip
+    """The same with kernels whose ops weigh ``most`` together."""
     name = f"cluster {cluster.number}"
     with recording.span("plan", name):
         classes = ExtentClasses(program, cluster.instructions)
         nodes = build_nodes(program, cluster.instructions, cluster.outputs, classes)
         if not is_again:
             begin_products(program, nodes.items)
-        plan = plan_fusion(nodes, program.specs, classes)
+        plan = plan_fusion(nodes, program.specs, classes, most)
+    if begin is not None and sum(isinstance(step, Group) for step in plan.steps) >= _SEVERAL:
+        begin_modules(sequence_modules())
     if config.verify and not is_again:
         verify_plan(plan, cluster.inputs)
-    lowered: list[LoweredStep] = []
-    for step in plan.steps:
-        if begin is not None and lowered and isinstance(lowered[-1], Lowered):
-            begin(lowered[-1].kernel)
+    lowered: dict[int, LoweredStep] = {}
+    last: LoweredStep | None = None
+    for number in sorted(range(len(plan.steps)), key=lambda number: not _is_serial(plan.steps[number])):
+        if begin is not None and isinstance(last, Lowered):
+            begin(last.kernel)
         with recording.span("lower", name):
-            lowered.append(_lower_step(program, cluster, step, plan))
-    return CompiledCluster(cluster, plan, tuple(lowered))
+            last = lowered[number] = _lower_step(program, cluster, plan.steps[number], plan, is_body)
+    return CompiledCluster(cluster, plan, tuple([lowered[number] for number in range(len(lowered))]))
 
 
-def _lower_step(program: Program, cluster: Cluster, step: Step, plan: Plan) -> LoweredStep:
+def _is_serial(step: Step) -> bool:
+    """Whether a step is a kernel that ends sums over chunks, which is short. Such are lowered first: no thread has
+    something to compile yet.
+    """
+    return isinstance(step, Group) and step.is_serial
+
+
+def _lower_step(program: Program, cluster: Cluster, step: Step, plan: Plan, is_body: bool) -> LoweredStep:
     if isinstance(step, Group):
-        return lower_group(step, plan)
+        lowered = lower_group(step, plan)
+        return lowered if is_body else replace(lowered, kernel=repeat_bodies(lowered.kernel))
     if isinstance(step, Product | Convolution | Factor | Transform):
         return step
     ins = program.instructions[step.number]
     bodies = regions_of(ins)
-    regions = tuple(_plan_cluster(body, body_cluster(k, cluster.scope, body)) for k, body in enumerate(bodies))
+    clusters = [body_cluster(k, cluster.scope, body) for k, body in enumerate(bodies)]
+    regions = tuple(map(partial(_plan_cluster, is_body=True), bodies, clusters))
     return LoweredBodies(step, regions, fuse_scan(ins, bodies[0], regions[0]))
 
 

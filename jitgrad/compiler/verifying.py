@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 from jitgrad.compiler.fusing.groups import Group, Plan, Step
@@ -22,10 +23,13 @@ from jitgrad.compiler.loopir.nests import (
     Let,
     Load,
     Loop,
+    Repeat,
     Statement,
     Store,
     Update,
     arguments,
+    kept_name,
+    kept_turn,
     statements,
 )
 from jitgrad.errors import CompileError, layout
@@ -76,6 +80,9 @@ def verify_kernel(kernel: Kernel) -> Kernel:
         )
     _verify_names(kernel.body, {*parameters}, kernel)
     for statement in statements(kernel.body):
+        if isinstance(statement, Repeat):  # its own statements follow, in which names stand for others
+            first = [members[0] for members in statement.members]
+            roles |= {name: roles.get(member, "") for name, member in zip(statement.names, first, strict=True)}
         written = {name for name in _written(statement) if roles[name] == "in"}
         if written:
             raise CompileError(layout(f"kernel: it writes its input {', '.join(written)}", kernel=kernel.text))
@@ -94,10 +101,29 @@ def _verify_names(body: Sequence[Statement], known: set[str], kernel: Kernel) ->
                 if var in known:
                     raise CompileError(layout(f"kernel: {var} is made again inside its loop", kernel=kernel.text))
                 _verify_names(inner, known | {var}, kernel)
+            case Repeat(turns, names, members, carried, kept, inner):
+                inside = known | {*names, *(name for name, _, _ in carried)}
+                _verify_names(inner, inside, kernel)
+                made = {s.name for s in inner if isinstance(s, Load | Let)}
+                needed = {*kept, *(following for _, _, following in carried)}
+                is_even = turns > 1 and all(len(m) == turns and _are_evenly_spaced(m, kernel) for m in members)
+                if not is_even or not needed <= made:
+                    raise CompileError(layout("kernel: turns of a repeat are not alike", kernel=kernel.text))
+                known |= made | {kept_name(name, turn) for name in kept for turn in range(turns)}
             case Load(name) | Let(name):
                 known.add(name)
             case Accumulator(name, _, combine):
                 known.update((name, f"{name}_at") if combine.startswith("arg") else (name,))
+
+
+def _are_evenly_spaced(listed: Sequence[str], kernel: Kernel) -> bool:
+    """Whether parameters of one kind, or turns of one value that was kept, are as far apart as the first two."""
+    places: dict[str, tuple[object, int]] = {b.name: ((b.role, b.dtype), k) for k, b in enumerate(kernel.buffers)}
+    places |= {name: ("int", k) for k, name in enumerate(kernel.ints)}
+    places |= {constant.name: (constant.dtype, k) for k, constant in enumerate(kernel.constants)}
+    found = [kept_turn(name) if name.endswith("]") else places[name] for name in listed]
+    (kind, first), (_, second) = found[:2]
+    return found == [(kind, first + turn * (second - first)) for turn in range(len(found))]
 
 
 def names_read(statement: Statement) -> Iterator[str]:
@@ -119,6 +145,9 @@ def names_read(statement: Statement) -> Iterator[str]:
             yield from (*buffers, *_of_arguments(args))
         case Loop(_, extent, _, _, start):
             yield from filter(None, (extent, start))
+        case Repeat(_, _, members, carried):
+            yield from itertools.chain.from_iterable(members)
+            yield from _of_arguments([first for _, first, _ in carried])
 
 
 def _of_index(index: Index) -> Iterator[str]:

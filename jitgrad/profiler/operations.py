@@ -17,7 +17,19 @@ from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.scalar_emit import emit_op
 from jitgrad.compiler.emission.scalar_values import element_type
 from jitgrad.compiler.freezing.bind import BoundCluster
-from jitgrad.compiler.loopir.nests import Accumulator, Keep, Kernel, Let, Literal, Load, Loop, Statement, Update
+from jitgrad.compiler.loopir.nests import (
+    Accumulator,
+    Keep,
+    Kernel,
+    Let,
+    Literal,
+    Load,
+    Loop,
+    Repeat,
+    Statement,
+    Update,
+    kept_name,
+)
 from jitgrad.compiler.lowering.lower import CompiledCluster, Lowered
 from jitgrad.compiler.machine.compilation import has_avx512
 from jitgrad.executable import Executable
@@ -26,6 +38,7 @@ from jitgrad.spec import DType
 
 _REGISTER, _LEAST = 64, np.dtype(np.float32)  # a whole register, for which vector code is written best
 _INSTRUCTION = re.compile(r'^\s*%\S+ = (?:tail )?(call|[a-z]+)\b(?:.*?@"?([\w.]+))?', re.MULTILINE)
+_OF_NUMBERS = ("scale_of", "reciprocal_of")  # of a turn's constant, for all elements
 _FREE = {"bitcast", "phi", "load", "getelementptr", "insertelement", "shufflevector", "extractelement", "alloca"}
 
 
@@ -92,6 +105,13 @@ def _repeated(
             dtypes[statement.var] = np.dtype(np.int64)
             turns = _turns(statement, numbers, times, lists)
             yield from _repeated(statement.body, numbers, turns, dtypes, lists)
+        elif isinstance(statement, Repeat):
+            dtypes |= _dtypes_of_turns(statement, dtypes)
+            factors = [s for s in statement.body if isinstance(s, Let) and s.op in _OF_NUMBERS]
+            rest = [s for s in statement.body if s not in factors]
+            yield from _repeated(factors, numbers, statement.turns, dtypes, lists)
+            yield from _repeated(rest, numbers, times * statement.turns, dtypes, lists)
+            dtypes |= {kept_name(k, turn): dtypes[k] for k in statement.kept for turn in range(statement.turns)}
         else:
             if isinstance(statement, Load | Let | Accumulator):
                 dtypes[statement.name] = statement.dtype
@@ -102,6 +122,17 @@ def _repeated(
             if isinstance(statement, Keep):
                 numbers[statement.count] = times  # each is kept by one chunk
             yield statement, times
+
+
+def _dtypes_of_turns(repeat: Repeat, dtypes: Mapping[str, DType]) -> dict[str, DType]:
+    """The dtypes of what the turns of a repeat are given: of constants, values that were kept, and those of the turn
+    before.
+    """
+    given = dict(zip(repeat.names, [members[0] for members in repeat.members], strict=True))
+    found = {name: dtypes[first] for name, first in given.items() if first in dtypes}
+    for name, first, _ in repeat.carried:
+        found[name] = first.dtype if isinstance(first, Literal) else dtypes[first]
+    return found
 
 
 def _source(statement: Statement) -> str:

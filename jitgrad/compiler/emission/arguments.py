@@ -13,7 +13,7 @@ from jitgrad.compiler.emission.registers import DT_INT64, INT64, Register
 from jitgrad.compiler.emission.rows import SECOND, pairs_rows
 from jitgrad.compiler.emission.scalar_values import element_type
 from jitgrad.compiler.emission.segments import SegmentEmitter
-from jitgrad.compiler.loopir.nests import OWN, Buffer, Kernel
+from jitgrad.compiler.loopir.nests import OWN, Buffer, Kernel, Load, Repeat, Store, arguments, statements
 
 APART = 4 << 10
 """Bytes between what one worker has of its own and what the next has: processors ask for what comes behind what they
@@ -44,22 +44,40 @@ def _part_bytes(buffer: Buffer, extent: int, lanes: int) -> int:
     return -(-size // CACHE_LINE) * CACHE_LINE
 
 
+def _read_in_turns(kernel: Kernel) -> set[str]:
+    """The buffers and constants that nothing but the turns of repeats reads, each in one of them."""
+    repeats = [s for s in statements(kernel.body) if isinstance(s, Repeat)]
+    if not repeats:
+        return set()
+    listed = {name for repeat in repeats for names in repeat.members for name in names}
+    listed.difference_update([first for repeat in repeats for _, first, _ in repeat.carried if isinstance(first, str)])
+    for s in statements(kernel.body):
+        listed.difference_update([a for a in arguments(s) if isinstance(a, str)])
+        if isinstance(s, Load | Store):
+            listed.discard(s.buffer)
+    return listed
+
+
 class ArgumentEmitter(SegmentEmitter):
     """Emits how a kernel reads its arguments, of which kernel.py tells the layout."""
 
     def _prologue(self) -> None:
         table, block, _, _, chunk, worker = self.function.args
-        kernel, types = self.kernel, [element_type(number.dtype) for number in self.kernel.constants]
-        integers = len(kernel.buffers) + len(kernel.ints)
-        words = iter(self.builder.load_words(block, [*[INT64] * integers, *types, INT64]))
-        slots = list(itertools.islice(words, len(kernel.buffers)))
+        kernel, left_out = self.kernel, _read_in_turns(self.kernel)
+        buffers = [(k, b) for k, b in enumerate(kernel.buffers) if b.name not in left_out]
+        constants = [(k, c) for k, c in enumerate(kernel.constants, self._first_constant) if c.name not in left_out]
+        words = [(k, INT64) for k in (*(k for k, _ in buffers), *range(len(kernel.buffers), self._first_constant))]
+        types = [(k, element_type(c.dtype)) for k, c in constants]
+        end = self._first_constant + len(kernel.constants)
+        loaded = iter(self.builder.load_words(block, (*words, *types, (end, INT64))))
+        slots = list(itertools.islice(loaded, len(buffers)))
         for name in kernel.ints:
-            self.registers[name] = Register(next(words), DT_INT64)
-        for number in kernel.constants:
-            self.registers[number.name] = Register(next(words), number.dtype)
-        self.streaming = next(words)
+            self.registers[name] = Register(next(loaded), DT_INT64)
+        for _, constant in constants:
+            self.registers[constant.name] = Register(next(loaded), constant.dtype)
+        self.streaming = next(loaded)
         own: list[tuple[Buffer, ir.Value]] = []
-        for buffer, address in zip(kernel.buffers, self.builder.load_entries(table, slots), strict=True):
+        for (_, buffer), address in zip(buffers, self.builder.load_entries(table, slots), strict=True):
             if buffer.role in OWN:
                 own.append((buffer, address))
                 continue
@@ -68,6 +86,11 @@ class ArgumentEmitter(SegmentEmitter):
             self.buffers[buffer.name] = (address, buffer)
         if own:
             self._place_own(own, worker)
+
+    @property
+    def _first_constant(self) -> int:
+        """The number of the word that holds the first constant."""
+        return len(self.kernel.buffers) + len(self.kernel.ints)
 
     def _place_own(self, own: Sequence[tuple[Buffer, ir.Value]], worker: ir.Value) -> None:
         """Where the buffers lie that each worker has of its own: all of one worker, then all of the next."""

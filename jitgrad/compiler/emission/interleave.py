@@ -32,7 +32,17 @@ from math import inf
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler import vecmath
-from jitgrad.compiler.loopir.nests import PARALLEL_VECTOR, Keep, Let, Loop, Statement, Update, arguments, statements
+from jitgrad.compiler.loopir.nests import (
+    PARALLEL_VECTOR,
+    Keep,
+    Let,
+    Loop,
+    Repeat,
+    Statement,
+    Update,
+    arguments,
+    statements,
+)
 from jitgrad.compiler.vecmath.lanes import declare
 
 FEW, SOME = 8, 60  # statements of a loop body, in which a function of analysis counts as twelve
@@ -63,14 +73,15 @@ def registers_at_once(loop: Loop, is_short: bool = False) -> int:
 
 def is_analytic(loop: Loop) -> bool:
     """Whether a turn of a loop has functions of analysis."""
-    return weight_of(loop) > len(loop.body)
+    return any(isinstance(s, Let) and s.op in vecmath.NAMES for s in statements(loop.body))
 
 
 def keeps_order(loop: Loop, is_short: bool) -> bool:
     """Whether LLVM is to leave the instructions of a vector loop in the order in which it is given them."""
     alive = most_alive(loop.body)
     is_wide = is_short or (loop.kind == PARALLEL_VECTOR and alive <= SOME_ALIVE and chains_of(loop) > _FEW_CHAINS)
-    return is_wide and is_analytic(loop) and alive > FEW_ALIVE
+    is_repeated = is_short and any(isinstance(s, Repeat) for s in loop.body)
+    return is_wide and is_analytic(loop) and (alive > FEW_ALIVE or is_repeated)
 
 
 def keep_order(block: ir.Block, first: int = 0) -> None:
@@ -90,15 +101,15 @@ def keep_order(block: ir.Block, first: int = 0) -> None:
 def chains_of(loop: Loop) -> float:
     """How many chains a loop's body is made of: what it has to do, over what its longest chain has."""
     ends: dict[str, int] = {}
-    for s in loop.body:
-        if isinstance(s, Let):
-            ends[s.name] = _weight(s) + max((ends.get(a, 0) for a in s.args if isinstance(a, str)), default=0)
-    return sum(_weight(s) for s in loop.body if isinstance(s, Let)) / max(ends.values(), default=1)
+    lets = [s for s in statements(loop.body) if isinstance(s, Let)]
+    for s in lets:
+        ends[s.name] = _weight(s) + max((ends.get(a, 0) for a in s.args if isinstance(a, str)), default=0)
+    return sum(map(_weight, lets)) / max(ends.values(), default=1)
 
 
 def weight_of(loop: Loop) -> int:
-    """How much a turn of a loop has to do."""
-    return sum(map(_weight, loop.body))
+    """How much a turn of a loop has to do; of what it repeats, one turn."""
+    return sum(map(_weight, statements(loop.body)))
 
 
 def columns_at_once(loop: Loop) -> int:
@@ -112,6 +123,7 @@ def columns_at_once(loop: Loop) -> int:
 
 def most_alive(body: Sequence[Statement]) -> int:
     """The most values that are computed and still to be read, at any place of a body; what is loaded can wait there."""
+    body = list(statements(body))
     made = {s.name for s in body if isinstance(s, Let)}
     alive: set[str] = set()
     most = 0

@@ -32,6 +32,7 @@ from jitgrad.compiler.loopir.nests import (
     Let,
     Load,
     Loop,
+    Repeat,
     Statement,
     Store,
     Update,
@@ -99,6 +100,8 @@ class _KernelEmitter(RowSumEmitter):
                     self.registers[statement.name] = self._load(statement)
                 case Store():
                     self._store(statement)
+                case Repeat():
+                    self._repeat(statement)
                 case Loop(kind="vector" | "parallel_vector"):
                     self._vector_loop(statement)
                 case Loop(kind="lanes" | "alone"):

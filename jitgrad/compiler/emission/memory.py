@@ -389,7 +389,7 @@ class MemoryEmitter(StridedEmitter):
             b.store(raw, address, align=store.dtype.itemsize)
             return
         self.may_stream = True
-        if self.is_elementwise and not store.bounds and store.buffer not in self._loaded:
+        if self.is_elementwise and not (store.bounds or self.is_repeated) and store.buffer not in self._loaded:
             self.late.append((raw, address, store))
         else:
             self._store_past_or_through([(raw, address, store)])

@@ -109,6 +109,8 @@ class RegisterEmitter:
         self.made: dict[str, Let] = {}  # the ops behind values of the loop being emitted
         self.scales: set[str] = set()  # the names of what divisors are multiplied by before their reciprocal
         self.row_registers = 0  # how many each row of the loop being emitted has; 0: any number
+        self.kept: dict[str, tuple[ir.Value, DType]] = {}  # by repeats of a body, with the place on the stack of each
+        self.is_repeated = False  # inside a repeat
         self.is_parallel = False  # inside a parallel loop, where most of the work is
         self.is_nested = False  # inside any loop
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import TypeGuard
 
 from jitgrad.compiler import llvmir as ir
-from jitgrad.compiler.emission.arguments import ArgumentEmitter
 from jitgrad.compiler.emission.divisors import shared_divisors
 from jitgrad.compiler.emission.interleave import (
     FEW,
@@ -26,6 +25,7 @@ from jitgrad.compiler.emission.memory import CACHE_LINE
 from jitgrad.compiler.emission.order import order_block
 from jitgrad.compiler.emission.pinned import pin_constants, pins_constants
 from jitgrad.compiler.emission.registers import BOOL, INT32, INT64, VectorLoop
+from jitgrad.compiler.emission.repeats import RepeatEmitter
 from jitgrad.compiler.emission.scalar_values import constant
 from jitgrad.compiler.emission.segments import compares
 from jitgrad.compiler.loopir.nests import (
@@ -37,6 +37,7 @@ from jitgrad.compiler.loopir.nests import (
     Let,
     Load,
     Loop,
+    Repeat,
     Statement,
     Update,
     statements,
@@ -45,7 +46,7 @@ from jitgrad.compiler.loopir.nests import (
 Part = Callable[[ir.Value, ir.Value, "ir.Value | None"], None]  # emits a loop from here to there, in this segment
 
 
-class VectorLoopEmitter(ArgumentEmitter):
+class VectorLoopEmitter(RepeatEmitter):
     """Emits loops over registers of lanes."""
 
     is_short = False  # whether registers have no more than SHORT_REGISTER bytes
@@ -87,7 +88,8 @@ class VectorLoopEmitter(ArgumentEmitter):
         points = self._turning_points(loop, start, wide)
         if points or (self.is_parallel and not self.is_quick and not compares(loop)):
             points += self._line_start(loop, start, stop, points)
-        emit = self._registers_in_turn if self.is_quick and len(loop.body) > SOME else self._wide_vectors
+        is_long = len(loop.body) > SOME or any(isinstance(s, Repeat) for s in loop.body)
+        emit = self._registers_in_turn if self.is_quick and is_long else self._wide_vectors
         emit(loop, lambda part: self._segments(start, stop, points, part) if points else part(start, stop, None))
 
     def _short_row(self, loop: Loop, stop: ir.Value) -> None:

@@ -42,7 +42,7 @@ from jitgrad.compiler.constants import splat_number, word_in
 from jitgrad.compiler.driver.trials import PAST, THROUGH, TRIED, WHOLE_LINES
 from jitgrad.compiler.emission.arguments import own_bytes
 from jitgrad.compiler.emission.kernel import lanes_for
-from jitgrad.compiler.freezing.chunks import chunk_count
+from jitgrad.compiler.freezing.chunks import LONG_CHUNK, chunk_count
 from jitgrad.compiler.freezing.freeze_loops import Frozen, freeze_loop
 from jitgrad.compiler.freezing.freeze_own import SCRATCH, freeze_own, freeze_transform, own_memory
 from jitgrad.compiler.freezing.freeze_products import Cuts, cut_product, freeze_product, product_memory
@@ -68,7 +68,6 @@ from jitgrad.compiler.symbols import Symbol, at_once
 from jitgrad.program import Program
 from jitgrad.records import dataclass
 
-LONG_CHUNK = 256  # elements, of which chunks may have half a line more or less
 STATUS = -1
 _ROOM = "room"
 

@@ -28,6 +28,10 @@ MOST_WEIGHT_OF_PLACES = 600
 """Where values are taken apart along short axes, many are needed far behind the place where they are made: cut at 200,
 100000 points of bundle adjustment go through memory 44 times (value and gradient take 6.2 ms; 2.9 at 400, 2.7 at 1000).
 """
+MOST_WEIGHT_OF_REPEATS = 1000
+"""Where a program does the same again and again, which kernels write once: what each turn keeps for the gradient, some
+45 times 256 bytes, stays in the first cache, where arrays would go through memory.
+"""
 UPDATE_WEIGHT = 4  # of each number that is read for an update of single places of a table: they take 0.7 ns
 LIGHT_ROW, _LEAST_ROWS = 200, 8
 """What the elements of a row weigh together where a function of analysis of one number for each row is better made for
@@ -73,7 +77,7 @@ class Draft:
         self.weights[last] = self.weights.get(last, 0) + weight
         if is_analytic(placed.node):
             self.analytic = min(self.analytic, last)
-        if self.most == MOST_WEIGHT and _reads_places(placed.node):
+        if self.most < MOST_WEIGHT_OF_PLACES and _reads_places(placed.node):
             self.most = MOST_WEIGHT_OF_PLACES
         self.out_axes[placed.node.value] = placed.out_axes
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from jitgrad.compiler.fusing.accesses import Leaf, Operand
-from jitgrad.compiler.fusing.drafts import Draft, assign_axes, fit, runs_serially
+from jitgrad.compiler.fusing.drafts import MOST_WEIGHT, Draft, assign_axes, fit, runs_serially
 from jitgrad.compiler.fusing.extents import ExtentClasses
 from jitgrad.compiler.fusing.groups import Axes, Group, Placed, Plan, Refusal, Step
 from jitgrad.compiler.fusing.matrices import fit_matrices, lead_dims, matrix_axes
@@ -45,9 +45,11 @@ NOTHING = -1  # in place of a value: a number
 _SIBLINGS = 8  # how many of the groups that read an array are tried, the latest ones
 
 
-def plan_fusion(cluster: ClusterNodes, specs: Sequence[TensorSpec], classes: ExtentClasses) -> Plan:
-    """Groups and products of a cluster, in an order in which they can run."""
-    planner = _Planner(cluster, list(specs), classes)
+def plan_fusion(
+    cluster: ClusterNodes, specs: Sequence[TensorSpec], classes: ExtentClasses, most: int = MOST_WEIGHT
+) -> Plan:
+    """Groups and products of a cluster, in an order in which they can run; ops of a kernel weigh ``most`` together."""
+    planner = _Planner(cluster, list(specs), classes, most)
     for item in cluster.items:
         planner.place(item)
     planner.recompute_cheap_values()
@@ -56,8 +58,9 @@ def plan_fusion(cluster: ClusterNodes, specs: Sequence[TensorSpec], classes: Ext
 
 
 class _Planner:
-    def __init__(self, cluster: ClusterNodes, specs: list[TensorSpec], classes: ExtentClasses) -> None:
+    def __init__(self, cluster: ClusterNodes, specs: list[TensorSpec], classes: ExtentClasses, most: int) -> None:
         self.cluster = cluster
+        self.most = most
         self.specs = specs
         self.classes = classes
         self.steps: list[Draft | Product | Convolution | Factor | Transform | Nested] = []
@@ -182,7 +185,8 @@ class _Planner:
 
     def _open(self, node: Node) -> None:
         if node.batch is None:
-            draft = Draft(runs_serially(node) or (node.form == SCATTER and not self._is_shared_out(node)))
+            is_serial = runs_serially(node) or (node.form == SCATTER and not self._is_shared_out(node))
+            draft = Draft(is_serial, most=self.most)
             axes = assign_axes(draft, node, {})
         else:
             lead = sized(node.classes[: node.batch])

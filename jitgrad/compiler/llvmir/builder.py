@@ -209,13 +209,13 @@ class IRBuilder:
                 type_ = vector_of(_POINTER, index.type.count)
         return self._pure(type_, f"getelementptr {source_etype.text}, {pointer}, {', '.join(map(str, indices))}")
 
-    def load_words(self, pointer: Value, types: Iterable[Type]) -> list[Value]:
-        """What lies at an address of words of 64 bits, and at those behind it. There are many: no table of known values
-        is asked.
+    def load_words(self, pointer: Value, words: Iterable[tuple[int, Type]]) -> list[Value]:
+        """What lies at an address of words of 64 bits, by their numbers. There are many: no table of known values is
+        asked.
         """
         new_name, lines, base = self.function.new_name, self.block.lines, pointer.text
         loaded = []
-        for number, type_ in enumerate(types):
+        for number, type_ in words:
             place, name = new_name(), new_name()
             lines.append(f"  {place} = getelementptr i64, ptr {base}, i64 {number}")
             lines.append(f"  {name} = load {type_.text}, ptr {place}")

@@ -14,11 +14,17 @@
                                                                          of a vector's lanes, those that the chunk keeps
                 | "if not" bound* BUFFER "[0] =" INT                     a position out of bounds is reported
                 | ROUTINE "(" BUFFER* argument* ")"                      a piece of work on whole tiles, see routines
+                | (NAME "_all = []")* (NAME "=" argument)* "for" turns ":" statement* (NAME "_all.append(" NAME ")")*
+                  (NAME "=" NAME)*                                       a body that is repeated, with what it keeps
+                                                                         and hands from turn to turn
+    turns     ::= NAME "," ... "in zip(" "(" member "," ... ")" ... ")" | "_ in range(" NUMBER ")"
     index     ::= place ["*" stride] ("+" ...)* ["+" OFFSET] ["+" NUMBER]
     place     ::= VAR | NAME | VAR "//" NUMBER | "(" VAR "+" OFFSET ")" "//" NUMBER
-    argument  ::= NAME | VAR | INT | CONSTANT | literal
+    argument  ::= NAME | VAR | INT | CONSTANT | literal | kept
+    member    ::= BUFFER | INT | CONSTANT | kept
+    kept      ::= NAME "_all[" NUMBER "]"
 
-The printed text is Python: ``run_in_python`` executes it, one element at a time, as the oracle of the machine code.
+The printed text is Python: ``running.py`` executes it, one element at a time, as the oracle of the machine code.
 Two kernels with the same text are the same kernel; extents, strides and offsets are run-time integers, and so are
 numbers other than the smallest run-time constants: 1/n of a mean changes with the extent.
 """
@@ -26,13 +32,11 @@ numbers other than the smallest run-time constants: 1/n of a mean changes with t
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler.loopir.routines import python_routines
-from jitgrad.compiler.loopir.scalar_ops import python_namespace
 from jitgrad.records import dataclass
 from jitgrad.spec import DType, dtype_text
 
@@ -232,7 +236,36 @@ class Loop:
         return self if changed == self.body else Loop(self.var, self.extent, self.kind, changed, self.start)
 
 
-Statement = Load | Let | Accumulator | Update | Store | Keep | Check | Call | Loop
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """A body, once for each of several turns: what a program does again and again to the elements of a vector.
+
+    In the n-th turn ``names[k]`` stands for ``members[k][n]``: buffers, ints or constants, as far apart among those of
+    the kernel from turn to turn, or values that another repeat has kept, as far apart. ``carried`` are a name in the
+    body, what it is in the first turn, and the name of the body that it is in the turn after. Behind the repeat names
+    are those of the last turn, and ``kept_name(name, n)`` is what each of ``kept`` was in the n-th turn.
+    """
+
+    turns: int
+    names: tuple[str, ...]
+    members: tuple[tuple[str, ...], ...]
+    carried: tuple[tuple[str, Argument, str], ...]
+    kept: tuple[str, ...]
+    body: tuple[Statement, ...]
+
+
+def kept_name(name: str, turn: int) -> str:
+    """What stands for a value of one turn that a repeat has kept."""
+    return f"{name}_all[{turn}]"
+
+
+def kept_turn(name: str) -> tuple[str, int]:
+    """The value and the turn behind such a name."""
+    value, turn = name.removesuffix("]").split("_all[")
+    return value, int(turn)
+
+
+Statement = Load | Let | Accumulator | Update | Store | Keep | Check | Call | Loop | Repeat
 
 
 OWN = ("scratch", "ring", "kept", "tile", "sums")
@@ -297,7 +330,7 @@ def statements(body: Sequence[Statement]) -> Iterator[Statement]:
     """All statements of a body, nested ones included, in order."""
     for statement in body:
         yield statement
-        if isinstance(statement, Loop):
+        if isinstance(statement, Loop | Repeat):
             yield from statements(statement.body)
 
 
@@ -333,10 +366,22 @@ def _body_lines(body: Sequence[Statement], indent: str) -> Iterator[str]:
             span = ", ".join(filter(None, (statement.start, statement.extent)))
             yield f"{indent}for {statement.var} in {statement.kind}({span}):"
             yield from _body_lines(statement.body, indent + "    ")
+        elif isinstance(statement, Repeat):
+            yield from (indent + line for line in _repeat_lines(statement))
         else:
             yield from (indent + line for line in _statement_lines(statement))
     if not body:
         yield indent + "pass"
+
+
+def _repeat_lines(s: Repeat) -> Iterator[str]:
+    yield from (f"{name}_all = []" for name in s.kept)
+    yield from (f"{name} = {first}" for name, first, _ in s.carried)
+    members = ", ".join(f"({', '.join(listed)})" for listed in s.members)
+    yield f"for {', '.join(s.names)}, in zip({members}):" if s.names else f"for _ in range({s.turns}):"
+    yield from _body_lines(s.body, "    ")
+    yield from (f"    {name}_all.append({name})" for name in s.kept)
+    yield from (f"    {name} = {following}" for name, _, following in s.carried)
 
 
 def _statement_lines(s: Statement) -> Iterator[str]:
@@ -371,33 +416,3 @@ def _statement_lines(s: Statement) -> Iterator[str]:
 
 def _guard(bounds: Sequence[Bound]) -> str:
     return f"if {' and '.join(map(str, bounds))}: " if bounds else ""
-
-
-def run_in_python(
-    kernel: Kernel, buffers: Mapping[str, np.ndarray[Any, Any]], numbers: Mapping[str, Any], nchunks: int = 1
-) -> None:
-    """Run a kernel in plain Python on flat arrays, chunk after chunk; outputs and partials are written in place.
-
-    ``numbers`` are the ints and the constants by name. A partial buffer holds ``nchunks`` parts; scratch buffers are
-    made here.
-    """
-    namespace = python_namespace() | python_routines()
-    exec(compile(kernel.text, "<kernel>", "exec"), namespace)
-    for chunk in range(nchunks):
-        chunked = functools.partial(_chunk_range, chunk, nchunks)
-        namespace |= dict.fromkeys((PARALLEL, PARALLEL_VECTOR, LANES, ALONE, COLUMNS), chunked)
-        arguments = dict(buffers)
-        for b in kernel.buffers:
-            part = numbers[b.extent] if b.extent else 1
-            if b.role == "status":
-                arguments[b.name] = np.zeros(1, b.dtype)
-            elif b.role in OWN:
-                arguments[b.name] = np.zeros(part, b.dtype)
-            elif b.role == "partial":
-                arguments[b.name] = buffers[b.name][chunk * part : (chunk + 1) * part]
-        with np.errstate(all="ignore"):
-            namespace["kernel"](**arguments, **numbers)
-
-
-def _chunk_range(chunk: int, nchunks: int, extent: int) -> range:
-    return range(extent * chunk // nchunks, extent * (chunk + 1) // nchunks)

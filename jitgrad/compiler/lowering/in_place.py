@@ -5,6 +5,7 @@ its place. Whether an operand is read again by others is decided elsewhere (free
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from jitgrad.compiler.loopir.nests import (
     PARALLEL,
@@ -18,6 +19,7 @@ from jitgrad.compiler.loopir.nests import (
     Kernel,
     Load,
     Loop,
+    Repeat,
     Statement,
     Store,
 )
@@ -76,10 +78,20 @@ def _only_uses(kernel: Kernel) -> dict[str, _Use]:
 
 
 def _walk(body: Sequence[Statement], loops: tuple[Loop, ...]) -> Iterator[tuple[Statement, tuple[Loop, ...]]]:
-    """All statements but loops, in order, each with the loops around it."""
+    """All statements but loops, in order, each with the loops around it; those of repeats once for each turn."""
     for statement in body:
         if isinstance(statement, Loop):
             yield from _walk(statement.body, (*loops, statement))
+        elif isinstance(statement, Repeat):
+            for turn in range(statement.turns):
+                members = [listed[turn] for listed in statement.members]
+                stand_for = dict(zip(statement.names, members, strict=True))
+                for s in statement.body:
+                    if isinstance(s, Load | Store):
+                        offset = stand_for.get(s.index.offset or "", s.index.offset)
+                        index = replace(s.index, offset=offset)
+                        s = replace(s, buffer=stand_for.get(s.buffer, s.buffer), index=index)
+                    yield s, loops
         else:
             yield statement, loops
 

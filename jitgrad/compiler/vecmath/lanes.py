@@ -74,8 +74,10 @@ class Lanes:
     def call(self, intrinsic: str, *args: ir.Value) -> ir.Value:
         """Call llvm.<intrinsic> on values of this type."""
         name = f"llvm.{intrinsic}.{self.suffix}"
-        signature = ir.FunctionType(self.type, [self.type] * len(args))
-        return self.builder.call(declare(self.builder.module, name, signature), args)
+        known = self.builder.module.functions.get(name)
+        if known is None:
+            known = ir.Function(self.builder.module, ir.FunctionType(self.type, [self.type] * len(args)), name)
+        return self.builder.call(known, args)
 
 
 def declare(module: ir.Module, name: str, signature: ir.FunctionType) -> ir.Function:

@@ -1,0 +1,357 @@
+"""Bodies of element-wise loops that do the same again and again become repeats: a loop that stands in a program as so
+many ops, like the steps of an integrator, is written once.
+
+Turns are found by what they do, and are alike where what they read follows from their number: values of the same turn
+or of the one before, buffers, places in one and constants that are as far apart from turn to turn, and what an earlier
+repeat made, as far apart. Loads, which stand in front of all else, and factors that stand for a division by a constant,
+which stand in front of the loop, are made in the turns that read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from jitgrad.compiler import vecmath
+from jitgrad.compiler.fusing.drafts import ANALYTIC_WEIGHT, CHEAP
+from jitgrad.compiler.loopir.nests import (
+    PARALLEL_VECTOR,
+    Argument,
+    Index,
+    Kernel,
+    Let,
+    Literal,
+    Load,
+    Loop,
+    Repeat,
+    Statement,
+    Store,
+    Term,
+    Update,
+    arguments,
+    kept_name,
+    statements,
+)
+from jitgrad.compiler.verifying import names_read
+from jitgrad.program import Program
+from jitgrad.records import NamedTuple
+from jitgrad.spec import DType
+
+_LEAST_TURNS = 4
+_LEAST, _LONGEST = 16, 64
+"""Statements of a body in which turns are looked for, and of a turn."""
+_FEW_INSTRUCTIONS, _MOST_OF_ALL = 40, 0.75
+"""How many fit in a kernel anyway, and the part of more that has to repeat itself."""
+
+Step = Let | Store | Update
+Column = Sequence[Argument | None]
+"""What stands in one place in each turn."""
+
+
+def repeat_bodies(kernel: Kernel) -> Kernel:
+    """The kernel with repeats for what is alike in its outermost element-wise loops, where a turn has a function of
+    analysis: beside one what a turn costs does not show. The same object where there are none.
+    """
+    body = tuple([_repeated(s, kernel) if isinstance(s, Loop) else s for s in kernel.body])
+    return kernel if body == kernel.body else replace(kernel, body=_without_unread(body))
+
+
+def repeats_itself(program: Program, numbers: Sequence[int]) -> bool:
+    """Whether most of some instructions of a program do the same again and again, with a function of analysis each
+    time, so that kernels of them may hold many.
+    """
+    if len(numbers) < _FEW_INSTRUCTIONS:
+        return False
+    instructions = [program.instructions[number] for number in numbers]
+    kinds = _numbered([(ins.op.name, program.specs[ins.outputs[0]].dtype) for ins in instructions])
+    following = _next_alike(kinds)
+    covered = at = 0
+    while at < len(kinds):
+        turns, step = _turns_alike(kinds, at, following[at]), 1
+        if turns >= 2 * _LEAST_TURNS and any(
+            ins.op.name in vecmath.NAMES for ins in instructions[at : at + following[at]]
+        ):
+            step = turns * following[at]
+            covered += step
+        at += step
+    return covered >= _MOST_OF_ALL * len(kinds)
+
+
+def written_weight(kernel: Kernel) -> int:
+    """What the ops of a kernel weigh that are written, those of a repeat once."""
+    lets = [s for s in statements(kernel.body) if isinstance(s, Let)]
+    return sum([ANALYTIC_WEIGHT if let.op in vecmath.NAMES else CHEAP.get(let.op, 1) for let in lets])
+
+
+def _without_unread(body: Sequence[Statement]) -> tuple[Statement, ...]:
+    """A kernel's statements without what is computed in front of loops, and read by turns no more."""
+    read = {name for s in statements(body) for name in names_read(s)}
+    return tuple([s for s in body if not isinstance(s, Let) or s.name in read])
+
+
+def _repeated(loop: Loop, kernel: Kernel) -> Loop:
+    if loop.kind != PARALLEL_VECTOR or len(loop.body) < _LEAST:
+        return loop
+    if not all(_is_plain(s, loop.var) for s in loop.body):
+        return loop
+    body = _Rewriting(loop, kernel).body()
+    return loop if body is None else loop.with_body(body)
+
+
+def _is_plain(s: Statement, var: str) -> bool:
+    """Whether a statement works on elements that lie side by side, all of them."""
+    if isinstance(s, Load | Store):
+        return not s.bounds and s.index == Index((Term(var),), s.index.offset)
+    return isinstance(s, Let) or (isinstance(s, Update) and not s.bounds)
+
+
+Place = tuple[object, int]
+"""What a name stands for, and which of those it is that may follow one another from turn to turn."""
+_NOWHERE: Place = (None, 0)
+
+
+def _places_of(kernel: Kernel) -> dict[Argument | None, Place]:
+    """The places of the buffers, ints and constants of a kernel."""
+    places: dict[Argument | None, Place] = {b.name: ((b.role, b.dtype), k) for k, b in enumerate(kernel.buffers)}
+    places |= {name: ("int", k) for k, name in enumerate(kernel.ints)}
+    return places | {c.name: (c.dtype, k) for k, c in enumerate(kernel.constants)}
+
+
+class _Turn(NamedTuple):
+    """What makes a value: the number of a repeat, the name that the value has in its body, and which turn it is of."""
+
+    repeat: int
+    name: str
+    number: int
+
+
+class _Rewriting:
+    """A loop's body while it is written anew."""
+
+    def __init__(self, loop: Loop, kernel: Kernel) -> None:
+        self._var = loop.var
+        self._loads = {s.name: s for s in loop.body if isinstance(s, Load)}
+        self._steps: list[Step] = [s for s in loop.body if isinstance(s, Step)]
+        self._ahead = {s.name: s for s in kernel.body if isinstance(s, Let)}
+        made = [s for s in (*kernel.body, *loop.body) if isinstance(s, Load | Let)]
+        self._dtypes: dict[str | None, DType] = {s.name: s.dtype for s in (*kernel.constants, *made)}
+        self._numbers: dict[Argument | None, int] = {s.name: k for k, s in enumerate(self._steps) if isinstance(s, Let)}
+        self._places = _places_of(kernel)
+        for load in self._loads.values():
+            kind, number = self._places[load.buffer]
+            self._places[load.name] = ("load", kind), number
+            if load.index.offset:
+                self._places[load.name] = ("load at", load.buffer), self._places[load.index.offset][1]
+        for let in self._ahead.values():
+            if len(let.args) == 1 and let.args[0] in self._places:
+                kind, number = self._places[let.args[0]]
+                self._places[let.name] = (let.op, let.dtype, kind), number
+        self._turns: dict[str, _Turn] = {}
+        self._repeats: list[Repeat] = []
+        self._kept: list[dict[str, None]] = []
+        self._names = 0
+
+    def body(self) -> list[Statement] | None:
+        """The body, with the loads that still stand in front of all else; None where nothing repeats itself."""
+        kinds = _kinds(self._steps, self._var)
+        following = _next_alike(kinds)
+        result: list[Statement | int] = []
+        at = 0
+        while at < len(kinds):
+            turns = self._repeat(at, following[at], _turns_alike(kinds, at, following[at]))
+            result.append(len(self._repeats) - 1 if turns else self._as_now(self._steps[at]))
+            at += turns * following[at] if turns else 1
+        if not self._repeats:
+            return None
+        repeats = [replace(r, kept=tuple(names)) for r, names in zip(self._repeats, self._kept, strict=True)]
+        body = [repeats[s] if isinstance(s, int) else s for s in result]
+        used = {a for s in statements(body) for a in arguments(s)}
+        used.update(first for repeat in repeats for _, first, _ in repeat.carried)
+        return [*(load for load in self._loads.values() if load.name in used), *body]
+
+    def _as_now(self, s: Step) -> Step:
+        """A statement with the names that values have behind the repeats that were made."""
+        if isinstance(s, Let):
+            args = tuple([self._known_as(a) for a in s.args])
+            return s if args == s.args else replace(s, args=args)
+        if isinstance(s, Update) and s.factor is not None:
+            return replace(s, value=self._known_as(s.value), factor=self._known_as(s.factor))
+        return replace(s, value=self._known_as(s.value))
+
+    def _known_as(self, argument: Argument) -> Argument:
+        """The name of a value behind the repeats that were made; kept by one, where it is not of the last turn."""
+        turn = self._turns.get(argument) if isinstance(argument, str) else None
+        if turn is None:
+            return argument
+        if turn.number == self._repeats[turn.repeat].turns - 1:
+            return turn.name
+        return self._kept_as(turn)
+
+    def _kept_as(self, turn: _Turn) -> str:
+        self._kept[turn.repeat][turn.name] = None
+        return kept_name(turn.name, turn.number)
+
+    def _repeat(self, at: int, size: int, turns: int) -> int:
+        """Make a repeat of turns of so many steps, from a step on; how many turns it has, 0 where they are too few."""
+        if turns < _LEAST_TURNS or not any(map(_is_analytic, self._steps[at : at + size])):
+            return 0
+        found, alike = 0, turns
+        while found != alike:
+            found = alike
+            for k in range(size):
+                for column in _columns(self._steps[at + k : at + size * found : size]):
+                    alike = min(alike, self._alike(column, at, size))
+                    if alike < _LEAST_TURNS:
+                        return 0
+        self._write([self._steps[at + k : at + size * found : size] for k in range(size)], at)
+        return found
+
+    def _alike(self, column: Column, at: int, size: int) -> int:
+        """In how many turns, from the first one on, what stands in a place follows from the number of the turn."""
+        first, second = column[:2]
+        made = self._numbers.get(second, -1)
+        if made >= at:
+            follows = [self._numbers.get(a) == made + (n - 1) * size for n, a in enumerate(column)]
+            if made < at + size:  # what the first turn is given comes from elsewhere
+                is_before = self._numbers.get(first, -1) < at
+                follows[0] = is_before and self._dtype(first) == self._dtype(second)
+        elif first == second:
+            follows = [a == first for a in column]
+        else:
+            kind, start = self._places.get(first, _NOWHERE)
+            step = self._places.get(second, _NOWHERE)[1] - start
+            follows = [self._places.get(a) == (kind, start + n * step) for n, a in enumerate(column)]
+        return follows.index(False) if False in follows else len(follows)
+
+    def _dtype(self, argument: Argument | None) -> DType | None:
+        """The dtype of what is no int."""
+        return argument.dtype if isinstance(argument, Literal) else self._dtypes.get(argument)
+
+    def _write(self, rows: Sequence[Sequence[Step]], at: int) -> None:
+        """Note the repeat of turns whose steps stand in rows, and from a step on in the body."""
+        members: dict[tuple[str, ...], str] = {}
+        carried: dict[tuple[Argument, str], str] = {}
+        here: dict[str, Load | Let] = {}
+
+        def member(listed: Iterable[str]) -> str:
+            names = tuple(listed)
+            if names not in members:
+                members[names] = self._new_name("each")
+            return members[names]
+
+        def given(column: Column) -> Argument | None:
+            first = column[0]
+            turn, place = divmod(self._numbers.get(column[1], -1) - at, len(rows))
+            if turn == 1:
+                return _name_of(rows[place][0])
+            if turn == 0:
+                assert first is not None
+                key = self._known_as(first), _name_of(rows[place][0])
+                if key not in carried:
+                    carried[key] = self._new_name("last")
+                return carried[key]
+            if first == column[1] or not isinstance(first, str):
+                return None if first is None else self._known_as(first)
+            names = [a for a in column if isinstance(a, str)]
+            if first in self._turns:
+                return member([self._kept_as(self._turns[name]) for name in names])
+            if first in self._loads:
+                made_here: Load | Let = _load_of([self._loads[name] for name in names], member)
+            elif first in self._ahead:
+                let = self._ahead[first]
+                number_here = member([str(self._ahead[name].args[0]) for name in names])
+                made_here = replace(let, name=f"{number_here}_{let.op}", args=(number_here,))
+            else:
+                return member(names)
+            here[made_here.name] = made_here
+            return made_here.name
+
+        steps: list[Statement] = []
+        for row in rows:
+            first = row[0]
+            if isinstance(first, Let):
+                args = [a for a in map(given, _columns(row)) if a is not None]
+                steps.append(replace(first, args=tuple(args)))
+            elif isinstance(first, Store):
+                value, buffer, offset = map(given, _columns(row))
+                assert value is not None and not isinstance(offset, Literal)
+                steps.append(replace(first, value=value, buffer=str(buffer), index=replace(first.index, offset=offset)))
+        body = (*here.values(), *steps)
+        values = [(name, first, following) for (first, following), name in carried.items()]
+        for row in rows:
+            for number, s in enumerate(row):
+                if isinstance(s, Let):
+                    turn = self._turns[s.name] = _Turn(len(self._repeats), _name_of(row[0]), number)
+                    self._places[s.name] = turn[:2], number
+        self._repeats.append(Repeat(len(rows[0]), tuple(members.values()), tuple(members), tuple(values), (), body))
+        self._kept.append({})
+
+    def _new_name(self, stem: str) -> str:
+        self._names += 1
+        return f"{stem}{self._names - 1}"
+
+
+def _is_analytic(s: Step) -> bool:
+    return isinstance(s, Let) and s.op in vecmath.NAMES
+
+
+def _name_of(s: Step) -> str:
+    assert isinstance(s, Let)
+    return s.name
+
+
+def _columns(row: Sequence[Step]) -> list[Column]:
+    """What stands in each place of a step in each turn: its arguments; of a store its value, buffer and offset."""
+    if isinstance(row[0], Let):
+        return list(zip(*(s.args for s in row if isinstance(s, Let)), strict=True))
+    stores = [s for s in row if isinstance(s, Store)]
+    return [[s.value for s in stores], [s.buffer for s in stores], [s.index.offset for s in stores]]
+
+
+def _load_of(loads: Sequence[Load], member: Callable[[Iterable[str]], str]) -> Load:
+    """What reads an array of each turn, or a place of one array in each."""
+    first, offsets = loads[0], [load.index.offset for load in loads if load.index.offset]
+    if offsets:
+        offset = member(offsets)
+        return replace(first, name=f"{offset}_here", index=replace(first.index, offset=offset))
+    buffer = member([load.buffer for load in loads])
+    return replace(first, name=f"{buffer}_here", buffer=buffer)
+
+
+def _kinds(steps: Sequence[Step], var: str) -> list[int]:
+    """Numbers of statements, the same for those that do the same with something else. Alone are updates, and what asks
+    for the element's number: a loop is cut where such comparisons turn, which looks into no repeat.
+    """
+    keys: list[object] = []
+    for k, s in enumerate(steps):
+        if isinstance(s, Let) and var not in s.args:
+            keys.append((s.op, s.dtype, len(s.args)))
+        else:
+            keys.append(("store", s.dtype) if isinstance(s, Store) else k)
+    return _numbered(keys)
+
+
+def _numbered(keys: Iterable[object]) -> list[int]:
+    """A number for each key, the same for equal ones."""
+    numbers: dict[object, int] = {}
+    return [numbers.setdefault(key, len(numbers)) for key in keys]
+
+
+def _next_alike(kinds: Sequence[int]) -> list[int]:
+    """How far behind each statement the next one of its kind is; 0 where that is too far or there is none."""
+    found, last = [0] * len(kinds), dict[int, int]()
+    for k in reversed(range(len(kinds))):
+        distance = last.get(kinds[k], k) - k
+        found[k] = distance if distance <= _LONGEST else 0
+        last[kinds[k]] = k
+    return found
+
+
+def _turns_alike(kinds: Sequence[int], at: int, size: int) -> int:
+    """How many turns of so many statements are of the same kinds, from one on."""
+    if not size:
+        return 0
+    end = at + size
+    while end < len(kinds) and kinds[end] == kinds[end - size]:
+        end += 1
+    return (end - at) // size
