@@ -1,13 +1,20 @@
-"""Locks in a forked child: a thread that held one in the parent is not there to release it. It makes no process."""
+"""Locks in a forked child: a thread that held one in the parent is not there to release it. It makes no process.
+
+So it is with Python's locks of modules that are being imported: who imports such a module in the child waits for ever.
+Parts of the package are imported when they are first needed, by any thread.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
+import time
 import weakref
 from typing import Any
 
 _plain_lock = type(threading.Lock())
+_LONGEST_IMPORT = 2.0  # seconds
 _owners: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -27,10 +34,25 @@ def wait_for_when_forking(lock: threading.RLock) -> None:
         os.register_at_fork(before=acquire, after_in_parent=release, after_in_child=release)
 
 
+def _wait_for_imports() -> None:
+    """Wait until no other thread imports a module of the package; at most `_LONGEST_IMPORT`, for the module that is
+    being imported may be the caller's own.
+    """
+    end = time.monotonic() + _LONGEST_IMPORT
+    while threading.active_count() > 1 and _is_importing() and time.monotonic() < end:
+        time.sleep(1e-3)
+
+
+def _is_importing() -> bool:
+    package = __package__ + "."
+    found = [module for name, module in list(sys.modules.items()) if name.startswith(package)]
+    return any(getattr(getattr(module, "__spec__", None), "_initializing", False) for module in found)
+
+
 def _renew() -> None:
     for owner in list(_owners):
         owner._lock = threading.Lock() if isinstance(owner._lock, _plain_lock) else threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)
+    os.register_at_fork(before=_wait_for_imports, after_in_child=_renew)
