@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,14 @@ LEAVE_NOTHING = {
     "test_eager", "test_eager_native", "test_items", "test_optimize", "test_tapes", "test_tapes_in_graphs",
     "test_training", "test_variables",
 }  # fmt: skip
+
+
+def pytest_collection_finish() -> None:
+    """What lives as long as the session, the tests themselves before all, is no more looked at, tests after tests:
+    half a million objects, which take longer than most tests whenever the living are counted or the dead collected.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _is_looked_at(module: Any) -> bool:
