@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
+from jitgrad import collecting
 from jitgrad.collecting import collection_paused
 from jitgrad.running import Runner
 
@@ -97,3 +98,19 @@ def test_what_the_user_has_put_aside_stays_there() -> None:
     missing, is_enabled = _collections(code + "print(before - gc.get_freeze_count(), int(gc.isenabled()))")
     assert 0 <= missing < 100  # some of them have died
     assert is_enabled
+
+
+def test_what_the_user_has_put_aside_is_counted_twice_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python goes through all of it: too long for each first call."""
+    counts: list[int] = []
+
+    def count() -> int:
+        counts.append(1 << 20)
+        return counts[-1]
+
+    monkeypatch.setattr(collecting, "_asked", 0)
+    monkeypatch.setattr(gc, "get_freeze_count", count)
+    for _ in range(5):
+        with collection_paused(are_kept=True):
+            pass
+    assert len(counts) == 2
