@@ -41,6 +41,7 @@ from jitgrad.compiler.lowering.in_place import find_overwritable
 from jitgrad.compiler.lowering.lower import kernels_of
 from jitgrad.compiler.lowering.repeats import repeat_bodies, written_weight
 from jitgrad.compiler.machine.tiers import improver
+from jitgrad.compiler.verifying import verify_kernel
 from jitgrad.interpreter import interpret
 from jitgrad.profiler.operations import operations
 
@@ -266,6 +267,26 @@ def test_what_asks_for_the_place_of_an_element_is_in_no_repeat() -> None:
     loop = Loop("i0", "n0", PARALLEL_VECTOR, (*body, Store("out0", here, "v8", f64)))
     kernel = Kernel(buffers, ("n0", *(f"o{k}" for k in range(8))), (), (loop,))
     assert repeat_bodies(kernel) is kernel
+
+
+def test_two_arrays_may_be_read_at_the_same_places() -> None:
+    f64, here = np.dtype(np.float64), Index((Term("i0"),))
+    offsets = tuple(f"o{k}" for k in range(8))
+    loads = [Load(f"{b}_{o}", f64, b, Index((Term("i0"),), o)) for o in offsets for b in ("in0", "in1")]
+    body: list[Statement] = [*loads, Load("v0", f64, "in0", here)]
+    for k, o in enumerate(offsets):
+        body += [
+            Let(f"sin{k}", f64, "sin", (f"v{k}",)),
+            Let(f"product{k}", f64, "multiply", (f"sin{k}", f"in0_{o}")),
+            Let(f"v{k + 1}", f64, "add", (f"product{k}", f"in1_{o}")),
+        ]
+    buffers = Buffer("in0", f64, "in"), Buffer("in1", f64, "in"), Buffer("out0", f64, "out")
+    loop = Loop("i0", "n0", PARALLEL_VECTOR, (*body, Store("out0", here, "v8", f64)))
+    kernel = verify_kernel(repeat_bodies(Kernel(buffers, ("n0", *offsets), (), (loop,))))
+    (repeat,) = [s for s in statements(kernel.body) if isinstance(s, Repeat)]
+    buffer_of = {s.name: s.buffer for s in repeat.body if isinstance(s, Load)}
+    product, total = [s for s in repeat.body if isinstance(s, Let)][1:]
+    assert [buffer_of[str(s.args[1])] for s in (product, total)] == ["in0", "in1"]
 
 
 def test_bodies_of_loops_stay_as_they_are() -> None:

@@ -313,7 +313,7 @@ def _load_of(loads: Sequence[Load], member: Callable[[Iterable[str]], str]) -> L
     first, offsets = loads[0], [load.index.offset for load in loads if load.index.offset]
     if offsets:
         offset = member(offsets)
-        return replace(first, name=f"{offset}_here", index=replace(first.index, offset=offset))
+        return replace(first, name=f"{first.buffer}_{offset}", index=replace(first.index, offset=offset))
     buffer = member([load.buffer for load in loads])
     return replace(first, name=f"{buffer}_here", buffer=buffer)
 
