@@ -83,7 +83,7 @@ GRAPHS: dict[str, tuple[Callable[[int], Built], float]] = {
 
 
 def measure(name: str, size: int, is_first: bool = False) -> dict[str, float]:
-    """Microseconds per operation, by stage, of one graph in this process, where another one ``is_first`` not."""
+    """Microseconds per operation, by stage, of one graph in this process, whose first graph it is or not."""
     build, per_unit = GRAPHS[name]
     _warm_up()
     if not is_first:

@@ -39,7 +39,7 @@ from jitgrad.compiler.loopir.nests import (
 )
 from jitgrad.compiler.lowering.in_place import find_overwritable
 from jitgrad.compiler.lowering.lower import kernels_of
-from jitgrad.compiler.lowering.repeats import repeat_bodies, written_weight
+from jitgrad.compiler.lowering.repeats import is_small, repeat_bodies, written_weight
 from jitgrad.compiler.machine.tiers import improver
 from jitgrad.compiler.verifying import verify_kernel
 from jitgrad.interpreter import interpret
@@ -213,7 +213,8 @@ def test_the_gradient_reads_what_was_kept_from_the_end() -> None:
     assert len(found) == 2
     (kept,) = found[0].kept
     (turns,) = [members for members in found[1].members if members[0].startswith(kept)]
-    assert [kept_turn(name)[1] for name in turns] == list(range(found[1].turns - 1, -1, -1)) or turns[0] > turns[1]
+    first = kept_turn(turns[0])[1]
+    assert [kept_turn(name)[1] for name in turns] == list(range(first, first - found[1].turns, -1))
 
 
 def steps(count: int) -> Function:
@@ -323,6 +324,21 @@ def test_kernels_that_would_be_written_out_hold_no_more() -> None:
     expected, wanted = jg.compile(jg.value_and_grad(loss)).interpret(x)
     np.testing.assert_allclose(value, expected, rtol=1e-13)
     np.testing.assert_allclose(gradient, wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("turns", "values", "fits"), [(128, 2, True), (129, 2, False), (60, 5, False)])
+def test_what_turns_keep_has_room(turns: int, values: int, fits: bool) -> None:
+    f64, names = np.dtype(np.float64), tuple(f"v{k}" for k in range(values))
+    body = tuple(Let(name, f64, "sin", ("x",)) for name in names)
+    loop = Loop("i0", "n0", PARALLEL_VECTOR, (Repeat(turns, (), (), (), names, body),))
+    assert is_small(Kernel((), ("n0",), (), (loop,))) is fits
+
+
+def test_long_chains_are_still_regions() -> None:
+    """Forth and back: the kernels of three hundred steps run one after another, chunk by chunk."""
+    ((stage, args),) = jg.compile(jg.value_and_grad(steps(300))).stages(np.ones(1000))
+    (cluster,) = [step for step in stage.executable(args).bound.steps if isinstance(step, BoundCluster)]
+    assert [name.split("_")[0] for name in cluster.names] == ["region", "kernel", "region"]
 
 
 @pytest.mark.parametrize(("size", "most"), [(100, 1), (1000, 6), (5000, 38)])

@@ -49,7 +49,7 @@ from jitgrad.compiler.lowering.lower import (
     kernels_of,
     lower_group,
 )
-from jitgrad.compiler.lowering.repeats import repeat_bodies, repeats_itself, written_weight
+from jitgrad.compiler.lowering.repeats import is_small, repeat_bodies, repeats_itself
 from jitgrad.compiler.lowering.time_loops import fuse_scan
 from jitgrad.compiler.machine.compilation import begin_functions, begin_kernel, load_kernels
 from jitgrad.compiler.outer_products import outer_products_by_element
@@ -235,11 +235,11 @@ def _plan_cluster(
     but the last, before the next is lowered. Where it ``is_again`` done, no code is begun. Kernels of bodies stay as
     they are: several may become one.
 
-    Where a program repeats itself its kernels hold more, if they then write little.
+    Where a program repeats itself its kernels hold more, if they then write and keep little.
     """
     if not is_body and repeats_itself(program, cluster.instructions):
         planned = _planned(program, cluster, None, is_again, is_body, MOST_WEIGHT_OF_REPEATS)
-        if all(written_weight(kernel) <= MOST_WEIGHT for kernel in kernels_of(planned)):
+        if all(map(is_small, kernels_of(planned))):
             return planned
     return _planned(program, cluster, begin, is_again, is_body, MOST_WEIGHT)
 

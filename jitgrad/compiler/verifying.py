@@ -28,6 +28,7 @@ from jitgrad.compiler.loopir.nests import (
     Store,
     Update,
     arguments,
+    is_kept,
     kept_name,
     kept_turn,
     statements,
@@ -118,10 +119,9 @@ def _verify_names(body: Sequence[Statement], known: set[str], kernel: Kernel) ->
 
 def _are_evenly_spaced(listed: Sequence[str], kernel: Kernel) -> bool:
     """Whether parameters of one kind, or turns of one value that was kept, are as far apart as the first two."""
-    places: dict[str, tuple[object, int]] = {b.name: ((b.role, b.dtype), k) for k, b in enumerate(kernel.buffers)}
-    places |= {name: ("int", k) for k, name in enumerate(kernel.ints)}
-    places |= {constant.name: (constant.dtype, k) for k, constant in enumerate(kernel.constants)}
-    found = [kept_turn(name) if name.endswith("]") else places[name] for name in listed]
+    found: list[tuple[object, int]] = []
+    for name in listed:
+        found.append(kept_turn(name) if is_kept(name) else (kernel.words[name][:2], kernel.words[name].number))
     (kind, first), (_, second) = found[:2]
     return found == [(kind, first + turn * (second - first)) for turn in range(len(found))]
 

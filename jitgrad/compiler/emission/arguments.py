@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from functools import partial
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.lanes import TILES
 from jitgrad.compiler.emission.memory import CACHE_LINE
-from jitgrad.compiler.emission.registers import DT_INT64, INT64, Register
+from jitgrad.compiler.emission.registers import INT64, Register
 from jitgrad.compiler.emission.rows import SECOND, pairs_rows
 from jitgrad.compiler.emission.scalar_values import element_type
 from jitgrad.compiler.emission.segments import SegmentEmitter
@@ -55,7 +54,7 @@ def _read_in_turns(kernel: Kernel) -> set[str]:
         listed.difference_update([a for a in arguments(s) if isinstance(a, str)])
         if isinstance(s, Load | Store):
             listed.discard(s.buffer)
-    return listed
+    return listed.difference(kernel.ints)
 
 
 class ArgumentEmitter(SegmentEmitter):
@@ -64,20 +63,17 @@ class ArgumentEmitter(SegmentEmitter):
     def _prologue(self) -> None:
         table, block, _, _, chunk, worker = self.function.args
         kernel, left_out = self.kernel, _read_in_turns(self.kernel)
-        buffers = [(k, b) for k, b in enumerate(kernel.buffers) if b.name not in left_out]
-        constants = [(k, c) for k, c in enumerate(kernel.constants, self._first_constant) if c.name not in left_out]
-        words = [(k, INT64) for k in (*(k for k, _ in buffers), *range(len(kernel.buffers), self._first_constant))]
-        types = [(k, element_type(c.dtype)) for k, c in constants]
-        end = self._first_constant + len(kernel.constants)
-        loaded = iter(self.builder.load_words(block, (*words, *types, (end, INT64))))
-        slots = list(itertools.islice(loaded, len(buffers)))
-        for name in kernel.ints:
-            self.registers[name] = Register(next(loaded), DT_INT64)
-        for _, constant in constants:
-            self.registers[constant.name] = Register(next(loaded), constant.dtype)
-        self.streaming = next(loaded)
+        words = {name: word for name, word in kernel.words.items() if name not in left_out}
+        types = [(w.number, element_type(w.dtype) if w.kind == "constant" else INT64) for w in words.values()]
+        *loaded, self.streaming = self.builder.load_words(block, [*types, (len(kernel.words), INT64)])
+        values = dict(zip(words, loaded, strict=True))
+        for name, word in words.items():
+            if word.kind in ("int", "constant"):
+                self.registers[name] = Register(values[name], word.dtype)
+        buffers = [buffer for buffer in kernel.buffers if buffer.name in words]
+        addresses = self.builder.load_entries(table, [values[buffer.name] for buffer in buffers])
         own: list[tuple[Buffer, ir.Value]] = []
-        for (_, buffer), address in zip(buffers, self.builder.load_entries(table, slots), strict=True):
+        for buffer, address in zip(buffers, addresses, strict=True):
             if buffer.role in OWN:
                 own.append((buffer, address))
                 continue
@@ -86,11 +82,6 @@ class ArgumentEmitter(SegmentEmitter):
             self.buffers[buffer.name] = (address, buffer)
         if own:
             self._place_own(own, worker)
-
-    @property
-    def _first_constant(self) -> int:
-        """The number of the word that holds the first constant."""
-        return len(self.kernel.buffers) + len(self.kernel.ints)
 
     def _place_own(self, own: Sequence[tuple[Buffer, ir.Value]], worker: ir.Value) -> None:
         """Where the buffers lie that each worker has of its own: all of one worker, then all of the next."""

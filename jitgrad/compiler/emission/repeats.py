@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler.emission.arguments import ArgumentEmitter
-from jitgrad.compiler.emission.registers import DT_INT64, INT64, POINTER, Register
+from jitgrad.compiler.emission.registers import INT64, POINTER, Register
 from jitgrad.compiler.emission.scalar_values import element_type
-from jitgrad.compiler.loopir.nests import Let, Repeat, Statement, kept_turn
+from jitgrad.compiler.loopir.nests import Let, Repeat, Statement, is_kept, kept_turn
 from jitgrad.spec import DType
 
 
@@ -57,22 +57,19 @@ class RepeatEmitter(ArgumentEmitter):
     def _stand_for(self, name: str, members: Sequence[str], turn: ir.Value) -> None:
         """Let a name stand for the member of a turn: a value that was kept, a buffer, an int or a constant."""
         b, kernel, (first, second) = self.builder, self.kernel, members[:2]
-        if first.endswith("]"):
+        if is_kept(first):
             (value, start), (_, then) = kept_turn(first), kept_turn(second)
             self.registers[name] = self._kept_value(value, self._number(start, then, turn))
             return
         table, block = self.function.args[:2]
-        names = [buffer.name for buffer in kernel.buffers]
-        numbers = {word: k for k, word in enumerate((*names, *kernel.ints, *(c.name for c in kernel.constants)))}
-        place = b.gep(block, [self._number(numbers[first], numbers[second], turn)], source_etype=INT64)
-        if numbers[first] >= len(names):
-            constant = numbers[first] - self._first_constant
-            dtype = DT_INT64 if constant < 0 else kernel.constants[constant].dtype
-            self.registers[name] = Register(b.load(place, typ=element_type(dtype)), dtype)
+        word = kernel.words[first]
+        place = b.gep(block, [self._number(word.number, kernel.words[second].number, turn)], source_etype=INT64)
+        if word.kind in ("int", "constant"):
+            self.registers[name] = Register(b.load(place, typ=element_type(word.dtype)), word.dtype)
             return
         slot = b.load(place, typ=INT64)
         address = b.load(b.gep(table, [slot], source_etype=INT64), typ=POINTER)
-        self.buffers[name] = address, replace(kernel.buffers[numbers[first]], name=name)
+        self.buffers[name] = address, replace(kernel.buffers[word.number], name=name)
 
     def _number(self, first: int, second: int, turn: ir.Value) -> ir.Value:
         """The first number in the first turn, the second in the second, and so on."""
@@ -81,7 +78,7 @@ class RepeatEmitter(ArgumentEmitter):
         return b.add(scaled, ir.Constant(INT64, first))
 
     def _register(self, name: str) -> Register:
-        if self.kept and name.endswith("]"):
+        if self.kept and is_kept(name):
             value, turn = kept_turn(name)
             return self._kept_value(value, ir.Constant(INT64, turn))
         return super()._register(name)

@@ -29,8 +29,8 @@ MOST_WEIGHT_OF_PLACES = 600
 100000 points of bundle adjustment go through memory 44 times (value and gradient take 6.2 ms; 2.9 at 400, 2.7 at 1000).
 """
 MOST_WEIGHT_OF_REPEATS = 1000
-"""Where a program does the same again and again, which kernels write once: what each turn keeps for the gradient, some
-45 times 256 bytes, stays in the first cache, where arrays would go through memory.
+"""Where a program does the same again and again, which kernels write once: what 45 turns of a sine keep for the
+gradient, 256 bytes each, stays in the first cache, where arrays would go through memory.
 """
 UPDATE_WEIGHT = 4  # of each number that is read for an update of single places of a table: they take 0.7 ns
 LIGHT_ROW, _LEAST_ROWS = 200, 8

@@ -109,7 +109,7 @@ class Block:
 
     def text(self) -> str:
         """Its label and lines."""
-        lines = [line if type(line) is str else line() for line in self.lines]  # type: ignore[operator]
+        lines = [line if isinstance(line, str) else line() for line in self.lines]
         return "\n".join([f"{self.name}:", *lines])
 
 

@@ -37,9 +37,10 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.records import dataclass
+from jitgrad.records import NamedTuple, dataclass
 from jitgrad.spec import DType, dtype_text
 
+_INT = np.dtype(np.int64)
 PARALLEL, PARALLEL_VECTOR, SERIAL, VECTOR = "parallel", "parallel_vector", "serial", "vector"
 LANES, ALONE, COLUMNS, ACROSS = "lanes", "alone", "columns", "across"
 LITERAL_STRIDES = (1, -1, 2, 3, 4)
@@ -259,6 +260,11 @@ def kept_name(name: str, turn: int) -> str:
     return f"{name}_all[{turn}]"
 
 
+def is_kept(name: str) -> bool:
+    """Whether a name stands for such a value."""
+    return name.endswith("]")
+
+
 def kept_turn(name: str) -> tuple[str, int]:
     """The value and the turn behind such a name."""
     value, turn = name.removesuffix("]").split("_all[")
@@ -294,6 +300,14 @@ class Constant:
     dtype: DType
 
 
+class Word(NamedTuple):
+    """A word of a kernel's block: the slot of a buffer, whose role is the kind, an "int" or a "constant"."""
+
+    kind: str
+    dtype: DType
+    number: int
+
+
 @dataclass(frozen=True)
 class Kernel:
     """Buffers, ints, constants and a body."""
@@ -302,6 +316,13 @@ class Kernel:
     ints: tuple[str, ...]
     constants: tuple[Constant, ...]
     body: tuple[Statement, ...]
+
+    @functools.cached_property
+    def words(self) -> dict[str, Word]:
+        """The words of its block by the names of what they are, in order."""
+        named = [*((b.name, b.role, b.dtype) for b in self.buffers), *((name, "int", _INT) for name in self.ints)]
+        named += [(constant.name, "constant", constant.dtype) for constant in self.constants]
+        return {name: Word(kind, dtype, number) for number, (name, kind, dtype) in enumerate(named)}
 
     @functools.cached_property
     def text(self) -> str:

@@ -9,11 +9,11 @@ which stand in front of the loop, are made in the turns that read them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from jitgrad.compiler import vecmath
-from jitgrad.compiler.fusing.drafts import ANALYTIC_WEIGHT, CHEAP
+from jitgrad.compiler.fusing.drafts import ANALYTIC_WEIGHT, CHEAP, MOST_WEIGHT
 from jitgrad.compiler.loopir.nests import (
     PARALLEL_VECTOR,
     Argument,
@@ -42,6 +42,11 @@ _LEAST, _LONGEST = 16, 64
 """Statements of a body in which turns are looked for, and of a turn."""
 _FEW_INSTRUCTIONS, _MOST_OF_ALL = 40, 0.75
 """How many fit in a kernel anyway, and the part of more that has to repeat itself."""
+
+_MOST_KEPT = 256
+"""Values of turns, of 256 bytes each, which lie on the stack. Twenty turns that keep eight take 0.53 of the time of
+seven kernels with arrays between them (1e6 float64, Zen 4).
+"""
 
 Step = Let | Store | Update
 Column = Sequence[Argument | None]
@@ -77,6 +82,12 @@ def repeats_itself(program: Program, numbers: Sequence[int]) -> bool:
     return covered >= _MOST_OF_ALL * len(kinds)
 
 
+def is_small(kernel: Kernel) -> bool:
+    """Whether a kernel that does much writes little, and its turns keep little."""
+    kept = sum([len(s.kept) * s.turns for s in statements(kernel.body) if isinstance(s, Repeat)])
+    return written_weight(kernel) <= MOST_WEIGHT and kept <= _MOST_KEPT
+
+
 def written_weight(kernel: Kernel) -> int:
     """What the ops of a kernel weigh that are written, those of a repeat once."""
     lets = [s for s in statements(kernel.body) if isinstance(s, Let)]
@@ -110,13 +121,6 @@ Place = tuple[object, int]
 _NOWHERE: Place = (None, 0)
 
 
-def _places_of(kernel: Kernel) -> dict[Argument | None, Place]:
-    """The places of the buffers, ints and constants of a kernel."""
-    places: dict[Argument | None, Place] = {b.name: ((b.role, b.dtype), k) for k, b in enumerate(kernel.buffers)}
-    places |= {name: ("int", k) for k, name in enumerate(kernel.ints)}
-    return places | {c.name: (c.dtype, k) for k, c in enumerate(kernel.constants)}
-
-
 class _Turn(NamedTuple):
     """What makes a value: the number of a repeat, the name that the value has in its body, and which turn it is of."""
 
@@ -130,23 +134,23 @@ class _Rewriting:
 
     def __init__(self, loop: Loop, kernel: Kernel) -> None:
         self._var = loop.var
-        self._loads = {s.name: s for s in loop.body if isinstance(s, Load)}
+        self.loads = {s.name: s for s in loop.body if isinstance(s, Load)}
         self._steps: list[Step] = [s for s in loop.body if isinstance(s, Step)]
-        self._ahead = {s.name: s for s in kernel.body if isinstance(s, Let)}
+        self.ahead = {s.name: s for s in kernel.body if isinstance(s, Let)}
         made = [s for s in (*kernel.body, *loop.body) if isinstance(s, Load | Let)]
         self._dtypes: dict[str | None, DType] = {s.name: s.dtype for s in (*kernel.constants, *made)}
-        self._numbers: dict[Argument | None, int] = {s.name: k for k, s in enumerate(self._steps) if isinstance(s, Let)}
-        self._places = _places_of(kernel)
-        for load in self._loads.values():
+        self.numbers: dict[Argument | None, int] = {s.name: k for k, s in enumerate(self._steps) if isinstance(s, Let)}
+        self._places: dict[Argument | None, Place] = {name: (w[:2], w.number) for name, w in kernel.words.items()}
+        for load in self.loads.values():
             kind, number = self._places[load.buffer]
             self._places[load.name] = ("load", kind), number
             if load.index.offset:
                 self._places[load.name] = ("load at", load.buffer), self._places[load.index.offset][1]
-        for let in self._ahead.values():
+        for let in self.ahead.values():
             if len(let.args) == 1 and let.args[0] in self._places:
                 kind, number = self._places[let.args[0]]
                 self._places[let.name] = (let.op, let.dtype, kind), number
-        self._turns: dict[str, _Turn] = {}
+        self.turns: dict[str, _Turn] = {}
         self._repeats: list[Repeat] = []
         self._kept: list[dict[str, None]] = []
         self._names = 0
@@ -167,27 +171,28 @@ class _Rewriting:
         body = [repeats[s] if isinstance(s, int) else s for s in result]
         used = {a for s in statements(body) for a in arguments(s)}
         used.update(first for repeat in repeats for _, first, _ in repeat.carried)
-        return [*(load for load in self._loads.values() if load.name in used), *body]
+        return [*(load for load in self.loads.values() if load.name in used), *body]
 
     def _as_now(self, s: Step) -> Step:
         """A statement with the names that values have behind the repeats that were made."""
         if isinstance(s, Let):
-            args = tuple([self._known_as(a) for a in s.args])
+            args = tuple([self.known_as(a) for a in s.args])
             return s if args == s.args else replace(s, args=args)
         if isinstance(s, Update) and s.factor is not None:
-            return replace(s, value=self._known_as(s.value), factor=self._known_as(s.factor))
-        return replace(s, value=self._known_as(s.value))
+            return replace(s, value=self.known_as(s.value), factor=self.known_as(s.factor))
+        return replace(s, value=self.known_as(s.value))
 
-    def _known_as(self, argument: Argument) -> Argument:
+    def known_as(self, argument: Argument) -> Argument:
         """The name of a value behind the repeats that were made; kept by one, where it is not of the last turn."""
-        turn = self._turns.get(argument) if isinstance(argument, str) else None
+        turn = self.turns.get(argument) if isinstance(argument, str) else None
         if turn is None:
             return argument
         if turn.number == self._repeats[turn.repeat].turns - 1:
             return turn.name
-        return self._kept_as(turn)
+        return self.kept_as(turn)
 
-    def _kept_as(self, turn: _Turn) -> str:
+    def kept_as(self, turn: _Turn) -> str:
+        """The name of a value that a repeat keeps from now on."""
         self._kept[turn.repeat][turn.name] = None
         return kept_name(turn.name, turn.number)
 
@@ -209,11 +214,11 @@ class _Rewriting:
     def _alike(self, column: Column, at: int, size: int) -> int:
         """In how many turns, from the first one on, what stands in a place follows from the number of the turn."""
         first, second = column[:2]
-        made = self._numbers.get(second, -1)
+        made = self.numbers.get(second, -1)
         if made >= at:
-            follows = [self._numbers.get(a) == made + (n - 1) * size for n, a in enumerate(column)]
+            follows = [self.numbers.get(a) == made + (n - 1) * size for n, a in enumerate(column)]
             if made < at + size:  # what the first turn is given comes from elsewhere
-                is_before = self._numbers.get(first, -1) < at
+                is_before = self.numbers.get(first, -1) < at
                 follows[0] = is_before and self._dtype(first) == self._dtype(second)
         elif first == second:
             follows = [a == first for a in column]
@@ -229,66 +234,98 @@ class _Rewriting:
 
     def _write(self, rows: Sequence[Sequence[Step]], at: int) -> None:
         """Note the repeat of turns whose steps stand in rows, and from a step on in the body."""
-        members: dict[tuple[str, ...], str] = {}
-        carried: dict[tuple[Argument, str], str] = {}
-        here: dict[str, Load | Let] = {}
-
-        def member(listed: Iterable[str]) -> str:
-            names = tuple(listed)
-            if names not in members:
-                members[names] = self._new_name("each")
-            return members[names]
-
-        def given(column: Column) -> Argument | None:
-            first = column[0]
-            turn, place = divmod(self._numbers.get(column[1], -1) - at, len(rows))
-            if turn == 1:
-                return _name_of(rows[place][0])
-            if turn == 0:
-                assert first is not None
-                key = self._known_as(first), _name_of(rows[place][0])
-                if key not in carried:
-                    carried[key] = self._new_name("last")
-                return carried[key]
-            if first == column[1] or not isinstance(first, str):
-                return None if first is None else self._known_as(first)
-            names = [a for a in column if isinstance(a, str)]
-            if first in self._turns:
-                return member([self._kept_as(self._turns[name]) for name in names])
-            if first in self._loads:
-                made_here: Load | Let = _load_of([self._loads[name] for name in names], member)
-            elif first in self._ahead:
-                let = self._ahead[first]
-                number_here = member([str(self._ahead[name].args[0]) for name in names])
-                made_here = replace(let, name=f"{number_here}_{let.op}", args=(number_here,))
-            else:
-                return member(names)
-            here[made_here.name] = made_here
-            return made_here.name
-
-        steps: list[Statement] = []
-        for row in rows:
-            first = row[0]
-            if isinstance(first, Let):
-                args = [a for a in map(given, _columns(row)) if a is not None]
-                steps.append(replace(first, args=tuple(args)))
-            elif isinstance(first, Store):
-                value, buffer, offset = map(given, _columns(row))
-                assert value is not None and not isinstance(offset, Literal)
-                steps.append(replace(first, value=value, buffer=str(buffer), index=replace(first.index, offset=offset)))
-        body = (*here.values(), *steps)
-        values = [(name, first, following) for (first, following), name in carried.items()]
+        repeat = _Writer(self, rows, at).repeat()
         for row in rows:
             for number, s in enumerate(row):
                 if isinstance(s, Let):
-                    turn = self._turns[s.name] = _Turn(len(self._repeats), _name_of(row[0]), number)
+                    turn = self.turns[s.name] = _Turn(len(self._repeats), _name_of(row[0]), number)
                     self._places[s.name] = turn[:2], number
-        self._repeats.append(Repeat(len(rows[0]), tuple(members.values()), tuple(members), tuple(values), (), body))
+        self._repeats.append(repeat)
         self._kept.append({})
 
-    def _new_name(self, stem: str) -> str:
+    def new_name(self, stem: str) -> str:
+        """A name that the loop does not have."""
         self._names += 1
         return f"{stem}{self._names - 1}"
+
+
+class _Writer:
+    """A repeat while it is written: what its names stand for, and what its turns are given."""
+
+    def __init__(self, around: _Rewriting, rows: Sequence[Sequence[Step]], at: int) -> None:
+        self._around = around
+        self._rows = rows
+        self._at = at
+        self._members: dict[tuple[str, ...], str] = {}
+        self._carried: dict[tuple[Argument, str], str] = {}
+        self._here: dict[str, Load | Let] = {}
+
+    def repeat(self) -> Repeat:
+        """The repeat, but for what it keeps."""
+        steps = [self._step(row) for row in self._rows]
+        carried = tuple([(name, first, following) for (first, following), name in self._carried.items()])
+        names, members = tuple(self._members.values()), tuple(self._members)
+        return Repeat(len(self._rows[0]), names, members, carried, (), (*self._here.values(), *steps))
+
+    def _step(self, row: Sequence[Step]) -> Step:
+        first, given = row[0], [self._given(column) for column in _columns(row)]
+        if isinstance(first, Let):
+            return replace(first, args=tuple([a for a in given if a is not None]))
+        value, buffer, offset = given
+        assert isinstance(first, Store) and value is not None and not isinstance(offset, Literal)
+        return replace(first, value=value, buffer=str(buffer), index=replace(first.index, offset=offset))
+
+    def _given(self, column: Column) -> Argument | None:
+        """What stands in a place of the body, where that stands there in each turn."""
+        first, second = column[:2]
+        made = self._around.numbers.get(second, -1) - self._at  # by the second turn or the first; below 0 by none
+        if made >= len(self._rows):
+            return _name_of(self._rows[made - len(self._rows)][0])
+        if made >= 0:
+            return self._last(first, _name_of(self._rows[made][0]))
+        if first is None:
+            return None
+        if first == second or not isinstance(first, str):
+            return self._around.known_as(first)
+        return self._each([a for a in column if isinstance(a, str)])
+
+    def _last(self, first: Argument | None, following: str) -> str:
+        """What the turn before gives."""
+        assert first is not None
+        key = self._around.known_as(first), following
+        if key not in self._carried:
+            self._carried[key] = self._around.new_name("last")
+        return self._carried[key]
+
+    def _each(self, names: Sequence[str]) -> str:
+        """What is another thing in each turn: a value that was kept, a parameter, or what is made of one here."""
+        around, first = self._around, names[0]
+        if first in around.turns:
+            return self._member([around.kept_as(around.turns[name]) for name in names])
+        if first in around.loads:
+            made: Load | Let = self._load([around.loads[name] for name in names])
+        elif first in around.ahead:
+            number = self._member([str(around.ahead[name].args[0]) for name in names])
+            made = replace(around.ahead[first], name=f"{number}_{around.ahead[first].op}", args=(number,))
+        else:
+            return self._member(names)
+        self._here[made.name] = made
+        return made.name
+
+    def _load(self, loads: Sequence[Load]) -> Load:
+        """What reads an array of each turn, or a place of one array in each."""
+        first, offsets = loads[0], [load.index.offset for load in loads if load.index.offset]
+        if offsets:
+            offset = self._member(offsets)
+            return replace(first, name=f"{first.buffer}_{offset}", index=replace(first.index, offset=offset))
+        buffer = self._member([load.buffer for load in loads])
+        return replace(first, name=f"{buffer}_here", buffer=buffer)
+
+    def _member(self, listed: Sequence[str]) -> str:
+        names = tuple(listed)
+        if names not in self._members:
+            self._members[names] = self._around.new_name("each")
+        return self._members[names]
 
 
 def _is_analytic(s: Step) -> bool:
@@ -306,16 +343,6 @@ def _columns(row: Sequence[Step]) -> list[Column]:
         return list(zip(*(s.args for s in row if isinstance(s, Let)), strict=True))
     stores = [s for s in row if isinstance(s, Store)]
     return [[s.value for s in stores], [s.buffer for s in stores], [s.index.offset for s in stores]]
-
-
-def _load_of(loads: Sequence[Load], member: Callable[[Iterable[str]], str]) -> Load:
-    """What reads an array of each turn, or a place of one array in each."""
-    first, offsets = loads[0], [load.index.offset for load in loads if load.index.offset]
-    if offsets:
-        offset = member(offsets)
-        return replace(first, name=f"{first.buffer}_{offset}", index=replace(first.index, offset=offset))
-    buffer = member([load.buffer for load in loads])
-    return replace(first, name=f"{buffer}_here", buffer=buffer)
 
 
 def _kinds(steps: Sequence[Step], var: str) -> list[int]:
