@@ -4,6 +4,7 @@ that the stages would make, and serve nowhere else.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -261,6 +262,18 @@ def test_plans_for_other_extents_are_kept_on_disk(tmp_path: Any) -> None:
         _forget()
         jg.compile(lambda x: np.sum(np.sin(x) * 1.75))(_normal(200))
         assert not alike._known  # found on disk, where the stages are not needed
+
+
+def test_plans_are_kept_in_the_folder_of_the_call(tmp_path: Any) -> None:
+    """Whatever the settings of the thread that writes are, and where no code was loaded from there."""
+    _forget()
+    for folder, n in (("a", 100), ("b", 200)):
+        with jg.config(cache=True, cache_dir=str(tmp_path / folder), verify=False):
+            jg.compile(lambda x: np.sum(np.sin(x) * 1.375))(_normal(n))
+            writer = threading.Thread(target=keeping.keep_now)
+            writer.start()
+            writer.join()
+            assert [entry.is_plan for entry in kernel_cache().entries()].count(True) == 2  # a plan, a call
 
 
 def test_interpreted_steps_without_params(simplified: list[Any]) -> None:

@@ -30,6 +30,7 @@ from jitgrad.compiler.freezing.plans import (
 from jitgrad.compiler.freezing.records import Addresses
 from jitgrad.compiler.freezing.stored import dump
 from jitgrad.compiler.likeness import Extents, UnlikeError
+from jitgrad.compiler.machine.cache import kernel_cache
 from jitgrad.compiler.machine.early import early
 from jitgrad.compiler.machine.firsts import first_calls
 from jitgrad.compiler.machine.kernels import find_kernels
@@ -66,7 +67,7 @@ def bind_program(program: Program) -> BoundProgram:
         raise CompileError(f"the plan on disk is not the one that the stages make for\n{program.text}")
     kept_under = key if holds else exact
     if kept_under is not None and found is None:
-        keep_plan(kept_under, frozen)
+        keep_plan(kept_under, frozen, kernel_cache())
     return _bind(lambda: program, frozen)._replace(likeness=likeness)
 
 

@@ -63,10 +63,10 @@ def find_with_plan(key: str, plan_in: Callable[[Any], Frozen]) -> tuple[Any, Add
     return kept, dict(zip(keys, addresses, strict=True))
 
 
-def keep_plan(key: str, frozen: Frozen, cache: KernelCache | None = None) -> None:
+def keep_plan(key: str, frozen: Frozen, cache: KernelCache) -> None:
     """Keep a frozen program on disk, if all of it can be written."""
     with suppress(ValueError):
-        (cache or kernel_cache()).put_plan(key, dump(frozen))
+        cache.put_plan(key, dump(frozen))
 
 
 def kernel_keys(frozen: Frozen) -> list[str]:

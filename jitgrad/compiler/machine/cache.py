@@ -72,10 +72,6 @@ class KernelCache:
         if sys.platform != "win32":
             os.register_at_fork(after_in_child=self._renew_lock)
 
-    def __len__(self) -> int:
-        """How many kernels this process has loaded."""
-        return len(self._loaded)
-
     def get(self, key: str, names: Sequence[str] | None = None) -> NativeCode | None:
         """The code stored under `key`, loaded, or None; `names` are functions it has to hold."""
         code = self._loaded.get(key)
