@@ -208,11 +208,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--one", nargs=2, metavar=("GRAPH", "OPERATIONS"), help="one line, as JSON")
     parser.add_argument("--first-graph", action="store_true", help="with --one: no graph has been compiled before")
     options = parser.parse_args(arguments)
+    names, sizes = options.only.split(","), options.sizes.split(",")
     if options.one:
-        name, size = options.one[0], int(options.one[1])
+        names, sizes = options.one[:1], options.one[1:]
+    unknown = [name for name in names if name not in GRAPHS and (name, bool(options.one)) != ("others", True)]
+    if unknown or not all(map(str.isdecimal, sizes)):
+        parser.error(f"graphs are {', '.join(GRAPHS)}, sizes are integers, got {', '.join(unknown or sizes)}")
+    if options.one:
+        name, size = names[0], int(sizes[0])
         print(json.dumps(measure_others(size) if name == "others" else measure(name, size, options.first_graph)))
         return 0
-    text = table(options.only.split(","), [int(size) for size in options.sizes.split(",")])
+    text = table(names, [int(size) for size in sizes])
     print(text)
     if options.markdown is not None:
         head = "# Growth\n\nMade by `python -m benchmarks.growth --markdown docs/growth.md`.\n\n"

@@ -47,6 +47,37 @@ def test_what_is_no_function_is_refused_where_it_is_given(wrong: Callable[[], An
 
 
 @pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: jg.while_loop(lambda a, b: a < 3, loss, (X, X)), "while_loop gives a function the state"),
+        (lambda: jg.while_loop(loss, lambda a, b: (a, b), (X, X)), "while_loop gives a function the state"),
+        (lambda: jg.fori_loop(0, 2, loss, X), "fori_loop gives a function the number of the step and the state"),
+        (lambda: jg.scan(loss, 0.0, X), "scan gives a function the carry and an item"),
+        (lambda: jg.map(lambda a, b: a, X), "map gives a function an item"),
+        (lambda: jg.foldl(loss, X), "foldl gives a function the state and an item"),
+        (lambda: jg.foldr(loss, X), "foldr gives a function the state and an item"),
+        (lambda: jg.cond(True, loss, loss), "cond gives a function nothing"),
+        (lambda: jg.switch(0, [loss, lambda: X], X), "switch gives a function operand 1"),
+    ],
+)  # fmt: skip
+def test_functions_that_take_something_else_are_refused_where_they_are_given(
+    wrong: Callable[[], Any], said: str
+) -> None:
+    text = rf"{said}, and \S+ at test_wrong_inputs.py:\d+ takes .+\n  needed: at test_wrong_inputs.py:\d+\n  hint:"
+    with pytest.raises(TypeError, match=text):
+        wrong()
+
+
+def test_functions_that_take_more_than_they_are_given_are_taken() -> None:
+    def step(carry: Any, x: Any = 1.0, *, scale: float = 2.0) -> Any:
+        return carry + x * scale, None
+
+    assert jg.scan(step, 0.0, X)[0] == 6.0
+    assert jg.scan(lambda *both: (both[0] + both[1], None), 0.0, X)[0] == 3.0
+    assert jg.while_loop(lambda s, most=3: s < most, lambda s: s + 1.0, 0.0) == 3.0
+
+
+@pytest.mark.parametrize(
     ("wrong", "kind", "text"),
     [
         (lambda: jg.grad(loss, argnums=1.0), TypeError, "argnums must be an int or a tuple of ints, got 1.0"),

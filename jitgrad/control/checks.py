@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -48,6 +50,19 @@ def check_items(xs: Any, length: int | None) -> int | None:
     if not found and not leaves:
         raise ValueError(layout("scan needs xs or a length", needed=place(), hint="give length=, the number of steps"))
     return next(iter(found), None)
+
+
+def check_takes(name: str, fn: Fn, given: Sequence[str], hint: str) -> None:
+    """TypeError unless a function of the user's takes what it will be given, by position."""
+    if not isinstance(fn, FunctionType):  # what else can be called says itself what it takes
+        return
+    code = fn.__code__
+    least = code.co_argcount - len(fn.__defaults__ or ())
+    if least <= len(given) and (len(given) <= code.co_argcount or code.co_flags & inspect.CO_VARARGS):
+        return
+    taken = ", ".join(code.co_varnames[: code.co_argcount]) or "nothing"
+    raise TypeError(layout(f"{name} gives a function {' and '.join(given) or 'nothing'}, and {describe(fn)} takes "
+                           f"{taken}", needed=place(), hint=hint))  # fmt: skip
 
 
 def check_count(name: str, given: Any) -> int | None:

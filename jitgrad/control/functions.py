@@ -24,6 +24,7 @@ from jitgrad.control.checks import (
     check_count,
     check_items,
     check_state,
+    check_takes,
     refuse_empty,
     settle_state,
     value_of_choice,
@@ -91,6 +92,7 @@ def cond(pred: Any, true_fn: Fn, false_fn: Fn, *operands: Any) -> Any:
     """
     for branch in (true_fn, false_fn):
         check_function("cond", branch, "two functions", "write lambda: x for a branch that gives x")
+        _check_branch("cond", branch, operands)
     graph = graph_for(pred, operands)
     if graph is None:
         return (true_fn if value_of_choice("cond", pred) else false_fn)(*operands)
@@ -106,6 +108,7 @@ def switch(index: Any, branches: Sequence[Fn], *operands: Any) -> Any:
         raise ValueError("switch needs at least one branch")
     for branch in branches:
         check_function("switch", branch, "functions", "write lambda: x for a branch that gives x")
+        _check_branch("switch", branch, operands)
     graph = graph_for(index, operands)
     if graph is None:
         return branches[branch_number(value_of_choice("switch", index), len(branches))](*operands)
@@ -114,6 +117,11 @@ def switch(index: Any, branches: Sequence[Fn], *operands: Any) -> Any:
         if number.dtype == np.uint64:
             number = call("astype", call("minimum", number, len(branches) - 1), np.dtype(np.int64))
     return _choose("switch", number, tuple(branches), operands, graph)
+
+
+def _check_branch(name: str, branch: Fn, operands: tuple[Any, ...]) -> None:
+    given = [f"operand {k + 1}" for k in range(len(operands))]
+    check_takes(name, branch, given, f"the operands stand behind the functions, {name}(..., x): a branch takes each")
 
 
 def _choose(name: str, number: Tensor, fns: tuple[Fn, ...], operands: tuple[Any, ...], graph: Graph) -> Any:
@@ -175,6 +183,7 @@ def while_loop(
     """
     for fn in (cond_fn, body_fn):
         check_function("while_loop", fn, "two functions")
+        check_takes("while_loop", fn, ["the state"], "the state is one value: take a tuple apart inside, a, b = state")
     maximum_iterations = check_count("maximum_iterations", maximum_iterations)
     refuse_empty("while_loop", body_fn, init)
     graph = graph_for(init)
@@ -255,6 +264,7 @@ def fori_loop(lower: Any, upper: Any, body_fn: Fn, init: Any) -> Any:
     The bounds are Python integers, or tensors: then the number of steps is only known when it runs.
     """
     check_function("fori_loop", body_fn)
+    check_takes("fori_loop", body_fn, ["the number of the step", "the state"], "write lambda i, state: ...")
     if _is_integer(lower) and _is_integer(upper):
         first, steps = operator.index(lower), max(operator.index(upper) - operator.index(lower), 0)
         if not steps and graph_for(init) is None:
@@ -305,6 +315,7 @@ def scan(
     memory. ShapeError for xs of different lengths, and for a carry that changes its shape.
     """
     check_function("scan", fn)
+    check_takes("scan", fn, ["the carry", "an item"], "write lambda carry, x: (carry, y); x is None without xs")
     count = check_items(xs, check_count("length", length))
     if checkpoint_every is not None:
         return _scan_in_parts(fn, init, xs, count, reverse, checkpoint_every)
