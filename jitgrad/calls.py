@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from jitgrad.steady import Steady
 
 max_traces = 64
+"""Those that are kept of one function."""
 _importing = threading.RLock()  # a child forked beside an import would wait for its end forever
 wait_for_when_forking(_importing)
 
@@ -202,8 +203,8 @@ class Calls:
             if call.key not in self._entries:
                 with first_calls.one(), recording.span("trace", self.name, self._facts(call)):
                     made = self._made(call, is_run)
-                while len(self._entries) >= max_traces:
-                    self._drop(min(list(self._entries), key=self._last_use))
+                if len(self._entries) >= max_traces:
+                    self._make_room()
                 self._entries[call.key] = made
                 self._latest = call._replace(arrays=[])
                 self.traces += 1
@@ -213,9 +214,14 @@ class Calls:
         self._clock = self._steady.tick() if self._steady is not None else self._clock + 1
         return self._clock
 
-    def _last_use(self, key: Any) -> int:
-        by_machine = self._steady.last_use(key) if self._steady is not None else 0
-        return max(self._used.get(key, 0), by_machine)
+    def _make_room(self) -> None:
+        """Forget a quarter of the traces, those whose calls were taken longest ago: to look for one among all takes as
+        long as a trace.
+        """
+        by_machine = self._steady.last_uses() if self._steady is not None else {}
+        keys = sorted(self._entries, key=lambda key: max(self._used.get(key, 0), by_machine.get(key, 0)))
+        for key in keys[: max_traces // 4]:
+            self._drop(key)
 
     def _drop(self, key: Any) -> None:
         """Forget a trace, and what machine code knows of it."""

@@ -55,9 +55,12 @@ class Steady:
         if made is not None:
             self._table.add(made)
 
-    def last_use(self, key: Any) -> int:
-        """When machine code took a call with that place in the cache; 0 for never."""
-        return max((self._stamp(form) for form in self._forms if form[0] == key), default=0)
+    def last_uses(self) -> dict[Any, int]:
+        """By their place in the cache when machine code took calls last."""
+        found: dict[Any, int] = {}
+        for form in self._forms:
+            found[form[0]] = max(self._stamp(form), found.get(form[0], 0))
+        return found
 
     def forget(self, key: Any) -> None:
         """Take no more calls with that place in the cache."""

@@ -271,6 +271,18 @@ def test_the_cache_is_bounded_and_drops_the_least_recently_used() -> None:
     assert fn.calls == max_traces + 7
 
 
+def test_traces_make_room_a_quarter_at_a_time() -> None:
+    fn = Counted()
+    f = jg.compile(fn)
+    for n in range(max_traces + 1):
+        f(np.ones(n + 10))
+    for n in range(max_traces, max_traces // 4 - 1, -1):  # still there
+        f(np.ones(n + 10))
+    assert fn.calls == max_traces + 1
+    f(np.ones(max_traces // 4 + 9))
+    assert fn.calls == max_traces + 2
+
+
 def test_a_call_of_nothing_but_arrays_counts_as_use() -> None:
     fn = Counted()
     f = jg.compile(fn)
