@@ -22,7 +22,7 @@ from jitgrad.opdef import find
 from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor
 from jitgrad.records import dataclass
-from jitgrad.sources import function_name, operation_text, source_text, user_source
+from jitgrad.sources import function_name, operation_text, place, source_text, user_source
 from jitgrad.spec import is_inexact, shape_text
 from jitgrad.tangents import along, curvature_along, dense_gradients
 from jitgrad.trace import Static, detach, is_dynamic_leaf, leaf_names, parameter_names, same, static, weak_types
@@ -80,7 +80,12 @@ def point_of(fn: Fn, args: tuple[Any, ...], argnums: int | Sequence[int]) -> Poi
         sources = [_source(leaf, index, fn, args, number) for index, leaf in enumerate(leaves)]
         if leaves and all(isinstance(source, Static) for source in sources):
             raise DTypeError(
-                f"{_path(fn, args, number, 0)} of {signature_text(fn)} is {leaves[0]!r}: no derivative"
+                layout(
+                    f"argument {_path(fn, args, number, 0)} of {signature_text(fn)} is {leaves[0]!r}, which has no "
+                    "derivative",
+                    needed=place(),
+                    hint="pass floats and arrays (in lists, tuples, dicts, dataclasses), or choose others with argnums",
+                )
             )
         structures.append(structure)
         operations.append(tuple(x.op if isinstance(x, Tensor) else x for x in sources))

@@ -225,7 +225,7 @@ def _written_array(name: str) -> TracedValueError:
         layout(
             f"{name} would write a traced value into a NumPy array",
             needed=f"at {source_text(user_source())}",
-            hint="write a = a + b instead of a += b, or make a with np.zeros_like(x) or jitgrad.numpy.zeros",
+            hint=f"write a = a + b instead of a += b, or make a with {hints.ZEROS}",
         )
     )
 

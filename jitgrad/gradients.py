@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from jitgrad.collecting import collection_paused
 from jitgrad.gradient_rules import RuleError
 from jitgrad.gradient_walk import Options, Walk
@@ -86,7 +88,8 @@ def _followed(
 
 def _as_tensors(value: Any, graph: Graph) -> list[Tensor]:
     """What a value lists, as tensors; a Variable is read in the graph."""
-    if isinstance(value, str) or not (hasattr(value, "as_graph_element") or isinstance(value, Iterable)):
+    is_other = isinstance(value, str | np.ndarray) or not isinstance(value, Iterable)
+    if is_other and not hasattr(value, "as_graph_element"):
         raise TypeError(f"gradients takes tensors for ys and xs, got {value!r}")
     items = [value] if isinstance(value, Tensor) or hasattr(value, "as_graph_element") else list(value)
     return [_as_tensor(item, graph) for item in items]

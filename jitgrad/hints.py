@@ -29,7 +29,8 @@ KNOWN_ARRAY = (
     "np.asarray of a tensor whose values are known gives an array that is read-only: np.array(x) gives a copy to write "
     "to, and x[...] = y writes to the tensor"
 )
-FILLED = "make the array with np.zeros_like(x) or jitgrad.numpy.zeros: an array of NumPy cannot hold traced values"
+ZEROS = "np.zeros_like(x) of a traced x, jitgrad.numpy.zeros or, in a graph, jg.constant(np.zeros(shape))"
+FILLED = f"make the array with {ZEROS}: an array of NumPy cannot hold traced values"
 SCIPY = (
     "use jitgrad.scipy, which has functions of linalg, stats, signal, integrate, fft and special under SciPy's names "
     "(jitgrad.scipy.linalg.solve_triangular), or jg.py_func"

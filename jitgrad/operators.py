@@ -25,7 +25,7 @@ from jitgrad.refusals import (
     traced_value_error,
     unsupported_method,
 )
-from jitgrad.sources import operation_text, source_text, user_source
+from jitgrad.sources import operation_text, place, source_text, user_source
 from jitgrad.spec import TensorSpec, shape_text
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -332,7 +332,8 @@ class Operators:
     def _leading_extent(self, what: str) -> int:
         shape = self.spec.shape
         if shape == ():
-            raise TypeError(f"{what} of a 0-d tensor")
+            hint = "it is one number: use it as it is; x[None] and np.atleast_1d(x) have an axis"
+            raise TypeError(layout(f"{what} of a 0-d tensor", needed=place(), hint=hint))
         if shape is None or shape[0] is None:
             hint = "give the shape, or use an operation on the whole array"
             raise traced_value_error(self, f"{what} over an unknown length", hint)

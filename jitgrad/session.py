@@ -207,6 +207,8 @@ def _fed_array(t: Tensor, value: Any) -> Any:
         raise FeedError(
             layout(f"{t.name!r} is fed with a tensor", hint="feed the array that session.run gives for it")
         )
+    if value is None:
+        raise FeedError(layout(f"{t.name!r} is fed with None", op=operation_text(t.op), hint="feed it an array"))
     array = np.asarray(value)
     if array.dtype != t.dtype:
         array = _converted(array, t, isinstance(value, np.ndarray | np.generic))

@@ -18,7 +18,15 @@ import numpy as np
 from jitgrad import hints, pytree
 from jitgrad.collecting import collection_paused
 from jitgrad.eagerness import number_of
-from jitgrad.errors import DTypeError, JitgradError, ReadOnlyError, TracedValueError, UnsupportedOpError, layout
+from jitgrad.errors import (
+    DTypeError,
+    JitgradError,
+    ReadOnlyError,
+    TracedValueError,
+    UnsupportedOpError,
+    extended,
+    layout,
+)
 from jitgrad.following import Follower
 from jitgrad.graph import Graph, Operation, Tensor, default_graph, innermost
 from jitgrad.keys import frozen
@@ -308,7 +316,7 @@ def _locate(error: JitgradError) -> None:
     """Add the user's line to the message of an error, where it is not there yet."""
     source = raised_at(error)
     if source is not None and error.args and source_text(source) not in str(error):
-        error.args = (layout(str(error.args[0]), needed=f"at {source_text(source)}"), *error.args[1:])
+        error.args = (extended(str(error.args[0]), needed=f"at {source_text(source)}"), *error.args[1:])
 
 
 # What NumPy says when it is given a traced value where it needs a number, and what to do then.

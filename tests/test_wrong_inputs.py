@@ -155,3 +155,52 @@ def test_a_position_out_of_bounds_among_constants_names_the_operation() -> None:
             y = jg.gather(jg.constant(X), jg.identity(jg.constant([7])))
         with pytest.raises(IndexError, match=r"(?s)op 'take': a position is out of bounds.*test_wrong_inputs.py"):
             jg.Session().run(y)
+
+
+def assigned_two(x: Any) -> Any:
+    x[0] = np.ones(2)
+    return x
+
+
+def given_none() -> Any:
+    with jg.Graph().as_default():
+        x = jg.placeholder(np.float64)
+        return jg.Session().run(x, {x: None})
+
+
+def filled_in_a_graph() -> None:
+    with jg.Graph().as_default():
+        np.zeros(3)[:] = jg.placeholder(np.float64, (3,))
+
+
+LINE = r"\n  needed: +at test_wrong_inputs.py:\d+"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "said"),
+    [
+        (lambda: jg.compile(lambda x: x / len(x))(1.0), TypeError, r"len\(\) of a 0-d tensor" + LINE),
+        (lambda: jg.grad(lambda x: sum(v for v in x))(1.0), TypeError, "iteration of a 0-d tensor" + LINE),
+        (lambda: jg.grad(loss)("text"), jg.DTypeError, "argument x of .* is 'text', which has no derivative" + LINE),
+        (lambda: jg.compile(assigned_two)(X), jg.ShapeError, r"shape \[2\] cannot be assigned to a part of shape \[\]"),
+        (given_none, ValueError, "is fed with None\n  op: .*\n  hint: feed it an array"),
+        (filled_in_a_graph, jg.TracedValueError, r"hint: .*in a graph, jg.constant\(np.zeros\(shape\)\)"),
+        (lambda: jg.gradients(tensor(), X), TypeError, r"gradients takes tensors for ys and xs, got array\("),
+        (lambda: jg.vjp(loss, X)[1]("text"), jg.DTypeError, "cannot hold values of dtype <U4" + LINE),
+        (lambda: jg.placeholder(np.float64, 3.5), TypeError, "placeholder: no shape: 3.5" + LINE),
+    ],
+)  # fmt: skip
+def test_the_line_and_what_to_do_are_said(wrong: Callable[[], Any], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said) as caught:
+        wrong()
+    assert "\n  hint:" in str(caught.value) or "takes tensors" in said
+
+
+def test_the_line_that_is_added_is_aligned() -> None:
+    def small(x: Any, w: Any) -> Any:
+        return jg.nn.conv2d(x, w)
+
+    with pytest.raises(jg.ShapeError) as caught:
+        jg.compile(small)(np.ones((1, 3, 5, 5)), np.ones((2, 4, 3, 3)))
+    _, *lines = str(caught.value).split("\n")
+    assert lines[-1].startswith("  needed:   at ") and all(line[11] == " " != line[12] for line in lines)

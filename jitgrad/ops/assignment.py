@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad import hints
 from jitgrad.errors import DTypeError, ShapeError, layout
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Interpreted, OpDef, Params, Specs, define, find
@@ -20,7 +21,8 @@ from jitgrad.ops.indexing import MASK_HINT, Plan, axes_behind, masked_view, plan
 from jitgrad.ops.slicing import unslice
 from jitgrad.pieces import part_of
 from jitgrad.refusals import traced_value_error
-from jitgrad.spec import DType, TensorSpec
+from jitgrad.sources import place as users_line
+from jitgrad.spec import DType, TensorSpec, shape_text
 from jitgrad.views import can_lay, check_writable, is_written, lay_piece, write
 
 
@@ -79,7 +81,20 @@ def _fitted(value: Tensor, shape: tuple[int, ...]) -> Tensor:
     extra = value.ndim - len(shape)
     if extra > 0 and all(n == 1 for n in value.shape[:extra]):
         value = build("squeeze", value, tuple(range(extra)))
+    if value.spec.is_known and not _fits(value.spec.known_shape, shape):
+        given = shape_text(value.spec.shape)
+        raise ShapeError(
+            layout(
+                f"an array of shape {given} cannot be assigned to a part of shape {shape_text(shape)}",
+                needed=users_line(),
+                hint="extents are equal or 1, counted from the last axis; one number fits any part",
+            )
+        )
     return value if value.shape == shape else build("broadcast_to", value, shape)
+
+
+def _fits(given: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    return len(given) <= len(shape) and all(n in (1, m) for n, m in zip(given[::-1], shape[::-1], strict=False))
 
 
 def _view_shape(shape: tuple[int, ...], plan: Plan) -> tuple[int, ...]:
@@ -275,7 +290,7 @@ def _target(name: str, x: Any) -> Tensor:
         raise unsupported(
             name,
             " of traced values into an array that is not traced",
-            "make the array with np.zeros_like(x) of a traced x, or with jitgrad.numpy.zeros",
+            f"make the array with {hints.ZEROS}",
         )
     return x
 

@@ -42,7 +42,8 @@ def constant(value: Any, dtype: Any = None, name: str | None = None, *, graph: G
         return _closed_over(settled(value), dtype, name, graph)
     array = native(np.asarray(value, dtype=dtype))
     if array.dtype.kind in "OUSV":
-        raise DTypeError(f"a constant cannot hold values of dtype {array.dtype}")
+        hint = "constants are numbers and arrays of numbers"
+        raise DTypeError(layout(f"a constant cannot hold values of dtype {array.dtype}", needed=place(), hint=hint))
     if not _is_frozen(array):
         array = _frozen_copy(array)
     return graph.add(constant_op, (), {"value": array}, (spec_of(array),), name).outputs[0]
@@ -99,7 +100,11 @@ def _unfed(shape: Any, dtype: Any) -> Any:
 def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tensor:
     """A tensor to be fed; ``shape`` None, or None in a dimension, is not known until then."""
     entries = shape if isinstance(shape, list | tuple) else (shape,)
-    fixed = None if shape is None else tuple(None if n is None else operator.index(n) for n in entries)
+    try:
+        fixed = None if shape is None else tuple(None if n is None else operator.index(n) for n in entries)
+    except TypeError:
+        hint = "a shape is a tuple of integers, with None for an extent that is not known until it is fed"
+        raise TypeError(layout(f"placeholder: no shape: {shape!r}", needed=place(), hint=hint)) from None
     if fixed is not None and any(n is not None and n < 0 for n in fixed):
         raise ShapeError(
             layout(f"placeholder: a shape has no negative extent, got {fixed}", needed=place(),
