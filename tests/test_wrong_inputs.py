@@ -183,6 +183,7 @@ LINE = r"\n  needed: +at test_wrong_inputs.py:\d+"
         (lambda: jg.grad(lambda x: sum(v for v in x))(1.0), TypeError, "iteration of a 0-d tensor" + LINE),
         (lambda: jg.grad(loss)("text"), jg.DTypeError, "argument x of .* is 'text', which has no derivative" + LINE),
         (lambda: jg.compile(assigned_two)(X), jg.ShapeError, r"shape \[2\] cannot be assigned to a part of shape \[\]"),
+        (lambda: jg.compile(np.dot)(np.ones((5, 3)), X[:2]), jg.ShapeError, r"shapes \[5,3\] and \[2\]\n  op: "),
         (given_none, ValueError, "is fed with None\n  op: .*\n  hint: feed it an array"),
         (filled_in_a_graph, jg.TracedValueError, r"hint: .*in a graph, jg.constant\(np.zeros\(shape\)\)"),
         (lambda: jg.gradients(tensor(), X), TypeError, r"gradients takes tensors for ys and xs, got array\("),

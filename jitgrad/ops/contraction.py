@@ -30,8 +30,7 @@ def _infer_matmul(specs: Specs, params: Params) -> Specs:
         or not is_compatible(a[:-2], b[:-2])
         or not is_compatible(a[-1:], b[-2:-1])
     ):
-        shown = " and ".join(map(shape_text, (a, b)))
-        raise ShapeError(f"cannot multiply matrices of shapes {shown}")
+        raise ShapeError(_unfit(a, b))
     batch = tuple(m if m is not None else n for m, n in zip(a[:-2], b[:-2], strict=True))
     return (TensorSpec((*batch, a[-2], b[-1]), specs[0].dtype),)
 
@@ -84,6 +83,10 @@ def _operands(*values: Any) -> list[Tensor]:
     return [as_tensor(x, dtype) for x in as_tensors(*values)]
 
 
+def _unfit(a: Shape, b: Shape) -> str:
+    return f"cannot multiply matrices of shapes {shape_text(a)} and {shape_text(b)}"
+
+
 @function("matmul", "linalg.matmul")
 def matmul(x1: Any, x2: Any, /) -> Tensor:
     """Matrix product on the last two axes; a vector is a row on the left, a column on the right.
@@ -93,6 +96,8 @@ def matmul(x1: Any, x2: Any, /) -> Tensor:
     a, b = _operands(x1, x2)
     if a.ndim == 0 or b.ndim == 0:
         raise ShapeError("matmul does not take scalars: use multiply")
+    if not is_compatible(a.shape[-1:], b.shape[-2:][:1]):  # said of what was given, before it is reshaped
+        raise ShapeError(_unfit(a.shape, b.shape))
     row, column = a.ndim == 1, b.ndim == 1
     a = build("expand_dims", a, 0) if row else a
     b = build("expand_dims", b, 1) if column else b
