@@ -602,3 +602,15 @@ def test_a_selection_is_viewed_in_its_own_dtype_alone() -> None:
     assert jg.compile(lambda x: np.sum(x[x > 0].view(float)))(x) == 4
     with pytest.raises(jg.UnsupportedOpError, match="the method view of an array with dtype="):
         jg.compile(lambda x: np.sum(x[x > 0].view(np.int64)))(x)
+
+
+def test_the_size_asks_for_no_more_extents_than_it_counts() -> None:
+    graph = jg.Graph()
+    with graph.as_default():
+        x, y = jg.placeholder(np.float64, (None,)), jg.placeholder(np.float64, (None, 3))
+        sizes = x[x > 1].size, y[y[:, 0] > 1].size
+        wide = jg.placeholder(np.float64, (None, None))
+        with pytest.raises(jg.ShapeError, match=r"needs an extent that is not known\n  needed: at test_selections"):
+            wide[wide[:, 0] > 1].size  # noqa: B018
+    fed = {x: np.arange(4.0), y: np.arange(9.0).reshape(3, 3)}
+    assert jg.Session(graph).run(sizes, fed) == (2, 6)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from jitgrad.dispatch import NumpyProtocols
-from jitgrad.errors import JitgradError, LeakedTracerError, TracedValueError, layout
+from jitgrad.errors import JitgradError, LeakedTracerError, ShapeError, TracedValueError, layout
 from jitgrad.graph import Tensor, graph_of
 from jitgrad.keys import frozen
 from jitgrad.operators import Selected, call, function, is_operand
@@ -96,8 +96,11 @@ class Selection(NDArrayOperatorsMixin, Selected):
     @property
     def size(self) -> Any:
         """Number of elements, a traced integer."""
-        others = math.prod(n for k, n in enumerate(self.places.spec.known_shape) if k not in self.block)
-        return self.count() * others
+        others = [n for k, n in enumerate(self.places.shape) if k not in self.block]
+        if None in others:
+            hint = "give the shape of the array; np.count_nonzero(mask) counts the rows that are chosen"
+            raise ShapeError(layout("the size of x[mask] needs an extent that is not known", needed=place(), hint=hint))
+        return self.count() * math.prod(others)
 
     def count(self) -> Tensor:
         """How many elements are chosen: a traced integer, which gives way to dtypes as one of Python's does."""
