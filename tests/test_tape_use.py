@@ -125,3 +125,14 @@ def test_tapes_of_tasks_that_interleave() -> None:
     for k, (gx, gv) in zip((1.0, 2.0, 5.0), asyncio.run(both()), strict=True):
         assert np.array_equal(gx, np.array([6.0, 16.0]) * k)
         assert np.array_equal(gv, np.array([1.0, 4.0]) * k)
+
+
+def test_what_fills_an_array_of_numpy_is_a_constant_and_a_stack_is_not() -> None:
+    x = jg.asarray([1.0, 2.0])
+    with jg.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        filled = np.zeros(2)
+        filled[0] = x[0]
+        lacking, whole = np.sum(filled * x), np.sum(np.stack([x[0], 0.0 * x[1]]) * x)
+    assert np.asarray(tape.gradient(lacking, x)).tolist() == [1.0, 0.0]
+    assert np.asarray(tape.gradient(whole, x)).tolist() == [2.0, 0.0]
