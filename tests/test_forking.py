@@ -56,4 +56,6 @@ def test_the_wait_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forking, "_is_importing", lambda: True)
     monkeypatch.setattr(forking.threading, "active_count", lambda: 2)
     monkeypatch.setattr(forking, "_LONGEST_IMPORT", 0.01)
+    start = time.monotonic()
     forking._wait_for_imports()
+    assert 0.01 <= time.monotonic() - start < 2

@@ -67,7 +67,6 @@ X = np.linspace(0.1, 2.0, 37 * 5).reshape(37, 5)
 AT = np.arange(50) % 37
 
 
-
 def repeated(x: Any) -> Any:
     for _ in range(8):
         x = np.sin(x) * 1.25 + 0.1
