@@ -21,7 +21,7 @@ from tests.processors import needs_registers
 
 SIZES = (
     (130, 100, 80), (33, 610, 70), (16, 50, 4000), (1025, 31, 33), (5, 300, 700), (102, 260, 523), (12, 33, 2600),
-    (205, 70, 3), (100, 580, 1044),
+    (205, 70, 3), (100, 580, 1044), (1024, 130, 523),
 )  # fmt: skip
 TOLERANCE = {"float32": 2e-5, "float64": 1e-13}
 
@@ -83,6 +83,20 @@ def test_rows_that_share_a_place_in_the_cache(shape: tuple[int, int]) -> None:
         c = np.empty((shape[ta], 9), np.float32)
         multiply(a, b, c, ta, False)
         np.testing.assert_allclose(c, logical(a, ta).astype(float) @ b, atol=1e-3)
+
+
+@needs_registers
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_bits_do_not_depend_on_what_is_packed(dtype: str) -> None:
+    """1024 columns of a transposed A lie whole pages apart, and are packed; 1040 are read where they lie."""
+    rng = np.random.default_rng(4)
+    wide, b = stored(rng, dtype, 1040, 523, True), stored(rng, dtype, 523, 130, False)
+    made = []
+    for a in (wide, wide[:, :1024].copy()):
+        c = np.empty((a.shape[1], 130), dtype)
+        assert multiply(a, b, c, True, False).parts == 1
+        made.append(c[:1024].tobytes())
+    assert made[0] == made[1]
 
 
 @needs_registers

@@ -35,8 +35,9 @@ each thread packing for itself and sharing, medians in turns, float32:
     1024 x 1024 x 1024, A T            171 and 202          784 x 512 x 256, A T               204 and 208
 
 There, too, a transposed A that meets one panel of B is read where it lies (gemm_unpacked.py). Other registers of 64
-bytes read all A where it lies. Two cores of Intel's with AVX-512 (Emerald Rapids, a peak of 350 GFLOP/s in float32 in
-that hour), at their best in turns, A packed and not, float32 and float64:
+bytes read A where it lies, but for a transposed one whose rows are whole pages apart (gemm_code.py). Two cores of
+Intel's with AVX-512 (Emerald Rapids, a peak of 350 GFLOP/s in float32 in that hour), at their best in turns, A packed
+and not, float32 and float64:
 
     1024 x 1024 x 784                  294 and 326          256 x 512 x 784            292 and 321    151 and 162
     1024 x 1024 x 1024                 299 and 320          256 x 512 x 512            303 and 333    152 and 162

@@ -17,7 +17,9 @@ of each tile in C when it begins: it is written once its sum is complete, so not
 takes 3 to 8 % of the time where B has 500 rows of A to meet, and 7 % for a transposed A.
 
 Where registers of 64 bytes are multiplied whole, A is read where it lies, transposed or not, and only what a tile would
-read beyond it is packed: the last rows, and places that do not fill a turn. Packed anew for each 256 columns of B it
+read beyond it is packed, the last rows, and places that do not fill a turn; and a transposed A whose rows lie whole
+pages apart: a second cache of 1.25 MB does not hold a line of each beside B (two cores of Intel's Ice Lake, 1024 x 1024
+x 1024, A T, 200 and 265 GFLOP/s in float32, 98 and 130 in float64). Packed anew for each 256 columns of B it
 took 5 to 8 % of the time. So parts of the sum can be longer (C is read and written less often), but those of a
 transposed A not: each place is a line of its own, and where lines lie whole pages apart, the second cache has room for
 few. Panels of B lie next to each other, so that what it asks for by itself behind one is the next. One core of Intel's
@@ -51,7 +53,9 @@ from jitgrad.compiler.products.registers import Numbers, at_ir, declarations_ir,
 WIDTH = 256
 """The columns of B that are packed at a time: with the depth of a part, what the second cache holds with ease."""
 WIDE = 512
-"""The same where a transposed A is read where it lies."""
+"""The same for a transposed A where registers are multiplied whole."""
+_PAGE = 4096
+"""Bytes of a page of memory: where rows of a transposed A lie so many apart, or a multiple, it is packed."""
 
 
 _ROW_OF_A = {True: "i64 %down, i64 %along", False: "ptr %ahead, i64 %lda, i64 %asked"}
@@ -70,7 +74,7 @@ def scratch_bytes(kind: Numbers, columns: int, is_turned: bool) -> int:
     as are turned at a time.
     """
     packed = min(width(kind, is_turned), -(-columns // kind.columns) * kind.columns) * kind.deepest(is_turned)
-    rows = kind.lanes if kind.in_place else GROUP if is_turned else TALL
+    rows = GROUP if is_turned else kind.lanes if kind.in_place else TALL
     return kind.size * (packed + TALL * kind.columns + rows * kind.row)
 
 
@@ -192,14 +196,14 @@ def _multiply(kind: Numbers) -> str:
   %is_first = icmp eq i64 %p, 0
   %new = and i1 %fresh, %is_first
 {loop_ir("j", "%n", "%wide", _columns(kind))}"""
-    turned_rows = kind.lanes if kind.in_place else GROUP
+    straight_rows = kind.lanes if kind.in_place else TALL
     return f"""
 define internal void @multiply_{kind.type}(i1 %ta, i1 %tb, i64 %m, i64 %n, i64 %k, ptr %a, i64 %lda, ptr %b,
       i64 %ldb, i1 %fresh, ptr %c, i64 %ldc, ptr %tile) noinline #0 {{
 {at_ir("panel", kind, "%tile", str(TALL * kind.columns))}
-  %rows_packed = select i1 %ta, i64 {turned_rows * kind.row}, i64 {TALL * kind.row}
+  %rows_packed = select i1 %ta, i64 {GROUP * kind.row}, i64 {straight_rows * kind.row}
 {at_ir("packed", kind, "%panel", "%rows_packed")}
-  %asked = select i1 %ta, i64 0, i64 {TALL}
+{_is_grouped(kind) if kind.in_place else f"  %asked = select i1 %ta, i64 0, i64 {TALL}"}
   %k_last = sub i64 %k, 1
   %deep = select i1 %ta, i64 {kind.deepest(True)}, i64 {kind.deepest(False)}
   %wide = select i1 %ta, i64 {width(kind, True)}, i64 {width(kind, False)}
@@ -238,21 +242,38 @@ def _element_ir(name: str, kind: Numbers, matrix: str, row: str, column: str) ->
 {at_ir(name, kind, f"%{matrix}", f"%{name}_offset")}"""
 
 
+def _is_grouped(kind: Numbers) -> str:
+    """`grouped`: whether a transposed A is packed, some panels at a time."""
+    return f"""  %a_apart = mul i64 %lda, {kind.size}
+  %beyond_page = and i64 %a_apart, {_PAGE - 1}
+  %is_far = icmp eq i64 %beyond_page, 0
+  %is_many = icmp sgt i64 %n, {kind.columns}
+  %is_worth = and i1 %is_far, %is_many
+  %grouped = and i1 %ta, %is_worth"""
+
+
+def _panel_of_group(kind: Numbers) -> str:
+    """The packed panel of a transposed A, `panel_of_group`, where the group's first is made with those behind it."""
+    return f"""  %in_group = urem i64 %i, {GROUP}
+  %place = mul i64 %in_group, {kind.row}
+{at_ir("panel_of_group", kind, "%panel", "%place")}
+  %begins = icmp eq i64 %in_group, 0
+  br i1 %begins, label %pack_group, label %packed_group
+pack_group:
+{min_ir("together", "%height", str(GROUP))}
+{_element_ir("a_columns", kind, "a", "p", "i")}
+  call void @jitgrad_pack_a_turned_{kind.suffix}(ptr %a_columns, i64 %lda, i64 %together, i64 %depth, ptr %panel)
+  br label %packed_group
+packed_group:"""
+
+
 def _packed_panel(kind: Numbers) -> str:
     """The packed panel of A, `used`, and the rows of the next, `ahead`: panels of a transposed A are packed some at a
     time.
     """
     return f"""  br i1 %ta, label %a_turned, label %a_straight
 a_turned:
-  %in_group = urem i64 %i, {GROUP}
-  %place = mul i64 %in_group, {kind.row}
-{at_ir("panel_of_group", kind, "%panel", "%place")}
-  %begins = icmp eq i64 %in_group, 0
-  br i1 %begins, label %pack_group, label %packed_a
-pack_group:
-{min_ir("together", "%height", str(GROUP))}
-{_element_ir("a_columns", kind, "a", "p", "i")}
-  call void @jitgrad_pack_a_turned_{kind.suffix}(ptr %a_columns, i64 %lda, i64 %together, i64 %depth, ptr %panel)
+{_panel_of_group(kind)}
   br label %packed_a
 a_straight:
 {_element_ir("a_rows", kind, "a", "i", "p")}
@@ -261,14 +282,19 @@ a_straight:
 {at_ir("next_rows", kind, "%a_rows", "%panel_distance")}
   br label %packed_a
 packed_a:
-  %used = phi ptr [ %panel_of_group, %a_turned ], [ %panel_of_group, %pack_group ], [ %panel, %a_straight ]
-  %ahead = phi ptr [ %a, %a_turned ], [ %a, %pack_group ], [ %next_rows, %a_straight ]"""
+  %used = phi ptr [ %panel_of_group, %packed_group ], [ %panel, %a_straight ]
+  %ahead = phi ptr [ %a, %packed_group ], [ %next_rows, %a_straight ]"""
 
 
 def _panel(kind: Numbers) -> str:
-    """The rows of A, `used`, where they lie; packed where a tile would read beyond them."""
+    """The rows of A, `used`, where they lie; packed where they are `grouped`, or a tile would read beyond them."""
     turned, straight = _element_ir("a_turned", kind, "a", "p", "i"), _element_ir("a_straight", kind, "a", "i", "p")
-    return f"""  %is_few = icmp slt i64 %filled, {TALL}
+    return f"""  br i1 %grouped, label %of_group, label %alone
+of_group:
+{_panel_of_group(kind)}
+  br label %found_a
+alone:
+  %is_few = icmp slt i64 %filled, {TALL}
   %odd = and i64 %depth, {places(kind) - 1}
   %is_odd = icmp ne i64 %odd, 0
   %is_short = or i1 %is_few, %is_odd
@@ -284,6 +310,6 @@ in_place:
   %place_distance = select i1 %ta, i64 %lda, i64 1
   br label %found_a
 found_a:
-  %used = phi ptr [ %panel, %packed_a ], [ %lies, %in_place ]
-  %down = phi i64 [ {kind.row}, %packed_a ], [ %row_distance, %in_place ]
-  %along = phi i64 [ 1, %packed_a ], [ %place_distance, %in_place ]"""
+  %used = phi ptr [ %panel_of_group, %packed_group ], [ %panel, %packed_a ], [ %lies, %in_place ]
+  %down = phi i64 [ {kind.row}, %packed_group ], [ {kind.row}, %packed_a ], [ %row_distance, %in_place ]
+  %along = phi i64 [ 1, %packed_group ], [ 1, %packed_a ], [ %place_distance, %in_place ]"""
