@@ -222,6 +222,9 @@ class Calls:
         keys = sorted(self._entries, key=lambda key: max(self._used.get(key, 0), by_machine.get(key, 0)))
         for key in keys[: max_traces // 4]:
             self._drop(key)
+        for key in list(self._used):
+            if key not in self._entries:  # noted by another thread while it was dropped
+                self._used.pop(key, None)
 
     def _drop(self, key: Any) -> None:
         """Forget a trace, and what machine code knows of it."""

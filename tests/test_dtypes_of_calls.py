@@ -312,3 +312,19 @@ def test_moments_in_a_dtype(x: Any, dtype: str, axis: int | None) -> None:
         else:
             with pytest.raises(TypeError, match="variances are no"):
                 jg.compile(lambda x, fn=fn: fn(x, axis=axis, dtype=dtype))(x)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, s: x * (s + 0.1),
+        lambda x, s: x * (s * 2.5),
+        lambda x, s: x + 2.0 * (s > 0.5),
+        lambda x, s: x * (s / 2),
+        lambda x, s: x * (s + 0.1) ** 2 + s,
+    ],
+)
+@pytest.mark.parametrize("s", [True, False, 1, 0.75, np.True_, np.float64(0.75)])
+@pytest.mark.parametrize("dtype", ["f4", "f2", "i2"])
+def test_booleans_of_python_give_way_as_its_numbers_do(fn: Fn, s: Any, dtype: str) -> None:
+    check(fn, np.arange(3).astype(dtype), s)

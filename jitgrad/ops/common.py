@@ -234,7 +234,8 @@ def elementwise(opdef: OpDef, *values: Any, dtypes: Sequence[DType], **params: A
 
 
 def _are_weak(values: Sequence[Any]) -> bool:
-    return is_weak_key(type_key(values[0])) and all(is_weak_key(type_key(value)) for value in values[1:])
+    """Whether all values are Python scalars, or made of such; bools too: ``True + 0.1`` gives way as 1.1 does."""
+    return all(type(v) in PYTHON_SCALARS or (isinstance(v, Tensor) and v.is_weak) for v in values)
 
 
 def _broadcast_values(values: Sequence[Any], dtypes: Sequence[DType]) -> Sequence[Tensor]:
