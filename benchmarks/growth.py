@@ -208,10 +208,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--one", nargs=2, metavar=("GRAPH", "OPERATIONS"), help="one line, as JSON")
     parser.add_argument("--first-graph", action="store_true", help="with --one: no graph has been compiled before")
     options = parser.parse_args(arguments)
-    names, sizes = options.only.split(","), options.sizes.split(",")
+    names, sizes, known = options.only.split(","), options.sizes.split(","), {*GRAPHS}
     if options.one:
-        names, sizes = options.one[:1], options.one[1:]
-    unknown = [name for name in names if name not in GRAPHS and (name, bool(options.one)) != ("others", True)]
+        names, sizes, known = options.one[:1], options.one[1:], {*GRAPHS, "others"}
+    unknown = [name for name in names if name not in known]
     if unknown or not all(map(str.isdecimal, sizes)):
         parser.error(f"graphs are {', '.join(GRAPHS)}, sizes are integers, got {', '.join(unknown or sizes)}")
     if options.one:

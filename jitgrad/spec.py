@@ -112,6 +112,11 @@ def broadcast_shapes(*shapes: Shape | None) -> Shape | None:
     return tuple(out)
 
 
+def fits(given: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether an array of a shape can be repeated to fill another, by NumPy's rule."""
+    return len(given) <= len(shape) and all(n in (1, m) for n, m in zip(given[::-1], shape[::-1], strict=False))
+
+
 def is_compatible(a: Shape | None, b: Shape | None) -> bool:
     """Whether two partly known shapes may be the same shape."""
     if a is None or b is None or a == b:

@@ -74,13 +74,14 @@ def test_all_layouts(dtype: str, m: int, n: int, k: int) -> None:
 
 
 @needs_registers
+@pytest.mark.parametrize("columns", [9, 130])
 @pytest.mark.parametrize("shape", [(2048, 1024), (1024, 2048)])
-def test_rows_that_share_a_place_in_the_cache(shape: tuple[int, int]) -> None:
-    """A stored distance of whole pages: panels of A are packed."""
+def test_rows_that_share_a_place_in_the_cache(shape: tuple[int, int], columns: int) -> None:
+    """A stored distance of whole pages: where columns are many, panels of a transposed A are packed."""
     rng = np.random.default_rng(1)
     for ta in (False, True):
-        a, b = rng.standard_normal(shape).astype("f4"), rng.standard_normal((shape[not ta], 9)).astype("f4")
-        c = np.empty((shape[ta], 9), np.float32)
+        a, b = rng.standard_normal(shape).astype("f4"), rng.standard_normal((shape[not ta], columns)).astype("f4")
+        c = np.empty((shape[ta], columns), np.float32)
         multiply(a, b, c, ta, False)
         np.testing.assert_allclose(c, logical(a, ta).astype(float) @ b, atol=1e-3)
 

@@ -22,7 +22,7 @@ from jitgrad.ops.slicing import unslice
 from jitgrad.pieces import part_of
 from jitgrad.refusals import traced_value_error
 from jitgrad.sources import place as users_line
-from jitgrad.spec import DType, TensorSpec, shape_text
+from jitgrad.spec import DType, TensorSpec, fits, shape_text
 from jitgrad.views import can_lay, check_writable, is_written, lay_piece, write
 
 
@@ -81,7 +81,7 @@ def _fitted(value: Tensor, shape: tuple[int, ...]) -> Tensor:
     extra = value.ndim - len(shape)
     if extra > 0 and all(n == 1 for n in value.shape[:extra]):
         value = build("squeeze", value, tuple(range(extra)))
-    if value.spec.is_known and not _fits(value.spec.known_shape, shape):
+    if value.spec.is_known and not fits(value.spec.known_shape, shape):
         given = shape_text(value.spec.shape)
         raise ShapeError(
             layout(
@@ -91,10 +91,6 @@ def _fitted(value: Tensor, shape: tuple[int, ...]) -> Tensor:
             )
         )
     return value if value.shape == shape else build("broadcast_to", value, shape)
-
-
-def _fits(given: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    return len(given) <= len(shape) and all(n in (1, m) for n, m in zip(given[::-1], shape[::-1], strict=False))
 
 
 def _view_shape(shape: tuple[int, ...], plan: Plan) -> tuple[int, ...]:

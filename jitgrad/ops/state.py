@@ -21,7 +21,7 @@ from jitgrad.ops.rows import change_rows
 from jitgrad.ops.standing import Standing
 from jitgrad.records import dataclass
 from jitgrad.sources import checked_name, source_text, user_source
-from jitgrad.spec import DType, TensorSpec, is_compatible, native, spec_of
+from jitgrad.spec import DType, TensorSpec, fits, is_compatible, native, spec_of
 
 
 def _spec_of_variable(specs: Specs, params: Params) -> Specs:
@@ -298,10 +298,7 @@ class Variable(Standing):
         shape = value.shape if isinstance(value, Tensor) else np.shape(value)
         if shape is None or None in shape:
             return
-        fits = len(shape) <= len(self.shape) and all(
-            n in (1, extent) for n, extent in zip(shape[::-1], self.shape[::-1], strict=False)
-        )
-        if not fits:
+        if not fits(shape, self.shape):
             raise self._misfit(np.broadcast_to(np.zeros((), value.dtype if hasattr(value, "dtype") else float), shape))
 
     def scatter_update(self, slices: Any) -> Any:

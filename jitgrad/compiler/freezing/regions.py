@@ -24,7 +24,7 @@ from jitgrad.records import NamedTuple
 
 LEAST_BYTES = 2_000_000  # of the matrix: less stays in cache anyway
 CHUNK_BYTES = 125_000  # two of which fit in the second cache: the next one is asked for meanwhile
-MOST_CHUNKS = 256
+MOST_CHUNKS = 256  # unless they would be larger than the next number
 LARGEST_CHUNK = 250_000  # bytes: with 1,000,000 a second cache of 1.25 MB does not hold two (Huber 24 and 15 ms)
 SMALL_CHUNKS = 16  # that a small kernel has at most: longer ones are not held up by waiting
 MOST_LOST = 1_000_000  # bytes of values that end in a region: inside, only results in place use their memory again

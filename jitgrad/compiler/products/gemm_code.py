@@ -17,7 +17,7 @@ of each tile in C when it begins: it is written once its sum is complete, so not
 takes 3 to 8 % of the time where B has 500 rows of A to meet, and 7 % for a transposed A.
 
 Where registers of 64 bytes are multiplied whole, A is read where it lies, transposed or not, and only what a tile would
-read beyond it is packed, the last rows, and places that do not fill a turn; and a transposed A whose rows lie whole
+read beyond it is packed: the last rows, and places that do not fill a turn; and a transposed A whose rows lie whole
 pages apart: a second cache of 1.25 MB does not hold a line of each beside B (two cores of Intel's Ice Lake, 1024 x 1024
 x 1024, A T, 200 and 265 GFLOP/s in float32, 98 and 130 in float64). Packed anew for each 256 columns of B it
 took 5 to 8 % of the time. So parts of the sum can be longer (C is read and written less often), but those of a
@@ -243,7 +243,9 @@ def _element_ir(name: str, kind: Numbers, matrix: str, row: str, column: str) ->
 
 
 def _is_grouped(kind: Numbers) -> str:
-    """`grouped`: whether a transposed A is packed, some panels at a time."""
+    """`grouped`: whether a transposed A is packed, some panels at a time; not for one panel of B, which would meet the
+    copy once.
+    """
     return f"""  %a_apart = mul i64 %lda, {kind.size}
   %beyond_page = and i64 %a_apart, {_PAGE - 1}
   %is_far = icmp eq i64 %beyond_page, 0
