@@ -17,6 +17,7 @@ from jitgrad.reachability import by_id, operations_between
 from jitgrad.records import dataclass
 from jitgrad.scopes import gradient_attrs, sum_attrs
 from jitgrad.seeds import listed_seeds, missing_seed, seed_of
+from jitgrad.shifts import cancelling_shifts
 from jitgrad.spec import is_inexact
 
 _nowhere = contextlib.nullcontext()
@@ -79,6 +80,8 @@ class Walk:
         """Apply the rules of all operations between the sources and the targets, the latest first."""
         passes = self._passes if self.stopped else passes_gradient
         between = operations_between(tuple(self.sources), targets, passes)
+        if not self.stopped and (self.graph.is_trace or self.graph.outer is not None):  # where nobody feeds tensors
+            self.stopped = cancelling_shifts(between, {*self.sources, *targets})
         for op in sorted(between, key=by_id, reverse=True):
             cotangents = [self.gradient_of(t) for t in op.outputs]
             missing = [g is None for g in cotangents]

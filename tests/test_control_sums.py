@@ -66,6 +66,8 @@ def test_rows_of_what_the_body_makes_of_a_table(seen: Fn) -> None:
 
 DIAGONALS: dict[str, Fn] = {
     "several axes": lambda t, k: t[np.arange(3), (k + np.arange(3)) % 30],
+    "several axes, another order": lambda t, k: t[np.arange(3)[::-1], (k + np.arange(3)) % 30],
+    "two of each row": lambda t, k: t[np.arange(3)[:, None], k % 15 + np.array([[0, 1], [1, 1], [3, 0]])],
     "a later axis": lambda t, k: t[:, k],
     "axes in the middle": lambda t, k: np.reshape(t, (2, 3, 5, 3))[:, [0, 1], k % 5 - np.array([0, 1])],
     "behind a transpose": lambda t, k: t.T[k % 30, np.array([2, 2])],

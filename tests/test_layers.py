@@ -35,7 +35,8 @@ LAYERS = (
     ),
     ("ops", "fresh", "listing", "interpreter", "nonfinite", "restoring"),
     (
-        "aggregation", "gradient_rules", "gradient_walk", "gradients", "masks", "reachability", "seeds", "tangents",
+        "aggregation", "gradient_rules", "gradient_walk", "gradients", "masks", "reachability", "seeds", "shifts",
+        "tangents",
     ),
     ("sparse",),
     ("compiler",),

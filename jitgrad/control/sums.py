@@ -48,7 +48,7 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Elements:
-    """Elements added to zeros at positions along another axis than the first, or along several."""
+    """Elements added to zeros at positions along another axis than the first, along several, or along rows."""
 
     share: Tensor
 
@@ -121,7 +121,7 @@ def _are_rows(share: Tensor) -> bool:
 
 def _are_elements(share: Tensor, moving: Callable[[Tensor], bool]) -> bool:
     op = share.op
-    if op.type not in ("scatter_take", "scatter_index") or not moving(op.inputs[1]):
+    if op.type not in ("scatter_take", "scatter_index", "scatter_take_along_axis") or not moving(op.inputs[1]):
         return False
     specs = [x.spec for x in op.inputs[1:]]
     if not all(spec.is_known for spec in (share.spec, *specs)):
@@ -232,9 +232,18 @@ class Outside:
     def _elements(self, share: Tensor, like: Tensor) -> Tensor:
         """Steps are the first of the axes of positions, which stand in the place of those that they look up."""
         (_, updates, *index), params = share.op.inputs, share.op.params
+        if share.op.type == "scatter_take_along_axis":
+            beside, positions = (self._side_by_side(x, params["axis"]) for x in (updates, *index))
+            return apply_one(share.op.opdef, _zeros(like, beside), beside, positions, **params)
         place = params["axes"][0] if "axes" in params else params["axis"]
         stack = call("moveaxis", self._stack(updates), 0, place)
         return apply_one(share.op.opdef, _zeros(like, stack), stack, *map(self._stack, index), **params)
+
+    def _side_by_side(self, x: Tensor, axis: int) -> Tensor:
+        """The items of ``x`` one behind the other along an axis of theirs."""
+        shape = x.spec.known_shape
+        moved = call("moveaxis", self._stack(x), 0, axis)
+        return call("reshape", moved, (*shape[:axis], -1, *shape[axis + 1 :]))  # type: ignore[no-any-return]
 
     def _product(self, share: Tensor) -> Tensor:
         (a, b), params = share.op.inputs, share.op.params
