@@ -187,7 +187,7 @@ def test_in_a_loop_and_with_a_custom_gradient() -> None:
 
 
 def random_step(choose: random.Random, z: Any, a: Any, b: Any) -> Any:
-    rows = {"axis": 1, "keepdims": True}
+    rows: dict[str, Any] = {"axis": 1, "keepdims": True}
     steps: list[Callable[[], Any]] = [
         lambda: a - b, lambda: a + b, lambda: -a, lambda: a * 0.5, lambda: a / 2.0, lambda: a.T.T * 1.0, lambda: a * b,
         lambda: np.exp(a / 4), lambda: np.log(np.exp(a / 2)), lambda: np.log(np.square(a) + 0.1),
