@@ -119,13 +119,14 @@ LAZY = {
 
 # The op families that may use another family's helpers, beside ops.common.
 FAMILIES = {
-    "assignment": {"chosen", "gathering", "indexing", "slicing"},
+    "along_rows": {"gathering"},
+    "assignment": {"along_rows", "chosen", "gathering", "indexing", "slicing"},
     "conversion": {"ufunc"},
     "diagonals": {"slicing"},
     "einsum": {"contraction"},
     "elementwise": {"ufunc"},
     "gathering": {"rows"},
-    "indexing": {"chosen", "gathering", "slicing"},
+    "indexing": {"along_rows", "chosen", "gathering", "slicing"},
     "joining": {"holding", "slicing"},
     "accumulation": {"axes"},
     "orthogonal": {"linalg"},

@@ -57,6 +57,67 @@ def test_own_positions_are_no_positions(name: str) -> None:
     check_gradients(lambda x: f(x, t) ** 2, x)
 
 
+def _less(x: Any, t: Any) -> Any:
+    p = np.exp(x)
+    p[np.arange(len(p)), t] -= x[:, 0]
+    return p
+
+
+def _minus_zero(x: Any, t: Any) -> Any:
+    y = x + 0
+    y[np.arange(5), t] = [-0.0, np.nan, np.inf, 1, 2]
+    return y
+
+
+def _ones(x: Any, t: Any) -> Any:
+    hot = np.zeros_like(x, np.int64)
+    hot[np.arange(5), t] = 1
+    return hot * x
+
+
+def _of_a_part(x: Any, t: Any) -> Any:
+    y = x * 1
+    y[:, 1, :][np.arange(4), t[:, 0]] = x[:, 0, 0] ** 2
+    return y
+
+
+def _along(x: Any, t: Any) -> Any:
+    y = x * 1
+    np.put_along_axis(y, t[:, None], x[:, :1] * 2, 1)
+    return y
+
+
+def _several(x: Any, t: Any) -> Any:
+    y = x * 1
+    y[np.arange(5)[:, None], np.stack([t, t], 1)] = x[:, :2] * 2
+    return y
+
+
+WRITING: dict[str, tuple[Callable[..., Any], Array, Array, bool]] = {
+    "less": (_less, ROWS, LABELS, True),
+    "signs of zeros, NaN and infinities": (_minus_zero, ROWS, LABELS, True),
+    "one-hot": (_ones, ROWS, LABELS, True),
+    "rows of a part": (_of_a_part, CUBE, TABLE, True),
+    "put_along_axis": (_along, ROWS, LABELS, True),
+    "several in a row, of which the last stays": (_several, ROWS, LABELS, False),
+}
+
+
+@pytest.mark.parametrize("name", WRITING)
+def test_writing_at_own_positions_is_fused(name: str) -> None:
+    f, x, t, is_fused = WRITING[name]
+    compiled = jg.compile(f)
+    expected = f(x, t)
+    for found in (compiled(x, t), compiled.interpret(x, t)):
+        np.testing.assert_allclose(found, expected, rtol=1e-15)
+        assert np.array_equal(np.signbit(found), np.signbit(expected))
+    assert ("last_writer" not in compiled.explain(x, t).text) == is_fused
+    if name != "signs of zeros, NaN and infinities":
+        check_gradients(lambda x: f(x, t) ** 2, x)
+    with pytest.raises(IndexError, match=r"test_own_positions\.py" if is_fused else "out of bounds"):
+        compiled(x, np.full_like(t, 7))
+
+
 def test_positions_out_of_range_are_refused_at_the_line() -> None:
     f = jg.compile(lambda x, t: x[np.arange(5), t])
     f(ROWS, LABELS)

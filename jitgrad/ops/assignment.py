@@ -14,6 +14,7 @@ from jitgrad.errors import DTypeError, ShapeError, layout
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.opdef import Interpreted, OpDef, Params, Specs, define, find
 from jitgrad.operators import Selected, call, function
+from jitgrad.ops.along_rows import is_one_per_row, written_along_rows
 from jitgrad.ops.chosen import with_masks
 from jitgrad.ops.common import PYTHON_SCALARS, as_tensor, build, is_weak_key, joint_dtype, type_key, unsupported
 from jitgrad.ops.gathering import INDEX, as_index, zeros_like_shape
@@ -187,6 +188,8 @@ def _gathered_window(part: Tensor, plan: Plan, value: Tensor) -> Tensor:
         return _at_scalar(part, plan, wide)
     if 0 in plan.positions[0].shape:
         return part
+    if is_one_per_row(part.spec.shape, plan.axes, plan.positions):
+        return written_along_rows(part, plan.positions[-1], wide)
     spread = (*range(first), *range(first + count, part.ndim))
     writer = _writer(part, plan.positions, extents)
     rows = _merged(wide, first, plan.positions[0].ndim)
