@@ -96,6 +96,35 @@ def test_rows_stored_past_the_caches_are_the_same(
     assert "fence seq_cst" in module
 
 
+@pytest.mark.parametrize("shape", [(64, 300), (40, 257), (33, 1003), (9, 2050), (40, 64)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_with_a_label_are_stored_past_the_caches(
+    shape: tuple[int, int], dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines begin elsewhere in each row, and the label may stand in front of the first, behind the last, or within."""
+    rows, n = shape
+    x, labels = np.random.default_rng(0).standard_normal(shape).astype(dtype), np.arange(rows) * 7 % n
+    labels[:8] = [0, n - 1, 1, n - 2, 15, 16, 17, n // 2]
+
+    def entropy(x: Any, labels: Any) -> Any:
+        s = x - np.max(x, axis=1, keepdims=True)
+        return np.sum(np.log(np.sum(np.exp(s), axis=1)) - s[np.arange(rows), labels])
+
+    step = jg.value_and_grad(entropy)
+    expected = jg.compile(step)(x, labels)
+    monkeypatch.setattr("jitgrad.compiler.freezing.freeze.last_level_bytes", lambda: 1)
+    monkeypatch.setattr("jitgrad.compiler.freezing.freeze.TRIED", PAST)
+    streamed = jg.compile(lambda x, labels: step(x, labels))
+    with jg.config(cache=False, quick_start=False):
+        for _ in range(3):
+            for ours, theirs in zip(streamed(x, labels), expected, strict=True):
+                np.testing.assert_array_equal(ours, theirs)
+    stage, arrays = streamed.stages(x, labels)[0]
+    bound = stage.executable(arrays).bound.steps[0]
+    first, second = map(int, bound.steps[:2, 1])
+    assert bound.words_at(first)[(second - first) // 8 - 1] == PAST
+
+
 @pytest.mark.parametrize(
     ("told", "processors", "expected"),
     [(["48K", "2048K", "480M"], 2, 64 << 20), (["32K", "1M", "32M"], 2, 32 << 20), ([], 2, 32 << 20)],

@@ -40,8 +40,8 @@ class SegmentEmitter(LaneEmitter):
         return list(points.values()) if len(points) <= MOST_POINTS else []
 
     def _asks_lanes(self, loop: Loop) -> bool:
-        """Whether a loop only asks whether its variable equals numbers."""
-        return {op for op, _ in _comparisons(loop)} == {"equal"} and not self._reads_ring(loop)
+        """Whether a loop only asks whether its variable equals numbers, and is cut for nothing else."""
+        return asks_equal(loop) and not self._reads_ring(loop)
 
     def _has_equal(self, loop: Loop, first: ir.Value, end: ir.Value) -> ir.Value:
         """Whether the variable of such a loop equals one of the numbers within a segment."""
@@ -153,6 +153,11 @@ class SegmentEmitter(LaneEmitter):
 def compares(loop: Loop) -> bool:
     """Whether the body asks where its variable stands; only at turning points may such a loop be cut."""
     return any(True for _ in _comparisons(loop))
+
+
+def asks_equal(loop: Loop) -> bool:
+    """Whether the body asks of its variable nothing but whether it equals numbers; it may be cut anywhere."""
+    return {op for op, _ in _comparisons(loop)} == {"equal"}
 
 
 def _limits(lo: str | None, hi: str | None) -> Iterator[tuple[str, str]]:

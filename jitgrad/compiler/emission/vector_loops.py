@@ -85,9 +85,15 @@ class VectorLoopEmitter(RepeatEmitter):
             self._close_sums(loop, [[sums]])
             return
         wide = self.lanes * self._at_once(loop)
-        points = self._turning_points(loop, start, wide)
-        if points or (self.is_parallel and not self.is_quick and not compares(loop)):
-            points += self._line_start(loop, start, stop, points)
+        may_begin = self.is_parallel and not self.is_quick
+        if self._asks_lanes(loop):
+            lines = self._line_start(loop, start, stop, []) if may_begin else []
+            points = self._turning_points(loop, lines[0] if lines else start, wide)
+            points += lines if points else []
+        else:
+            points = self._turning_points(loop, start, wide)
+            if points or (may_begin and not compares(loop)):
+                points += self._line_start(loop, start, stop, points)
         is_long = len(loop.body) > SOME or any(isinstance(s, Repeat) for s in loop.body)
         emit = self._registers_in_turn if self.is_quick and is_long else self._wide_vectors
         emit(loop, lambda part: self._segments(start, stop, points, part) if points else part(start, stop, None))

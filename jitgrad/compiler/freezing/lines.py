@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from jitgrad.compiler.emission.memory import CACHE_LINE, row_store
 from jitgrad.compiler.emission.rows import pairs_rows
-from jitgrad.compiler.emission.segments import compares
+from jitgrad.compiler.emission.segments import asks_equal, compares
 from jitgrad.compiler.emission.squares import has_squares
 from jitgrad.compiler.fusing.extents import ONE
 from jitgrad.compiler.loopir.nests import PARALLEL_VECTOR, VECTOR, Kernel, Loop, Store, statements
@@ -24,7 +24,7 @@ def finds_lines(kernel: Kernel) -> bool:
     roles = {b.name: b.role for b in kernel.buffers}
     stores = [s for s in statements(kernel.body) if isinstance(s, Store) and roles[s.buffer] == "out"]
     loops = [s for s in statements(kernel.body) if isinstance(s, Loop) and s.kind == VECTOR]
-    found = [row_store(loop, roles) for loop in loops if not compares(loop)]
+    found = [row_store(loop, roles) for loop in loops if not compares(loop) or asks_equal(loop)]
     return not (pairs_rows(kernel) or has_squares(kernel)) and all(store in found for store in stores)
 
 
