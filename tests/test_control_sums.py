@@ -91,6 +91,17 @@ def test_elements_are_added_after_the_loop(name: str, every: int | None) -> None
     check_gradients(f, table)
 
 
+@pytest.mark.parametrize("shape", [(0, 30), (0, 3, 30)])
+def test_tables_without_rows(shape: tuple[int, ...]) -> None:
+    own = np.indices(shape[:-1], sparse=True)
+
+    def f(t: Any) -> Any:
+        step = lambda c, k: (c + np.sum(t[(*own, k + np.zeros(shape[:-1], int))] ** 2), None)  # noqa: E731
+        return jg.scan(step, 0.5, np.array([3, 29]))[0]
+
+    assert jg.compile(jg.grad(f))(np.zeros(shape)).shape == shape
+
+
 def recurrent(w: Any, u: Any, b: Any, xs: Any, h: Any) -> Any:
     """A recurrent layer and the sum of the squares of its states."""
     h, hs = jg.scan(lambda h, x: (np.tanh(x @ w + h @ u + b),) * 2, h, xs)

@@ -138,6 +138,28 @@ def test_other_numbers_of_rows_and_none() -> None:
         assert np.array_equal(f(ROWS[:n], LABELS[:n]), expected)
 
 
+def test_positions_that_are_fed() -> None:
+    graph = jg.Graph()
+    with graph.as_default():
+        x, own = jg.constant(ROWS), jg.constant(np.arange(5))
+        read = x[own, LABELS]
+    with jg.Session(graph=graph) as session:
+        fed = session.run(read, {own: np.arange(5)[::-1]})
+        assert np.array_equal(fed, ROWS[::-1][np.arange(5), LABELS])
+        assert np.array_equal(session.run(read), ROWS[np.arange(5), LABELS])
+
+
+def test_positions_without_a_rank() -> None:
+    graph = jg.Graph()
+    with graph.as_default():
+        x, t = jg.placeholder(np.float64, (5, None)), jg.placeholder(np.int64)
+        read = x[np.arange(5), t]
+    assert read.op.type == "index"
+    with jg.Session(graph=graph) as session:
+        for labels in (LABELS, LABELS[:1]):
+            assert np.array_equal(session.run(read, {x: ROWS, t: labels}), ROWS[np.arange(5), labels])
+
+
 def test_extents_that_are_not_known() -> None:
     graph = jg.Graph()
     with graph.as_default():

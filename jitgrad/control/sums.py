@@ -126,7 +126,7 @@ def _are_elements(share: Tensor, moving: Callable[[Tensor], bool]) -> bool:
     specs = [x.spec for x in op.inputs[1:]]
     if not all(spec.is_known for spec in (share.spec, *specs)):
         return False
-    return _LEAST_TABLE * sum(spec.nbytes for spec in specs) <= share.spec.nbytes
+    return 0 < _LEAST_TABLE * sum(spec.nbytes for spec in specs) <= share.spec.nbytes
 
 
 def _is_product(share: Tensor, moving: Callable[[Tensor], bool], fixed: Collection[Tensor]) -> bool:

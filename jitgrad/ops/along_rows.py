@@ -21,10 +21,11 @@ from jitgrad.spec import Shape
 def are_along_rows(shape: Shape | None, axes: Sequence[int], positions: Sequence[Any]) -> bool:
     """Whether positions along these axes of an array are one, or several, along each of its rows."""
     *own, last = positions
-    if shape is None or not own or len(axes) != len(shape):
+    read = last.spec.shape if isinstance(last, Tensor) else last.shape
+    if shape is None or read is None or not own or len(axes) != len(shape):
         return False
     around = shape[:-1]
-    if None in around or last.shape[: len(around)] != around or len(last.shape) > len(shape):
+    if None in around or read[: len(around)] != around or len(read) > len(shape):
         return False
     return all(_is_own(numbers, axis) for axis, numbers in enumerate(own))
 
@@ -39,9 +40,11 @@ def _is_own(positions: Any, axis: int) -> bool:
 
 
 def _known(positions: Any) -> Any:
-    """Positions as an array, where they are an array that was given; None of others."""
+    """Positions as an array, where they are an array that was given; None of others, and of what may be fed."""
     if not isinstance(positions, Tensor):
         return positions
+    if not (positions.graph.is_trace or positions.graph.outer is not None):
+        return None
     if positions._view is not None:
         positions._view.renew(positions)
     op = positions.op
