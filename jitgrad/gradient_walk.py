@@ -11,6 +11,7 @@ from jitgrad.aggregation import AggregationMethod, as_method, merges_after, pair
 from jitgrad.gradient_rules import apply_rule, passes_gradient
 from jitgrad.graph import Graph, Operation, Tensor
 from jitgrad.masks import Masks
+from jitgrad.operators import call
 from jitgrad.ops.creation import identity
 from jitgrad.ops.state import group
 from jitgrad.reachability import by_id, operations_between
@@ -80,13 +81,23 @@ class Walk:
         """Apply the rules of all operations between the sources and the targets, the latest first."""
         passes = self._passes if self.stopped else passes_gradient
         between = operations_between(tuple(self.sources), targets, passes)
+        shifts = set[Tensor]()
         if not self.stopped and (self.graph.is_trace or self.graph.outer is not None):  # where nobody feeds tensors
-            self.stopped = cancelling_shifts(between, {*self.sources, *targets})
+            shifts = self.stopped = cancelling_shifts(between, {*self.sources, *targets})
         for op in sorted(between, key=by_id, reverse=True):
             cotangents = [self.gradient_of(t) for t in op.outputs]
             missing = [g is None for g in cotangents]
             if False in missing:
                 self._propagate(op, cotangents, True in missing, between)
+        if shifts:
+            self._enter_zeros_behind(shifts)
+
+    def _enter_zeros_behind(self, shifts: set[Tensor]) -> None:
+        """Zeros for sources that reach the targets through shifts alone: these depend on them, if only in name."""
+        for x in sorted(self.sources - self.addends.keys(), key=lambda x: by_id(x.op)):
+            if is_inexact(x.dtype) and operations_between((x,), tuple(shifts), passes_gradient):
+                with self._scopes_of(x.op):
+                    self._add(x, call("zeros_like", x))
 
     def _propagate(
         self, op: Operation, cotangents: list[Tensor | None], some_missing: bool, between: set[Operation]

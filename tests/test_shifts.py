@@ -140,6 +140,17 @@ def test_what_follows_only_through_the_shift_has_the_gradient_zero() -> None:
 
     assert not jg.compile(jg.grad(loss, 1))(Z, Z + 1).any()
 
+    def both(z: Any, a: Any) -> Any:
+        slopes = jg.gradients(loss(z, a), [z, 2 * a, a])
+        return slopes[1] is None, slopes[0] + slopes[2]
+
+    is_apart, total = jg.compile(both)(Z, Z + 1)
+    assert is_apart and np.allclose(total, jg.grad(loss)(Z, Z + 1), rtol=1e-12, atol=1e-15)
+    graph = jg.Graph()
+    with graph.as_default(), jg.Session(graph=graph) as session:
+        called = jg.function(lambda z, a: both(z, a)[1])(jg.constant(Z), jg.constant(Z + 1))
+        assert np.allclose(session.run(called), total, rtol=1e-12, atol=1e-15)
+
 
 def test_an_extreme_of_what_follows_has_its_own_gradient() -> None:
     def loss(z: Any) -> Any:
