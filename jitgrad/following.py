@@ -70,6 +70,13 @@ class Walk(NamedTuple):
     names: dict[str, int]
 
 
+def _is_alone(graph: Graph) -> bool:
+    """Whether a graph neither follows nor is followed, because of more than its operations and their shapes."""
+    return bool(
+        graph.variables or graph.functions or graph.definitions or graph.is_written or graph.weighs_numbers
+    )
+
+
 class Follower:
     """Notes what gradients() adds to a graph, and copies it where the graph follows an earlier one, its ``model``."""
 
@@ -181,7 +188,7 @@ class Follower:
     def _rows_until(self, last: int) -> list[Row]:
         """The operations of this graph, as others follow them."""
         graph = self.graph
-        if graph.variables or graph.functions or graph.definitions or graph.is_written:
+        if _is_alone(graph):
             raise UnlikeError
         self._rows += map(row_of, graph.operations_since(len(self._rows), last))
         return self._rows
@@ -189,7 +196,7 @@ class Follower:
     def _compare(self, last: int) -> None:
         assert self._model is not None
         graph = self.graph
-        if graph.variables or graph.functions or graph.definitions or graph.is_written:
+        if _is_alone(graph):
             raise UnlikeError
         rows = self._model._rows_until(last)
         if len(rows) < last or (registered_rules and any(row.opdef.name in registered_rules for row in rows)):

@@ -61,6 +61,7 @@ class Graph(Scopes):
     outer: Graph | None = None  # the graph whose tensors this one may read, for the body of a loop or a branch
     tells_extents = False  # whether len() was asked of a tensor, or a loop ran over one
     is_written = False  # whether an array was assigned to, so that a tensor has had several values
+    weighs_numbers = False  # whether what a walk did depends on the values of numbers or on extents: it is not copied
     follower: Follower | None = None  # what knows of an earlier trace of the same function
     uses: dict[Any, Any] | None = None  # where Variables keep the order of the code: what was done with each so far
 

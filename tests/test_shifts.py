@@ -194,6 +194,28 @@ def test_in_a_loop_and_with_a_custom_gradient() -> None:
     assert goes_through(lambda z: np.sum(np.log(total(z)) - doubled(shifted(z))[:, 0]), Z)
 
 
+def weighted(z: Any) -> Any:
+    weight = 0.7 if len(z) < 250 else 0.3
+    return np.sum(np.log(np.sum(np.exp(0.7 * shifted(z)), axis=1)) - weight * shifted(z)[:, 0])
+
+
+OTHERS: dict[str, Fn] = {
+    "another number": weighted,
+    "as many terms": lambda z: np.sum(np.sum(shifted(z), axis=1) - 150 * shifted(z)[:, 0]),
+    "powers": lambda z: np.sum(np.exp(np.sum(shifted(z) / 150, axis=1)) / np.exp(shifted(z))[:, 0]),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_shift_that_cancels_for_one_shape_alone(name: str) -> None:
+    """Gradients are not copied from a trace in which the shift cancelled."""
+    with jg.config(verify=False, cache=False):
+        f = jg.compile(jg.value_and_grad(OTHERS[name]))
+        for shape in ((200, 150), (300, 640), (200, 150), (300, 150), (640, 300)):
+            z = np.random.default_rng(0).normal(size=shape) / 10
+            np.testing.assert_allclose(f(z)[1], jg.grad(OTHERS[name])(z), rtol=1e-9, atol=1e-9)
+
+
 # -- random functions of a shift -----------------------------------------------------------------------------
 
 
