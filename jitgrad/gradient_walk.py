@@ -82,7 +82,7 @@ class Walk:
         passes = self._passes if self.stopped else passes_gradient
         between = operations_between(tuple(self.sources), targets, passes)
         shifts = set[Tensor]()
-        if not self.stopped and (self.graph.is_trace or self.graph.outer is not None):  # where nobody feeds tensors
+        if not self.stopped and not self.graph.takes_feeds:
             shifts = self.stopped = cancelling_shifts(between, {*self.sources, *targets})
         for op in sorted(between, key=by_id, reverse=True):
             cotangents = [self.gradient_of(t) for t in op.outputs]

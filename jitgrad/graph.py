@@ -85,6 +85,11 @@ class Graph(Scopes):
     # -- looking up ------------------------------------------------------------------------------------------------
 
     @property
+    def takes_feeds(self) -> bool:
+        """Whether a session may feed tensors in between: not what is traced, nor the body of a loop or a branch."""
+        return not self.is_trace and self.outer is None
+
+    @property
     def operations(self) -> list[Operation]:
         """All operations, in the order in which they were made."""
         return self.operations_since(0)

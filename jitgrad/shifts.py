@@ -23,7 +23,7 @@ from jitgrad.graph import Operation, Tensor
 from jitgrad.records import NamedTuple
 from jitgrad.spec import normalize_axes
 
-_MOST_TENSORS = 32  # that follow one shift: each extreme is followed by itself
+_MOST_TENSORS = 32  # that follow one shift: a softmax has five, and thousands of extremes are followed one by one
 
 
 class Shifted(NamedTuple):
@@ -129,6 +129,13 @@ def _only(shifts: Shifts) -> Shifted:
     return first
 
 
+def _as_factor(shift: Shifted) -> Shifted:
+    """A shift that is a factor."""
+    if not shift.is_factor:
+        raise _NotKnownError
+    return shift
+
+
 def _with_power(shift: Shifted, power: float) -> Shifted | None:
     return shift._replace(power=power) if power else None
 
@@ -159,10 +166,6 @@ def _multiplied(op: Operation, shifts: Shifts) -> Shifted | None:
     return _with_power(present[0], present[0].power * _number(op.inputs[0 if shifts[0] is None else 1]))
 
 
-def _unknown() -> Shifted:
-    raise _NotKnownError
-
-
 def _number(x: Tensor) -> float:
     """The number, other than 0, that a constant has everywhere."""
     value = np.asarray(x.op.params["value"]) if x.op.type == "constant" else None
@@ -176,7 +179,7 @@ def _powers(times: float) -> Rule:
 
     def rule(op: Operation, shifts: Shifts) -> Shifted | None:
         shift = _only(shifts)
-        return shift._replace(power=times * shift.power) if shift.is_factor else _unknown()
+        return _as_factor(shift)._replace(power=times * shift.power)
 
     return rule
 
@@ -187,12 +190,13 @@ def _power(op: Operation, shifts: Shifts) -> Shifted | None:
 
 def _exponential(op: Operation, shifts: Shifts) -> Shifted | None:
     shift = _only(shifts)
-    return shift._replace(is_factor=True) if not shift.is_factor else _unknown()
+    if shift.is_factor:
+        raise _NotKnownError
+    return shift._replace(is_factor=True)
 
 
 def _logarithm(op: Operation, shifts: Shifts) -> Shifted | None:
-    shift = _only(shifts)
-    return shift._replace(is_factor=False) if shift.is_factor else _unknown()
+    return _as_factor(_only(shifts))._replace(is_factor=False)
 
 
 def _negative(op: Operation, shifts: Shifts) -> Shifted | None:

@@ -15,14 +15,16 @@ import numpy as np
 from jitgrad.graph import Tensor, apply_one
 from jitgrad.ops.common import as_tensor, build
 from jitgrad.ops.gathering import as_index, scatter_take_along_op, take_along_op
-from jitgrad.spec import Shape
 
 
-def are_along_rows(shape: Shape | None, axes: Sequence[int], positions: Sequence[Any]) -> bool:
-    """Whether positions along these axes of an array are one, or several, along each of its rows."""
+def are_along_rows(x: Tensor, axes: Sequence[int], positions: Sequence[Any]) -> bool:
+    """Whether positions along these axes of ``x`` are known to be one, or several, along each of its rows.
+
+    Not in a graph, which keeps what the user built, and whose constants may be fed.
+    """
     *own, last = positions
-    read = last.spec.shape if isinstance(last, Tensor) else last.shape
-    if shape is None or read is None or not own or len(axes) != len(shape):
+    shape, read = x.spec.shape, last.spec.shape if isinstance(last, Tensor) else last.shape
+    if x.graph.takes_feeds or shape is None or read is None or not own or len(axes) != len(shape):
         return False
     around = shape[:-1]
     if None in around or read[: len(around)] != around or len(read) > len(shape):
@@ -40,11 +42,9 @@ def _is_own(positions: Any, axis: int) -> bool:
 
 
 def _known(positions: Any) -> Any:
-    """Positions as an array, where they are an array that was given; None of others, and of what may be fed."""
+    """Positions as an array, where they are an array that was given; None of others."""
     if not isinstance(positions, Tensor):
         return positions
-    if not (positions.graph.is_trace or positions.graph.outer is not None):
-        return None
     if positions._view is not None:
         positions._view.renew(positions)
     op = positions.op
@@ -62,10 +62,10 @@ def read_along_rows(x: Tensor, positions: Any) -> Tensor:
     return build("squeeze", found, -1)
 
 
-def is_one_per_row(shape: Shape | None, axes: Sequence[int], positions: Sequence[Any]) -> bool:
-    """Whether positions along these axes of an array are one along each of its rows."""
+def is_one_per_row(x: Tensor, axes: Sequence[int], positions: Sequence[Any]) -> bool:
+    """Whether positions along these axes of ``x`` are known to be one along each of its rows."""
     last = positions[-1].shape
-    return are_along_rows(shape, axes, positions) and (len(last) < len(axes) or last[-1] == 1)
+    return are_along_rows(x, axes, positions) and (len(last) < len(axes) or last[-1] == 1)
 
 
 def written_along_rows(x: Tensor, positions: Any, values: Tensor) -> Tensor:

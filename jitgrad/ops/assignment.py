@@ -188,7 +188,7 @@ def _gathered_window(part: Tensor, plan: Plan, value: Tensor) -> Tensor:
         return _at_scalar(part, plan, wide)
     if 0 in plan.positions[0].shape:
         return part
-    if is_one_per_row(part.spec.shape, plan.axes, plan.positions):
+    if is_one_per_row(part, plan.axes, plan.positions):
         return written_along_rows(part, plan.positions[-1], wide)
     spread = (*range(first), *range(first + count, part.ndim))
     writer = _writer(part, plan.positions, extents)

@@ -82,7 +82,7 @@ def view(x: Tensor, plan: Plan) -> Tensor:
 
 def gather(x: Tensor, plan: Plan) -> Tensor:
     """The planned positions of a view."""
-    if are_along_rows(x.spec.shape, plan.axes, plan.positions):
+    if are_along_rows(x, plan.axes, plan.positions):
         return read_along_rows(x, plan.positions[-1])
     index = [as_index(i, x) for i in plan.positions]
     if len(index) == 1:
