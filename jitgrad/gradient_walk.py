@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from jitgrad.records import dataclass
 from jitgrad.scopes import gradient_attrs, sum_attrs
 from jitgrad.seeds import listed_seeds, missing_seed, seed_of
 from jitgrad.shifts import cancelling_shifts
+from jitgrad.side_by_side import LEAST_ITEMS, side_by_side
 from jitgrad.spec import is_inexact
 
 _nowhere = contextlib.nullcontext()
@@ -146,8 +146,17 @@ class Walk:
         if len(addends) == 1:
             return addends[0]
         if t not in self.summed:
-            self.summed[t] = self._sum(t, addends, functools.partial(sum_of, method=self.options.method))
+            self.summed[t] = self._sum(t, addends, self._sum_of)
         return self.summed[t]
+
+    def _sum_of(self, addends: Sequence[Tensor]) -> Tensor:
+        """The sum of all addends: of what is traced, with those of single items side by side."""
+        if self.graph.is_trace and len(addends) > LEAST_ITEMS:
+            fewer = side_by_side(addends)
+            if len(fewer) < len(addends):
+                self.graph.weighs_numbers = True  # where items stand may follow from extents
+                addends = fewer
+        return addends[0] if len(addends) == 1 else sum_of(addends, self.options.method)
 
     def _add(self, t: Tensor, g: Tensor) -> None:
         """Enter an addend, and sum as far as the method wants it now."""

@@ -36,7 +36,7 @@ LAYERS = (
     ("ops", "fresh", "listing", "interpreter", "nonfinite", "restoring"),
     (
         "aggregation", "gradient_rules", "gradient_walk", "gradients", "masks", "reachability", "seeds", "shifts",
-        "tangents",
+        "side_by_side", "tangents",
     ),
     ("sparse",),
     ("compiler",),
