@@ -62,11 +62,11 @@ def test_items_are_put_side_by_side(name: str, monkeypatch: pytest.MonkeyPatch) 
     value, slope = step(x)
     text = step.explain(x).text.split("\ncluster")[0]
     assert ("stack(" in text) == is_assembled
+    check_gradients(f, x)
     monkeypatch.setattr(gradient_walk, "side_by_side", list)
     expected = jg.value_and_grad(lambda x: f(x))(x)
     assert np.isclose(value, expected[0], rtol=1e-13) and slope.dtype == x.dtype
     np.testing.assert_allclose(slope, expected[1], rtol=1e-12)
-    check_gradients(f, x)
 
 
 def test_second_derivatives() -> None:
