@@ -18,7 +18,7 @@ from jitgrad.records import dataclass
 from jitgrad.scopes import gradient_attrs, sum_attrs
 from jitgrad.seeds import listed_seeds, missing_seed, seed_of
 from jitgrad.shifts import cancelling_shifts
-from jitgrad.side_by_side import LEAST_ITEMS, side_by_side
+from jitgrad.side_by_side import MOST_ADDED, side_by_side
 from jitgrad.spec import is_inexact
 
 _nowhere = contextlib.nullcontext()
@@ -151,7 +151,7 @@ class Walk:
 
     def _sum_of(self, addends: Sequence[Tensor]) -> Tensor:
         """The sum of all addends: of what is traced, with those of single items side by side."""
-        if self.graph.is_trace and len(addends) > LEAST_ITEMS:
+        if self.graph.is_trace and len(addends) > MOST_ADDED:
             fewer = side_by_side(addends)
             if len(fewer) < len(addends):
                 self.graph.weighs_numbers = True  # where items stand may follow from extents

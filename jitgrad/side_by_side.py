@@ -2,6 +2,7 @@
 
 A loop of Python's over ``x[t]`` gives the gradient of x one addend for each item, an array that is 0 everywhere else:
 to add n of them up is work for n times n items. What the items get is stacked instead, and takes its place as a whole.
+How all other addends are summed is told in aggregation.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from jitgrad.ops.slicing import unslice
 
 Place = tuple[int, ...]
 
-LEAST_ITEMS = 8  # parts that one loop over the array chooses from at no cost
-_MOST_GAPS = 4  # times as many items as have a part
+MOST_ADDED = 8  # items: so many windows a loop over the array tells apart by its segments
+_MOST_GAPS = 4  # times as many places as items
+_LARGE_ITEM = 1024  # elements, of items whose gaps would be stored for nothing
 
 
 def side_by_side(addends: Sequence[Tensor]) -> list[Tensor]:
@@ -35,11 +37,17 @@ def side_by_side(addends: Sequence[Tensor]) -> list[Tensor]:
         else:
             kept.append(g)
     for axes, parts in kinds.items():
-        if len(parts) > LEAST_ITEMS and math.prod(map(len, _box(parts))) <= _MOST_GAPS * len(parts):
+        if len(parts) > MOST_ADDED and math.prod(map(len, _box(parts))) <= _most_places(parts):
             kept.append(_assembled(addends[0], axes, parts))
         else:
             kept += itertools.chain.from_iterable(parts.values())
     return kept
+
+
+def _most_places(parts: Mapping[Place, Sequence[Tensor]]) -> int:
+    """How many places, gaps included, may have room for some items."""
+    item = next(iter(parts.values()))[0].op.inputs[0].spec
+    return len(parts) * (_MOST_GAPS if math.prod(item.known_shape) < _LARGE_ITEM else 1)
 
 
 def _axes_of_item(g: Tensor) -> Place:

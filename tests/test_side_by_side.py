@@ -48,6 +48,8 @@ READS: dict[str, tuple[Fn, Any, bool]] = {
     "a value in between": (lambda v: over(2 * v) + over((v * v)[:30]), V, True),
     "beside the whole": (lambda v: over(v[k] for k in range(60)) * np.sum(v), V, True),
     "where": (lambda v: over(np.where(v[k] > 0, np.log(np.abs(v[k])), 0.0) for k in range(30)), V, True),
+    "large rows": (lambda x: over(x[k] for k in range(3, 12)), np.tile(X[:, :1], 1024) / 30, True),
+    "large rows with gaps": (lambda x: over(x[2 * k] for k in range(6, 16)), np.tile(V[:32, None], 1024) / 30, False),
     "few": (lambda v: over(v[k] for k in range(8)), V, False),
     "far apart": (lambda v: over(v[6 * k] for k in range(10)), V, False),
     "a diagonal": (lambda x: over(x[k, k] for k in range(12)), X[:, :1] * X[:, 0], False),

@@ -22,7 +22,7 @@ class SegmentEmitter(LaneEmitter):
         """Where comparisons of a loop's variable change their answer; none where that is not known before the loop.
 
         One element in which a number is equal would cut a row in three: for it alone there are ``wide`` lanes around
-        it, counted from the start, of which each is asked, so that all else are whole vectors in their places.
+        it, counted from the start or the first line, of which each is asked, so that all else are whole vectors.
         """
         b, wide_lanes = self.builder, ir.Constant(INT64, wide)
         points: dict[tuple[str, str], ir.Value] = {}

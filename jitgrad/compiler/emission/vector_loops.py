@@ -86,10 +86,11 @@ class VectorLoopEmitter(RepeatEmitter):
             return
         wide = self.lanes * self._at_once(loop)
         may_begin = self.is_parallel and not self.is_quick
-        if self._asks_lanes(loop):
+        if self._asks_lanes(loop):  # in registers counted from where lines begin
             lines = self._line_start(loop, start, stop, []) if may_begin else []
             points = self._turning_points(loop, lines[0] if lines else start, wide)
-            points += lines if points else []
+            if points:
+                points += lines
         else:
             points = self._turning_points(loop, start, wide)
             if points or (may_begin and not compares(loop)):
