@@ -14,6 +14,7 @@ from jitgrad.compiler.machine import compilation
 from jitgrad.compiler.products import gemm
 from jitgrad.compiler.products.blas import Operand
 from jitgrad.compiler.products.gemm_steps import product_steps
+from jitgrad.compiler.products.registers import kinds
 from tests.processors import needs_registers
 
 FORMS = {True: "across", False: "down"}
@@ -92,7 +93,7 @@ def test_which_products_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def form(dtype: str, m: int, short: int, turned: bool, ta: bool = False) -> str | None:
         sizes = (m, 10_000, short) if turned else (m, short, 10_000)
-        return gemm._short_form(np.dtype(dtype), sizes, (ta, turned))
+        return gemm._short_form(kinds()[dtype], dtype, sizes, (ta, turned))
 
     assert form("float32", 16, 50, True) == "across"
     assert form("float32", 16, 50, False) == "down"
@@ -110,7 +111,7 @@ def test_on_sixteen_registers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compilation, "vector_bytes", lambda: 32)
 
     def form(dtype: str, m: int, turned: bool) -> str | None:
-        return gemm._short_form(np.dtype(dtype), (m, 10_000, 50) if turned else (m, 50, 10_000), (False, turned))
+        return gemm._short_form(kinds()[dtype], dtype, (m, 10_000, 50) if turned else (m, 50, 10_000), (False, turned))
 
     assert [form("float32", m, True) for m in (8, 16, 17, 24, 40)] == ["across", "across", None, "across", None]
     assert [form("float64", 16, turned) for turned in (True, False)] == [None, "down"]

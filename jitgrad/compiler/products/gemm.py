@@ -70,6 +70,7 @@ too.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from typing import Any
@@ -142,14 +143,15 @@ def plan_product(
 ) -> GemmPlan | None:
     """How to do a product (m, n, k); None where it is for BLAS."""
     m, n, k = sizes
-    kind = kinds().get(dtype_name(dtype))
+    name = dtype_name(dtype)
+    kind = kinds().get(name)
     if kind is None or batch < 1:
         return None
-    if batch == 1 and (form := _short_form(dtype, sizes, transposed)) is not None:
+    if batch == 1 and (form := _short_form(kind, name, sizes, transposed)) is not None:
         return _short_plan(sizes, form, dtype.itemsize)
     if batch == 1 and _is_tall(sizes, transposed):
         return _tall_plan(kind, sizes)
-    if _is_wide(dtype, sizes, batch, transposed):
+    if _is_wide(kind, sizes, batch, transposed):
         is_shared = kind.halves and batch == 1 and m >= _LEAST_SHARING and m * n * k >= _LEAST_SHARED
         if is_shared and not _is_unpacked(kind, sizes, transposed[0]):
             return _shared_plan(kind, sizes, transposed[0])
@@ -169,7 +171,7 @@ def _tiled_plan(
 ) -> GemmPlan:
     """Cells that are tiles of C."""
     m, n, k = sizes
-    pieces = min(_MOST_CELLS, max(_CELLS_OF_A_PROCESSOR * (os.cpu_count() or 1), m * n * k // _LARGE_CELL))
+    pieces = min(_MOST_CELLS, max(_CELLS_OF_A_PROCESSOR * _processors(), m * n * k // _LARGE_CELL))
     rows, columns = _tile(m, n, -(-pieces // batch), transposed, kind)
     cells = batch * -(-m // rows) * -(-n // columns)
     if _is_unpacked(kind, sizes, transposed[0]):
@@ -180,7 +182,7 @@ def _tiled_plan(
 def _shared_plan(kind: Numbers, sizes: tuple[int, int, int], is_turned: bool) -> GemmPlan:
     """Cells of equal rows, so that every processor has as many of them."""
     m, n, k = sizes
-    processors = os.cpu_count() or 1
+    processors = _processors()
     cuts = [(-(-m // (rows * processors)) * rows, rows) for rows in range(_LEAST_HIGH, MOST_ROWS + 1, TALL)]
     rows = min(cuts)[1]
     depth = part_depth(kind, k, is_turned)
@@ -188,14 +190,21 @@ def _shared_plan(kind: Numbers, sizes: tuple[int, int, int], is_turned: bool) ->
     return GemmPlan(rows, WIDTH, 1, depth, cells, worker_bytes, form="shared", shared_bytes=all_of_b)
 
 
-def _short_form(dtype: np.dtype[Any], sizes: tuple[int, int, int], transposed: tuple[bool, bool]) -> str | None:
+@functools.cache
+def _processors() -> int:
+    """How many there are; to ask the system takes as long as to plan half a product."""
+    return os.cpu_count() or 1
+
+
+def _short_form(
+    kind: Numbers, name: str, sizes: tuple[int, int, int], transposed: tuple[bool, bool]
+) -> str | None:  # fmt: skip
     """How few rows meet a long matrix: across it, if that is transposed, or down its rows; None: neither."""
-    (m, n, k), name = sizes, dtype_name(dtype)
-    kind = kinds()[name]
-    wide, few = SUMS[kind.registers]
-    short, long = (k, n) if transposed[1] else (n, k)
+    m, n, k = sizes
     if transposed[0] or m > _FEW_ROWS[kind.registers][name] or m * n * k < _LEAST:
         return None
+    wide, few = SUMS[kind.registers]
+    short, long = (k, n) if transposed[1] else (n, k)
     if long < (_LONG_SIDE if transposed[1] else _LONG_SUM) or not few <= short <= MOST_SHORT:
         return None
     if m < _LEAST_FILLED[name] * kind.lanes * -(-m // kind.lanes):
@@ -230,13 +239,10 @@ def _short_plan(sizes: tuple[int, int, int], form: str, itemsize: int) -> GemmPl
     return GemmPlan(m, n, parts, -(-k // parts), chunks, 0, form=form)
 
 
-def _is_wide(
-    dtype: np.dtype[Any], sizes: tuple[int, int, int], batch: int, transposed: tuple[bool, bool]
-) -> bool:
+def _is_wide(kind: Numbers, sizes: tuple[int, int, int], batch: int, transposed: tuple[bool, bool]) -> bool:
     """Whether a product, or each of a batch, has rows and columns enough for tiles: all but small ones and long sums;
     on 16 registers but the largest, too, and on 32 those of one panel for which A would be turned.
     """
-    kind = kinds()[dtype_name(dtype)]
     if kind.registers < 32:
         return _is_tiled(_TILED[16], sizes, batch) or _is_panel(kind, sizes, batch, transposed[0])
     fills = sizes[1] >= _FILLED * narrow(kind) * -(-sizes[1] // narrow(kind))
@@ -280,14 +286,14 @@ def _is_long_sum(sizes: tuple[int, int, int]) -> bool:
 
 def _tile(m: int, n: int, pieces: int, transposed: tuple[bool, bool], kind: Numbers) -> tuple[int, int]:
     """Rows and columns of the tiles: at least so many pieces, where A and B are packed least often."""
-    cuts = []
-    for across in (1 << power for power in range(min(pieces, max(1, n // _LEAST_COLUMNS)).bit_length())):
-        columns = _side(n, across, kind.columns)
-        rows = _side(m, min(-(-pieces // -(-n // columns)), max(1, m // _LEAST_ROWS)), TALL)
-        missing = max(0, pieces - (-(-n // columns) * -(-m // rows)))
-        costs = _COSTS_IN_PLACE if kind.in_place else _COSTS
-        packing = costs[transposed[0]] / min(columns, width(kind, transposed[0])) + _COSTS[transposed[1]] / rows
-        cuts.append((missing, packing, rows, columns))
+    cuts, wide, most_down = [], width(kind, transposed[0]), max(1, m // _LEAST_ROWS)
+    cost_of_a, cost_of_b = (_COSTS_IN_PLACE if kind.in_place else _COSTS)[transposed[0]], _COSTS[transposed[1]]
+    for power in range(min(pieces, max(1, n // _LEAST_COLUMNS)).bit_length()):
+        columns = _side(n, 1 << power, kind.columns)
+        across = -(-n // columns)
+        rows = _side(m, min(-(-pieces // across), most_down), TALL)
+        missing = max(0, pieces - across * -(-m // rows))
+        cuts.append((missing, cost_of_a / min(columns, wide) + cost_of_b / rows, rows, columns))
     return min(cuts)[2:]
 
 
