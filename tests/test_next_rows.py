@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from jitgrad.compiler.emission.ahead import find_asking, find_asking_past, rows_to_write
+from jitgrad.compiler.emission.ahead import PARTS, Request, Stream, find_asking, find_asking_past, rows_to_write
 from jitgrad.compiler.emission.asking import LEAST_AHEAD
 from jitgrad.compiler.emission.kernel import emit_kernel
 from jitgrad.compiler.llvmir import Module
@@ -35,6 +36,7 @@ pytestmark = pytest.mark.quick
 
 F32 = np.dtype(np.float32)
 ROW = Index((Term("i0", "n0"), Term("i1")))
+NEXT = Index((Term("i9", "n0"), Term("i1")))
 LANE = Index((Term("i1"),))
 INPUTS = ("in0", "in1", "in2")
 SUM = Loop("i1", "n0", VECTOR, (Load("v0", F32, "in0", ROW), Update("acc0", F32, "add", "v0")))
@@ -51,6 +53,7 @@ LAST = Loop(
         Store("out0", ROW, "v5", F32),
     ),
 )
+IN0, IN1 = (Stream(name, ROW, "n0", (None,)) for name in ("in0", "in1"))
 
 
 def _rows(*body: Statement) -> Loop:
@@ -58,8 +61,7 @@ def _rows(*body: Statement) -> Loop:
 
 
 def test_the_loop_with_the_most_work_asks_for_all_arrays_with_rows() -> None:
-    streams = ("in0", ROW, "n0", (None,)), ("in1", ROW, "n0", (None,))
-    assert find_asking(_rows(SUM, LAST), INPUTS) == {LAST: streams}
+    assert find_asking(_rows(SUM, LAST), INPUTS) == {LAST: (Request(IN0), Request(IN1))}
 
 
 @pytest.mark.parametrize(("others", "shorter"), [(("i9",), ["in1"]), ((), [])], ids=["two rows", "one"])
@@ -68,9 +70,44 @@ def test_long_loops_share_what_is_asked_for_where_a_turn_has_several_rows(
 ) -> None:
     longer = replace(LAST, body=(*LAST.body, Let("v8", F32, "add", ("v5", "v4"))))
     asking = find_asking(_rows(SUM, LAST, longer), INPUTS, others)
-    asked = {loop: [s.buffer for s in streams] for loop, streams in asking.items()}
+    asked = {loop: [r.stream.buffer for r in requests] for loop, requests in asking.items()}
     assert asked.get(LAST, []) == shorter
     assert asked[longer] == [name for name in ("in0", "in1") if name not in shorter]
+
+
+@pytest.mark.parametrize("others", [(), ("i9",)], ids=["one row", "two rows"])
+@pytest.mark.parametrize("lines", [*itertools.product((1, 2, 4), (0, 1, 2, 4, 8), (0, 2, 4))], ids=str)
+def test_all_loops_ask_for_parts_of_all_rows_where_lines_are_few(
+    lines: tuple[int, ...], others: tuple[str, ...]
+) -> None:
+    """Every line of each array, of each row that a turn works on, and in no turn twice as many as in another."""
+    second = Loop("i1", "n0", VECTOR, tuple(Load(f"w{k}", F32, f"in{k}", NEXT) for k in range(2)))
+    loops = (SUM, LAST, second) if others else (SUM, LAST, replace(SUM, extent="n3"))
+    of_loop = dict(zip(loops, lines, strict=True))
+    asking = find_asking(_rows(*loops), INPUTS, others, of_loop.__getitem__)
+    along = [loop for loop in loops if loop.extent == "n0" and of_loop[loop]]
+    assert asking.keys() <= set(along)
+    covered: dict[Stream, set[int]] = {}
+    for loop, requests in asking.items():
+        for stream, parts, start in requests:
+            assert of_loop[loop] % parts == 0  # whole lines in each turn
+            covered.setdefault(stream, set()).update(range(start, start + PARTS // parts))
+    assert {(s.buffer, s.place) for s in covered} == {
+        (name, row) for name in ("in0", "in1") for row in ((ROW, NEXT) if others else (ROW,))
+    }
+    assert all(places >= set(range(PARTS)) for places in covered.values())
+    counts = [sum(of_loop[loop] // r.parts for r in requests) for loop, requests in asking.items()]
+    turns = sum(1 / of_loop[loop] for loop in along)
+    assert max(counts) <= 2 * max(1, len(covered) / turns)
+
+
+def test_where_lines_are_few_parts_of_a_row_are_asked_for_and_of_one_row_into_the_first_cache() -> None:
+    module = Module("rows", True, has_few_buffers=True)
+    buffers = tuple(Buffer(name, F32, "out" if name == "out0" else "in") for name in (*INPUTS, "out0"))
+    emit_kernel(module, Kernel(buffers, ("n0", "n1"), (), (_rows(SUM, LAST),)), "kernel", 64)
+    in_second, in_first = (str(module).count(f"i32 0, i32 {cache}, i32 1)") for cache in (1, 3))
+    assert in_second == (4 + 2) + (1 + 2 + 2) + 2 + 3  # of two rows of two arrays; and of what is left of each
+    assert in_first == 4 + 2 + 1 + 1
 
 
 def test_a_single_loop_over_a_row_does_not_ask() -> None:
@@ -81,7 +118,7 @@ def test_scratch_and_what_is_read_within_bounds_is_not_asked_for() -> None:
     scratch = Loop("i1", "n0", VECTOR, (Load("v6", F32, "scratch0", ROW),))
     bounded = Loop("i1", "n0", VECTOR, (Load("v7", F32, "in2", ROW, (Bound("i1", "o0", None),), None),))
     asking = find_asking(_rows(SUM, scratch, bounded), INPUTS)
-    assert asking == {SUM: (("in0", ROW, "n0", (None,)),)}
+    assert asking == {SUM: (Request(IN0),)}
 
 
 def test_short_rows_are_asked_for_as_many_turns_ahead_as_have_7_kb() -> None:
@@ -112,8 +149,8 @@ def test_lines_are_asked_for_once_per_turn_of_whole_registers() -> None:
 def test_a_row_that_is_read_at_several_places_is_asked_for_at_the_last() -> None:
     shifted = Load("v9", F32, "in0", replace(ROW, offset="k0"))
     asking = find_asking(_rows(SUM, replace(LAST, body=(shifted, *LAST.body))), INPUTS)
-    (streams,) = asking.values()
-    assert {s.buffer: s.offsets for s in streams} == {"in0": (None, "k0"), "in1": (None,)}
+    (requests,) = asking.values()
+    assert {r.stream.buffer: r.stream.offsets for r in requests} == {"in0": (None, "k0"), "in1": (None,)}
 
 
 def test_the_loop_before_a_store_asks_for_the_lines_to_write() -> None:
@@ -148,9 +185,9 @@ READER = Loop("i1", "n0", VECTOR, (Load("v5", F32, "ring0", ROW), Store("out0", 
 
 def test_who_reads_a_ring_asks_for_the_first_array_of_its_rows_where_stores_go_past_the_caches() -> None:
     rows = _rows(MAKER, READER)
-    assert find_asking_past(rows, INPUTS) == {READER: (("in0", RING, "n0", (None, "k0")),)}
+    assert find_asking_past(rows, INPUTS) == {READER: (Request(Stream("in0", RING, "n0", (None, "k0"))),)}
     assert find_asking(rows, INPUTS) == {}
-    assert [s.buffer for s in find_asking(MAKER, INPUTS)[MADE]] == ["in0", "in1"]
+    assert [r.stream.buffer for r in find_asking(MAKER, INPUTS)[MADE]] == ["in0", "in1"]
 
 
 def test_where_arithmetic_takes_longer_than_memory_who_reads_a_ring_does_not_ask() -> None:

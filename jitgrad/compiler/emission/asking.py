@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jitgrad.compiler import llvmir as ir
-from jitgrad.compiler.emission.ahead import Stream, ends_of_rows
+from jitgrad.compiler.emission.ahead import PARTS, Request, Stream, ends_of_rows
 from jitgrad.compiler.emission.memory import CACHE_LINE, MemoryEmitter
 from jitgrad.compiler.emission.registers import INT32, INT64, POINTER
 from jitgrad.compiler.loopir.asked import ASKED_SLOT
@@ -42,23 +42,39 @@ class AskingEmitter(MemoryEmitter):
             most = b.select(b.icmp_signed("<", most, value), value, most)
         return b.sub(most, values[first])
 
-    def _ask_ahead(self, lanes: int) -> None:
-        """Bring so many lanes of what loops over rows to come will read into the second cache."""
+    def _ask_ahead(self, loop: Loop, lanes: int) -> None:
+        """Bring so many lanes of what loops over rows to come will read into a cache."""
         b = self.builder
-        for stream in self.asked:
-            self._ask_for_row(stream, lanes)
+        for request in self.asked:
+            self._ask_for_row(loop, request, lanes)
         if self.asked_past:
             with b.if_then(b.icmp_signed("==", self.streaming, ir.Constant(INT64, 0))):
-                for stream in self.asked_past:
-                    self._ask_for_row(stream, lanes)
+                for request in self.asked_past:
+                    self._ask_for_row(loop, request, lanes)
 
-    def _ask_for_row(self, stream: Stream, lanes: int) -> None:
-        b = self.builder
+    def _ask_for_row(self, loop: Loop, request: Request, lanes: int) -> None:
+        """Bring the part of a row that belongs to so many lanes of a loop into the second cache, and where lines are
+        few at a time and a turn works on one row, into the first: several rows and what is made of them fill that.
+        """
+        b, (stream, parts, _) = self.builder, request
         place = b.add(self._place(stream.place)[0], self.ahead[stream])
+        if parts > 1:
+            place = b.add(place, self._part_ahead(loop, request))
         size = self.buffers[stream.buffer][1].dtype.itemsize
-        for line in range(0, lanes * size, CACHE_LINE):
+        cache = FIRST_CACHE if b.module.has_few_buffers and self.rows == 1 else SECOND_CACHE
+        for line in range(0, max(1, lanes * size // parts), CACHE_LINE):
             address = self._address(stream.buffer, b.add(place, ir.Constant(INT64, line // size)))
-            self._ask_for(address, TO_READ, SECOND_CACHE)
+            self._ask_for(address, TO_READ, cache)
+
+    def _part_ahead(self, loop: Loop, request: Request) -> ir.Value:
+        """How far the place of a part of a row, to which a turn belongs, is behind the turn's own."""
+        b, (stream, parts, start) = self.builder, request
+        assert self.vector is not None
+        line = CACHE_LINE // self.buffers[stream.buffer][1].dtype.itemsize
+        extent, at = self._register(loop.extent).value, self.vector.base
+        before = b.udiv(b.mul(extent, ir.Constant(INT64, start)), ir.Constant(INT64, PARTS))
+        within = b.udiv(at, ir.Constant(INT64, parts))
+        return b.sub(b.add(b.and_(before, ir.Constant(INT64, -line)), within), at)
 
     def _ask_to_write(self, stores: Sequence[Store]) -> None:
         """Bring what the next loop over this row will store, if not past the caches, into them."""

@@ -217,12 +217,20 @@ class _KernelEmitter(RowSumEmitter):
         with b.if_then(is_left):
             self._turns(loop, start, stop)
 
+    def _lines_of_turn(self, loop: Loop) -> int:
+        """How many lines of floats a turn of a loop goes through; 0 where its turns differ, or are no whole ones."""
+        if self._is_little(loop) or any(isinstance(s, Load) and s.bounds for s in loop.body):
+            return 0
+        return max(1, self._at_once(loop) * self.lanes * self.kernel.float_bytes // CACHE_LINE)
+
     def _turns(self, loop: Loop, start: ir.Value, stop: ir.Value, others: tuple[str, ...] = ()) -> None:
         """All turns of a loop; ``others`` are the axes of the following rows, which a turn works on as well."""
         b, rows = self.builder, 1 + len(others)
-        asking = find_asking(loop, self.inputs, others)
+        is_spread = b.module.has_few_buffers and not self.is_quick
+        asking = find_asking(loop, self.inputs, others, self._lines_of_turn if is_spread else None)
         past = {} if self.is_quick else find_asking_past(loop, self.inputs)
-        ahead = {s: self._rows_ahead(s, rows) for found in (asking, past) for asked in found.values() for s in asked}
+        streams = [request.stream for found in (asking, past) for asked in found.values() for request in asked]
+        ahead = {stream: self._rows_ahead(stream, rows) for stream in streams}
         written = rows_to_write(loop, self.outputs) if self.is_parallel and not self.is_quick else {}
 
         def turn(i: ir.Value) -> None:
@@ -230,12 +238,12 @@ class _KernelEmitter(RowSumEmitter):
             self.registers[loop.var] = Register(i, DT_INT64)
             for number, axis in enumerate(others, 1):
                 self.registers[axis] = Register(b.add(i, ir.Constant(INT64, number)), DT_INT64)
-            around = self.asking, self.asking_past, self.ahead, self.written
-            self.asking, self.asking_past, self.ahead, self.written = asking, past, ahead, written
+            around = self.asking, self.asking_past, self.ahead, self.written, self.rows
+            self.asking, self.asking_past, self.ahead, self.written, self.rows = asking, past, ahead, written, rows
             if loop.kind == PARALLEL and not (self.is_quick or self.row_registers or self._are_whole_lines(loop)):
                 self._ask_for_ends(loop, others)
             self._body(loop.body)
-            self.asking, self.asking_past, self.ahead, self.written = around
+            self.asking, self.asking_past, self.ahead, self.written, self.rows = around
 
         self._counted(start, stop, rows, turn)
         if loop.start:  # whoever reads the ring asks for the rows that come next

@@ -8,7 +8,7 @@ from dataclasses import field
 import numpy as np
 
 from jitgrad.compiler import llvmir as ir
-from jitgrad.compiler.emission.ahead import Asking, Stream
+from jitgrad.compiler.emission.ahead import Asking, Request, Stream
 from jitgrad.compiler.emission.scalar_emit import emit_op
 from jitgrad.compiler.emission.scalar_values import constant, element_type
 from jitgrad.compiler.emission.strides import Places
@@ -100,11 +100,12 @@ class RegisterEmitter:
         self.inputs = frozenset(b.name for b in kernel.buffers if b.role == "in")
         self.asking: Asking = {}  # which loops ask for rows to come of the loop around them
         self.asking_past: Asking = {}  # the same where stores go past the caches
-        self.asked: Sequence[Stream] = ()  # those of the loop being emitted
-        self.asked_past: Sequence[Stream] = ()
+        self.asked: Sequence[Request] = ()  # those of the loop being emitted
+        self.asked_past: Sequence[Request] = ()
         self.outputs = frozenset(b.name for b in kernel.buffers if b.role == "out")
         self.written: dict[Loop, tuple[Store, ...]] = {}  # what the loop over a row behind one stores
         self.ahead: dict[Stream, ir.Value] = {}  # how far
+        self.rows = 1  # that a turn of the loop around works on
         self.at_once: dict[Loop, int] = {}  # on how many registers loops over two rows work
         self.made: dict[str, Let] = {}  # the ops behind values of the loop being emitted
         self.scales: set[str] = set()  # the names of what divisors are multiplied by before their reciprocal

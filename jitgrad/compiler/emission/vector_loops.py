@@ -305,7 +305,7 @@ class VectorLoopEmitter(RepeatEmitter):
         )
         self.registers.pop(loop.var, None)
         if asks:
-            self._ask_ahead(asks)
+            self._ask_ahead(loop, asks)
         if asks and is_first:
             self._ask_to_write(self.written.get(loop, ()))
         if self.is_elementwise:

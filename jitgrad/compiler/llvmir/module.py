@@ -10,8 +10,9 @@ from jitgrad.compiler.llvmir.values import Value
 
 class Module:
     """Functions and variables by name; ``has_fma`` says that the processor adds a product with one rounding,
-    ``has_avx512`` that it has AVX-512, whose instructions for powers of two others have not, and ``divides_slowly``
-    that its divider takes longer than multiply-adds that divide.
+    ``has_avx512`` that it has AVX-512, whose instructions for powers of two others have not, ``divides_slowly`` that
+    its divider takes longer than multiply-adds that divide, and ``has_few_buffers`` that each of its cores waits for a
+    dozen lines of memory at a time, whoever asks for them.
 
     ``shared_bytes``: what is long and needed often is a function of its own, which works on a register of so many
     bytes; 0: it is written out in each place. ``has_parts``: such functions are modules of their own, which
@@ -26,11 +27,13 @@ class Module:
         has_avx512: bool = False,
         has_parts: bool = False,
         divides_slowly: bool = False,
+        has_few_buffers: bool = False,
     ) -> None:
         self.name = name
         self.has_fma = has_fma
         self.has_avx512 = has_avx512
         self.divides_slowly = divides_slowly
+        self.has_few_buffers = has_few_buffers
         self.shared_bytes = shared_bytes
         self.parts: dict[str, Callable[[], Module]] | None = {} if has_parts else None
         self.functions: dict[str, Function] = {}
