@@ -143,9 +143,11 @@ def plan_product(
 ) -> GemmPlan | None:
     """How to do a product (m, n, k); None where it is for BLAS."""
     m, n, k = sizes
+    if min(m, n) < 2 or batch < 1:
+        return None
     name = dtype_name(dtype)
     kind = kinds().get(name)
-    if kind is None or batch < 1:
+    if kind is None:
         return None
     if batch == 1 and (form := _short_form(kind, name, sizes, transposed)) is not None:
         return _short_plan(sizes, form, dtype.itemsize)
