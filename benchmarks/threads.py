@@ -35,6 +35,7 @@ from benchmarks.tables import aligned, chosen_workloads
 from benchmarks.workloads import WORKLOADS
 
 TURN = 0.05
+_ROUNDS = 12  # of five runs of all steps: with fewer, long ones are seldom undisturbed
 COUNTS = (1, 2, 3, 4, 7)
 HEAD = ("ms", "one", "two", "faster", "steps", "serial", "processors")
 
@@ -136,8 +137,9 @@ def _step_by_step(f: Any, arrays: Sequence[Any]) -> tuple[str, str]:
     except ValueError:
         return "-", "-"
     found = [(way, [np.full(len(s.is_parallel), math.inf) for s in steps]) for way in _ways()]
-    end = time.perf_counter() + 20 * TURN
-    while time.perf_counter() < end:
+    end, rounds = time.perf_counter() + 20 * TURN, 0
+    while rounds < _ROUNDS or time.perf_counter() < end:
+        rounds += 1
         for way, best in found:
             with _placed(way) as threads:
                 for _ in range(5):

@@ -83,7 +83,9 @@ class Walk:
         between = operations_between(tuple(self.sources), targets, passes)
         shifts = set[Tensor]()
         if not self.stopped and not self.graph.takes_feeds:
-            shifts = self.stopped = cancelling_shifts(between, {*self.sources, *targets})
+            shifts, weighs_numbers = cancelling_shifts(between, {*self.sources, *targets})
+            self.stopped = shifts
+            self.graph.weighs_numbers |= weighs_numbers
         for op in sorted(between, key=by_id, reverse=True):
             cotangents = [self.gradient_of(t) for t in op.outputs]
             missing = [g is None for g in cotangents]

@@ -6,8 +6,7 @@ errors up to that 0, shares it out among the largest elements and adds it to the
 softmax cross-entropy of 64 x 1000 floats takes 0.79 of the time without (one thread, second cache, Ice Lake).
 
 How a tensor follows the shift is known for operations that only move it, add it, or make a factor of it; with any other
-one in between the gradient is made as ever. Where numbers or extents tell that a shift cancels, the graph notes it:
-with others it may not.
+one in between the gradient is made as ever.
 """
 
 from __future__ import annotations
@@ -46,7 +45,14 @@ Shifts = Sequence[Shifted | None]
 Rule = Callable[[Operation, Shifts], Shifted | None]
 
 
-def cancelling_shifts(between: Set[Operation], ends: Collection[Tensor]) -> set[Tensor]:
+class Cancelling(NamedTuple):
+    """Extremes that cancel, and whether numbers or extents tell that: with others they may not."""
+
+    shifts: set[Tensor]
+    weighs_numbers: bool
+
+
+def cancelling_shifts(between: Set[Operation], ends: Collection[Tensor]) -> Cancelling:
     """The extremes by which no target has a derivative, of operations between sources and targets; ``ends`` are both.
 
     One that is written twice is one shift.
@@ -55,10 +61,15 @@ def cancelling_shifts(between: Set[Operation], ends: Collection[Tensor]) -> set[
     for op in between:
         if op.opdef.name in ("max", "min") and has_own_rule(op) and op.inputs[0].spec.is_known:
             same.setdefault((op.opdef.name, op.inputs[0], op.params["axis"]), []).append(op.outputs[0])
-    return {shift for shifts in same.values() if _cancel(shifts, between, ends) for shift in shifts}
+    found = [(shifts, followers) for shifts in same.values() if (followers := _followers(shifts, between, ends))]
+    weighs_numbers = any(abs(followed.power) != 1 for _, followers in found for followed in followers)
+    return Cancelling({shift for shifts, _ in found for shift in shifts}, weighs_numbers)
 
 
-def _cancel(shifts: Sequence[Tensor], between: Set[Operation], ends: Collection[Tensor]) -> bool:
+def _followers(
+    shifts: Sequence[Tensor], between: Set[Operation], ends: Collection[Tensor]
+) -> Collection[Shifted] | None:  # fmt: skip
+    """How tensors follow a shift; None where it may reach an end."""
     found = dict[Tensor, Shifted]()
     waiting = list[tuple[int, Operation]]()
 
@@ -74,16 +85,12 @@ def _cancel(shifts: Sequence[Tensor], between: Set[Operation], ends: Collection[
         try:
             followed = _followed(op, found)
         except _NotKnownError:
-            return False
+            return None
         if followed is not None and op.outputs[0] not in found:
             if len(found) == _MOST_TENSORS:
-                return False
+                return None
             enter(op.outputs[0], followed)
-    if not found.keys().isdisjoint(ends):
-        return False
-    if any(abs(followed.power) != 1 for followed in found.values()):  # of numbers and extents, which others may have
-        shifts[0].graph.weighs_numbers = True
-    return True
+    return found.values() if found.keys().isdisjoint(ends) else None
 
 
 def _as_shift(op: Operation) -> Shifted:
