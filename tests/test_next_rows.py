@@ -9,7 +9,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jitgrad.compiler.emission.ahead import PARTS, Request, Stream, find_asking, find_asking_past, rows_to_write
+from jitgrad.compiler.emission.ahead import (
+    PARTS,
+    Request,
+    Stream,
+    find_asking,
+    find_asking_past,
+    find_second_halves,
+    rows_to_write,
+    without_halves,
+)
 from jitgrad.compiler.emission.asking import LEAST_AHEAD
 from jitgrad.compiler.emission.kernel import emit_kernel
 from jitgrad.compiler.llvmir import Module
@@ -188,6 +197,24 @@ def test_who_reads_a_ring_asks_for_the_first_array_of_its_rows_where_stores_go_p
     assert find_asking_past(rows, INPUTS) == {READER: (Request(Stream("in0", RING, "n0", (None, "k0"))),)}
     assert find_asking(rows, INPUTS) == {}
     assert [r.stream.buffer for r in find_asking(MAKER, INPUTS)[MADE]] == ["in0", "in1"]
+
+
+def test_where_lines_are_few_both_loops_of_a_ring_ask_for_half_of_all_rows() -> None:
+    rows = _rows(MAKER, READER)
+    second = find_second_halves(rows, INPUTS)
+    [first] = without_halves(find_asking(MAKER, INPUTS, lines=lambda _: 2), second).values()
+    assert [(s.buffer, parts, start) for s, parts, start in first] == [("in0", 2, 0), ("in1", 2, 0)]
+    assert [(s.buffer, parts, start) for s, parts, start in second[READER]] == [("in0", 2, 4), ("in1", 2, 4)]
+    assert without_halves(second, {}) == second
+    buffers = (Buffer("ring0", F32, "ring", "n3"), *(Buffer(name, F32, "in") for name in ("in0", "in1")))
+    kernel = Kernel((*buffers, Buffer("out0", F32, "out")), ("n0", "n1", "n2", "n3", "k0"), (), (rows,))
+    asked = []
+    for has_few_buffers in (False, True):
+        module = Module("rows", True, has_few_buffers=has_few_buffers)
+        emit_kernel(module, kernel, "kernel", 64)
+        asked.append(str(module).count("i32 0, i32 1, i32 1)"))
+        assert "i32 0, i32 3, i32 1)" not in str(module)
+    assert asked == [2 * (2 + 1) + (2 + 1), 2 * (1 + 1) + 2 * (1 + 1)]  # lines of whole turns, and of what is left
 
 
 def test_where_arithmetic_takes_longer_than_memory_who_reads_a_ring_does_not_ask() -> None:

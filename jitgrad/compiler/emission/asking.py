@@ -53,18 +53,15 @@ class AskingEmitter(MemoryEmitter):
                     self._ask_for_row(loop, request, lanes)
 
     def _ask_for_row(self, loop: Loop, request: Request, lanes: int) -> None:
-        """Bring the part of a row that belongs to so many lanes of a loop into the second cache, and where lines are
-        few at a time and a turn works on one row, into the first: several rows and what is made of them fill that.
-        """
+        """Bring the part of a row that belongs to so many lanes of a loop into a cache."""
         b, (stream, parts, _) = self.builder, request
-        place = b.add(self._place(stream.place)[0], self.ahead[stream])
+        place = b.add(self._place(stream.place)[0], self.to_come.ahead[stream])
         if parts > 1:
             place = b.add(place, self._part_ahead(loop, request))
         size = self.buffers[stream.buffer][1].dtype.itemsize
-        cache = FIRST_CACHE if b.module.has_few_buffers and self.rows == 1 else SECOND_CACHE
         for line in range(0, max(1, lanes * size // parts), CACHE_LINE):
             address = self._address(stream.buffer, b.add(place, ir.Constant(INT64, line // size)))
-            self._ask_for(address, TO_READ, cache)
+            self._ask_for(address, TO_READ, self.to_come.cache)
 
     def _part_ahead(self, loop: Loop, request: Request) -> ir.Value:
         """How far the place of a part of a row, to which a turn belongs, is behind the turn's own."""

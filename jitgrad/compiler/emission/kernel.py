@@ -15,9 +15,17 @@ from dataclasses import replace
 from functools import partial
 
 from jitgrad.compiler import llvmir as ir
-from jitgrad.compiler.emission.ahead import find_asking, find_asking_past, rows_to_write
+from jitgrad.compiler.emission.ahead import (
+    Asking,
+    find_asking,
+    find_asking_past,
+    find_second_halves,
+    rows_to_write,
+    without_halves,
+)
+from jitgrad.compiler.emission.asking import FIRST_CACHE, SECOND_CACHE
 from jitgrad.compiler.emission.memory import CACHE_LINE, within
-from jitgrad.compiler.emission.registers import DT_INT64, INT64, POINTER, Register
+from jitgrad.compiler.emission.registers import DT_INT64, INT64, POINTER, Register, RowsToCome
 from jitgrad.compiler.emission.row_sums import RowSumEmitter, find_row_sum
 from jitgrad.compiler.emission.rows import longest_row, pair_rows, takes_pairs
 from jitgrad.compiler.emission.short_rows import most_registers, row_in_registers, row_of_numbers
@@ -223,14 +231,27 @@ class _KernelEmitter(RowSumEmitter):
             return 0
         return max(1, self._at_once(loop) * self.lanes * self.kernel.float_bytes // CACHE_LINE)
 
+    def _find_to_come(self, loop: Loop, others: tuple[str, ...]) -> RowsToCome:
+        """What loops inside of a loop ask for: of one row into the first cache, where lines are few at a time; several
+        rows, or those of a ring, and what is made of them fill that.
+        """
+        past: Asking = {}
+        cache = SECOND_CACHE
+        if self.is_quick or not self.builder.module.has_few_buffers:
+            asking = find_asking(loop, self.inputs, others)
+            past = {} if self.is_quick else find_asking_past(loop, self.inputs)
+        else:
+            asking = without_halves(find_asking(loop, self.inputs, others, self._lines_of_turn), self.to_come.asking)
+            halves = find_second_halves(loop, self.inputs)
+            cache = SECOND_CACHE if others or loop.start or halves else FIRST_CACHE
+            asking = {p: (*asking.get(p, ()), *halves.get(p, ())) for p in (*asking, *halves)}
+        streams = [request.stream for found in (asking, past) for asked in found.values() for request in asked]
+        return RowsToCome(asking, past, {s: self._rows_ahead(s, 1 + len(others)) for s in streams}, cache)
+
     def _turns(self, loop: Loop, start: ir.Value, stop: ir.Value, others: tuple[str, ...] = ()) -> None:
         """All turns of a loop; ``others`` are the axes of the following rows, which a turn works on as well."""
         b, rows = self.builder, 1 + len(others)
-        is_spread = b.module.has_few_buffers and not self.is_quick
-        asking = find_asking(loop, self.inputs, others, self._lines_of_turn if is_spread else None)
-        past = {} if self.is_quick else find_asking_past(loop, self.inputs)
-        streams = [request.stream for found in (asking, past) for asked in found.values() for request in asked]
-        ahead = {stream: self._rows_ahead(stream, rows) for stream in streams}
+        to_come = self._find_to_come(loop, others)
         written = rows_to_write(loop, self.outputs) if self.is_parallel and not self.is_quick else {}
 
         def turn(i: ir.Value) -> None:
@@ -238,12 +259,12 @@ class _KernelEmitter(RowSumEmitter):
             self.registers[loop.var] = Register(i, DT_INT64)
             for number, axis in enumerate(others, 1):
                 self.registers[axis] = Register(b.add(i, ir.Constant(INT64, number)), DT_INT64)
-            around = self.asking, self.asking_past, self.ahead, self.written, self.rows
-            self.asking, self.asking_past, self.ahead, self.written, self.rows = asking, past, ahead, written, rows
+            around = self.to_come, self.written
+            self.to_come, self.written = to_come, written
             if loop.kind == PARALLEL and not (self.is_quick or self.row_registers or self._are_whole_lines(loop)):
                 self._ask_for_ends(loop, others)
             self._body(loop.body)
-            self.asking, self.asking_past, self.ahead, self.written, self.rows = around
+            self.to_come, self.written = around
 
         self._counted(start, stop, rows, turn)
         if loop.start:  # whoever reads the ring asks for the rows that come next

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 
 import numpy as np
@@ -13,7 +13,7 @@ from jitgrad.compiler.emission.scalar_emit import emit_op
 from jitgrad.compiler.emission.scalar_values import constant, element_type
 from jitgrad.compiler.emission.strides import Places
 from jitgrad.compiler.loopir.nests import Accumulator, Argument, Buffer, Index, Kernel, Let, Literal, Loop, Store
-from jitgrad.records import dataclass
+from jitgrad.records import NamedTuple, dataclass
 from jitgrad.spec import DType
 
 INT64 = ir.IntType(64)
@@ -74,6 +74,17 @@ class VectorLoop:
     known: int | None = None
 
 
+class RowsToCome(NamedTuple):
+    """Which loops ask for rows to come of the loop around them, and which where stores go past the caches; how far
+    ahead each stream is asked for, and into which cache.
+    """
+
+    asking: Asking
+    past: Asking
+    ahead: Mapping[Stream, ir.Value]
+    cache: int
+
+
 class RegisterEmitter:
     """What a kernel's function is made of: its builders, the values behind names, vectors of lanes, scalar ops."""
 
@@ -98,14 +109,11 @@ class RegisterEmitter:
         self.divisors: frozenset[Argument] = frozenset()  # by which a body of lanes divides more than once
         self.is_elementwise = False  # inside whole vectors of a parallel loop of vectors
         self.inputs = frozenset(b.name for b in kernel.buffers if b.role == "in")
-        self.asking: Asking = {}  # which loops ask for rows to come of the loop around them
-        self.asking_past: Asking = {}  # the same where stores go past the caches
+        self.to_come = RowsToCome({}, {}, {}, 0)  # of the loop around
         self.asked: Sequence[Request] = ()  # those of the loop being emitted
         self.asked_past: Sequence[Request] = ()
         self.outputs = frozenset(b.name for b in kernel.buffers if b.role == "out")
         self.written: dict[Loop, tuple[Store, ...]] = {}  # what the loop over a row behind one stores
-        self.ahead: dict[Stream, ir.Value] = {}  # how far
-        self.rows = 1  # that a turn of the loop around works on
         self.at_once: dict[Loop, int] = {}  # on how many registers loops over two rows work
         self.made: dict[str, Let] = {}  # the ops behind values of the loop being emitted
         self.scales: set[str] = set()  # the names of what divisors are multiplied by before their reciprocal

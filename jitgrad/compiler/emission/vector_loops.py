@@ -169,10 +169,10 @@ class VectorLoopEmitter(RepeatEmitter):
             if not self.is_quick:
                 self._spread_invariants(inner, segment)
             self.lanes = wide // turns
-            self.asked, self.asked_past, asks = self.asking.get(inner, ()), self.asking_past.get(loop, ()), wide
+            self.asked, self.asked_past = self.to_come.asking.get(loop, ()), self.to_come.past.get(loop, ())
 
             def emit(variant: Loop) -> None:
-                self._counted(first, split, wide, lambda i: self._whole_vectors(variant, i, whole, segment, asks))
+                self._counted(first, split, wide, lambda i: self._whole_vectors(variant, i, whole, segment, wide))
 
             self._scaled_or_not(inner, emit)
             self.lanes = lanes
