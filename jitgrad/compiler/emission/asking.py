@@ -65,13 +65,12 @@ class AskingEmitter(MemoryEmitter):
 
     def _part_ahead(self, loop: Loop, request: Request) -> ir.Value:
         """How far the place of a part of a row, to which a turn belongs, is behind the turn's own."""
-        b, (stream, parts, start) = self.builder, request
+        b, (_, parts, start) = self.builder, request
         assert self.vector is not None
-        line = CACHE_LINE // self.buffers[stream.buffer][1].dtype.itemsize
         extent, at = self._register(loop.extent).value, self.vector.base
         before = b.udiv(b.mul(extent, ir.Constant(INT64, start)), ir.Constant(INT64, PARTS))
         within = b.udiv(at, ir.Constant(INT64, parts))
-        return b.sub(b.add(b.and_(before, ir.Constant(INT64, -line)), within), at)
+        return b.sub(b.add(before, within), at)
 
     def _ask_to_write(self, stores: Sequence[Store]) -> None:
         """Bring what the next loop over this row will store, if not past the caches, into them."""
