@@ -40,6 +40,7 @@ from jitgrad.compiler.loopir.nests import (
     Term,
     Update,
 )
+from jitgrad.compiler.machine import compilation, native
 
 pytestmark = pytest.mark.quick
 
@@ -117,6 +118,20 @@ def test_where_lines_are_few_parts_of_a_row_are_asked_for_and_of_one_row_into_th
     in_second, in_first = (str(module).count(f"i32 0, i32 {cache}, i32 1)") for cache in (1, 3))
     assert in_second == (4 + 2) + (1 + 2 + 2) + 2 + 3  # of two rows of two arrays; and of what is left of each
     assert in_first == 4 + 2 + 1 + 1
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [("znver4 +avx512f,+fma", False), ("icelake-server +avx512f,+fma", True), ("haswell +avx2,+fma", False)],
+    ids=["Zen 4", "Ice Lake", "no AVX-512"],
+)
+def test_on_which_processors_lines_are_few(told: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "target_description", lambda: f" {told} ")
+    monkeypatch.setattr(compilation, "has_avx512", compilation.has_avx512.__wrapped__)
+    found = compilation.has_few_buffers.__wrapped__()
+    assert found == expected
+    monkeypatch.setattr(compilation, "has_few_buffers", lambda: found)
+    assert compilation._new_module("kernel", False).has_few_buffers == expected
 
 
 def test_a_single_loop_over_a_row_does_not_ask() -> None:

@@ -155,10 +155,12 @@ def _shared_out(streams: Sequence[Stream], passes: Sequence[Loop]) -> Asking:
 
 
 def _spread_out(streams: Sequence[Stream], lines: Mapping[Loop, int]) -> Asking:
-    """Parts of all streams, one stream after the other, given to all loops, as few lines in a turn of each as there may
-    be; ``lines``, powers of two, are those of a row that a turn goes through. Nothing where no loop can ask.
+    """Parts of all streams, one stream after the other, given to loops until none is left, as few whole lines in a turn
+    of each as suffice for all; ``lines``, powers of two, are those of a row that a turn goes through.
+
+    A loop of two lines asks for half a row at least, also where a quarter is left.
     """
-    for most in range(1, len(streams) * PARTS + 1) if lines else ():
+    for most in range(1, len(streams) * PARTS + 1):
         found: dict[Loop, tuple[Request, ...]] = {}
         left = dict.fromkeys(streams, PARTS)
         for loop, count in lines.items():
@@ -170,7 +172,7 @@ def _spread_out(streams: Sequence[Stream], lines: Mapping[Loop, int]) -> Asking:
                     found[loop] = (*found.get(loop, ()), Request(stream, count // asked, PARTS - left[stream]))
                     left[stream] -= asked * PARTS // count
                     room -= asked
-        if max(left.values()) <= 0:
+        if max(left.values(), default=0) <= 0:
             return found
     return {}
 

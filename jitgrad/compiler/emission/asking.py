@@ -29,8 +29,7 @@ class AskingEmitter(MemoryEmitter):
         row, size = self.registers[stride].value, self.buffers[buffer][1].dtype.itemsize
         turn, one = b.mul(row, ir.Constant(INT64, rows)), ir.Constant(INT64, 1)
         turns = b.add(b.sdiv(ir.Constant(INT64, LEAST_AHEAD // size - 1), b.or_(turn, one)), one)
-        is_short = b.icmp_signed("<", row, ir.Constant(INT64, SHORT_ROW // size))
-        ahead = b.select(is_short, b.mul(turn, turns), ir.Constant(INT64, AHEAD // size))
+        ahead = b.select(self._is_short(stream), b.mul(turn, turns), ir.Constant(INT64, AHEAD // size))
         return b.add(ahead, self._furthest(place.offset, offsets)) if len(offsets) > 1 else ahead
 
     def _furthest(self, first: str | None, offsets: Sequence[str | None]) -> ir.Value:
@@ -64,13 +63,21 @@ class AskingEmitter(MemoryEmitter):
             self._ask_for(address, TO_READ, self.to_come.cache)
 
     def _part_ahead(self, loop: Loop, request: Request) -> ir.Value:
-        """How far the place of a part of a row, to which a turn belongs, is behind the turn's own."""
-        b, (_, parts, start) = self.builder, request
+        """How far the place of a part of a row, to which a turn belongs, is behind the turn's own: nothing where rows
+        are long, of which lines a little ahead are asked for, not rows.
+        """
+        b, (stream, parts, start) = self.builder, request
         assert self.vector is not None
         extent, at = self._register(loop.extent).value, self.vector.base
         before = b.udiv(b.mul(extent, ir.Constant(INT64, start)), ir.Constant(INT64, PARTS))
         within = b.udiv(at, ir.Constant(INT64, parts))
-        return b.sub(b.add(before, within), at)
+        return b.select(self._is_short(stream), b.sub(b.add(before, within), at), ir.Constant(INT64, 0))
+
+    def _is_short(self, stream: Stream) -> ir.Value:
+        """Whether rows of a stream have less than 64 KB."""
+        size = self.buffers[stream.buffer][1].dtype.itemsize
+        row = self.registers[stream.stride].value
+        return self.builder.icmp_signed("<", row, ir.Constant(INT64, SHORT_ROW // size))
 
     def _ask_to_write(self, stores: Sequence[Store]) -> None:
         """Bring what the next loop over this row will store, if not past the caches, into them."""
