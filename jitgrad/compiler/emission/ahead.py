@@ -10,10 +10,11 @@ since a line that nobody asked for is waited for: 8192 rows of 784 floats take 0
 loop asks for: shared by two, log-softmax with gradient takes 1.24 times as long for 256x16384 floats, 1.12 for
 1024x4096, softmax 1.10 for 512x8192, layer norm and cross-entropy as long.
 
-Where a core waits for a dozen lines at a time and no more, all loops ask for parts of the rows to come, as many lines
-in each turn: requests of one loop wait for one another, and between them the memory rests. Softmax, log-softmax and
-layer norm with gradient of 2 to 16 million floats take 0.90 of the time so, on two threads, and as long in cache. The
-layer norm above, of 32768x768, takes 0.96, and 0.92 on one; by hand 22 ms in place of 25 (Ice Lake, in turns).
+Where a core waits for a dozen lines at a time and no more, loops ask one after the other for parts of the rows to come,
+as few lines in a turn as suffice: requests of one loop wait for one another, and between them the memory rests.
+Softmax, log-softmax and layer norm with gradient of 2 to 16 million floats take 0.90 of the time so, on two threads,
+and as long in cache. The layer norm above, of 32768x768, takes 0.96, and 0.92 on one; by hand 22 ms in place of 25 (Ice
+Lake, in turns).
 
 What a loop will store, the loop over the row before it asks for: lines have to be in the first cache before they are
 written, and processors ask for them only when the row is stored. Softmax cross-entropy of 4096x1000 takes 0.90 of the
@@ -23,7 +24,7 @@ Rows of a ring are asked for by the loop that makes the one before. While the lo
 would rest; so where arrays are larger than the caches it asks for the first array's row behind that. Poisson's residual
 takes 0.89 to 0.94 of the time so for 16384x2048 floats, 0.94 to 0.96 for 3000x3000. In the last cache it would take
 1.07 (1024x1024), and nine points, which memory does not bound, 1.00 to 1.04: there nothing is asked (Zen 4, in turns).
-Where lines are few at a time, each of both loops asks for half of all arrays' rows: 0.94 and 0.95 of the time for
+Where lines are few at a time, each of both loops asks for half of all arrays' rows: 0.91 and 0.95 of the time for
 16384x2048 and 2048x2048 (Ice Lake, in turns).
 """
 
