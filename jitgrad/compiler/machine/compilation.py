@@ -65,7 +65,11 @@ def has_avx512() -> bool:
 @functools.cache
 def divides_slowly() -> bool:
     """Whether the divider takes longer than multiply-adds that divide: of processors with AVX-512 all but AMD's."""
-    return has_avx512() and " znver" not in native.target_description()
+    return has_avx512() and not _is_amds()
+
+
+def _is_amds() -> bool:
+    return " znver" in native.target_description()
 
 
 @functools.cache
@@ -73,7 +77,7 @@ def has_few_buffers() -> bool:
     """Whether each core waits for a dozen lines of memory at a time, whoever asks for them: of processors with AVX-512
     Intel's. On Zen 4 emission/ahead.py found other ways to ask faster; others were not measured.
     """
-    return has_avx512() and " znver" not in native.target_description()
+    return has_avx512() and not _is_amds()
 
 
 @functools.cache
