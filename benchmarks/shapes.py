@@ -2,10 +2,12 @@
 function runs again, its gradients and its plan are taken over from another shape. It compares nothing with other
 frameworks.
 
-Functions are compiled and called with a first shape; then each of further shapes is called three times, and what the
-first of these calls takes longer than the last is the cost of the shape. Operations are those of the program, gradients
-included. No kernel may be compiled for a further shape. With ``--batches``, sizes of batches are drawn instead, evenly,
-or evenly by their logarithm, none of them twice: what a session costs in which batches are of every size.
+Functions are compiled and called with a first shape; then each of further shapes is called three times, with new arrays
+each time, and what the first of these calls takes longer than the last is the cost of the shape. Operations are those
+of the program, gradients included. The last column is what a loop of 1,000 additions in Python takes meanwhile: the
+costs are of Python, and processors of virtual machines may be twice as slow in one minute as in the next. No kernel may
+be compiled for a further shape. With ``--batches``, sizes of batches are drawn instead, evenly, or evenly by their
+logarithm, none of them twice: what a session costs in which batches are of every size.
 """
 
 from __future__ import annotations
@@ -82,9 +84,13 @@ CASES = (
     Case("chain of 300", jg.value_and_grad(_chain), lambda n: (_normal(n),)),
 )
 
+COLUMNS = ("operations", "first call, ms", "a new shape, ms", "per 100 operations", "kernels compiled", "a loop, us")
+
 
 def measure(case: Case, shapes: int) -> dict[str, float]:
-    """Milliseconds of the first call and of a further shape, operations, and kernels compiled for further shapes."""
+    """Milliseconds of the first call and of a further shape, operations, kernels compiled for further shapes, and
+    microseconds of a loop in Python.
+    """
     f = jg.compile(case.fn)
     args = case.arguments(200)
     start = time.perf_counter()
@@ -93,14 +99,15 @@ def measure(case: Case, shapes: int) -> dict[str, float]:
     [(stage, arrays)] = f.stages(*args)
     count = len(stage.executable(arrays).source.instructions)
     time.sleep(0.5)  # the good code of the kernels is made by then
-    compiles, spent = f.cache_info().compiles, []
+    compiles, spent, paces = f.cache_info().compiles, [], []
     for k in range(shapes):
-        args = case.arguments(300 + 7 * k)
-        times = [_seconds(f, args) for _ in range(3)]
+        paces.append(_pace())
+        times = [_seconds(f, case.arguments(300 + 7 * k)) for _ in range(3)]
         spent.append(times[0] - times[2])
     late = f.cache_info().compiles - compiles
     return {
-        "ops": count, "first": 1e3 * first, "further": 1e3 * statistics.median(spent), "late": late
+        "ops": count, "first": 1e3 * first, "further": 1e3 * statistics.median(spent), "late": late,
+        "pace": 1e6 * statistics.median(paces),
     }  # fmt: skip
 
 
@@ -113,8 +120,7 @@ def session(case: Case, sizes: Sequence[int]) -> list[float]:
     f(*case.arguments(200))
     time.sleep(0.5)
     for size in sizes:
-        args = case.arguments(size)
-        times = [_seconds(f, args) for _ in range(3)]
+        times = [_seconds(f, case.arguments(size)) for _ in range(3)]
         spent.append(1e3 * (times[0] - min(times[1:])))
     return spent
 
@@ -146,6 +152,13 @@ def _seconds(f: Callable[..., Any], args: Sequence[Any]) -> float:
     return time.perf_counter() - start
 
 
+def _pace() -> float:
+    start, total = time.perf_counter(), 0
+    for k in range(1000):
+        total += k
+    return time.perf_counter() - start
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.shapes", description=__doc__)
     parser.add_argument("--shapes", type=int, default=40, help="further shapes for each function")
@@ -156,13 +169,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.batches:
         batches(options.batches)
         return 0
-    print("| function | operations | first call, ms | a new shape, ms | per 100 operations | kernels compiled |")
-    print("|---|---:|---:|---:|---:|---:|")
+    print(f"| function | {' | '.join(COLUMNS)} |")
+    print(f"|---|{'---:|' * len(COLUMNS)}")
     for case in CASES:
         f = measure(case, options.shapes)
         print(
             f"| {case.name} | {f['ops']:.0f} | {f['first']:.0f} | {f['further']:.2f} | "
-            f"{100 * f['further'] / f['ops']:.2f} | {f['late']:.0f} |"
+            f"{100 * f['further'] / f['ops']:.2f} | {f['late']:.0f} | {f['pace']:.0f} |"
         )
     return 0
 

@@ -4,7 +4,8 @@ Each row is the fastest of several processes, in milliseconds, from after ``impo
 arguments) to the first result, as they pass. Functions are timed from outside, each without the others that it calls,
 so that the phases and ``other`` add up to ``total``; ``processor`` is what all threads of that process used meanwhile,
 the least of all. ``run`` is the first run of the machine code, ``again`` the same run once all is there, the median of
-the fastest process; ``beyond`` is the total without the latter: what starting takes. Rows are those with fewer than 100
+the fastest process; ``beyond`` is the total without the latter: what starting takes. ``pages`` is none of ours: what
+one thread takes there for the pages of as much new memory as the results have. Rows are those with fewer than 100
 operations, bodies of loops among them; others by name.
 """
 
@@ -14,12 +15,16 @@ import argparse
 import builtins
 import gc
 import json
+import mmap
 import os
 import subprocess
 import sys
 import time
 from statistics import median
 from typing import Any
+
+import numpy as np
+import optree
 
 from benchmarks.first_call import BLAS_SPINS, Stopwatch
 from benchmarks.workloads import WORKLOADS
@@ -47,7 +52,9 @@ PHASES = (
     ("memory", "jitgrad.cluster_calls", "arena_for"),
     ("run", "jitgrad.cluster_calls", "ClusterCall.run"),
 )
-COLUMNS = (*dict.fromkeys(phase for phase, _, _ in PHASES), "import", "other", "total", "processor", "again", "beyond")
+COLUMNS = (
+    *dict.fromkeys(phase for phase, _, _ in PHASES), "import", "other", "total", "processor", "again", "beyond", "pages"
+)  # fmt: skip
 # Operations of a traced program with its gradient and the bodies of its loops, where these are not fewer than 100.
 LARGE = {
     "gaussian_process": 108, "oscillators": 131, "waves": 188, "gmm": 193, "lstm": 307,
@@ -82,8 +89,16 @@ def start(row: str) -> dict[str, Any]:
         watch.start()
         result = compiled(*arrays)
         runs.append(watch.stop())
-    del result
+    found["pages"] = _pages(sum(np.asarray(leaf).nbytes for leaf in optree.tree_leaves(result)))
     return found | {"runs": [run["all"] for run in runs], "heavy": _heavy(set(sys.modules) - loaded)}
+
+
+def _pages(nbytes: int) -> float:
+    """Milliseconds until each page of so many new bytes has been written to."""
+    memory = np.empty(nbytes, np.uint8)
+    start = time.perf_counter()
+    memory[:: mmap.PAGESIZE] = 0
+    return 1e3 * (time.perf_counter() - start)
 
 
 def _heavy(loaded: set[str]) -> list[str]:
@@ -97,6 +112,7 @@ def measure(row: str) -> tuple[dict[str, float], list[str]]:
     runs = [json.loads(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(REPEAT)]
     found = min(runs, key=lambda run: float(run["all"]))
     found["total"], found["processor"] = found["all"], min(run["processor"] for run in runs)
+    found["pages"] = min(run["pages"] for run in runs)
     found["again"] = min(median(run["runs"]) for run in runs)
     found["beyond"] = found["total"] - found["again"]
     return {column: found.get(column, 0.0) for column in COLUMNS}, found["heavy"]

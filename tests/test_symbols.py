@@ -24,6 +24,12 @@ def _extremes(a: Any, b: Any) -> Any:
     return least(a, b, 8), most(3, a) + most(b, 2), least(4, 5), (b.bit_length(), (1, (2, a)))
 
 
+def _nested_extremes(a: Any, b: Any) -> Any:
+    both = most(a, b)
+    mixed = least(most(a, 2, b - 1), -least(-a, b, -4), most(3, most(b, a)))
+    return mixed, most(both, 4), most(both, a - 9, -(-a // 2)), both, most(a + 1, b, 2, most(b, 5), least(a, b, 1))
+
+
 def _branching(a: Any, b: Any) -> Any:
     return (a, "more") if a > b else ("less", b)
 
@@ -32,7 +38,7 @@ def _asking(a: Any, b: Any) -> Any:
     return tuple(k * a for k in range(b)), {a: 1, b: 2}[a], [4, 5, 6, 7, 8, 9, 10][b], bool(a - b), sorted([b, a])[0]
 
 
-FUNCTIONS = [_arithmetic, _extremes, _branching, _asking]
+FUNCTIONS = [_arithmetic, _extremes, _nested_extremes, _branching, _asking]
 
 
 @pytest.mark.parametrize("fn", FUNCTIONS)

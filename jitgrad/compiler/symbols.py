@@ -123,6 +123,7 @@ _OPERATORS: dict[Callable[..., Any], str] = {
 _COMPARISONS: dict[Callable[..., Any], str] = {
     operator.lt: "<", operator.le: "<=", operator.gt: ">", operator.ge: ">=", operator.eq: "==", operator.ne: "!=",
 }  # fmt: skip
+_EXTREMES = (max, min)
 _DEEPEST = 40  # Python reads no more than 200 parentheses in one another
 
 
@@ -141,6 +142,7 @@ class _Writer:
         self._texts = {k: (f"n{k}", 0) for k in range(notes.count)}
         self._lines: list[str] = []
         self._conditions: list[str] = []
+        self._extremes: dict[tuple[Callable[..., Any], int], str] = {}  # what stands in the call of an extreme
 
     def formula(self) -> Formula:
         """The function."""
@@ -186,11 +188,20 @@ class _Writer:
         """What stands for the result of a step, and how deep its parentheses are."""
         fn, places = step
         texts, depths = zip(*map(self._text, places), strict=True)
-        is_operator = fn in _OPERATORS
-        joined = (f" {_OPERATORS[fn]} " if is_operator else ", ").join(texts)
-        text, depth = f"{'' if is_operator else self._fixed(fn)}({joined})", 1 + max(depths)
+        if fn in _OPERATORS:
+            text = f"({f' {_OPERATORS[fn]} '.join(texts)})"
+        elif fn is operator.neg:
+            text = f"(-{texts[0]})"
+        else:  # max(max(a, b), c) is max(a, b, c)
+            first = self._extremes.get((fn, places[0]), texts[0])
+            joined = ", ".join((first, *texts[1:]))
+            text = f"{self._fixed(fn)}({joined})"
+            if fn in _EXTREMES:
+                self._extremes[fn, place] = joined
+        depth = 1 + max(depths)
         if self._uses[place] == 1 and depth < _DEEPEST:
             return text, depth
+        self._extremes.pop((fn, place), None)
         self._ask()
         self._lines.append(f"v{place} = {text}")
         return f"v{place}", 0
@@ -265,7 +276,9 @@ def _form_of(value: Any, _: Any = None) -> Any:
     """What is given, but for its integers."""
     if type(value) is int:
         return int
-    return (type(value), *map(_form_of, value)) if isinstance(value, tuple) else value
+    if not isinstance(value, tuple):
+        return value
+    return (type(value), *[int if type(item) is int else _form_of(item) for item in value])
 
 
 def _taken_apart(symbol: Symbol) -> Any:

@@ -247,11 +247,13 @@ def _is_wide(kind: Numbers, sizes: tuple[int, int, int], batch: int, transposed:
     """
     if kind.registers < 32:
         return _is_tiled(_TILED[16], sizes, batch) or _is_panel(kind, sizes, batch, transposed[0])
-    fills = sizes[1] >= _FILLED * narrow(kind) * -(-sizes[1] // narrow(kind))
-    is_full = kind.in_place and sizes[1] >= _FULL * kind.columns and math.prod(sizes) >= _LEAST
-    is_read = is_full or _is_unpacked(kind, sizes, transposed[0])
-    is_turned_for_one = transposed[0] and sizes[1] <= kind.columns and not is_read
-    return fills and _is_tiled(_TILED[32], sizes, batch) and not is_turned_for_one
+    n, made = sizes[1], narrow(kind)
+    if not _is_tiled(_TILED[32], sizes, batch) or n < _FILLED * made * -(-n // made):
+        return False
+    if not transposed[0] or n > kind.columns:
+        return True
+    is_full = kind.in_place and n >= _FULL * kind.columns and math.prod(sizes) >= _LEAST
+    return is_full or _is_unpacked(kind, sizes, True)
 
 
 def _is_unpacked(kind: Numbers, sizes: tuple[int, int, int], is_turned: bool) -> bool:

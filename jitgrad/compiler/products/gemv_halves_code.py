@@ -18,6 +18,7 @@ The last lines are of whole registers: there four rows in a turn in place of two
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from dataclasses import replace
 
 from jitgrad.compiler.products.gemv_pieces import ask, suffixed, sums
 from jitgrad.compiler.products.registers import Numbers, at_ir, fma_ir, load_ir, loop_ir, mask_ir, min_ir, store_ir
@@ -29,7 +30,7 @@ _ROWS = 8  # at once: lines are asked for once
 
 def half_of(kind: Numbers) -> Numbers:
     """Half of a register."""
-    return kind._replace(lanes=kind.lanes // 2)
+    return replace(kind, lanes=kind.lanes // 2)
 
 
 def short_dots(kind: Numbers, wide: int) -> str:

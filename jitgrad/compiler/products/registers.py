@@ -4,12 +4,14 @@ and stores. They multiply nothing.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
-from jitgrad.records import NamedTuple
+from jitgrad.records import dataclass
 
 
-class Numbers(NamedTuple):
+@dataclass(frozen=True)
+class Numbers:
     """A number type of LLVM on a kind of machine: its name, its suffix in intrinsics, its bytes, how many fill a
     register, how much of a sum is done at a time, how many registers there are, and whether they are multiplied in
     halves: then one multiply-add begins in a cycle, and other instructions take no time beside it. Where tiles read A
@@ -45,17 +47,17 @@ class Numbers(NamedTuple):
         """The type of one bit per lane."""
         return f"<{self.lanes} x i1>"
 
-    @property
+    @functools.cached_property
     def columns(self) -> int:
         """The columns of a panel of B."""
         return self.wide * self.lanes
 
-    @property
+    @functools.cached_property
     def wide(self) -> int:
         """The registers of a row of a panel of B: six of them hold sums in three quarters of all."""
         return self.registers // 8
 
-    @property
+    @functools.cached_property
     def in_place(self) -> bool:
         """Whether tiles read A where it lies."""
         return self.turned_depth > 0
