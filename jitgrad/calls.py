@@ -73,6 +73,7 @@ class Calls:
         self.name = function_name(fn)
         self._reader = CallReader(fn, options, is_transform)
         self.traces = 0
+        self._made_by_dropped = (0, 0)
         self.streams = Streams()
         self._entries: dict[tuple[Any, ...], Entry] = {}
         self._used: dict[tuple[Any, ...], int] = {}
@@ -124,6 +125,14 @@ class Calls:
         """All traced calls that are kept."""
         with self._lock:
             return list(self._entries.values())
+
+    def counts(self) -> tuple[int, int, int]:
+        """Kernels of the traced calls that are kept; and how many were compiled, and read from disk, for all calls."""
+        with self._lock:
+            stats = [made.stats for entry in self.entries() for made in entry.runner.executables()]
+            compiles, disk_hits = self._made_by_dropped
+        kernels = frozenset[str]().union(*(s.kernels for s in stats))
+        return len(kernels), compiles + sum(s.compiles for s in stats), disk_hits + sum(s.disk_hits for s in stats)
 
     # -- with eager tensors --------------------------------------------------------------------------------------
 
@@ -233,7 +242,9 @@ class Calls:
         self._used.pop(key, None)
         self._plain.clear()
         self._listed.clear()
-        del self._entries[key]
+        compiles, disk_hits = self._made_by_dropped
+        stats = [made.stats for made in self._entries.pop(key).runner.executables()]
+        self._made_by_dropped = compiles + sum(s.compiles for s in stats), disk_hits + sum(s.disk_hits for s in stats)
 
     def _made(self, call: Call, is_run: bool) -> Entry:
         """What runs a call: as the trace of one that differs from it in shapes says, if there was one; ``is_run`` is

@@ -139,11 +139,7 @@ class Compiled:
 
     def cache_info(self) -> CacheInfo:
         """Counts of traces, kernels, compilations and kernels found on disk."""
-        stats = [made.stats for entry in self._calls.entries() for made in entry.runner.executables()]
-        kernels = frozenset[str]().union(*(s.kernels for s in stats))
-        return CacheInfo(
-            self._calls.traces, len(kernels), sum(s.compiles for s in stats), sum(s.disk_hits for s in stats)
-        )
+        return CacheInfo(self._calls.traces, *self._calls.counts())
 
     def derive(
         self, key: Any, transform: Callable[..., Any], own_arguments: bool = True, recipe: Recipe | None = None

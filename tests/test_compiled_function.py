@@ -283,6 +283,17 @@ def test_traces_make_room_a_quarter_at_a_time() -> None:
     assert fn.calls == max_traces + 2
 
 
+def test_what_was_compiled_for_dropped_traces_stays_counted() -> None:
+    f = jg.compile(lambda x: np.sum(np.arctan(np.cosh(x) - x) ** 3 / (1 + np.expm1(x) ** 2)))
+    f(np.ones(10))
+    first = f.cache_info()
+    for n in range(max_traces):
+        f(np.ones(n + 11))
+    last = f.cache_info()
+    assert first.compiles + first.disk_hits > 0
+    assert (last.compiles, last.disk_hits, last.kernels) == (first.compiles, first.disk_hits, first.kernels)
+
+
 def test_a_call_of_nothing_but_arrays_counts_as_use() -> None:
     fn = Counted()
     f = jg.compile(fn)
