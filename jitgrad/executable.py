@@ -16,7 +16,7 @@ from jitgrad.compiler.calling.entries import Run
 from jitgrad.compiler.freezing.bind import BoundCluster
 from jitgrad.compiler.freezing.plans import BoundOp, BoundProgram, Frozen, bind_frozen
 from jitgrad.compiler.freezing.records import Addresses
-from jitgrad.compiler.machine.kernels import statistics
+from jitgrad.compiler.machine.kernels import of_thread
 from jitgrad.fresh import separate
 from jitgrad.interpreter import LISTED_FROM, line_of, located
 from jitgrad.opdef import Fill, Specs
@@ -290,10 +290,10 @@ def executable_foretold(
 
 
 class _Count:
-    """Counts what is compiled and read from disk from its making on."""
+    """Counts what this thread has compiled and read from disk from its making on."""
 
     def __init__(self) -> None:
-        self._before = (statistics.compiles, statistics.disk_hits)
+        self._before = (of_thread.compiles, of_thread.disk_hits)
 
     def stats(self, kernels: frozenset[str]) -> Stats:
-        return Stats(kernels, statistics.compiles - self._before[0], statistics.disk_hits - self._before[1])
+        return Stats(kernels, of_thread.compiles - self._before[0], of_thread.disk_hits - self._before[1])

@@ -294,6 +294,29 @@ def test_what_was_compiled_for_dropped_traces_stays_counted() -> None:
     assert (last.compiles, last.disk_hits, last.kernels) == (first.compiles, first.disk_hits, first.kernels)
 
 
+def test_what_other_threads_compile_is_not_counted() -> None:
+    start, functions = threading.Barrier(4), [_of_four_kernels(k) for k in range(4)]
+
+    def call(f: Any) -> None:
+        start.wait()
+        for n in range(20, 24):
+            f(np.ones((n, 3)), np.ones((3, n)))
+
+    threads = [threading.Thread(target=call, args=(f,)) for f in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    counts = [f.cache_info() for f in functions]
+    assert all(0 < info.compiles + info.disk_hits <= info.kernels for info in counts)
+
+
+def _of_four_kernels(k: int) -> Any:
+    """A function that no other has the kernels of."""
+    powers = range(3, 5 + k)
+    return jg.compile(jg.grad(lambda x, y: np.sum(sum(np.tanh(x @ y) ** p * 0.731 for p in powers))))
+
+
 def test_a_call_of_nothing_but_arrays_counts_as_use() -> None:
     fn = Counted()
     f = jg.compile(fn)

@@ -19,6 +19,7 @@ from jitgrad.compiler.machine.kernels import (
     find_kernel,
     function_name,
     lock,
+    of_thread,
     replace_kernel,
     statistics,
     watchers,
@@ -158,6 +159,7 @@ def _compile(kernels: Mapping[str, Kernel]) -> None:
         else:
             kernel_cache().put(key, loaded)
     statistics.compiles += len(kernels)
+    of_thread.compiles += len(kernels)
     improve(improved)
 
 

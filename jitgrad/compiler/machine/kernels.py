@@ -31,7 +31,15 @@ class MachineStatistics:
         self.kernels = self.compiles = self.disk_hits = 0
 
 
+class ThreadStatistics(threading.local):
+    """Since a thread began: kernels that it had compiled, and that it read from disk."""
+
+    compiles = disk_hits = 0
+
+
 statistics = MachineStatistics()
+of_thread = ThreadStatistics()
+"""Of the thread that asks: what others have compiled meanwhile is theirs."""
 watchers: list[Callable[[NDArray[np.int64]], None]] = []
 """What is told of records of steps, whose first words are addresses, when they are bound: code may be replaced."""
 
@@ -55,6 +63,7 @@ def find_kernel(key: str) -> int | None:
         if stored is None:
             return None
         statistics.disk_hits += 1
+        of_thread.disk_hits += 1
         return enter_kernel(key, stored[name])
 
 
