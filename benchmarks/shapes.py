@@ -3,11 +3,11 @@ function runs again, its gradients and its plan are taken over from another shap
 frameworks.
 
 Functions are compiled and called with a first shape; then each of further shapes is called three times, with new arrays
-each time. What the first of these calls takes longer than the last is the cost of the shape; what the second does, in
-which the call is described to machine code, stands beside it. Both are medians: the few shapes from which formulas are
-learned cost many times more. Operations are those of the program, gradients included. The last column is what a loop of
-1,000 additions in Python takes meanwhile: the costs are of Python, and processors of virtual machines may be twice as
-slow in one minute as in the next. No kernel may be compiled for a further shape.
+each time, but for the weights of layers. What the first of these calls takes longer than the last is the cost of the
+shape; what the second does, in which the call is described to machine code, stands beside it. Both are medians: the few
+shapes from which formulas are learned cost many times more. Operations are those of the program, gradients included.
+The last column is what a loop of 1,000 additions in Python takes meanwhile: the costs are of Python, and processors of
+virtual machines may be twice as slow in one minute as in the next. No kernel may be compiled for a further shape.
 
 With ``--batches``, sizes of batches are drawn instead, evenly, or evenly by their logarithm, none of them twice: what a
 session costs in which batches are of every size. There the lesser of the two later calls is taken off.
