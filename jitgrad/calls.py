@@ -23,6 +23,7 @@ from jitgrad.compiler.machine.firsts import first_calls
 from jitgrad.compiler.machine.stamp import begin_stamp, forget_look
 from jitgrad.config import config, log
 from jitgrad.eagerness import is_eager, local, settled
+from jitgrad.executable import Stats
 from jitgrad.following import Follower
 from jitgrad.foreseeing import Foreseer
 from jitgrad.forking import renew_when_forked, wait_for_when_forking
@@ -73,7 +74,7 @@ class Calls:
         self.name = function_name(fn)
         self._reader = CallReader(fn, options, is_transform)
         self.traces = 0
-        self._made_by_dropped = (0, 0)
+        self._stats_of_dropped = Stats()
         self.streams = Streams()
         self._entries: dict[tuple[Any, ...], Entry] = {}
         self._used: dict[tuple[Any, ...], int] = {}
@@ -126,13 +127,11 @@ class Calls:
         with self._lock:
             return list(self._entries.values())
 
-    def counts(self) -> tuple[int, int, int]:
-        """Kernels of the traced calls that are kept; and how many were compiled, and read from disk, for all calls."""
+    def stats(self) -> Stats:
+        """Kernels of the traced calls that are kept; how many were compiled, and read from disk, for all calls."""
         with self._lock:
-            stats = [made.stats for entry in self.entries() for made in entry.runner.executables()]
-            compiles, disk_hits = self._made_by_dropped
-        kernels = frozenset[str]().union(*(s.kernels for s in stats))
-        return len(kernels), compiles + sum(s.compiles for s in stats), disk_hits + sum(s.disk_hits for s in stats)
+            made = [executable for entry in self.entries() for executable in entry.runner.executables()]
+            return self._stats_of_dropped.with_those_of(made)
 
     # -- with eager tensors --------------------------------------------------------------------------------------
 
@@ -242,9 +241,8 @@ class Calls:
         self._used.pop(key, None)
         self._plain.clear()
         self._listed.clear()
-        compiles, disk_hits = self._made_by_dropped
-        stats = [made.stats for made in self._entries.pop(key).runner.executables()]
-        self._made_by_dropped = compiles + sum(s.compiles for s in stats), disk_hits + sum(s.disk_hits for s in stats)
+        stats = self._stats_of_dropped.with_those_of(self._entries.pop(key).runner.executables())
+        self._stats_of_dropped = stats._replace(kernels=frozenset())
 
     def _made(self, call: Call, is_run: bool) -> Entry:
         """What runs a call: as the trace of one that differs from it in shapes says, if there was one; ``is_run`` is

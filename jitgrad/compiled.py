@@ -139,7 +139,8 @@ class Compiled:
 
     def cache_info(self) -> CacheInfo:
         """Counts of traces, kernels, compilations and kernels found on disk."""
-        return CacheInfo(self._calls.traces, *self._calls.counts())
+        stats = self._calls.stats()
+        return CacheInfo(self._calls.traces, len(stats.kernels), stats.compiles, stats.disk_hits)
 
     def derive(
         self, key: Any, transform: Callable[..., Any], own_arguments: bool = True, recipe: Recipe | None = None

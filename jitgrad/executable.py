@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import numpy as np
@@ -16,7 +16,7 @@ from jitgrad.compiler.calling.entries import Run
 from jitgrad.compiler.freezing.bind import BoundCluster
 from jitgrad.compiler.freezing.plans import BoundOp, BoundProgram, Frozen, bind_frozen
 from jitgrad.compiler.freezing.records import Addresses
-from jitgrad.compiler.machine.kernels import of_thread
+from jitgrad.compiler.machine.kernels import statistics
 from jitgrad.fresh import separate
 from jitgrad.interpreter import LISTED_FROM, line_of, located
 from jitgrad.opdef import Fill, Specs
@@ -42,6 +42,12 @@ class Stats(NamedTuple):
     kernels: frozenset[str] = frozenset()
     compiles: int = 0
     disk_hits: int = 0
+
+    def with_those_of(self, executables: Iterable[Executable]) -> Stats:
+        """These and what is counted of executables."""
+        stats = [self, *[made.stats for made in executables]]
+        kernels = frozenset[str]().union(*(s.kernels for s in stats))
+        return Stats(kernels, sum(s.compiles for s in stats), sum(s.disk_hits for s in stats))
 
 
 # The values (or places) that a step takes, those that it gives, and the call.
@@ -293,7 +299,7 @@ class _Count:
     """Counts what this thread has compiled and read from disk from its making on."""
 
     def __init__(self) -> None:
-        self._before = (of_thread.compiles, of_thread.disk_hits)
+        self._before = (statistics.compiles, statistics.disk_hits)
 
     def stats(self, kernels: frozenset[str]) -> Stats:
-        return Stats(kernels, of_thread.compiles - self._before[0], of_thread.disk_hits - self._before[1])
+        return Stats(kernels, statistics.compiles - self._before[0], statistics.disk_hits - self._before[1])

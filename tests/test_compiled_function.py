@@ -295,7 +295,7 @@ def test_what_was_compiled_for_dropped_traces_stays_counted() -> None:
 
 
 def test_what_other_threads_compile_is_not_counted() -> None:
-    start, functions = threading.Barrier(4), [_of_four_kernels(k) for k in range(4)]
+    start, functions = threading.Barrier(4), [_unlike_all_others(k) for k in range(4)]
 
     def call(f: Any) -> None:
         start.wait()
@@ -311,7 +311,7 @@ def test_what_other_threads_compile_is_not_counted() -> None:
     assert all(0 < info.compiles + info.disk_hits <= info.kernels for info in counts)
 
 
-def _of_four_kernels(k: int) -> Any:
+def _unlike_all_others(k: int) -> Any:
     """A function that no other has the kernels of."""
     powers = range(3, 5 + k)
     return jg.compile(jg.grad(lambda x, y: np.sum(sum(np.tanh(x @ y) ** p * 0.731 for p in powers))))

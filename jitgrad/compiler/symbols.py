@@ -142,7 +142,6 @@ class _Writer:
         self._texts = {k: (f"n{k}", 0) for k in range(notes.count)}
         self._lines: list[str] = []
         self._conditions: list[str] = []
-        self._extremes: dict[tuple[Callable[..., Any], int], str] = {}  # what stands in the call of an extreme
 
     def formula(self) -> Formula:
         """The function."""
@@ -192,16 +191,14 @@ class _Writer:
             text = f"({f' {_OPERATORS[fn]} '.join(texts)})"
         elif fn is operator.neg:
             text = f"(-{texts[0]})"
-        else:  # max(max(a, b), c) is max(a, b, c)
-            first = self._extremes.get((fn, places[0]), texts[0])
-            joined = ", ".join((first, *texts[1:]))
-            text = f"{self._fixed(fn)}({joined})"
-            if fn in _EXTREMES:
-                self._extremes[fn, place] = joined
+        else:
+            begin, first = f"{self._fixed(fn)}(", texts[0]
+            if fn in _EXTREMES and first.startswith(begin):  # max(max(a, b), c) is max(a, b, c)
+                first = first[len(begin) : -1]
+            text = f"{begin}{', '.join((first, *texts[1:]))})"
         depth = 1 + max(depths)
         if self._uses[place] == 1 and depth < _DEEPEST:
             return text, depth
-        self._extremes.pop((fn, place), None)
         self._ask()
         self._lines.append(f"v{place} = {text}")
         return f"v{place}", 0

@@ -19,7 +19,6 @@ from jitgrad.compiler.machine.kernels import (
     find_kernel,
     function_name,
     lock,
-    of_thread,
     replace_kernel,
     statistics,
     watchers,
@@ -159,7 +158,6 @@ def _compile(kernels: Mapping[str, Kernel]) -> None:
         else:
             kernel_cache().put(key, loaded)
     statistics.compiles += len(kernels)
-    of_thread.compiles += len(kernels)
     improve(improved)
 
 

@@ -22,24 +22,15 @@ if hasattr(os, "register_at_fork"):
 _addresses: dict[str, int] = {}
 
 
-class MachineStatistics:
-    """Since the process began: kernels in use, how many were compiled here, how many came from disk."""
-
-    __slots__ = ("compiles", "disk_hits", "kernels")
-
-    def __init__(self) -> None:
-        self.kernels = self.compiles = self.disk_hits = 0
-
-
-class ThreadStatistics(threading.local):
-    """Since a thread began: kernels that it had compiled, and that it read from disk."""
+class _ThreadStatistics(threading.local):
+    """Kernels that the thread that asks has had compiled, and that it has read from disk: what others do meanwhile is
+    theirs.
+    """
 
     compiles = disk_hits = 0
 
 
-statistics = MachineStatistics()
-of_thread = ThreadStatistics()
-"""Of the thread that asks: what others have compiled meanwhile is theirs."""
+statistics = _ThreadStatistics()
 watchers: list[Callable[[NDArray[np.int64]], None]] = []
 """What is told of records of steps, whose first words are addresses, when they are bound: code may be replaced."""
 
@@ -63,7 +54,6 @@ def find_kernel(key: str) -> int | None:
         if stored is None:
             return None
         statistics.disk_hits += 1
-        of_thread.disk_hits += 1
         return enter_kernel(key, stored[name])
 
 
@@ -83,7 +73,6 @@ def enter_kernel(key: str, address: int) -> int:
     with lock:
         if key not in _addresses:
             _addresses[key] = address
-            statistics.kernels += 1
         return _addresses[key]
 
 
