@@ -4,6 +4,7 @@ and the same products in tiles.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ MARKS = 64
 
 def share(monkeypatch: pytest.MonkeyPatch, is_sharing: bool) -> None:
     """Have all products share packed B, but those of a transposed A with one panel, or none."""
-    found = {name: kind._replace(halves=is_sharing) for name, kind in kinds().items()}
+    found = {name: dataclasses.replace(kind, halves=is_sharing) for name, kind in kinds().items()}
     monkeypatch.setattr(gemm, "kinds", lambda: found)
     monkeypatch.setattr(gemm, "_is_wide", lambda *of_product: True)
     monkeypatch.setattr(gemm, "_short_form", lambda *of_product: None)
