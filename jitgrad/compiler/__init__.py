@@ -10,7 +10,6 @@ from jitgrad import recording
 from jitgrad.compiler.calling.entrance import begin_entrance
 from jitgrad.compiler.calling.unbox import unbox_modules
 from jitgrad.compiler.constants import Array
-from jitgrad.compiler.driver.control import control_modules
 from jitgrad.compiler.driver.pools import LARGE_BYTES
 from jitgrad.compiler.driver.runtime import runtime_modules
 from jitgrad.compiler.freezing.alike import Likeness, Taken, frozen_like
@@ -34,10 +33,10 @@ from jitgrad.compiler.machine.cache import kernel_cache
 from jitgrad.compiler.machine.early import early
 from jitgrad.compiler.machine.firsts import first_calls
 from jitgrad.compiler.machine.kernels import find_kernels
-from jitgrad.compiler.products.product_code import Module, begin_modules
+from jitgrad.compiler.products.product_code import begin_modules
 from jitgrad.config import config
 from jitgrad.errors import CompileError
-from jitgrad.opdef import Control, Pairs, View
+from jitgrad.opdef import Pairs, View
 from jitgrad.program import Program
 
 
@@ -58,7 +57,7 @@ def bind_program(program: Program) -> BoundProgram:
         facts["hit"] = found is not None
     if found is not None and not config.verify:
         return bind_frozen(lambda: program, *found)
-    begin_modules(_modules_of_any(program))  # before much is imported
+    begin_modules(runtime_modules() | unbox_modules())  # before much is imported
     from jitgrad.compiler import stages
 
     frozen, holds, likeness = stages.make_plan(program)
@@ -69,12 +68,6 @@ def bind_program(program: Program) -> BoundProgram:
     if kept_under is not None and found is None:
         keep_plan(kept_under, frozen, kernel_cache())
     return _bind(lambda: program, frozen)._replace(likeness=likeness)
-
-
-def _modules_of_any(program: Program) -> dict[str, Module]:
-    """Modules that every program needs, or one with loops, as far as the process has not got them."""
-    has_loops = any(isinstance(ins.op.kind, Control) for ins in program.instructions)
-    return runtime_modules() | unbox_modules() | (control_modules() if has_loops else {})
 
 
 def has_stages() -> bool:

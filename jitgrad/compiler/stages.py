@@ -15,6 +15,7 @@ from jitgrad.compiler import vecmath
 from jitgrad.compiler.clustering.clusters import Cluster, Clustering, body_cluster, find_clusters
 from jitgrad.compiler.clustering.dependences import KERNEL_DTYPES
 from jitgrad.compiler.complex_pairs import complex_as_pairs
+from jitgrad.compiler.driver.control import control_modules
 from jitgrad.compiler.freezing.alike import (
     Likeness,
     Taken,
@@ -23,12 +24,13 @@ from jitgrad.compiler.freezing.alike import (
     frozen_like,
     likeness_of,
 )
+from jitgrad.compiler.freezing.bind_loops import control_op
 from jitgrad.compiler.freezing.blueprints import is_bound_alike
 from jitgrad.compiler.freezing.freeze import freeze_cluster
 from jitgrad.compiler.freezing.freeze_loops import Frozen
 from jitgrad.compiler.freezing.freeze_ops import freeze_op
 from jitgrad.compiler.freezing.plankey import has_large_constants
-from jitgrad.compiler.freezing.plans import has_regions
+from jitgrad.compiler.freezing.plans import control_ops_in, has_regions
 from jitgrad.compiler.freezing.templates import make_template
 from jitgrad.compiler.fusing.drafts import MOST_WEIGHT, MOST_WEIGHT_OF_REPEATS
 from jitgrad.compiler.fusing.extents import ExtentClasses
@@ -64,6 +66,7 @@ from jitgrad.compiler.symbols import Symbol
 from jitgrad.compiler.verifying import verify_kernel, verify_plan
 from jitgrad.config import config
 from jitgrad.errors import CompileError
+from jitgrad.opdef import Control
 from jitgrad.program import Program, verify
 from jitgrad.records import dataclass
 
@@ -99,8 +102,8 @@ def make_plan(source: Program) -> tuple[Frozen, bool, Likeness | None]:
     is_new = known is None or config.verify
     compiled = _compile_simplified(program) if known is None or is_new else replace(known, program=program)
     frozen = freeze_program(source, compiled)
-    if is_new and has_regions(frozen):
-        begin_modules(sequence_modules())
+    if is_new:
+        begin_modules(control_modules(control_ops_in(frozen)) | (sequence_modules() if has_regions(frozen) else {}))
     if config.verify and known is not None:
         compare_plans(frozen, freeze_program(source, replace(known, program=program)), source)
     template = _template_of(source, compiled, looked, counted) if like is None and pattern is not None else None
@@ -285,6 +288,9 @@ def _lower_step(program: Program, cluster: Cluster, step: Step, plan: Plan, is_b
         return step
     ins = program.instructions[step.number]
     bodies = regions_of(ins)
+    assert isinstance(ins.op.kind, Control)
+    if ins.op.kind.form != "scan":  # most scans are kernels, and how others run follows from sizes
+        begin_modules(control_modules([control_op(ins.op.kind.form)]))
     clusters = [body_cluster(k, cluster.scope, body) for k, body in enumerate(bodies)]
     regions = tuple(map(partial(_plan_cluster, is_body=True), bodies, clusters))
     return LoweredBodies(step, regions, fuse_scan(ins, bodies[0], regions[0]))

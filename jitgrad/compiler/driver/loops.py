@@ -20,12 +20,37 @@ ends, however it ends.
 from __future__ import annotations
 
 from jitgrad.compiler.driver.loop_layout import BLOCK, INTERRUPT_STATUS, KINDS, MEMORY_STATUS, REGION
-from jitgrad.compiler.driver.regions import regions_ir, word, word_list
+from jitgrad.compiler.driver.regions import (
+    moves_ir,
+    places_ir,
+    regions_ir,
+    signals_ir,
+    swaps_ir,
+    tables_ir,
+    word,
+    word_list,
+)
 
 
-def loops_ir() -> str:
-    """All of it."""
-    return "\n".join((regions_ir(), _loop(), _gradient(), _choose()))
+def loop_ir() -> str:
+    """`jitgrad_loop`, and what it calls."""
+    return "\n".join((tables_ir(), swaps_ir(), moves_ir(), regions_ir(), signals_ir(), _loop()))
+
+
+def gradient_ir() -> str:
+    """`jitgrad_loop_gradient`, and what it calls."""
+    return "\n".join((_MEMORY, tables_ir(), swaps_ir(), places_ir(), regions_ir(), signals_ir(), _gradient()))
+
+
+def choose_ir() -> str:
+    """`jitgrad_choose`, and what it calls."""
+    return "\n".join((tables_ir(), regions_ir(), _choose()))
+
+
+_MEMORY = """
+declare ptr @malloc(i64) #0
+declare ptr @realloc(ptr, i64) #0
+declare void @free(ptr) #0"""
 
 
 def note(steps: str) -> str:

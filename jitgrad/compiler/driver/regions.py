@@ -1,16 +1,13 @@
 """What the driver's loops and branches are made of, as LLVM IR text: the table of a loop, the lists that are walked
-after a step, a body run once, the question whether a signal has come. The loops themselves are in loops.py.
+after a step, a body run once, the question whether a signal has come. The loops themselves are in loops.py and rows.py,
+each of which takes what it calls.
 """
 
 from __future__ import annotations
 
 from jitgrad.compiler.driver.loop_layout import BLOCK, REGION
-from jitgrad.compiler.driver.pool_layout import RUN_RECORD
-
-
-def regions_ir() -> str:
-    """All of it."""
-    return "\n".join((_tables(), _regions(), _signals()))
+from jitgrad.compiler.driver.pool_layout import RUN_CHUNK, RUN_RECORD
+from jitgrad.compiler.driver.system import clock_ir, host_platform
 
 
 def word(name: str, of: str = "block", words: tuple[str, ...] = BLOCK, kind: str = "i64") -> str:
@@ -98,11 +95,9 @@ done:
 }}"""
 
 
-def _tables() -> str:
+def tables_ir() -> str:
+    """`open_loop`, and whether the run has failed before, `has_failed`, and that it has, `tell`."""
     return f"""
-declare ptr @malloc(i64) #0
-declare ptr @realloc(ptr, i64) #0
-declare void @free(ptr) #0
 declare ptr @memcpy(ptr, ptr, i64) #0
 
 ; The table of a loop, so far from the start of its room: its slots filled from the table around, its status cleared.
@@ -134,23 +129,7 @@ done:
   ret ptr %inside
 }}
 
-{_lists()}
-{_status()}
-"""
-
-
-def _lists() -> str:
-    """What goes through lists: of copies, exchanges, moves, and places of what is saved."""
-    return f"""{_walk("copy_all", "copy", _COPY, end="next")}
-{_walk("swap_all", "swap", _SWAP)}
-{_walk("move_all", "move", _MOVE)}
-; Slots of what a step saves: they point into the stack.
-{_walk("place_saved", "place", _PLACE, extra="ptr %record, ")}"""
-
-
-def _status() -> str:
-    """Whether the run has failed before, and that it has."""
-    return f"""define internal i1 @has_failed(ptr %table, ptr %block) #0 {{
+define internal i1 @has_failed(ptr %table, ptr %block) #0 {{
 entry:
 {word("status")}
   %at = getelementptr ptr, ptr %table, i64 %status
@@ -170,8 +149,28 @@ entry:
 }}"""
 
 
-def _regions() -> str:
+def swaps_ir() -> str:
+    """`swap_all`: slots exchanged by pairs."""
+    return _walk("swap_all", "swap", _SWAP)
+
+
+def moves_ir() -> str:
+    """`move_all`: slots that move on by so many bytes."""
+    return _walk("move_all", "move", _MOVE)
+
+
+def places_ir() -> str:
+    """`place_saved`: slots of what a step saves, which point into the stack."""
+    return _walk("place_saved", "place", _PLACE, extra="ptr %record, ")
+
+
+def regions_ir() -> str:
+    """`run_region`, and `copy_all`, for lists of copies."""
     return f"""
+declare void @jitgrad_run_parallel(ptr, ptr, ptr, i64, i64, i32) #0
+declare void @jitgrad_run_tried(ptr, ptr, i32) #0
+{RUN_CHUNK}{_walk("copy_all", "copy", _COPY, end="next")}
+
 define internal void @run_inside(ptr %table, ptr %steps, i64 %nsteps, i32 %limit) #0 {{
 entry:
   %some = icmp sgt i64 %nsteps, 0
@@ -218,11 +217,11 @@ PATIENCE = 100_000_000
 """Nanoseconds between two questions whether a signal has come."""
 
 
-def _signals() -> str:
-    """Whether the handler of a signal has raised something, asked for step k; ``last`` holds the time of the latest
-    question, at first 0, which only starts the clock.
+def signals_ir() -> str:
+    """`is_interrupted`: whether the handler of a signal has raised something, asked for step k; ``last`` holds the time
+    of the latest question, at first 0, which only starts the clock.
     """
-    return f"""
+    return f"""{clock_ir(host_platform())}
 declare i32 @PyGILState_Ensure() #0
 declare void @PyGILState_Release(i32) #0
 declare i32 @PyErr_CheckSignals() #0

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from jitgrad.compiler.driver.loop_layout import INTERRUPT_STATUS, REGION
 from jitgrad.compiler.driver.loops import begun, note
-from jitgrad.compiler.driver.pool_layout import STEP_FIELDS, STEP_WORDS
-from jitgrad.compiler.driver.regions import word, word_list
+from jitgrad.compiler.driver.pool_layout import RUN_CHUNK, STEP_FIELDS, STEP_WORDS
+from jitgrad.compiler.driver.regions import moves_ir, signals_ir, swaps_ir, tables_ir, word, word_list
 
 
-def row_loops_ir() -> str:
-    """All of it."""
-    return f"{_copy_rows()}{_ask_for_rows()}{_steps_of_chunk()}{_opened()}{_steps()}"
+def row_loop_ir() -> str:
+    """`jitgrad_loop_rows`, and what it calls."""
+    called = "\n".join((tables_ir(), swaps_ir(), moves_ir(), signals_ir(), RUN_CHUNK))
+    return f"{called}{_copy_rows()}{_ask_for_rows()}{_steps_of_chunk()}{_opened()}{_steps()}"
 
 
 def _copy_rows() -> str:

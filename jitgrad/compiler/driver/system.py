@@ -9,6 +9,7 @@ clock.
     clear_way()                a caller about to wake workers sees to it that they can run beside it
     forbid_workers()           keeps all workers off the caller's processor; for a caller that has waited long
     stamp(times, k)            the time in nanoseconds to times[k], unless times is null
+    read_clock(at)             the time to where it is told
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def host_platform() -> Platform:
 
 def machine_ir(host: Platform) -> str:
     """All of it, for one machine."""
-    return "\n".join((_waiting(host), _placement(host), clock_ir(host)))
+    return "\n".join((_waiting(host), _placement(host), _STAMP, clock_ir(host)))
 
 
 def _waiting(host: Platform) -> str:
@@ -264,12 +265,8 @@ done:
 }}"""
 
 
-def clock_ir(host: Platform) -> str:
-    """`stamp(times, k)`, and `read_clock(at)`, which is told where to put the time."""
-    return f"""
-declare i32 @clock_gettime(i32, ptr) #0
-
-define internal void @stamp(ptr %times, i64 %k) #0 {{
+_STAMP = """
+define internal void @stamp(ptr %times, i64 %k) #0 {
 entry:
   %off = icmp eq ptr %times, null
   br i1 %off, label %done, label %read
@@ -279,7 +276,14 @@ read:
   br label %done
 done:
   ret void
-}}
+}
+"""
+
+
+def clock_ir(host: Platform) -> str:
+    """`read_clock(at)`."""
+    return f"""
+declare i32 @clock_gettime(i32, ptr) #0
 
 define internal void @read_clock(ptr %at) #0 {{
   %spec = alloca [2 x i64]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler.driver.control import control_ops
+from jitgrad.compiler.driver.control import control_address
 from jitgrad.compiler.driver.loop_layout import BLOCK, KINDS, LISTS
 from jitgrad.compiler.fusing.buffers import Lifetime, aligned, plan_memory
 from jitgrad.records import NamedTuple
@@ -141,9 +141,13 @@ def describe_loop(
     lists["fills"] = [(slots[room if place is None else place], offset) for place, offset in layout.fills]
     for name, rows in lists.items():
         words |= {name: len(rows), f"{name}_list": listed(rows).ctypes.data}
-    plain = "loop_rows" if "rows" in details else "loop"
-    code = {"while_gradient": "loop_gradient", "cond": "choose", "call": "choose"}.get(form, plain)
-    return control_ops()[code], tuple(words.get(name, 0) for name in BLOCK), kept
+    return control_address(control_op(form, "rows" in details)), tuple(words.get(name, 0) for name in BLOCK), kept
+
+
+def control_op(form: str, by_rows: bool = False) -> str:
+    """The name of the code that runs a loop or a branch, as driver/control.py has it."""
+    plain = "loop_rows" if by_rows else "loop"
+    return {"while_gradient": "loop_gradient", "cond": "choose", "call": "choose"}.get(form, plain)
 
 
 def _numbers(form: str, details: Mapping[str, Any], slots: Sequence[int]) -> dict[str, int]:
