@@ -36,7 +36,7 @@ from benchmarks.workloads import WORKLOADS
 
 TURN = 0.05
 _ROUNDS = 12  # of five runs of all steps, until none of so many has made the sum of a way half a percent shorter
-_MOST_ROUNDS = 100
+_MOST_ROUNDS = 100  # where they do not settle, as beside other people's work
 COUNTS = (1, 2, 3, 4, 7)
 HEAD = ("ms", "one", "two", "faster", "steps", "serial", "processors")
 
@@ -138,7 +138,8 @@ def _step_by_step(f: Any, arrays: Sequence[Any]) -> tuple[str, str]:
     except ValueError:
         return "-", "-"
     found = [(way, [np.full(len(s.is_parallel), math.inf) for s in steps]) for way in _ways()]
-    end, since, settled = time.perf_counter() + 20 * TURN, 0, np.full(len(found), math.inf)
+    end = time.perf_counter() + 20 * TURN
+    since, settled = 0, np.full(len(found), math.inf)  # rounds since the sums became shorter than these
     for _ in range(_MOST_ROUNDS):
         for way, best in found:
             with _placed(way) as threads:

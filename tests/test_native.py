@@ -166,7 +166,6 @@ import jitgrad
 before = set(sys.modules)
 jitgrad.compile(lambda x: np.sum(np.tanh(x)))(np.ones(100))
 assert "jitgrad.compiler.bodies.forms" not in sys.modules
-from jitgrad.compiler.driver.control import CONTROL_OPS
 from jitgrad.compiler.machine import early, tiers
 from jitgrad.compiler.machine.cache import cache_key, kernel_cache
 assert "jitgrad.compiler.stages" in sys.modules
@@ -178,7 +177,11 @@ assert early.early() is not None
 jitgrad.compile(lambda x: jitgrad.scan(lambda c, t: (0.5 * c + t, c), 0.0, x)[0])(np.ones(100))
 tiers.improver.wait()
 assert "jitgrad.compiler.bodies.forms" in sys.modules
-assert not {name for name in CONTROL_OPS if kernel_cache().has(cache_key(f"jitgrad_{name}"))}
+ops = "loop", "loop_gradient", "choose", "loop_rows"
+assert not {op for op in ops if kernel_cache().has(cache_key(f"jitgrad_{op}"))}
+jitgrad.compile(lambda x: jitgrad.cond(x[0] > 0, np.sin, np.cos, x))(np.ones(100))
+tiers.improver.wait()
+assert {op for op in ops if kernel_cache().has(cache_key(f"jitgrad_{op}"))} == {"choose"}
 """
     environment = os.environ | {"JITGRAD_CACHE_DIR": str(tmp_path), "JITGRAD_VERIFY": ""}
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120, env=environment)

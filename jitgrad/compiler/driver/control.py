@@ -14,26 +14,26 @@ from jitgrad.compiler.machine import native
 from jitgrad.compiler.products.product_code import Module, code_modules, product_address
 from jitgrad.once import Once
 
-CONTROL_OPS = ("loop", "loop_gradient", "choose", "loop_rows")
+_PREFIX = "jitgrad_"
 
 
 def control_address(op: str) -> int:
     """The address of a step's function."""
-    _share()
-    return product_address(f"jitgrad_{op}", _text)
+    _share_driver()
+    return product_address(_PREFIX + op, _text)
 
 
 def control_modules(ops: Iterable[str]) -> dict[str, Module]:
     """The modules that `control_address` will need for these ops."""
     modules: dict[str, Module] = {}
     for op in ops:
-        modules |= code_modules(f"jitgrad_{op}", _text)
+        modules |= code_modules(_PREFIX + op, _text)
     return modules
 
 
 @Once
-def _share() -> None:
-    """Have code find the driver's functions."""
+def _share_driver() -> None:
+    """Have the modules find the driver's functions."""
     driver = runtime()
     for name in SHARED:
         native.add_symbol(f"jitgrad_{name}", driver.code[f"jitgrad_{name}"])
@@ -43,5 +43,5 @@ def _text(stub: str) -> str:
     from jitgrad.compiler.driver.loops import choose_ir, gradient_ir, loop_ir
     from jitgrad.compiler.driver.rows import row_loop_ir
 
-    texts = dict(zip(CONTROL_OPS, (loop_ir, gradient_ir, choose_ir, row_loop_ir), strict=True))
-    return f"{texts[stub.removeprefix('jitgrad_')]()}\nattributes #0 = {{ nounwind }}\n"
+    texts = {"loop": loop_ir, "loop_gradient": gradient_ir, "choose": choose_ir, "loop_rows": row_loop_ir}
+    return f"{texts[stub.removeprefix(_PREFIX)]()}\nattributes #0 = {{ nounwind }}\n"

@@ -1,4 +1,5 @@
-"""The driver's control ops, as LLVM IR text: the code of the step that is a loop or a branch. No Python runs here.
+"""The driver's control ops, as LLVM IR text: the code of the step that is a loop or a branch. No Python runs here. The
+loop over rows is in rows.py.
 
     jitgrad_loop            scan and while: steps of the body, a condition before each where there is one
     jitgrad_loop_gradient   a while loop that saves on a stack, and then the steps back

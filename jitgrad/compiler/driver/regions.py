@@ -165,7 +165,7 @@ def places_ir() -> str:
 
 
 def regions_ir() -> str:
-    """`run_region`, and `copy_all`, for lists of copies."""
+    """`run_region`; and `copy_all`, for lists of copies, and RUN_CHUNK, which it takes."""
     return f"""
 declare void @jitgrad_run_parallel(ptr, ptr, ptr, i64, i64, i32) #0
 declare void @jitgrad_run_tried(ptr, ptr, i32) #0

@@ -16,7 +16,7 @@ thread count.
     jitgrad_run_parallel(function, table, block, extent, n, limit)  the chunks of a step, shared out among threads
     jitgrad_run_tried(record, table, limit)              a step that is on trial, see trials.py
 
-The last two are what steps that are control ops call; these are a module of their own (control.py).
+The last two are what steps that are control ops call; each is a module of its own (control.py).
 
 How a region is shared out. One word holds the number of the region, how many threads may take part, and the
 first and the end of the chunks that nobody has taken yet (24, 8, 16 and 16 bits; more chunks run serially). A

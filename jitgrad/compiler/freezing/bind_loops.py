@@ -141,11 +141,17 @@ def describe_loop(
     lists["fills"] = [(slots[room if place is None else place], offset) for place, offset in layout.fills]
     for name, rows in lists.items():
         words |= {name: len(rows), f"{name}_list": listed(rows).ctypes.data}
-    return control_address(control_op(form, "rows" in details)), tuple(words.get(name, 0) for name in BLOCK), kept
+    return control_address(control_op_of(task)), tuple(words.get(name, 0) for name in BLOCK), kept
+
+
+def control_op_of(task: Task) -> str:
+    """The name of the code that runs a loop or a branch, as driver/control.py has it."""
+    _, _, form, _, _, _, pairs = task
+    return control_op(form, "rows" in dict(pairs))
 
 
 def control_op(form: str, by_rows: bool = False) -> str:
-    """The name of the code that runs a loop or a branch, as driver/control.py has it."""
+    """The same for a form of control op."""
     plain = "loop_rows" if by_rows else "loop"
     return {"while_gradient": "loop_gradient", "cond": "choose", "call": "choose"}.get(form, plain)
 

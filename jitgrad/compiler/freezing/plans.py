@@ -8,7 +8,7 @@ from typing import Any
 
 from jitgrad.compiler.freezing.alike import Likeness
 from jitgrad.compiler.freezing.bind import BoundCluster, bind_cluster
-from jitgrad.compiler.freezing.bind_loops import control_op
+from jitgrad.compiler.freezing.bind_loops import control_op_of
 from jitgrad.compiler.freezing.blueprints import Family, bind_blueprint
 from jitgrad.compiler.freezing.records import Addresses
 from jitgrad.compiler.freezing.stored import decode_params, dump, load
@@ -82,7 +82,7 @@ def has_regions(frozen: Frozen) -> bool:
 
 def control_ops_in(frozen: Frozen) -> set[str]:
     """The names of the code of its loops and branches."""
-    return {control_op(task[2], "rows" in dict(task[6])) for task in _tasks_of(frozen) if task[0] == "loop"}
+    return {control_op_of(task) for task in _tasks_of(frozen) if task[0] == "loop"}
 
 
 def _tasks_of(frozen: Frozen) -> Iterator[Any]:
