@@ -36,7 +36,7 @@ from benchmarks.workloads import WORKLOADS
 
 TURN = 0.05
 _ROUNDS = 12  # of five runs of all steps, until none of so many has made the sum of a way half a percent shorter
-_MOST_ROUNDS = 100  # where they do not settle, as beside other people's work
+_SECONDS = 20.0  # at most, where they do not settle, as beside other people's work
 COUNTS = (1, 2, 3, 4, 7)
 HEAD = ("ms", "one", "two", "faster", "steps", "serial", "processors")
 
@@ -138,9 +138,9 @@ def _step_by_step(f: Any, arrays: Sequence[Any]) -> tuple[str, str]:
     except ValueError:
         return "-", "-"
     found = [(way, [np.full(len(s.is_parallel), math.inf) for s in steps]) for way in _ways()]
-    end = time.perf_counter() + 20 * TURN
+    start, passed = time.perf_counter(), 0.0
     since, settled = 0, np.full(len(found), math.inf)  # rounds since the sums became shorter than these
-    for _ in range(_MOST_ROUNDS):
+    while passed < 20 * TURN or (since < _ROUNDS and passed < _SECONDS):
         for way, best in found:
             with _placed(way) as threads:
                 for _ in range(5):
@@ -149,8 +149,7 @@ def _step_by_step(f: Any, arrays: Sequence[Any]) -> tuple[str, str]:
         since += 1
         if np.any(sums < 0.995 * settled):
             since, settled = 0, sums
-        if since >= _ROUNDS and time.perf_counter() > end:
-            break
+        passed = time.perf_counter() - start
     *alone, two = (np.concatenate(best) for _, best in found)
     serial = two[~np.concatenate([s.is_parallel for s in steps])].sum() / two.sum()
     return f"{_at_mean_speed([each.sum() for each in alone]) / two.sum():.2f}", f"{serial:.0%}"
