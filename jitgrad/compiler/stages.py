@@ -258,6 +258,7 @@ def _planned(
         nodes = build_nodes(program, cluster.instructions, cluster.outputs, classes)
         if not is_again:
             begin_products(program, nodes.items)
+            _begin_control_ops(program, cluster)
         plan = plan_fusion(nodes, program.specs, classes, most)
     if begin is not None and sum(isinstance(step, Group) for step in plan.steps) >= _SEVERAL:
         begin_modules(sequence_modules())
@@ -271,6 +272,13 @@ def _planned(
         with recording.span("lower", name):
             last = lowered[number] = _lower_step(program, cluster, plan.steps[number], plan, is_body)
     return CompiledCluster(cluster, plan, tuple([lowered[number] for number in range(len(lowered))]))
+
+
+def _begin_control_ops(program: Program, cluster: Cluster) -> None:
+    """Begin to compile what runs loops and branches; for scans, most of which are kernels, `make_plan` does it."""
+    kinds = [program.instructions[number].op.kind for number in cluster.instructions]
+    forms = {kind.form for kind in kinds if isinstance(kind, Control)} - {"scan"}
+    begin_modules(control_modules(map(control_op, forms)))
 
 
 def _is_serial(step: Step) -> bool:
@@ -288,9 +296,6 @@ def _lower_step(program: Program, cluster: Cluster, step: Step, plan: Plan, is_b
         return step
     ins = program.instructions[step.number]
     bodies = regions_of(ins)
-    assert isinstance(ins.op.kind, Control)
-    if ins.op.kind.form != "scan":  # most scans are kernels, and how others run follows from sizes
-        begin_modules(control_modules([control_op(ins.op.kind.form)]))
     clusters = [body_cluster(k, cluster.scope, body) for k, body in enumerate(bodies)]
     regions = tuple(map(partial(_plan_cluster, is_body=True), bodies, clusters))
     return LoweredBodies(step, regions, fuse_scan(ins, bodies[0], regions[0]))
