@@ -7,6 +7,7 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod
@@ -209,7 +210,8 @@ class Calls:
     def _traced_entry(self, call: Call, is_run: bool) -> Entry:
         with self._lock:
             if call.key not in self._entries:
-                with first_calls.one(), recording.span("trace", self.name, self._facts(call)):
+                counted = nullcontext() if is_run else first_calls.one()  # a run is counted as a whole
+                with counted, recording.span("trace", self.name, self._facts(call)):
                     made = self._made(call, is_run)
                 if len(self._entries) >= max_traces:
                     self._make_room()

@@ -58,6 +58,8 @@ _CHANGING_ATTRIBUTES = frozenset((
 """Attributes through which compiled functions, generators, partials, dtypes and graphs give what may change, and texts
 any attribute that they name. Others rarely have attributes of these names.
 """
+_OWN_ATTRIBUTES = ("fn", "options")
+"""Of compiled and transformed functions."""
 _SETS = ("BUILD_SET", "SET_ADD", "SET_UPDATE")
 _CALLING = ("PUSH_NULL", "PRECALL", "CALL")
 _OF_THE_PROCESS = frozenset((
@@ -312,7 +314,7 @@ class _Reader:
 
 def _has_attributes_of_the_user(value: Any) -> bool:
     """Whether a function has attributes that code may name, and anybody may change."""
-    return any(not name.startswith("_") for name in vars(value).keys() - {"fn", "options"})
+    return any(not name.startswith("_") and name not in _OWN_ATTRIBUTES for name in vars(value))
 
 
 def _contents(cell: CellType) -> Any:

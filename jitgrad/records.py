@@ -13,6 +13,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable, Iterable
 from reprlib import recursive_repr
 from types import CodeType, FunctionType, MemberDescriptorType
@@ -129,36 +130,56 @@ _UNTAKEN = object()
 
 def _shared_init(cls: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
     """``__init__``, but where the arguments are not those of the fields: then its own code says so."""
-    fields = dataclasses.fields(cls)
-    names = [field.name for field in fields]
-    values = dict(zip(names, args, strict=False)) | kwargs
-    for field in fields:
-        if field.name not in values and field.default is not dataclasses.MISSING:
-            values[field.name] = field.default
-        elif field.name not in values and field.default_factory is not dataclasses.MISSING:
-            values[field.name] = field.default_factory()
-    if len(args) > len(fields) or values.keys() != set(names) or not kwargs.keys().isdisjoint(names[: len(args)]):
-        return _UNTAKEN
+    names = cls.__match_args__
+    if kwargs or len(args) != len(names):
+        values = _defaults_of(cls) | dict(zip(names, args, strict=False)) | kwargs
+        if len(args) > len(names) or values.keys() != set(names) or not kwargs.keys().isdisjoint(names[: len(args)]):
+            return _UNTAKEN
+        args = tuple([value.make() if (value := values[name]).__class__ is _Factory else value for name in names])
     put = object.__setattr__ if cls.__setattr__ is _refuse else setattr
-    for name in names:
-        put(self, name, values[name])
+    for name, value in zip(names, args, strict=True):
+        put(self, name, value)
     if hasattr(cls, "__post_init__"):
         self.__post_init__()
     return None
 
 
+class _Factory(NamedTuple):
+    """What makes a field's value for each instance."""
+
+    make: Callable[[], Any]
+
+
+@functools.cache
+def _defaults_of(cls: Any) -> dict[str, Any]:
+    """What fields are where they are not given: values, and what makes them."""
+    defaults: dict[str, Any] = {}
+    for field in dataclasses.fields(cls):
+        if field.default is not dataclasses.MISSING:
+            defaults[field.name] = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            defaults[field.name] = _Factory(field.default_factory)
+    return defaults
+
+
 def _shared_eq(cls: Any, self: Any, other: Any) -> Any:
     if other.__class__ is not self.__class__:
         return NotImplemented
-    return _compared_values(cls, self) == _compared_values(cls, other)
+    values_of = _compared_values(cls)
+    return values_of(self) == values_of(other)
 
 
 def _shared_hash(cls: Any, self: Any) -> int:
-    return hash(_compared_values(cls, self))
+    return hash(_compared_values(cls)(self))
 
 
-def _compared_values(cls: Any, owner: Any) -> tuple[Any, ...]:
-    return tuple([getattr(owner, field.name) for field in dataclasses.fields(cls) if field.compare])
+@functools.cache
+def _compared_values(cls: Any) -> Callable[[Any], tuple[Any, ...]]:
+    """What gives the compared fields of an instance."""
+    names = [field.name for field in dataclasses.fields(cls) if field.compare]
+    if len(names) > 1:
+        return operator.attrgetter(*names)
+    return lambda owner: tuple([getattr(owner, name) for name in names])
 
 
 def _made(cls: Any, name: str, source: Source) -> Callable[..., Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -289,3 +291,12 @@ def test_loops_on_values_keep_the_dtype_of_their_state(make: Any) -> None:
     with pytest.raises(jg.DTypeError, match=r"changes carry.* from f32\[2\] to f64\[2\]|from f32\[2\] to f64\[2\]"):
         jg.scan(lambda c, x: (c + x, c), make(np.zeros(2, np.float32)), np.ones((3, 2)))
     assert jg.fori_loop(0, 3, lambda i, c: c + 1.5, 0) == 4.5
+
+
+def test_the_gradient_of_a_scan_loads_no_other_rules() -> None:
+    code = (
+        "import sys, numpy as np, jitgrad as jg\n"
+        "f = jg.compile(jg.grad(lambda c: jg.scan(lambda c, x: (c * x, c), c, np.ones(3))[0]))\n"
+        "f.explain(1.5); print('jitgrad.control.rules' in sys.modules)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"

@@ -15,6 +15,7 @@ from vecmath_oracle import FUNCTIONS, Function, compiled, errors_against_float64
 from jitgrad.compiler import llvmir as ir
 from jitgrad.compiler import vecmath
 from jitgrad.compiler.machine.compilation import has_avx512
+from jitgrad.compiler.vecmath.lanes import joined, part_of
 
 _POINTS = {"digamma": 1500, "polygamma1": 1500, "gammaln": 2000, "erfinv": 1500}
 _DTYPES = [np.float32, np.float64]
@@ -179,6 +180,20 @@ def test_a_gradient_shares_the_exponential_of_erfc_which_divides_once() -> None:
     erfc, both = _instructions("erfc"), _instructions("erfc", "gauss")
     assert sum(" fdiv " in line for line in erfc) == 1
     assert len(both) - len(erfc) == 4  # the last two steps of the polynomial, and the power of two as two factors
+
+
+@pytest.mark.quick
+def test_parts_of_vectors_side_by_side_are_not_taken_out_again() -> None:
+    lanes = ir.VectorType(ir.DoubleType(), 4)
+    function = ir.Function(ir.Module("parts", True), ir.FunctionType(lanes, [lanes] * 4), "f")
+    builder = ir.IRBuilder(function.append_basic_block())
+    whole = joined(builder, function.args)
+    written = len(builder.block.lines)
+    assert part_of(builder, whole, 8, 4) is function.args[2]
+    assert part_of(builder, whole, 8, 8).parts == tuple(function.args[2:])
+    assert len(builder.block.lines) == written
+    half = part_of(builder, whole, 2, 2)
+    assert half.type.count == 2 and len(builder.block.lines) == written + 1
 
 
 def _instructions(*names: str) -> list[str]:

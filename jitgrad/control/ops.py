@@ -282,9 +282,13 @@ def _rule(name: str) -> Vjp:
     """A rule by its name: rules are made of these ops, and so are loaded when one is asked for."""
 
     def vjp(g: Any, out: Any, *inputs: Any, **params: Any) -> Any:
-        from jitgrad.control import rules
+        if name == "scan":
+            from jitgrad.control.scan_rule import scan_rule as rule
+        else:
+            from jitgrad.control.rules import BY_OP
 
-        return rules.BY_OP[name](g, out, *inputs, **params)
+            rule = BY_OP[name]
+        return rule(g, out, *inputs, **params)
 
     return vjp
 

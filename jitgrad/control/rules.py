@@ -1,6 +1,6 @@
 """Gradient rules of the control ops: each is made of control ops again, and so has a gradient itself.
 
-That of scan has a module of its own.
+That of scan has a module of its own, which is all that most programs with loops load.
 
 while_loop: nothing of a step can be an output, for their number is not known. So its gradient is one op,
 while_gradient, which runs the loop, keeps on a stack of its own what the gradient reads, and runs back. That op is
@@ -38,7 +38,6 @@ from jitgrad.control.derivatives import (
     zeros_or,
 )
 from jitgrad.control.ops import add_control, call_op, cond_op, while_gradient_op, while_op
-from jitgrad.control.scan_rule import scan_rule
 from jitgrad.control.subgraph import Subgraph
 from jitgrad.control.sums import Outside, carried_in, plan_rows, sources_of
 from jitgrad.graph import Tensor
@@ -180,7 +179,6 @@ def _branch_gradients(
 
 
 BY_OP: Mapping[str, Vjp] = {
-    "scan": scan_rule,
     "while_loop": _while_rule,
     "while_gradient": _while_gradient_rule,
     "cond": _cond_rule,

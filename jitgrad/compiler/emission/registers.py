@@ -132,7 +132,8 @@ class RegisterEmitter:
         if lanes > self.register_lanes:
             narrow = self._splat(value, self.register_lanes)
             picks = [k % self.register_lanes for k in range(lanes)]
-            return self.builder.shuffle_vector(narrow, narrow, ir.Constant(ir.VectorType(INT32, lanes), picks))
+            wide = self.builder.shuffle_vector(narrow, narrow, ir.Constant(ir.VectorType(INT32, lanes), picks))
+            return ir.Joined(wide, (narrow,) * (lanes // self.register_lanes))
         return self.builder.spread(value, lanes)
 
     def _part(self, value: ir.Value, first: int, count: int) -> ir.Value:

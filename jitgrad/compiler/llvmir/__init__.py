@@ -20,7 +20,7 @@ from jitgrad.compiler.llvmir.types import (
     VoidType,
     vector_of,
 )
-from jitgrad.compiler.llvmir.values import Cell, Constant, Literal, Phi, Undefined, Value, splat
+from jitgrad.compiler.llvmir.values import Cell, Constant, Joined, Literal, Phi, Undefined, Value, splat
 
 __all__ = [
     "ArrayType",
@@ -34,6 +34,7 @@ __all__ = [
     "GlobalVariable",
     "IRBuilder",
     "IntType",
+    "Joined",
     "Literal",
     "Module",
     "Phi",

@@ -36,6 +36,16 @@ class Product(Value):
         self.factors = factors
 
 
+class Joined(Value):
+    """Vectors of one type side by side, which need not be taken out of it again."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, value: Value, parts: tuple[Value, ...]) -> None:
+        super().__init__(value.type, value.text)
+        self.parts = parts
+
+
 class _UndefinedType:
     """The value of a constant that nothing reads."""
 

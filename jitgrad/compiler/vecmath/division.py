@@ -10,13 +10,25 @@ rounded twice, and a power of two over a number whose bits are all ones is one u
 
 from __future__ import annotations
 
-from jitgrad.compiler.vecmath.lanes import Real, exponent, fma, near_reciprocal, significand, times_power_of_two
+from jitgrad.compiler.vecmath.lanes import (
+    Real,
+    by_registers,
+    exponent,
+    fma,
+    near_reciprocal,
+    significand,
+    times_power_of_two,
+)
 
 
 def quotient(x: Real, y: Real) -> Real:
     """x / y; what is made of y alone is written once for all quotients by y."""
     if not (x.lanes.is_double and x.lanes.has_scaling and x.lanes.builder.module.divides_slowly):
         return x / y
+    return by_registers(_quotient, x, y)
+
+
+def _quotient(x: Real, y: Real) -> Real:
     part, divisor = significand(x), significand(y)
     inverse = _inverse(divisor)
     near = part * inverse

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TypeAlias
 
 from jitgrad.compiler import llvmir as ir
@@ -383,6 +384,18 @@ def _of_registers(name: str, args: Sequence[Real], last: Sequence[int] = (), fir
     return Real(lanes, joined(builder, parts))
 
 
+def by_registers(function: Callable[..., Real], *args: Real) -> Real:
+    """A function of lanes, written for one register of them after the other."""
+    lanes, builder = args[0].lanes, args[0].lanes.builder
+    count = _REGISTER_BITS // lanes.width
+    register = Lanes(builder, ir.VectorType(lanes.element, count))
+    parts = [
+        function(*(Real(register, part_of(builder, arg.value, first, count)) for arg in args)).value
+        for first in range(0, lanes.count, count)
+    ]
+    return Real(lanes, joined(builder, parts))
+
+
 def look_up(place: Bits, table: Sequence[float]) -> Real:
     """One of 32 floats for each lane, by the low five bits of its integer, out of two registers of 64 bytes."""
     lanes, builder = place.lanes, place.lanes.builder
@@ -411,7 +424,11 @@ def look_up(place: Bits, table: Sequence[float]) -> Real:
 
 def part_of(builder: ir.IRBuilder, value: ir.Value, first: int, count: int) -> ir.Value:
     """Neighbouring lanes of a vector; itself where it has no more."""
-    return value if value.type.count == count else builder.shuffle_vector(value, value, _picks(first, count))
+    if value.type.count == count:
+        return value
+    if isinstance(value, ir.Joined) and first % (width := value.parts[0].type.count) == count % width == 0:
+        return joined(builder, value.parts[first // width : (first + count) // width])
+    return builder.shuffle_vector(value, value, _picks(first, count))
 
 
 def joined(builder: ir.IRBuilder, parts: Sequence[ir.Value]) -> ir.Value:
@@ -420,9 +437,10 @@ def joined(builder: ir.IRBuilder, parts: Sequence[ir.Value]) -> ir.Value:
         return parts[0]
     half = len(parts) // 2
     low, high = (joined(builder, side) for side in (parts[:half], parts[half:]))
-    return builder.shuffle_vector(low, high, _picks(0, 2 * low.type.count))
+    return ir.Joined(builder.shuffle_vector(low, high, _picks(0, 2 * low.type.count)), tuple(parts))
 
 
+@cache
 def _picks(first: int, count: int, width: int = 0) -> ir.Value:
     """Neighbouring lanes; the last one again and again where there are to be more."""
     picks = [min(k, first + count - 1) for k in range(first, first + max(count, width))]
