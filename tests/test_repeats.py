@@ -37,9 +37,10 @@ from jitgrad.compiler.loopir.nests import (
     kept_turn,
     statements,
 )
+from jitgrad.compiler.lowering import repeats as repeats_module
 from jitgrad.compiler.lowering.in_place import find_overwritable
 from jitgrad.compiler.lowering.lower import kernels_of
-from jitgrad.compiler.lowering.repeats import is_small, repeat_bodies, written_weight
+from jitgrad.compiler.lowering.repeats import is_small, repeat_bodies, repeats_itself, written_weight
 from jitgrad.compiler.machine.tiers import improver
 from jitgrad.compiler.verifying import verify_kernel
 from jitgrad.interpreter import interpret
@@ -324,6 +325,28 @@ def test_kernels_that_would_be_written_out_hold_no_more() -> None:
     expected, wanted = jg.compile(jg.value_and_grad(loss)).interpret(x)
     np.testing.assert_allclose(value, expected, rtol=1e-13)
     np.testing.assert_allclose(gradient, wanted, rtol=1e-12)
+
+
+def test_what_repeats_itself_is_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long ones without a function of analysis, too: it took a third of the compilation of 30,000 operations."""
+    reads = 0
+
+    class Counted(list[int]):
+        def __getitem__(self, place: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            return super().__getitem__(place)
+
+    def steps_without(x: Any) -> Any:
+        for _ in range(500):
+            x = x * 1.01 + 0.1
+        return x
+
+    program = traced(steps_without, np.ones(3))
+    count, numbered = len(program.instructions), repeats_module._numbered
+    monkeypatch.setattr(repeats_module, "_numbered", lambda keys: Counted(numbered(keys)))
+    assert not repeats_itself(program, range(count))
+    assert 2 * count < reads < 20 * count
 
 
 @pytest.mark.parametrize(("turns", "values", "fits"), [(128, 2, True), (129, 2, False), (60, 5, False)])

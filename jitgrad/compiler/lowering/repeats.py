@@ -70,9 +70,10 @@ def repeats_itself(program: Program, numbers: Sequence[int]) -> bool:
     instructions = [program.instructions[number] for number in numbers]
     kinds = _numbered([(ins.op.name, program.specs[ins.outputs[0]].dtype) for ins in instructions])
     following = _next_alike(kinds)
+    ends: dict[int, int] = {}
     covered = at = 0
     while at < len(kinds):
-        turns, step = _turns_alike(kinds, at, following[at]), 1
+        turns, step = _turns_alike(kinds, at, following[at], ends), 1
         if turns >= 2 * _LEAST_TURNS and any(
             ins.op.name in vecmath.NAMES for ins in instructions[at : at + following[at]]
         ):
@@ -159,10 +160,11 @@ class _Rewriting:
         """The body, with the loads that still stand in front of all else; None where nothing repeats itself."""
         kinds = _kinds(self._steps, self._var)
         following = _next_alike(kinds)
+        ends: dict[int, int] = {}
         result: list[Statement | int] = []
         at = 0
         while at < len(kinds):
-            turns = self._repeat(at, following[at], _turns_alike(kinds, at, following[at]))
+            turns = self._repeat(at, following[at], _turns_alike(kinds, at, following[at], ends))
             result.append(len(self._repeats) - 1 if turns else self._as_now(self._steps[at]))
             at += turns * following[at] if turns else 1
         if not self._repeats:
@@ -374,11 +376,14 @@ def _next_alike(kinds: Sequence[int]) -> list[int]:
     return found
 
 
-def _turns_alike(kinds: Sequence[int], at: int, size: int) -> int:
-    """How many turns of so many statements are of the same kinds, from one on."""
+def _turns_alike(kinds: Sequence[int], at: int, size: int, ends: dict[int, int]) -> int:
+    """How many turns of so many statements are of the same kinds, from one on. ``ends`` keeps where such turns ended
+    that were looked at before, from statements further in front: a long row of them is gone through once.
+    """
     if not size:
         return 0
-    end = at + size
+    end = max(at + size, ends.get(size, 0))
     while end < len(kinds) and kinds[end] == kinds[end - size]:
         end += 1
+    ends[size] = end
     return (end - at) // size
