@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from traced import bare, check_text, simplified
+from counting import assert_linear
+from traced import bare, check_text, simplified, traced
 
 import jitgrad as jg
+from jitgrad.compiler.simplify import simplify
+from jitgrad.compiler.subprograms import status_offsets
 from jitgrad.program import Program
 
 pytestmark = pytest.mark.quick
@@ -330,3 +334,37 @@ def test_second_derivatives_take_two_loops(fn: Fn) -> None:
 def test_one_array_is_saved_of_a_variance() -> None:
     program = simplified(jg.grad(variance), np.array([0.1, 0.2, 0.7]), X, exact=False)
     assert stacks(program) == [1, 0], bare(program)
+
+
+# -- many loops --------------------------------------------------------------------------------------------------------
+
+
+def _scans(x: Any, count: int) -> Any:
+    for k in range(count):
+        x, _ = jg.scan(lambda c, _: (np.sin(c) * 1.01, c), x * (1.0 + k), None, length=3)
+    return np.sum(x)
+
+
+def _choices(x: Any, count: int) -> Any:
+    for _ in range(count):
+        x = jg.cond(x[0] > 0, lambda x: x * 1.01, lambda x: x * 0.99, x)
+    return np.sum(x)
+
+
+@pytest.mark.parametrize("fn", [_scans, _choices])
+def test_the_work_of_many_loops_grows_with_their_number(fn: Fn) -> None:
+    """Twice as many took four times as long: each was compared with all, by what stands between them."""
+    assert_linear(lambda n: functools.partial(simplify, traced(lambda x: jg.grad(fn)(x, n), np.ones(3))), 20)
+
+
+def test_each_of_many_scans_is_joined_with_the_one_of_its_gradient() -> None:
+    program = simplify(traced(lambda x: jg.grad(_scans)(x, 70), np.ones(3)))
+    assert sum(ins.op.name == "scan" for ins in program.instructions) == 140
+
+
+def test_statuses_are_numbered_once() -> None:
+    program = simplify(traced(lambda x: jg.grad(_choices)(x, 3), np.ones(3)))
+    offsets = status_offsets(program)
+    assert status_offsets(program) is offsets
+    assert list(offsets) == [number for number, ins in enumerate(program.instructions) if ins.op.name == "cond"]
+    assert min(offset for both in offsets.values() for offset in both) == len(program.specs)

@@ -41,20 +41,27 @@ def with_regions(ins: Instruction, regions: tuple[Program, ...]) -> Instruction:
 
 def status_count(program: Program) -> int:
     """How many numbers a status needs to tell all values of a program, those inside bodies too; 0 is not one."""
-    return len(program.specs) + sum(status_count(sub) for ins in program.instructions for sub in regions_of(ins))
+    found: int | None = program._cache.get("status_count")
+    if found is None:
+        inner = [status_count(sub) for ins in program.instructions for sub in regions_of(ins)]
+        found = program._cache["status_count"] = len(program.specs) + sum(inner)
+    return found
 
 
-def status_offsets(program: Program) -> dict[int, tuple[int, ...]]:
-    """Per control op, by the number of its instruction, what is added to a status that a region of it reports.
+def status_offsets(program: Program) -> Mapping[int, tuple[int, ...]]:
+    """Per control op, by the number of its instruction, what is added to a status that a region of it reports. Found
+    once for each program, like the count.
 
     Value v of a program has the status v + 1; behind these come those of its bodies, in order.
     """
-    offset = len(program.specs)
-    found: dict[int, tuple[int, ...]] = {}
-    for number, ins in enumerate(program.instructions):
-        for sub in regions_of(ins):
-            found[number] = (*found.get(number, ()), offset)
-            offset += status_count(sub)
+    found: dict[int, tuple[int, ...]] | None = program._cache.get("status_offsets")
+    if found is None:
+        found, offset = {}, len(program.specs)
+        for number, ins in enumerate(program.instructions):
+            for sub in regions_of(ins):
+                found[number] = (*found.get(number, ()), offset)
+                offset += status_count(sub)
+        program._cache["status_offsets"] = found
     return found
 
 

@@ -8,7 +8,7 @@ simplified as any other.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,8 @@ from jitgrad.compiler.bodies.programs import edited, has_state, joined, rebound
 from jitgrad.program import Instruction, Program
 from jitgrad.spec import TensorSpec
 
-_MOST = 64  # instructions that run programs, of one kind; more are not compared
+_MOST = 64
+"""With how many others an instruction that runs programs is compared, of those that share a value with it."""
 
 
 def join_instructions(program: Program, fired: Counter[str], chained: bool = False) -> Program:
@@ -27,29 +28,55 @@ def join_instructions(program: Program, fired: Counter[str], chained: bool = Fal
     With ``chained``, also a scan with the one that makes its items, step by step: they are then never stored.
     """
     join = _chained if chained else _join
+    groups = _groups(program)
     while True:
-        found = _first_pair(program, join)
+        found = _first_joined(program, groups, join)
         if found is None:
             return program
-        program = found
+        program, groups = found
         fired[join.__name__.strip("_")] += 1
 
 
 Join = Callable[[Program, Instruction, Instruction], Instruction | None]
 
 
-def _first_pair(program: Program, join: Join) -> Program | None:
+def _groups(program: Program) -> list[list[int]]:
+    """The numbers of the instructions that may become one with others of their group, in order."""
     groups: dict[Any, list[int]] = {}
     for number, ins in enumerate(program.instructions):
         if form_of(ins) not in (None, "call") and can_edit(ins) and not ins.after:
             groups.setdefault(_group(ins), []).append(number)
-    for numbers in groups.values():
-        for k, second in enumerate(numbers[:_MOST]):
-            for first in numbers[:k]:
-                made = _joined_pair(program, first, second, join)
-                if made is not None:
-                    return made
+    return list(groups.values())
+
+
+def _first_joined(
+    program: Program, groups: Sequence[Sequence[int]], join: Join
+) -> tuple[Program, list[list[int]]] | None:  # fmt: skip
+    """The program with the first two joined that can be, and its groups."""
+    named = {n for ins in program.instructions for n in ins.after}
+    for numbers in groups:
+        for first, second in _pairs(program, [n for n in numbers if n not in named], join):
+            made = _joined_pair(program, first, second, join, named)
+            if made is not None:
+                return made[0], [sorted([made[1][n] for n in group if n != first]) for group in groups]
     return None
+
+
+def _pairs(program: Program, numbers: Sequence[int], join: Join) -> Iterator[tuple[int, int]]:
+    """Those among instructions that agree which share a value that makes one of them: what a loop begins with, what the
+    first one makes and the second takes, or the index of branches.
+    """
+    having: dict[int, list[int]] = {}
+    for second in numbers:
+        ins = program.instructions[second]
+        if join is _chained:
+            needed, offered = ins.inputs, ins.outputs
+        else:
+            needed = offered = ins.inputs[:1] if form_of(ins) == "cond" else loop_of(ins).init
+        firsts = sorted({first for v in needed for first in having.get(v, ())[-_MOST:]})
+        yield from ((first, second) for first in firsts[-_MOST:])
+        for v in offered:
+            having.setdefault(v, []).append(second)
 
 
 def _group(ins: Instruction) -> Any:
@@ -60,26 +87,44 @@ def _group(ins: Instruction) -> Any:
     return kind, ins.origin.scope, params.get("length"), params.get("reverse"), params.get("maximum_iterations")
 
 
-def _joined_pair(program: Program, first: int, second: int, join: Join) -> Program | None:
-    behind = _behind(program, first, second)
-    if behind is None:
+def _joined_pair(
+    program: Program, first: int, second: int, join: Join, named: Collection[int]
+) -> tuple[Program, Mapping[int, int]] | None:  # fmt: skip
+    """The program in which both are one, and where its instructions stand now."""
+    if _needs(program, second, first):
         return None
     made = join(program, program.instructions[first], program.instructions[second])
-    if made is None:
+    behind = None if made is None else _behind(program, first, second, named)
+    if made is None or behind is None:
         return None
     order = [n for n in range(second) if n != first and n not in behind]
     order += [second, *sorted(behind), *range(second + 1, len(program.instructions))]
-    return _reordered(program, order, {second: made}, {first: second})
+    place = {number: k for k, number in enumerate(order)}
+    place[first] = place[second]
+    instructions = [made if n == second else program.instructions[n] for n in order]
+    return program.with_instructions([_moved(ins, place) for ins in instructions]), place
 
 
-def _behind(program: Program, first: int, second: int) -> set[int] | None:
-    """The instructions between two that must come after the first one; None where the second is one of them, and where
-    their order is not ours to change.
+def _needs(program: Program, second: int, first: int) -> bool:
+    """Whether an instruction reads something that others, between the two, make of what an earlier one makes. Looked
+    for from its end: a gradient's loop begins with what was there in front of the first.
     """
+    made, makers, seen = set(program.instructions[first].outputs), program.producers(), set[int]()
+    nearest_first = [second]
+    for reader in nearest_first:
+        for v in program.instructions[reader].inputs:
+            number = makers.get(v, -1)
+            if number > first and number not in seen:
+                if not made.isdisjoint(program.instructions[number].inputs):
+                    return True
+                seen.add(number)
+                nearest_first.append(number)
+    return False
+
+
+def _behind(program: Program, first: int, second: int, named: Collection[int]) -> set[int] | None:
+    """The instructions between two that must come after the first one; None where their order is not ours to change."""
     made, found = set(program.instructions[first].outputs), set[int]()
-    named = {n for ins in program.instructions for n in ins.after}
-    if first in named or second in named:
-        return None
     for number in range(first + 1, second):
         ins = program.instructions[number]
         if not made.isdisjoint(ins.inputs):
@@ -87,19 +132,11 @@ def _behind(program: Program, first: int, second: int) -> set[int] | None:
                 return None
             made.update(ins.outputs)
             found.add(number)
-    made -= set(program.instructions[first].outputs)
-    return found if made.isdisjoint(program.instructions[second].inputs) else None
+    return found
 
 
-def _reordered(
-    program: Program, order: Sequence[int], changed: Mapping[int, Instruction], gone: Mapping[int, int]
-) -> Program:
-    place = {number: k for k, number in enumerate(order)}
-    instructions = []
-    for number in order:
-        ins = changed.get(number, program.instructions[number])
-        instructions.append(replace(ins, after=tuple(place[gone.get(n, n)] for n in ins.after)) if ins.after else ins)
-    return program.with_instructions(instructions)
+def _moved(ins: Instruction, place: Mapping[int, int]) -> Instruction:
+    return replace(ins, after=tuple([place[n] for n in ins.after])) if ins.after else ins
 
 
 # -- loops -------------------------------------------------------------------------------------------------------------

@@ -99,9 +99,7 @@ class _Saved:
         self.ins = program.instructions[number]
         self.loop = loop_of(self.ins)
         self.stacks = dict(zip(self.ins.outputs[len(self.loop.init) :], self.loop.rest, strict=True))
-        self.readers = [
-            n for n, ins in enumerate(program.instructions) if not self.stacks.keys().isdisjoint(ins.inputs)
-        ]
+        self.readers = sorted({n for v in self.stacks for n in program.uses().get(v, ())})
 
     def changed(self) -> Program | None:
         """The program that saves less; None if there is nothing to spare."""
