@@ -76,9 +76,28 @@ def mixed(units: int, seed: int = 1, dtype: type = np.float64) -> Built:
     return np.sum(jg.add_n(values[-20:])), [x]
 
 
+def scans(units: int) -> Built:
+    """Short loops one behind the other, whose states are stacked."""
+    x = jg.placeholder(np.float64, (100,))
+    y: Any = x
+    for k in range(units):
+        y, _ = jg.scan(lambda c, _: (np.sin(c) * 1.01, c), y * (1.0 + 0.001 * k), None, length=3)
+    return np.sum(y), [x]
+
+
+def branches(units: int) -> Built:
+    """Choices one behind the other, each of what the one before gave."""
+    x = jg.placeholder(np.float64, (100,))
+    y: Any = x
+    for _ in range(units):
+        y = jg.cond(y[0] > 0.0, lambda y: np.sin(y) * 1.01, lambda y: y * 0.99, y)
+    return np.sum(y), [x]
+
+
 # How many operations a unit makes, its gradient included.
 GRAPHS: dict[str, tuple[Callable[[int], Built], float]] = {
     "chain": (chain, 9.0), "wide": (wide, 9.0), "network": (network, 13.0), "mixed": (mixed, 4.4),
+    "scans": (scans, 8.0), "branches": (branches, 5.0),
 }  # fmt: skip
 
 

@@ -7,8 +7,9 @@ simplified as any other.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,55 +29,26 @@ def join_instructions(program: Program, fired: Counter[str], chained: bool = Fal
     With ``chained``, also a scan with the one that makes its items, step by step: they are then never stored.
     """
     join = _chained if chained else _join
-    groups = _groups(program)
-    while True:
-        found = _first_joined(program, groups, join)
-        if found is None:
-            return program
-        program, groups = found
-        fired[join.__name__.strip("_")] += 1
+    joining = _Joining(program, join)
+    for numbers in _groups(program):
+        joining.join_all(numbers)
+    if not joining.count:
+        return program
+    fired[join.__name__.strip("_")] += joining.count
+    return joining.joined()
 
 
 Join = Callable[[Program, Instruction, Instruction], Instruction | None]
 
 
-def _groups(program: Program) -> list[list[int]]:
+def _groups(program: Program) -> Iterable[list[int]]:
     """The numbers of the instructions that may become one with others of their group, in order."""
     groups: dict[Any, list[int]] = {}
-    for number, ins in enumerate(program.instructions):
-        if form_of(ins) not in (None, "call") and can_edit(ins) and not ins.after:
-            groups.setdefault(_group(ins), []).append(number)
-    return list(groups.values())
-
-
-def _first_joined(
-    program: Program, groups: Sequence[Sequence[int]], join: Join
-) -> tuple[Program, list[list[int]]] | None:  # fmt: skip
-    """The program with the first two joined that can be, and its groups."""
     named = {n for ins in program.instructions for n in ins.after}
-    for numbers in groups:
-        for first, second in _pairs(program, [n for n in numbers if n not in named], join):
-            made = _joined_pair(program, first, second, join, named)
-            if made is not None:
-                return made[0], [sorted([made[1][n] for n in group if n != first]) for group in groups]
-    return None
-
-
-def _pairs(program: Program, numbers: Sequence[int], join: Join) -> Iterator[tuple[int, int]]:
-    """Those among instructions that agree which share a value that makes one of them: what a loop begins with, what the
-    first one makes and the second takes, or the index of branches.
-    """
-    having: dict[int, list[int]] = {}
-    for second in numbers:
-        ins = program.instructions[second]
-        if join is _chained:
-            needed, offered = ins.inputs, ins.outputs
-        else:
-            needed = offered = ins.inputs[:1] if form_of(ins) == "cond" else loop_of(ins).init
-        firsts = sorted({first for v in needed for first in having.get(v, ())[-_MOST:]})
-        yield from ((first, second) for first in firsts[-_MOST:])
-        for v in offered:
-            having.setdefault(v, []).append(second)
+    for number, ins in enumerate(program.instructions):
+        if form_of(ins) not in (None, "call") and can_edit(ins) and not ins.after and number not in named:
+            groups.setdefault(_group(ins), []).append(number)
+    return groups.values()
 
 
 def _group(ins: Instruction) -> Any:
@@ -87,52 +59,89 @@ def _group(ins: Instruction) -> Any:
     return kind, ins.origin.scope, params.get("length"), params.get("reverse"), params.get("maximum_iterations")
 
 
-def _joined_pair(
-    program: Program, first: int, second: int, join: Join, named: Collection[int]
-) -> tuple[Program, Mapping[int, int]] | None:  # fmt: skip
-    """The program in which both are one, and where its instructions stand now."""
-    if _needs(program, second, first):
-        return None
-    made = join(program, program.instructions[first], program.instructions[second])
-    behind = None if made is None else _behind(program, first, second, named)
-    if made is None or behind is None:
-        return None
-    order = [n for n in range(second) if n != first and n not in behind]
-    order += [second, *sorted(behind), *range(second + 1, len(program.instructions))]
-    place = {number: k for k, number in enumerate(order)}
-    place[first] = place[second]
-    instructions = [made if n == second else program.instructions[n] for n in order]
-    return program.with_instructions([_moved(ins, place) for ins in instructions]), place
-
-
-def _needs(program: Program, second: int, first: int) -> bool:
-    """Whether an instruction reads something that others, between the two, make of what an earlier one makes. Looked
-    for from its end: a gradient's loop begins with what was there in front of the first.
+def _shared(ins: Instruction, join: Join) -> tuple[Sequence[int], Sequence[int]]:
+    """Values of which an instruction shares one with another that it may become one with: which of its own, and which
+    of theirs that it is found by later. They are what loops begin with, what one makes and the next takes, or the index
+    of branches.
     """
-    made, makers, seen = set(program.instructions[first].outputs), program.producers(), set[int]()
-    nearest_first = [second]
-    for reader in nearest_first:
-        for v in program.instructions[reader].inputs:
-            number = makers.get(v, -1)
-            if number > first and number not in seen:
-                if not made.isdisjoint(program.instructions[number].inputs):
-                    return True
-                seen.add(number)
-                nearest_first.append(number)
-    return False
+    if join is _chained:
+        return ins.inputs, ins.outputs
+    values = ins.inputs[:1] if form_of(ins) == "cond" else loop_of(ins).init
+    return values, values
 
 
-def _behind(program: Program, first: int, second: int, named: Collection[int]) -> set[int] | None:
-    """The instructions between two that must come after the first one; None where their order is not ours to change."""
-    made, found = set(program.instructions[first].outputs), set[int]()
-    for number in range(first + 1, second):
-        ins = program.instructions[number]
-        if not made.isdisjoint(ins.inputs):
-            if ins.after or number in named or has_state(ins):
-                return None
-            made.update(ins.outputs)
-            found.add(number)
-    return found
+class _Joining:
+    """A program while instructions of it become one: in the place of the first of two, with what only the second needs
+    in front of it. An instruction keeps its number; where it stands is said by a key to sort by.
+    """
+
+    def __init__(self, program: Program, join: Join) -> None:
+        self.count = 0
+        self._program = program
+        self._join = join
+        self._instructions: dict[int, Instruction] = dict(enumerate(program.instructions))
+        self._makers = dict(program.producers())
+        self._places: dict[int, tuple[float, ...]] = {}  # of those that were moved
+        self._moves = 0
+
+    def join_all(self, numbers: Sequence[int]) -> None:
+        """Join instructions of one group, each with the first that it can be one with."""
+        having: dict[int, list[int]] = {}
+        for second in numbers:
+            needed, offered = _shared(self._instructions[second], self._join)
+            firsts = sorted({first for v in needed for first in having.get(v, ())[-_MOST:]})
+            one = next((first for first in firsts[-_MOST:] if self._make_one(first, second)), second)
+            for v in offered:
+                having.setdefault(v, []).append(one)
+
+    def joined(self) -> Program:
+        """The program as it is now."""
+        order = sorted(self._instructions, key=self._place)
+        place = {number: k for k, number in enumerate(order)}
+        return self._program.with_instructions([_moved(self._instructions[number], place) for number in order])
+
+    def _place(self, number: int) -> tuple[float, ...]:
+        return self._places.get(number, (number,))
+
+    def _make_one(self, first: int, second: int) -> bool:
+        """Whether two are one now."""
+        ahead = self._between(first, second)
+        if ahead is None:
+            return False
+        made = self._join(self._program, self._instructions[first], self._instructions[second])
+        if made is None:
+            return False
+        self._move(ahead, first)
+        self._makers.update(dict.fromkeys(self._instructions.pop(second).outputs, first))
+        self._instructions[first] = made
+        self.count += 1
+        return True
+
+    def _between(self, first: int, second: int) -> list[int] | None:
+        """What the second needs of what stands between the two; None where that needs the first, or has its place in
+        the order to keep. Looked for from its end: a gradient's loop begins with what was there in front of the first.
+        """
+        made, place, found = set(self._instructions[first].outputs), self._place(first), dict[int, None]()
+        if self._place(second) < place:
+            return None
+        nearest_first = [second]
+        for reader in nearest_first:
+            for v in self._instructions[reader].inputs:
+                number = self._makers.get(v, first)
+                if number not in found and self._place(number) > place:
+                    ins = self._instructions[number]
+                    if not made.isdisjoint(ins.inputs) or ins.after or has_state(ins):
+                        return None
+                    found[number] = None
+                    nearest_first.append(number)
+        return list(found)
+
+    def _move(self, numbers: Iterable[int], before: int) -> None:
+        """Put instructions in front of another, in their order, behind all that stands there already."""
+        *start, last = self._place(before)
+        for number in sorted(numbers, key=self._place):
+            self._moves += 1
+            self._places[number] = (*start, last - 1, math.inf, self._moves)
 
 
 def _moved(ins: Instruction, place: Mapping[int, int]) -> Instruction:
