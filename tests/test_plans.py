@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
+from jitgrad.compiler.freezing import freeze_ops
 from jitgrad.compiler.freezing.alike import forget_templates
 from jitgrad.compiler.freezing.keeping import keep_now
 from jitgrad.compiler.freezing.plankey import exact_key, plan_key
@@ -29,6 +30,7 @@ from jitgrad.program import Program, slice_graph
 from tests.plan_functions import columns
 from tests.random_programs import random_program
 from tests.tolerances import assert_same_up_to_rounding
+from tests.traced import traced
 
 rng = np.random.default_rng(0)
 
@@ -370,3 +372,13 @@ def test_the_folder_is_the_one_of_platformdirs(caches: str | None, monkeypatch: 
     if caches is not None:
         monkeypatch.setenv("XDG_CACHE_HOME", caches)
     assert default_directory() == user_cache_dir("jitgrad", appauthor=False)
+
+
+def test_interpreted_steps_are_found_in_their_program_once() -> None:
+    """Each looked through all of it: half of the compilation of a thousand transforms."""
+    program = traced(lambda x: np.fft.irfft(np.fft.rfft(np.fft.irfft(np.fft.rfft(x)))), np.ones(8))
+    first = freeze_ops._first_with(program)
+    assert freeze_ops._first_with(program) is first
+    for number, ins in enumerate(program.instructions):
+        frozen = freeze_ops.freeze_op(program, program, number)
+        assert program.instructions[frozen[1]].params is ins.params and frozen[1] <= number

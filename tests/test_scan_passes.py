@@ -351,7 +351,13 @@ def _choices(x: Any, count: int) -> Any:
     return np.sum(x)
 
 
-@pytest.mark.parametrize("fn", [_scans, _choices])
+def _whiles(x: Any, count: int) -> Any:
+    for _ in range(count):
+        x = jg.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, np.sin(s[1])), (0, x), maximum_iterations=5)[1]
+    return np.sum(x)
+
+
+@pytest.mark.parametrize("fn", [_scans, _choices, _whiles])
 def test_the_work_of_many_loops_grows_with_their_number(fn: Fn) -> None:
     """Twice as many took four times as long: each was compared with all, by what stands between them."""
     assert_linear(lambda n: functools.partial(simplify, traced(lambda x: jg.grad(fn)(x, n), np.ones(3))), 20)
@@ -360,6 +366,23 @@ def test_the_work_of_many_loops_grows_with_their_number(fn: Fn) -> None:
 def test_each_of_many_scans_is_joined_with_the_one_of_its_gradient() -> None:
     program = simplify(traced(lambda x: jg.grad(_scans)(x, 70), np.ones(3)))
     assert sum(ins.op.name == "scan" for ins in program.instructions) == 140
+
+
+def test_what_is_joined_stands_behind_what_it_needs() -> None:
+    """What only the second needs moves in front of the first, also where that has moved itself."""
+
+    def fn(x: Any, xs: Any) -> Any:
+        first = jg.scan(lambda c, t: (np.sin(c) * t, c), x, xs)[1]
+        other = jg.scan(lambda c, t: (c * 0.5 + t, c), x + 1.0, xs)[1]
+        items = xs, np.cos(other)
+        both = jg.scan(lambda c, t: ((np.sin(c[0]) * t[0], c[1] + t[1]), c[0] * c[1]), (x, 2.0 * x), items)[1]
+        items = xs, np.exp(first)
+        last = jg.scan(lambda c, t: ((c[0] * 0.5 + t[0], c[1] * t[1]), c[0] * c[1]), (x + 1.0, x), items)[1]
+        return np.sum(both) + np.sum(last) + np.sum(first * other)
+
+    program = simplified(fn, 0.5, X)
+    assert sum(ins.op.name == "scan" for ins in program.instructions) == 3  # the last reads what the joined one makes
+    simplified(lambda x, xs: jg.grad(fn, (0, 1))(x, xs), 0.5, X, exact=False)
 
 
 def test_statuses_are_numbered_once() -> None:

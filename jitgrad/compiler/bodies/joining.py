@@ -28,17 +28,13 @@ def join_instructions(program: Program, fired: Counter[str], chained: bool = Fal
 
     With ``chained``, also a scan with the one that makes its items, step by step: they are then never stored.
     """
-    join = _chained if chained else _join
-    joining = _Joining(program, join)
+    joining = _Joining(program, chained)
     for numbers in _groups(program):
         joining.join_all(numbers)
     if not joining.count:
         return program
-    fired[join.__name__.strip("_")] += joining.count
+    fired["chained" if chained else "join"] += joining.count
     return joining.joined()
-
-
-Join = Callable[[Program, Instruction, Instruction], Instruction | None]
 
 
 def _groups(program: Program) -> Iterable[list[int]]:
@@ -59,12 +55,12 @@ def _group(ins: Instruction) -> Any:
     return kind, ins.origin.scope, params.get("length"), params.get("reverse"), params.get("maximum_iterations")
 
 
-def _shared(ins: Instruction, join: Join) -> tuple[Sequence[int], Sequence[int]]:
+def _shared(ins: Instruction, chained: bool) -> tuple[Sequence[int], Sequence[int]]:
     """Values of which an instruction shares one with another that it may become one with: which of its own, and which
     of theirs that it is found by later. They are what loops begin with, what one makes and the next takes, or the index
     of branches.
     """
-    if join is _chained:
+    if chained:
         return ins.inputs, ins.outputs
     values = ins.inputs[:1] if form_of(ins) == "cond" else loop_of(ins).init
     return values, values
@@ -75,22 +71,23 @@ class _Joining:
     in front of it. An instruction keeps its number; where it stands is said by a key to sort by.
     """
 
-    def __init__(self, program: Program, join: Join) -> None:
+    def __init__(self, program: Program, chained: bool) -> None:
         self.count = 0
         self._program = program
-        self._join = join
+        self._chained = chained
+        self._may_be_one, self._join = (_may_be_chained, _chained) if chained else (_may_be_joined, _join)
         self._instructions: dict[int, Instruction] = dict(enumerate(program.instructions))
         self._makers = dict(program.producers())
         self._places: dict[int, tuple[float, ...]] = {}  # of those that were moved
         self._moves = 0
 
     def join_all(self, numbers: Sequence[int]) -> None:
-        """Join instructions of one group, each with the first that it can be one with."""
+        """Join instructions of one group, each with the nearest in front of it that it can be one with."""
         having: dict[int, list[int]] = {}
         for second in numbers:
-            needed, offered = _shared(self._instructions[second], self._join)
-            firsts = sorted({first for v in needed for first in having.get(v, ())[-_MOST:]})
-            one = next((first for first in firsts[-_MOST:] if self._make_one(first, second)), second)
+            needed, offered = _shared(self._instructions[second], self._chained)
+            found = {first for v in needed for first in having.get(v, ())[-_MOST:]}
+            one = self._joined_with(second, sorted(found, key=self._place)[-_MOST:])
             for v in offered:
                 having.setdefault(v, []).append(one)
 
@@ -103,38 +100,46 @@ class _Joining:
     def _place(self, number: int) -> tuple[float, ...]:
         return self._places.get(number, (number,))
 
-    def _make_one(self, first: int, second: int) -> bool:
-        """Whether two are one now."""
-        ahead = self._between(first, second)
-        if ahead is None:
-            return False
-        made = self._join(self._program, self._instructions[first], self._instructions[second])
-        if made is None:
-            return False
-        self._move(ahead, first)
-        self._makers.update(dict.fromkeys(self._instructions.pop(second).outputs, first))
-        self._instructions[first] = made
-        self.count += 1
-        return True
-
-    def _between(self, first: int, second: int) -> list[int] | None:
-        """What the second needs of what stands between the two; None where that needs the first, or has its place in
-        the order to keep. Looked for from its end: a gradient's loop begins with what was there in front of the first.
+    def _joined_with(self, second: int, numbers: Iterable[int]) -> int:
+        """What an instruction is part of now: the nearest of some in front of it, in order, that it can be one with, or
+        itself.
         """
-        made, place, found = set(self._instructions[first].outputs), self._place(first), dict[int, None]()
-        if self._place(second) < place:
-            return None
-        nearest_first = [second]
-        for reader in nearest_first:
+        ins = self._instructions[second]
+        firsts = [n for n in numbers if self._may_be_one(self._instructions[n], ins)]
+        free, needed = self._independent(second, firsts)
+        for first in reversed(free):
+            ahead = [n for n in needed if self._place(n) > self._place(first)]
+            if any(self._instructions[n].after or has_state(self._instructions[n]) for n in ahead):
+                break  # it has its place in the order to keep, and is in front of those that are further away, too
+            made = self._join(self._program, self._instructions[first], ins)
+            if made is not None:
+                self._move(ahead, first)
+                self._makers.update(dict.fromkeys(self._instructions.pop(second).outputs, first))
+                self._instructions[first] = made
+                self.count += 1
+                return first
+        return second
+
+    def _independent(self, second: int, firsts: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Those of some instructions that another needs nothing of by way of others, and what it needs that is not in
+        front of all those. The nearest by way are looked at first: most are found to be needed soon.
+        """
+        free = [n for n in firsts if self._place(n) < self._place(second)]
+        owners = {v: n for n in free for v in self._instructions[n].outputs}
+        needed, seen = list[int](), set[int]()
+        readers = [second]
+        for reader in readers:
             for v in self._instructions[reader].inputs:
-                number = self._makers.get(v, first)
-                if number not in found and self._place(number) > place:
-                    ins = self._instructions[number]
-                    if not made.isdisjoint(ins.inputs) or ins.after or has_state(ins):
-                        return None
-                    found[number] = None
-                    nearest_first.append(number)
-        return list(found)
+                number = self._makers.get(v, second)
+                if number in seen or not free or not self._place(free[0]) < self._place(number) < self._place(second):
+                    continue
+                seen.add(number)
+                needed.append(number)
+                readers.append(number)
+                taken = {owners[v] for v in self._instructions[number].inputs if v in owners}
+                if taken:
+                    free = [n for n in free if n not in taken]
+        return free, needed
 
     def _move(self, numbers: Iterable[int], before: int) -> None:
         """Put instructions in front of another, in their order, behind all that stands there already."""
@@ -151,26 +156,37 @@ def _moved(ins: Instruction, place: Mapping[int, int]) -> Instruction:
 # -- loops -------------------------------------------------------------------------------------------------------------
 
 
+def _may_be_joined(a: Instruction, b: Instruction) -> bool:
+    """What is soon seen of two that are joined: their branches are as many, or one of two loops that do not read each
+    other begins with all that the other begins with.
+    """
+    if form_of(a) == "cond":
+        return len(a.params["branches"]) == len(b.params["branches"])
+    one, other = set(loop_of(a).init), set(loop_of(b).init)
+    return (one <= other or other <= one) and set(a.outputs).isdisjoint(b.inputs)
+
+
 def _join(program: Program, a: Instruction, b: Instruction) -> Instruction | None:
     """One instruction for two; loops only where they share state all over."""
     if form_of(a) == "cond":
         return _join_branches(program, a, b)
     first, second = loop_of(a), loop_of(b)
-    if not set(a.outputs).isdisjoint(b.inputs) or set(first.init).isdisjoint(second.init):
-        return None
     loop = _both(first, second, _specs_of(program), a, {})
     return _as_one(loop, a, b) if _is_shared(first, second, loop) else None
 
 
-def _chained(program: Program, a: Instruction, b: Instruction) -> Instruction | None:
-    """One scan for two, of which the second takes apart what the first stacks."""
+def _may_be_chained(a: Instruction, b: Instruction) -> bool:
+    """Whether the second of two is a scan that reads of the first, but what it stacks, nothing."""
     if form_of(a) != "scan":
-        return None
+        return False
+    second, given = loop_of(b), set(a.outputs).intersection(b.inputs)
+    return bool(given) and given.isdisjoint((*a.outputs[: len(loop_of(a).init)], *second.consts, *second.init))
+
+
+def _chained(program: Program, a: Instruction, b: Instruction) -> Instruction:
+    """One scan for two, of which the second takes apart what the first stacks."""
     first, second = loop_of(a), loop_of(b)
     stacks = dict(zip(a.outputs[len(first.init) :], first.rest, strict=True))
-    given = set(a.outputs).intersection(b.inputs)
-    if not given or given.intersection((*second.consts, *second.init)) or not given <= set(stacks):
-        return None
     linked = {x: stacks[v] for x, v in zip(second.items, second.xs, strict=True) if v in stacks}
     return _as_one(_both(first, second, _specs_of(program), a, linked), a, b)
 
@@ -261,11 +277,9 @@ def _is_shared(first: Loop, second: Loop, loop: Loop) -> bool:
 # -- branches ----------------------------------------------------------------------------------------------------------
 
 
-def _join_branches(program: Program, a: Instruction, b: Instruction) -> Instruction | None:
+def _join_branches(program: Program, a: Instruction, b: Instruction) -> Instruction:
     """One choice for two; what the second reads of the first it reads inside."""
     branches = []
-    if len(a.params["branches"]) != len(b.params["branches"]):
-        return None
     for one, other in zip(a.params["branches"], b.params["branches"], strict=True):
         made = dict(zip(a.outputs, one.outputs, strict=True))
         linked = {x: made[v] for x, v in zip(other.inputs, b.inputs[1:], strict=True) if v in made}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jitgrad.compiler.freezing.freeze_loops import Frozen
@@ -14,13 +14,23 @@ from jitgrad.program import Instruction, Program
 def freeze_op(source: Program, program: Program, number: int) -> Frozen:
     """The step of an instruction of ``program`` that is interpreted; ``source`` is the program before the stages."""
     ins = program.instructions[number]
-    for n, before in enumerate(source.instructions):
-        if before.params is ins.params and before.op is ins.op:
-            return "interpreted", n, None, None, ins.inputs, ins.outputs
+    first = _first_with(source).get((id(ins.params), id(ins.op)))
+    if first is not None:
+        return "interpreted", first, None, None, ins.inputs, ins.outputs
     written = _written(ins, source)
     if written is None:
         return "interpreted", None, ins, None, ins.inputs, ins.outputs
     return "interpreted", None, *written, ins.inputs, ins.outputs
+
+
+def _first_with(program: Program) -> Mapping[tuple[int, int], int]:
+    """The first instruction of a program with the same params and op, by their identities; found once."""
+    found: dict[tuple[int, int], int] | None = program._cache.get("first_with")
+    if found is None:
+        found = program._cache["first_with"] = {}
+        for number, ins in enumerate(program.instructions):
+            found.setdefault((id(ins.params), id(ins.op)), number)
+    return found
 
 
 def without_source(frozen: Frozen, source: Program) -> Frozen:
