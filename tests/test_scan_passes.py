@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from counting import assert_linear
+from counting import assert_linear, count_calls
 from traced import bare, check_text, simplified, traced
 
 import jitgrad as jg
+from jitgrad.compiler.bodies.joining import join_instructions
 from jitgrad.compiler.simplify import simplify
 from jitgrad.compiler.subprograms import status_offsets
 from jitgrad.program import Program
@@ -361,6 +363,22 @@ def _whiles(x: Any, count: int) -> Any:
 def test_the_work_of_many_loops_grows_with_their_number(fn: Fn) -> None:
     """Twice as many took four times as long: each was compared with all, by what stands between them."""
     assert_linear(lambda n: functools.partial(simplify, traced(lambda x: jg.grad(fn)(x, n), np.ones(3))), 20)
+
+
+def test_what_a_scan_needs_is_looked_through_once_for_all_that_it_may_be_one_with() -> None:
+    """Scans from one state take other steps each, and read of a chain: it was gone through for each pair."""
+
+    def fn(x: Any, length: int) -> Any:
+        total, h = 0.0, x
+        for k in range(12):
+            for _ in range(length):
+                h = np.sin(h)
+            total += jg.scan(lambda c, _, h=h, k=k: (np.sin(c) * (1.0 + k) + h, None), x, None, length=3)[0]
+        return total
+
+    short, long = (traced(functools.partial(fn, length=length), np.ones(3)) for length in (10, 60))
+    few, many = (count_calls(functools.partial(join_instructions, p, Counter())) for p in (short, long))
+    assert many < 3 * few
 
 
 def test_each_of_many_scans_is_joined_with_the_one_of_its_gradient() -> None:

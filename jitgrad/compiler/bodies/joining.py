@@ -107,13 +107,14 @@ class _Joining:
         ins = self._instructions[second]
         firsts = [n for n in numbers if self._may_be_one(self._instructions[n], ins)]
         free, needed = self._independent(second, firsts)
+        ordered = [n for n in needed if self._instructions[n].after or has_state(self._instructions[n])]
+        last = max(map(self._place, ordered), default=())
         for first in reversed(free):
-            ahead = [n for n in needed if self._place(n) > self._place(first)]
-            if any(self._instructions[n].after or has_state(self._instructions[n]) for n in ahead):
-                break  # it has its place in the order to keep, and is in front of those that are further away, too
+            if self._place(first) < last:
+                break  # what has its place in the order to keep would move, and in front of those further away, too
             made = self._join(self._program, self._instructions[first], ins)
             if made is not None:
-                self._move(ahead, first)
+                self._move([n for n in needed if self._place(n) > self._place(first)], first)
                 self._makers.update(dict.fromkeys(self._instructions.pop(second).outputs, first))
                 self._instructions[first] = made
                 self.count += 1
