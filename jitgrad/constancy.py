@@ -58,7 +58,7 @@ _CHANGING_ATTRIBUTES = frozenset((
 """Attributes through which compiled functions, generators, partials, dtypes and graphs give what may change, and texts
 any attribute that they name. Others rarely have attributes of these names.
 """
-_OWN_ATTRIBUTES = ("fn", "options")
+_OWN_ATTRIBUTES = frozenset(("fn", "options"))
 """Of compiled and transformed functions."""
 _SETS = ("BUILD_SET", "SET_ADD", "SET_UPDATE")
 _CALLING = ("PUSH_NULL", "PRECALL", "CALL")

@@ -128,22 +128,6 @@ compiled. Of most classes a process that finds its plans on disk has fewer insta
 _UNTAKEN = object()
 
 
-def _shared_init(cls: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """``__init__``, but where the arguments are not those of the fields: then its own code says so."""
-    names = cls.__match_args__
-    if kwargs or len(args) != len(names):
-        values = _defaults_of(cls) | dict(zip(names, args, strict=False)) | kwargs
-        if len(args) > len(names) or values.keys() != set(names) or not kwargs.keys().isdisjoint(names[: len(args)]):
-            return _UNTAKEN
-        args = tuple([value.make() if (value := values[name]).__class__ is _Factory else value for name in names])
-    put = object.__setattr__ if cls.__setattr__ is _refuse else setattr
-    for name, value in zip(names, args, strict=True):
-        put(self, name, value)
-    if hasattr(cls, "__post_init__"):
-        self.__post_init__()
-    return None
-
-
 class _Factory(NamedTuple):
     """What makes a field's value for each instance."""
 
@@ -160,6 +144,22 @@ def _defaults_of(cls: Any) -> dict[str, Any]:
         elif field.default_factory is not dataclasses.MISSING:
             defaults[field.name] = _Factory(field.default_factory)
     return defaults
+
+
+def _shared_init(cls: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """``__init__``, but where the arguments are not those of the fields: then its own code says so."""
+    names = cls.__match_args__
+    if kwargs or len(args) != len(names):
+        values = _defaults_of(cls) | dict(zip(names, args, strict=False)) | kwargs
+        if len(args) > len(names) or values.keys() != set(names) or not kwargs.keys().isdisjoint(names[: len(args)]):
+            return _UNTAKEN
+        args = tuple([value.make() if (value := values[name]).__class__ is _Factory else value for name in names])
+    put = object.__setattr__ if cls.__setattr__ is _refuse else setattr
+    for name, value in zip(names, args, strict=True):
+        put(self, name, value)
+    if hasattr(cls, "__post_init__"):
+        self.__post_init__()
+    return None
 
 
 def _shared_eq(cls: Any, self: Any, other: Any) -> Any:

@@ -359,7 +359,13 @@ def _whiles(x: Any, count: int) -> Any:
     return np.sum(x)
 
 
-@pytest.mark.parametrize("fn", [_scans, _choices, _whiles])
+def _heads(x: Any, count: int) -> Any:
+    """Loops that begin alike and take other steps."""
+    rows = [jg.scan(lambda c, _, k=k: (np.sin(c) * (1.0 + k), c), x, None, length=3)[1] for k in range(count)]
+    return sum(np.sum(r) for r in rows)
+
+
+@pytest.mark.parametrize("fn", [_scans, _choices, _whiles, _heads])
 def test_the_work_of_many_loops_grows_with_their_number(fn: Fn) -> None:
     """Twice as many took four times as long: each was compared with all, by what stands between them."""
     assert_linear(lambda n: functools.partial(simplify, traced(lambda x: jg.grad(fn)(x, n), np.ones(3))), 20)

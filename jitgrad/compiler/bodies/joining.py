@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from jitgrad.compiler.bodies.forms import Loop, can_edit, form_of, loop_of
@@ -34,7 +35,7 @@ def join_instructions(program: Program, fired: Counter[str], chained: bool = Fal
     if not joining.count:
         return program
     fired["chained" if chained else "join"] += joining.count
-    return joining.joined()
+    return joining.result()
 
 
 def _groups(program: Program) -> Iterable[list[int]]:
@@ -56,9 +57,8 @@ def _group(ins: Instruction) -> Any:
 
 
 def _shared(ins: Instruction, chained: bool) -> tuple[Sequence[int], Sequence[int]]:
-    """Values of which an instruction shares one with another that it may become one with: which of its own, and which
-    of theirs that it is found by later. They are what loops begin with, what one makes and the next takes, or the index
-    of branches.
+    """The values by which an instruction finds others, and those by which it is found: what loops begin with, what one
+    makes and the next takes, or the index of branches.
     """
     if chained:
         return ins.inputs, ins.outputs
@@ -74,24 +74,27 @@ class _Joining:
     def __init__(self, program: Program, chained: bool) -> None:
         self.count = 0
         self._program = program
-        self._chained = chained
-        self._may_be_one, self._join = (_may_be_chained, _chained) if chained else (_may_be_joined, _join)
+        self._is_chaining = chained
+        self._make_one = _chained if chained else _join
         self._instructions: dict[int, Instruction] = dict(enumerate(program.instructions))
         self._makers = dict(program.producers())
         self._places: dict[int, tuple[float, ...]] = {}  # of those that were moved
         self._moves = 0
+        self._members = Counter[int]()  # how many have become one with an instruction
+        self._numbering = Numbering()
+        self._first_steps: dict[int, frozenset[Any]] = {}
 
     def join_all(self, numbers: Sequence[int]) -> None:
         """Join instructions of one group, each with the nearest in front of it that it can be one with."""
-        having: dict[int, list[int]] = {}
+        having: dict[int, dict[int, None]] = {}
         for second in numbers:
-            needed, offered = _shared(self._instructions[second], self._chained)
-            found = {first for v in needed for first in having.get(v, ())[-_MOST:]}
+            needed, offered = _shared(self._instructions[second], self._is_chaining)
+            found = {first for v in needed for first in islice(reversed(having.get(v, {})), _MOST)}
             one = self._joined_with(second, sorted(found, key=self._place)[-_MOST:])
             for v in offered:
-                having.setdefault(v, []).append(one)
+                having.setdefault(v, {})[one] = None
 
-    def joined(self) -> Program:
+    def result(self) -> Program:
         """The program as it is now."""
         order = sorted(self._instructions, key=self._place)
         place = {number: k for k, number in enumerate(order)}
@@ -105,21 +108,51 @@ class _Joining:
         itself.
         """
         ins = self._instructions[second]
-        firsts = [n for n in numbers if self._may_be_one(self._instructions[n], ins)]
+        firsts = [n for n in numbers if self._members[n] < _MOST and self._may_be_one(n, second)]
         free, needed = self._independent(second, firsts)
         ordered = [n for n in needed if self._instructions[n].after or has_state(self._instructions[n])]
         last = max(map(self._place, ordered), default=())
         for first in reversed(free):
             if self._place(first) < last:
                 break  # what has its place in the order to keep would move, and in front of those further away, too
-            made = self._join(self._program, self._instructions[first], ins)
+            made = self._make_one(self._program, self._instructions[first], ins)
             if made is not None:
                 self._move([n for n in needed if self._place(n) > self._place(first)], first)
                 self._makers.update(dict.fromkeys(self._instructions.pop(second).outputs, first))
                 self._instructions[first] = made
+                self._first_steps.pop(first, None)
+                self._members[first] += 1 + self._members[second]
                 self.count += 1
                 return first
         return second
+
+    def _may_be_one(self, first: int, second: int) -> bool:
+        """What is soon seen of two that become one: their branches are as many; of two loops that do not read each
+        other one does in its first step all that the other does, with the same values; or the second is a scan that
+        reads of the first, but what it stacks, nothing.
+        """
+        a, b = self._instructions[first], self._instructions[second]
+        if self._is_chaining:
+            return _may_be_chained(a, b)
+        if form_of(a) == "cond":
+            return len(a.params["branches"]) == len(b.params["branches"])
+        one, other = set(loop_of(a).init), set(loop_of(b).init)
+        if not (one <= other or other <= one) or not set(a.outputs).isdisjoint(b.inputs):
+            return False
+        ours, theirs = self._first_step(first), self._first_step(second)
+        return ours <= theirs or theirs <= ours
+
+    def _first_step(self, number: int) -> frozenset[Any]:
+        """The states that a loop begins with, each with a number for what the first step makes of it: loops that share
+        states all over share these.
+        """
+        if number not in self._first_steps:
+            loop = loop_of(self._instructions[number])
+            keys = [*(("const", v) for v in (*loop.consts, *loop.init)), *(("item", v) for v in loop.xs)]
+            values = self._numbering.values(loop.body, keys)
+            made = [values[v] for v in loop.next_state]
+            self._first_steps[number] = frozenset(zip(loop.init, made, strict=True))
+        return self._first_steps[number]
 
     def _independent(self, second: int, firsts: Sequence[int]) -> tuple[list[int], list[int]]:
         """Those of some instructions that another needs nothing of by way of others, and what it needs that is not in
@@ -155,16 +188,6 @@ def _moved(ins: Instruction, place: Mapping[int, int]) -> Instruction:
 
 
 # -- loops -------------------------------------------------------------------------------------------------------------
-
-
-def _may_be_joined(a: Instruction, b: Instruction) -> bool:
-    """What is soon seen of two that are joined: their branches are as many, or one of two loops that do not read each
-    other begins with all that the other begins with.
-    """
-    if form_of(a) == "cond":
-        return len(a.params["branches"]) == len(b.params["branches"])
-    one, other = set(loop_of(a).init), set(loop_of(b).init)
-    return (one <= other or other <= one) and set(a.outputs).isdisjoint(b.inputs)
 
 
 def _join(program: Program, a: Instruction, b: Instruction) -> Instruction | None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 
 from jitgrad.compiler.fusing.accesses import Leaf, Operand
 from jitgrad.compiler.fusing.drafts import MOST_WEIGHT, Draft, assign_axes, fit, runs_serially
@@ -169,9 +168,11 @@ class _Planner:
         """
         if node.shape or node.form != MAP:
             return []
-        latest_first = range(len(self.steps) - 1, -1, -1)
-        groups = (n for n in latest_first if isinstance(step := self.steps[n], Draft) and not step.axes)
-        return list(islice(groups, 1))
+        for number in range(len(self.steps) - 1, -1, -1):
+            step = self.steps[number]
+            if isinstance(step, Draft) and not step.axes:
+                return [number]
+        return []
 
     def _ready(self, v: int, node: Node) -> int:
         """The first step in which a node can read ``v``: in the step that makes it, from a register, or after it."""
