@@ -288,7 +288,6 @@ def test_a_scan_is_part_of_the_one_for_its_gradient() -> None:
     check_text(fn, (A, X), """
 program main(%0: f64[], %1: f64[4]) {
   %3 = constant(value=0.5) : f64[]
-  %5 = constant(value=1.0) : f64[]
   %12, %13 = scan(%0, %3, %1, body=<f>, length=4) : f64[], f64[4]
     program f(%0: f64[], %1: f64[], %2: f64[]) {
       %3 = multiply(%1, %0) : f64[]
@@ -296,6 +295,7 @@ program main(%0: f64[], %1: f64[4]) {
       %5 = tanh(%4) : f64[]
       return %5, %1
     }
+  %5 = constant(value=1.0) : f64[]
   %9 = constant(value=0.0) : f64[]
   %10, %11, %15 = scan(%0, %5, %9, %12, %13, body=<f_gradient>, reverse=True, length=4) : f64[], f64[], f64[]
     program f_gradient(%0: f64[], %1: f64[], %2: f64[], %3: f64[], %4: f64[]) {
