@@ -18,11 +18,11 @@ from jitgrad.records import NamedTuple
 ALIGNMENT = 64
 
 # A plan within this of its bound is good enough; a better one is sought for at most so many looks at a placed value, of
-# some 60 ns each, for each order that it begins with. Where one order takes more, what it could save decides, and how
-# many values there are: looking for 64 bytes in 4,800 values took 1.6 s.
+# some 60 ns each, for each order that it begins with. Where one order takes more, what it could save decides: looking
+# for 64 bytes in 4,800 values took 1.6 s.
 NEAR = 1.02
 _MOST_LOOKS = 60_000
-_LOOKS_PER_BYTE, _LOOKS_PER_VALUE = 64, 3_000
+_LOOKS_PER_BYTE = 256
 
 
 class Lifetime(NamedTuple):
@@ -99,7 +99,7 @@ def plan_arena(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
     orders = [sorted(lifetimes, key=key) for key in _ORDERS] if best.ratio > NEAR else []
     count, spare = len(lifetimes), best.nbytes - best.bound
     looks = len(_ORDERS) * max(_MOST_LOOKS, count**2)
-    if count**2 > max(_MOST_LOOKS, min(_LOOKS_PER_VALUE * count, _LOOKS_PER_BYTE * spare)):
+    if count**2 > max(_MOST_LOOKS, _LOOKS_PER_BYTE * spare):
         return best
     seen = {tuple(order) for order in orders}
     while orders and looks > 0:
