@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,10 @@ import pytest
 
 import jitgrad as jg
 from benchmarks.workloads import stencil
+from jitgrad.compiler.fusing.groups import Plan
+from jitgrad.compiler.fusing.rolling import roll_windows
 from jitgrad.profiler.planned_picture import picture_of
+from tests.counting import assert_linear
 from tests.oracles import python_results
 from tests.traced import traced
 
@@ -103,6 +107,29 @@ def test_steps_of_smoothing_are_rolled_into_one_another() -> None:
     f = jg.compile(lambda u: _stencil(_stencil(_stencil(u, across, weights), across, weights), across, weights))
     np.testing.assert_array_equal(f(u), f.interpret(u))
     assert f.explain(u).kernels.count(": 'ring ") == 2, f.explain(u).text
+
+
+def test_calls_grow_linearly_with_steps_of_smoothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    across: Offsets = [(-1, 0), (1, 0), (0, 1), (0, -1)]
+
+    def prepare(size: int) -> Callable[[], Any]:
+        plans: list[tuple[Plan, Collection[int]]] = []
+
+        def seen(plan: Plan, kept: Collection[int]) -> Plan:
+            plans.append((plan, kept))
+            return plan
+
+        def loss(u: Array) -> Array:
+            for _ in range(size):
+                u = _stencil(np.pad(u, 1), across, [1, 2, 1, -1])
+            return np.sum(u)
+
+        with jg.config(cache=False), monkeypatch.context() as patched:
+            patched.setattr("jitgrad.compiler.fusing.fusion.roll_windows", seen)
+            jg.compile(jg.grad(loss))(np.ones((12, 12)))
+        return partial(roll_windows, *max(plans, key=lambda planned: len(planned[0].steps)))
+
+    assert_linear(prepare, 100)
 
 
 @pytest.mark.parametrize("form", ["roll", "diff", "pad", "kept", "rows", "product", "maximum"])

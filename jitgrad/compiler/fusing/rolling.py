@@ -59,7 +59,10 @@ class _Rolling:
         self.steps: list[Step | None] = list(plan.steps)
         self.refusals: list[Refusal] = []
         self.home = {v: n for n, step in enumerate(plan.steps) for v in _written(step)}
-        self.place = {n: n for n in range(len(plan.steps))}  # of a step that is part of another now
+        self.moved_to: dict[int, int] = {}  # of a step that is part of another now
+        self.readers: dict[int, set[int]] = {}  # of a value, also where they read it in another shape
+        for number, step in enumerate(plan.steps):
+            self._note(number, step)
 
     def plan(self) -> Plan:
         """The steps that are left, numbered anew."""
@@ -68,7 +71,7 @@ class _Rolling:
         left = [number for number, step in enumerate(self.steps) if step is not None]
         renumbered = {number: position for position, number in enumerate(left)}
         steps = tuple(_numbered(step, k) for k, step in enumerate(s for s in self.steps if s is not None))
-        chunked = {v: renumbered[self.place[number]] for v, number in self.before.chunked.items()}
+        chunked = {v: renumbered[self._place(number)] for v, number in self.before.chunked.items()}
         return replace(
             self.before, steps=steps, chunked=chunked, refusals=(*self.before.refusals, *self.refusals)
         )
@@ -76,7 +79,7 @@ class _Rolling:
     def roll_into(self, number: int) -> None:
         """Let the groups whose rows a group reads run inside it, where they can."""
         tried: set[int] = set()
-        while pair := next((p for p in self._pairs(self.place[number]) if p.values[0] not in tried), None):
+        while pair := next((p for p in self._pairs(self._place(number)) if p.values[0] not in tried), None):
             tried.add(pair.values[0])
             try:
                 self._roll(pair)
@@ -97,7 +100,7 @@ class _Rolling:
             return
         found: dict[int, list[int]] = {}
         for v in dict.fromkeys(v for p in reader.nodes for v in p.node.reads):
-            maker = self.place.get(self.home.get(v, -1))
+            maker = self._maker(v)
             if maker is not None and maker != number and _has_rows(self.steps[maker]):
                 found.setdefault(maker, []).append(v)
         moved = frozenset[int | Literal]().union(*(p.node.moved for p in reader.nodes))
@@ -155,25 +158,48 @@ class _Rolling:
             raise _NoWindowError("another kernel that is rolled into its reader reads it too")
 
     def _is_read_elsewhere(self, v: int, pair: _Pair) -> bool:
-        steps = (s for n, s in enumerate(self.steps) if s is not None and n not in (pair.maker, pair.reader))
-        return any(self.before.aliases.get(u, u) == v for s in steps for u in _reads(s))
+        return any(n not in (pair.maker, pair.reader) for n in self.readers.get(v, ()))
 
     # -- where -------------------------------------------------------------------------------------------------------
 
     def _put(self, merged: Group, pair: _Pair) -> None:
         """Put the merged group where its maker stood, or where its reader did, so that others come before and after."""
-        between = [s for s in self.steps[pair.maker + 1 : pair.reader] if s is not None]
         maker, reader = self._group(pair.maker), self._group(pair.reader)
-        made = {v for s in between for v in _written(s)}
-        root = self.before.aliases.get
-        if not made & {root(v, v) for v in _reads(reader)}:
+        makers = (self._maker(v) for v in self._roots(reader))
+        readers = (n for v in _written(maker) for n in self.readers.get(v, ()))
+        if not any(n is not None and pair.maker < n < pair.reader for n in makers):
             place, gone = pair.maker, pair.reader
-        elif not set(_written(maker)) & {root(v, v) for s in between for v in _reads(s)}:
+        elif not any(pair.maker < n < pair.reader for n in readers):
             place, gone = pair.reader, pair.maker
         else:
             raise _NoWindowError("what is computed from it is needed first")
+        for number, step in ((pair.maker, maker), (pair.reader, reader)):
+            for v in self._roots(step):
+                self.readers[v].discard(number)
+        self._note(place, merged)
         self.steps[place], self.steps[gone] = merged, None
-        self.place = {n: place if at == gone else at for n, at in self.place.items()}
+        self.moved_to[gone] = place
+
+    def _note(self, number: int, step: Step) -> None:
+        """Remember what a step reads."""
+        for v in self._roots(step):
+            self.readers.setdefault(v, set()).add(number)
+
+    def _roots(self, step: Step) -> set[int]:
+        """What a step reads, each by the name that it was stored under."""
+        return {self.before.aliases.get(v, v) for v in _reads(step)}
+
+    def _maker(self, v: int) -> int | None:
+        """The step that writes a value now, or none: an input."""
+        home = self.home.get(v)
+        return None if home is None else self._place(home)
+
+    def _place(self, number: int) -> int:
+        """Where a step is now."""
+        while (place := self.moved_to.get(number)) is not None:
+            self.moved_to[number] = self.moved_to.get(place, place)  # so that no way grows long
+            number = place
+        return number
 
 
 def _check_size(merged: Group) -> None:
