@@ -6,6 +6,7 @@ are. It gives the outputs with the new axis, or None where it does not apply.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,7 @@ from jitgrad.opdef import (
     Scatter,
     Shaped,
     Sweep,
+    Update,
     View,
     find,
 )  # fmt: skip
@@ -266,6 +268,20 @@ def _scatter(op: Operation, inputs: Inputs, mask: Mask, lead: Lead) -> Any:
     return _moved(found, 0, count, first)
 
 
+def _update(op: Operation, inputs: Inputs, mask: Mask, lead: Lead) -> Any:
+    """Parts at the same place of all examples; for places of their own, a choice for each part of each example."""
+    x, values = _all_repeated(inputs[:2], mask[:2], lead)
+    axes, place = _next(op.params["axes"]), inputs[2]
+    if not mask[2]:
+        return apply(op.opdef, x, values, place, axes=axes)
+    shape = op.inputs[0].spec.known_shape
+    first, rest = axes[0], (1,) * (len(shape) - axes[-1])
+    along = tuple(shape[axis - 1] for axis in axes)
+    places = np.arange(math.prod(along)).reshape(1, *(1,) * (first - 1), *along, *rest)
+    wanted = call("reshape", place, (lead.open_extent, *(1,) * len(shape)))
+    return call("where", call("equal", wanted, places), call("expand_dims", values, axes), x)
+
+
 def _gathered_axes(op: Operation) -> tuple[int, int, int]:
     """The first axis that positions are for, how many such axes there are, and the rank of the positions."""
     axes = op.params["axes"] if "axes" in op.params else (op.params["axis"],)
@@ -378,6 +394,7 @@ _rules: dict[type, Rule] = {
     Sweep: _sweep,
     Gather: _gather,
     Scatter: _scatter,
+    Update: _update,
     Library: _library,
 }
 # Interpreted ops that work along an axis.

@@ -13,6 +13,7 @@ from jitgrad.masks import Masks
 from jitgrad.operators import call
 from jitgrad.ops.creation import identity
 from jitgrad.ops.state import group
+from jitgrad.ops.updating import added_in_place
 from jitgrad.reachability import by_id, operations_between
 from jitgrad.records import dataclass
 from jitgrad.scopes import gradient_attrs, sum_attrs
@@ -153,6 +154,8 @@ class Walk:
 
     def _sum_of(self, addends: Sequence[Tensor]) -> Tensor:
         """The sum of all addends: of what is traced, with those of single items side by side."""
+        if self.graph.is_repeated:
+            addends = added_in_place(addends)
         if self.graph.is_trace and len(addends) > MOST_ADDED:
             fewer = side_by_side(addends)
             if len(fewer) < len(addends):

@@ -163,6 +163,16 @@ class Scatter:
 
 
 @dataclass(frozen=True, slots=True)
+class Update:
+    """The first input but for one part: inputs (x, values, place), a 64-bit integer.
+
+    Parts are counted along params["axes"], neighbours, in row-major order, and have the other axes of x; a place below
+    0 is none. In loops the state is changed where it lies, where nothing reads it afterwards; see
+    compiler/bodies/updates.py.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Shaped:
     """The first input, made to the shape of the others, whose values do not matter.
 
@@ -202,7 +212,7 @@ class Interpreted:
 
 Kind = (
     Elementwise | Fill | Reindex | View | Pairs | Reduce | Scan | Contract | Convolve | Sweep | Gather | Scatter
-    | Shaped | Library | Control | Interpreted
+    | Update | Shaped | Library | Control | Interpreted
 )
 
 # Kinds whose ops infer the same from equal specs and params, whatever else has happened.

@@ -120,13 +120,13 @@ LAZY = {
 # The op families that may use another family's helpers, beside ops.common.
 FAMILIES = {
     "along_rows": {"gathering"},
-    "assignment": {"along_rows", "chosen", "gathering", "indexing", "slicing"},
+    "assignment": {"along_rows", "chosen", "gathering", "indexing", "slicing", "updating"},
     "conversion": {"ufunc"},
     "diagonals": {"slicing"},
     "einsum": {"contraction"},
     "elementwise": {"ufunc"},
     "gathering": {"rows"},
-    "indexing": {"along_rows", "chosen", "gathering", "slicing"},
+    "indexing": {"along_rows", "chosen", "gathering", "slicing", "updating"},
     "joining": {"holding", "slicing"},
     "accumulation": {"axes"},
     "orthogonal": {"linalg"},
@@ -142,6 +142,7 @@ FAMILIES = {
     "statistics": {"axes", "slicing"},
     "slices": {"rows", "standing"},
     "state": {"rows", "standing"},
+    "updating": {"gathering"},
 }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from jitgrad.compiler.bodies.updates import planned_regions
 from jitgrad.compiler.freezing.bind import BoundCluster
 from jitgrad.compiler.freezing.plans import BoundProgram
 from jitgrad.compiler.fusing.buffers import ArenaPlan
@@ -13,7 +14,6 @@ from jitgrad.compiler.fusing.groups import Group, Placed, Rolled
 from jitgrad.compiler.fusing.nodes import Convolution, Factor, Nested, Transform
 from jitgrad.compiler.lowering.lower import CompiledCluster, LoweredBodies, kernels_of
 from jitgrad.compiler.machine.compilation import kernel_module
-from jitgrad.compiler.subprograms import regions_of
 from jitgrad.program import Program
 from jitgrad.records import dataclass
 from jitgrad.sources import source_text
@@ -103,7 +103,7 @@ def _fusion_lines(compiled: CompiledCluster, program: Program) -> Iterator[str]:
             assert isinstance(bodies, LoweredBodies)
             kind = "step by step" if bodies.fused is None else "one kernel"
             yield f"  native {step.form} {number} ({kind}): -> {made}"
-            for region, body in zip(bodies.regions, regions_of(program.instructions[step.number]), strict=True):
+            for region, body in zip(bodies.regions, planned_regions(program.instructions[step.number]), strict=True):
                 yield from (f"    {line}".replace("cluster", "body", 1) for line in _fusion_lines(region, body))
         elif isinstance(step, Convolution):
             yield f"  convolution {number} ({step.form}): %{step.a}, %{step.b} -> %{step.value}"

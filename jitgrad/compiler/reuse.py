@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jitgrad.compiler.bodies.updates import planned_regions
 from jitgrad.compiler.constants import constant_value, is_splat, splat_number
 from jitgrad.compiler.freezing.stored import UnkeptError, dump, encode, op_name
 from jitgrad.compiler.fusing.accesses import move_maps
@@ -25,7 +26,6 @@ from jitgrad.compiler.likeness import EXACT, SHAPES, exact_in
 from jitgrad.compiler.loopir.quantities import Quantity
 from jitgrad.compiler.lowering.lower import CompiledCluster, Lowered, LoweredBodies
 from jitgrad.compiler.lowering.signature import BAKED
-from jitgrad.compiler.subprograms import regions_of
 from jitgrad.forking import wait_for_when_forking
 from jitgrad.opdef import IndexMap, Reindex
 from jitgrad.program import Instruction, Program
@@ -169,7 +169,7 @@ def can_refreeze(program: Program, step: CompiledCluster, exact: int) -> bool:
     return all(
         can_refreeze(body, region, exact)
         for item in loops
-        for body, region in zip(regions_of(program.instructions[item.step.number]), item.regions, strict=True)
+        for body, region in zip(planned_regions(program.instructions[item.step.number]), item.regions, strict=True)
     )
 
 

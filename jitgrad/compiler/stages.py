@@ -12,6 +12,7 @@ from typing import Any
 
 from jitgrad import recording
 from jitgrad.compiler import vecmath
+from jitgrad.compiler.bodies.updates import planned_regions, without_updates
 from jitgrad.compiler.clustering.clusters import Cluster, Clustering, body_cluster, find_clusters
 from jitgrad.compiler.clustering.dependences import KERNEL_DTYPES
 from jitgrad.compiler.complex_pairs import complex_as_pairs
@@ -72,6 +73,9 @@ from jitgrad.records import dataclass
 
 _OFTEN_REWRITTEN = ("power", "logaddexp")
 """Functions of analysis that simplification writes anew: as products, by others."""
+
+_WRITTEN_ANEW = (without_updates, complex_as_pairs, short_axes_apart, long_axes_last, outer_products_by_element)
+"""Passes that write a program anew, which is then simplified again."""
 
 _SEVERAL = 3
 """Kernels of a cluster, of which some will run one after another: what runs them so is compiled while no other code
@@ -185,12 +189,12 @@ def _simplified(source: Program) -> tuple[Program, bool, bool]:
     """The program, whether elements of constants were read, and whether a rule has made a number of an extent."""
     with recording.span("simplify", source.name):
         program, fired, looked = simplify_and_watch(source)
-        for written_anew in (complex_as_pairs, short_axes_apart, long_axes_last, outer_products_by_element):
+        for written_anew in _WRITTEN_ANEW:
             other = written_anew(program)
             if other is not program:
                 program, again, looked_again = simplify_and_watch(other)
                 fired, looked = {**fired, **again}, looked or looked_again
-        program = lift_constants(program)
+        program = lift_constants(without_updates(program))
     if config.verify:
         verify(program, "simplify")
     return program, looked, "reduce_of_broadcast" in fired
@@ -295,10 +299,11 @@ def _lower_step(program: Program, cluster: Cluster, step: Step, plan: Plan, is_b
     if isinstance(step, Product | Convolution | Factor | Transform):
         return step
     ins = program.instructions[step.number]
-    bodies = regions_of(ins)
+    bodies = planned_regions(ins)
     clusters = [body_cluster(k, cluster.scope, body) for k, body in enumerate(bodies)]
     regions = tuple(map(partial(_plan_cluster, is_body=True), bodies, clusters))
-    return LoweredBodies(step, regions, fuse_scan(ins, bodies[0], regions[0]))
+    is_written = any(a is not b for a, b in zip(bodies, regions_of(ins), strict=True))
+    return LoweredBodies(step, regions, None if is_written else fuse_scan(ins, bodies[0], regions[0]))
 
 
 def _with_keys(planned: CompiledCluster, keys: Iterator[str]) -> CompiledCluster:

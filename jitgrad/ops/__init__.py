@@ -34,6 +34,7 @@ from jitgrad.ops import (
     special,
     state,
     statistics,
+    updating,
 )
 
 __all__ = [
@@ -68,4 +69,5 @@ __all__ = [
     "special",
     "state",
     "statistics",
+    "updating",
 ]

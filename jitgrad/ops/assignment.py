@@ -20,6 +20,7 @@ from jitgrad.ops.common import PYTHON_SCALARS, as_tensor, build, is_weak_key, jo
 from jitgrad.ops.gathering import INDEX, as_index, zeros_like_shape
 from jitgrad.ops.indexing import MASK_HINT, Plan, axes_behind, masked_view, plan_index, traced_masks, view
 from jitgrad.ops.slicing import unslice
+from jitgrad.ops.updating import kept_parts, part_shape, updated
 from jitgrad.pieces import part_of
 from jitgrad.refusals import traced_value_error
 from jitgrad.sources import place as users_line
@@ -65,6 +66,9 @@ def assigned(x: Tensor, index: Any, value: Any) -> Tensor:
     """A new tensor, or ``x`` itself where nothing is assigned; ``value`` is a tensor, or a selection by the index."""
     if traced_masks(index):
         return _masked(x, index if isinstance(index, tuple) else (index,), value)
+    parts = kept_parts(x, index)
+    if parts is not None:
+        return updated(x, parts, _fitted(as_tensor(value, x.dtype, x.graph), part_shape(x, parts)))
     plan = plan_index(x, index)
     if plan.positions:
         part = view(x, plan)

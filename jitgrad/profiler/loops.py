@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jitgrad.compiler.bodies.updates import planned_regions
 from jitgrad.compiler.driver.loop_layout import BLOCK
 from jitgrad.compiler.freezing.bind import BoundCluster
 from jitgrad.compiler.lowering.lower import CompiledCluster, LoweredBodies
@@ -49,16 +50,19 @@ def compiled_bodies(program: Program, step: CompiledCluster, number: int) -> tup
     if not isinstance(found, LoweredBodies):
         return ()
     ins = program.instructions[found.step.number]
-    return _named(ins, [(region,) for region in found.regions])
+    return _named(ins, planned_regions(ins), [(region,) for region in found.regions])
 
 
 def interpreted_bodies(ins: Instruction) -> tuple[LoopBody, ...]:
     """The bodies of a control op that is interpreted; none for other ops."""
-    return _named(ins, [tuple(range(len(sub.instructions))) for sub in regions_of(ins)])
+    regions = regions_of(ins)
+    return _named(ins, regions, [tuple(range(len(sub.instructions))) for sub in regions])
 
 
-def _named(ins: Instruction, steps: Sequence[tuple[CompiledCluster | int, ...]]) -> tuple[LoopBody, ...]:
+def _named(
+    ins: Instruction, regions: Sequence[Program], steps: Sequence[tuple[CompiledCluster | int, ...]]
+) -> tuple[LoopBody, ...]:
     kind = ins.op.kind
     form = kind.form if isinstance(kind, Control) else ""
     names = _NAMES.get(form, tuple(f"branch {k}" if form == "cond" else "body" for k in range(len(steps))))
-    return tuple(LoopBody(*found) for found in zip(names, regions_of(ins), steps, strict=True))
+    return tuple(LoopBody(*found) for found in zip(names, regions, steps, strict=True))

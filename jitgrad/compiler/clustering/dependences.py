@@ -30,12 +30,13 @@ from jitgrad.opdef import (
     Scatter,
     Shaped,
     Sweep,
+    Update,
     View,
 )  # fmt: skip
 from jitgrad.program import Instruction, Program
 from jitgrad.sources import source_text
 
-_COMPUTING = (Elementwise, Fill, View, Pairs, Reduce, Scan, Contract, Convolve, Sweep, Gather, Scatter)
+_COMPUTING = (Elementwise, Fill, View, Pairs, Reduce, Scan, Contract, Convolve, Sweep, Gather, Scatter, Update)
 KERNEL_DTYPES = frozenset(map(np.dtype, ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")))
 ROUTINES = frozenset(("solve", "solve_triangular", "inv", "det", "slogdet", "cholesky"))
 METADATA = frozenset(("shape", "rank", "size"))

@@ -1,15 +1,16 @@
 """Where the words of a control op's description lie, for what runs it (loops.py) and for freezing/bind_loops.py.
 
-A region's record has five words: number and address of its steps, number and address of the copies after them, and what
-is added to a status that it reports. Lists are numbers of entries and addresses: fills are (slot of the table around,
-offset), copies (slot to, slot from, bytes), swaps (slot, slot), moves (slot, bytes), saved (slot, offset). In ``ran`` a
-loop notes how many steps it took when it ran last. ``rows`` and ``table_bytes`` are those of a loop whose rows are
-independent, which has a table for each chunk.
+A region's record has seven words: number and address of its steps, those of the copies after them and of the writes
+after these, and what is added to a status that it reports. Lists are numbers of entries and addresses: fills are (slot
+of the table around, offset), copies (slot to, slot from, bytes), writes (slots of an array, of a place and of a part of
+it, number of stretches, bytes from one to the next, bytes of each), swaps (slot, slot), moves (slot, bytes), saved
+(slot, offset). In ``ran`` a loop notes how many steps it took when it ran last. ``rows`` and ``table_bytes`` are those
+of a loop whose rows are independent, which has a table for each chunk.
 """
 
 from __future__ import annotations
 
-REGION = ("steps", "step_list", "copies", "copy_list", "offset")
+REGION = ("steps", "step_list", "copies", "copy_list", "writes", "write_list", "offset")
 LISTS = ("fills", "starts", "ends", "swaps", "moves", "saved", "back_swaps")
 NUMBERS = (
     "room", "status", "count", "flag", "limit", "code", "record", "stack", "stack_bytes", "index", "index_kind", "ran",

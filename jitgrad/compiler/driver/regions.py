@@ -49,6 +49,48 @@ many:
   br label %next
 next:"""
 
+_WRITE = """
+  %entry_at = getelementptr [6 x i64], ptr %list, i64 %k
+{words}
+  %place_slot = getelementptr ptr, ptr %inside, i64 %at
+  %place_at = load ptr, ptr %place_slot
+  %place = load i64, ptr %place_at
+  %is_none = icmp slt i64 %place, 0
+  br i1 %is_none, label %next, label %found
+found:
+  %array_slot = getelementptr ptr, ptr %inside, i64 %to
+  %array = load ptr, ptr %array_slot
+  %part_slot = getelementptr ptr, ptr %inside, i64 %from
+  %part = load ptr, ptr %part_slot
+  %before = mul i64 %place, %bytes
+  %first = getelementptr i8, ptr %array, i64 %before
+  %is_word = icmp eq i64 %bytes, 8
+  br label %stretch
+stretch:
+  %n_done = phi i64 [ 0, %found ], [ %n1, %stretched ]
+  %far = mul i64 %n_done, %apart
+  %there = getelementptr i8, ptr %first, i64 %far
+  %given = mul i64 %n_done, %bytes
+  %here = getelementptr i8, ptr %part, i64 %given
+  br i1 %is_word, label %word, label %many
+word:
+  %value = load i64, ptr %here, align 1
+  store i64 %value, ptr %there, align 1
+  br label %stretched
+many:
+  %r = call ptr @memcpy(ptr %there, ptr %here, i64 %bytes)
+  br label %stretched
+stretched:
+  %n1 = add i64 %n_done, 1
+  %again = icmp slt i64 %n1, %outer
+  br i1 %again, label %stretch, label %next
+next:""".format(
+    words="\n".join(
+        f"  %{name}_at = getelementptr i64, ptr %entry_at, i64 {k}\n  %{name} = load i64, ptr %{name}_at"
+        for k, name in enumerate(("to", "at", "from", "outer", "apart", "bytes"))
+    )
+)
+
 _SWAP = (
     _PAIR.format("one", "two")
     + """
@@ -165,11 +207,12 @@ def places_ir() -> str:
 
 
 def regions_ir() -> str:
-    """`run_region`; and `copy_all`, for lists of copies, and RUN_CHUNK, which it takes."""
+    """`run_region`; and `copy_all`, for lists of copies, `write_all`, and RUN_CHUNK, which it takes."""
     return f"""
 declare void @jitgrad_run_parallel(ptr, ptr, ptr, i64, i64, i32) #0
 declare void @jitgrad_run_tried(ptr, ptr, i32) #0
 {RUN_CHUNK}{_walk("copy_all", "copy", _COPY, end="next")}
+{_walk("write_all", "write", _WRITE, end="next")}
 
 define internal void @run_inside(ptr %table, ptr %steps, i64 %nsteps, i32 %limit) #0 {{
 entry:
@@ -195,6 +238,9 @@ entry:
 {word("copy_list", "region", REGION, "ptr")}
   call void @run_inside(ptr %inside, ptr %step_list, i64 %steps, i32 %limit)
   call void @copy_all(ptr %inside, i64 %copies, ptr %copy_list)
+{word("writes", "region", REGION)}
+{word("write_list", "region", REGION, "ptr")}
+  call void @write_all(ptr %inside, i64 %writes, ptr %write_list)
 {word("fills")}
   %status_at = getelementptr i64, ptr %inside, i64 %fills
   %status = load i64, ptr %status_at

@@ -66,7 +66,7 @@ def _layout(task: Task, workers: int) -> Layout:
     slots: list[list[int]] = []
     temporaries: list[int] = []
     arena_bytes = 0
-    for cluster, inputs, outputs, _, _ in regions:
+    for cluster, inputs, outputs, *_ in regions:
         fixed, lifetimes = len(inputs) + len(outputs), cluster[5]
         inner.append(loop_layouts(cluster[6:], workers))
         arena = plan_memory(spans_of(lifetimes, inner[-1], workers)[fixed:], ())
@@ -129,9 +129,9 @@ def describe_loop(
         return kept[-1]
 
     records = []
-    for (*_, copies, offset), own in zip(regions, steps, strict=True):
-        copied = listed(copies)
-        records.append((len(own), own.ctypes.data, len(copied), copied.ctypes.data, offset))
+    for (*_, copies, writes, offset), own in zip(regions, steps, strict=True):
+        walked = [(len(rows), rows.ctypes.data) for rows in (own, listed(copies), listed(writes))]
+        records.append((*[word for pair in walked for word in pair], offset))
     table = listed(records)
     words: dict[str, int] = {"room": slots[room], "status": slots[-1], "regions": len(regions)}
     words |= _numbers(form, details, slots) | {"table_bytes": _table_bytes(len(layout.fills))}

@@ -38,6 +38,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
+from jitgrad.compiler.bodies.updates import planned_regions
 from jitgrad.compiler.constants import splat_number, word_in
 from jitgrad.compiler.driver.trials import PAST, THROUGH, TRIED, WHOLE_LINES
 from jitgrad.compiler.emission.arguments import own_bytes
@@ -63,7 +64,7 @@ from jitgrad.compiler.machine.caches import last_level_bytes
 from jitgrad.compiler.machine.compilation import vector_bytes
 from jitgrad.compiler.products.gemv_steps import GemvPlan
 from jitgrad.compiler.products.own_products import calls_in_chunks
-from jitgrad.compiler.subprograms import regions_of, status_offsets
+from jitgrad.compiler.subprograms import status_offsets
 from jitgrad.compiler.symbols import Symbol, at_once
 from jitgrad.program import Program
 from jitgrad.records import dataclass
@@ -124,7 +125,7 @@ class _Freezer:
         self.owned: dict[tuple[int, ...], Sequence[Owned]] = {}
 
     def _regions(self, item: LoweredBodies) -> tuple[Program, ...]:
-        return regions_of(self.program.instructions[item.step.number])
+        return planned_regions(self.program.instructions[item.step.number])
 
     def _order(self) -> Sequence[int]:
         """The numbers of the steps in the order in which they run, before regions are found."""

@@ -3,8 +3,9 @@
     loop     ::= ("loop", number, form, room, cells, region*, details)
     cell     ::= (place, offset)                 memory of the cluster around: a row of it moves from step to step
                | (None, bytes)                   memory of the loop's own
-    region   ::= (cluster, input cells, output cells, copy*, status offset)
+    region   ::= (cluster, input cells, output cells, copy*, write*, status offset)
     copy     ::= (cell to, cell from, bytes)
+    write    ::= (cell of an array, cells of a place and of a part, stretches of it, bytes apart, bytes each)
     details  ::= pairs of a name and a value:
         starts, ends   copies before the first step and after the last
         swaps          pairs of cells, exchanged after each step: what is made becomes what is read
@@ -27,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jitgrad.compiler.bodies.updates import Write, planned_regions, writes_of
 from jitgrad.compiler.freezing.row_loops import RowCut
 from jitgrad.compiler.subprograms import regions_of, status_offsets
 from jitgrad.opdef import Control
@@ -64,7 +66,8 @@ class _Layout:
         self.program = program
         self.number = number
         self.ins = program.instructions[number]
-        self.subs = regions_of(self.ins)
+        self.subs = planned_regions(self.ins)
+        self.writes = [writes_of(self.ins, k) for k in range(len(self.subs))]
         self.bodies = bodies
         self.place = place
         self.cells: list[Cell] = []
@@ -101,7 +104,7 @@ class _Layout:
         sub = self.subs[k]
         homes: dict[int, int] = {}
         copies: list[tuple[int, int, int]] = []
-        for v, target in zip(sub.outputs, targets, strict=True):
+        for v, target in zip(sub.outputs, targets, strict=False):
             is_own, n = self.origin(k, v)
             if target is None:
                 continue
@@ -109,9 +112,22 @@ class _Layout:
                 homes[n] = target
             else:
                 copies.append((target, homes[n] if is_own else inputs[n], sub.specs[v].nbytes))
+        writes = tuple(self._write(k, write, inputs, homes) for write in self.writes[k])
         own = tuple(homes[n] for n in range(len(self.bodies[k][2])))
         offset = status_offsets(self.program)[self.number][k]
-        self.regions.append((self.bodies[k], tuple(inputs), own, tuple(copies), offset))
+        self.regions.append((self.bodies[k], tuple(inputs), own, tuple(copies), writes, offset))
+
+    def _write(self, k: int, write: Write, inputs: Sequence[int], homes: dict[int, int]) -> Frozen:
+        """What is written in place when a body has run; what only that reads gets memory."""
+        sub, cells = self.subs[k], list[int]()
+        for v in (sub.outputs[write.place], sub.outputs[write.values]):
+            is_own, n = self.origin(k, v)
+            if is_own and n not in homes:
+                homes[n] = self.cell(None, sub.specs[v].nbytes)
+            cells.append(homes[n] if is_own else inputs[n])
+        state = sub.outputs[write.state]
+        size = sub.specs[state].dtype.itemsize
+        return inputs[sub.inputs.index(state)], *cells, write.outer, write.apart * size, write.inner * size
 
     # -- state -----------------------------------------------------------------------------------------------------
 
@@ -121,14 +137,19 @@ class _Layout:
         """Cells that a body reads the state from, cells that it makes the next one in, and the pairs to exchange.
 
         ``first`` is the number of the body's input that is the first of the state. What a body leaves as it is lies
-        where it came from.
+        where it came from, what is written in place in one cell.
         """
         before: list[int] = []
         after: list[int | None] = []
         swaps: list[tuple[int, int]] = []
+        written = {write.state for write in self.writes[k]}
         for position, (v, result) in enumerate(zip(values, results, strict=True)):
             nbytes, given = self.nbytes(v), self.outer(v)
-            if self.origin(k, self.subs[k].outputs[position]) == (False, first + position):
+            if position in written:
+                before.append(self.cell(None, nbytes))
+                after.append(None)
+                self.starts.append((before[-1], given, nbytes))
+            elif self.origin(k, self.subs[k].outputs[position]) == (False, first + position):
                 before.append(given)
                 after.append(None)
             else:
@@ -194,7 +215,7 @@ class _Layout:
         before, after, swaps = self.state(1, first, inputs[first:last], [None] * params["n_carry"])
         flag = self._condition([*consts, *before])
         sub, saved, record = self.subs[1], [], 0
-        for v in sub.outputs[params["n_carry"] :]:
+        for v in sub.outputs[params["n_carry"] : len(regions_of(self.ins)[1].outputs)]:  # behind are parts for writes
             saved.append((self.cell(None, 0), record))
             record += -(-sub.specs[v].nbytes // 8) * 8
         kept = [cell for cell, _ in saved]

@@ -28,6 +28,7 @@ from jitgrad.opdef import (
     Scan,
     Scatter,
     Sweep,
+    Update,
     View,
 )  # fmt: skip
 from jitgrad.program import Instruction, Program
@@ -125,6 +126,11 @@ def equal_dims(program: Program, ins: Instruction) -> Iterator[tuple[Dim, Dim]]:
             for d in range(len(program.specs[out].known_shape)):
                 yield (ins.inputs[0], d), (out, d)
             yield from _through_gather(program, ins.inputs[0], ins.inputs[2], ins.inputs[1], ins, form)
+        case Update():
+            axes, rank = ins.params["axes"], len(program.specs[out].known_shape)
+            yield from (((ins.inputs[0], d), (out, d)) for d in range(rank))
+            others = [d for d in range(rank) if d not in axes]
+            yield from (((ins.inputs[1], k), (out, d)) for k, d in enumerate(others))
         case _:
             return
 
