@@ -273,7 +273,7 @@ def _update(op: Operation, inputs: Inputs, mask: Mask, lead: Lead) -> Any:
     x, values = _all_repeated(inputs[:2], mask[:2], lead)
     axes, place = _next(op.params["axes"]), inputs[2]
     if not mask[2]:
-        return apply(op.opdef, x, values, place, axes=axes)
+        return apply(op.opdef, x, values, place, axes=axes, known=op.params["known"])
     shape = op.inputs[0].spec.known_shape
     first, rest = axes[0], (1,) * (len(shape) - axes[-1])
     along = tuple(shape[axis - 1] for axis in axes)

@@ -103,6 +103,9 @@ cases: list[OpCase] = [
         dtypes=numbers,
         axes=(1, 2),
     ),
+    case("update", "f64[3,4] f64[4] i64[]", [any_float, any_float, (-1, 2)], dtypes=everything, axes=(0,),
+         known=(None,)),
+    case("update", "f64[2,3,4,2] f64[2,2] i64[]", [any_float, any_float, (-1, 11)], axes=(1, 2), known=(None, None)),
     case("take_along_axis", "f64[2,3] i64[2,5]", [any_float, (-3, 2)], dtypes=everything, axis=1),
     case(
         "scatter_take_along_axis",

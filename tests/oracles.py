@@ -33,10 +33,11 @@ def compiled_results(program: Program, feeds: Sequence[Array]) -> list[Array]:
 
 def python_results(program: Program, feeds: Sequence[Array]) -> list[Array]:
     """Values of the outputs, by the kernels run in plain Python; parallel loops in two chunks."""
+    from jitgrad.compiler.bodies.updates import without_updates
     from jitgrad.compiler.clustering.clusters import Cluster, find_clusters
     from jitgrad.compiler.simplify import simplify
 
-    program = simplify(in_one_scope(program))
+    program = without_updates(simplify(in_one_scope(program)))
     values: dict[int, Array] = dict(zip(program.inputs, map(np.asarray, feeds), strict=True))
     for step in find_clusters(program).steps:
         if isinstance(step, Cluster):

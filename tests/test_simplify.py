@@ -94,6 +94,10 @@ def total(b: Builder, v: int, *axis: int, op: str = "sum", keepdims: bool = Fals
     return b.op(op, v, axis=axis, keepdims=keepdims)
 
 
+def updated(b: Builder, x: int, values: int, place: int) -> int:
+    return b.op("update", x, values, b.constant(np.int64(place)), axes=(0,), known=(None,))
+
+
 def less(b: Builder, x: int, y: int) -> int:
     return b.op("less", x, y)
 
@@ -221,6 +225,7 @@ RULES = [
         ["astype"],
         dtype=np.int8,
     ),
+    row("integer_equals_itself", lambda b, x, y: b.op("equal", x, x), ["constant"], dtype=np.int32),
     row("double_not", lambda b, x, y: b.op("logical_not", b.op("logical_not", x)), [], dtype=bool),
     row("not_of_comparison", lambda b, x, y: b.op("logical_not", b.op("equal", x, y)), ["not_equal"]),
     row(
@@ -369,6 +374,11 @@ RULES = [
         "scatter_into_constant",
         lambda b, x, y: b.op("scatter_take", y, x, b.constant(np.arange(N)), axis=0),
         ["constant", "constant", "scatter_take"],
+    ),
+    row(
+        "update_of_update",
+        lambda b, x, y: updated(b, updated(b, x, total(b, x, 0), 1), total(b, y, 0), 1),
+        ["constant", "sum", "update"],
     ),
     row("shape_made_explicit", lambda b, x, y: b.op("broadcast_like", x, wide(b, y)), ["broadcast_to"]),
     row(
@@ -555,6 +565,8 @@ KEPT: list[tuple[str, Write]] = [
     ("x / 128, perhaps a mean", lambda b, x, y: b.op("divide", x, full(b, 128, x))),
     ("not(x < y)", lambda b, x, y: b.op("logical_not", less(b, x, y))),
     ("max(x, y)", lambda b, x, y: b.op("maximum", b.op("maximum", x, y), b.op("maximum", y, x))),
+    ("x = x, maybe NaN", lambda b, x, y: b.op("equal", x, x)),
+    ("parts at two places", lambda b, x, y: updated(b, updated(b, x, total(b, x, 0), 1), total(b, y, 0), 0)),
     ("sum of different shapes", lambda b, x, y: b.op("add", wide(b, x), wide(b, total(b, y, 0)))),
 ]  # fmt: skip
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from jitgrad.compiler.bodies.updates import planned_regions
+from jitgrad.compiler.bodies.updates import planned_regions, values_in_place
 from jitgrad.compiler.freezing.bind import BoundCluster
 from jitgrad.compiler.freezing.plans import BoundProgram
 from jitgrad.compiler.fusing.buffers import ArenaPlan
@@ -102,8 +102,10 @@ def _fusion_lines(compiled: CompiledCluster, program: Program) -> Iterator[str]:
             bodies = compiled.lowered[number]
             assert isinstance(bodies, LoweredBodies)
             kind = "step by step" if bodies.fused is None else "one kernel"
-            yield f"  native {step.form} {number} ({kind}): -> {made}"
-            for region, body in zip(bodies.regions, planned_regions(program.instructions[step.number]), strict=True):
+            ins = program.instructions[step.number]
+            kept = ", ".join(f"%{v}" for v in values_in_place(ins))
+            yield f"  native {step.form} {number} ({kind}): -> {made}" + (f"; changed in place: {kept}" if kept else "")
+            for region, body in zip(bodies.regions, planned_regions(ins), strict=True):
                 yield from (f"    {line}".replace("cluster", "body", 1) for line in _fusion_lines(region, body))
         elif isinstance(step, Convolution):
             yield f"  convolution {number} ({step.form}): %{step.a}, %{step.b} -> %{step.value}"

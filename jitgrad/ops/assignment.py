@@ -67,7 +67,7 @@ def assigned(x: Tensor, index: Any, value: Any) -> Tensor:
     if traced_masks(index):
         return _masked(x, index if isinstance(index, tuple) else (index,), value)
     parts = kept_parts(x, index)
-    if parts is not None:
+    if parts is not None and any(isinstance(position, Tensor) for position in parts[1]):
         return updated(x, parts, _fitted(as_tensor(value, x.dtype, x.graph), part_shape(x, parts)))
     plan = plan_index(x, index)
     if plan.positions:

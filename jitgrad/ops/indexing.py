@@ -17,7 +17,7 @@ from jitgrad.ops.chosen import with_masks
 from jitgrad.ops.common import as_tensor, build
 from jitgrad.ops.gathering import as_index, checked_positions, index_op, positions_of, take_op
 from jitgrad.ops.slicing import getslice
-from jitgrad.ops.updating import read_updated
+from jitgrad.ops.updating import kept_parts, read_part
 from jitgrad.pieces import part_of
 from jitgrad.records import NamedTuple, dataclass
 from jitgrad.refusals import traced_value_error
@@ -61,9 +61,9 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     index = with_masks(index)
     if traced_masks(index):
         return build("selected", x, index)
-    written = read_updated(x, index)
-    if written is not None:
-        return written
+    parts = kept_parts(x, index)
+    if parts is not None:
+        return read_part(x, parts)
     plan = plan_index(x, index)
     if x._view is not None and x._view.pieces is not None and not (plan.new or plan.positions):
         part = part_of(x.spec.shape, plan.slices, plan.drop)

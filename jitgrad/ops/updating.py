@@ -2,8 +2,8 @@
 
 Elsewhere such an assignment is a choice between old and new for each element, which fuses with what is around it. In a
 loop that would be work for all of an array at each step: there it is an op of its own, which the compiler carries out
-in the memory of the loop's state. It reads its own writes: a part is that which was written last, if it is the same
-one, else one of the array before.
+in the memory of the loop's state. What is read of an array with parts written is one of these, where the place is the
+same, else a part of the array before, so that a step needs no whole array in between.
 """
 
 from __future__ import annotations
@@ -15,19 +15,37 @@ from typing import Any
 import numpy as np
 
 from jitgrad.errors import ShapeError
-from jitgrad.graph import Tensor, apply_one
+from jitgrad.graph import Operation, Tensor, apply_one
 from jitgrad.opdef import Params, Scatter, Specs, Update, define, find
 from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor, build
-from jitgrad.ops.gathering import INDEX, as_index, checked_positions
+from jitgrad.ops.gathering import INDEX, as_index, checked_positions, index_op
+from jitgrad.records import NamedTuple
 from jitgrad.spec import TensorSpec
 
 _LEAST_ELEMENTS = 64
 """Of an array that is changed in place; fewer are chosen element by element, in registers where a loop is one kernel.
 """
 
+_MOST_CHOICES = 16
+"""Parts that may be the one that is read, beyond which the array itself is made."""
+
+Known = tuple[int | None, ...]
 Parts = tuple[tuple[int, ...], Sequence[Any]]
 """Neighbouring axes, and an integer along each, a tensor or a number."""
+
+
+class _Part(NamedTuple):
+    """A part of an array: neighbouring axes, what is known of the positions along each, and its place."""
+
+    axes: tuple[int, ...]
+    known: Known
+    place: Tensor
+
+    def may_be(self, axes: tuple[int, ...], known: Known) -> bool:
+        """Whether it may be the part of the same axes with these positions."""
+        pairs = zip(self.known, known, strict=True)
+        return axes == self.axes and all(m is None or n is None or m == n for m, n in pairs)
 
 
 def _extents(shape: tuple[int, ...], axes: Sequence[int]) -> tuple[int, int, int]:
@@ -45,7 +63,7 @@ def _infer(specs: Specs, params: Params) -> Specs:
     return (x,)
 
 
-def _updated(x: Any, values: Any, place: Any, axes: tuple[int, ...]) -> Any:
+def _updated(x: Any, values: Any, place: Any, axes: tuple[int, ...], known: Known) -> Any:
     out = np.array(x, order="C")
     if place >= 0:
         outer, along, inner = _extents(out.shape, axes)
@@ -53,9 +71,11 @@ def _updated(x: Any, values: Any, place: Any, axes: tuple[int, ...]) -> Any:
     return out
 
 
-def _update_vjp(g: Tensor, out: Tensor, x: Tensor, values: Tensor, place: Tensor, *, axes: tuple[int, ...]) -> Any:
-    zeros = call("zeros_like", values)
-    return apply_one(update_op, g, zeros, place, axes=axes), _part(g, place, axes), None
+def _update_vjp(
+    g: Tensor, out: Tensor, x: Tensor, values: Tensor, place: Tensor, *, axes: tuple[int, ...], known: Known
+) -> Any:
+    part = _Part(axes, known, place)
+    return _with_part(g, call("zeros_like", values), part), _read(g, part), None
 
 
 update_op = define("update", infer=_infer, impl=_updated, vjp=_update_vjp, kind=Update())
@@ -64,23 +84,17 @@ update_op = define("update", infer=_infer, impl=_updated, vjp=_update_vjp, kind=
 # -- which indices ---------------------------------------------------------------------------------------------------
 
 
-def parts_of(x: Tensor, index: Any) -> Parts | None:
-    """The axes and places of an index of integers along neighbouring axes, traced or not, and of whole axes."""
+def kept_parts(x: Tensor, index: Any) -> Parts | None:
+    """The axes and places of an index of integers along neighbouring axes, traced or not, and of whole axes, where it
+    is one of the state of a loop that is changed by updates alone, and large enough for its memory to count.
+    """
     items = index if isinstance(index, tuple) else (index,)
-    if len(items) > x.ndim or not all(map(_is_plain, items)):
+    if not is_kept(x) or len(items) > x.ndim or not all(map(_is_plain, items)):
         return None
     axes = tuple(k for k, item in enumerate(items) if not isinstance(item, slice))
-    if not axes or axes[-1] - axes[0] != len(axes) - 1:
+    if not axes or axes[-1] - axes[0] != len(axes) - 1 or _extents(x.spec.known_shape, axes)[1] == 1:
         return None
     return axes, [items[k] for k in axes]
-
-
-def kept_parts(x: Tensor, index: Any) -> Parts | None:
-    """The same where an assignment to the index may be one in place: of a traced part of the state of a loop."""
-    parts = parts_of(x, index) if is_kept(x) else None
-    if parts is None or not any(isinstance(position, Tensor) for position in parts[1]):
-        return None
-    return parts if _extents(x.spec.known_shape, parts[0])[1] > 1 else None
 
 
 def _is_plain(item: Any) -> bool:
@@ -96,12 +110,18 @@ def part_shape(x: Tensor, parts: Parts) -> tuple[int, ...]:
 
 
 def is_kept(x: Tensor) -> bool:
-    """Whether an array is the state of a loop, changed by updates alone, and large enough for its memory to count."""
-    if not x.graph.is_repeated or not x.spec.is_known or math.prod(x.spec.known_shape) < _LEAST_ELEMENTS:
+    """Whether an array is the state of a loop, or its cotangent, changed by updates and loops alone, and is large
+    enough for its memory to count.
+    """
+    graph = x.graph
+    if not graph.is_repeated or not x.spec.is_known or math.prod(x.spec.known_shape) < _LEAST_ELEMENTS:
         return False
-    while x.op.opdef is update_op:
-        x = x.op.inputs[0]
-    return x.op.type == "placeholder" and x.dtype.kind != "c"
+    while x.op.opdef is update_op or x.op.type in ("scan", "while_loop"):
+        first = 0 if x.op.opdef is update_op else x.op.params["n_consts"] + x.value_index
+        if x.op.type == "scan" and x.value_index >= x.op.params["n_carry"]:
+            return False
+        x = x.op.inputs[first]
+    return x.op.type == "placeholder" and x.dtype.kind != "c" and not graph.is_captured(x)
 
 
 # -- writing and reading ---------------------------------------------------------------------------------------------
@@ -109,44 +129,78 @@ def is_kept(x: Tensor) -> bool:
 
 def updated(x: Tensor, parts: Parts, value: Tensor) -> Tensor:
     """``x`` with ``value``, of the shape of a part, at these places."""
+    return _with_part(x, value, _part_at(x, parts))
+
+
+def read_part(x: Tensor, parts: Parts) -> Tensor:
+    """The part at these places. IndexingError for a position out of bounds, at run time where it is traced."""
     axes, positions = parts
-    return apply_one(update_op, x, value, _place(x, axes, positions), axes=axes)
-
-
-def read_updated(x: Tensor, index: Any) -> Tensor | None:
-    """``x[index]`` of what updates have made: a part that was written, or one of the array before; None for others."""
-    parts = parts_of(x, index) if x.op.opdef is update_op else None
-    if parts is None or parts[0] != x.op.params["axes"]:
-        return None
-    before, values, written = x.op.inputs
-    is_written = call("equal", _place(x, *parts), written)
-    return call("where", is_written, values, call("getitem", before, index))  # type: ignore[no-any-return]
-
-
-def _place(x: Tensor, axes: Sequence[int], positions: Sequence[Any]) -> Tensor:
-    """The place of a part, -1 where a position is out of bounds."""
-    place, inside = None, None
     for axis, position in zip(axes, positions, strict=True):
+        if not isinstance(position, Tensor):
+            checked_positions(np.asarray(position), x.spec.known_shape[axis], axis)
+    part = _part_at(x, parts) if x.op.opdef is update_op else None
+    base, choices = _written(x, part) if part is not None else (x, ())
+    found = apply_one(index_op, base, *[as_index(position, x) for position in positions], axes=axes)
+    return _chosen(part, choices, found)
+
+
+def _with_part(x: Tensor, values: Tensor, part: _Part) -> Tensor:
+    return apply_one(update_op, x, values, part.place, axes=part.axes, known=part.known)
+
+
+def _part_at(x: Tensor, parts: Parts) -> _Part:
+    """The part at these positions; its place is -1 where one is out of bounds."""
+    place, inside, known = None, None, list[int | None]()
+    for axis, position in zip(*parts, strict=True):
         n = x.spec.known_shape[axis]
-        checked_positions(position if isinstance(position, Tensor) else np.asarray(position), n, axis)
-        index = as_index(position, x)
-        index = build("where", build("less", index, 0), index + n, index)
-        is_inside = build("logical_and", build("greater_equal", index, 0), build("less", index, n))
+        is_known = not isinstance(position, Tensor)
+        if is_known:
+            checked_positions(np.asarray(position), n, axis)
+        known.append(position % n if is_known else None)
+        index = as_index(known[-1] if is_known else position, x)
+        if not is_known:
+            index = build("where", build("less", index, 0), index + n, index)
+            is_inside = build("logical_and", build("greater_equal", index, 0), build("less", index, n))
+            inside = is_inside if inside is None else build("logical_and", inside, is_inside)
         place = index if place is None else place * n + index
-        inside = is_inside if inside is None else build("logical_and", inside, is_inside)
-    return build("where", inside, place, as_tensor(-1, INDEX, x.graph))
+    if inside is not None:
+        place = build("where", inside, place, as_tensor(-1, INDEX, x.graph))
+    assert place is not None
+    return _Part(parts[0], tuple(known), place)
 
 
-def _part(x: Tensor, place: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """The part at a place, zeros where there is none; of the array under what is known to be written."""
-    if x.op.opdef is update_op and x.op.params["axes"] == axes:
-        before, values, written = x.op.inputs
-        return call("where", call("equal", place, written), values, _part(before, place, axes))  # type: ignore[no-any-return]
-    shape = x.spec.known_shape
+def _written(x: Tensor, part: _Part) -> tuple[Tensor, list[Operation]]:
+    """The array below what is written of one, and the updates that may have written a part, the latest first; the array
+    itself where these are many, or are of other axes.
+    """
+    base, choices = x, list[Operation]()
+    while base.op.opdef is update_op:
+        params = base.op.params
+        if params["axes"] != part.axes:
+            return x, []
+        if part.may_be(params["axes"], params["known"]):
+            choices.append(base.op)
+        base = base.op.inputs[0]
+    return (base, choices) if len(choices) <= _MOST_CHOICES else (x, [])
+
+
+def _chosen(part: _Part | None, choices: Sequence[Operation], found: Tensor) -> Tensor:
+    """What was written at the place of a part, or what was found there before."""
+    for op in reversed(choices):
+        assert part is not None
+        _, values, place = op.inputs
+        found = values if place is part.place else call("where", call("equal", part.place, place), values, found)
+    return found
+
+
+def _read(x: Tensor, part: _Part) -> Tensor:
+    """The part at a place, zeros where there is none."""
+    base, choices = _written(x, part)
+    axes, shape = part.axes, x.spec.known_shape
     merged = (*shape[: axes[0]], _extents(shape, axes)[1], *shape[axes[-1] + 1 :])
-    wide = x if merged == shape else build("reshape", x, merged)
-    found = apply_one(find("take"), wide, build("maximum", place, 0), axis=axes[0])
-    return call("where", call("less", place, 0), 0, found)  # type: ignore[no-any-return]
+    wide = base if merged == shape else build("reshape", base, merged)
+    found = apply_one(find("take"), wide, build("maximum", part.place, 0), axis=axes[0])
+    return _chosen(part, choices, call("where", call("less", part.place, 0), 0, found))
 
 
 # -- sums of gradients -----------------------------------------------------------------------------------------------
@@ -160,8 +214,8 @@ def added_in_place(addends: Sequence[Tensor]) -> Sequence[Tensor]:
         return addends
     total: Tensor = whole
     for g in parts:
-        axes, place = _scattered_to(g)
-        total = apply_one(update_op, total, call("add", _part(total, place, axes), g.op.inputs[1]), place, axes=axes)
+        part = _part_at(g, _scattered_to(g))
+        total = _with_part(total, call("add", _read(total, part), g.op.inputs[1]), part)
     placed = {whole, *parts}
     return [*[g for g in addends if g not in placed], total]
 
@@ -174,8 +228,13 @@ def _is_of_part(g: Tensor) -> bool:
     return all(index.spec.shape == () for index in op.inputs[2:])
 
 
-def _scattered_to(g: Tensor) -> tuple[tuple[int, ...], Tensor]:
-    """The axes and the place of the part that a cotangent is of."""
+def _scattered_to(g: Tensor) -> Parts:
+    """The axes and the positions of the part that a cotangent is of."""
     params = g.op.params
     axes = params["axes"] if "axes" in params else (params["axis"],)
-    return axes, _place(g, axes, g.op.inputs[2:])
+    return axes, [_number(index) for index in g.op.inputs[2:]]
+
+
+def _number(index: Tensor) -> Any:
+    """A position, as a number where it is a constant."""
+    return int(index.op.params["value"]) if index.op.type == "constant" else index

@@ -36,44 +36,80 @@ class Write(NamedTuple):
     inner: int
 
 
+class Planned(NamedTuple):
+    """A body as it is planned: a state that is changed in place comes out as it went in, and behind all else come
+    places and parts for ``writes``, which are carried out in this order when the body has run, and what loops in it
+    have made of the state. These are ``shared``: numbers of outputs, each with that of the state whose memory it has.
+    """
+
+    program: Program
+    writes: tuple[Write, ...] = ()
+    shared: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def in_place(self) -> frozenset[int]:
+        """The numbers of the states that are changed in place."""
+        return frozenset([*[write.state for write in self.writes], *[state for _, state in self.shared]])
+
+
 class _State(NamedTuple):
-    """What a region of a loop reads of the state, and makes of it."""
+    """What a region of a loop reads of the state, and makes of it; what it was at first, and is in the end, of that
+    which a loop gives.
+    """
 
     region: int
     before: Values
     after: Values
+    first: Values
+    last: Values
+
+
+class _Change(NamedTuple):
+    """How a body changes a state in place: by loops, the values that they give, and then by updates."""
+
+    loops: Values
+    updates: tuple[Instruction, ...]
 
 
 def planned_regions(ins: Instruction) -> tuple[Program, ...]:
-    """The programs of a control op as they are planned: a state that is written in place comes out as it went in, and
-    places and parts behind all else.
-    """
-    regions = list(regions_of(ins))
-    for state in _states_of(ins) if any(map(_has_updates, regions)) else ():
-        sub = regions[state.region]
-        chains = _written_in_place(sub, state)
-        outputs, extra = list(sub.outputs), list[int]()
-        for position, chain in chains.items():
-            outputs[position] = state.before[position]
-            extra += [v for update in chain for v in (update.inputs[2], update.inputs[1])]
-        if chains:
-            regions[state.region] = edited(sub, sub.inputs, (*outputs, *extra))
-    return tuple(regions)
+    """The programs of a control op as they are planned."""
+    return tuple([planned.program for planned in planned_bodies(ins)])
 
 
-def writes_of(ins: Instruction, region: int) -> tuple[Write, ...]:
-    """What is written in place once a region has run, in this order."""
-    state = next((s for s in _states_of(ins) if s.region == region), None)
-    if state is None:
-        return ()
-    sub, found = regions_of(ins)[region], list[Write]()
-    for position, chain in _written_in_place(sub, state).items():
-        for update in chain:
+def planned_bodies(ins: Instruction) -> tuple[Planned, ...]:
+    """The bodies of a control op as they are planned."""
+    bodies = [Planned(sub) for sub in regions_of(ins)]
+    for state in _states_of(ins) if any(_has_updates(body.program) for body in bodies) else ():
+        sub = bodies[state.region].program
+        changes = _changes_in_place(sub, state)
+        if changes:
+            bodies[state.region] = _planned(sub, state, changes)
+    return tuple(bodies)
+
+
+def _planned(sub: Program, state: _State, changes: dict[int, _Change]) -> Planned:
+    outputs, count = list(sub.outputs), len(sub.outputs)
+    writes, shared, extra = list[Write](), list[tuple[int, int]](), list[int]()
+    for position, change in changes.items():
+        outputs[position] = state.before[position]
+        for v in change.loops:
+            shared.append((count + len(extra), position))
+            extra.append(v)
+        for update in change.updates:
+            _, values, place = update.inputs
             axes, shape = update.params["axes"], sub.specs[update.outputs[0]].known_shape
             inner = math.prod(shape[axes[-1] + 1 :])
-            apart, number = inner * math.prod(shape[axes[0] : axes[-1] + 1]), len(sub.outputs) + 2 * len(found)
-            found.append(Write(position, number, number + 1, math.prod(shape[: axes[0]]), apart, inner))
-    return tuple(found)
+            apart, number = inner * math.prod(shape[axes[0] : axes[-1] + 1]), count + len(extra)
+            writes.append(Write(position, number, number + 1, math.prod(shape[: axes[0]]), apart, inner))
+            extra += [place, values]
+    return Planned(edited(sub, sub.inputs, (*outputs, *extra)), tuple(writes), tuple(shared))
+
+
+def values_in_place(ins: Instruction) -> Values:
+    """Those results of a loop that its steps change in place."""
+    bodies = planned_bodies(ins)
+    states = [state for state in _states_of(ins) if state.last]
+    return tuple([state.last[n] for state in states for n in sorted(bodies[state.region].in_place)])
 
 
 def without_updates(program: Program) -> Program:
@@ -107,8 +143,8 @@ def _with_choices(ins: Instruction) -> Instruction:
     states = {state.region: state for state in _states_of(ins)}
     changed = []
     for number, sub in enumerate(regions):
-        chains = _written_in_place(sub, states[number]) if number in states else {}
-        kept = {update.outputs[0] for chain in chains.values() for update in chain}
+        changes = _changes_in_place(sub, states[number]) if number in states else {}
+        kept = {update.outputs[0] for change in changes.values() for update in change.updates}
         changed.append(_only_in_place(sub, kept) if _has_updates(sub) else sub)
     return with_regions(ins, tuple(changed))
 
@@ -150,32 +186,53 @@ def _states_of(ins: Instruction) -> Iterator[_State]:
         return
     form, params, regions = ins.op.kind.form, ins.params, regions_of(ins)
     first = params["n_consts"]
-    count = len(ins.inputs) - first if form == "while" else params["n_carry"]
+    last = len(ins.inputs) if form == "while" else first + params["n_carry"]
     number = 0 if form == "scan" else 1
-    sub = regions[number]
-    yield _State(number, sub.inputs[first : first + count], sub.outputs[:count])
-    if form == "while_gradient":
-        back, saved = regions[2], len(sub.outputs) - count
-        yield _State(2, back.inputs[first + saved :], back.outputs)
+    sub, count = regions[number], last - first
+    before, after = sub.inputs[first:last], sub.outputs[:count]
+    if form != "while_gradient":
+        yield _State(number, before, after, ins.inputs[first:last], ins.outputs[:count])
+        return
+    back, saved = regions[2], len(sub.outputs) - count
+    yield _State(number, before, after, (), ())
+    yield _State(2, back.inputs[first + saved :], back.outputs, ins.inputs[last:], ins.outputs)
 
 
-def _written_in_place(sub: Program, state: _State) -> dict[int, tuple[Instruction, ...]]:
-    """Per position of the state that may be written in place the updates that do so, in order."""
+def _changes_in_place(sub: Program, state: _State) -> dict[int, _Change]:
+    """Per position of the state that may be changed in place how that is done.
+
+    Updates are carried out when all else has run, so whatever the body reads of the state is as it was before. A loop
+    changes it on the way: it must be the only reader.
+    """
     makers = {v: ins for ins in sub.instructions for v in ins.outputs}
     uses = Counter([*sub.outputs, *(v for ins in sub.instructions for v in ins.inputs)])
-    found: dict[int, tuple[Instruction, ...]] = {}
+    found: dict[int, _Change] = {}
     for position, (before, v) in enumerate(zip(state.before, state.after, strict=True)):
-        chain: list[Instruction] = []
-        while v != before and v in makers and isinstance(makers[v].op.kind, Update) and uses[v] == 1:
-            chain.append(makers[v])
+        updates, loops = list[Instruction](), list[int]()
+        while v in makers and isinstance(makers[v].op.kind, Update) and uses[v] == 1:
+            updates.append(makers[v])
             v = makers[v].inputs[0]
-        if chain and v == before:
-            found[position] = tuple(chain[::-1])
-    kept = {state.before[position] for position in found}
+        while v in makers and (given := _changed_by_loop(makers[v], v)) is not None and uses[given] == 1:
+            loops.append(v)
+            v = given
+        if v == before and (updates or loops):
+            found[position] = _Change(tuple(loops[::-1]), tuple(updates[::-1]))
+    kept = {v for position, change in found.items() for v in (state.before[position], *change.loops)}
     return {
-        position: chain for position, chain in found.items()
-        if not any(_memory(makers, update.inputs[1]) in kept for update in chain)
+        position: change for position, change in found.items()
+        if not any(_memory(makers, update.inputs[1]) in kept for update in change.updates)
     }  # fmt: skip
+
+
+def _changed_by_loop(ins: Instruction, v: int) -> int | None:
+    """What a loop begins with that gives a value, and changes it in place; None for others."""
+    for state in _states_of(ins):
+        if v in state.last:
+            position = state.last.index(v)
+            sub = regions_of(ins)[state.region]
+            is_changed = _has_updates(sub) and position in _changes_in_place(sub, state)
+            return state.first[position] if is_changed else None
+    return None
 
 
 def _memory(makers: dict[int, Instruction], v: int) -> int:

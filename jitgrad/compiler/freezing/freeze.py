@@ -35,10 +35,10 @@ program runs, but is not kept.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
-from jitgrad.compiler.bodies.updates import planned_regions
+from jitgrad.compiler.bodies.updates import planned_bodies
 from jitgrad.compiler.constants import splat_number, word_in
 from jitgrad.compiler.driver.trials import PAST, THROUGH, TRIED, WHOLE_LINES
 from jitgrad.compiler.emission.arguments import own_bytes
@@ -92,15 +92,16 @@ class _Freezer:
     """Freezes a cluster, or the body of a control op; of a scan with these params."""
 
     def __init__(
-        self, program: Program, compiled: CompiledCluster, is_body: bool = False, scan: Mapping[str, Any] | None = None
-    ) -> None:
+        self, program: Program, compiled: CompiledCluster, is_body: bool = False, scan: Mapping[str, Any] | None = None,
+        shared: Collection[int] = (),
+    ) -> None:  # fmt: skip
         self.program = program
         self.compiled, self.cluster, self.plan = compiled, compiled.cluster, compiled.plan
         lowered = self.lowered = compiled.lowered
         self.keys, self.dims, self.producers = compiled.keys, compiled.dims, program.producers()
         self.counts: dict[int, int] = {}
         self.cuts: dict[int, Cuts] = {}
-        self.is_body = is_body
+        self.is_body, self.shared = is_body, shared
         self.factors = {item.value: number for number, item in enumerate(lowered) if _is_factor(item, "cholesky")}
         self.row_cut: RowCut | None = None
         freezers = {
@@ -123,9 +124,6 @@ class _Freezer:
         self._note_chunks()
         self.places: dict[object, int] = {}
         self.owned: dict[tuple[int, ...], Sequence[Owned]] = {}
-
-    def _regions(self, item: LoweredBodies) -> tuple[Program, ...]:
-        return planned_regions(self.program.instructions[item.step.number])
 
     def _order(self) -> Sequence[int]:
         """The numbers of the steps in the order in which they run, before regions are found."""
@@ -151,7 +149,10 @@ class _Freezer:
     def _body_freezers(self, item: LoweredBodies) -> list[_Freezer]:
         ins = self.program.instructions[item.step.number]
         scan = ins.params if item.step.form == "scan" else None
-        return [_Freezer(sub, body, True, scan) for sub, body in zip(self._regions(item), item.regions, strict=True)]
+        made = []
+        for (sub, _, shared), body in zip(planned_bodies(ins), item.regions, strict=True):
+            made.append(_Freezer(sub, body, True, scan, [sub.outputs[n] for n, _ in shared]))
+        return made
 
     def _note_chunks(self) -> None:
         """Partial results have as many parts as their kernel has chunks."""
@@ -325,7 +326,7 @@ class _Freezer:
         if isinstance(item, LoweredBodies):
             room, bodies = self.places[number, _ROOM], self.bodies[number]
             cut = self.body_cuts[number]
-            return freeze_loop(self.program, item.step.number, number, bodies, self._place_of, room, cut)
+            return freeze_loop(self.program, item.step.number, number, bodies, self._place_of, room, cut, self.shared)
         places = tuple(self._place(number, b, v) for b, v in zip(item.kernel.buffers, item.values, strict=True))
         ints, extent = tuple(self._ints(item)), self._cut_extent(item)
         past = THROUGH if self.is_body or number in self.regions else self._past_caches(item)
@@ -346,7 +347,7 @@ class _Freezer:
     def _fused_scan(self, number: int, item: LoweredBodies, fused: FusedScan, key: str) -> Frozen:
         """A scan as the task of one kernel."""
         ins = self.program.instructions[item.step.number]
-        body = _Freezer(self._regions(item)[0], item.regions[0], True)
+        body = _Freezer(ins.params["body"], item.regions[0], True)
         steps, codes = ins.params["length"], status_offsets(self.program)[item.step.number][0]
         ints = [
             value + (codes if name in fused.codes else 0)

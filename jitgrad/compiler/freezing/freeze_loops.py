@@ -25,10 +25,10 @@ its kernels see. The state is kept twice: a step reads one and makes the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from jitgrad.compiler.bodies.updates import Write, planned_regions, writes_of
+from jitgrad.compiler.bodies.updates import Write, planned_bodies
 from jitgrad.compiler.freezing.row_loops import RowCut
 from jitgrad.compiler.subprograms import regions_of, status_offsets
 from jitgrad.opdef import Control
@@ -42,14 +42,14 @@ STACK_BYTES = 1 << 16
 
 def freeze_loop(
     program: Program, number: int, step: int, bodies: Sequence[Frozen], place: Callable[[int], int], room: int,
-    cut: RowCut | None,
+    cut: RowCut | None, shared: Collection[int],
 ) -> Frozen:  # fmt: skip
     """The task of a control op, by the numbers of its instruction and its step; ``place`` is that of a value, ``cut``
-    that of a scan whose rows are independent.
+    that of a scan whose rows are independent. ``shared`` are values that lie where what they were made of did.
     """
     ins = program.instructions[number]
     assert isinstance(ins.op.kind, Control)
-    layout = _Layout(program, number, bodies, place)
+    layout = _Layout(program, number, bodies, place, shared)
     details = {
         "scan": layout.scan, "while": layout.while_loop, "while_gradient": layout.while_gradient,
         "cond": layout.branches, "call": layout.branches,
@@ -62,14 +62,17 @@ def freeze_loop(
 class _Layout:
     """Gives each input and output of each body its cell."""
 
-    def __init__(self, program: Program, number: int, bodies: Sequence[Frozen], place: Callable[[int], int]) -> None:
+    def __init__(
+        self, program: Program, number: int, bodies: Sequence[Frozen], place: Callable[[int], int],
+        shared: Collection[int],
+    ) -> None:  # fmt: skip
         self.program = program
         self.number = number
         self.ins = program.instructions[number]
-        self.subs = planned_regions(self.ins)
-        self.writes = [writes_of(self.ins, k) for k in range(len(self.subs))]
+        self.planned = planned_bodies(self.ins)
+        self.subs = [planned.program for planned in self.planned]
         self.bodies = bodies
-        self.place = place
+        self.place, self.shared = place, shared
         self.cells: list[Cell] = []
         self.regions: list[Frozen] = []
         self.starts: list[tuple[int, int, int]] = []
@@ -102,7 +105,10 @@ class _Layout:
     def region(self, k: int, inputs: Sequence[int], targets: Sequence[int | None]) -> None:
         """A body whose inputs lie in these cells, and whose outputs are wanted in those (None: where they are)."""
         sub = self.subs[k]
-        homes: dict[int, int] = {}
+        planned = self.planned[k]
+        homes = {
+            self.origin(k, sub.outputs[n])[1]: self._cell_of_state(k, state, inputs) for n, state in planned.shared
+        }
         copies: list[tuple[int, int, int]] = []
         for v, target in zip(sub.outputs, targets, strict=False):
             is_own, n = self.origin(k, v)
@@ -112,7 +118,7 @@ class _Layout:
                 homes[n] = target
             else:
                 copies.append((target, homes[n] if is_own else inputs[n], sub.specs[v].nbytes))
-        writes = tuple(self._write(k, write, inputs, homes) for write in self.writes[k])
+        writes = tuple(self._write(k, write, inputs, homes) for write in planned.writes)
         own = tuple(homes[n] for n in range(len(self.bodies[k][2])))
         offset = status_offsets(self.program)[self.number][k]
         self.regions.append((self.bodies[k], tuple(inputs), own, tuple(copies), writes, offset))
@@ -125,9 +131,14 @@ class _Layout:
             if is_own and n not in homes:
                 homes[n] = self.cell(None, sub.specs[v].nbytes)
             cells.append(homes[n] if is_own else inputs[n])
-        state = sub.outputs[write.state]
-        size = sub.specs[state].dtype.itemsize
-        return inputs[sub.inputs.index(state)], *cells, write.outer, write.apart * size, write.inner * size
+        size = sub.specs[sub.outputs[write.state]].dtype.itemsize
+        state = self._cell_of_state(k, write.state, inputs)
+        return state, *cells, write.outer, write.apart * size, write.inner * size
+
+    def _cell_of_state(self, k: int, state: int, inputs: Sequence[int]) -> int:
+        """Where a state lies that is changed in place: it comes out as it went in."""
+        sub = self.subs[k]
+        return inputs[sub.inputs.index(sub.outputs[state])]
 
     # -- state -----------------------------------------------------------------------------------------------------
 
@@ -137,15 +148,19 @@ class _Layout:
         """Cells that a body reads the state from, cells that it makes the next one in, and the pairs to exchange.
 
         ``first`` is the number of the body's input that is the first of the state. What a body leaves as it is lies
-        where it came from, what is written in place in one cell.
+        where it came from, what is changed in place in one cell, and where a loop around changes that so, there.
         """
         before: list[int] = []
         after: list[int | None] = []
         swaps: list[tuple[int, int]] = []
-        written = {write.state for write in self.writes[k]}
+        in_place = self.planned[k].in_place
         for position, (v, result) in enumerate(zip(values, results, strict=True)):
             nbytes, given = self.nbytes(v), self.outer(v)
-            if position in written:
+            if result is not None and result in self.shared:
+                before.append(given)
+                after.append(None)
+                continue
+            if position in in_place:
                 before.append(self.cell(None, nbytes))
                 after.append(None)
                 self.starts.append((before[-1], given, nbytes))

@@ -19,7 +19,7 @@ from jitgrad.compiler.rules import (
     special_functions,
     sums,
 )
-from jitgrad.opdef import Control, Elementwise, Interpreted, OpDef, Reduce, Scatter, Shaped, View
+from jitgrad.opdef import Control, Elementwise, Interpreted, OpDef, Reduce, Scatter, Shaped, Update, View
 
 BY_OP: dict[str, tuple[Rule, ...]] = {
     "add": (algebra.plus_zero, signs.plus_negative),
@@ -46,6 +46,7 @@ BY_OP: dict[str, tuple[Rule, ...]] = {
     "minimum": (algebra.extreme_of_same,),
     "fmax": (algebra.extreme_of_same,),
     "fmin": (algebra.extreme_of_same,),
+    "equal": (logic.integer_equals_itself,),
     "logical_and": (logic.of_same, logic.infinite_number),
     "logical_or": (logic.of_same,),
     "bitwise_and": (logic.of_same, logic.infinite_number),
@@ -109,6 +110,7 @@ BY_KIND: dict[type, tuple[Rule, ...]] = {
     View: (moves.same_shape, moves.view_of_view, moves.view_as_reshape, moves.view_of_reduction),
     Reduce: (sums.reduce_nothing, sums.reduce_of_broadcast, sums.reduce_all_of_copies, sums.reduce_of_reduce),
     Scatter: (moves.scatter_into_constant,),
+    Update: (moves.update_of_update,),
     Shaped: (moves.shape_made_explicit,),
     Elementwise: (moves.broadcast_after_computing, moves.copies_after_computing, moves.view_after_computing),
 }

@@ -37,6 +37,14 @@ def not_of_comparison(rw: Rewriter, ins: Instruction) -> Instruction | None:
     return None if opposite is None else rw.replace(ins, opposite, *inner.inputs)
 
 
+def integer_equals_itself(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """n = n for integers"""
+    x, y = ins.inputs
+    if x != y or rw.dtype(x).kind not in "biu":
+        return None
+    return rw.constant(ins, splat(True, rw.shape(x), rw.dtype(ins.outputs[0])))
+
+
 def infinite_number(rw: Rewriter, ins: Instruction) -> Instruction | None:
     """x = c and isinf(x) is false for a finite c"""
     for p, q in (ins.inputs, ins.inputs[::-1]):

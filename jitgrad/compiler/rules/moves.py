@@ -263,6 +263,15 @@ def scatter_into_constant(rw: Rewriter, ins: Instruction) -> Instruction | None:
     return rw.replace(ins, ins.op.name, rw.emit_splat(ins.origin, 0, rw.specs[like]), *others, **ins.params)
 
 
+def update_of_update(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """Of two values written at one place the later stays"""
+    x, values, place = ins.inputs
+    before = rw.producer(x, ins.op.name)
+    if before is None or before.inputs[2] != place or before.params["axes"] != ins.params["axes"]:
+        return None
+    return rw.replace(ins, ins.op.name, before.inputs[0], values, place, **ins.params)
+
+
 # -- shapes from operands ------------------------------------------------------------------------------------
 
 
