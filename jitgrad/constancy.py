@@ -209,7 +209,7 @@ class _Reader:
         listed = [ins for ins in dis.get_instructions(code) if ins.opname != "EXTENDED_ARG"]
         if not self._for_all_shapes and _asks_for_order_of_sets(listed):
             raise InconstantError
-        instructions = iter(listed)
+        instructions = _Following(listed)
         level, members = None, None  # what an import is given stands before it
         for ins in instructions:
             if ins.opname.startswith(self._refused):
@@ -235,8 +235,10 @@ class _Reader:
             raise InconstantError
         self.read(self._cell(cells[ins.argval]))
 
-    def _read_name(self, ins: dis.Instruction, following: Iterator[dis.Instruction], names: Mapping[str, Any]) -> None:
-        """A global name, with the attributes that follow while it is a module; or an attribute of something else."""
+    def _read_name(self, ins: dis.Instruction, following: _Following, names: Mapping[str, Any]) -> None:
+        """A global name, with the attributes that follow while it is a module; or an attribute of something else. A
+        module that is handed on, as an argument perhaps, is like one that is imported.
+        """
         if ins.opname == "IMPORT_FROM" or (ins.opname in ("LOAD_ATTR", "LOAD_METHOD") and self._is_usual(ins.argval)):
             self._attributes[ins.argval] = None
             return
@@ -246,9 +248,10 @@ class _Reader:
         if value is ABSENT:
             value = self._entry(vars(builtins), ins.argval)
         while type(value) is ModuleType:
-            after = next(following)
-            if after.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
-                raise InconstantError
+            after = following.attribute()
+            if after is None:
+                self._imported[id(value)] = value
+                return
             if not self._for_all_shapes and _is_ours_by_name(value, after.argval):
                 there, value = vars(value), _loaded(value, after.argval)
                 self._look_at(there, after.argval)
@@ -310,6 +313,27 @@ class _Reader:
                 self._entry(there, name)
             if type(value) is not ModuleType:
                 self.read(value)
+
+
+class _Following:
+    """The instructions of a code, of which those that name attributes may be taken with what they follow."""
+
+    def __init__(self, instructions: Sequence[dis.Instruction]) -> None:
+        self._instructions = instructions
+        self._next = 0
+
+    def __iter__(self) -> Iterator[dis.Instruction]:
+        while self._next < len(self._instructions):
+            self._next += 1
+            yield self._instructions[self._next - 1]
+
+    def attribute(self) -> dis.Instruction | None:
+        """The next instruction, if it takes an attribute of what the one before gives."""
+        found = self._instructions[self._next] if self._next < len(self._instructions) else None
+        if found is None or found.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
+            return None
+        self._next += 1
+        return found
 
 
 def _has_attributes_of_the_user(value: Any) -> bool:

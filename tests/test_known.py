@@ -339,6 +339,8 @@ IMPORTED = {
     "by a function inside": "def f(v):\n import known_names as m\n return (lambda w: w * m.k)(v)",
     "and handed on": "def g(m, v): return v * m.k\ndef f(v):\n import known_names as m\n return g(m, v)",
     "as a part": "def g(m, v): return v * m.k\ndef f(v):\n from known_names import part\n return g(part, v)",
+    "one of the globals, handed on": "import known_names as n\ndef g(m, v): return v * m.k\ndef f(v): return g(n, v)",
+    "one by name": "import known_names as n\ndef g(v, m): return v * m.k\ndef f(v): return g(v, m=n)",
     "a part of it": "def g(m, v): return v * m.part.k\ndef f(v):\n import known_names as m\n return g(m, v)",
 }
 

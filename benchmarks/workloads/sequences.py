@@ -1,5 +1,5 @@
-"""Loops over numbers: a scan with four numbers as its state, the likelihood of a GARCH model, and an ordinary
-differential equation with adaptive steps, whose number is not known before it runs.
+"""Loops over numbers: a scan with four numbers as its state, the likelihood of a GARCH model, an ordinary differential
+equation with adaptive steps, whose number is not known before it runs, and a table that two loops fill cell by cell.
 """
 
 from __future__ import annotations
@@ -100,6 +100,49 @@ def predators(p: Any) -> Any:
     return jg.while_loop(lambda state: state[0] < END, step, (0.0, 1.0, 1.0, 0.01))[1]
 
 
+# -- soft dynamic time warping: Cuturi and Blondel, ICML 2017 ----------------------------------------------------------
+
+FAR = 1e3
+"""More than any way costs: what stands around the table."""
+
+
+def soft_dtw(x: Any, y: Any) -> Any:
+    import jitgrad as jg
+
+    def row(i: Any, table: Any) -> Any:
+        def cell(j: Any, table: Any) -> Any:
+            table[i, j] = (x[i - 1] - y[j - 1]) ** 2 - _soft(table, i, j, np)
+            return table
+
+        return jg.fori_loop(1, len(y) + 1, cell, table)
+
+    table = np.full((len(x) + 1, len(y) + 1), FAR)
+    table[0, 0] = 0.0
+    return jg.fori_loop(1, len(x) + 1, row, table)[-1, -1]
+
+
+def jax_soft_dtw(x: Any, y: Any) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    def row(i: Any, table: Any) -> Any:
+        def cell(j: Any, table: Any) -> Any:
+            return table.at[i, j].set((x[i - 1] - y[j - 1]) ** 2 - _soft(table, i, j, jnp))
+
+        return jax.lax.fori_loop(1, len(y) + 1, cell, table)
+
+    table = jnp.full((len(x) + 1, len(y) + 1), FAR).at[0, 0].set(0.0)
+    return jax.lax.fori_loop(1, len(x) + 1, row, table)[-1, -1]
+
+
+def _soft(table: Any, i: Any, j: Any, xp: Any) -> Any:
+    return xp.logaddexp(xp.logaddexp(-table[i - 1, j], -table[i, j - 1]), -table[i - 1, j - 1])
+
+
+def _series(rng: np.random.Generator, scale: float) -> tuple[Array, ...]:
+    return rng.normal(size=rows(60, scale)), rng.normal(size=80)
+
+
 WORKLOADS = (
     Workload(
         "oscillators",
@@ -117,5 +160,8 @@ WORKLOADS = (
         {"numpy": predators},
         lambda rng, scale: (np.array([1.5, 1.0, 3.0, 1.0]),),
         (0,),
+    ),
+    Workload(
+        "soft_dtw", "soft-DTW, a table of 60 × 80 f64", {"numpy": soft_dtw, "jax": jax_soft_dtw}, _series, (0, 1)
     ),
 )
