@@ -343,3 +343,35 @@ def test_gradients_in_bodies_by_what_is_around() -> None:
 
         y = jg.fori_loop(0, 1, body, x)
     assert jg.Session(graph).run(y, {x: 2.0}) == 2 * 2 * 4 * 3 + 4 * 3 + 4 * 4 + 2 * 4
+
+
+@pytest.mark.parametrize("way", ["scan", "while"])
+def test_states_that_become_what_others_were(way: str) -> None:
+    """Lines of delays behind one another, two that share a source, a pair exchanged, one that stays."""
+    rng = np.random.default_rng(1)
+    arrays = tuple(rng.normal(size=30) for _ in range(9))
+
+    def step(state: Any) -> Any:
+        a, b, c, d, e, f, g, _, stays = state
+        return np.sin(a) + 0.5 * c, a, b, a, f, e, np.cos(d) * stays, g, stays
+
+    def after(*state: Any) -> Any:
+        if way == "scan":
+            return jg.scan(lambda s, _: (step(s), s[1]), state, np.zeros(5))[0]
+        found = jg.while_loop(lambda s: s[0] < 5, lambda s: (s[0] + 1, *step(s[1:])), (0, *state))
+        return tuple(found[1:])
+
+    expected: Any = arrays
+    for _ in range(5):
+        expected = step(expected)
+    f = jg.compile(after)
+    for found in (f(*arrays), f.interpret(*arrays)):
+        for x, y in zip(found, expected, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-12)
+
+    def loss(*state: Any) -> Any:
+        return sum(np.sum(x * (k + 1.0)) for k, x in enumerate(after(*state)))
+
+    g = jg.compile(jg.grad(loss, tuple(range(9))))
+    for x, y in zip(g(*arrays), g.interpret(*arrays), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-11, atol=1e-13)

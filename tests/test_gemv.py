@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from step_kernels import Call
 
+import jitgrad as jg
 from jitgrad.compiler.driver.runtime import runtime
 from jitgrad.compiler.machine import compilation, native
 from jitgrad.compiler.machine.compilation import vector_bytes
@@ -190,6 +191,9 @@ def test_what_is_left_to_blas(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gemv.plan_vector_product(f8, (60, 1, 1000), 1, (False, False)) is None
     assert gemv.plan_vector_product(f8, (300, 1, 100000), 1, (False, False)) is None
     assert gemv.plan_vector_product(np.dtype("i8"), (1000, 1, 10), 1, (False, False)) is None
+    for is_repeated in (False, True):
+        plan = gemv.plan_vector_product(f8, (8, 1, 8), 1, (True, False), is_repeated)
+        assert (plan is not None) == is_repeated
     monkeypatch.setattr(gemv, "_LEAST_ROWS", 1)
     monkeypatch.setattr(gemv, "_MOST_COLUMNS", MOST_COLUMNS)
     for nbytes, most in ((64, 4096), (32, 256)):
@@ -198,3 +202,26 @@ def test_what_is_left_to_blas(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [plan is not None for plan in plans] == [True, True, False]
     monkeypatch.setattr(compilation, "vector_bytes", lambda: 16)
     assert gemv.plan_vector_product(f8, (1000, 1, 10), 1, (False, False)) is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_small_products_of_loops(dtype: str) -> None:
+    """Of all sizes, turned round and not, with gradients; a branch in a loop has such products too."""
+    rng = np.random.default_rng(0)
+    for rows, columns in ((1, 1), (2, 3), (3, 2), (7, 9), (8, 8), (17, 5), (5, 33), (40, 1), (1, 40), (64, 20)):
+        a, x = (rng.integers(-2, 3, shape).astype(dtype) for shape in ((rows, columns), (columns,)))
+
+        def loss(a: Any, x: Any) -> Any:
+            def step(x: Any, t: Any) -> Any:
+                y = jg.cond(t > 1, lambda y: y, lambda y: y * 2, np.sign(a @ x) + (a @ x) * 0.5)
+                return np.sign(a.T @ y) + t * x, np.sum(y)
+
+            last, sums = jg.scan(step, x, np.arange(3).astype(a.dtype))
+            return np.sum(last * last) + np.sum(sums)
+
+        f = jg.compile(jg.value_and_grad(loss, (0, 1)))
+        value, gradients = f(a, x)
+        expected, others = f.interpret(a, x)
+        assert value == expected
+        for g, other in zip(gradients, others, strict=True):
+            np.testing.assert_array_equal(g, other)

@@ -94,6 +94,18 @@ def total(b: Builder, v: int, *axis: int, op: str = "sum", keepdims: bool = Fals
     return b.op(op, v, axis=axis, keepdims=keepdims)
 
 
+def rolled_back(b: Builder, x: int, cut: int) -> int:
+    """The gradient of a roll: two parts in windows of zeros."""
+    ends: list[dict[str, Any]] = [{"start": (low, 0), "stop": (high, 3)} for low, high in ((0, cut), (cut, N))]
+    places = [(N - cut, N), (0, N - cut)]
+    parts = [b.op("getslice", x, step=(1, 1), drop=(), **end) for end in ends]
+    windows = [
+        b.op("unslice", part, shape=(N, 3), start=(low, 0), stop=(high, 3), step=(1, 1), drop=())
+        for part, (low, high) in zip(parts, places, strict=True)
+    ]
+    return b.op("add_n", *windows)
+
+
 def updated(b: Builder, x: int, values: int, place: int) -> int:
     return b.op("update", x, values, b.constant(np.int64(place)), axes=(0,), known=(None,))
 
@@ -374,6 +386,16 @@ RULES = [
         "scatter_into_constant",
         lambda b, x, y: b.op("scatter_take", y, x, b.constant(np.arange(N)), axis=0),
         ["constant", "constant", "scatter_take"],
+    ),
+    row(
+        "windows_side_by_side",
+        lambda b, x, y: b.op("add_n", y, rolled_back(b, x, 2), x),
+        ["getslice", "getslice", "concatenate", "constant", "add_n"],
+    ),
+    row(
+        "windows_side_by_side",
+        lambda b, x, y: rolled_back(b, x, 1),
+        ["getslice", "getslice", "concatenate", "constant", "add"],
     ),
     row(
         "update_of_update",

@@ -62,7 +62,7 @@ from jitgrad.compiler.products.sequences import sequence_modules
 from jitgrad.compiler.reuse import can_plan_again, can_refreeze, enter_known, find_known, pattern_of
 from jitgrad.compiler.short_axes import short_axes_apart
 from jitgrad.compiler.simplify import simplify_and_watch
-from jitgrad.compiler.subprograms import regions_of
+from jitgrad.compiler.subprograms import LOOPS, regions_of
 from jitgrad.compiler.symbols import Symbol
 from jitgrad.compiler.verifying import verify_kernel, verify_plan
 from jitgrad.config import config
@@ -236,24 +236,24 @@ def _begin_functions(program: Program, without: Collection[str] = ()) -> None:
 
 def _plan_cluster(
     program: Program, cluster: Cluster, begin: Callable[[Kernel], object] | None = None, is_again: bool = False,
-    is_body: bool = False,
+    is_body: bool = False, is_repeated: bool = False,
 ) -> CompiledCluster:  # fmt: skip
     """The stages up to the loop IR, of the cluster and of the bodies in it; ``begin`` is given each kernel of its own
     but the last, before the next is lowered. Where it ``is_again`` done, no code is begun. Kernels of bodies stay as
-    they are: several may become one.
+    they are: several may become one. Those of loops are ``is_repeated``.
 
     Where a program repeats itself its kernels hold more, if they then write and keep little.
     """
     if not is_body and repeats_itself(program, cluster.instructions):
-        planned = _planned(program, cluster, None, is_again, is_body, MOST_WEIGHT_OF_REPEATS)
+        planned = _planned(program, cluster, None, is_again, is_body, is_repeated, MOST_WEIGHT_OF_REPEATS)
         if all(map(is_small, kernels_of(planned))):
             return planned
-    return _planned(program, cluster, begin, is_again, is_body, MOST_WEIGHT)
+    return _planned(program, cluster, begin, is_again, is_body, is_repeated, MOST_WEIGHT)
 
 
 def _planned(
     program: Program, cluster: Cluster, begin: Callable[[Kernel], object] | None, is_again: bool, is_body: bool,
-    most: int,
+    is_repeated: bool, most: int,
 ) -> CompiledCluster:  # fmt: skip
     """The same with kernels whose ops weigh ``most`` together."""
     name = f"cluster {cluster.number}"
@@ -261,7 +261,7 @@ def _planned(
         classes = ExtentClasses(program, cluster.instructions)
         nodes = build_nodes(program, cluster.instructions, cluster.outputs, classes)
         if not is_again:
-            begin_products(program, nodes.items)
+            begin_products(program, nodes.items, is_repeated)
             _begin_control_ops(program, cluster)
         plan = plan_fusion(nodes, program.specs, classes, most)
     if begin is not None and sum(isinstance(step, Group) for step in plan.steps) >= _SEVERAL:
@@ -274,7 +274,7 @@ def _planned(
         if begin is not None and isinstance(last, Lowered):
             begin(last.kernel)
         with recording.span("lower", name):
-            last = lowered[number] = _lower_step(program, cluster, plan.steps[number], plan, is_body)
+            last = lowered[number] = _lower_step(program, cluster, plan.steps[number], plan, is_body, is_repeated)
     return CompiledCluster(cluster, plan, tuple([lowered[number] for number in range(len(lowered))]))
 
 
@@ -292,7 +292,9 @@ def _is_serial(step: Step) -> bool:
     return isinstance(step, Group) and step.is_serial
 
 
-def _lower_step(program: Program, cluster: Cluster, step: Step, plan: Plan, is_body: bool) -> LoweredStep:
+def _lower_step(
+    program: Program, cluster: Cluster, step: Step, plan: Plan, is_body: bool, is_repeated: bool
+) -> LoweredStep:
     if isinstance(step, Group):
         lowered = lower_group(step, plan)
         return lowered if is_body else replace(lowered, kernel=repeat_bodies(lowered.kernel))
@@ -301,7 +303,8 @@ def _lower_step(program: Program, cluster: Cluster, step: Step, plan: Plan, is_b
     ins = program.instructions[step.number]
     bodies = planned_regions(ins)
     clusters = [body_cluster(k, cluster.scope, body) for k, body in enumerate(bodies)]
-    regions = tuple(map(partial(_plan_cluster, is_body=True), bodies, clusters))
+    plan_body = partial(_plan_cluster, is_body=True, is_repeated=is_repeated or step.form in LOOPS)
+    regions = tuple(map(plan_body, bodies, clusters))
     is_written = any(a is not b for a, b in zip(bodies, regions_of(ins), strict=True))
     return LoweredBodies(step, regions, None if is_written else fuse_scan(ins, bodies[0], regions[0]))
 

@@ -9,6 +9,9 @@ from typing import Any
 from jitgrad.opdef import Control
 from jitgrad.program import Instruction, Program
 
+LOOPS = frozenset(("scan", "while", "while_gradient"))
+"""The forms of control ops whose programs run again and again."""
+
 _PARAMS: Mapping[str, tuple[str, ...]] = {
     "scan": ("body",),
     "while": ("cond", "body"),

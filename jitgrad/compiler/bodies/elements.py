@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler.bodies.forms import LOOPS, Loop, can_edit, form_of, loop_of
+from jitgrad.compiler.bodies.forms import Loop, can_edit, form_of, loop_of
 from jitgrad.compiler.bodies.programs import Values, edited
 from jitgrad.compiler.rewriter import Rewriter, Rule
+from jitgrad.compiler.subprograms import LOOPS
 from jitgrad.opdef import Contract, Elementwise, Fill, OpDef, Reduce, Reindex, View, find
 from jitgrad.program import Instruction, Origin, Program
 from jitgrad.spec import TensorSpec, normalize_axes

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from jitgrad.compiler.bodies.programs import Values, is_free
+from jitgrad.compiler.subprograms import LOOPS
 from jitgrad.opdef import Control
 from jitgrad.program import Instruction, Program, sub_programs
 from jitgrad.records import dataclass
-
-LOOPS = frozenset(("scan", "while", "while_gradient"))
 
 
 def form_of(ins: Instruction) -> str | None:

@@ -11,9 +11,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jitgrad.compiler.bodies.forms import LOOPS, can_edit, form_of, loop_of
+from jitgrad.compiler.bodies.forms import can_edit, form_of, loop_of
 from jitgrad.compiler.bodies.programs import edited, has_state
 from jitgrad.compiler.bodies.reach import instruction_reach, reach, sum_of
+from jitgrad.compiler.subprograms import LOOPS
 from jitgrad.program import Instruction, Program
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from jitgrad.compiler.bodies.programs import Values, edited
 from jitgrad.compiler.remaking import Remaking
-from jitgrad.compiler.subprograms import regions_of, with_regions
+from jitgrad.compiler.subprograms import LOOPS, regions_of, with_regions
 from jitgrad.opdef import Control, Pairs, Update, View, find
 from jitgrad.program import Instruction, Program
 from jitgrad.records import NamedTuple
@@ -182,7 +182,7 @@ def _choose(ins: Instruction, new: Remaking) -> None:
 
 def _states_of(ins: Instruction) -> Iterator[_State]:
     """The states of a loop that its regions make anew at each step."""
-    if not isinstance(ins.op.kind, Control) or ins.op.kind.form not in ("scan", "while", "while_gradient"):
+    if not isinstance(ins.op.kind, Control) or ins.op.kind.form not in LOOPS:
         return
     form, params, regions = ins.op.kind.form, ins.params, regions_of(ins)
     first = params["n_consts"]

@@ -64,7 +64,7 @@ from jitgrad.compiler.machine.caches import last_level_bytes
 from jitgrad.compiler.machine.compilation import vector_bytes
 from jitgrad.compiler.products.gemv_steps import GemvPlan
 from jitgrad.compiler.products.own_products import calls_in_chunks
-from jitgrad.compiler.subprograms import status_offsets
+from jitgrad.compiler.subprograms import LOOPS, status_offsets
 from jitgrad.compiler.symbols import Symbol, at_once
 from jitgrad.program import Program
 from jitgrad.records import dataclass
@@ -93,7 +93,7 @@ class _Freezer:
 
     def __init__(
         self, program: Program, compiled: CompiledCluster, is_body: bool = False, scan: Mapping[str, Any] | None = None,
-        shared: Collection[int] = (),
+        shared: Collection[int] = (), is_repeated: bool = False,
     ) -> None:  # fmt: skip
         self.program = program
         self.compiled, self.cluster, self.plan = compiled, compiled.cluster, compiled.plan
@@ -101,7 +101,7 @@ class _Freezer:
         self.keys, self.dims, self.producers = compiled.keys, compiled.dims, program.producers()
         self.counts: dict[int, int] = {}
         self.cuts: dict[int, Cuts] = {}
-        self.is_body, self.shared = is_body, shared
+        self.is_body, self.shared, self.is_repeated = is_body, shared, is_repeated
         self.factors = {item.value: number for number, item in enumerate(lowered) if _is_factor(item, "cholesky")}
         self.row_cut: RowCut | None = None
         freezers = {
@@ -149,9 +149,9 @@ class _Freezer:
     def _body_freezers(self, item: LoweredBodies) -> list[_Freezer]:
         ins = self.program.instructions[item.step.number]
         scan = ins.params if item.step.form == "scan" else None
-        made = []
+        made, is_repeated = [], self.is_repeated or item.step.form in LOOPS
         for (sub, _, shared), body in zip(planned_bodies(ins), item.regions, strict=True):
-            made.append(_Freezer(sub, body, True, scan, [sub.outputs[n] for n, _ in shared]))
+            made.append(_Freezer(sub, body, True, scan, [sub.outputs[n] for n, _ in shared], is_repeated))
         return made
 
     def _note_chunks(self) -> None:
@@ -414,7 +414,7 @@ class _Freezer:
         """How a product is cut; in a loop over independent rows not at all."""
         found = (None, None) if self.row_cut is not None else self.cuts.get(item.value)
         if found is None:
-            found = self.cuts[item.value] = cut_product(self.program, item)
+            found = self.cuts[item.value] = cut_product(self.program, item, self.is_repeated)
         return found
 
     def _vector_plan(self, item: Product) -> GemvPlan | None:

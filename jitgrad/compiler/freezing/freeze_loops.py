@@ -153,14 +153,15 @@ class _Layout:
         before: list[int] = []
         after: list[int | None] = []
         swaps: list[tuple[int, int]] = []
-        in_place = self.planned[k].in_place
+        in_place, lines = self.planned[k].in_place, self._lines(k, first, len(values))
+        behind = {position for line in lines for position in line[1:]}
         for position, (v, result) in enumerate(zip(values, results, strict=True)):
             nbytes, given = self.nbytes(v), self.outer(v)
             if result is not None and result in self.shared:
                 before.append(given)
                 after.append(None)
                 continue
-            if position in in_place:
+            if position in in_place or position in behind:
                 before.append(self.cell(None, nbytes))
                 after.append(None)
                 self.starts.append((before[-1], given, nbytes))
@@ -174,7 +175,32 @@ class _Layout:
                 self.starts.append((before[-1], given, nbytes))
             if result is not None:
                 self.ends.append((self.outer(result), before[-1], nbytes))
+        for line in lines:
+            free = after[line[0]]
+            assert free is not None
+            swaps += [(free, before[position]) for position in line[1:]]
         return before, after, swaps
+
+    def _lines(self, k: int, first: int, count: int) -> list[list[int]]:
+        """States of which each becomes what the one before it was, behind one that is made anew: what was read of that
+        is free when it has been exchanged, and takes the place of the next.
+        """
+        behind: dict[int, int] = {}
+        places = [self.origin(k, v) for v in self.subs[k].outputs[:count]]
+        kept = {n for n in range(count) if places[n] == (False, first + n)} | self.planned[k].in_place
+        for position, (is_own, n) in enumerate(places):
+            if not is_own and first <= n < first + count and n - first not in kept and position not in kept:
+                behind.setdefault(n - first, position)
+        lines = []
+        for position in behind.keys() - set(behind.values()):
+            is_own, n = places[position]
+            if not is_own and first <= n < first + count:
+                continue  # another has its place in the line
+            line = [position]
+            while line[-1] in behind:
+                line.append(behind[line[-1]])
+            lines.append(line)
+        return sorted(lines)
 
     def _details(self, **details: Any) -> dict[str, Any]:
         return {"starts": tuple(self.starts), "ends": tuple(self.ends)} | details

@@ -24,15 +24,12 @@ Cuts = tuple[GemvPlan | None, GemmPlan | None]
 """How a product is cut as one with a vector, and as one of two matrices; both None when it is left to BLAS."""
 
 
-def cut_product(program: Program, item: Product) -> Cuts:
-    """How a product is cut."""
+def cut_product(program: Program, item: Product, is_repeated: bool) -> Cuts:
+    """How a product is cut, which ``is_repeated`` in a loop."""
     (sizes, batch), transposed = product_sizes(program, item), (item.transpose_a, item.transpose_b)
     dtype = program.specs[item.value].dtype
-    vector, matrix = [
-        at_once(_planner(plan, dtype, transposed), *sizes, batch)
-        for plan in (plan_vector_product, plan_product)
-    ]  # fmt: skip
-    return vector, matrix
+    vector = at_once(_planner(_vector_plan_of(is_repeated), dtype, transposed), *sizes, batch)
+    return vector, at_once(_planner(plan_product, dtype, transposed), *sizes, batch)
 
 
 def product_memory(program: Program, number: int, item: Product, cuts: Cuts, nbytes: int) -> Memory:
@@ -69,6 +66,11 @@ def freeze_product(
     if vector is None:
         return "product", number, dtype, sizes, *operands, batch
     return "vector product", number, dtype, sizes[1], tuple(vector), part, *operands
+
+
+@functools.lru_cache
+def _vector_plan_of(is_repeated: bool) -> Callable[..., Any]:
+    return functools.partial(plan_vector_product, is_repeated=is_repeated)
 
 
 @functools.lru_cache

@@ -34,6 +34,7 @@ from jitgrad.spec import dtype_name
 
 _LEAST_BYTES = 100_000  # of the matrix: less is not worth the compilation of a module
 _LEAST_ROWS = 64
+_MOST_BYTES_REPEATED = 100_000  # in a loop, where all but long matrices are ours
 _CHUNK_BYTES = 250_000
 _CHUNK_ROWS = 64
 _MOST_CHUNKS = 64
@@ -42,9 +43,10 @@ _MOST_COLUMNS = {32: 4096, 16: 256}  # by the number of registers
 
 
 def plan_vector_product(
-    dtype: np.dtype[Any], sizes: tuple[int, int, int], batch: int, transposed: tuple[bool, bool]
-) -> GemvPlan | None:
-    """How to do a product (m, n, k) with m = 1 or n = 1; None where it is for BLAS."""
+    dtype: np.dtype[Any], sizes: tuple[int, int, int], batch: int, transposed: tuple[bool, bool],
+    is_repeated: bool = False,
+) -> GemvPlan | None:  # fmt: skip
+    """How to do a product (m, n, k) with m = 1 or n = 1, which ``is_repeated`` in a loop; None where it is for BLAS."""
     m, n, k = sizes
     if batch != 1 or k == 0 or (m == 1) == (n == 1) or m * n == 0:
         return None
@@ -54,7 +56,8 @@ def plan_vector_product(
     combines = transposed[0] if n == 1 else not transposed[1]
     rows, columns = (k, m * n) if combines else (m * n, k)
     nbytes = rows * columns * dtype.itemsize
-    if columns > _MOST_COLUMNS[kind.registers] or rows < _LEAST_ROWS or nbytes < _LEAST_BYTES:
+    is_long = rows >= _LEAST_ROWS and nbytes >= _LEAST_BYTES
+    if columns > _MOST_COLUMNS[kind.registers] or not (is_long or (is_repeated and nbytes <= _MOST_BYTES_REPEATED)):
         return None
     most = min(_MOST_PARTS if combines else _MOST_CHUNKS, rows // _CHUNK_ROWS)
     return GemvPlan(rows, columns, combines, max(1, min(nbytes // _CHUNK_BYTES, most)))

@@ -51,9 +51,9 @@ def _batch_chunks(dtype: np.dtype[Any], transposed: tuple[bool, bool]) -> Callab
     return lambda m, n, k, batch: batch_chunks(dtype, (m, n, k), batch, transposed)
 
 
-def begin_products(program: Program, steps: Iterable[object]) -> None:
-    """Begin to compile the code of the products, convolutions and factors among ``steps``; it is wanted when they are
-    bound.
+def begin_products(program: Program, steps: Iterable[object], is_repeated: bool) -> None:
+    """Begin to compile the code of the products, convolutions and factors among ``steps``, those of a loop if it
+    ``is_repeated``; it is wanted when they are bound.
     """
     modules: dict[str, Module] = {}
     for item in steps:
@@ -64,7 +64,7 @@ def begin_products(program: Program, steps: Iterable[object]) -> None:
         elif isinstance(item, Factor):
             modules |= factor_modules(item.routine)
         elif isinstance(item, Product):
-            modules |= _modules_of(program, item)
+            modules |= _modules_of(program, item, is_repeated)
     begin_modules(modules)
 
 
@@ -82,10 +82,10 @@ def _calls_own_factor(program: Program, ins: Instruction) -> bool:
     return False
 
 
-def _modules_of(program: Program, item: Product) -> dict[str, Module]:
+def _modules_of(program: Program, item: Product, is_repeated: bool) -> dict[str, Module]:
     dtype, (sizes, batch) = program.specs[item.value].dtype, product_sizes(program, item)
     transposed = item.transpose_a, item.transpose_b
-    vector = plan_vector_product(dtype, sizes, batch, transposed)
+    vector = plan_vector_product(dtype, sizes, batch, transposed, is_repeated)
     if vector is not None:
         return vector_modules(dtype, vector.combines, vector.parts > 0)
     own = plan_product(dtype, sizes, batch, transposed)

@@ -58,7 +58,13 @@ BY_OP: dict[str, tuple[Rule, ...]] = {
         logic.choice_by_negation,
         logic.choice_within_choice,
     ),
-    "add_n": (algebra.short_sum, algebra.sum_of_sums_with_zero, algebra.zeros_of_sum, algebra.long_sum),
+    "add_n": (
+        moves.windows_side_by_side,
+        algebra.short_sum,
+        algebra.sum_of_sums_with_zero,
+        algebra.zeros_of_sum,
+        algebra.long_sum,
+    ),
     "astype": (algebra.same_dtype, algebra.cast_of_cast),
     "broadcast_to": (
         moves.same_shape,

@@ -255,6 +255,47 @@ def window_of_all(rw: Rewriter, ins: Instruction) -> int | Instruction | None:
     return _reshape(rw, ins, ins.inputs[0])
 
 
+def windows_side_by_side(rw: Rewriter, ins: Instruction) -> Instruction | None:
+    """add_n(y[a:] in zeros, y[:a] behind it in zeros) = concatenate(y[a:], y[:a]) + 0.0: the gradient of roll"""
+    addends: list[int] = []
+    for v in ins.inputs:
+        joined = _joined_windows(rw, addends[-1], v, ins) if addends else None
+        if joined is None:
+            addends.append(v)
+        else:
+            zero = rw.emit_splat(ins.origin, 0, rw.specs[v])
+            addends[-1] = rw.emit(ins.origin, "add", joined, zero)
+    return rw.replace(ins, "add_n", *addends) if len(addends) < len(ins.inputs) else None
+
+
+def _joined_windows(rw: Rewriter, v: int, w: int, ins: Instruction) -> int | None:
+    """The parts of one array that two values show in zeros side by side, with nothing beside them, as one array."""
+    shown = [_part_in_zeros(rw, x) for x in (v, w)]
+    if shown[0] is None or shown[1] is None or shown[0][0] != shown[1][0]:
+        return None
+    (first, part), (second, other) = sorted((bounds, part) for _, bounds, part in (shown[0], shown[1]))
+    cut = [k for k, n in enumerate(rw.shape(v)) if first[k] != (0, n) or second[k] != (0, n)]
+    if len(cut) != 1:
+        return None
+    axis, n = cut[0], rw.shape(v)[cut[0]]
+    (low, middle), (begin, high) = first[axis], second[axis]
+    is_whole = (low, high) == (0, n) and middle == begin
+    return rw.emit(ins.origin, "concatenate", part, other, axis=axis) if is_whole else None
+
+
+def _part_in_zeros(rw: Rewriter, v: int) -> tuple[int, list[tuple[int, int]], int] | None:
+    """An array of the shape of a value that shows a part of it in zeros; where along each axis, and the part."""
+    window = rw.producer(v, "unslice")
+    part = None if window is None else rw.producer(window.inputs[0], "getslice")
+    if window is None or part is None or rw.shape(part.inputs[0]) != rw.shape(v):
+        return None
+    params = window.params
+    if params["drop"] or any(step != 1 for step in params["step"]):
+        return None
+    runs = zip(params["start"], params["stop"], rw.shape(v), strict=True)
+    return part.inputs[0], [slice(start, stop).indices(n)[:2] for start, stop, n in runs], window.inputs[0]
+
+
 def scatter_into_constant(rw: Rewriter, ins: Instruction) -> Instruction | None:
     """A scatter into zeros like y needs only the shape of y"""
     like, *others = ins.inputs
