@@ -434,10 +434,16 @@ def read_piece(x: Tensor, part: Part, is_array: bool) -> Tensor | None:
         return None
     out: Tensor = call("getitem", *held)
     if is_array or out.spec.shape != ():
-        before: Tensor = call("getitem", view.pieces.before, part.entries)
-        out._view = View(out, x, ((before.op, before.value_index),))
-        view.memory.fresh.append(out)
+        tie_to(x, out, call("getitem", view.pieces.before, part.entries))
     return out
+
+
+def tie_to(x: Tensor, out: Tensor, taken: Tensor) -> None:
+    """Let ``out`` be a view of ``x``, found in another way than ``taken``, the same part of ``x`` or of one like it."""
+    if x.op.graph is not out.op.graph:  # that of a body, which reads ``x`` from around
+        x = out.op.graph.captured(x)
+    view = out._view = View(out, x, ((taken.op, taken.value_index),))
+    view.memory.fresh.append(out)
 
 
 def _part_to(view: View) -> Part | None:

@@ -124,6 +124,43 @@ def test_other_parts_than_rows(place: str) -> None:
     _check(_fori, step, 1, 8, _waves((4, 9, 3) if place == "middle" else (9, 10)), kept=1)
 
 
+@pytest.mark.parametrize("how", ["row", "element", "row before", "static row", "from the end"])
+def test_rows_of_written_arrays_are_views(how: str) -> None:
+    def step(i: Any, state: State) -> State:
+        (x,) = state
+        x[i] = 0.5 * x[i]
+        if how == "row":
+            row = x[i]
+            row *= x[i + 1]
+        elif how == "element":
+            row = x[i + 1]
+            row[3] = 2.0
+        elif how == "row before":
+            row = x[i]
+            x[i] = 0.7 * x[0]
+            x[i + 1] += row
+        else:
+            row = x[2] if how == "static row" else x[-i]
+            row[2] += 1.5
+            x[i + 1] = row
+        return (x,)
+
+    _check(_fori, step, 1, 7, _waves((9, 8)))
+
+
+@pytest.mark.parametrize("shape", [(80,), (9, 8), (9, 2, 5)])
+def test_a_numbered_part_is_written_before_a_traced_one_is_read(shape: tuple[int, ...]) -> None:
+    def step(i: Any, state: State) -> State:
+        (x,) = state
+        x[i] = x[i + 1] * 0.5
+        x[2] = 0.25
+        x[0] = x[i] * 3.0
+        x[i] = x[i - 1] + x[2]
+        return (x,)
+
+    _check(_fori, step, 1, 7, _waves(shape))
+
+
 @pytest.mark.parametrize("outer", LOOPS.values(), ids=LOOPS)
 @pytest.mark.parametrize("inner", LOOPS.values(), ids=LOOPS)
 def test_tables_of_loops_in_loops(outer: Any, inner: Any) -> None:

@@ -22,6 +22,7 @@ from jitgrad.ops.common import as_tensor, build
 from jitgrad.ops.gathering import INDEX, as_index, checked_positions, index_op
 from jitgrad.records import NamedTuple
 from jitgrad.spec import TensorSpec
+from jitgrad.views import tie_to
 
 _LEAST_ELEMENTS = 64
 """Of an array that is changed in place; fewer are chosen element by element, in registers where a loop is one kernel.
@@ -88,6 +89,8 @@ def kept_parts(x: Tensor, index: Any) -> Parts | None:
     """The axes and places of an index of integers along neighbouring axes, traced or not, and of whole axes, where it
     is one of the state of a loop that is changed by updates alone, and large enough for its memory to count.
     """
+    if x._view is not None:
+        x._view.renew(x)  # writes that are not in its value yet
     items = index if isinstance(index, tuple) else (index,)
     if not is_kept(x) or len(items) > x.ndim or not all(map(_is_plain, items)):
         return None
@@ -133,15 +136,20 @@ def updated(x: Tensor, parts: Parts, value: Tensor) -> Tensor:
 
 
 def read_part(x: Tensor, parts: Parts) -> Tensor:
-    """The part at these places. IndexingError for a position out of bounds, at run time where it is traced."""
+    """The part at these places, a view of ``x`` unless it is a number. IndexingError for a position out of bounds, at
+    run time where it is traced.
+    """
     axes, positions = parts
     for axis, position in zip(axes, positions, strict=True):
         if not isinstance(position, Tensor):
             checked_positions(np.asarray(position), x.spec.known_shape[axis], axis)
     part = _part_at(x, parts) if x.op.opdef is update_op else None
     base, choices = _written(x, part) if part is not None else (x, ())
-    found = apply_one(index_op, base, *[as_index(position, x) for position in positions], axes=axes)
-    return _chosen(part, choices, found)
+    index = [as_index(position, x) for position in positions]
+    out = _chosen(part, choices, apply_one(index_op, base, *index, axes=axes))
+    if base is not x and out.spec.shape != ():
+        tie_to(x, out, apply_one(index_op, x, *index, axes=axes))
+    return out
 
 
 def _with_part(x: Tensor, values: Tensor, part: _Part) -> Tensor:
