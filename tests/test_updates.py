@@ -225,6 +225,17 @@ def test_what_is_needed_as_a_whole_is_not_changed_in_place(why: str) -> None:
     assert "x" in text and ("changed in place" not in text or why == "summed")
 
 
+def test_a_cotangent_that_comes_twice_counts_twice() -> None:
+    def step(i: Any, state: State) -> State:
+        x, y = state
+        part = np.sum(np.sin(x[i]))
+        y = x + x
+        x = np.cos(x) + part
+        return x, y
+
+    _check(_fori, step, 0, 5, _waves((9, 8)), _waves((9, 8)))
+
+
 def test_small_arrays_stay_in_registers() -> None:
     def step(i: Any, state: State) -> State:
         (x,) = state

@@ -216,16 +216,16 @@ def _read(x: Tensor, part: _Part) -> Tensor:
 
 def added_in_place(addends: Sequence[Tensor]) -> Sequence[Tensor]:
     """Cotangents of the state of a loop, of which those of single parts are added to the one of the whole."""
-    whole = next((g for g in addends if is_kept(g)), None)
-    parts = [] if whole is None else [g for g in addends if g is not whole and _is_of_part(g)]
-    if whole is None or not parts:
+    first = next((k for k, g in enumerate(addends) if is_kept(g)), None)
+    others = [g for k, g in enumerate(addends) if k != first]
+    parts = [g for g in others if _is_of_part(g)]
+    if first is None or not parts:
         return addends
-    total: Tensor = whole
+    total = addends[first]
     for g in parts:
         part = _part_at(g, _scattered_to(g))
         total = _with_part(total, call("add", _read(total, part), g.op.inputs[1]), part)
-    placed = {whole, *parts}
-    return [*[g for g in addends if g not in placed], total]
+    return [*[g for g in others if not _is_of_part(g)], total]
 
 
 def _is_of_part(g: Tensor) -> bool:
