@@ -373,3 +373,28 @@ def test_calls_grow_linearly_with_writes() -> None:
 
     prepare(3)()
     assert_linear(prepare, 40)
+
+
+def test_calls_grow_linearly_with_loops_in_loops() -> None:
+    """Each loop around asks what the one in it changes in place, for each of its states."""
+
+    def prepare(size: int) -> Callable[[], Any]:
+        def around(depth: int) -> Any:
+            def body(i: Any, state: State) -> State:
+                if depth > 1:
+                    return tuple(jg.fori_loop(0, 2, around(depth - 1), state))
+                for x in state:
+                    x[i] = x[i] * 0.5
+                return state
+
+            return body
+
+        def run() -> None:
+            arrays = [np.ones((40, 3 + k)) for k in range(5)]
+            with jg.config(cache=False, verify=False):
+                jg.compile(lambda *arrays: jg.fori_loop(0, 2, around(size), arrays))(*arrays)
+
+        return run
+
+    prepare(1)()
+    assert_linear(prepare, 2)

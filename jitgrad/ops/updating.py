@@ -188,8 +188,10 @@ def _written(x: Tensor, part: _Part) -> tuple[Tensor, list[Operation]]:
             return x, []
         if part.may_be(params["axes"], params["known"]):
             choices.append(base.op)
+        if len(choices) > _MOST_CHOICES:
+            return x, []
         base = base.op.inputs[0]
-    return (base, choices) if len(choices) <= _MOST_CHOICES else (x, [])
+    return base, choices
 
 
 def _chosen(part: _Part | None, choices: Sequence[Operation], found: Tensor) -> Tensor:

@@ -43,8 +43,7 @@ def products_first(rw: Rewriter, ins: Instruction) -> Values | None:
     ready: list[Instruction] = []
     goals: list[int] = []
     for inner in body.instructions:
-        known = stacked | same
-        if not known.issuperset(inner.inputs):
+        if not all(v in stacked or v in same for v in inner.inputs):
             continue
         if stacked.isdisjoint(inner.inputs):
             same.update(inner.outputs)
@@ -70,7 +69,8 @@ def made_before(rw: Rewriter, ins: Instruction, goals: Sequence[int], ready: Seq
     made = AtOnce(rw, body, n, dict(zip(consts, loop.consts, strict=True)), dict(zip(loop.items, loop.xs, strict=True)))
     for inner in needed(ready, goals):
         made.make(inner)
-    kept = tuple(inner for inner in body.instructions if not set(goals).intersection(inner.outputs))
+    gone = frozenset(goals)
+    kept = tuple(inner for inner in body.instructions if gone.isdisjoint(inner.outputs))
     body = edited(replace(body, instructions=kept, _cache={}), (*body.inputs, *goals), body.outputs)
     changed = replace(loop, body=body, xs=(*loop.xs, *(made.stacks[v] for v in goals)))
     return rw.emit_all(ins.origin, ins.op, changed.inputs, changed.params)

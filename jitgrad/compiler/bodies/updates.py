@@ -199,7 +199,18 @@ def _states_of(ins: Instruction) -> Iterator[_State]:
 
 
 def _changes_in_place(sub: Program, state: _State) -> dict[int, _Change]:
-    """Per position of the state that may be changed in place how that is done.
+    """Per position of the state that may be changed in place how that is done. Found once, since each loop around asks
+    for each of its states.
+    """
+    known: dict[tuple[Values, Values], dict[int, _Change]] = sub._cache.setdefault("changes_in_place", {})
+    key = state.before, state.after
+    if key not in known:
+        known[key] = _find_changes(sub, state)
+    return known[key]
+
+
+def _find_changes(sub: Program, state: _State) -> dict[int, _Change]:
+    """The same, found anew.
 
     Updates are carried out when all else has run, so whatever the body reads of the state is as it was before. A loop
     changes it on the way: it must be the only reader.
