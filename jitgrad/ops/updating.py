@@ -89,8 +89,8 @@ def kept_parts(x: Tensor, index: Any) -> Parts | None:
     """The axes and places of an index of integers along neighbouring axes, traced or not, and of whole axes, where it
     is one of the state of a loop that is changed by updates alone, and large enough for its memory to count.
     """
-    if x._view is not None:
-        x._view.renew(x)  # writes that are not in its value yet
+    if x._view is not None and x._view.pieces is not None:
+        return None  # its value is not the present one
     items = index if isinstance(index, tuple) else (index,)
     if not is_kept(x) or len(items) > x.ndim or not all(map(_is_plain, items)):
         return None
