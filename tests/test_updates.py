@@ -285,6 +285,27 @@ def test_places_out_of_bounds_write_nothing() -> None:
     assert not np.any(g(x))
 
 
+@pytest.mark.parametrize("way", ["compiled", "interpreted"])
+def test_reads_out_of_bounds_after_writes(way: str) -> None:
+    """What a step has written by the same position is there; any other position is checked."""
+    x = _waves((10, 8))
+
+    def loop(read: Callable[[Any, Any], Any]) -> Any:
+        def step(i: Any, state: Any) -> Any:
+            x, c = state
+            x[i + 1] = c
+            return x, read(x, i)
+
+        f = jg.compile(lambda x: jg.fori_loop(7, 10, step, (x, np.ones(8)))[1])
+        return f(x) if way == "compiled" else f.interpret(x)
+
+    np.testing.assert_array_equal(loop(lambda x, i: x[i + 1] * 2), np.full(8, 8.0))
+    with pytest.raises(jg.IndexingError, match="out of bounds"):
+        loop(lambda x, i: x[1 * i + 1] * 2)
+    with pytest.raises(jg.IndexingError, match="out of bounds"):
+        loop(lambda x, i: x[i + 2] * 2)
+
+
 def test_what_is_given_stays_as_it_is() -> None:
     def step(i: Any, x: Any) -> Any:
         x[i] = x[i - 1] + 1.0

@@ -16,6 +16,7 @@ import numpy as np
 
 from jitgrad.errors import ShapeError
 from jitgrad.graph import Operation, Tensor, apply_one
+from jitgrad.keys import frozen
 from jitgrad.opdef import Params, Scatter, Specs, Update, define, find
 from jitgrad.operators import call
 from jitgrad.ops.common import as_tensor, build
@@ -30,6 +31,8 @@ _LEAST_ELEMENTS = 64
 
 _MOST_CHOICES = 16
 """Parts that may be the one that is read, beyond which the array itself is made."""
+
+_MOST_LOOKED_AT = 64
 
 Known = tuple[int | None, ...]
 Parts = tuple[tuple[int, ...], Sequence[Any]]
@@ -137,18 +140,27 @@ def updated(x: Tensor, parts: Parts, value: Tensor) -> Tensor:
 
 def read_part(x: Tensor, parts: Parts) -> Tensor:
     """The part at these places, a view of ``x`` unless it is a number. IndexingError for a position out of bounds, at
-    run time where it is traced.
+    run time where it is traced; but what was written by the same position in the same step is there, wherever that is.
     """
     axes, positions = parts
     for axis, position in zip(axes, positions, strict=True):
         if not isinstance(position, Tensor):
             checked_positions(np.asarray(position), x.spec.known_shape[axis], axis)
-    part = _part_at(x, parts) if x.op.opdef is update_op else None
-    base, choices = _written(x, part) if part is not None else (x, ())
     index = [as_index(position, x) for position in positions]
-    out = _chosen(part, choices, apply_one(index_op, base, *index, axes=axes))
-    if base is not x and out.spec.shape != ():
-        tie_to(x, out, apply_one(index_op, x, *index, axes=axes))
+    whole = apply_one(index_op, x, *index, axes=axes)
+    if x.op.opdef is not update_op:
+        return whole
+    part = _part_at(x, parts, nowhere=-2)  # which is no place that was written
+    base, choices = _written(x, part)
+    if base is x:
+        return whole
+    last = next((k for k, op in enumerate(choices) if _is_there(part, op)), None)
+    if last is None:
+        out = _chosen(part, choices, apply_one(index_op, base, *index, axes=axes))
+    else:
+        out = _chosen(part, choices[:last], choices[last].inputs[1])
+    if out.spec.shape != ():
+        tie_to(x, out, whole)
     return out
 
 
@@ -156,8 +168,8 @@ def _with_part(x: Tensor, values: Tensor, part: _Part) -> Tensor:
     return apply_one(update_op, x, values, part.place, axes=part.axes, known=part.known)
 
 
-def _part_at(x: Tensor, parts: Parts) -> _Part:
-    """The part at these positions; its place is -1 where one is out of bounds."""
+def _part_at(x: Tensor, parts: Parts, nowhere: int = -1) -> _Part:
+    """The part at these positions; its place is ``nowhere`` where one is out of bounds."""
     place, inside, known = None, None, list[int | None]()
     for axis, position in zip(*parts, strict=True):
         n = x.spec.known_shape[axis]
@@ -172,7 +184,7 @@ def _part_at(x: Tensor, parts: Parts) -> _Part:
             inside = is_inside if inside is None else build("logical_and", inside, is_inside)
         place = index if place is None else place * n + index
     if inside is not None:
-        place = build("where", inside, place, as_tensor(-1, INDEX, x.graph))
+        place = build("where", inside, place, as_tensor(nowhere, INDEX, x.graph))
     assert place is not None
     return _Part(parts[0], tuple(known), place)
 
@@ -194,13 +206,43 @@ def _written(x: Tensor, part: _Part) -> tuple[Tensor, list[Operation]]:
     return base, choices
 
 
-def _chosen(part: _Part | None, choices: Sequence[Operation], found: Tensor) -> Tensor:
+def _chosen(part: _Part, choices: Sequence[Operation], found: Tensor) -> Tensor:
     """What was written at the place of a part, or what was found there before."""
     for op in reversed(choices):
-        assert part is not None
         _, values, place = op.inputs
         found = values if place is part.place else call("where", call("equal", part.place, place), values, found)
     return found
+
+
+def _is_there(part: _Part, op: Operation) -> bool:
+    """Whether an update has written a part for sure: at the same numbers, or by positions that are made alike."""
+    if None not in part.known:
+        return bool(part.known == op.params["known"])
+    one, other = part.place, op.inputs[2]
+    return other.op.type == "where" and _are_alike(one.op.inputs[1], other.op.inputs[1])
+
+
+def _are_alike(x: Tensor, y: Tensor) -> bool:
+    """Whether two numbers are made of the same tensors by the same few operations."""
+    pending, looked = [(x, y)], 0
+    while pending:
+        a, b = pending.pop()
+        if a is b:
+            continue
+        looked += 1
+        is_alike = a.op.opdef is b.op.opdef and not a.op.opdef.stateful and a.value_index == b.value_index
+        is_made = bool(a.op.inputs) or a.op.type == "constant"
+        if looked > _MOST_LOOKED_AT or not is_alike or not is_made or len(a.op.inputs) != len(b.op.inputs):
+            return False
+        if frozen(a.op.params, _contents) != frozen(b.op.params, _contents):
+            return False
+        pending += zip(a.op.inputs, b.op.inputs, strict=True)
+    return True
+
+
+def _contents(array: np.ndarray[Any, Any]) -> Any:
+    """What stands for an array among params: a number for itself."""
+    return (array.dtype, array.tobytes()) if array.ndim == 0 else id(array)
 
 
 def _read(x: Tensor, part: _Part) -> Tensor:
