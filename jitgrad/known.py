@@ -251,9 +251,11 @@ def _draws(program: Program) -> bool:
 
 
 def _results_text(results: Results) -> Any:
-    """How results are put together, as plain tuples; UnkeptError where a part that is no tensor cannot be written."""
+    """How results are put together, as plain tuples; UnkeptError where a part that is no tensor cannot be written. A
+    thread does it, so each tuple is made of a list: no other thread can then hold one that grows, which Python refuses.
+    """
     tree = pytree.unflatten(results.structure, range(len(results.slots)))
-    return encode(tree), results.slots, tuple(map(encode, results.fixed)), results.is_bare
+    return encode(tree), results.slots, tuple([encode(part) for part in results.fixed]), results.is_bare
 
 
 def _results_of(text: Any) -> Results:
