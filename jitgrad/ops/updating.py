@@ -33,6 +33,7 @@ _MOST_CHOICES = 16
 """Parts that may be the one that is read, beyond which the array itself is made."""
 
 _MOST_LOOKED_AT = 64
+"""Operations that two positions are made of, beyond which they are taken to differ."""
 
 Known = tuple[int | None, ...]
 Parts = tuple[tuple[int, ...], Sequence[Any]]
@@ -147,20 +148,19 @@ def read_part(x: Tensor, parts: Parts) -> Tensor:
         if not isinstance(position, Tensor):
             checked_positions(np.asarray(position), x.spec.known_shape[axis], axis)
     index = [as_index(position, x) for position in positions]
-    whole = apply_one(index_op, x, *index, axes=axes)
     if x.op.opdef is not update_op:
-        return whole
+        return apply_one(index_op, x, *index, axes=axes)
     part = _part_at(x, parts, nowhere=-2)  # which is no place that was written
     base, choices = _written(x, part)
     if base is x:
-        return whole
+        return apply_one(index_op, x, *index, axes=axes)
     last = next((k for k, op in enumerate(choices) if _is_there(part, op)), None)
     if last is None:
         out = _chosen(part, choices, apply_one(index_op, base, *index, axes=axes))
     else:
         out = _chosen(part, choices[:last], choices[last].inputs[1])
     if out.spec.shape != ():
-        tie_to(x, out, whole)
+        tie_to(x, out, apply_one(index_op, x, *index, axes=axes))
     return out
 
 

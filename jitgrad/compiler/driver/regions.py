@@ -27,6 +27,21 @@ _PAIR = """
   %second = getelementptr i64, ptr %pair, i64 1
   %{} = load i64, ptr %second"""
 
+
+def _copied(to: str, given: str, after: str) -> str:
+    """``bytes`` of memory copied, and then the block ``after``; a single word takes no call."""
+    return f"""  %is_word = icmp eq i64 %bytes, 8
+  br i1 %is_word, label %word, label %many
+word:
+  %value = load i64, ptr %{given}, align 1
+  store i64 %value, ptr %{to}, align 1
+  br label %{after}
+many:
+  %r = call ptr @memcpy(ptr %{to}, ptr %{given}, i64 %bytes)
+  br label %{after}
+{after}:"""
+
+
 _COPY = """
   %triple = getelementptr [3 x i64], ptr %list, i64 %k
   %to_slot = load i64, ptr %triple
@@ -38,16 +53,7 @@ _COPY = """
   %to = load ptr, ptr %to_at
   %from_at = getelementptr ptr, ptr %inside, i64 %from_slot
   %from = load ptr, ptr %from_at
-  %is_word = icmp eq i64 %bytes, 8
-  br i1 %is_word, label %word, label %many
-word:
-  %value = load i64, ptr %from, align 1
-  store i64 %value, ptr %to, align 1
-  br label %next
-many:
-  %r = call ptr @memcpy(ptr %to, ptr %from, i64 %bytes)
-  br label %next
-next:"""
+""" + _copied("to", "from", "next")
 
 _WRITE = """
   %entry_at = getelementptr [6 x i64], ptr %list, i64 %k
@@ -64,7 +70,6 @@ found:
   %part = load ptr, ptr %part_slot
   %before = mul i64 %place, %bytes
   %first = getelementptr i8, ptr %array, i64 %before
-  %is_word = icmp eq i64 %bytes, 8
   br label %stretch
 stretch:
   %n_done = phi i64 [ 0, %found ], [ %n1, %stretched ]
@@ -72,19 +77,12 @@ stretch:
   %there = getelementptr i8, ptr %first, i64 %far
   %given = mul i64 %n_done, %bytes
   %here = getelementptr i8, ptr %part, i64 %given
-  br i1 %is_word, label %word, label %many
-word:
-  %value = load i64, ptr %here, align 1
-  store i64 %value, ptr %there, align 1
-  br label %stretched
-many:
-  %r = call ptr @memcpy(ptr %there, ptr %here, i64 %bytes)
-  br label %stretched
-stretched:
+{copied}
   %n1 = add i64 %n_done, 1
   %again = icmp slt i64 %n1, %outer
   br i1 %again, label %stretch, label %next
 next:""".format(
+    copied=_copied("there", "here", "stretched"),
     words="\n".join(
         f"  %{name}_at = getelementptr i64, ptr %entry_at, i64 {k}\n  %{name} = load i64, ptr %{name}_at"
         for k, name in enumerate(("to", "at", "from", "outer", "apart", "bytes"))
