@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 import jitgrad as jg
+from jitgrad.compiler.bodies.updates import without_updates
+from jitgrad.compiler.simplify import simplify
 from tests.counting import assert_linear
+from tests.traced import traced
 
 Array = np.ndarray[Any, Any]
 State = tuple[Any, ...]
@@ -233,6 +236,17 @@ def test_a_cotangent_that_comes_twice_counts_twice() -> None:
         return x, y
 
     _check(_fori, step, 0, 5, _waves((9, 8)), _waves((9, 8)))
+
+
+def test_a_program_without_other_updates_is_not_made_again() -> None:
+    def step(i: Any, x: Any) -> Any:
+        x[i] = x[i - 1] * 0.5
+        return x
+
+    kept = simplify(traced(lambda x: jg.fori_loop(1, 9, step, x), _waves((9, 8))))
+    assert "update(" in kept.text and without_updates(kept) is kept
+    summed = simplify(traced(lambda x: jg.fori_loop(1, 9, lambda i, x: step(i, x) * np.sum(x), x), _waves((9, 8))))
+    assert "update(" in summed.text and "update(" not in without_updates(summed).text
 
 
 def test_small_arrays_stay_in_registers() -> None:

@@ -138,18 +138,20 @@ def _with_choices(ins: Instruction) -> Instruction:
         changes = _changes_in_place(sub, states[number]) if number in states else {}
         kept = {update.outputs[0] for change in changes.values() for update in change.updates}
         changed.append(_with_updates(sub, kept) if _has_updates(sub) else sub)
-    return with_regions(ins, tuple(changed))
+    is_same = all(a is b for a, b in zip(changed, regions, strict=True))
+    return ins if is_same else with_regions(ins, tuple(changed))
 
 
 def _with_updates(sub: Program, kept: set[int]) -> Program:
-    """A program without its own updates but those that make the values ``kept``."""
+    """A program without its own updates but those that make the values ``kept``; itself where there are no others."""
     remaking = Remaking(sub)
     for ins in sub.instructions:
         if isinstance(ins.op.kind, Update) and ins.outputs[0] not in kept:
             _choose(ins, remaking)
         else:
             remaking.instructions.append(_with_choices(ins))
-    return remaking.remade(sub.outputs)
+    is_same = remaking.instructions == list(sub.instructions)
+    return sub if is_same else remaking.remade(sub.outputs)
 
 
 def _choose(ins: Instruction, new: Remaking) -> None:
