@@ -14,7 +14,7 @@ import numpy as np
 from jitgrad import recording
 from jitgrad.errors import IndexingError, JitgradError, layout, unwritten_error
 from jitgrad.listing import Listing, list_program, list_scan
-from jitgrad.opdef import Elementwise, Fill, Gather, Library, Scatter
+from jitgrad.opdef import Elementwise, Fill, Gather, Library, Scatter, Update
 from jitgrad.program import Instruction, Program, instruction_text
 from jitgrad.records import NamedTuple
 from jitgrad.sources import operation_text, source_text
@@ -66,7 +66,7 @@ def interpret(program: Program, feeds: Sequence[Any]) -> list[Any]:
             try:
                 if reusable:
                     memory = _free_memory(values, reusable)
-                    result = impl(*arguments(values), out=memory)
+                    result = impl(*arguments(values), **params, out=memory)
                     del memory
                 else:
                     result = impl(*arguments(values), **params)
@@ -207,7 +207,11 @@ def _step(program: Program, number: int, ins: Instruction, dead: tuple[int, ...]
 
 
 def _reusable(program: Program, ins: Instruction, dead: tuple[int, ...]) -> tuple[int, ...]:
-    """Large inputs of a ufunc that end with it and that are arrays like its result."""
+    """Inputs that end with an instruction and are arrays like its result: large ones of a ufunc, and what an update
+    changes, a loop's state too.
+    """
+    if isinstance(ins.op.kind, Update):
+        return tuple([v for v in ins.inputs[:1] if v in dead])
     if not isinstance(ins.op.impl, np.ufunc) or not isinstance(ins.op.kind, Elementwise) or len(ins.outputs) != 1:
         return ()
     spec = program.specs[ins.outputs[0]]

@@ -4,31 +4,31 @@ calls mean.
 Taking a call from a list of steps, its arguments from a table and asking for errors costs as much as NumPy needs for
 ten numbers. The function has one line per instruction, so that the line of an error tells the instruction. Nothing but
 the cost differs from a run step by step: what is an alias has no line, what depends on small constants alone is made
-once, a broadcast that only ufuncs read is left to them, and sums and products are Python's operators, which take a
-tenth of the ufunc's time for NumPy's scalars. The steps of a scan are a loop within the function.
+once, a broadcast that only ufuncs read is left to them, and what Python has operators for is written with them
+(operator_lines). The steps of a scan are a loop within the function.
 """
 
 from __future__ import annotations
 
-import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
+from sys import getrefcount
 from types import CodeType
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from jitgrad.error_states import quiet
 from jitgrad.opdef import Elementwise, Fill, OpDef, Params, Reindex
+from jitgrad.operator_lines import Expression, expression
 from jitgrad.program import Instruction, Program
 from jitgrad.records import NamedTuple
 
 FOLDED_BYTES = 64 * 1024  # larger values that depend on constants alone are made in each run, and dropped
+NESTED_CHARACTERS = 200  # of numbers within a line, for parentheses that Python's parser takes
 _IDENTITY, _CONSTANT = Elementwise("identity"), Fill("constant")
-_OPERATORS = {
-    np.add: "+", np.subtract: "-", np.multiply: "*", np.divide: "/", np.equal: "==", np.not_equal: "!=",
-    np.less: "<", np.less_equal: "<=", np.greater: ">", np.greater_equal: ">=",
-}  # fmt: skip
 
 
 class Listing(NamedTuple):
@@ -63,23 +63,35 @@ def ready_call(op: OpDef, params: Params, program: Program, ins: Instruction) ->
     return partial(op.impl, **params) if params else op.impl
 
 
+class _Line(NamedTuple):
+    """An instruction's line, and the values that it reads, where other instructions stand in it too."""
+
+    number: int
+    ins: Instruction
+    reads: list[int]
+
+
 class _Writer:
     """The lines, and the names that they use: ``v7`` for a value, ``f7`` for the call of an instruction."""
 
     def __init__(self, program: Program, reusable: Mapping[int, tuple[int, ...]]) -> None:
         self.program = program
         self.reusable = reusable
-        self.names: dict[str, Any] = {"spare": _spare}
+        self.names: dict[str, Any] = {"spare": _spare, "float64": np.float64}
         self.known: dict[int, Any] = {}  # values that are the same in every run
         self.alias: dict[int, int] = {}
         self.lines: list[tuple[int, Instruction]] = []
+        self.made_of: dict[str, int] = {}  # numbers by what they are in operators
+        self.constants: dict[Any, int] = {}  # known numbers by dtype and bytes
+        self.nested: dict[int, str] = {}  # numbers that stand in the line that reads them
 
     def listing(self) -> Listing:
         self._enter_all()
         outputs = [self._root(v) for v in self.program.outputs]
         head = f"def run({', '.join([f'v{v}' for v in self.program.inputs])}):"
-        lines = self._lines({*outputs})
-        return self._made([head], lines, [f" return [{', '.join(map(self._name, outputs))}]"])
+        nested = self._nested({*outputs})
+        lines = self._texts(nested, {*outputs})
+        return self._made([head], nested, lines, [f" return [{', '.join(map(self._name, outputs))}]"])
 
     def scan(self, n_consts: int, n_carry: int) -> Listing:
         self._enter_all()
@@ -87,21 +99,38 @@ class _Writer:
         outputs = [self._root(v) for v in self.program.outputs]
         carried, stacked = outputs[:n_carry], outputs[n_carry:]
         state, stacks = inputs[n_consts : n_consts + n_carry], [f"y{k}" for k in range(len(stacked))]
-        head = f"def run({', '.join([*inputs[: n_consts + n_carry], 'items', *stacks])}):"
-        lines = self._lines({*outputs, *self.program.inputs[:n_consts]})
+        head = [f"def run({', '.join([*inputs[: n_consts + n_carry], 'items', *stacks])}):"]
+        same = {*self.program.inputs[:n_consts]}
+        head += self._before_steps(same)
+        head.append(f" for {', '.join(['t', *inputs[n_consts + n_carry :]])}, in items:")
+        nested = self._nested({*outputs})
+        lines = [" " + line for line in self._texts(nested, {*outputs, *same})]
         ends = [f"{stack}[t] = {self._name(v)}" for stack, v in zip(stacks, stacked, strict=True)]
         if state:
             ends.append(f"{', '.join(state)} = {', '.join(map(self._name, carried))}")
-        made = dict.fromkeys(v for v in outputs if v not in self.known and v not in self.program.inputs)
+        made = [v for v in dict.fromkeys(outputs) if v not in same | {*self.known, *self.program.inputs}]
         ends += [f"del {', '.join([f'v{v}' for v in made])}"] if made else []
-        loop = f" for {', '.join(['t', *inputs[n_consts + n_carry :]])}, in items:"
         tail = ["  " + "; ".join([*ends, "pass"]), f" return [{', '.join(state)}]"]
-        return self._made([head, loop], [" " + line for line in lines], tail)
+        return self._made(head, nested, lines, tail)
 
-    def _made(self, head: list[str], lines: list[str], tail: list[str]) -> Listing:
+    def _before_steps(self, same: set[int]) -> list[str]:
+        """Lines of numbers that are made of ``same`` alone, values that each step has; they are added to these."""
+        lines, others = [], []
+        for number, ins in self.lines:
+            expr = self._expression(ins)
+            is_same = all(v in same or v in self.known for v in map(self._root, ins.inputs))
+            if expr is not None and expr.is_of_numbers and is_same:
+                same.add(ins.outputs[0])
+                lines.append(f" v{ins.outputs[0]} = {self._operation(expr, ins)}")
+            else:
+                others.append((number, ins))
+        self.lines = others
+        return lines
+
+    def _made(self, head: list[str], nested: list[_Line], lines: list[str], tail: list[str]) -> Listing:
         exec(compile("\n".join([*head, *lines, *tail]), "<listing>", "exec"), self.names)
         run = self.names["run"]
-        numbers = {k: number for k, (number, _) in enumerate(self.lines, len(head) + 1)}
+        numbers = {k: line.number for k, line in enumerate(nested, len(head) + 1)}
         return Listing(quiet(run), run, numbers, run.__code__)
 
     def _enter_all(self) -> None:
@@ -114,7 +143,7 @@ class _Writer:
             self.alias[ins.outputs[0]] = self._root(ins.inputs[0])
         elif ins.op.kind == _CONSTANT:
             self.known[ins.outputs[0]] = _scalar(ins.op.impl(**ins.params))
-        elif not self._fold(ins):
+        elif not self._fold(ins) and not self._is_made(ins):
             self.lines.append((number, ins))
 
     def _fold(self, ins: Instruction) -> bool:
@@ -131,6 +160,17 @@ class _Writer:
             value.flags.writeable = False
         self.known[ins.outputs[0]] = value
         return True
+
+    def _is_made(self, ins: Instruction) -> bool:
+        """Whether there is a number that is made in the same way; it is taken then."""
+        expr = self._expression(ins)
+        if expr is None or not expr.is_of_numbers:
+            return False
+        made = ins.outputs[0]
+        first = self.made_of.setdefault(self._operation(expr, ins), made)
+        if first != made:
+            self.alias[made] = first
+        return first != made
 
     def _leave_broadcasts(self) -> None:
         """A broadcast that only ufuncs read, each with another argument of the whole shape, is no line of its own."""
@@ -165,44 +205,64 @@ class _Writer:
     def _name(self, v: int) -> str:
         root = self._root(v)
         if root in self.known:
-            self.names[f"v{root}"] = self.known[root]
-        return f"v{root}"
+            value = self.known[root]
+            if isinstance(value, np.generic):
+                root = self.constants.setdefault((value.dtype, value.tobytes()), root)
+            self.names[f"v{root}"] = value
+        return self.nested.get(root, f"v{root}")
 
-    def _lines(self, kept: set[int]) -> list[str]:
-        """A line per instruction; what is not kept is dropped after its last use."""
+    def _nested(self, kept: set[int]) -> list[_Line]:
+        """The lines, without those of numbers that are read once, which stand where they are read; not those kept."""
+        uses: Counter[int] = Counter()
+        for _, ins in self.lines:
+            expr = self._expression(ins)
+            for k, v in enumerate(ins.inputs):
+                uses[self._root(v)] += 1 if expr is None else expr.uses(k)
+        lines: list[_Line] = []
+        read_by: dict[int, list[int]] = {}
+        for number, ins in self.lines:
+            reads = [x for v in map(self._root, ins.inputs) for x in read_by.get(v, [v])]
+            expr = self._expression(ins)
+            if expr is not None and expr.is_of_numbers and uses[ins.outputs[0]] == 1 and ins.outputs[0] not in kept:
+                text = f"({self._operation(expr, ins)})"
+                if len(text) <= NESTED_CHARACTERS:
+                    self.nested[ins.outputs[0]], read_by[ins.outputs[0]] = text, reads
+                    continue
+            lines.append(_Line(number, ins, reads))
+        return lines
+
+    def _texts(self, lines: list[_Line], kept: set[int]) -> list[str]:
+        """What is not kept is dropped after its last use."""
         seen = kept | {*self.known}
         last: list[list[int]] = []
-        for _, ins in reversed(self.lines):
-            ends = [v for v in dict.fromkeys([*map(self._root, ins.inputs), *ins.outputs]) if v not in seen]
+        for line in reversed(lines):
+            ends = [v for v in dict.fromkeys([*line.reads, *line.ins.outputs]) if v not in seen]
             seen.update(ends)
             last.append(ends)
-        return [self._line(number, ins, ends) for (number, ins), ends in zip(self.lines, last[::-1], strict=True)]
+        return [self._text(line.number, line.ins, ends) for line, ends in zip(lines, last[::-1], strict=True)]
 
-    def _line(self, number: int, ins: Instruction, ends: list[int]) -> str:
+    def _text(self, number: int, ins: Instruction, ends: list[int]) -> str:
         """The call of an instruction, with what is dropped after it."""
         results = ", ".join(f"v{v}" for v in ins.outputs) or "_"
-        spare = [f"v{v}" for v in self.reusable.get(number, ()) if v in ends]
-        dropped = "".join(f"; del v{v}" for v in ends)
+        spare = [f"spare(v{v})" for v in self.reusable.get(number, ()) if v in ends]
+        dropped = f"; del {', '.join([f'v{v}' for v in ends])}" if ends else ""
         if spare:
-            return f" m = spare({', '.join(spare)}); {results} = {self._call(number, ins, 'out=m')}; del m{dropped}"
-        comma = "," if len(ins.outputs) > 1 else ""
-        return f" {results}{comma} = {self._operation(ins) or self._call(number, ins)}{dropped}"
+            memory = "; m = ".join([spare[0], *[f"{one} if m is None else m" for one in spare[1:]]])
+            return f" m = {memory}; {results} = {self._call(number, ins, 'm')}; del m{dropped}"
+        comma, expr = "," if len(ins.outputs) > 1 else "", self._expression(ins)
+        made = self._call(number, ins) if expr is None else self._operation(expr, ins)
+        return f" {results}{comma} = {made}{dropped}"
 
     def _call(self, number: int, ins: Instruction, *more: str) -> str:
         self.names[f"f{number}"] = ready_call(ins.op, ins.params, self.program, ins)
         return f"f{number}({', '.join([*map(self._name, ins.inputs), *more])})"
 
-    def _operation(self, ins: Instruction) -> str | None:
-        """An element of a vector, arithmetic and comparisons of floats as Python has them; None for all else."""
-        specs = [self.program.specs[v] for v in (*ins.inputs, *ins.outputs)]
-        if ins.op.name == "getslice" and specs[0].rank == 1 and ins.params["drop"]:
-            return f"{self._name(ins.inputs[0])}[{ins.params['start'][0]}]"
-        impl = ins.op.impl
-        if not isinstance(impl, np.ufunc) or impl not in _OPERATORS or len(ins.inputs) != 2 or ins.params:
-            return None
-        if not isinstance(ins.op.kind, Elementwise) or any(spec.dtype.kind != "f" for spec in specs[:2]):
-            return None
-        return f" {_OPERATORS[impl]} ".join(map(self._name, ins.inputs))
+    def _expression(self, ins: Instruction) -> Expression | None:
+        specs = self.program.specs
+        return expression(ins, [specs[v] for v in ins.inputs], [specs[v] for v in ins.outputs])
+
+    def _operation(self, expr: Expression, ins: Instruction) -> str:
+        return expr.template.format(*map(self._name, ins.inputs))
 
 
 def _scalar(value: Any) -> Any:
@@ -211,19 +271,15 @@ def _scalar(value: Any) -> Any:
     return value[()] if is_number else value
 
 
-def _spare(*arrays: Any) -> Any:
-    """The first of these arrays that nothing else refers to, no view either; None when there is none."""
-    for array in arrays:
-        if type(array) is np.ndarray and array.flags.owndata and sys.getrefcount(array) == _OWN_REFERENCES:
-            return array
+def _spare(array: Any) -> Any:
+    """An array that nothing else refers to, no view either; None for others."""
+    if getrefcount(array) == _OWN_REFERENCES and type(array) is ndarray and array.flags.owndata:
+        return array
     return None
 
 
-def _references(*arrays: Any) -> int:
-    count = 0
-    for array in arrays:
-        count = sys.getrefcount(array)
-    return count
+def _references(array: Any) -> int:
+    return getrefcount(array)
 
 
 def _own_references() -> int:

@@ -33,7 +33,7 @@ LAYERS = (
         "inference", "operations", "graph_scopes", "graph", "scopes", "program", "again", "pieces", "rebinding",
         "views", "inlining",
     ),
-    ("ops", "fresh", "listing", "interpreter", "nonfinite", "restoring"),
+    ("ops", "fresh", "operator_lines", "listing", "interpreter", "nonfinite", "restoring"),
     (
         "aggregation", "gradient_rules", "gradient_walk", "gradients", "masks", "reachability", "seeds", "shifts",
         "side_by_side", "tangents",

@@ -239,3 +239,127 @@ def test_profiles_see_the_steps_of_a_loop() -> None:
     with jg.profile() as prof:
         f.interpret(np.arange(8.0))
     assert sum(event.name == "sin" for event in prof.events) == 8
+
+
+NUMBERS = {
+    "f": [0.0, -0.0, 1.5, -2.5, 3e300, np.inf, -np.inf, np.nan, 5e-324],
+    "i": [0, 1, -1, 7, np.iinfo(np.int64).min, np.iinfo(np.int64).max],
+    "b": [False, True],
+}
+
+
+def _of_floats(x: Any, y: Any) -> Any:
+    pairs = (x + y, x - y, x * y, x / y, x == y, x != y, x < y, x <= y, x > y, x >= y)
+    return (*pairs, -x, abs(x), np.square(x), np.where(x < y, x, y), np.maximum(x, y), np.minimum(x, y), x**2, x**3)
+
+
+def _of_integers(x: Any, y: Any) -> Any:
+    pairs = (x + y, x - y, x * y, x / y, x == y, x != y, x < y, x <= y, x > y, x >= y)
+    return (*pairs, -x, abs(x), np.where(x < y, x, y), np.maximum(x, y), np.minimum(x, y), x * 0.5, x // y, x % y)
+
+
+def _of_truths(x: Any, y: Any) -> Any:
+    return np.logical_and(x, y), np.logical_or(x, y), np.logical_not(x), np.where(x, y, x), x & y, x == y, 1.0 * x
+
+
+@pytest.mark.parametrize(
+    "fn, values, dtype",
+    [
+        (_of_floats, NUMBERS["f"], np.float64),
+        (_of_floats, NUMBERS["f"], np.float32),
+        (_of_integers, NUMBERS["i"], np.int64),
+        (_of_integers, [-128, -1, 0, 1, 127], np.int8),
+        (lambda x, y: (x + y, x - y, x * y, x / y, x < y, x == y), [0, 1, 200, 255], np.uint8),
+        (_of_truths, NUMBERS["b"], np.bool_),
+    ],
+    ids=["float64", "float32", "int64", "int8", "uint8", "bool"],
+)
+def test_operators_on_numbers_give_the_bits_of_ufuncs(fn: Any, values: list[Any], dtype: Any) -> None:
+    with np.errstate(all="ignore"):
+        numbers = np.array(values).astype(dtype)
+    program = traced(fn, numbers[0], numbers[0])
+    for x in numbers:
+        for y in numbers:
+            feeds = [np.array(x), np.array(y)]
+            with jg.profile():  # which sees each step
+                expected = interpret(program, feeds)
+            for made, one in zip(_as_listed(program, feeds), expected, strict=True):
+                np.testing.assert_array_equal(made, one)
+                assert np.asarray(made).dtype == np.asarray(one).dtype
+                if np.asarray(made).dtype.kind == "f":
+                    assert np.signbit(made) == np.signbit(one)
+
+
+def test_numbers_stand_in_the_line_that_reads_them_up_to_a_length() -> None:
+    def many(x: Any) -> Any:
+        for k in range(400):
+            x = (x + k) * 0.5
+        return x
+
+    program = traced(many, np.float64(1))
+    made = _as_listed(program, [np.float64(1)])
+    assert made[0] == many(np.float64(1)) and 20 < _lines(program) < 100
+
+
+def test_numbers_that_are_made_twice_are_made_once() -> None:
+    program = traced(lambda x, i: np.exp(x[i - 1]) + np.sin(x[i - 1]) + x[i - 1], np.arange(4.0), np.int64(2))
+    _as_listed(program, [np.arange(4.0), np.int64(2)])
+    assert _lines(program) == 7  # i - 1, three elements, exp, sin, and both sums
+
+
+def test_numbers_that_each_step_has_are_made_before_the_first() -> None:
+    def fn(a: Any, i: Any, xs: Any) -> Any:
+        def step(s: Any, x: Any) -> Any:
+            return np.where(a * 2 > 1, s + x * (a - 1), s - a * 2), a * 2
+
+        return jg.scan(step, 0.0, xs), jg.scan(lambda s, x: (i + 1, s), i, xs)
+
+    f = jg.compile(fn)
+    for n in (0, 1, 4):
+        args = (np.float64(0.7), np.int64(3), np.arange(1.0, n + 1))
+        with jg.profile():
+            expected, _ = optree.tree_flatten(f.interpret(*args))
+        for _ in range(20):
+            results, _ = optree.tree_flatten(f.interpret(*args))
+            for a, b in zip(results, expected, strict=True):
+                assert (a.dtype, a.shape) == (b.dtype, b.shape) and a.tobytes() == b.tobytes()
+
+
+def test_parts_are_written_in_the_memory_of_the_state_but_not_of_arguments() -> None:
+    def fn(x: Any, table: Any, order: Any) -> Any:
+        def write(i: Any, t: Any) -> Any:
+            old = t[order[i]]
+            t[order[i]] = old * x[i] + i
+            return t
+
+        def turn(i: Any, state: Any) -> Any:
+            a, b = state
+            a[i] = b[i] + 1
+            return b, a
+
+        def both(i: Any, state: Any) -> Any:
+            a, _ = state
+            before = a
+            changed = a + 0
+            a[i] = x[i]
+            return a, before + changed
+
+        n = len(x)
+        return (
+            jg.fori_loop(0, n, write, table),
+            jg.fori_loop(0, n, turn, (table, table)),
+            jg.fori_loop(0, n, both, (table, table)),
+        )
+
+    x, table = np.linspace(1, 2, 64), np.arange(64.0)
+    order = np.random.default_rng(0).integers(0, 64, 64)
+    f = jg.compile(fn)
+    expected, _ = optree.tree_flatten(f(x, table, order))
+    with jg.profile():
+        steps, _ = optree.tree_flatten(f.interpret(x, table, order))
+    for _ in range(3):
+        results, _ = optree.tree_flatten(f.interpret(x, table, order))
+        for a, b, c in zip(results, steps, expected, strict=True):
+            assert a.tobytes() == b.tobytes()
+            np.testing.assert_allclose(a, c)
+    np.testing.assert_array_equal(table, np.arange(64.0))

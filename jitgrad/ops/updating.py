@@ -9,7 +9,7 @@ same, else a part of the array before, so that a step needs no whole array in be
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,8 @@ _MOST_CHOICES = 16
 
 _MOST_LOOKED_AT = 64
 """Operations that two positions are made of, beyond which they are taken to differ."""
+
+_FIRST = INDEX.type(0)  # a place is compared with a number of its own dtype in half the time
 
 Known = tuple[int | None, ...]
 Parts = tuple[tuple[int, ...], Sequence[Any]]
@@ -68,12 +70,28 @@ def _infer(specs: Specs, params: Params) -> Specs:
     return (x,)
 
 
-def _updated(x: Any, values: Any, place: Any, axes: tuple[int, ...], known: Known) -> Any:
-    out = np.array(x, order="C")
-    if place >= 0:
-        outer, along, inner = _extents(out.shape, axes)
-        out.reshape(outer, along, inner)[:, int(place)] = np.reshape(values, (outer, inner))
-    return out
+def _updated(x: Any, values: Any, place: Any, axes: tuple[int, ...], known: Known, out: Any = None) -> Any:
+    """``out``: None, or ``x`` itself where nobody reads it afterwards, which then is the result."""
+    return _ready_update({"axes": axes}, (x,))(x, values, place, out)
+
+
+def _ready_update(params: Params, specs: Sequence[Any]) -> Callable[..., Any]:
+    """The implementation for arrays of one shape."""
+    outer, along, inner = _extents(specs[0].shape, params["axes"])
+
+    def element(x: Any, values: Any, place: Any, out: Any = None) -> Any:
+        made = np.array(x, order="C") if out is None else out
+        if place >= _FIRST:
+            made.flat[place] = values
+        return made
+
+    def part(x: Any, values: Any, place: Any, out: Any = None) -> Any:
+        made = np.array(x, order="C") if out is None or not out.flags.c_contiguous else out
+        if place >= _FIRST:
+            made.reshape(outer, along, inner)[:, int(place)] = np.reshape(values, (outer, inner))
+        return made
+
+    return element if outer == inner == 1 else part
 
 
 def _update_vjp(
@@ -83,7 +101,7 @@ def _update_vjp(
     return _with_part(g, call("zeros_like", values), part), _read(g, part), None
 
 
-update_op = define("update", infer=_infer, impl=_updated, vjp=_update_vjp, kind=Update())
+update_op = define("update", infer=_infer, impl=_updated, vjp=_update_vjp, kind=Update(), bound=_ready_update)
 
 
 # -- which indices ---------------------------------------------------------------------------------------------------
