@@ -6,45 +6,54 @@ operations make is read in place, as real numbers in pairs (`pair_of`), and what
 kernel that makes it, and then taken for complex numbers in the same memory (`complex_of`). An island that only moves
 numbers for others stays as it is.
 
-The formulas are those of NumPy's own loops, so that infinities, NaN and zeros come out as there: products as they are
-written, quotients by R. L. Smith's algorithm (Communications of the ACM 5, 1962), which does not overflow on the way.
+A loop, a branch or a call is an operation like others where there is a rule for all that is complex in its bodies: what
+they are given and give is taken apart, so that a state of complex numbers is two of real ones. Where complex numbers do
+not cross its border, each body is a program of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from jitgrad.bare import transform_loops
-from jitgrad.compiler.constants import constant_value, is_splat, splat, splat_number
-from jitgrad.compiler.remaking import Splitting
-from jitgrad.opdef import Fill, Gather, Reindex, View
+from jitgrad.compiler.complex_rules import RULES, TRANSFORMS, Pair, PairWriter, is_transform_step, real_dtype
+from jitgrad.compiler.constants import constant_value
+from jitgrad.compiler.subprograms import regions_of, with_regions
+from jitgrad.opdef import Control, Fill, Gather, Reindex, View
 from jitgrad.program import Instruction, Program
-from jitgrad.records import NamedTuple
+from jitgrad.spec import TensorSpec
 
 _MOVES = (Reindex, View, Gather, Fill)
 """Kinds of operations that compute nothing: for what others read, NumPy has views, or copies as kernels do."""
-_LARGE_EXPONENT = 700.0
-"""Half of the way to where the square of exp overflows; beyond it, exp is made in two factors."""
-
-
-class Pair(NamedTuple):
-    """The values that are the real and the imaginary part of one."""
-
-    re: int
-    im: int
 
 
 def complex_as_pairs(program: Program) -> Program:
     """An equal program, in which complex values that kernels can make are pairs of real ones; the same object where
     there are none. Nothing is simplified.
     """
-    if not any(spec.dtype.kind == "c" for spec in program.specs) or any(ins.after for ins in program.instructions):
+    program = _with_bodies(program)
+    if not _has_complex(program) or any(ins.after for ins in program.instructions):
         return program
     chosen = _chosen(program)
     return _Splitter(program, chosen).split() if chosen else program
+
+
+def _has_complex(program: Program) -> bool:
+    return any(spec.dtype.kind == "c" for spec in program.specs)
+
+
+def _with_bodies(program: Program) -> Program:
+    """The same, with bodies in which complex numbers do not cross the border written anew."""
+
+    def written(ins: Instruction) -> Instruction:
+        before = () if _complex_values(program, ins) else regions_of(ins)
+        after = tuple(map(complex_as_pairs, before))
+        return ins if all(a is b for a, b in zip(before, after, strict=True)) else with_regions(ins, after)
+
+    instructions = tuple(map(written, program.instructions))
+    is_same = all(a is b for a, b in zip(instructions, program.instructions, strict=True))
+    return program if is_same else replace(program, instructions=instructions, _cache={})
 
 
 # -- islands -----------------------------------------------------------------------------------------------------------
@@ -76,11 +85,19 @@ def _is_able(program: Program, ins: Instruction) -> bool:
     values = _complex_values(program, ins)
     if not values or ins.origin.scope is None or ins.origin.is_refused:
         return False
+    if isinstance(ins.op.kind, Control):
+        return ins.params.get("shapes") is None and all(map(_is_able_body, regions_of(ins)))
     if ins.op.name == "astype" and ins.params["dtype"].kind not in "fc":
         return False
-    if ins.op.name in _TRANSFORMS and not _is_step(program, ins):
+    if ins.op.name in TRANSFORMS and not is_transform_step(program, ins):
         return False
-    return ins.op.name in _RULES
+    return ins.op.name in RULES
+
+
+def _is_able_body(body: Program) -> bool:
+    """Whether there is a rule for all that is about complex numbers in a body."""
+    of_complex = [ins for ins in body.instructions if _complex_values(body, ins)]
+    return all(not ins.after for ins in body.instructions) and all(_is_able(body, ins) for ins in of_complex)
 
 
 def _complex_values(program: Program, ins: Instruction) -> list[int]:
@@ -108,42 +125,87 @@ class _Islands:
 # -- the program anew --------------------------------------------------------------------------------------------------
 
 
-class _Splitter(Splitting[Pair]):
+class _Splitter(PairWriter):
     """The instructions of a program anew: those chosen by parts, the others with what they read put together."""
 
     def __init__(self, program: Program, chosen: frozenset[int]) -> None:
         super().__init__(program)
         self.chosen = chosen
         self._constants: dict[int, Instruction] = {}
-        self._paired: dict[int, int] = {}  # values in memory as pairs already
 
     def _is_split(self, number: int, ins: Instruction) -> bool:
         if number not in self.chosen:
             return False
+        if isinstance(ins.op.kind, Control):
+            self._split_control(ins)
+            return True
         if constant_value(ins) is not None:
             self._constants[ins.outputs[0]] = ins
-        made = _RULES[ins.op.name](self, ins)
+        made = RULES[ins.op.name](self, ins)
         if isinstance(made, Pair):
             self._parts[ins.outputs[0]] = made
         else:
             self._whole[ins.outputs[0]] = made
         return True
 
+    def _split_control(self, ins: Instruction) -> None:
+        """A loop, a branch or a call, of what is real alone."""
+        inputs = self._sides(ins.inputs)
+        outputs: list[int] = []
+        for v in ins.outputs:
+            if self.program.specs[v].dtype.kind == "c":
+                self._parts[v] = Pair(self._new(v), self._new(v))
+                outputs += self._parts[v]
+            else:
+                self._whole[v] = v
+                outputs.append(v)
+        made = with_regions(ins, tuple(map(_real_body, regions_of(ins))))
+        params = {**made.params, **self._counted(ins)}
+        self.instructions.append(replace(made, inputs=tuple(inputs), outputs=tuple(outputs), params=params))
+
+    def _sides(self, values: Sequence[int]) -> list[int]:
+        """What values are when complex ones are both of their parts."""
+        is_complex = [self.program.specs[v].dtype.kind == "c" for v in values]
+        return [x for v, c in zip(values, is_complex, strict=True) for x in (self.parts(v) if c else (self.whole(v),))]
+
+    def _new(self, like: int) -> int:
+        """A real value of the shape of a complex one."""
+        spec = self.program.specs[like]
+        self.specs.append(TensorSpec(spec.shape, real_dtype(spec.dtype)))
+        return len(self.specs) - 1
+
+    def _counted(self, ins: Instruction) -> dict[str, Any]:
+        """The params that count inputs, or are places among the constants, when complex ones are two."""
+        widths = [2 if self.program.specs[v].dtype.kind == "c" else 1 for v in ins.inputs]
+        first = ins.params.get("n_consts", 0)
+        found: dict[str, Any] = {}
+        if "n_consts" in ins.params:
+            found["n_consts"] = sum(widths[:first])
+        if "n_carry" in ins.params:
+            found["n_carry"] = sum(widths[first : first + ins.params["n_carry"]])
+        if "totals" in ins.params:
+            starts = [sum(widths[:k]) for k in range(first + 1)]
+            found["totals"] = tuple([n for k in ins.params["totals"] for n in range(starts[k], starts[k + 1])])
+        return found
+
+    def of_parts(self) -> Program:
+        """A body, with both parts of complex inputs and outputs in their place."""
+        inputs: list[int] = []
+        for v in self.program.inputs:
+            if self.program.specs[v].dtype.kind == "c":
+                del self._whole[v]
+                self._parts[v] = Pair(self._new(v), self._new(v))
+                inputs += self._parts[v]
+            else:
+                inputs.append(v)
+        self._add_all()
+        return replace(self.remade(tuple(self._sides(self.program.outputs))), inputs=tuple(inputs))
+
     def _joined(self, v: int) -> int:
         if v in self._constants:
             self.instructions.append(self._constants[v])
             return v
         return self.emit("complex_of", self.paired(v))
-
-    def paired(self, v: int) -> int:
-        """A complex value as pairs along a new last axis, in memory."""
-        if v not in self._paired:
-            pair = self._parts.get(v)
-            if pair is None:
-                self._paired[v] = self.emit("pair_of", self.whole(v))
-            else:
-                self._paired[v] = self.emit("stack", *pair, axis=len(self.specs[pair.re].known_shape))
-        return self._paired[v]
 
     def _taken_apart(self, v: int) -> Pair:
         """The imaginary part of a real value is 0."""
@@ -152,212 +214,10 @@ class _Splitter(Splitting[Pair]):
             return Pair(whole, self.number(0.0, whole))
         return self.out_of_pairs(v, self.emit("pair_of", whole))
 
-    def out_of_pairs(self, v: int, pair: int) -> Pair:
-        """Both parts of a value that lies in memory as pairs."""
-        self._paired[v] = pair
-        *shape, _ = self.specs[pair].known_shape
-        rank = len(shape)
 
-        def part(k: int) -> int:
-            start, stop, step = (0,) * rank + (k,), (*shape, k + 1), (1,) * (rank + 1)
-            return self.emit("getslice", pair, start=start, stop=stop, step=step, drop=(rank,))
-
-        return Pair(part(0), part(1))
-
-    def number(self, value: float, like: int) -> int:
-        """A constant of one number with shape and dtype of a value."""
-        spec = self.specs[like]
-        return self.emit("constant", value=splat(value, spec.known_shape, spec.dtype))
-
-    # -- arithmetic ----------------------------------------------------------------------------------------------------
-
-    def plus(self, x: int, y: int) -> int:
-        """x + y"""
-        return self.emit("add", x, y)
-
-    def minus(self, x: int, y: int) -> int:
-        """x - y"""
-        return self.emit("subtract", x, y)
-
-    def times(self, x: int, y: int) -> int:
-        """x y"""
-        return self.emit("multiply", x, y)
-
-    def product(self, x: Pair, y: Pair, times: Callable[[int, int], int]) -> Pair:
-        """The product of two complex numbers, by what multiplies real ones."""
-        re = self.minus(times(x.re, y.re), times(x.im, y.im))
-        return Pair(re, self.plus(times(x.re, y.im), times(x.im, y.re)))
-
-    def choice(self, where: int, x: int, y: int) -> int:
-        """x where it holds, y elsewhere"""
-        return self.emit("where", where, x, y)
+def _real_body(body: Program) -> Program:
+    """A body with a rule for all that is complex in it, as one of real numbers."""
+    chosen = frozenset(n for n, ins in enumerate(body.instructions) if _complex_values(body, ins))
+    return _Splitter(_with_bodies(body), chosen).of_parts()
 
 
-_Rule = Callable[[_Splitter, Instruction], Pair | int]
-
-
-def _constant(s: _Splitter, ins: Instruction) -> Pair:
-    value = ins.params["value"]
-
-    def part(x: Any) -> int:
-        array = splat(splat_number(x), x.shape, x.dtype) if is_splat(x) else np.ascontiguousarray(x)
-        return s.emit("constant", value=array)
-
-    return Pair(part(value.real), part(value.imag))
-
-
-def _each(s: _Splitter, ins: Instruction) -> Pair:
-    """The op itself on all real parts and on all imaginary ones; other inputs, positions, are for both."""
-    sides = []
-    for side in (0, 1):
-        inputs = [
-            s.parts(v)[side] if s.program.specs[v].dtype.kind == "c" else s.whole(v) for v in ins.inputs
-        ]  # fmt: skip
-        sides.append(s.emit(ins.op.name, *inputs, **ins.params))
-    return Pair(*sides)
-
-
-def _padded(s: _Splitter, ins: Instruction) -> Pair:
-    x, fill = s.parts(ins.inputs[0]), complex(ins.params["fill"])
-    width = ins.params["pad_width"]
-    return Pair(
-        s.emit("pad", x.re, pad_width=width, fill=fill.real), s.emit("pad", x.im, pad_width=width, fill=fill.imag)
-    )
-
-
-def _cast(s: _Splitter, ins: Instruction) -> Pair | int:
-    dtype = ins.params["dtype"]
-    x = s.parts(ins.inputs[0])
-    to = np.empty(0, dtype).real.dtype
-    re = s.emit("astype", x.re, dtype=to)
-    if dtype.kind == "c":
-        im = s.emit("astype", x.im, dtype=to) if s.program.specs[ins.inputs[0]].dtype.kind == "c" else s.number(0.0, re)
-        return Pair(re, im)
-    return re
-
-
-def _multiplied(s: _Splitter, ins: Instruction) -> Pair:
-    return s.product(s.parts(ins.inputs[0]), s.parts(ins.inputs[-1]), s.times)  # a square has one input
-
-
-def _multiplied_matrices(s: _Splitter, ins: Instruction) -> Pair:
-    a, b = (s.parts(v) for v in ins.inputs)
-    return s.product(a, b, lambda x, y: s.emit("matmul", x, y, **ins.params))
-
-
-def _divided(s: _Splitter, ins: Instruction) -> Pair:
-    a, b = (s.parts(v) for v in ins.inputs)
-    size_re, size_im = s.emit("absolute", b.re), s.emit("absolute", b.im)
-    by_re = s.emit("greater_equal", size_re, size_im)
-    large, small = s.choice(by_re, b.re, b.im), s.choice(by_re, b.im, b.re)
-    ratio = s.emit("divide", small, large)
-    scale = s.emit("divide", s.number(1.0, ratio), s.plus(large, s.times(small, ratio)))
-    first, second = s.choice(by_re, a.re, a.im), s.choice(by_re, a.im, a.re)
-    re = s.times(s.plus(first, s.times(second, ratio)), scale)
-    part = s.times(first, ratio)
-    im = s.times(s.minus(s.choice(by_re, second, part), s.choice(by_re, part, second)), scale)
-    is_zero = s.emit("equal", s.choice(by_re, size_re, size_im), s.number(0.0, ratio))
-    return Pair(
-        s.choice(is_zero, s.emit("divide", a.re, size_re), re), s.choice(is_zero, s.emit("divide", a.im, size_re), im)
-    )
-
-
-def _exponential(s: _Splitter, ins: Instruction) -> Pair:
-    """exp(x + iy) = exp(x) (cos y + i sin y), as C has it where x or y is not finite, and y where that is 0."""
-    x, y = s.parts(ins.inputs[0])
-    limit = s.number(_LARGE_EXPONENT if s.specs[x].dtype.itemsize == 8 else _LARGE_EXPONENT / 8, x)
-    is_large = s.emit("greater", x, limit)
-    rest = s.choice(is_large, s.minus(x, limit), x)
-    factor = s.choice(is_large, s.emit("exp", limit), s.number(1.0, x))
-
-    def scaled(part: int) -> int:
-        return s.times(s.times(s.emit("exp", rest), part), factor)
-
-    zero = s.number(0.0, x)
-    wild = s.emit("logical_and", s.emit("isinf", x), s.emit("logical_not", s.emit("isfinite", y)))
-    re, im = scaled(s.emit("cos", y)), scaled(s.emit("sin", y))
-    falls = s.emit("less", x, zero)
-    re = s.choice(wild, s.choice(falls, zero, s.emit("absolute", x)), re)
-    im = s.choice(s.emit("logical_and", wild, falls), zero, im)
-    return Pair(re, s.choice(s.emit("equal", y, zero), y, im))
-
-
-def _conjugate(s: _Splitter, ins: Instruction) -> Pair:
-    x = s.parts(ins.inputs[0])
-    return Pair(x.re, s.emit("negative", x.im))
-
-
-def _absolute(s: _Splitter, ins: Instruction) -> int:
-    return s.emit("hypot", *s.parts(ins.inputs[0]))
-
-
-def _compared(s: _Splitter, ins: Instruction) -> int:
-    a, b = (s.parts(v) for v in ins.inputs)
-    both = "logical_and" if ins.op.name == "equal" else "logical_or"
-    return s.emit(both, s.emit(ins.op.name, a.re, b.re), s.emit(ins.op.name, a.im, b.im))
-
-
-def _tested(s: _Splitter, ins: Instruction) -> int:
-    x = s.parts(ins.inputs[0])
-    both = "logical_and" if ins.op.name == "isfinite" else "logical_or"
-    return s.emit(both, s.emit(ins.op.name, x.re), s.emit(ins.op.name, x.im))
-
-
-def _transformed(s: _Splitter, ins: Instruction) -> Pair | int:
-    """NumPy transforms numbers of single precision in double precision, where it does not divide the result."""
-    (x,), (out,) = ins.inputs, ins.outputs
-    given = s.whole(x) if ins.op.name == "rfft" else s.paired(x)
-    real, is_divided = s.specs[given].dtype, ins.params.get("divided", ins.params.get("inverse"))
-    computed = real if is_divided else np.dtype(np.float64)
-    given = given if real == computed else s.emit("astype", given, dtype=computed)
-    if ins.op.name == "fft":
-        made = s.emit("pairs_fft", given, inverse=is_divided)
-    elif ins.op.name == "rfft":
-        made = s.emit("pairs_rfft", given, divided=is_divided)
-    else:
-        made = s.emit("pairs_irfft", given, shape=s.program.specs[out].known_shape, divided=is_divided)
-    made = made if real == computed else s.emit("astype", made, dtype=real)
-    return made if ins.op.name == "irfft" else s.out_of_pairs(out, made)
-
-
-def _is_step(program: Program, ins: Instruction) -> bool:
-    """Whether a Fourier transform is a step of a cluster: along the last axis, by NumPy's loop."""
-    specs = [program.specs[v] for v in (*ins.inputs, *ins.outputs)]
-    chars = {spec.dtype.char.lower() for spec in specs}
-    if chars not in ({"d"}, {"f"}) or any(0 in spec.known_shape for spec in specs) or ins.params["axis"] != -1:
-        return False
-    name, is_divided = ins.op.name, ins.params.get("divided", ins.params.get("inverse"))
-    loop = "ifft" if name == "fft" and is_divided else name
-    return bool(transform_loops(loop, chars.pop() if is_divided else "d"))
-
-
-_TRANSFORMS: Mapping[str, _Rule] = dict.fromkeys(("fft", "rfft", "irfft"), _transformed)
-_RULES: Mapping[str, _Rule] = {
-    **_TRANSFORMS,
-    "constant": _constant,
-    "pad": _padded,
-    "astype": _cast,
-    "multiply": _multiplied,
-    "square": _multiplied,
-    "matmul": _multiplied_matrices,
-    "divide": _divided,
-    "exp": _exponential,
-    "conjugate": _conjugate,
-    "absolute": _absolute,
-    "real": lambda s, ins: s.parts(ins.inputs[0]).re,
-    "imag": lambda s, ins: s.parts(ins.inputs[0]).im,
-    "equal": _compared,
-    "not_equal": _compared,
-    "isnan": _tested,
-    "isinf": _tested,
-    "isfinite": _tested,
-    **dict.fromkeys(
-        (
-            "add", "subtract", "negative", "positive", "add_n", "identity", "stop_gradient", "where", "sum", "cumsum",
-            "reshape", "merge_axes", "getslice", "unslice", "broadcast_to", "diagonal", "concatenate", "stack",
-            "transpose", "expand_dims", "squeeze", "flip", "take", "index", "take_along_axis", "scatter_take",
-            "scatter_index", "scatter_take_along_axis",
-        ),
-        _each,
-    ),
-}  # fmt: skip

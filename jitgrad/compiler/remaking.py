@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from jitgrad.opdef import OpDef, find
-from jitgrad.program import Instruction, Program
+from jitgrad.program import Instruction, Origin, Program
 from jitgrad.spec import TensorSpec
 
 P = TypeVar("P")
@@ -25,7 +25,7 @@ class Remaking:
         self.program = program
         self.specs: list[TensorSpec] = list(program.specs)
         self.instructions: list[Instruction] = []
-        self.origin = program.instructions[0].origin
+        self.origin = next((ins.origin for ins in program.instructions), Origin("nothing", None, None))
 
     def emit(self, name: str, *inputs: int, **params: Any) -> int:
         """A new instruction; its value."""
@@ -61,12 +61,15 @@ class Splitting(Remaking, ABC, Generic[P]):
 
     def split(self) -> Program:
         """The whole program."""
+        self._add_all()
+        return self.remade(tuple([self.whole(v) for v in self.program.outputs]))
+
+    def _add_all(self) -> None:
         for number, ins in enumerate(self.program.instructions):
             self.origin = ins.origin
             if not self._is_split(number, ins):
                 self.instructions.append(replace(ins, inputs=tuple([self.whole(v) for v in ins.inputs])))
                 self._whole.update((v, v) for v in ins.outputs)
-        return self.remade(tuple([self.whole(v) for v in self.program.outputs]))
 
     def whole(self, v: int) -> int:
         """A value as the program had it."""

@@ -40,6 +40,7 @@ from jitgrad.compiler.fusing.fusion import plan_fusion
 from jitgrad.compiler.fusing.groups import Group, Plan, Step
 from jitgrad.compiler.fusing.node_building import build_nodes
 from jitgrad.compiler.fusing.nodes import Convolution, Factor, Product, Transform
+from jitgrad.compiler.fusing.short_steps import is_short_step
 from jitgrad.compiler.lifting import lift_constants
 from jitgrad.compiler.likeness import UnlikeError, exact_in
 from jitgrad.compiler.long_axes import long_axes_last
@@ -62,7 +63,7 @@ from jitgrad.compiler.products.sequences import sequence_modules
 from jitgrad.compiler.reuse import can_plan_again, can_refreeze, enter_known, find_known, pattern_of
 from jitgrad.compiler.short_axes import short_axes_apart
 from jitgrad.compiler.simplify import simplify_and_watch
-from jitgrad.compiler.subprograms import LOOPS, regions_of
+from jitgrad.compiler.subprograms import LOOPS, everywhere, regions_of
 from jitgrad.compiler.symbols import Symbol
 from jitgrad.compiler.verifying import verify_kernel, verify_plan
 from jitgrad.config import config
@@ -74,7 +75,10 @@ from jitgrad.records import dataclass
 _OFTEN_REWRITTEN = ("power", "logaddexp")
 """Functions of analysis that simplification writes anew: as products, by others."""
 
-_WRITTEN_ANEW = (without_updates, complex_as_pairs, short_axes_apart, long_axes_last, outer_products_by_element)
+_WRITTEN_ANEW = (
+    without_updates, complex_as_pairs, everywhere(short_axes_apart), everywhere(long_axes_last),
+    everywhere(outer_products_by_element),
+)  # fmt: skip
 """Passes that write a program anew, which is then simplified again."""
 
 _SEVERAL = 3
@@ -264,6 +268,8 @@ def _planned(
             begin_products(program, nodes.items, is_repeated)
             _begin_control_ops(program, cluster)
         plan = plan_fusion(nodes, program.specs, classes, most)
+        if is_repeated and len(plan.steps) > 1 and is_short_step(program, nodes.items):
+            plan = plan_fusion(nodes, program.specs, classes, most, is_short=True)
     if begin is not None and sum(isinstance(step, Group) for step in plan.steps) >= _SEVERAL:
         begin_modules(sequence_modules())
     if config.verify and not is_again:

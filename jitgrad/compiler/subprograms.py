@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +38,22 @@ def with_regions(ins: Instruction, regions: tuple[Program, ...]) -> Instruction:
         {"branches": regions} if form == "cond" else dict(zip(_PARAMS[form], regions, strict=True))
     )
     return replace(ins, params={**ins.params, **changed})
+
+
+def everywhere(written_anew: Callable[[Program], Program]) -> Callable[[Program], Program]:
+    """A pass over a program and the programs inside its control ops."""
+
+    def write(program: Program) -> Program:
+        instructions = tuple(map(within, program.instructions))
+        is_same = all(a is b for a, b in zip(instructions, program.instructions, strict=True))
+        return written_anew(program if is_same else replace(program, instructions=instructions, _cache={}))
+
+    def within(ins: Instruction) -> Instruction:
+        before = regions_of(ins)
+        after = tuple(map(write, before))
+        return ins if all(a is b for a, b in zip(before, after, strict=True)) else with_regions(ins, after)
+
+    return write
 
 
 # -- statuses ----------------------------------------------------------------------------------------------------------

@@ -165,13 +165,10 @@ class Search:
 
     def region(self, pending: list[int]) -> tuple[list[int], Unit, list[int]] | None:
         """The steps before it, the region that begins with the first of ``pending``, and the steps that are left."""
-        first = self.lowered[pending[0]]
-        cut = self.sizes.vector_plan(first) if isinstance(first, Product) else None
-        if not isinstance(first, Product) or cut is None or cut.combines:
+        found = self._long_product(pending[0])
+        if found is None or self._overwrites(pending[:_REACH]):
             return None
-        nbytes = cut.rows * cut.columns * self.plan.specs[first.value].dtype.itemsize
-        if nbytes < LEAST_BYTES or self._overwrites(pending[:_REACH]):
-            return None
+        cut, nbytes = found
         members, before, after = [pending[0]], [], []
         made, late = set(self.writes[pending[0]]), set[int]()
         ends = False
@@ -184,7 +181,7 @@ class Search:
                     late |= self.writes[number]  # what chunks give is added up behind the region
                 else:
                     made |= self.writes[number]
-            elif reads & (made | late):
+            elif reads & (made | late) or self._long_product(number) is not None:  # that begins one of its own
                 after.append(number)
                 late |= self.writes[number]
             else:
@@ -193,6 +190,17 @@ class Search:
             return None
         chunks = max(min(MOST_CHUNKS, math.ceil(nbytes / CHUNK_BYTES)), math.ceil(nbytes / LARGEST_CHUNK))
         return before, Unit(tuple(members), cut.rows, chunks), after + pending[_REACH:]
+
+    def _long_product(self, number: int) -> tuple[GemvPlan, int] | None:
+        """How the product of a long matrix with a vector is our own, where its rows are made one by one, and the bytes
+        of the matrix; None for any other step.
+        """
+        item = self.lowered[number]
+        cut = self.sizes.vector_plan(item) if isinstance(item, Product) else None
+        if not isinstance(item, Product) or cut is None or cut.combines:
+            return None
+        nbytes = cut.rows * cut.columns * self.plan.specs[item.value].dtype.itemsize
+        return (cut, nbytes) if nbytes >= LEAST_BYTES else None
 
     def root(self, v: int) -> int:
         """The value in whose memory a value lies."""

@@ -16,12 +16,12 @@ from typing import Any
 
 from jitgrad.compiler.freezing.regions import Search, Sizes
 from jitgrad.compiler.fusing.nodes import Product
+from jitgrad.compiler.fusing.short_steps import FEWEST_ROWS
 from jitgrad.compiler.lowering.lower import CompiledCluster, Lowered, LoweredStep
 from jitgrad.compiler.products.own_products import product_sizes
 from jitgrad.program import Program
 from jitgrad.records import NamedTuple
 
-_FEWEST_ROWS = 16
 _MANY_ROWS = 128  # cut in more chunks: products of 32 rows are nearly as fast as larger ones
 _LEAST_WORK = 2_000_000  # multiplications of float32 in all steps: 40 us
 _MOST_WORK = 16_000_000  # in a step, from which on its products are shared out one by one
@@ -43,7 +43,7 @@ def find_row_cut(
     carried = program.inputs[first : first + scan["n_carry"]]
     shapes = [program.specs[v].known_shape for v in (*carried, *program.outputs)]
     rows = {shape[0] if shape else 1 for shape in shapes}
-    if not carried or len(rows) != 1 or min(rows) < _FEWEST_ROWS:
+    if not carried or len(rows) != 1 or min(rows) < FEWEST_ROWS:
         return None
     count = rows.pop()
     chunks = 4 if count >= _MANY_ROWS and count % 4 == 0 else 2

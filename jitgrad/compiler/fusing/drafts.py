@@ -48,7 +48,7 @@ class Draft:
 
     ``incomplete`` are values reduced over the parallel axis, not usable inside; ``copies`` are cheap values made here
     once more, by the original and the axes. ``lead`` are the extent classes that count matrices, in a group with a
-    matrix per lane, and () for a single one; None in others.
+    matrix per lane, and () for a single one; None in others. What ``is_short`` is serial whatever joins it.
     """
 
     is_serial: bool
@@ -62,6 +62,7 @@ class Draft:
     weight: int = 0
     lead: tuple[int, ...] | None = None
     most: int = MOST_WEIGHT
+    is_short: bool = False
     analytic: int = _NO_LOOP  # the outermost loop in which a function of analysis is made
     weights: dict[int, int] = field(default_factory=dict)  # of what each loop makes
 
@@ -214,7 +215,7 @@ def assign_axes(draft: Draft, node: Node, fixed: dict[int, int]) -> Axes | None:
 def _objection(draft: Draft, node: Node, axes: Axes) -> str | None:
     used = [a for a in axes if a is not None]
     if draft.is_serial:
-        is_longer = not node.is_serial and any(a >= len(draft.axes) for a in used)
+        is_longer = not draft.is_short and not node.is_serial and any(a >= len(draft.axes) for a in used)
         return "the kernel before it is a serial one of fewer axes" if is_longer else None
     if 0 not in used and (draft.axes or used):
         return "it does not run along the parallel axis"

@@ -37,6 +37,7 @@ from jitgrad.compiler.fusing.nodes import (
 from jitgrad.compiler.fusing.recompute import Floating, Recomputing
 from jitgrad.compiler.fusing.rolling import roll_windows
 from jitgrad.compiler.fusing.scatters import has_small_table, is_shared_out
+from jitgrad.compiler.fusing.short_steps import copies_last
 from jitgrad.compiler.fusing.small import depends_on, reads_by_matrix, sized
 from jitgrad.opdef import AxisIndex
 from jitgrad.spec import TensorSpec
@@ -46,11 +47,14 @@ _SIBLINGS = 8  # how many of the groups that read an array are tried, the latest
 
 
 def plan_fusion(
-    cluster: ClusterNodes, specs: Sequence[TensorSpec], classes: ExtentClasses, most: int = MOST_WEIGHT
-) -> Plan:
-    """Groups and products of a cluster, in an order in which they can run; ops of a kernel weigh ``most`` together."""
-    planner = _Planner(cluster, list(specs), classes, most)
-    for item in cluster.items:
+    cluster: ClusterNodes, specs: Sequence[TensorSpec], classes: ExtentClasses, most: int = MOST_WEIGHT,
+    is_short: bool = False,
+) -> Plan:  # fmt: skip
+    """Groups and products of a cluster, in an order in which they can run; ops of a kernel weigh ``most`` together.
+    Kernels of what ``is_short`` are serial.
+    """
+    planner = _Planner(cluster, list(specs), classes, most, is_short)
+    for item in copies_last(cluster) if is_short else cluster.items:
         planner.place(item)
     planner.recompute_cheap_values()
     planner.drop_dead_nodes()
@@ -58,8 +62,11 @@ def plan_fusion(
 
 
 class _Planner:
-    def __init__(self, cluster: ClusterNodes, specs: list[TensorSpec], classes: ExtentClasses, most: int) -> None:
+    def __init__(
+        self, cluster: ClusterNodes, specs: list[TensorSpec], classes: ExtentClasses, most: int, is_short: bool
+    ) -> None:
         self.cluster = cluster
+        self.is_short = is_short
         self.most = most
         self.specs = specs
         self.classes = classes
@@ -189,7 +196,8 @@ class _Planner:
     def _open(self, node: Node) -> None:
         if node.batch is None:
             is_serial = runs_serially(node) or (node.form == SCATTER and not self._is_shared_out(node))
-            draft = Draft(is_serial, most=self.most)
+            is_short = self.is_short and node.form not in (SCATTER, SWEEP)  # these have chunks of their own kind
+            draft = Draft(is_serial or is_short, most=self.most, is_short=is_short)
             axes = assign_axes(draft, node, {})
         else:
             lead = sized(node.classes[: node.batch])

@@ -85,7 +85,7 @@ class _Builder:
         for number, ins in zip(members, instructions, strict=True):
             if isinstance(ins.op.kind, Control):
                 items.append(Nested(number, ins.op.kind.form, tuple(dict.fromkeys(ins.inputs)), ins.outputs))
-            elif self._is_view(ins):
+            elif self._is_view(ins) or (ins.outputs[0] in wanted and self._is_whole(ins)):
                 self.aliases[ins.outputs[0]] = self.aliases.get(ins.inputs[0], ins.inputs[0])
             elif is_move(self.program, ins) or (isinstance(ins.op.kind, Fill) and ins.op.kind.scalar == "constant"):
                 items += [self._copy(v) for v in ins.outputs if v in wanted and self._needs_copy(ins)]
@@ -105,6 +105,11 @@ class _Builder:
 
     def _is_view(self, ins: Instruction) -> bool:
         return isinstance(ins.op.kind, View | Pairs) and not is_move(self.program, ins)
+
+    def _is_whole(self, ins: Instruction) -> bool:
+        """Whether a reshape adds or drops extents of 1 of what lies in memory as it is, or can."""
+        (x, *_) = ins.inputs or (None,)
+        return isinstance(ins.op.kind, View) and x is not None and self.accesses.operand(x) == self.accesses.identity(x)
 
     def _read_from_memory(self, ins: Instruction) -> Iterator[int]:
         """Inputs that an instruction reads by address, not by element."""

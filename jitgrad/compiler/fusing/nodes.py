@@ -56,6 +56,11 @@ class Node:
         table = () if self.table is None or self.form == SCATTER else (self.table,)
         return tuple(dict.fromkeys([v for operand in self.operands for v in operand.values] + list(table)))
 
+    @property
+    def values(self) -> tuple[int, ...]:
+        """What it makes."""
+        return (self.value,)
+
     @functools.cached_property
     def moved(self) -> frozenset[int | Literal]:
         """What it reads elsewhere than at the place of an axis of its domain, somewhere."""
