@@ -1,4 +1,4 @@
-"""Steps of loops that are too short to be shared out: few kernels, whose sums are complete within, and right results."""
+"""Short steps of loops are few kernels, whose sums are complete within; results are the interpreter's."""
 
 from __future__ import annotations
 

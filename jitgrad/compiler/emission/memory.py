@@ -15,7 +15,7 @@ from jitgrad.compiler.emission.registers import BOOL, DT_INT64, INT32, INT64, Re
 from jitgrad.compiler.emission.scalar_values import cast, constant, memory_type
 from jitgrad.compiler.emission.shuffles import joined
 from jitgrad.compiler.emission.strided import StridedEmitter
-from jitgrad.compiler.loopir.nests import Check, Let, Load, Loop, Statement, Store, Update, statements
+from jitgrad.compiler.loopir.nests import Check, Index, Let, Load, Loop, Statement, Store, Term, Update, statements
 from jitgrad.spec import DType
 
 CACHE_LINE = 64
@@ -62,7 +62,7 @@ class MemoryEmitter(StridedEmitter):
             return self._load_where(load, inside)
         if self._is_apart(load):
             return Register(self._from_memory(self._load_places(load), load.dtype, self.lanes), load.dtype, self.lanes)
-        mask = self._mask(inside)
+        mask = None if self._has_room(load) else self._mask(inside)
         fill = constant(load.fill.value if load.fill else 0, load.dtype, self.lanes)
         if isinstance(distance, int) and distance not in _WHOLE_REGISTERS:
             place, distance = b.add(self._splat(place, self.lanes), self._steps(distance)), None
@@ -186,6 +186,14 @@ class MemoryEmitter(StridedEmitter):
     def _all(self) -> ir.Value:
         return ir.Constant(ir.VectorType(BOOL, self.lanes), [1] * self.lanes)
 
+    def _has_room(self, access: Load | Store) -> bool:
+        """Whether a whole register is read, or stored, of a row of sums: there is room behind its end, with nobody's
+        lanes in it. A load that follows a store with a mask waits until that is in the cache.
+        """
+        assert self.vector is not None
+        is_row = self.is_whole_row and not access.bounds and access.index == Index((Term(self.vector.var),))
+        return is_row and self.buffers[access.buffer][1].role == "scratch"
+
     def _mask(self, inside: Register | None) -> ir.Value | None:
         """The lanes that may touch memory: those of the loop for which the bounds hold."""
         assert self.vector is not None
@@ -249,7 +257,7 @@ class MemoryEmitter(StridedEmitter):
         if self._is_spread(store):
             self._store_places(store, self._registers_of(store, raw))
             return
-        mask = self._mask(inside)
+        mask = None if self._has_room(store) else self._mask(inside)
         if isinstance(distance, int) and distance not in (1, -1):
             place = b.add(self._splat(place, self.lanes), self._steps(distance))
         if distance == -1:

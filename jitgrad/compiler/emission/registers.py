@@ -122,6 +122,7 @@ class RegisterEmitter:
         self.is_repeated = False  # inside a repeat
         self.is_parallel = False  # inside a parallel loop, where most of the work is
         self.is_nested = False  # inside any loop
+        self.is_whole_row = False  # inside a loop of vectors without parts: its last mask ends where its row does
 
     def _lane_numbers(self, type_: ir.Type = INT64) -> ir.Value:
         return ir.Constant(ir.VectorType(type_, self.lanes), list(range(self.lanes)))

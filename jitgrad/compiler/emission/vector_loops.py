@@ -76,14 +76,19 @@ class VectorLoopEmitter(RepeatEmitter):
             self._vector_body(loop, start, None, {}, None)
             self.lanes = lanes
             return
+        self.is_whole_row = True
         if self.row_registers:
             self._short_row(loop, stop)
-            return
-        if self._is_little(loop):
+        elif self._is_little(loop):
             sums = self._open_sums(loop)
             self._masked_vectors(loop, start, stop, lambda _: sums)
             self._close_sums(loop, [[sums]])
-            return
+        else:
+            self._parts_of_loop(loop, start, stop)
+        self.is_whole_row = False
+
+    def _parts_of_loop(self, loop: Loop, start: ir.Value, stop: ir.Value) -> None:
+        """The parts of a loop between the places where a question of its has another answer, or a line begins."""
         wide = self.lanes * self._at_once(loop)
         may_begin = self.is_parallel and not self.is_quick
         if self._asks_lanes(loop):  # in registers counted from where lines begin
@@ -96,6 +101,7 @@ class VectorLoopEmitter(RepeatEmitter):
             if points or (may_begin and not compares(loop)):
                 points += self._line_start(loop, start, stop, points)
         is_long = len(loop.body) > SOME or any(isinstance(s, Repeat) for s in loop.body)
+        self.is_whole_row = not points
         emit = self._registers_in_turn if self.is_quick and is_long else self._wide_vectors
         emit(loop, lambda part: self._segments(start, stop, points, part) if points else part(start, stop, None))
 
