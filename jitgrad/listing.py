@@ -64,10 +64,11 @@ def ready_call(op: OpDef, params: Params, program: Program, ins: Instruction) ->
 
 
 class _Line(NamedTuple):
-    """An instruction's line, and the values that it reads, where other instructions stand in it too."""
+    """An instruction with what it is in operators, and the values that its line reads, where others stand in it too."""
 
     number: int
     ins: Instruction
+    expr: Expression | None
     reads: list[int]
 
 
@@ -80,7 +81,7 @@ class _Writer:
         self.names: dict[str, Any] = {"spare": _spare, "float64": np.float64}
         self.known: dict[int, Any] = {}  # values that are the same in every run
         self.alias: dict[int, int] = {}
-        self.lines: list[tuple[int, Instruction]] = []
+        self.lines: list[_Line] = []
         self.made_of: dict[str, int] = {}  # numbers by what they are in operators
         self.constants: dict[Any, int] = {}  # known numbers by dtype and bytes
         self.nested: dict[int, str] = {}  # numbers that stand in the line that reads them
@@ -89,9 +90,8 @@ class _Writer:
         self._enter_all()
         outputs = [self._root(v) for v in self.program.outputs]
         head = f"def run({', '.join([f'v{v}' for v in self.program.inputs])}):"
-        nested = self._nested({*outputs})
-        lines = self._texts(nested, {*outputs})
-        return self._made([head], nested, lines, [f" return [{', '.join(map(self._name, outputs))}]"])
+        self._nest_numbers({*outputs})
+        return self._made([head], self._texts({*outputs}), [f" return [{', '.join(map(self._name, outputs))}]"])
 
     def scan(self, n_consts: int, n_carry: int) -> Listing:
         self._enter_all()
@@ -100,37 +100,36 @@ class _Writer:
         carried, stacked = outputs[:n_carry], outputs[n_carry:]
         state, stacks = inputs[n_consts : n_consts + n_carry], [f"y{k}" for k in range(len(stacked))]
         head = [f"def run({', '.join([*inputs[: n_consts + n_carry], 'items', *stacks])}):"]
-        same = {*self.program.inputs[:n_consts]}
-        head += self._before_steps(same)
-        head.append(f" for {', '.join(['t', *inputs[n_consts + n_carry :]])}, in items:")
-        nested = self._nested({*outputs})
-        lines = [" " + line for line in self._texts(nested, {*outputs, *same})]
+        made_before, same = self._take_out({*self.program.inputs[:n_consts]})
+        head += [*made_before, f" for {', '.join(['t', *inputs[n_consts + n_carry :]])}, in items:"]
+        self._nest_numbers({*outputs})
+        texts = [" " + text for text in self._texts({*outputs, *same})]
         ends = [f"{stack}[t] = {self._name(v)}" for stack, v in zip(stacks, stacked, strict=True)]
         if state:
             ends.append(f"{', '.join(state)} = {', '.join(map(self._name, carried))}")
         made = [v for v in dict.fromkeys(outputs) if v not in same | {*self.known, *self.program.inputs}]
         ends += [f"del {', '.join([f'v{v}' for v in made])}"] if made else []
         tail = ["  " + "; ".join([*ends, "pass"]), f" return [{', '.join(state)}]"]
-        return self._made(head, nested, lines, tail)
+        return self._made(head, texts, tail)
 
-    def _before_steps(self, same: set[int]) -> list[str]:
-        """Lines of numbers that are made of ``same`` alone, values that each step has; they are added to these."""
-        lines, others = [], []
-        for number, ins in self.lines:
-            expr = self._expression(ins)
-            is_same = all(v in same or v in self.known for v in map(self._root, ins.inputs))
-            if expr is not None and expr.is_of_numbers and is_same:
-                same.add(ins.outputs[0])
-                lines.append(f" v{ins.outputs[0]} = {self._operation(expr, ins)}")
+    def _take_out(self, consts: set[int]) -> tuple[list[str], set[int]]:
+        """Take out of the lines those of numbers that each step has, made of ``consts`` alone: their texts, and all
+        values that each step has.
+        """
+        same, texts, left = {*consts}, [], []
+        for line in self.lines:
+            if _is_of_numbers(line) and all(v in same or v in self.known for v in line.reads):
+                same.add(line.ins.outputs[0])
+                texts.append(f" v{line.ins.outputs[0]} = {self._operation(line)}")
             else:
-                others.append((number, ins))
-        self.lines = others
-        return lines
+                left.append(line)
+        self.lines = left
+        return texts, same
 
-    def _made(self, head: list[str], nested: list[_Line], lines: list[str], tail: list[str]) -> Listing:
-        exec(compile("\n".join([*head, *lines, *tail]), "<listing>", "exec"), self.names)
+    def _made(self, head: list[str], texts: list[str], tail: list[str]) -> Listing:
+        exec(compile("\n".join([*head, *texts, *tail]), "<listing>", "exec"), self.names)
         run = self.names["run"]
-        numbers = {k: line.number for k, line in enumerate(nested, len(head) + 1)}
+        numbers = {k: line.number for k, line in enumerate(self.lines, len(head) + 1)}
         return Listing(quiet(run), run, numbers, run.__code__)
 
     def _enter_all(self) -> None:
@@ -143,8 +142,12 @@ class _Writer:
             self.alias[ins.outputs[0]] = self._root(ins.inputs[0])
         elif ins.op.kind == _CONSTANT:
             self.known[ins.outputs[0]] = _scalar(ins.op.impl(**ins.params))
-        elif not self._fold(ins) and not self._is_made(ins):
-            self.lines.append((number, ins))
+        elif not self._fold(ins):
+            specs = self.program.specs
+            expr = expression(ins, [specs[v] for v in ins.inputs], [specs[v] for v in ins.outputs])
+            line = _Line(number, ins, expr, [self._root(v) for v in ins.inputs])
+            if not self._is_made(line):
+                self.lines.append(line)
 
     def _fold(self, ins: Instruction) -> bool:
         """Whether the instruction's value is the same in every run; it is made then, and nobody may write to it."""
@@ -161,13 +164,12 @@ class _Writer:
         self.known[ins.outputs[0]] = value
         return True
 
-    def _is_made(self, ins: Instruction) -> bool:
+    def _is_made(self, line: _Line) -> bool:
         """Whether there is a number that is made in the same way; it is taken then."""
-        expr = self._expression(ins)
-        if expr is None or not expr.is_of_numbers:
+        if not _is_of_numbers(line):
             return False
-        made = ins.outputs[0]
-        first = self.made_of.setdefault(self._operation(expr, ins), made)
+        made = line.ins.outputs[0]
+        first = self.made_of.setdefault(self._operation(line), made)
         if first != made:
             self.alias[made] = first
         return first != made
@@ -175,19 +177,20 @@ class _Writer:
     def _leave_broadcasts(self) -> None:
         """A broadcast that only ufuncs read, each with another argument of the whole shape, is no line of its own."""
         readers: dict[int, list[Instruction]] = {}
-        for _, ins in self.lines:
-            for v in {self._root(v) for v in ins.inputs}:
+        for _, ins, _, reads in self.lines:
+            for v in {*reads}:
                 readers.setdefault(v, []).append(ins)
         left: set[int] = set()
         outputs = {self._root(v) for v in self.program.outputs}
-        for number, ins in self.lines:
+        for number, ins, *_ in self.lines:
             made = ins.outputs[0]
             if ins.op.name != "broadcast_to" or made in outputs:
                 continue
             if all(self._spreads(reader, made) for reader in readers.get(made, ())):
                 self.alias[made] = self._root(ins.inputs[0])
                 left.add(number)
-        self.lines = [line for line in self.lines if line[0] not in left]
+        kept = [line for line in self.lines if line.number not in left]
+        self.lines = [line._replace(reads=[self._root(v) for v in line.reads]) for line in kept] if left else kept
 
     def _spreads(self, ins: Instruction, made: int) -> bool:
         """Whether a ufunc gives the same with ``made`` before it is broadcast."""
@@ -211,58 +214,58 @@ class _Writer:
             self.names[f"v{root}"] = value
         return self.nested.get(root, f"v{root}")
 
-    def _nested(self, kept: set[int]) -> list[_Line]:
-        """The lines, without those of numbers that are read once, which stand where they are read; not those kept."""
+    def _nest_numbers(self, kept: set[int]) -> None:
+        """Take out the lines of numbers that are read once, which stand where they are read; not those kept."""
         uses: Counter[int] = Counter()
-        for _, ins in self.lines:
-            expr = self._expression(ins)
-            for k, v in enumerate(ins.inputs):
-                uses[self._root(v)] += 1 if expr is None else expr.uses(k)
-        lines: list[_Line] = []
-        read_by: dict[int, list[int]] = {}
-        for number, ins in self.lines:
-            reads = [x for v in map(self._root, ins.inputs) for x in read_by.get(v, [v])]
-            expr = self._expression(ins)
-            if expr is not None and expr.is_of_numbers and uses[ins.outputs[0]] == 1 and ins.outputs[0] not in kept:
-                text = f"({self._operation(expr, ins)})"
+        for line in self.lines:
+            for k, v in enumerate(line.reads):
+                uses[v] += 1 if line.expr is None else line.expr.uses(k)
+        left: list[_Line] = []
+        behind: dict[int, list[int]] = {}  # a number that stands elsewhere → what is read there for it
+        for line in self.lines:
+            line = line._replace(reads=[x for v in line.reads for x in behind.get(v, [v])])
+            if _is_of_numbers(line) and uses[line.ins.outputs[0]] == 1 and line.ins.outputs[0] not in kept:
+                text = f"({self._operation(line)})"
                 if len(text) <= NESTED_CHARACTERS:
-                    self.nested[ins.outputs[0]], read_by[ins.outputs[0]] = text, reads
+                    self.nested[line.ins.outputs[0]], behind[line.ins.outputs[0]] = text, line.reads
                     continue
-            lines.append(_Line(number, ins, reads))
-        return lines
+            left.append(line)
+        self.lines = left
 
-    def _texts(self, lines: list[_Line], kept: set[int]) -> list[str]:
+    def _texts(self, kept: set[int]) -> list[str]:
         """What is not kept is dropped after its last use."""
         seen = kept | {*self.known}
         last: list[list[int]] = []
-        for line in reversed(lines):
+        for line in reversed(self.lines):
             ends = [v for v in dict.fromkeys([*line.reads, *line.ins.outputs]) if v not in seen]
             seen.update(ends)
             last.append(ends)
-        return [self._text(line.number, line.ins, ends) for line, ends in zip(lines, last[::-1], strict=True)]
+        return [self._text(line, ends) for line, ends in zip(self.lines, last[::-1], strict=True)]
 
-    def _text(self, number: int, ins: Instruction, ends: list[int]) -> str:
+    def _text(self, line: _Line, ends: list[int]) -> str:
         """The call of an instruction, with what is dropped after it."""
-        results = ", ".join(f"v{v}" for v in ins.outputs) or "_"
-        spare = [f"spare(v{v})" for v in self.reusable.get(number, ()) if v in ends]
+        results = ", ".join(f"v{v}" for v in line.ins.outputs) or "_"
+        spare = [f"spare(v{v})" for v in self.reusable.get(line.number, ()) if v in ends]
         dropped = f"; del {', '.join([f'v{v}' for v in ends])}" if ends else ""
         if spare:
             memory = "; m = ".join([spare[0], *[f"{one} if m is None else m" for one in spare[1:]]])
-            return f" m = {memory}; {results} = {self._call(number, ins, 'm')}; del m{dropped}"
-        comma, expr = "," if len(ins.outputs) > 1 else "", self._expression(ins)
-        made = self._call(number, ins) if expr is None else self._operation(expr, ins)
-        return f" {results}{comma} = {made}{dropped}"
+            return f" m = {memory}; {results} = {self._call(line, 'm')}; del m{dropped}"
+        comma = "," if len(line.ins.outputs) > 1 else ""
+        return f" {results}{comma} = {self._call(line) if line.expr is None else self._operation(line)}{dropped}"
 
-    def _call(self, number: int, ins: Instruction, *more: str) -> str:
+    def _call(self, line: _Line, *more: str) -> str:
+        number, ins = line.number, line.ins
         self.names[f"f{number}"] = ready_call(ins.op, ins.params, self.program, ins)
         return f"f{number}({', '.join([*map(self._name, ins.inputs), *more])})"
 
-    def _expression(self, ins: Instruction) -> Expression | None:
-        specs = self.program.specs
-        return expression(ins, [specs[v] for v in ins.inputs], [specs[v] for v in ins.outputs])
+    def _operation(self, line: _Line) -> str:
+        assert line.expr is not None
+        return line.expr.template.format(*map(self._name, line.ins.inputs))
 
-    def _operation(self, expr: Expression, ins: Instruction) -> str:
-        return expr.template.format(*map(self._name, ins.inputs))
+
+def _is_of_numbers(line: _Line) -> bool:
+    """Whether a line may stand elsewhere, and in another one."""
+    return line.expr is not None and line.expr.is_of_numbers
 
 
 def _scalar(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """Instructions as Python's operators have them, for listings: of NumPy's scalars they take a tenth of a ufunc's time.
 
 An operator stands for an op only where both give the same bits, whatever the values: powers do not (NumPy has others
-for arrays than for scalars), nor do maxima of floats.
+for arrays than for scalars), nor do maxima of floats. Truths are bools alone, of which ``and`` gives back one.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ _PAIRS: dict[Any, str] = {
     np.equal: "{0} == {1}", np.not_equal: "{0} != {1}", np.less: "{0} < {1}", np.less_equal: "{0} <= {1}",
     np.greater: "{0} > {1}", np.greater_equal: "{0} >= {1}",
 }  # fmt: skip
-"""Of floats, and of integers that are numbers."""
+"""Of arrays of floats, and of all numbers that are no truths."""
 
-_SIGNED: dict[Any, str] = {
-    np.maximum: "{0} if {0} > {1} else {1}", np.minimum: "{0} if {0} < {1} else {1}", np.negative: "-{0}",
-}  # fmt: skip
+_EXTREMES: dict[Any, str] = {np.maximum: "{0} if {0} > {1} else {1}", np.minimum: "{0} if {0} < {1} else {1}"}
 _FLOATS: dict[Any, str] = {np.square: "{0} * {0}", np.negative: "-{0}", np.absolute: "abs({0})"}
 _TRUTHS: dict[Any, str] = {np.logical_and: "{0} and {1}", np.logical_or: "{0} or {1}", np.logical_not: "{0} ^ True"}
-_NUMBERS = {"i": {**_PAIRS, **_SIGNED}, "u": _PAIRS, "f": {**_PAIRS, **_FLOATS}, "b": _TRUTHS}
-"""By the kind of the operands."""
+_INTEGERS = {**_PAIRS, **_EXTREMES}
+_NUMBERS = {"i": {**_INTEGERS, np.negative: "-{0}"}, "u": _INTEGERS, "f": {**_PAIRS, **_FLOATS}, "b": _TRUTHS}
+"""Of numbers, by their kind."""
 
 
 class Expression(NamedTuple):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import jitgrad as jg
 from jitgrad.compiler import llvmir as ir
@@ -103,3 +106,18 @@ def test_exact_quotients_are_exact() -> None:
     first, second = _quotients(whole * divisor, divisor, divisor)
     assert np.array_equal(first, whole)
     assert np.array_equal(second, np.ones(5000))
+
+
+@pytest.mark.parametrize("n", [3, 5, 9, 17, 40])
+@pytest.mark.parametrize("divisor", [None, 3.0, 7.0])
+def test_quotients_that_are_compared_are_made_once(n: int, divisor: float | None) -> None:
+    """A mean was divided by one kernel, and multiplied by a reciprocal in another, which found no maximum."""
+
+    def largest(x: NDArray[Any]) -> Any:
+        rows = np.mean(x, axis=1) if divisor is None else np.sum(x, axis=1) / divisor
+        return np.max(rows) + np.max(np.mean(x, axis=0) / 3.0)
+
+    f = jg.compile(jg.grad(largest))
+    for seed in range(8):
+        x = np.random.default_rng(seed).standard_normal((n, n))
+        np.testing.assert_allclose(f(x), f.interpret(x), rtol=1e-14)

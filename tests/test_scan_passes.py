@@ -213,6 +213,20 @@ program main(%0: f64[4,6], %1: f64[6,6], %2: f64[5,3,4]) {
 """, exact=False)  # fmt: skip
 
 
+def test_what_a_loop_needs_at_each_step_is_made_behind_it_too() -> None:
+    """The limit 0.2 is a constant of the body, for the sine and for what only the gradient of ``c`` needs."""
+
+    def fn(s: Any, c: Any) -> Any:
+        def step(k: Any, s: Any) -> Any:
+            return np.sin(s + np.where(s @ c > 0.2, c[k], c[k] @ np.floor(c)))
+
+        return np.sum(jg.fori_loop(0, 2, step, s))
+
+    c = np.random.default_rng(0).standard_normal((4, 4))
+    f = jg.compile(jg.grad(fn, 1))
+    np.testing.assert_allclose(f(c * 0.5, c), f.interpret(c * 0.5, c), rtol=1e-12)
+
+
 def test_small_arrays_are_numbers() -> None:
     def fn(p: Any) -> Any:
         def body(y: Any) -> Any:

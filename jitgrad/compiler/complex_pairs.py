@@ -19,7 +19,7 @@ from typing import Any
 
 from jitgrad.compiler.complex_rules import RULES, TRANSFORMS, Pair, PairWriter, is_transform_step, real_dtype
 from jitgrad.compiler.constants import constant_value
-from jitgrad.compiler.subprograms import regions_of, with_regions
+from jitgrad.compiler.subprograms import regions_of, with_bodies, with_regions
 from jitgrad.opdef import Control, Fill, Gather, Reindex, View
 from jitgrad.program import Instruction, Program
 from jitgrad.spec import TensorSpec
@@ -32,7 +32,7 @@ def complex_as_pairs(program: Program) -> Program:
     """An equal program, in which complex values that kernels can make are pairs of real ones; the same object where
     there are none. Nothing is simplified.
     """
-    program = _with_bodies(program)
+    program = with_bodies(program, _of_real_borders)
     if not _has_complex(program) or any(ins.after for ins in program.instructions):
         return program
     chosen = _chosen(program)
@@ -43,17 +43,10 @@ def _has_complex(program: Program) -> bool:
     return any(spec.dtype.kind == "c" for spec in program.specs)
 
 
-def _with_bodies(program: Program) -> Program:
-    """The same, with bodies in which complex numbers do not cross the border written anew."""
-
-    def written(ins: Instruction) -> Instruction:
-        before = () if _complex_values(program, ins) else regions_of(ins)
-        after = tuple(map(complex_as_pairs, before))
-        return ins if all(a is b for a, b in zip(before, after, strict=True)) else with_regions(ins, after)
-
-    instructions = tuple(map(written, program.instructions))
-    is_same = all(a is b for a, b in zip(instructions, program.instructions, strict=True))
-    return program if is_same else replace(program, instructions=instructions, _cache={})
+def _of_real_borders(body: Program) -> Program:
+    """A body written anew where complex numbers do not cross its border."""
+    is_crossed = any(body.specs[v].dtype.kind == "c" for v in (*body.inputs, *body.outputs))
+    return body if is_crossed else complex_as_pairs(body)
 
 
 # -- islands -----------------------------------------------------------------------------------------------------------
@@ -218,6 +211,4 @@ class _Splitter(PairWriter):
 def _real_body(body: Program) -> Program:
     """A body with a rule for all that is complex in it, as one of real numbers."""
     chosen = frozenset(n for n, ins in enumerate(body.instructions) if _complex_values(body, ins))
-    return _Splitter(_with_bodies(body), chosen).of_parts()
-
-
+    return _Splitter(with_bodies(body, _of_real_borders), chosen).of_parts()

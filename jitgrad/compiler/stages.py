@@ -77,7 +77,7 @@ _OFTEN_REWRITTEN = ("power", "logaddexp")
 
 _WRITTEN_ANEW = (
     without_updates, complex_as_pairs, everywhere(short_axes_apart), everywhere(long_axes_last),
-    everywhere(outer_products_by_element),
+    outer_products_by_element,
 )  # fmt: skip
 """Passes that write a program anew, which is then simplified again."""
 
@@ -268,6 +268,7 @@ def _planned(
             begin_products(program, nodes.items, is_repeated)
             _begin_control_ops(program, cluster)
         plan = plan_fusion(nodes, program.specs, classes, most)
+        # One kernel stays as it is: it may become that of the whole loop.
         if is_repeated and len(plan.steps) > 1 and is_short_step(program, nodes.items):
             plan = plan_fusion(nodes, program.specs, classes, most, is_short=True)
     if begin is not None and sum(isinstance(step, Group) for step in plan.steps) >= _SEVERAL:

@@ -40,18 +40,24 @@ def with_regions(ins: Instruction, regions: tuple[Program, ...]) -> Instruction:
     return replace(ins, params={**ins.params, **changed})
 
 
-def everywhere(written_anew: Callable[[Program], Program]) -> Callable[[Program], Program]:
-    """A pass over a program and the programs inside its control ops."""
-
-    def write(program: Program) -> Program:
-        instructions = tuple(map(within, program.instructions))
-        is_same = all(a is b for a, b in zip(instructions, program.instructions, strict=True))
-        return written_anew(program if is_same else replace(program, instructions=instructions, _cache={}))
+def with_bodies(program: Program, write: Callable[[Program], Program]) -> Program:
+    """A program with others inside its control ops; the same object where all are the same."""
 
     def within(ins: Instruction) -> Instruction:
         before = regions_of(ins)
         after = tuple(map(write, before))
         return ins if all(a is b for a, b in zip(before, after, strict=True)) else with_regions(ins, after)
+
+    instructions = tuple(map(within, program.instructions))
+    is_same = all(a is b for a, b in zip(instructions, program.instructions, strict=True))
+    return program if is_same else replace(program, instructions=instructions, _cache={})
+
+
+def everywhere(written_anew: Callable[[Program], Program]) -> Callable[[Program], Program]:
+    """A pass over a program and the programs inside its control ops."""
+
+    def write(program: Program) -> Program:
+        return written_anew(with_bodies(program, write))
 
     return write
 

@@ -70,7 +70,7 @@ def _infer(specs: Specs, params: Params) -> Specs:
     return (x,)
 
 
-def _updated(x: Any, values: Any, place: Any, axes: tuple[int, ...], known: Known, out: Any = None) -> Any:
+def _updated(x: Any, values: Any, place: Any, out: Any = None, *, axes: tuple[int, ...], known: Known) -> Any:
     """``out``: None, or ``x`` itself where nobody reads it afterwards, which then is the result."""
     return _ready_update({"axes": axes}, (x,))(x, values, place, out)
 

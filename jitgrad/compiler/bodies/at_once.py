@@ -69,10 +69,16 @@ class AtOnce:
         """All steps of an instruction; once, if it is the same at each."""
         (out,) = ins.outputs
         if not any(v in self.stacks for v in ins.inputs):
-            inputs = tuple([self.consts[v] for v in ins.inputs])
+            inputs = tuple([self._same(v) for v in ins.inputs])
             (self.consts[out],) = self.rw.emit_all(ins.origin, ins.op, inputs, ins.params)
         else:
             self.stacks[out] = self._stacked(ins)
+
+    def _same(self, v: int) -> int:
+        """A value that is the same at each step: the loop may need it too, and is not told to give it."""
+        if v not in self.consts:
+            self.make(self.body.instructions[self.body.producers()[v]])
+        return self.consts[v]
 
     def sum_of(self, v: int, maker: Instruction | None, like: Instruction) -> int:
         """The sum of a value over all steps."""
@@ -88,7 +94,7 @@ class AtOnce:
     def _all(self, ins: Instruction, v: int) -> int:
         if v in self.stacks:
             return self.stacks[v]
-        return self.rw.emit(ins.origin, "broadcast_to", self.consts[v], shape=(self.n, *self._shape(v)))
+        return self.rw.emit(ins.origin, "broadcast_to", self._same(v), shape=(self.n, *self._shape(v)))
 
     def _stacked(self, ins: Instruction) -> int:
         kind, rw, shape = ins.op.kind, self.rw, self._shape(ins.outputs[0])
@@ -123,11 +129,11 @@ class AtOnce:
             rows = self._reshaped(ins, a, (math.prod(shape[:-1]), terms))
             params = {**ins.params, "transpose_a": False}
             return emit(
-                ins.origin, "reshape", emit(ins.origin, ins.op.name, rows, self.consts[b], **params), shape=shape
+                ins.origin, "reshape", emit(ins.origin, ins.op.name, rows, self._same(b), **params), shape=shape
             )
         rows = self._reshaped(ins, b, (self.n, terms))  # A x = (xᵀ Aᵀ)ᵀ for each column x
         params = {"transpose_a": False, "transpose_b": not ins.params["transpose_a"]}
-        return emit(ins.origin, "reshape", emit(ins.origin, ins.op.name, rows, self.consts[a], **params), shape=shape)
+        return emit(ins.origin, "reshape", emit(ins.origin, ins.op.name, rows, self._same(a), **params), shape=shape)
 
     def _sum_of_products(self, ins: Instruction) -> int:
         """The sum of a product over all steps, as one product."""

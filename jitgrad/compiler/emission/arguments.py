@@ -20,8 +20,8 @@ read, up to the end of a page, and would take it from the one that is writing th
 of 4096x768 floats takes 0.9 of the time that it takes with 1 KB (two Zen 3 cores).
 """
 
-
 _WITH_ROOM = ("kept", "scratch")
+"""Roles of buffers with room for a register behind their end."""
 
 
 def own_bytes(kernel: Kernel, extents: Sequence[int], lanes: int) -> int:

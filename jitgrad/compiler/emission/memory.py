@@ -187,8 +187,9 @@ class MemoryEmitter(StridedEmitter):
         return ir.Constant(ir.VectorType(BOOL, self.lanes), [1] * self.lanes)
 
     def _has_room(self, access: Load | Store) -> bool:
-        """Whether a whole register is read, or stored, of a row of sums: there is room behind its end, with nobody's
-        lanes in it. A load that follows a store with a mask waits until that is in the cache.
+        """Whether a whole register is read, or stored, of a row of sums. Its place is the loop's number alone, so that
+        the row ends where its memory does, with room behind it. A load that follows a store with a mask waits until
+        that is in the cache.
         """
         assert self.vector is not None
         is_row = self.is_whole_row and not access.bounds and access.index == Index((Term(self.vector.var),))

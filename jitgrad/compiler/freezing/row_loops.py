@@ -16,7 +16,7 @@ from typing import Any
 
 from jitgrad.compiler.freezing.regions import Search, Sizes
 from jitgrad.compiler.fusing.nodes import Product
-from jitgrad.compiler.fusing.short_steps import FEWEST_ROWS
+from jitgrad.compiler.fusing.short_steps import FEWEST_ROWS, common_rows
 from jitgrad.compiler.lowering.lower import CompiledCluster, Lowered, LoweredStep
 from jitgrad.compiler.products.own_products import product_sizes
 from jitgrad.program import Program
@@ -41,11 +41,9 @@ def find_row_cut(
     """How a scan with these params and this body is cut by rows; None where rows are not independent, or too few."""
     first = scan["n_consts"]
     carried = program.inputs[first : first + scan["n_carry"]]
-    shapes = [program.specs[v].known_shape for v in (*carried, *program.outputs)]
-    rows = {shape[0] if shape else 1 for shape in shapes}
-    if not carried or len(rows) != 1 or min(rows) < FEWEST_ROWS:
+    count = common_rows([program.specs[v].known_shape for v in (*carried, *program.outputs)])
+    if not carried or count < FEWEST_ROWS:
         return None
-    count = rows.pop()
     chunks = 4 if count >= _MANY_ROWS and count % 4 == 0 else 2
     if count % chunks or not _is_worth_it(program, compiled.lowered, sizes, scan["length"]):
         return None

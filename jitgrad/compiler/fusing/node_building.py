@@ -85,7 +85,7 @@ class _Builder:
         for number, ins in zip(members, instructions, strict=True):
             if isinstance(ins.op.kind, Control):
                 items.append(Nested(number, ins.op.kind.form, tuple(dict.fromkeys(ins.inputs)), ins.outputs))
-            elif self._is_view(ins) or (ins.outputs[0] in wanted and self._is_whole(ins)):
+            elif self._is_view(ins) or (ins.outputs and ins.outputs[0] in wanted and self._can_alias(ins)):
                 self.aliases[ins.outputs[0]] = self.aliases.get(ins.inputs[0], ins.inputs[0])
             elif is_move(self.program, ins) or (isinstance(ins.op.kind, Fill) and ins.op.kind.scalar == "constant"):
                 items += [self._copy(v) for v in ins.outputs if v in wanted and self._needs_copy(ins)]
@@ -106,10 +106,12 @@ class _Builder:
     def _is_view(self, ins: Instruction) -> bool:
         return isinstance(ins.op.kind, View | Pairs) and not is_move(self.program, ins)
 
-    def _is_whole(self, ins: Instruction) -> bool:
-        """Whether a reshape adds or drops extents of 1 of what lies in memory as it is, or can."""
-        (x, *_) = ins.inputs or (None,)
-        return isinstance(ins.op.kind, View) and x is not None and self.accesses.operand(x) == self.accesses.identity(x)
+    def _can_alias(self, ins: Instruction) -> bool:
+        """Whether a reshape that adds or drops extents of 1 is another shape of its input's memory: of what is read as
+        it lies, no move before it.
+        """
+        is_reshape = isinstance(ins.op.kind, View) and is_move(self.program, ins)
+        return is_reshape and self.accesses.operand(ins.inputs[0]) == self.accesses.identity(ins.inputs[0])
 
     def _read_from_memory(self, ins: Instruction) -> Iterator[int]:
         """Inputs that an instruction reads by address, not by element."""
