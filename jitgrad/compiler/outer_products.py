@@ -3,7 +3,8 @@
 BLAS writes each to memory, at a quarter of its rate, and gradients of matrices that many vectors are multiplied
 with are sums of as many: twenty steps of a power iteration of 500 x 500 wrote and read twenty matrices. As operations
 on elements they are made where they are read. A sum that begins with 0.0 is never -0.0, so 0.0 is added, once per sum
-(rules/algebra.py). Bodies of loops keep theirs: what they add up over the steps becomes one product.
+(rules/algebra.py). In bodies of loops they are those that are left: what is only added up over the steps has become one
+product behind the loop.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ _OFTEN_REWRITTEN = ("power", "logaddexp")
 
 _WRITTEN_ANEW = (
     without_updates, complex_as_pairs, everywhere(short_axes_apart), everywhere(long_axes_last),
-    outer_products_by_element,
+    everywhere(outer_products_by_element),
 )  # fmt: skip
 """Passes that write a program anew, which is then simplified again."""
 
