@@ -135,13 +135,15 @@ def scan_steps(
     program: Program, n_consts: int, n_carry: int, steps: int
 ) -> Callable[[Sequence[Any]], list[Any]] | None:
     """The steps of a scan with this body as one function, as `list_scan` has it; None for the first ones, where
-    somebody records them, and where a shape is not known.
+    somebody records them, for none, and where a shape is not known.
     """
-    if recording.sinks or not all(program.specs[v].is_known for v in program.outputs):
-        return None
     cache, key = program._cache, f"scan {n_consts} {n_carry}"
     found: Listing | None = cache.get(key)
+    if recording.sinks or not steps:
+        return None
     if found is None:
+        if not all(program.specs[v].is_known for v in program.outputs):
+            return None
         cache["scan_steps"] = cache.get("scan_steps", 0) + steps
         if cache["scan_steps"] < LISTED_FROM:
             return None

@@ -11,14 +11,13 @@ once, a broadcast that only ufuncs read is left to them, and what Python has ope
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from sys import getrefcount
 from types import CodeType
 from typing import Any
 
 import numpy as np
-from numpy import ndarray
 
 from jitgrad.error_states import quiet
 from jitgrad.opdef import Elementwise, Fill, OpDef, Params, Reindex
@@ -48,7 +47,7 @@ def list_program(program: Program, reusable: Mapping[int, tuple[int, ...]]) -> L
 
 
 def list_scan(program: Program, reusable: Mapping[int, tuple[int, ...]], n_consts: int, n_carry: int) -> Listing:
-    """The listing of a scan's steps: ``run(*consts, *state, items, *stacks)`` gives the last state.
+    """The listing of a scan's steps, one at least: ``run(*consts, *state, items, *stacks)`` gives the last state.
 
     Of each step ``items`` has its number and what it takes apart; a stack gets a result of the step at that number.
     """
@@ -78,7 +77,9 @@ class _Writer:
     def __init__(self, program: Program, reusable: Mapping[int, tuple[int, ...]]) -> None:
         self.program = program
         self.reusable = reusable
-        self.names: dict[str, Any] = {"spare": _spare, "float64": np.float64}
+        self.names: dict[str, Any] = {
+            "references": getrefcount, "own": _OWN_REFERENCES, "ndarray": np.ndarray, "float64": np.float64,
+        }  # fmt: skip
         self.known: dict[int, Any] = {}  # values that are the same in every run
         self.alias: dict[int, int] = {}
         self.lines: list[_Line] = []
@@ -100,8 +101,9 @@ class _Writer:
         carried, stacked = outputs[:n_carry], outputs[n_carry:]
         state, stacks = inputs[n_consts : n_consts + n_carry], [f"y{k}" for k in range(len(stacked))]
         head = [f"def run({', '.join([*inputs[: n_consts + n_carry], 'items', *stacks])}):"]
-        made_before, same = self._take_out({*self.program.inputs[:n_consts]})
-        head += [*made_before, f" for {', '.join(['t', *inputs[n_consts + n_carry :]])}, in items:"]
+        taken, same = self._take_out({*self.program.inputs[:n_consts]})
+        head += [f" v{line.ins.outputs[0]} = {self._operation(line)}" for line in taken]
+        head.append(f" for {', '.join(['t', *inputs[n_consts + n_carry :]])}, in items:")
         self._nest_numbers({*outputs})
         texts = [" " + text for text in self._texts({*outputs, *same})]
         ends = [f"{stack}[t] = {self._name(v)}" for stack, v in zip(stacks, stacked, strict=True)]
@@ -110,26 +112,26 @@ class _Writer:
         made = [v for v in dict.fromkeys(outputs) if v not in same | {*self.known, *self.program.inputs}]
         ends += [f"del {', '.join([f'v{v}' for v in made])}"] if made else []
         tail = ["  " + "; ".join([*ends, "pass"]), f" return [{', '.join(state)}]"]
-        return self._made(head, texts, tail)
+        return self._made(head, texts, tail, taken)
 
-    def _take_out(self, consts: set[int]) -> tuple[list[str], set[int]]:
-        """Take out of the lines those of numbers that each step has, made of ``consts`` alone: their texts, and all
-        values that each step has.
+    def _take_out(self, consts: set[int]) -> tuple[list[_Line], set[int]]:
+        """Take out of the lines those in operators whose values each step has, made of ``consts`` alone; and all values
+        that each step has.
         """
-        same, texts, left = {*consts}, [], []
+        same, taken, left = {*consts}, list[_Line](), list[_Line]()
         for line in self.lines:
-            if _is_of_numbers(line) and all(v in same or v in self.known for v in line.reads):
-                same.add(line.ins.outputs[0])
-                texts.append(f" v{line.ins.outputs[0]} = {self._operation(line)}")
-            else:
-                left.append(line)
+            is_same = line.expr is not None and all(v in same or v in self.known for v in line.reads)
+            same.update(line.ins.outputs if is_same else ())
+            (taken if is_same else left).append(line)
         self.lines = left
-        return texts, same
+        return taken, same
 
-    def _made(self, head: list[str], texts: list[str], tail: list[str]) -> Listing:
+    def _made(self, head: list[str], texts: list[str], tail: list[str], taken: Sequence[_Line] = ()) -> Listing:
+        """``taken`` are behind the first line of the head."""
         exec(compile("\n".join([*head, *texts, *tail]), "<listing>", "exec"), self.names)
         run = self.names["run"]
-        numbers = {k: line.number for k, line in enumerate(self.lines, len(head) + 1)}
+        numbers = {k: line.number for k, line in enumerate(taken, 2)}
+        numbers |= {k: line.number for k, line in enumerate(self.lines, len(head) + 1)}
         return Listing(quiet(run), run, numbers, run.__code__)
 
     def _enter_all(self) -> None:
@@ -233,8 +235,10 @@ class _Writer:
         self.lines = left
 
     def _texts(self, kept: set[int]) -> list[str]:
-        """What is not kept is dropped after its last use."""
-        seen = kept | {*self.known}
+        """Arrays that are not kept are dropped after their last use."""
+        numbers = [v for line in self.lines if line.expr is not None for v in line.ins.outputs]
+        numbers = [v for v in (*self.program.inputs, *numbers) if self.program.specs[v].rank == 0]
+        seen = kept | {*self.known, *numbers}
         last: list[list[int]] = []
         for line in reversed(self.lines):
             ends = [v for v in dict.fromkeys([*line.reads, *line.ins.outputs]) if v not in seen]
@@ -245,10 +249,10 @@ class _Writer:
     def _text(self, line: _Line, ends: list[int]) -> str:
         """The call of an instruction, with what is dropped after it."""
         results = ", ".join(f"v{v}" for v in line.ins.outputs) or "_"
-        spare = [f"spare(v{v})" for v in self.reusable.get(line.number, ()) if v in ends]
+        spare = [_SPARE.format(f"v{v}") for v in self.reusable.get(line.number, ()) if v in ends]
         dropped = f"; del {', '.join([f'v{v}' for v in ends])}" if ends else ""
         if spare:
-            memory = "; m = ".join([spare[0], *[f"{one} if m is None else m" for one in spare[1:]]])
+            memory = "; m = ".join([spare[0], *[f"m if m is not None else {one}" for one in spare[1:]]])
             return f" m = {memory}; {results} = {self._call(line, 'm')}; del m{dropped}"
         comma = "," if len(line.ins.outputs) > 1 else ""
         return f" {results}{comma} = {self._call(line) if line.expr is None else self._operation(line)}{dropped}"
@@ -274,21 +278,13 @@ def _scalar(value: Any) -> Any:
     return value[()] if is_number else value
 
 
-def _spare(array: Any) -> Any:
-    """An array that nothing else refers to, no view either; None for others."""
-    if getrefcount(array) == _OWN_REFERENCES and type(array) is ndarray and array.flags.owndata:
-        return array
-    return None
-
-
-def _references(array: Any) -> int:
+def _own_references() -> int:
+    array = np.empty(0)
     return getrefcount(array)
 
 
-def _own_references() -> int:
-    array = np.empty(0)
-    return _references(array)
-
-
 _OWN_REFERENCES = _own_references()
-"""Of an array that only a variable of the listing holds, seen from ``_spare``."""
+"""Of an array that only a variable of a function holds."""
+
+_SPARE = "{0} if references({0}) == own and type({0}) is ndarray and {0}.flags.owndata else None"
+"""An array that nothing else refers to, no view either; None for others."""

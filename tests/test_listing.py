@@ -363,3 +363,15 @@ def test_parts_are_written_in_the_memory_of_the_state_but_not_of_arguments() -> 
             assert a.tobytes() == b.tobytes()
             np.testing.assert_allclose(a, c)
     np.testing.assert_array_equal(table, np.arange(64.0))
+
+
+def test_an_element_that_each_step_has_is_read_where_there_are_steps() -> None:
+    x = np.arange(3.0)
+    f = jg.compile(lambda x, k, rows: jg.scan(lambda s, row: (s + x[k] * row + x[k - 1], s), 0.0, rows))
+    rows = np.arange(40.0)
+    for _ in range(3):
+        assert f.interpret(x, np.int64(2), rows)[0] == 2 * np.sum(rows) + 40
+        assert f.interpret(x, np.int64(7), rows[:0])[0] == 0
+        with pytest.raises(IndexError, match="a position is out of bounds") as caught:
+            f.interpret(x, np.int64(7), rows)
+        assert "test_listing.py" in str(caught.value)
