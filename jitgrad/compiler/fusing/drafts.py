@@ -17,7 +17,7 @@ CHEAP = {
     "add": 1, "subtract": 1, "multiply": 1, "negative": 1, "square": 1, "identity": 1, "cast": 1, "where": 1,
     "relu": 1, "maximum": 1, "minimum": 1, "absolute": 1, "sign": 1, "clip": 1, "equal": 1, "not_equal": 1, "less": 1,
     "less_equal": 1, "greater": 1, "greater_equal": 1, "logical_and": 1, "logical_or": 1, "logical_not": 1, "divide": 3,
-    "sqrt": 3, "reciprocal": 3,
+    "quotient": 3, "sqrt": 3, "reciprocal": 3,
 }  # fmt: skip
 
 # A kernel's ops weigh as in CHEAP, analytic functions 8. Beyond this weight registers spill, compile time grows

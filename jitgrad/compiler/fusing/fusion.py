@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from jitgrad.compiler.fusing.accesses import Leaf, Operand
-from jitgrad.compiler.fusing.drafts import MOST_WEIGHT, Draft, assign_axes, fit, runs_serially
+from jitgrad.compiler.fusing.drafts import MOST_WEIGHT, Draft, assign_axes, fit, innermost, runs_serially
 from jitgrad.compiler.fusing.extents import ExtentClasses
 from jitgrad.compiler.fusing.groups import Axes, Group, Placed, Plan, Refusal, Step
 from jitgrad.compiler.fusing.matrices import fit_matrices, lead_dims, matrix_axes
@@ -34,7 +34,7 @@ from jitgrad.compiler.fusing.nodes import (
     Product,
     Transform,
 )  # fmt: skip
-from jitgrad.compiler.fusing.recompute import Floating, Recomputing
+from jitgrad.compiler.fusing.recompute import Floating, Recomputing, divides_rows
 from jitgrad.compiler.fusing.rolling import roll_windows
 from jitgrad.compiler.fusing.scatters import has_small_table, is_shared_out
 from jitgrad.compiler.fusing.short_steps import copies_last
@@ -58,6 +58,7 @@ def plan_fusion(
         planner.place(item)
     planner.recompute_cheap_values()
     planner.drop_dead_nodes()
+    planner.divide_alike()
     return roll_windows(planner.plan(), cluster.kept)
 
 
@@ -73,6 +74,7 @@ class _Planner:
         self.steps: list[Draft | Product | Convolution | Factor | Transform | Nested] = []
         self.home: dict[int, int] = {}  # value → number of the step after which it is complete
         self.readers: dict[int, list[int]] = {}  # value from memory → steps that read it
+        self.copy_of: dict[int, int] = {}  # what is made again → what it was made like
         self.class_of: dict[int, tuple[int, ...]] = {}  # of values that are not the program's
         self.chunk_class: dict[int, int] = {}
         self.chunked: dict[int, int] = {}
@@ -237,11 +239,13 @@ class _Planner:
 
     def _new_value(self, like: Node) -> int:
         self.specs.append(self.specs[like.value])
+        self.copy_of[len(self.specs) - 1] = like.value
         self.class_of[len(self.specs) - 1] = like.classes
         return len(self.specs) - 1
 
     def _new_element(self, node: Node) -> int:
         self.specs.append(TensorSpec(node.shape, node.dtype))
+        self.copy_of[len(self.specs) - 1] = node.value
         self.class_of[len(self.specs) - 1] = node.classes
         return len(self.specs) - 1
 
@@ -302,6 +306,29 @@ class _Planner:
             if len(kept) < len(step.nodes):
                 step.replace_nodes(kept[::-1])
             step.partials = {v: p for v, p in step.partials.items() if v in step.out_axes}
+
+    def divide_alike(self) -> None:
+        """Quotients that several kernels make, and not all in their innermost loops, are divided in each: multiplied by
+        a reciprocal in some, they would differ in a bit, and a gradient asks which elements equal their maximum.
+        """
+        alike: dict[int, list[bool]] = {}
+        drafts = [step for step in self.steps if isinstance(step, Draft)]
+        for step in drafts:
+            for p in step.nodes:
+                if divides_rows(p.node):
+                    alike.setdefault(self._original(p.node.value), []).append(innermost(p.axes) == len(step.axes) - 1)
+        apart = {v for v, places in alike.items() if len(places) > 1 and not all(places)}
+        for step in drafts if apart else ():
+            step.replace_nodes([
+                replace(p, node=replace(p.node, op="quotient"))
+                if divides_rows(p.node) and self._original(p.node.value) in apart else p
+                for p in step.nodes
+            ])  # fmt: skip
+
+    def _original(self, v: int) -> int:
+        while v in self.copy_of:
+            v = self.copy_of[v]
+        return v
 
     def plan(self) -> Plan:
         """The result: drafts become groups, numbered without the empty ones."""

@@ -22,13 +22,12 @@ def is_cheap(node: Node) -> bool:
     """Whether a node computes each element by one cheap op of inputs read at the same place."""
     if node.form != MAP or node.op not in CHEAP or node.moved:
         return False
-    return all(len(o.leaves) == 1 for o in node.operands) and not _divides_rows(node)
+    return all(len(o.leaves) == 1 for o in node.operands)
 
 
-def _divides_rows(node: Node) -> bool:
+def divides_rows(node: Node) -> bool:
     """Whether a division is by what is the same along an axis of the dividend: kernels multiply by its reciprocal in a
-    loop over that axis, and divide elsewhere, so that a value that is made twice would be two that differ in a bit. A
-    gradient asks which elements equal their maximum.
+    loop over that axis, and divide elsewhere.
     """
     if node.op != "divide" or node.dtype.kind != "f":
         return False

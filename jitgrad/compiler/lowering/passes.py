@@ -27,7 +27,7 @@ from jitgrad.compiler.lowering.remake import remake_cheap_values
 
 def optimise_loops(kernel: Kernel) -> Kernel:
     """All loop passes, in order."""
-    kernel = multiply_by_reciprocals(kernel)
+    kernel = _named_divisions(multiply_by_reciprocals(kernel))
     kernel = remake_cheap_values(kernel)
     kernel = hoist_invariants(kernel)
     return add_products(kernel)
@@ -82,6 +82,19 @@ def _reciprocal(body: Sequence[Statement]) -> list[Statement]:
             statement = statement.with_body(inner)
         result.append(statement)
     return result
+
+
+def _named_divisions(kernel: Kernel) -> Kernel:
+    """Quotients that must not be multiplied by reciprocals are divisions from here on."""
+
+    def renamed(body: Sequence[Statement]) -> list[Statement]:
+        return [
+            s.with_body(renamed(s.body)) if isinstance(s, Loop)
+            else replace(s, op="divide") if isinstance(s, Let) and s.op == "quotient" else s
+            for s in body
+        ]  # fmt: skip
+
+    return _with_body(kernel, renamed(kernel.body))
 
 
 def _rewritten(loop: Loop) -> tuple[list[Statement], Sequence[Statement]]:
