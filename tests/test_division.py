@@ -121,3 +121,11 @@ def test_quotients_that_are_compared_are_made_once(n: int, divisor: float | None
     for seed in range(8):
         x = np.random.default_rng(seed).standard_normal((n, n))
         np.testing.assert_allclose(f(x), f.interpret(x), rtol=1e-14)
+
+
+def test_quotients_beside_a_running_sum_are_those_of_other_kernels() -> None:
+    """Its loop goes from element to element, and divides; the maximum's has lanes."""
+    f = jg.compile(jg.grad(lambda x: np.max(x / 3.0) + np.sum(np.cumsum(x / 3.0) ** 2)))
+    for seed in range(20):
+        x = np.random.default_rng(seed).standard_normal(200)
+        np.testing.assert_allclose(f(x), f.interpret(x), rtol=1e-9, atol=1e-12)

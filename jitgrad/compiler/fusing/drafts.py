@@ -87,6 +87,13 @@ class Draft:
         self.nodes = nodes
         self.out_axes = {p.node.value: p.out_axes for p in nodes}
 
+    def is_of_lanes(self, placed: Placed) -> bool:
+        """Whether a node is certain to be made in an innermost loop of vectors: no other loop is in it, its turns need
+        not follow one another, and lanes are no matrices.
+        """
+        is_innermost = self.lead is None and innermost(placed.axes) == len(self.axes) - 1
+        return is_innermost and not any(is_sequential(p.node) for p in self.nodes)
+
     @property
     def is_alone(self) -> bool:
         """Whether this is the kernel of a node that no other joins."""

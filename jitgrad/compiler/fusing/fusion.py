@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from jitgrad.compiler.fusing.accesses import Leaf, Operand
-from jitgrad.compiler.fusing.drafts import MOST_WEIGHT, Draft, assign_axes, fit, innermost, runs_serially
+from jitgrad.compiler.fusing.drafts import MOST_WEIGHT, Draft, assign_axes, fit, runs_serially
 from jitgrad.compiler.fusing.extents import ExtentClasses
 from jitgrad.compiler.fusing.groups import Axes, Group, Placed, Plan, Refusal, Step
 from jitgrad.compiler.fusing.matrices import fit_matrices, lead_dims, matrix_axes
@@ -308,15 +308,15 @@ class _Planner:
             step.partials = {v: p for v, p in step.partials.items() if v in step.out_axes}
 
     def divide_alike(self) -> None:
-        """Quotients that several kernels make, and not all in their innermost loops, are divided in each: multiplied by
-        a reciprocal in some, they would differ in a bit, and a gradient asks which elements equal their maximum.
+        """Quotients that several kernels make, and not all in loops of lanes, are divided in each: multiplied by a
+        reciprocal in some, they would differ in a bit, and a gradient asks which elements equal their maximum.
         """
         alike: dict[int, list[bool]] = {}
         drafts = [step for step in self.steps if isinstance(step, Draft)]
         for step in drafts:
             for p in step.nodes:
                 if divides_rows(p.node):
-                    alike.setdefault(self._original(p.node.value), []).append(innermost(p.axes) == len(step.axes) - 1)
+                    alike.setdefault(self._original(p.node.value), []).append(step.is_of_lanes(p))
         apart = {v for v, places in alike.items() if len(places) > 1 and not all(places)}
         for step in drafts if apart else ():
             step.replace_nodes([
